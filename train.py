@@ -15,10 +15,9 @@ from collections.abc import Sequence
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train as a command line says (None: this program's own); returns the exit code."""
-    from minidl import models
     from minidl.cli.app import train
 
-    return train.main(arguments, models)
+    return train.main(arguments)
 
 
 if __name__ == "__main__":

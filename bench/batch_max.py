@@ -1,4 +1,4 @@
-"""Whether the largest batch trains: every network at ``--batch max``, under several policies, on simulated GPUs.
+"""A check that the largest batch trains: networks at ``--batch max``, under several policies, on simulated GPUs.
 
     python -m bench.batch_max [--networks lenet,...] [--devices sim:p100,sim:rtx3090] [--policies auto,...]
                               [--slices auto] [--steps 200] --rows FILE.jsonl > bench/results/batch_max.md
@@ -35,7 +35,7 @@ def children_seconds() -> float:
 
 
 def end_at_once(number: int, frame: object) -> None:
-    """What a signal does: the error goes through ``carried_out``, which kills the run and waits for its end."""
+    """Handle a signal: the error goes through ``carried_out``, which kills the run and waits for its end."""
     raise SystemExit(128 + number)
 
 

@@ -1,4 +1,4 @@
-"""What no plan can exceed on sim:p100: the bound of ``minidl.planning.bound`` for known models and batches.
+"""The speed that no plan exceeds on sim:p100: the bound of ``minidl.planning.bound`` for known models and batches.
 
     python -m bench.bounds [--instants N] > bench/results/bounds.md
 

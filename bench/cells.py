@@ -24,7 +24,7 @@ STEPS = {"passive": 4, "lru": 4, "recompute": 4, "dtr-swap": 4, "capuchin": 16, 
 
 @dataclass(frozen=True)
 class Cell:
-    """What came out.
+    """The result of a cell.
 
     seconds    of a step; infinite if it does not fit.
     predicted  by the plan that was followed in the end; None under none.
@@ -60,7 +60,7 @@ def measure(network: str, percent: int, policy: str, peak: int) -> Cell:
 
 
 def settled(policy: Timed, runtime: Runtime) -> bool:
-    """Whether a plan has been made, no better one is looked for, and the fastest one has been followed for a while."""
+    """True if a plan has been made, no better one is looked for, and the fastest one has been followed for a while."""
     active = runtime.guide.active if runtime.guide is not None else None
     progress: Progress | None = active.proposal.notes if active is not None else None
     return progress is None or (policy.is_over(progress) and progress.waiting is None

@@ -6,8 +6,8 @@
 minidl and PyTorch (eager, as installed) are processes of their own, so that no thread pool disturbs another, and take
 turns. A time is the median of some calls; a ratio, PyTorch's time to minidl's, the median of the rounds' ratios. The
 last line of a network weighs each shape by how often it occurs. With one thread, times are the processor's, which tell
-something even where others use the machine. minidl's workspace is allocated beforehand, as it comes from the arena;
-PyTorch allocates as it does.
+something even where others use the machine. minidl's workspace is allocated beforehand, since the arena provides it;
+PyTorch allocates its own.
 """
 
 import argparse

@@ -39,7 +39,7 @@ WARM_HEAP = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40), "M
 
 @dataclass(frozen=True)
 class Row:
-    """What the rounds of one case showed: seconds by contender, in the order of the rounds, and the last counters."""
+    """The rounds of one case: seconds by contender, in the order of the rounds, and the last counters."""
 
     case: Case
     seconds: dict[str, list[float]]

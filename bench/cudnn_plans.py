@@ -64,7 +64,7 @@ class Lister:
         return found
 
     def entries(self, c: Convolution, batches: list[int]) -> list[Entry]:
-        """What the file has of a shape, from its plans at these batches."""
+        """The file's entries for a shape, from its plans at these batches."""
         entries: list[Entry] = []
         for batch in batches:
             kept = worthwhile(self.plans(at(c, batch)))
@@ -87,7 +87,7 @@ def _growth(plan: PlanInfo, twice: dict[str, int], batch: int) -> int:
 
 
 def _says(entry: Entry, batch: int, plans: tuple[ListedPlan, ...]) -> bool:
-    """Whether an entry of a smaller batch has the same plans, with these very workspaces."""
+    """True if an entry of a smaller batch has the same plans, with these very workspaces."""
     start, before = entry
     return [(p.name, p.rank, p.at(batch - start).workspace) for p in before] == [
         (p.name, p.rank, p.workspace) for p in plans]
@@ -155,7 +155,7 @@ def work(args: argparse.Namespace) -> None:
 
 
 def entries_of(lister: Lister, found: list[Convolution]) -> dict[str, list[Entry]]:
-    """What the file has, of the shapes of these convolutions."""
+    """The file's entries for the shapes of these convolutions."""
     shapes: dict[str, tuple[Convolution, set[int]]] = {}
     for c in found:
         shapes.setdefault(shape_of(c), (c, set(GRID)))[1].add(c.x[0])

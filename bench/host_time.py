@@ -127,7 +127,7 @@ def training_step(runtime: Runtime, case: Case) -> Callable[[], None]:
 
 
 def budget_of(case: Case) -> int:
-    """What guided execution gets: a share of what the step needs, and what the device needs for itself."""
+    """The budget of guided execution: a share of the step's need, and the bytes that the device keeps for itself."""
     device = make_device(case.device)
     with Runtime(device, host_memory=0, policy="none") as runtime:
         peak = runtime.dry_run(training_step(runtime, case)).unmanaged_peak_bytes

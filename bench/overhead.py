@@ -1,4 +1,4 @@
-"""What tracking and guidance cost a training step on the CPU, where everything fits.
+"""The cost of tracking and guidance in a training step on the CPU, where everything fits.
 
     python -m bench.overhead [--case resnet18] [--rounds 15]
 

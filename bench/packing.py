@@ -25,7 +25,7 @@ RESIDENCIES = (400, 800, 1600, 3200, 6400)
 
 
 def packed(that: Strip, work: int) -> tuple[bool, float]:
-    """Whether all lie in the strip, and the seconds. What was found is checked."""
+    """(all rectangles lie in the strip, seconds). The packing is checked."""
     start = process_time()
     offset, over = pack(that, orders=ORDERS, searches=work)
     seconds = process_time() - start

@@ -1,4 +1,4 @@
-"""What cutting costs a training step on the CPU where everything fits: k slices against one, in turns.
+"""The cost of slices in a training step on the CPU where everything fits: k slices against one, in turns.
 
     python -m bench.slices_overhead [--cases resnet18,...] [--slices 4] [--times 1] [--rounds 15]
                                     > bench/results/slices_overhead.md

@@ -1,7 +1,7 @@
-"""Draws one managed training step on the CPU: see ``minidl.report.timeline``."""
+"""Draws one managed training step on the CPU: see ``bench.support.timeline``."""
 
 from bench.cpu_cases import Case, half_of_peak, runtime_for, training_step
-from minidl.report.timeline import draw, record
+from bench.support.timeline import draw, record
 
 
 def draw_step(case: Case, batch: int, policy: str, settling: int, path: str) -> None:

@@ -43,8 +43,8 @@ LAYERS: list[tuple[str, ...]] = [
      "minidl"),
     ("minidl.nn", "minidl.optim", "minidl.data", "minidl.checkpoint", "minidl.training", "minidl.report",
      "minidl.view"),
-    ("minidl.cli.app", "minidl.calibrate"),
     ("minidl.models",),
+    ("minidl.cli.app", "minidl.calibrate"),
     ("minidl.lab",),
     ("train", "minidl.cli", "minidl.__main__", "minidl.lab.__main__", "minidl.calibrate.__main__"),
 ]

@@ -102,13 +102,13 @@ def run_all(args: argparse.Namespace) -> int:
 
 
 def share(parts: Sequence[str]) -> float:
-    """What the first of these parts may take of the time that is left for all of them: what a part does not need, those
-    after it have."""
+    """The share of the remaining time that the first of these parts may take. Time that a part does not need is left to
+    the later ones."""
     return PARTS[parts[0]].seconds / sum(PARTS[name].seconds for name in parts)
 
 
 def goes_on(before: Mapping[str, Any], args: argparse.Namespace) -> bool:
-    """Whether a part goes on where an earlier call of the same device and sizes ended: something was left out, or
+    """True if a part goes on where an earlier call of the same device and sizes ended: something was left out, or
     failed. A part that ended well begins anew."""
     return ((before.get("device"), before.get("sizes")) == (args.device, args.sizes)
             and bool(before.get("left out") or before.get("failures")))
@@ -141,7 +141,7 @@ def part_file(out: Path, name: str) -> Path:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """What is in a file; nothing if there is none, or no JSON in it."""
+    """The JSON of a file; empty if there is no file, or no JSON in it."""
     try:
         data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return data

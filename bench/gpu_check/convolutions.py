@@ -38,7 +38,7 @@ def measure(setting: Setting, record: Record) -> None:
 
 
 def convolutions_of(device: CudaDevice, training: Training, precision: str) -> list[Convolution]:
-    """What cuDNN is asked for in one step, without asking it."""
+    """The convolutions that one step asks cuDNN for; cuDNN is not asked."""
     listing = _Listing(device)
     with runtime_on(listing, precision, memory_budget=UNLIMITED) as runtime:
         runtime.dry_run(program(training)(runtime))

@@ -1,4 +1,4 @@
-"""What work costs the host: an event, a launch, a product and a convolution; an operation with all that minidl does.
+"""Host time of work: an event, a launch, a product, a convolution; an operation with everything that minidl does.
 
 Host times are medians over many calls in a row that nothing waits for. The tracker's share is the time inside its calls
 over that of a step. By the events: the sum of what the operations took by the ring of events, over the step's time on

@@ -53,8 +53,7 @@ def _compare(setting: Setting, record: Record, training: Training, precision: st
     for name, policy in POLICIES.items():
         if record.known(f"{where}, {name}"):
             continue
-        if setting.seconds_left() < 0:
-            record.leave_out(f"{where}, {name}: the time is up")
+        if not setting.in_time(record, f"{where}, {name}"):
             continue
         if STEPS[name] not in unmanaged:
             unmanaged[STEPS[name]], _ = reference(STEPS[name])

@@ -24,7 +24,7 @@ def measure(setting: Setting, record: Record) -> None:
 
 
 def nominal(profile: Profile) -> dict[str, float]:
-    """What a profile says, under the same names."""
+    """The values of a profile, under the same names."""
     return {"out": profile.link_out_bandwidth, "in": profile.link_in_bandwidth, "latency": profile.link_latency_s,
             "within the device": profile.memory_bandwidth * profile.efficiency["copy"]}
 

@@ -24,8 +24,7 @@ def measure(setting: Setting, record: Record) -> None:
     for training in setting.sizes.managed:
         if record.known(training.name) and record.known(f"{training.name}, unmanaged"):
             continue
-        if setting.seconds_left() < 0:
-            record.leave_out(f"{training.name}: the time is up")
+        if not setting.in_time(record, training.name):
             continue
         unmanaged = None
         with record.one(f"{training.name}, unmanaged"):

@@ -105,7 +105,7 @@ def _plain(value: np.ndarray) -> np.ndarray:
 
 
 def _side(op: Op, outputs: Sequence[Any], attrs: dict[str, Any], run: Callable[..., Any]) -> np.ndarray | None:
-    """What an operation that has kinks, or is random, has chosen. ``run``: the executor's, which notes nothing."""
+    """The choice of an operation that has kinks or is random. ``run``: the executor's, which notes nothing."""
     executor = current()
     if op.name.endswith("relu"):
         return np.asarray(executor.read(outputs[0]) > 0)

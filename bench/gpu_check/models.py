@@ -28,13 +28,10 @@ def measure(setting: Setting, record: Record) -> None:
         return
     for precision in ("fp32", *setting.sizes.precisions):
         for training in setting.sizes.mirrored:
-            if record.known(f"{training.model} in {precision}"):
-                continue
-            if setting.seconds_left() < 0:
-                record.leave_out(f"{training.model} in {precision}: the time is up")
-                continue
-            with record.one(f"{training.model} in {precision}"):
-                compare(setting, record, training, precision)
+            name = f"{training.model} in {precision}"
+            if not record.known(name) and setting.in_time(record, name):
+                with record.one(name):
+                    compare(setting, record, training, precision)
 
 
 def compare(setting: Setting, record: Record, training: Training, precision: str) -> None:

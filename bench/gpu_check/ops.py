@@ -113,7 +113,7 @@ def run_all(setting: Setting, record: Record, precision: str, dtype: str, cases:
 
 
 def answers(runtime: Runtime) -> bool:
-    """Whether the device still copies four numbers there and back."""
+    """True if the device still copies four numbers there and back."""
     try:
         with runtime.iteration():
             return bool((runtime.tensor(np.arange(4.0)).numpy() == np.arange(4.0)).all())

@@ -88,7 +88,7 @@ def kinds(device: CudaDevice, record: Record) -> dict[str, Kind]:
 
 
 def between(device: CudaDevice, kind: Kind, long_bytes: int) -> np.ndarray:
-    """What Z is after long work, the call, and a copy."""
+    """The value of Z after long work, the call, and a copy."""
     vendor, stream = device.vendor, device.streams.handles[COMPUTE]
     base, end = vendor.allocate(4 * NBYTES + aligned(kind.room) + 2 * long_bytes), vendor.event()
     x, y, z, ones, room = (base + k * NBYTES for k in range(5))

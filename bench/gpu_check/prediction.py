@@ -1,5 +1,5 @@
-"""What the simulator says of the runs that were measured, from a profile that is fitted to the measured operations; and
-what no plan could exceed, by the linear program over the measured trace.
+"""Predictions for the measured runs: by the simulator, from a profile that is fitted to the measured operations; and
+the bound that no plan exceeds, by the linear program over the measured trace.
 
 Needs the results of ``link``, ``speed`` and ``managed``, and no device.
 """
@@ -46,8 +46,7 @@ def measure(setting: Setting, record: Record) -> None:
         if seen:
             _beside(record, training.name, _unmanaged(name, training), median(seen["seconds"]["minidl"]))
     for training in setting.sizes.managed:
-        if setting.seconds_left() < 0:
-            record.leave_out(f"{training.name}: the time is up")
+        if not setting.in_time(record, training.name):
             continue
         free, seen = (found["managed"].get(key) for key in (f"{training.name}, unmanaged", training.name))
         if free:

@@ -1,4 +1,4 @@
-"""What is there: versions, the GPU's properties and profile; and whether a small network trains on it as on the CPU."""
+"""Versions, the GPU's properties and profile; and a check that a small network trains on it as on the CPU."""
 
 import json
 import platform
@@ -68,7 +68,7 @@ def small_network(device: Device, precision: str) -> list[float]:
 
 
 def cudnn_properties() -> str:
-    """What cuDNN knows of the first GPU, from which it lists plans where there is none (``bench/cudnn_plans.py``)."""
+    """The first GPU's properties in cuDNN's form; with them it lists plans without a GPU (``bench/cudnn_plans.py``)."""
     import cudnn
 
     return bytes(cudnn.create_device_properties(0).serialize()).decode()

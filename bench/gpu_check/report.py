@@ -56,7 +56,7 @@ def _where(parts: Parts) -> str:
 
 
 def _targets(parts: Parts) -> Iterator[Row]:
-    """What the project wants of a GPU, as far as it was measured."""
+    """The project's targets on a GPU, as far as they were measured."""
     def found(name: str) -> Iterator[tuple[str, Any]]:
         yield from parts.get(name, {}).get("found", {}).items()
     for key, each in found("speed"):

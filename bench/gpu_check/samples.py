@@ -67,7 +67,7 @@ def to_data(samples: Sequence[Sample]) -> list[dict[str, Any]]:
 
 
 def from_data(data: Sequence[dict[str, Any]]) -> list[Sample]:
-    """What ``to_data`` made."""
+    """The samples from the result of ``to_data``."""
     return [Sample(**{**entry, "keys": tuple(entry["keys"])}) for entry in data]
 
 

@@ -1,4 +1,4 @@
-"""What every part of the GPU check is given: a device by name, sizes, the time it may take, and where results go.
+"""The arguments of every part of the GPU check: a device by name, sizes, a time limit, and a place for results.
 
 A part is a function of a ``Setting`` and a ``Record``. It opens devices and runtimes through the setting alone, so that
 a test can run it on the CPU, on a simulator or on a vendor without a GPU, at sizes of its own. Knows no part.
@@ -82,10 +82,10 @@ class Sizes:
 
 
 class Record:
-    """What a part has found: written to its file whenever something is added, so that a crash loses nothing.
+    """The findings of a part, written to their file whenever one is added, so that a crash loses nothing.
 
-    ``before``: the record of an earlier call, as data. What it found and did not call a failure is known. A record
-    that ended with a dead device keeps its failures, and ``resume`` is the place that it noted.
+    ``before``: the record of an earlier call, as data. Its findings are known, except for failures. A record that ended
+    with a dead device keeps its failures, and ``resume`` is the place that it noted.
     """
 
     def __init__(self, path: Path | None = None, tell: Callable[[str], None] = print,
@@ -103,7 +103,7 @@ class Record:
         self.tell = tell
 
     def known(self, key: str) -> bool:
-        """Whether an earlier call has found this, so that it need not be found again."""
+        """True if an earlier call has found this, so that it need not be found again."""
         return key in self._known
 
     def put(self, key: str, value: Any, line: str | None = None) -> None:
@@ -169,12 +169,19 @@ class Setting:
 
     @property
     def compiles(self) -> bool:
-        """Whether kernels are compiled, which on a vendor that stands in for a GPU they are not."""
+        """True if kernels are compiled, which on a vendor that stands in for a GPU they are not."""
         return self.opened is open_by_name
 
     def seconds_left(self) -> float:
         """Until the part must have ended; negative when it is late."""
         return self.ends - perf_counter()
+
+    def in_time(self, record: Record, name: str) -> bool:
+        """True if there is time left for a measurement; else the record notes that it was left out."""
+        if self.seconds_left() < 0:
+            record.leave_out(f"{name}: the time is up")
+            return False
+        return True
 
     @contextmanager
     def open(self, precision: str = "tf32") -> Iterator[Device]:
@@ -198,7 +205,7 @@ class Setting:
                 yield runtime
 
     def demand(self, program: Program, *, precision: str = "tf32") -> Demand:
-        """What a step needs, by its dry run."""
+        """The bytes that a step needs, by its dry run."""
         with (self.open(precision) as device,
               runtime_on(device.dry_twin(), precision, memory_budget=UNLIMITED) as twin):
             return twin.dry_run(program(twin))
@@ -217,5 +224,5 @@ def runtime_on(device: Device, precision: str, **options: Any) -> Iterator[Runti
 
 
 def kept_bytes(device: Device) -> int:
-    """What a device keeps of a budget for itself."""
+    """Bytes of a budget that a device keeps for itself."""
     return UNLIMITED - device.usable_bytes(UNLIMITED)

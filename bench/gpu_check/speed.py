@@ -25,14 +25,11 @@ def measure(setting: Setting, record: Record) -> None:
     for precision in setting.sizes.precisions:
         for training in setting.sizes.speed:
             name = f"{training.name} in {precision}"
-            if record.known(f"samples of {name}") and ("ratio" in record.found.get(name, {})
-                                                       or find_spec("torch") is None):
-                continue
-            if setting.seconds_left() < 0:
-                record.leave_out(f"{training.name} in {precision}: the time is up")
-                continue
-            with record.one(f"{training.name} in {precision}"):
-                _compete(setting, record, training, precision)
+            known = record.known(f"samples of {name}") and (
+                "ratio" in record.found.get(name, {}) or find_spec("torch") is None)
+            if not known and setting.in_time(record, name):
+                with record.one(name):
+                    _compete(setting, record, training, precision)
 
 
 def _compete(setting: Setting, record: Record, training: Training, precision: str) -> None:

@@ -78,7 +78,7 @@ def state_of(runtime: Runtime, model: Module, optimizer: Optimizer, losses: Sequ
 
 
 def program(training: Training) -> Program:
-    """What makes the network in a runtime and returns its step."""
+    """A function that makes the network in a runtime and returns its step."""
     def make(runtime: Runtime) -> Callable[[], Any]:
         return Network(runtime, training).step
     return make

@@ -1,6 +1,6 @@
-"""What is made once and kept on disk, made before anything is measured: machine code, in parallel processes, and plans.
+"""Prepares everything that is kept on disk before anything is measured: machine code, in parallel processes, and plans.
 
-Without it whatever part comes first would be timed while it compiles, or ended for having taken too long.
+Without it the first part would be timed while it compiles, or killed because its time is up.
 """
 
 import os
@@ -80,12 +80,12 @@ def trained(sizes: Sizes) -> dict[str, tuple[Training, ...]]:
 
 
 def every_source(sizes: Sizes) -> list[Source]:
-    """What the check of these sizes needs, each source once."""
+    """The sources that the check of these sizes needs, each once."""
     return list(dict.fromkeys(s for dtype in sizes.dtypes for s in sources(dtype, sizes.ops_block)))
 
 
 def sources(dtype: str, block: int) -> Iterator[Source]:
-    """What the calls of ``cuda_calls`` and the cases of ``kernel_cases`` need in a dtype."""
+    """The sources that the calls of ``cuda_calls`` and the cases of ``kernel_cases`` need in a dtype."""
     if dtype in cuda_calls.PRECISIONS:
         yield from cuda_calls.sources(dtype)
     for case in kernel_cases.cases(block):

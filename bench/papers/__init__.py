@@ -1,7 +1,8 @@
 """Tables and figures that others have published, made again: one function a page, and one line in PAGES."""
 
 from bench.papers import captured, figures, others, solvers, speeds, tables
-from minidl.lab.page import CAPTURE, Page
+from bench.papers.age import CAPTURE
+from bench.papers.page import Page
 
 PAGES: dict[str, Page] = {page.name: page for page in (
     Page("table1", "Table 1: the workloads", tables.workloads),

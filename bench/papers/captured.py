@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from bench.papers.page import Content, percent
 from minidl.lab import cell
 from minidl.lab.cell import Machine
 from minidl.lab.fitting import share
-from minidl.lab.page import Content, percent
 from minidl.lab.sources import load
 from minidl.outside.units import format_bytes
 

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.papers import PAGES
+from bench.papers.age import age
+from bench.papers.page import SOLVER_S, is_own
 from minidl.cli.command import Parser, finish
 from minidl.cli.lab import kinds
-from minidl.lab.page import SOLVER_S, age, is_own
 from minidl.outside.writing import require_place
 
 FOLDER = "docs/reproduction"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bench.papers.page import Content, percent
 from bench.papers.tables import P100
 from minidl.errors import UserError
 from minidl.lab import cell
 from minidl.lab.drawing import figure_of
 from minidl.lab.fitting import share
-from minidl.lab.page import Content, percent
 from minidl.lab.traced import TracedDevice, TracedProgram
 from minidl.lab.training_step import SEPARATE, trace_of, training_step
 from minidl.outside.units import UNLIMITED

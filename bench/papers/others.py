@@ -1,14 +1,14 @@
-"""What others have published about recomputation and swapping, made again: a survey's two experiments, and how much
-DTR's recomputation costs over the budget."""
+"""Published results about recomputation and swapping, made again: a survey's two experiments, and the cost of DTR's
+recomputation over the budget."""
 
 from __future__ import annotations
 
+from bench.papers.drawing import curves
+from bench.papers.page import Content, percent
 from minidl import policies
 from minidl.lab import cell
 from minidl.lab.cell import Machine
-from minidl.lab.drawing import curves
 from minidl.lab.fitting import share
-from minidl.lab.page import Content, percent
 from minidl.lab.training_step import SEPARATE, trace_of
 from minidl.outside.units import UNLIMITED
 from minidl.plan.costs import Limits
@@ -32,7 +32,7 @@ DTR_BUDGETS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2)
 
 
 def survey(content: Content, quick: bool) -> None:
-    """What a survey measured of memonger and of TFLMS, on an RTX 2080 Ti."""
+    """A survey's measurements of memonger and of TFLMS, on an RTX 2080 Ti."""
     content.say(f"A survey ran MXNet's memonger and IBM's TFLMS on an RTX 2080 Ti and does not say on which "
                 f"network. `{STAND_IN}` stands in for it, on `sim:rtx2080ti`, nothing fused: unmanaged its batch of "
                 "120 is about the largest there, as it was in the survey.")

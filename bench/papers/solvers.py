@@ -7,9 +7,9 @@ from statistics import mean
 from time import perf_counter, process_time
 from typing import Any
 
+from bench.papers.page import Content
 from minidl.lab import cell
 from minidl.lab.cell import Machine, Row
-from minidl.lab.page import Content
 from minidl.lab.training_step import trace_of
 from minidl.outside.units import format_bytes
 from minidl.plan.costs import Costs, Limits

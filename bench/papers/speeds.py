@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from functools import cache
 from statistics import median
 
+from bench.papers.drawing import curves
+from bench.papers.page import Content, percent
 from bench.papers.tables import BATCHES, EAGER, P100
 from minidl.lab import cell
-from minidl.lab.drawing import curves
 from minidl.lab.fitting import share
-from minidl.lab.page import Content, percent
 from minidl.lab.training_step import SEPARATE, trace_of, training_step
 from minidl.memory.switches import Switches
 from minidl.plan.policy import Policy

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
+from bench.papers.page import Content, beside
+from minidl import policies
 from minidl.cli.app.bisection import largest_number
 from minidl.device import profiles
+from minidl.errors import Unsuitable
 from minidl.lab.cell import Machine, unmanaged
-from minidl.lab.fitting import Needs, Program
-from minidl.lab.page import Content, beside
+from minidl.lab.fitting import MOST_BATCH, Needs, Program, peak
 from minidl.lab.training_step import SEPARATE, trace_of, training_step
 from minidl.memory.switches import ALL_ON
 from minidl.outside.units import UNLIMITED, format_bytes
+from minidl.plan.costs import Limits
 from minidl.runtime import Runtime
 
 P100 = Machine("p100")
@@ -45,10 +48,10 @@ def workloads(content: Content, quick: bool) -> None:
     for model in QUICK if quick else (*list(BATCHES)[:5], "densenet121", "bert-base"):
         trace = program(model).at(32)
         needs = Needs.of(trace)
-        seconds, peak = unmanaged(trace, P100)
+        seconds, peak_bytes = unmanaged(trace, P100)
         kind, data = ("transformer", "Gutenberg; here noise") if model.startswith("bert") else ("CNN", "synthetic")
         rows.append((model, kind, data, modes.get(model, "graph"), len(trace.calls), f"{needs.parameters / 4e6:.1f} M",
-                     format_bytes(needs.activations), format_bytes(peak), f"{1e3 * seconds:.0f} ms"))
+                     format_bytes(needs.activations), format_bytes(peak_bytes), f"{1e3 * seconds:.0f} ms"))
     content.table(("workload", "kind", "data", "mode in the paper", "calls", "parameters", "activations", "peak",
                    "a step on the P100"), rows)
 
@@ -86,8 +89,23 @@ def graph_batches(content: Content, quick: bool) -> None:
 
 
 def _readings(model: str, budget: int, wanted: Readings) -> dict[tuple[str, bool], int]:
-    return {(policy, fused): program(model, fused=fused).largest_planned(P100, policy, budget, parts=PARTS)
+    return {(policy, fused): largest_planned(program(model, fused=fused), policy, budget)
             for policy, fused in wanted}
+
+
+def largest_planned(program: Program, policy: str, budget: int) -> int:
+    """The largest batch on a P100 whose plan fits by its own account, of a policy that refuses what it cannot plan."""
+    profile = P100.described()
+    limits = Limits(budget, profile.host_memory_bytes)
+
+    def fits(batch: int) -> bool:
+        try:
+            policies.create(policy).plan(program.at(batch), profile.link_costs, limits)
+        except Unsuitable:
+            return False
+        return True
+
+    return largest_number(fits, guess=program.guess(peak, program.batch, budget), most=MOST_BATCH, parts=PARTS)
 
 
 def _versus(found: int, published: int) -> str:

@@ -23,7 +23,7 @@ def found() -> str | None:
 
 
 def opened(browser: str, address: str, *flags: str, width: int, height: int) -> str:
-    """What a browser prints that opens an address in a window of this size, with a profile of its own.
+    """The output of a browser that opens an address in a window of this size, with a profile of its own.
 
     Raises SubprocessError where it fails, or takes longer than PATIENCE_S.
     """

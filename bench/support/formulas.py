@@ -1,4 +1,4 @@
-"""What each operation must compute, as plain NumPy in float64: one formula a kernel. Knows no operation and no device.
+"""The formula of each operation, in plain NumPy and float64: one for each kernel. Knows no operation and no device.
 
 Names are those of the operations; a gradient's operands come in the order in which its kernel has them.
 """

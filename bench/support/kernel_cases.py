@@ -156,7 +156,7 @@ def pool_cases(block: int) -> Iterator[Case]:
 
 
 def row_cases(block: int) -> Iterator[Case]:
-    """What works on rows: losses, layer normalisation, softmax and attention."""
+    """Kernels that work on rows: losses, layer normalisation, softmax and attention."""
     shape: tuple[int, ...]
     for n, classes, kind in ((1, 1, "i"), (3, 10, "i"), (33, 70, "i"), (2, 3, "g"), (33, 70, "g")):
         yield Case("cross_entropy", ((n, classes), (f"{kind}{classes}", (n,))), ref.cross_entropy_ref)
@@ -187,7 +187,7 @@ def row_cases(block: int) -> Iterator[Case]:
 
 
 def index_cases(block: int) -> Iterator[Case]:
-    """What is looked up, joined and cut."""
+    """Kernels that look up, join and cut."""
     for table, ids in (((1, 1), (1,)), ((5, 3), (7,)), ((4, block + 1), (2, 9)), ((300, 2), (3, block, 2))):
         numbers = (f"i{table[0]}", ids)
         yield Case("embedding", (table, numbers), lambda w, ids: w[ids])

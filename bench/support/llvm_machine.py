@@ -29,7 +29,7 @@ POINTER = re.compile(r'(?:\b(?:i\d+|float|double|half|void|ptr)|%"[^"]+"|\{[^{}*
 WIDTHS = {"int64": ctypes.c_int64, "int32": ctypes.c_int32, "float32": ctypes.c_float, "float64": ctypes.c_double}
 _engines: list[Any] = []
 MATH = re.compile(r'declare [^@]*@"?__nv_(\w+)"?\(')  # functions of libdevice, by their names in C
-_where = threading.local()  # block and thread of whoever runs
+_where = threading.local()  # block and thread of the running function
 
 
 class LlvmMachine:
@@ -135,7 +135,7 @@ CALLS = {"llvm.nvvm.read.ptx.sreg.tid.x": _number(lambda: _where.thread),
 
 
 def _ours(name: str) -> str:
-    """What a function that the GPU has is called here: no name that LLVM gives a meaning to."""
+    """The name here of a function that the GPU has: one that has no meaning for LLVM."""
     return "minidl." + name.removeprefix("llvm.nvvm.")
 
 

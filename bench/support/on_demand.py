@@ -19,6 +19,7 @@ class Front(Auto):
     """The same planner over the paper's passive mode."""
 
     weighs_recomputation = False
+    regime = Passive.regime
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
         """Those of passive mode, from the front of the access list."""

@@ -27,7 +27,7 @@ class Probe:
 
 
 def own_seconds() -> float:
-    """What a probe measures of a method that does nothing."""
+    """Seconds that a probe measures of a method that does nothing."""
     class Nothing:
         def nothing(self) -> None:
             pass

@@ -3,8 +3,8 @@
     minidl calibrate [--out FILE] [--quick]
 
 Small networks are trained on the CPU device, and every call's duration is fitted by the terms of its work
-(``minidl.device.fitted``); so operations are measured with their operands where training leaves them. Knows no
-published network: what is predicted later was not measured here.
+(``minidl.device.fitted``). So the operands of measured operations lie in memory as in a real training. No published
+network is measured: predictions of these are real predictions.
 """
 
 from minidl.calibrate.measure import calibrate

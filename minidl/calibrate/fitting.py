@@ -13,7 +13,7 @@ ENOUGH = 12  # samples to fit the rates of up to six terms
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One call as it was measured: under which names its rate belongs, its kind of work, its amounts, its seconds."""
+    """A measured call: the names of its rates, from special to general, its kind of work, its amounts, its seconds."""
 
     keys: tuple[str, ...]
     kind: str
@@ -26,8 +26,8 @@ class Sample:
 def fit(samples: Sequence[Sample]) -> dict[str, float]:
     """The rates that come nearest to the samples' seconds.
 
-    Squared errors are divided by the seconds: long calls count for more, because they are more of a step, but do not
-    drown the short ones. Terms that the samples cannot tell apart share their time in some way; all rates are >= 0
+    Squared errors are divided by the seconds. So long calls count more than short ones, as in a step, but not by the
+    square. Terms that the samples cannot tell apart share their time in some way. All rates are >= 0
     (non-negative least squares: Lawson and Hanson, Solving Least Squares Problems, 1974, chapter 23).
     """
     from scipy.optimize import nnls
@@ -44,8 +44,8 @@ def fit(samples: Sequence[Sample]) -> dict[str, float]:
 def rates(samples: Iterable[Sample]) -> dict[str, dict[str, float]]:
     """The rates of every name that samples belong to.
 
-    A special name (a window and stride of a convolution) that has few samples gets the rates of its general one, all
-    multiplied by the factor that suits these: a fit of its own would leave its terms to chance.
+    A special name (a window and stride of a convolution) with few samples gets the rates of its general name, times the
+    factor that fits its samples. A fit of its own would be arbitrary.
     """
     groups: dict[str, list[Sample]] = {}
     for sample in samples:
@@ -63,7 +63,7 @@ def rates(samples: Iterable[Sample]) -> dict[str, dict[str, float]]:
 
 
 def scaled(general: Mapping[str, float], samples: Sequence[Sample]) -> dict[str, float]:
-    """General rates, in seconds an amount, times the median factor by which these samples are slower than they say."""
+    """General rates (seconds per amount) times the median of measured over predicted seconds of these samples."""
     factor = median(s.seconds / sum(rate * s.amounts.get(term, 0.0) for term, rate in general.items()) for s in samples)
     return {term: rate * factor for term, rate in general.items()}
 
@@ -71,9 +71,8 @@ def scaled(general: Mapping[str, float], samples: Sequence[Sample]) -> dict[str,
 def peaks(samples: Sequence[Sample], bandwidth: float) -> tuple[float, float, dict[str, float]]:
     """(FLOP/s, bytes/s, efficiency by kind): the best that was seen, and the typical share of it.
 
-    bandwidth: what copies reach. A cache may be faster: the peak is the best that anything reached. Typical is the
-    median over calls by their share of the time. Kinds of work that the CPU has no kernels for take their nearest
-    relative's.
+    bandwidth: of copies. A cache may be faster, so the peak is the best of all calls. The efficiency of a kind is the
+    median over its longer calls. A kind of work without kernels on the CPU takes the value of the nearest other kind.
     """
     flops = max(s.flops / s.seconds for s in samples if s.kind in ("conv", "matmul"))
     nbytes = max(bandwidth, *(s.nbytes / s.seconds for s in samples))

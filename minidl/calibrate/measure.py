@@ -1,4 +1,4 @@
-"""Trains the workloads on the CPU device and notes what each call takes; the rest of a profile is measured directly."""
+"""Trains the workloads on the CPU device and measures each call; the rest of a profile is measured directly."""
 
 import os
 import platform
@@ -98,7 +98,7 @@ def train(workload: Workload, budget_bytes: int, *, choice: int = 0,
 def calibrate(*, quick: bool = False, note: Callable[[str], None] = lambda line: None) -> Profile:
     """The profile of this machine. ``quick``: from a few small networks, in seconds, for a first impression.
 
-    note: is told what was found, line by line.
+    note: called with each line of the results.
     """
     found = link.measure()
     note(f"copies: {found.out_bandwidth / 1e9:.1f} GB/s out, {found.in_bandwidth / 1e9:.1f} in, "

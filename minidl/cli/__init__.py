@@ -1,4 +1,4 @@
-"""The commands of ``minidl`` that need more than one part of it: what each is made of lies elsewhere.
+"""The commands of ``minidl``. A command combines parts of the package and holds none of their logic.
 
     train, explain, models   the program of ``minidl.cli.app``, with the networks that ship with minidl
     view, traced             pages of recorded steps, of trainings and of traces

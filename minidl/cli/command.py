@@ -1,13 +1,13 @@
-"""The one place that ends a command: exit code 0, 2, 130 or 143, and at most one line on stderr. Knows no command.
+"""The end of every command: exit code 0, 2, 130 or 143, and at most one line on stderr. Knows no command.
 
     0         done
     2         something asked for cannot be done; the line says what, with its numbers
     130, 143  stopped by SIGINT (Ctrl-C) or SIGTERM: 128 and the signal's number
 
-A signal becomes a KeyboardInterrupt wherever the program is. Compiled code turns one into a SystemError, and where an
-object is being freed Python drops it: what ends a command after a signal was ended by the signal, and one that was
-dropped is sent again. An error that no part of the program has foreseen is told in one line, too, with its place;
-Python's development mode (``python -X dev``) shows the traceback instead.
+A signal becomes a KeyboardInterrupt wherever the program is. Compiled code turns it into a SystemError, and Python
+drops it while an object is being freed. So every error after a signal counts as the signal's, and a dropped signal is
+sent again. An unforeseen error is printed in one line, too, with its place; Python's development
+mode (``python -X dev``) shows the traceback instead.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from difflib import get_close_matches
 from errno import EPIPE
 from importlib import import_module
 from types import FrameType
@@ -34,7 +35,7 @@ AGAIN_SECONDS = 0.01  # after which a signal that was dropped is sent again: the
 
 
 class Parser(argparse.ArgumentParser):
-    """A command line whose errors are raised as UserError, so that they are told like all others."""
+    """A parser whose errors are raised as UserError, so that they are printed like all others."""
 
     def error(self, message: str) -> NoReturn:
         """Raises UserError where argparse would print its usage and end the program."""
@@ -48,7 +49,7 @@ class Ended:
 
     @property
     def exit_code(self) -> int:
-        """What a shell reports of a program that a signal has ended."""
+        """The exit code that a shell reports for a program that a signal has ended."""
         return 128 + (self.number or 0)
 
 
@@ -57,9 +58,9 @@ def finish(name: str, story: Callable[[], int]) -> int:
 
     Raises UserError within another command, which a model that is any function may be: both would end here.
     """
-    if _inside.get():
+    if _running.get():
         raise UserError(f"{name} is a command, and runs within no other")
-    with _within(), printing() as (out, err), _heeding_signals() as ended:
+    with _within(name), printing() as (out, err), _heeding_signals() as ended:
         message = ""
         try:
             code = story()
@@ -77,6 +78,27 @@ def finish(name: str, story: Callable[[], int]) -> int:
     return code
 
 
+def choose(group: str, commands: Mapping[str, tuple[str, str]], words: Sequence[str]) -> int:
+    """Carry out ``GROUP COMMAND ...`` and return its exit code. ``commands``: by name, a module, which is loaded only
+    if it is named, and a line about it. The module's ``main`` takes the other words. ``--help``, or no word, prints the
+    lines."""
+    if words and words[0] in commands:
+        main: Callable[[Sequence[str]], int] = import_module(commands[words[0]][0]).main
+        return main(words[1:])
+
+    def story() -> int:
+        if words and words[0] not in ("-h", "--help"):
+            near = get_close_matches(words[0], commands, n=1)
+            raise UserError(f"no command {words[0]!r}; "
+                            + (f"did you mean {near[0]}?" if near else f"there are {', '.join(commands)}"))
+        print(f"{group} COMMAND ...   (--help after a command says more)\n")
+        for name, (_, about) in commands.items():
+            print(f"  {name:10} {about}")
+        return 0
+
+    return finish(group, story)
+
+
 def note_new_name(former: str, now: str) -> None:
     """Say on stderr what a former name is called now; the former one is accepted for one version."""
     print(f"{former} is now: {now}", file=sys.stderr)
@@ -89,16 +111,26 @@ def carry_out(module: str, command: str) -> NoReturn:
     sys.exit(import_module("minidl.__main__").main([command, *sys.argv[1:]]))
 
 
-_inside: ContextVar[bool] = ContextVar("inside", default=False)
+def running() -> str:
+    """The name of the command that is carried out; "" outside of one."""
+    return _running.get()
+
+
+def training_command() -> str:
+    """The command that trains, as a user types it: ``python train.py`` while that runs, else ``minidl train``."""
+    return "python train.py" if running() == "train.py" else "minidl train"
+
+
+_running: ContextVar[str] = ContextVar("running", default="")  # the name of the command that is carried out
 
 
 @contextmanager
-def _within() -> Iterator[None]:
-    token = _inside.set(True)
+def _within(name: str) -> Iterator[None]:
+    token = _running.set(name)
     try:
         yield
     finally:
-        _inside.reset(token)
+        _running.reset(token)
 
 
 def _told(name: str, error: BaseException, ended: Ended) -> tuple[int, str]:
@@ -130,7 +162,7 @@ def _why(error: BaseException) -> str:
 
 @contextmanager
 def _heeding_signals() -> Iterator[Ended]:
-    """Inside, each of SIGNALS raises KeyboardInterrupt in the main thread, whose they are."""
+    """Inside, each of SIGNALS raises KeyboardInterrupt in the main thread, which receives all signals."""
     ended = Ended()
     if threading.current_thread() is not threading.main_thread():
         yield ended

@@ -1,8 +1,8 @@
-"""The one place that prints: whatever a text holds and wherever it goes, printing it fails nobody. Knows no command.
+"""Printing that never fails, whatever the text holds and wherever it goes. Knows no command.
 
-While a command runs, both of its streams are ``Printed``. What a terminal would obey (control characters) or a stream
-cannot show is escaped; a stream that takes no more (a full disk, a reader that has left) is written to no more, and
-says so to who asks. ``one_line`` makes a message of what may have any length.
+While a command runs, both of its streams are ``Printed``. Control characters and characters that the stream cannot
+show are escaped. After a write has failed (a full disk, a reader that has left) nothing more is written, and
+``Printed.failure`` says so. ``one_line`` cuts a text of any length to a message.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ def printable(text: str, *, keeps: str = "") -> str:
 
 
 def one_line(text: str) -> str:
-    """A text as one line of bearable length: long words lose their middle, and a long line its end."""
+    """A text as one line of limited length: long words lose their middle, and a long line its end."""
     text = _LONG_WORD.sub(lambda word: f"{word[0][:_KEPT_OF_WORD]}...{word[0][-_KEPT_OF_WORD:]}", text.strip())
     text = printable(text)
     return text if len(text) <= LONGEST_LINE else text[:LONGEST_LINE] + "..."
 
 
 class Printed:
-    """A text stream that takes everything. ``failure`` is why it passes nothing on any more, None while it does."""
+    """A text stream that accepts every text. ``failure``: the error after which it writes nothing more; None before."""
 
     def __init__(self, stream: TextIO | None, *, keeps: str) -> None:
         self.failure: Exception | None = None
@@ -43,13 +43,13 @@ class Printed:
         self.encoding = getattr(stream, "encoding", None) or "ascii"
 
     def write(self, text: str) -> int:
-        """Pass a text on, with what cannot be shown escaped."""
+        """Write a text; characters that cannot be shown are escaped."""
         shown = printable(text, keeps=self._keeps).encode(self.encoding, "backslashreplace").decode(self.encoding)
         self._try("write", shown)
         return len(text)
 
     def flush(self) -> None:
-        """Pass on what is held back."""
+        """Flush the stream."""
         self._try("flush")
 
     def _try(self, what: str, *arguments: str) -> None:
@@ -62,22 +62,22 @@ class Printed:
             self._let_go(self._stream)
 
     def _let_go(self, stream: TextIO) -> None:
-        """What the stream still holds goes nowhere: the interpreter would fail to write it when it ends."""
+        """Discard the text that the stream still holds: the interpreter would fail to write it at its end."""
         try:
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, stream.fileno())
             os.close(nowhere)
         except (OSError, ValueError):
-            return  # no file of the system's: nobody writes it at the end
+            return  # no file of the system's: the interpreter does not write it at its end
 
     def __getattr__(self, name: str) -> Any:
-        """All else (``isatty``, ``fileno``, ``buffer``) is the stream's own; nothing that is closed is a terminal."""
+        """All other attributes (``fileno``, ``buffer``) are the stream's own."""
         if self._stream is None:
             raise AttributeError(name)
         return getattr(self._stream, name)
 
     def isatty(self) -> bool:
-        """Whether somebody watches."""
+        """True if the stream is a terminal."""
         try:
             return self._stream is not None and self._stream.isatty()
         except ValueError:  # closed
@@ -100,7 +100,8 @@ def printing() -> Iterator[tuple[Printed, Printed]]:
 
 
 def _hold_standard_numbers() -> None:
-    """Open what of the descriptors 0 to 2 is closed: a file of ours with such a number would be written by others."""
+    """Open those of the descriptors 0 to 2 that are closed: else a file of ours could get such a number, and other code
+    would write to it."""
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         continue
     os.close(number)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minidl import models
 from minidl.cli.app import train
 
 
 def main(words: Sequence[str]) -> int:
     """Train as these words say, and explain the plan; returns the exit code."""
     asked = any(word == "--explain" or word.startswith("--explain=") for word in words)
-    return train.main([*words] if asked else [*words, "--explain"], models, name="minidl explain")
+    return train.main([*words] if asked else [*words, "--explain"], name="minidl explain")

@@ -2,7 +2,7 @@
 
     minidl torch run --budget 12GiB train.py --epochs 3
 
-What comes after the script is the script's own. Its memory is told on stderr when it has ended (extra ``torch``).
+Arguments after the script are the script's own. A report of its memory follows on stderr (extra ``torch``).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NAME = "minidl torch"
 
 
 def parser() -> Parser:
-    """The parser of what comes before the script, and of its name."""
+    """The parser of the flags before the script, and of its name."""
     made = Parser(prog=NAME, allow_abbrev=False, usage=f"{NAME} run --budget BYTES [...] SCRIPT.py [its arguments]",
                   description="Run a PyTorch program within a budget of device memory, with the bits that it has "
                               "without.")
@@ -59,7 +59,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _run(options: Any) -> int:
-    """The script as Python itself runs one. What it raises is its own affair, but for what the budget refuses."""
+    """Run the script as Python does. Its errors are its own, except for the errors of the budget."""
     memory: Any = None
     before = sys.argv, list(sys.path)
     sys.argv = [options.script, *options.arguments]

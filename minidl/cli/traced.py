@@ -23,7 +23,7 @@ STEPS = 12
 
 
 def packed(source: str, flags: Sequence[str]) -> dict[str, Any]:
-    """What a page holds of a source of traces, as these flags want it run. Raises UserError, OutOfMemory."""
+    """The page's data of one source of traces, run as the flags say. Raises UserError, OutOfMemory."""
     parser = Parser(prog="minidl view TRACE", allow_abbrev=False)
     parser.add_argument("--policy", type=kinds.policy, default="auto")
     parser.add_argument("--memory-budget", type=kinds.budget, default=None)
@@ -74,7 +74,7 @@ def _recording(title: str, runtime: Runtime, trace: Trace, steps: int, peak: int
 
 
 def _subject(seen: Seen, forward: set[int], made_by: dict[int, str]) -> Subject:
-    """A traced tensor, whose layer nobody knows: it goes by the operation that made it, and what outlives the
+    """The subject of a traced tensor, whose layer is unknown: the operation that made it. A tensor that outlives the
     iteration counts as a parameter."""
     kind = (Kind.PARAMETER if seen.persistent else Kind.ACTIVATION if seen.tensor_id in forward else
             Kind.GRADIENT if seen.tensor_id in made_by else Kind.OTHER)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minidl import models
 from minidl.cli.app import train
 
 
 def main(words: Sequence[str]) -> int:
     """Train as these words say; returns the exit code."""
-    return train.main(list(words), models, name="minidl train")
+    return train.main(list(words), name="minidl train")

@@ -6,7 +6,7 @@
     minidl view PLAN --model vgg16 --batch 340 -o page.html        a saved plan, followed by a training
     minidl view A.html --against B.html -o page.html               two pages as one
 
-What is a training is carried out by the program of ``minidl train``, which records its last step.
+A training is run by the program of ``minidl train``, which records its last step.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from minidl import models, policies
+from minidl import policies
 from minidl.cli.app import train
 from minidl.cli.app.config import FLAG
 from minidl.cli.app.flags import parse
@@ -41,15 +41,15 @@ EXPORTS: dict[str, tuple[Callable[[Mapping[str, Any]], str | bytes], Own]] = {
     "memory_viz": (exports.memory_viz, begins_with(b"\x80\x04")),
     "svg": (exports.svg, begins_with(b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 900'))}
 STEPS = 12  # of a training on real data that is made again to be looked at: enough for a plan to be followed
-# What a run folder's command line says of its own files, and has no say here.
+# The flags of a run folder's command line for its own files, which are left out here.
 OWN_FILES = ("--run-dir", "--resume", "--json", "--save-weights", "--save-plan", "--save-trace", "--report",
              "--checkpoint-every", "--keep-checkpoints", "--explain", FLAG)
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a recording comes from: a page that has it, or a training, as the words of its command line; ``trace``: not
-    a training, but a trace that these words say how to run."""
+    """The origin of a recording: a page that has it, or a training, given by the words of its command line. With
+    ``trace`` the words say how to run this trace."""
 
     page: str | None
     words: tuple[str, ...] = ()
@@ -89,7 +89,7 @@ def main(words: Sequence[str]) -> int:
 def _record(source: Source, path: str) -> int:
     """Make a page of one recording; returns the exit code."""
     if source.trace is None:
-        return train.main([*source.words, "--report", path], models, name=NAME)
+        return train.main([*source.words, "--report", path], name=NAME)
     trace = source.trace
 
     def run() -> int:
@@ -102,14 +102,14 @@ def _record(source: Source, path: str) -> int:
 
 
 def _other(first: Source, name: str, flags: Sequence[str], *, trusted: bool) -> Source:
-    """What stands beside the first: a source of its own, or the first under another policy."""
+    """The second source of the page: a source of its own, or the first under another policy."""
     if first.page is None and name in policies.names() and not Path(name).exists():
         return Source(None, (*without(first.words, "--policy", "--plan"), "--policy", name), first.trace)
     return _source(name, flags, trusted=trusted)
 
 
 def own_flags() -> Parser:
-    """The parser of what only a page has; its other flags are those of a training."""
+    """The parser of the flags that only a page has; all other flags are those of a training."""
     parser = Parser(prog=NAME, allow_abbrev=False,
                     usage=f"{NAME} [RUN|TRACE|PLAN|PAGE] [-o FILE.html] [--against OTHER] ...",
                     description="A page that shows the memory of a step: of a run folder, of a trace, of a training "
@@ -149,7 +149,7 @@ def _source(name: str | None, flags: Sequence[str], *, trusted: bool) -> Source:
 
 
 def _again(folder: Path, *, trusted: bool) -> list[str]:
-    """The command line of a run, on what it was resolved to, without the files that it wrote."""
+    """The command line of a run, with the values that the run chose, and without the files that it wrote."""
     if not is_file(folder / ARGUMENTS):
         raise UserError(f"{folder} is no run folder: it has no {ARGUMENTS}")
     noted, resolved = read_arguments(folder)
@@ -165,7 +165,7 @@ def _again(folder: Path, *, trusted: bool) -> list[str]:
 
 
 def _join(pages: Sequence[str], options: Any) -> int:
-    """One page of these pages' recordings, and what else was asked for of the first."""
+    """Write one page of these pages' recordings, and the other files that were asked for, of the first one."""
     recordings = [recording for path in pages for recording in read_page(path)]
     if len(recordings) > 2:
         raise UserError(f"{len(recordings)} recordings, and a page shows two at most")

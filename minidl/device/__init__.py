@@ -1,4 +1,4 @@
-"""Devices: numerics x clock, behind one set of verbs (``contract.Device``)."""
+"""Devices by name. Every device has the same methods (``contract.Device``), whether it computes or only simulates."""
 
 import sys
 from types import ModuleType
@@ -11,18 +11,19 @@ from minidl.errors import UserError
 
 
 def create(name: str, *, poisoned: bool = False, precision: str = DEFAULT, cupti: bool = False) -> Device:
-    """The device with this name. Raises UserError if there is none.
+    """Return a new device for this name. Raises UserError if the name is unknown or the device cannot be used.
 
-    "cpu" or "cpu:threads": computes on worker threads, on the wall clock; measures the link now.
-    "cpu:FILE.json": the same, with the link and the nominal durations of a file that ``minidl.calibrate`` wrote.
-    "cpu:virtual": computes on the virtual clock, so every interleaving is deterministic.
+    "cpu" or "cpu:threads": computes on worker threads, on the wall clock; measures memory copies when it is made.
+    "cpu:FILE.json": the same, with the copy speeds and kernel times of a file that ``minidl.calibrate`` wrote.
+    "cpu:virtual": computes on a virtual clock, so every run interleaves streams in the same order.
     "cuda" or "cuda:NUMBER": an NVIDIA GPU.
-    "sim:PROFILE" or "sim:FILE.json": computes no numbers.
+    "sim:PROFILE" or "sim:FILE.json": computes no numbers; simulates the time of a GPU.
 
+    poisoned: fill the arena and freed memory with NaN (CPU only), so that a use of freed memory shows in the results.
     precision: a name of ``device.precision``. It decides whether products and convolutions of fp32 tensors may use
     TF32, which changes numbers on a GPU and times on a simulated one; the CPU is exact. A GPU that cannot compute in
     bf16 refuses bf16.
-    cupti: on a GPU, time each kernel of a measured iteration by itself, see ``CudaDevice``.
+    cupti: on a GPU, time each kernel of a measured iteration with CUPTI, see ``CudaDevice``.
     """
     chosen = precision_of(precision)
     if cupti and name.split(":")[0] != "cuda":
@@ -48,10 +49,10 @@ def create(name: str, *, poisoned: bool = False, precision: str = DEFAULT, cupti
 
 
 class _Named(ModuleType):
-    """This package as PyTorch's ``device`` is called: ``minidl.device("cuda", 0)``."""
+    """This package, made callable like ``torch.device``: ``minidl.device("cuda", 0)``."""
 
     def __call__(self, name: object = "cpu", index: int | None = None) -> str:
-        """The name itself: tensors are on their runtime's device, whichever is named."""
+        """Return the device's name as a string. It selects nothing: a tensor is on the device of its runtime."""
         return str(name) if index is None else f"{name}:{index}"
 
 

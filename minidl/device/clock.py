@@ -1,17 +1,17 @@
-"""Time on a device: what any clock of three in-order streams can be asked, and the virtual one.
+"""The clock of a device with three in-order streams: the interface of every clock, and the virtual clock.
 
-    compute    kernels, and copies within the arena
-    copy-out   device to host
-    copy-in    host to device
+  compute    kernels, and copies within the arena
+  copy-out   device to host
+  copy-in    host to device
 
-An event is a position: the number of pieces of work issued to a stream so far. Waiting for position p of a stream
-means waiting until its first p pieces have finished. Position 0 is always in the past.
+An event is a position: the number of pieces of work issued to a stream so far. To wait for position p of a stream is to
+wait until its first p pieces of work have finished. Position 0 is always in the past.
 
-``Clock`` is what every device asks of its clock, ``EffectClock`` one that also carries out functions in stream order.
-``VirtualClock`` computes when everything happens and keeps an agenda of effects in time order; ties are broken by the
-order in which work was issued, so every run of the same program gives the same interleaving. Two more clocks run on the
-wall's time: ``cpu.workers.WorkerStreams`` and ``cuda.streams.EventStreams``. None of them knows kernels, bytes or
-tensors: an effect is any function without arguments.
+``Clock`` has the methods that every clock has; an ``EffectClock`` also calls functions in stream order.
+``VirtualClock`` computes when everything happens and keeps an agenda of effects in time order. Ties are broken by the
+order in which work was issued, so every run of a program gives the same interleaving. Two other clocks use real time:
+``cpu.workers.WorkerStreams`` and ``cuda.streams.EventStreams``. No clock knows kernels, bytes or tensors: an effect is
+any function without arguments.
 """
 
 from bisect import bisect_right
@@ -23,7 +23,7 @@ COMPUTE, COPY_OUT, COPY_IN = 0, 1, 2
 STREAM_NAMES = ("compute", "copy-out", "copy-in")
 
 Effect = Callable[[], None]
-Timed = Callable[[float], None] | None  # is told the device seconds of a piece of work, once they are known
+Timed = Callable[[float], None] | None  # called with the device seconds of a piece of work, once they are known
 
 Marks = tuple[int, int, int]
 """The last position on the (compute, copy-out, copy-in) stream that used some bytes."""
@@ -35,63 +35,62 @@ Extents = tuple[tuple[int, int], ...]
 
 
 def unite_marks(a: Marks, b: Marks) -> Marks:
-    """The elementwise maximum: who waits for it has waited for both."""
+    """Return the elementwise maximum: a wait for the result is a wait for both."""
     (a0, a1, a2), (b0, b1, b2) = a, b
     return (a0 if a0 > b0 else b0, a1 if a1 > b1 else b1, a2 if a2 > b2 else b2)
 
 
 class Clock(Protocol):
-    """The time of three streams, virtual or real. Times are in seconds since the clock was made.
+    """The clock of three streams, virtual or real. Times are in seconds since the clock was made.
 
-    positions  how many pieces of work each stream was given: always the same list
-    stall      how long the compute stream has stood still for copies
+    positions  how many pieces of work were issued to each stream; always the same list object
+    stall      seconds that the compute stream has waited for copies
     """
 
     positions: list[int]
     stall: float
 
     def wait(self, stream: int, on: int, position: int) -> None:
-        """Work issued to ``stream`` from now on starts after ``position`` of stream ``on``; the host continues."""
+        """Make later work on ``stream`` start after ``position`` of stream ``on``; the host does not wait."""
 
     def synchronize(self, stream: int, position: int) -> None:
-        """The host waits for a position of a stream."""
+        """Block the host until a stream has reached a position."""
 
     def settle(self) -> None:
-        """Return when the times of all that the compute stream was given are known."""
+        """Block the host until the times of all work on the compute stream are known."""
 
     def now(self) -> float:
-        """The time: on the virtual clock, when all that was issued so far has finished."""
+        """Return the time in seconds. The virtual clock returns when all work issued so far will have finished."""
 
     def landed(self, copied_out: int) -> bool:
-        """True if a copy out will have finished, as far as is known, when the work issued so far has."""
+        """Return True if a copy to the host will have finished when the other work has, as far as is known."""
 
     def lateness(self, copied_in: int, computed: int) -> float:
-        """Seconds that the compute stream stood still for a copy in, which was to be ready when that stream had
-        reached ``computed``; on the wall's time, as far as is known."""
+        """Return the seconds that compute waited for the copy in at ``copied_in``, due at position ``computed``."""
 
     def end_iteration(self) -> None:
-        """An iteration has ended: drop what was noted for it."""
+        """Delete the records of the iteration that has ended."""
 
 
 class EffectClock(Clock, Protocol):
-    """A clock that carries out functions in stream order."""
+    """A clock that also calls functions in stream order."""
 
     def issue(self, stream: int, seconds: float, effect: Effect, *, at_end: bool = False, timed: Timed = None) -> int:
-        """Queue an effect on a stream; returns its position.
+        """Queue an effect on a stream; return its position.
 
-        seconds: what it is expected to take. at_end: on the virtual clock it happens when that time is over, and not
-        when it begins. timed: told the seconds that it takes, once they are known.
+        seconds: its expected duration. at_end: on the virtual clock, call the effect at the end of that duration
+        instead of at its start. timed: called with the seconds that the effect takes, once they are known.
         """
 
     def when_passed(self, marks: Marks, effect: Effect) -> None:
-        """Carry out an effect when the streams have passed ``marks``, before anything that waits for these."""
+        """Call an effect when the streams have passed ``marks``, before any work that waits for these marks."""
 
 
 class VirtualClock:
-    """Virtual time of three streams and of the host that issues to them; an ``EffectClock``.
+    """Virtual time of three streams and of the host that issues work to them; an ``EffectClock``.
 
-    host   the host's own time: it moves when a launch costs something, or the host waits
-    ready  when each stream has finished all that was issued to it
+    host   the host's own time: it advances when a launch costs host time, or when the host waits
+    ready  when each stream will have finished all work issued to it
     busy   seconds that each stream has worked
     """
 
@@ -108,9 +107,9 @@ class VirtualClock:
 
     def issue(self, stream: int, seconds: float, effect: Effect | None = None, *,
               at_end: bool = False, timed: Timed = None) -> int:
-        """Queue work on a stream; returns its position. Its effect happens when it starts, or when it ends.
+        """Queue work on a stream; return its position. The effect happens when the work starts, or ends (``at_end``).
 
-        timed: told the seconds that the work takes, as soon as they are known: here at once.
+        timed: called at once with ``seconds``, which are known here.
         """
         start = self.ready[stream]
         if start < self.host:
@@ -132,11 +131,11 @@ class VirtualClock:
         heappush(self._agenda, (time, self._issued, effect))
 
     def finish_time(self, stream: int, position: int) -> float:
-        """When a stream reaches a position."""
+        """Return the time at which a stream reaches a position."""
         return self._finished[stream][max(0, position - self._first[stream])]
 
     def wait(self, stream: int, on: int, position: int) -> None:
-        """Work issued to ``stream`` from now on starts after ``position`` of stream ``on``; the host continues."""
+        """Make later work on ``stream`` start after ``position`` of stream ``on``; the host does not wait."""
         time = self.finish_time(on, position)
         now = max(self.ready[stream], self.host)
         if time > now:
@@ -145,7 +144,7 @@ class VirtualClock:
             self.ready[stream] = time
 
     def synchronize(self, stream: int, position: int) -> None:
-        """The host waits for a position of a stream; effects up to then have happened."""
+        """Advance the host to the time at which a stream reaches a position, and carry out all effects up to then."""
         time = self.finish_time(stream, position)
         if time > self.host:
             if stream != COMPUTE:
@@ -154,7 +153,7 @@ class VirtualClock:
         self.carry_out()
 
     def carry_out(self) -> None:
-        """Carry out the effects whose time has come: nothing issued later can start before the host's time."""
+        """Call the effects whose time has come: no work issued later can start before the host's time."""
         agenda = self._agenda
         while agenda and agenda[0][0] <= self.host:
             heappop(agenda)[2]()
@@ -164,23 +163,22 @@ class VirtualClock:
         self.at(max(self.finish_time(stream, position) for stream, position in enumerate(marks)), effect)
 
     def settle(self) -> None:
-        """Nothing to wait for: modelled times are known when work is issued."""
+        """Do nothing: modelled times are known when work is issued."""
 
     def now(self) -> float:
-        """When the host and the compute stream have finished all that was issued so far."""
+        """Return the time at which the host and the compute stream will have finished all work issued so far."""
         return max(self.host, self.ready[COMPUTE])
 
     def landed(self, copied_out: int) -> bool:
-        """True if a copy out will have finished when the host and the compute stream have."""
+        """Return True if a copy to the host will have finished when the host and the compute stream have."""
         return self.finish_time(COPY_OUT, copied_out) <= max(self.ready[COMPUTE], self.host)
 
     def lateness(self, copied_in: int, computed: int) -> float:
-        """Seconds by which a copy in, to be ready when the compute stream had reached ``computed``, comes too late."""
+        """Return the seconds between the time a copy to the device was due (``computed``) and its end, at least 0."""
         return max(0.0, self.finish_time(COPY_IN, copied_in) - self.finish_time(COMPUTE, computed))
 
     def end_iteration(self) -> None:
-        """Drop the finish times before now, but for the last: a wait for one of them waits for the oldest that is kept,
-        which must be in the past too."""
+        """Delete the finish times before now except the last one, which answers later waits for a deleted one."""
         now = max(self.host, self.ready[COMPUTE])
         for stream, finished in enumerate(self._finished):
             past = max(0, bisect_right(finished, now) - 1)

@@ -1,14 +1,14 @@
-"""The contract of devices: decisions about calls, an order between streams, work on them, and values.
+"""The interface of devices: choices about calls, order between streams, work on the streams, and values.
 
-A device is numerics x clock. The verbs are the same for all devices, so that swapping is written once:
+A device combines numerics and a clock. All devices have the same methods, so swapping is written once:
 
-    Choices      decisions about a call that follow from its shapes: algorithms, layout, attention, usable memory
-    Timekeeper   the part that follows from the clock: waits between streams, times of events, durations of copies
-    Device       both, and the part in which devices differ: launch, move, copies, and the values in memory
+  Choices      choices about a call that follow from its shapes: algorithms, memory format, attention, usable memory
+  Timekeeper   waits between streams, times of events, durations of copies: all that follows from the clock
+  Device       both, and the part in which devices differ: launch, move, copies, and the values in memory
 
-    SimDevice (``sim``)          no numbers, on the virtual clock
-    CpuDevice (``cpu.device``)   NumPy arrays, on the virtual clock or on worker threads
-    CudaDevice (``cuda.device``) a GPU, on its own streams
+  SimDevice (``sim``)          no numbers, on the virtual clock
+  CpuDevice (``cpu.device``)   NumPy arrays, on the virtual clock or on worker threads
+  CudaDevice (``cuda.device``) a GPU, on its own streams
 
 A device knows offsets in its arena and times; it knows no storage's history and no policy.
 """
@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from minidl.device.clock import COPY_OUT, Clock, Extents, Marks, Timed
-from minidl.device.codec import Codec
 from minidl.device.profiles import Profile
 from minidl.device.spill import DiskQueue, Spill, disk_costs
 from minidl.device.timekeeper import Timekeeper
@@ -34,9 +33,9 @@ ATTENTION = ("auto", "composed", "fused")
 
 @dataclass(frozen=True, eq=False)
 class Failure:
-    """An error of a kernel, which ends its call and those that need its results, and nothing else.
+    """An error of a kernel. It ends the kernel's call and the calls that need its results, and nothing else.
 
-    ``attrs`` are the call's own: no other call has this very object.
+    ``attrs`` is the call's own dict: no other call has the same object, so it identifies the call.
     """
 
     error: Exception
@@ -44,7 +43,7 @@ class Failure:
     attrs: dict[str, Any]
 
 
-Place = tuple[int, Meta]  # where a tensor's bytes start in the arena, and how its elements lie from there
+Place = tuple[int, Meta]  # the offset of a tensor's bytes in the arena, and the layout of its elements from there
 
 
 class Operand(Protocol):
@@ -56,20 +55,20 @@ class Operand(Protocol):
 
     @property
     def base(self) -> Any:
-        """The storage whose bytes these are: another one for a view, else itself."""
+        """The storage that owns the bytes: another storage for a view, else this one."""
 
     @property
     def block(self) -> Any:
-        """The block of the arena that these bytes are in."""
+        """The block of the arena that holds the bytes."""
 
 
 def place(operand: Operand) -> Place:
-    """Where an operand lies now. Take it when the work is issued: blocks may move later, in stream order."""
+    """Return an operand's place now. Ask when the work is issued: blocks may move later, in stream order."""
     return operand.block.offset, operand.meta
 
 
 class Choices(ABC):
-    """A device's decisions about a call before it runs, from shapes alone. A dry run asks the device for all of them.
+    """A device's choices about a call before it runs, from shapes alone. A dry run asks the device for all of them.
 
     profile         capacity, speeds and link, as the cost model sees them
     reserved_bytes  the part of every budget that the device itself uses
@@ -84,25 +83,25 @@ class Choices(ABC):
     @abstractmethod
     def algorithms(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any],
                    cost: Cost) -> tuple[Algorithm, ...]:
-        """The ways to run a call; the first one's bits class is the one of the deterministic mode."""
+        """Return the algorithms for a call. The first one's bits class is the one of the deterministic mode."""
 
     def usable_bytes(self, budget_bytes: int) -> int:
-        """The part of a budget that tensors and workspaces may use: all but the device's own part."""
+        """Return the part of a budget that tensors and workspaces may use: the budget less the device's own part."""
         return budget_bytes
 
     def lay_out(self, op_name: str, inputs: tuple[Meta, ...], outputs: tuple[Meta, ...]) -> tuple[Meta, ...]:
-        """How the outputs of a call shall lie, which the operation describes in C order."""
+        """Return a call's contiguous output metas in the memory format that the device wants."""
         return outputs
 
     def lay_out_leaf(self, leaf: Meta) -> Meta:
-        """How a leaf shall lie, which is described in C order."""
+        """Return a leaf's meta in the memory format that the device wants; ``leaf`` describes it contiguous."""
         return leaf
 
     @property
     def attention(self) -> str:
-        """How attention runs: ``composed`` of products and a softmax, as one operation wherever that can run
-        (``fused``), or as the device does it best (``auto``). It decides bits and bytes. Raises UserError for another
-        name.
+        """How attention runs; the choice decides bits and bytes. Raises UserError when set to another name.
+
+        ``composed``: products and a softmax. ``fused``: one operation where possible. ``auto``: the device's choice.
         """
         return self._attention
 
@@ -113,18 +112,18 @@ class Choices(ABC):
         self._attention = value
 
     def fuses_attention(self, q: Meta, k: Meta, mask: Meta | None, *, heads: int, causal: bool, p: float) -> bool:
-        """True if attention of these operands is to be ``ops.scaled_dot_product_attention``, False if composed.
+        """Return True if attention of these operands runs as one operation, False if it is composed.
 
-        ``auto`` is composed here: the simulator's constants stand for frameworks that composed it, and on the CPU one
-        program has the same bits as before.
+        ``auto`` means composed here: the simulator's constants are calibrated on frameworks that composed attention,
+        and a program on the CPU keeps the bits that it had before.
         """
         return self.attention == "fused"
 
 
 class Device(Choices, Timekeeper):
-    """A place where tensors live and operations run.
+    """A device that holds tensors and runs operations.
 
-    has_values     the bytes of tensors exist, so that they can be read
+    has_values     True if the bytes of tensors exist, so that they can be read
     dlpack_device  its kind and number for DLPack; (1, 0) is host memory
     """
 
@@ -135,57 +134,47 @@ class Device(Choices, Timekeeper):
         Choices.__init__(self, profile)
         Timekeeper.__init__(self, profile, clock)
         self.name = name
-        self.disk: DiskQueue | None = None  # how long copies to a file take, where time is modelled
-        self.spills_from: int | None = None  # where in host memory the file begins, if there is one
-        self.failures: list[Failure] = []  # of kernels, until ``forgive``; always the same list
+        self.disk: DiskQueue | None = None  # the durations of copies to a spill file, where time is modelled
+        self.spills_from: int | None = None  # the host offset at which the spill file begins, if there is one
+        self.failures: list[Failure] = []  # of kernels, until ``forgive``; always the same list object
 
     @property
     def arena_in_host_memory(self) -> bool:
-        """True if the arena takes memory of the host, beside the host tier."""
+        """True if the arena takes host memory, in addition to the host pool."""
         return self.has_values and self.dlpack_device == (1, 0)
 
     def dry_twin(self) -> "Device":
-        """A device on shapes alone that decides of calls as this one does: no launch takes time there, and nothing is
-        launched here. For what a step needs, and for whether it fits."""
+        """Return a device without values or launch times that makes the same choices about calls, to count memory."""
         from minidl.device.sim import DryDevice  # which is a Device itself
 
         return DryDevice(self)
 
     def simulated_twin(self) -> "Device | None":
-        """A simulator of the same profile, algorithms and attention that has launched nothing; None for a device that
-        is not simulated itself. For how long a step would take."""
+        """Return a fresh simulator of the same device, to predict a step's time; None if this device is no simulator.
+        """
         return None
 
     @abstractmethod
     def attach(self, budget_bytes: int, host_bytes: int) -> None:
-        """Make the arena and the host pool real. Sizes in bytes."""
+        """Allocate the arena (``budget_bytes``) and the host pool (``host_bytes``)."""
 
     def spill_to(self, spill: Spill, host_bytes: int) -> None:
-        """Continue the host pool's ``host_bytes`` in a file: pieces of host memory from there on are in it. Raises
-        UserError where there is no room for it, or no way to it."""
-        raise UserError(f"{self.name} has no way to a disk yet: leave spill away")
-
-    def encode_with(self, codec: Codec) -> None:
-        """Copy less to the host and back, from before ``attach`` on. Raises UserError where there is no way to."""
-        raise UserError(f"{self.name} copies bytes as they are, for now: leave codec away")
-
-    def spared_bytes(self) -> tuple[int, int]:
-        """How many bytes of the copies out and in that have ended a codec has kept off the link."""
-        return 0, 0
+        """Continue the host pool in a file from host offset ``host_bytes`` on. Raises UserError if it cannot."""
+        raise UserError(f"{self.name} cannot spill to a disk: leave out spill")
 
     @property
     def link_costs(self) -> Costs:
-        """The costs of copies, and of continuing to a file, by the profile."""
+        """The profile's costs of copies, and of those to a spill file if there is one."""
         costs = super().link_costs
         return costs if self.spills_from is None else replace(costs, disk=disk_costs(self.profile, self.spills_from))
 
     def _noting_copy(self, stream: int, host: Extents, nbytes: int) -> Timed:
-        """Notes what a copy has taken on the link; nothing of one that goes on to a file, or comes from there."""
+        """Return a callback that records a copy's seconds on the link; None if the copy uses the spill file."""
         spilled = self.spills_from is not None and any(at >= self.spills_from for at, _ in host)
         return None if spilled else self._noting(stream, nbytes)
 
     def copy_seconds(self, stream: int, host: Extents, nbytes: int) -> float:
-        """Modelled seconds of a copy of ``nbytes`` to or from these pieces, if it is issued to its stream now."""
+        """Return the modelled seconds of a copy of ``nbytes`` to or from these host pieces, issued now."""
         seconds = self.out_seconds(nbytes) if stream == COPY_OUT else self.in_seconds(nbytes)
         return seconds if self.disk is None else self.disk.seconds(stream, host, seconds)
 
@@ -193,63 +182,63 @@ class Device(Choices, Timekeeper):
     @abstractmethod
     def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
                attrs: dict[str, Any], workspace: int, timed: Timed = None) -> int:
-        """Run a kernel after all that the compute stream was given before; returns its position.
+        """Run a kernel after all earlier work of the compute stream; return its position.
 
         algorithm: one that ``algorithms`` returned for operands of these descriptions.
-        workspace: where its workspace starts in the arena.
-        timed: told its device seconds when they are known; for launches in program order, and never during a wait.
+        workspace: the offset of its workspace in the arena.
+        timed: called with its device seconds when they are known; in program order, and never during a wait.
         """
 
     @abstractmethod
     def move(self, to: int, origin: int, nbytes: int) -> int:
-        """Copy bytes within the arena on the compute stream; the ranges may overlap. Returns the position."""
+        """Copy bytes within the arena on the compute stream; the ranges may overlap. Return the position."""
 
     # Copies --------------------------------------------------------------------------------------------------
     @abstractmethod
     def copy_out(self, host: Extents, offset: int, nbytes: int) -> int:
-        """Copy device bytes to host memory on the copy-out stream; returns the position."""
+        """Copy device bytes to host memory on the copy-out stream; return the position."""
 
     @abstractmethod
     def copy_in(self, offset: int, host: Extents, nbytes: int) -> int:
-        """Copy host bytes to the device on the copy-in stream; returns the position."""
+        """Copy host bytes to the device on the copy-in stream; return the position."""
 
     def poison(self, offset: int, nbytes: int, marks: Marks) -> None:
-        """Overwrite freed bytes once the streams have passed ``marks``, on a device that can be asked to do so."""
+        """Overwrite freed bytes once the streams have passed ``marks``, on a device that was made with ``poisoned``."""
 
     # Failures ------------------------------------------------------------------------------------------------
     def lost(self, block_offset: int | None, host: Extents | None, nbytes: int) -> bool:
-        """True if a tensor has no value since a kernel failed: its bytes lie at an offset, else on the host.
+        """Return True if a failed kernel has left a tensor without a value. Ask when all streams have finished.
 
-        To be asked when all streams have finished. Here no kernel fails.
+        The bytes are at ``block_offset`` of the arena, or on the host if it is None. Here no kernel fails.
         """
         return False
 
     def finish(self) -> None:
-        """Return when all kernels are over that may still fail. Here none does."""
+        """Block the host until all kernels that may still fail have ended. Here none can fail."""
 
     def forgive(self) -> None:
-        """Clear failures that have been handled: lost values will not be requested any more."""
+        """Clear failures that have been handled: the lost values will not be read any more."""
         self.failures.clear()
 
     # Values --------------------------------------------------------------------------------------------------
     @abstractmethod
     def read(self, operand: Operand) -> "np.ndarray":
-        """A host copy of a tensor's value. Raises the first failure's error."""
+        """Return a host copy of a tensor's value. Raises the first failure's error."""
 
     def share(self, operand: Operand) -> Any:
-        """A copy of a value in this device's memory, with the methods of DLPack: here in host memory."""
+        """Return a copy of a value in this device's memory that supports DLPack: here a copy in host memory."""
         from minidl.device import dlpack  # NumPy, which a simulation does without
 
         value = self.read(operand)
         return dlpack.of_host(value) if value.dtype.name == "bfloat16" else value
 
     def fetch(self, array: Any) -> "np.ndarray":
-        """A host copy of another library's array that its library does not copy to the host itself.
+        """Return a host copy of another library's array, if that library does not copy to the host itself.
 
-        Raises UserError where this device cannot reach it.
+        Raises UserError if this device cannot reach the array.
         """
-        raise UserError(f"{self.name} cannot read a {type(array).__name__} where it lies: copy it to the host first")
+        raise UserError(f"{self.name} cannot read the memory of a {type(array).__name__}: copy it to the host first")
 
     def interface(self, operand: Operand) -> dict[str, Any]:
-        """A value as ``__cuda_array_interface__`` describes it, at its place. Raises AttributeError: not here."""
+        """Return a value's ``__cuda_array_interface__``, without a copy. Raises AttributeError without CUDA."""
         raise AttributeError(f"the memory of {self.name} is not CUDA's")

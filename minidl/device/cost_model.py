@@ -1,20 +1,20 @@
-"""Time of one call on a named GPU, and the algorithms that a convolution may choose from there.
+"""A model of the time of one call on a named GPU, and of the algorithms that a convolution can choose from there.
 
 A roofline with two corrections, for one kernel of ``flops`` operations and ``nbytes`` of memory traffic:
 
-    seconds = max(flops / (peak * efficiency * fill(flops)), nbytes / (bandwidth * streaming * fill(nbytes))) + floor
-    fill(work) = work / (work + half)            a small kernel does not fill the GPU
-    streaming = the kind's efficiency, but that of a copy where the efficiency is about arithmetic (conv, matmul, ...)
+  seconds = max(flops / (peak * efficiency * fill(flops)), nbytes / (bandwidth * streaming * fill(nbytes))) + floor
+  fill(work) = work / (work + half)            a small kernel does not fill the GPU
+  streaming = the efficiency of a copy for arithmetic kinds (conv, matmul, ...), else of the kind itself
 
-Convolutions have the alternatives that cuDNN has, in three classes of equal bits:
+Convolutions have the algorithms of cuDNN, in three classes of equal bits:
 
-    gemm      implicit_gemm (no workspace), implicit_precomp_gemm (offsets precomputed: faster, a small workspace)
-    winograd  F(2x2, 3x3) of Lavin and Gray 2016, for 3x3 at stride 1: 2.25 times fewer products. winograd transforms
-              in registers (no workspace); winograd_nonfused stores the transformed tiles and multiplies them as 16
-              batched products: nearer the peak, but 4 times the activations as workspace
-    fft       for 5x5 and larger at stride 1: products of whole spectra, which are the workspace
+  gemm      implicit_gemm (no workspace), implicit_precomp_gemm (offsets precomputed: faster, a small workspace)
+  winograd  F(2x2, 3x3) of Lavin and Gray 2016, for 3x3 at stride 1: 2.25 times fewer products. winograd transforms
+            in registers (no workspace); winograd_nonfused stores the transformed tiles and multiplies them as 16
+            batched products: nearer the peak, but 4 times the activations as workspace
+  fft       for 5x5 and larger at stride 1: products of whole spectra, which are the workspace
 
-The transformed tiles and spectra are fp32 whatever the tensors are, as they are where products are added up in fp32.
+The transformed tiles and spectra are fp32 for every tensor dtype, because products are accumulated in fp32.
 Knows shapes and profiles; runs nothing.
 """
 
@@ -37,7 +37,7 @@ MAX_FFT_EXTENT = 256  # the longest padded side that cuDNN transforms in one pie
 
 
 def kernel_seconds(profile: Profile, kind: str, flops: float, nbytes: float) -> float:
-    """Device time of one kernel of this kind of work; ``link`` is a copy from the host."""
+    """Return the device seconds of one kernel of this kind of work; ``link`` is a copy from the host."""
     if kind == "link":
         return nbytes / profile.link_in_bandwidth + profile.link_latency_s
     # A kernel that is bound by its arithmetic still streams its operands as well as any copy does.
@@ -50,7 +50,7 @@ def kernel_seconds(profile: Profile, kind: str, flops: float, nbytes: float) -> 
 
 
 def call_seconds(profile: Profile, outputs: Sequence[Meta], cost: Cost) -> float:
-    """Device time of a call that is one kernel: ``kernel_seconds``, a product's with the peak of its dtype."""
+    """Return the device seconds of a call that is one kernel. A product uses the peak of its dtype."""
     if cost.kind in TENSOR_CORE_KINDS and outputs and outputs[0].dtype is bfloat16:
         profile = for_bf16(profile)
     return kernel_seconds(profile, cost.kind, cost.flops, cost.nbytes)
@@ -58,9 +58,10 @@ def call_seconds(profile: Profile, outputs: Sequence[Meta], cost: Cost) -> float
 
 def algorithms(profile: Profile, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta],
                attrs: Mapping[str, Any], cost: Cost) -> tuple[Algorithm, ...]:
-    """The ways to run a call. The first one's bits class is that of the deterministic mode.
+    """Return the algorithms of a call. The first one's bits class is that of the deterministic mode.
 
-    That class comes first, fastest first, and has a member without workspace; the others follow, fastest first.
+    That class comes first and has a member without workspace; the other classes follow. Each part is sorted fastest
+    first.
     """
     role = ROLES.get(op_name)
     if role is None:
@@ -73,17 +74,17 @@ def algorithms(profile: Profile, op_name: str, inputs: Sequence[Meta], outputs: 
 
 def _convolution(profile: Profile, x: Shape, w: Shape, y: Shape, attrs: Mapping[str, Any], cost: Cost, *,
                  sums_over_images: bool) -> tuple[Algorithm, ...]:
-    """The product and its two gradients alike: x [N, C, H, W], w [K, C, R, S], y [N, K, P, Q] in any role."""
+    """Return the algorithms of a convolution or of a gradient of it: x [N, C, H, W], w [K, C, R, S], y [N, K, P, Q]."""
     unit_stride = tuple(attrs["stride"]) == (1, 1)
     choices = _gemm(profile, w, y, cost)
     first_class = "gemm"
     if w[2:] == (3, 3) and unit_stride:
         # A batch may be run in parts, each with its share of the workspace (Oyama et al., "u-cuDNN: Accelerating Deep
-        # Learning Frameworks with Micro-Batching", 2018). Images are independent, so the bits are the same; not so
-        # where it is summed over them.
+        # Learning Frameworks with Micro-Batching", 2018). Images are independent, so the bits are the same, except
+        # in the weight's gradient, which is a sum over images.
         choices += _winograd(profile, x, w, y, cost, parts=(1,) if sums_over_images else PARTS)
         if profile.tensor_flops <= WINOGRAD_SAVING * profile.peak_flops:
-            first_class = "winograd"  # else tensor cores, which a fused Winograd cannot use, gain more
+            first_class = "winograd"  # otherwise GEMM on tensor cores, which a fused Winograd cannot use, is faster
     if min(w[2:]) >= 5 and unit_stride:
         choices += _fft(profile, x, w, cost, attrs["padding"])
     return tuple(sorted(choices, key=lambda choice: (choice.bits_class != first_class, choice.seconds)))
@@ -99,7 +100,7 @@ def _gemm(profile: Profile, w: Shape, y: Shape, cost: Cost) -> list[Algorithm]:
 
 def _winograd(profile: Profile, x: Shape, w: Shape, y: Shape, cost: Cost, *,
               parts: Sequence[int]) -> list[Algorithm]:
-    """cuDNN has no fused kernel for the weight's gradient; other libraries do (MIOpen), and so does the simulator."""
+    """Return the Winograd algorithms. cuDNN has no fused one for the weight's gradient; MIOpen and this model do."""
     n, k, c = x[0], w[0], w[1]
     flops = cost.flops / WINOGRAD_SAVING
     choices = [Algorithm("winograd", kernel_seconds(profile, "winograd", flops, cost.nbytes), 0, "winograd")]
@@ -132,7 +133,7 @@ def _fft(profile: Profile, x: Shape, w: Shape, cost: Cost, padding: Sequence[int
 
 
 def _fast_extent(size: int) -> int:
-    """The next even length that transforms fast: a product of 2, 3 and 5."""
+    """Return the next even length that transforms fast: a product of 2, 3 and 5."""
     extent = size + size % 2
     while True:
         rest = extent

@@ -1,8 +1,8 @@
-"""bfloat16 by DLPack, which NumPy cannot say: tensors given to other libraries, and taken from them.
+"""bfloat16 tensors through DLPack, to and from other libraries: NumPy's own DLPack has no bfloat16.
 
-The structures are those of dlpack.h (https://dmlc.github.io/dlpack/latest/c_api.html): a ``DLTensor`` inside of a
-``DLManagedTensor`` (before version 1) or a ``DLManagedTensorVersioned``, handed over in a capsule that is renamed when
-it has been consumed. For all other dtypes NumPy and CuPy do this. Knows memory by address; no tensors of ours.
+The structures are those of dlpack.h (https://dmlc.github.io/dlpack/latest/c_api.html): a ``DLTensor`` inside a
+``DLManagedTensor`` (before version 1) or a ``DLManagedTensorVersioned``, passed in a capsule that its consumer renames.
+NumPy and CuPy handle all other dtypes. Knows memory by address; no minidl tensors.
 """
 
 import ctypes
@@ -51,20 +51,20 @@ _api.PyCapsule_IsValid.argtypes = [ctypes.py_object, ctypes.c_char_p]
 _api.PyCapsule_GetPointer.restype = ctypes.c_void_p
 _api.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
 _api.PyCapsule_SetName.argtypes = [ctypes.py_object, ctypes.c_char_p]
-# The same for a capsule that is being destroyed, which must not be held any more.
+# These take a bare pointer: a capsule that is being destroyed must not gain a reference.
 _is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
 _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
 
-_given: dict[int, tuple[Any, ...]] = {}  # what a tensor that was given away lives on, by the structure's address
+_given: dict[int, tuple[Any, ...]] = {}  # objects that keep an exported tensor alive, by its structure's address
 
 
 def _let_go(managed: int) -> None:
-    """Its last user has done with it."""
+    """Release an exported tensor that its consumer has finished with."""
     _given.pop(managed, None)
 
 
 def _forget(capsule: int) -> None:
-    """The capsule was not consumed."""
+    """Release an exported tensor whose capsule is destroyed unconsumed."""
     if _is_valid(capsule, NAME):
         _let_go(_pointer(capsule, NAME))
 
@@ -73,9 +73,10 @@ _release, _forgotten = _Deleter(_let_go), _Destructor(_forget)  # as C calls the
 
 
 class Bfloat16:
-    """bfloat16 values that lie somewhere, with the methods of DLPack.
+    """An array of bfloat16 values in some memory that supports DLPack.
 
-    owner: kept until the last library has let go of them; strides in elements; device: (kind, number) as DLPack has it.
+    owner: kept alive until the last consumer releases the values. strides in elements. device: (kind, number) of
+    DLPack.
     """
 
     def __init__(self, owner: Any, address: int, shape: Sequence[int], strides: Sequence[int],
@@ -90,7 +91,7 @@ class Bfloat16:
 
     def __dlpack__(self, *, stream: Any = None, max_version: Any = None, dl_device: tuple[int, int] | None = None,
                    copy: bool | None = None) -> Any:
-        """A capsule without a version, which every library takes. The values are there: no stream need wait."""
+        """Return an unversioned capsule, which every library accepts. The values are ready: no stream waits."""
         if dl_device is not None and tuple(dl_device) != self._device:
             raise BufferError(f"bfloat16 on device {self._device} cannot be given on device {tuple(dl_device)}")
         extents = ctypes.c_int64 * len(self._shape)
@@ -103,13 +104,13 @@ class Bfloat16:
 
 
 def of_host(values: np.ndarray) -> Bfloat16:
-    """A host array of bfloat16, as it lies."""
+    """Wrap a host array of bfloat16, without a copy."""
     return Bfloat16(values, values.ctypes.data, values.shape, [s // values.itemsize for s in values.strides], (HOST, 0))
 
 
 @dataclass(frozen=True, slots=True)
-class Lying:
-    """Where bfloat16 values lie, as another library says it; strides in elements."""
+class Foreign:
+    """The memory of another library's bfloat16 values: device, address, shape, and strides in elements."""
 
     device: tuple[int, int]
     address: int
@@ -118,10 +119,10 @@ class Lying:
 
 
 @contextmanager
-def borrowed(exporter: Any) -> Iterator[Lying | None]:
-    """Where an object's bfloat16 values lie, which they do until the end of the block; None if it has another dtype.
+def borrowed(exporter: Any) -> Iterator[Foreign | None]:
+    """Give the memory of an object's bfloat16 values inside a ``with`` block; None if its dtype is another one.
 
-    On a GPU they are there for what runs on its default stream.
+    On a GPU the values are ready for work on the default stream.
     """
     capsule = exporter.__dlpack__()
     versioned = bool(_api.PyCapsule_IsValid(capsule, VERSIONED))
@@ -136,20 +137,20 @@ def borrowed(exporter: Any) -> Iterator[Lying | None]:
             return
         shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
         strides = tuple(tensor.strides[i] for i in range(tensor.ndim)) if tensor.strides else row_major(shape)
-        yield Lying((tensor.device_type, tensor.device_id), (tensor.data or 0) + tensor.byte_offset, shape, strides)
+        yield Foreign((tensor.device_type, tensor.device_id), (tensor.data or 0) + tensor.byte_offset, shape, strides)
     finally:
         if managed.deleter:
             managed.deleter(address)
 
 
 def to_host(exporter: Any) -> np.ndarray | None:
-    """A copy of the bfloat16 values of an object in host memory; None if it has another dtype, or lies elsewhere."""
-    with borrowed(exporter) as lying:
-        if lying is None or lying.device[0] != HOST:
+    """Return a host copy of an object's bfloat16 values; None if it has another dtype or is not in host memory."""
+    with borrowed(exporter) as found:
+        if found is None or found.device[0] != HOST:
             return None
-        if 0 in lying.shape:
-            return np.empty(lying.shape, ml_dtypes.bfloat16)
-        extent = 1 + sum((n - 1) * s for n, s in zip(lying.shape, lying.strides, strict=True))
-        raw = (ctypes.c_uint16 * extent).from_address(lying.address)
+        if 0 in found.shape:
+            return np.empty(found.shape, ml_dtypes.bfloat16)
+        extent = 1 + sum((n - 1) * s for n, s in zip(found.shape, found.strides, strict=True))
+        raw = (ctypes.c_uint16 * extent).from_address(found.address)
         flat = np.ctypeslib.as_array(raw).view(ml_dtypes.bfloat16)
-        return as_strided(flat, lying.shape, [2 * s for s in lying.strides]).copy()
+        return as_strided(flat, found.shape, [2 * s for s in found.strides]).copy()

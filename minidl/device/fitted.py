@@ -1,15 +1,15 @@
-"""Time of one call on a machine that was measured: a sum of terms of its work, each with a fitted rate.
+"""The time of one call on a measured machine: a sum over the kinds of its work, each with a fitted rate.
 
-    seconds = sum over terms of rate[term] * amount[term]
+  seconds = sum over terms of rate[term] * amount[term]
 
-    calls      1
-    flops      arithmetic operations
-    bytes      operands, each moved once; far_bytes: those beyond what a cache holds
-    columns    elements of a convolution's unfolded input (none for a 1x1 window that reads its input in place)
-    weights    elements of a product's smaller factor, once for each image or head: what many small products read again
+  calls      1
+  flops      arithmetic operations
+  bytes      operands, each moved once; far_bytes: those beyond the size of a cache
+  columns    elements of a convolution's unfolded input (none for a 1x1 window that reads its input in place)
+  weights    elements of a product's smaller factor, once for each image or head: many small products reread them
 
 A product of M x K by K x N spends its time on 2MKN operations and on its three operands, so these terms also say how
-far a shape stays from the peak. Rates differ by operation, algorithm and, for convolutions, window and stride. Knows
+far a shape is from the peak. Rates differ by operation, algorithm and, for convolutions, window and stride. Knows
 shapes and profiles; runs nothing.
 """
 
@@ -20,12 +20,12 @@ from minidl.device.profiles import Profile
 from minidl.kernels.roles import ROLES
 from minidl.meta import Cost, Meta
 
-NEAR_BYTES = 8 * 2**20  # what a call finds in a cache that others share with it
+NEAR_BYTES = 8 * 2**20  # a call's share of the last-level cache
 Terms = dict[str, float]
 
 
 def terms(op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Mapping[str, Any], cost: Cost) -> Terms:
-    """The amounts of a call's work."""
+    """Return the amounts of a call's work, by term."""
     amounts = {"calls": 1.0, "bytes": cost.nbytes, "far_bytes": max(0.0, cost.nbytes - NEAR_BYTES)}
     if cost.kind not in ("conv", "matmul"):
         return amounts  # their arithmetic is proportional to their bytes
@@ -40,9 +40,9 @@ def terms(op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: 
 
 def keys(op_name: str, algorithm: str, inputs: Sequence[Meta], outputs: Sequence[Meta],
          attrs: Mapping[str, Any]) -> Iterator[str]:
-    """Under which names rates of a call may be found, the most special first.
+    """Yield the names under which a profile may have rates for a call, the most specific first.
 
-    A convolution with ReLU has those of the one without: what it does more takes no time that could be measured.
+    A convolution with ReLU uses the rates of the plain one: the difference is too small to measure.
     """
     if op_name in ROLES:
         op_name = ROLES[op_name].kind
@@ -56,7 +56,7 @@ def keys(op_name: str, algorithm: str, inputs: Sequence[Meta], outputs: Sequence
 
 def call_seconds(profile: Profile, op_name: str, algorithm: str, inputs: Sequence[Meta], outputs: Sequence[Meta],
                  attrs: Mapping[str, Any], cost: Cost) -> float | None:
-    """Fitted time of a call; None where nothing alike was measured."""
+    """Return the fitted seconds of a call; None if the profile has no rates for it."""
     for key in keys(op_name, algorithm, inputs, outputs, attrs):
         rates = profile.rates.get(key)
         if rates is not None:

@@ -1,7 +1,7 @@
-"""A check of Numba's settings in the environment, before a device needs compiled kernels.
+"""A check of Numba's environment variables, made before a device needs compiled kernels.
 
-Numba reads its settings from variables of the environment when it is imported, and fails where it first uses them, in
-the middle of a step. Nothing is imported unless one of the variables is set.
+Numba reads these variables when it is imported, but fails only where it first uses them, in the middle of a step.
+Nothing is imported unless one of the variables is set.
 """
 
 import os
@@ -18,7 +18,7 @@ LAYERS = {"default": tuple(POOLS), "tbb": ("tbb",), "omp": ("omp",), "workqueue"
 
 
 def require_numba() -> None:
-    """Raises UserError, naming the variable, for a setting under which no kernel could run."""
+    """Raise UserError, naming the variable, for a setting under which no kernel can run."""
     if _number(DISABLED):
         raise UserError(f"{DISABLED}={os.environ[DISABLED]}: kernels and plans are compiled code; unset it")
     threads = _number(THREADS)
@@ -34,7 +34,7 @@ def require_numba() -> None:
 
 
 def _number(name: str) -> int | None:
-    """The value of a variable; None if it is not set, or is no number, which Numba ignores."""
+    """Return the value of a variable; None if it is not set or not a number (Numba ignores that too)."""
     try:
         return int(os.environ[name])
     except (KeyError, ValueError):

@@ -1,4 +1,4 @@
-"""The precisions of a network, by the names that frameworks give them. Knows dtypes; no device and no layer."""
+"""The precisions of a network, named as in other frameworks. Knows dtypes; no device and no layer."""
 
 from dataclasses import dataclass
 
@@ -8,11 +8,11 @@ from minidl.meta import DType, bfloat16, float32
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """Parameters, their gradients, the optimizer's state and all statistics are float32 in each of them.
+    """A precision. In each, parameters, their gradients, the optimizer's state and all statistics are float32.
 
-    activations  what layers compute and keep, and what gradients flow back in
-    tf32         products and convolutions of float32 tensors may round their factors to 10 bits, where a device has
-                 tensor cores for that; elsewhere they are exact
+    activations  dtype of the values that layers compute and save, and of the gradients between layers
+    tf32         True if products and convolutions of float32 tensors may round their factors to 10 bits, on a device
+                 with tensor cores for that; other devices compute them exactly
     """
 
     name: str
@@ -26,7 +26,7 @@ DEFAULT = "tf32"
 
 
 def precision_of(name: str) -> Precision:
-    """The precision of a name. Raises UserError."""
+    """Return the precision of this name. Raises UserError if there is none."""
     if name not in PRECISIONS:
         raise UserError(f"no precision {name!r}; known: {', '.join(PRECISIONS)}")
     return PRECISIONS[name]

@@ -24,7 +24,7 @@ OPTIONAL = ("rates", "rates_of", "cudnn_plans", "bf16_flops", "disk_out_bandwidt
 TEXTS = ("name", "title", "rates_of", "cudnn_plans")
 MAY_BE_ZERO = ("link_latency_s", "launch_overhead_s", "kernel_floor_s", "half_fill_flops", "half_fill_bytes",
                 "bf16_flops", "disk_latency_s")
-# What no machine is beyond: with numbers in these bounds no modelled time overflows or vanishes.
+# Bounds that include every machine: within them no modelled time overflows or becomes 0.
 SLOWEST, FASTEST = 1e3, 1e24  # flops or bytes a second
 LONGEST = 3600.0  # seconds of a latency, an overhead, a unit of work
 LARGEST_HALF = 1e18  # flops or bytes at which a kernel reaches half of its speed
@@ -116,7 +116,7 @@ class Profile:
 
 
 def _bounds(key: str) -> tuple[float, float]:
-    """The least and the most that a number of a profile may be; some may be 0, too."""
+    """Return the least and the greatest value of a profile's number; those in MAY_BE_ZERO may also be 0."""
     if key.endswith("memory_bytes"):
         return 1, MOST_WHOLE
     if key.endswith("_s"):
@@ -216,7 +216,7 @@ def _nearest(name: str, names: Sequence[str]) -> str:
 
 
 def get(name: str) -> Profile:
-    """The profile of this name. Raises UserError, naming the nearest ones."""
+    """Return the profile of this name. Raises UserError, with the nearest names."""
     profile = PROFILES.get(name.lower())
     if profile is None:
         raise UserError(f"no GPU profile {name!r}{_nearest(name.lower(), list(PROFILES))}")
@@ -224,33 +224,33 @@ def get(name: str) -> Profile:
 
 
 def named(name: str) -> Profile:
-    """The profile of this name, or in the file of this name if it ends in ``.json``. Raises UserError."""
+    """Return the profile of this name, or from this file if the name ends in ``.json``. Raises UserError."""
     return load(name) if name.endswith(".json") else get(name)
 
 
 @cache
 def for_bf16(profile: Profile) -> Profile:
-    """The profile as products of bf16 tensors see it."""
+    """Return the profile for products of bf16 tensors."""
     return replace(profile, tensor_flops=profile.bf16_flops) if profile.bf16_flops else profile
 
 
 def without_tf32(profile: Profile) -> Profile:
-    """The profile with exact products of fp32 tensors, on its ordinary cores."""
+    """Return the profile with exact products of fp32 tensors, on the ordinary cores."""
     return replace(profile, tensor_flops=profile.peak_flops)
 
 
 def to_json(profile: Profile) -> str:
-    """All fields of a profile as a JSON object; ``load`` reads it back."""
+    """Return all fields of a profile as a JSON object; ``load`` reads it back."""
     return json.dumps(asdict(profile), indent=2) + "\n"
 
 
 def is_own(head: bytes) -> bool:
-    """True if a file that begins like this was made by ``to_json``."""
+    """Return True if a file with this beginning was written by ``to_json``."""
     return head.startswith(b'{\n  "name": ') and b'\n  "memory_bytes": ' in head
 
 
 def load(path: str | Path) -> Profile:
-    """A profile from a JSON file with the fields of Profile, all of them but ``rates``. Raises UserError."""
+    """Return the profile in a JSON file with the fields of Profile; OPTIONAL ones may be missing. Raises UserError."""
     try:
         data = read_json(path, most=MOST_FILE_BYTES)
     except Unreadable as error:
@@ -273,7 +273,7 @@ def load(path: str | Path) -> Profile:
 
 
 def _check_type(path: str | Path, name: str, value: Any) -> None:
-    """Raises UserError unless the value is of the kind that its field wants."""
+    """Raise UserError unless the value has the type of its field."""
     if name in TEXTS:
         good = isinstance(value, str) and len(value) <= LONGEST_TEXT
         wanted = f"a string of at most {LONGEST_TEXT} characters"
@@ -295,5 +295,5 @@ def _is_object_of_numbers(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    """True if a value is a number at all; what it may be is asked later."""
+    """Return True if a value is an int or a float. Its range is checked later."""
     return isinstance(value, int | float) and not isinstance(value, bool)

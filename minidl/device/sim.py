@@ -1,7 +1,7 @@
-"""The simulator: shapes alone, on the virtual clock. It computes no numbers; a launch is a number of seconds.
+"""The simulated device: shapes and a virtual clock. It computes no numbers; a launch only takes time.
 
-What its calls may choose from is a function, so that it can stand for any device: the cost model's algorithms, the
-plans of cuDNN (``cuda.simulated``), or fitted times of a machine that was measured.
+The algorithms of its calls are a function, so it can simulate any device: with the cost model's algorithms, the plans
+of cuDNN (``cuda.simulated``), or the fitted times of a measured machine.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,25 +9,23 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, Extents, Marks, Timed, VirtualClock
-from minidl.device.codec import Codec
 from minidl.device.contract import Device, Operand
 from minidl.device.cost_model import algorithms as modelled_algorithms
 from minidl.device.profiles import Profile
 from minidl.device.spill import DiskQueue, Spill
-from minidl.errors import UserError
 from minidl.meta import Algorithm, Cost, Meta
 
 if TYPE_CHECKING:
     import numpy as np
 
 Ways = Callable[[str, Sequence[Meta], Sequence[Meta], dict[str, Any], Cost], tuple[Algorithm, ...]]
-"""The algorithms of a call: (operation, inputs, outputs, attributes, cost), as ``Choices.algorithms``."""
+"""A function like ``Choices.algorithms``: (operation, inputs, outputs, attributes, cost) -> algorithms."""
 
 
 def create(name: str, profile: Profile) -> Device:
-    """The simulator of a profile, with the algorithms of the device that the profile is of.
+    """Return the simulator of a profile, with the algorithms of the profile's device.
 
-    Raises UserError where the profile names plans of cuDNN that were not listed.
+    Raises UserError if the profile names cuDNN plans that were not listed.
     """
     if profile.rates and profile.rates_of == "cuda":
         from minidl.device.cuda.simulated import MeasuredWays
@@ -45,7 +43,8 @@ def create(name: str, profile: Profile) -> Device:
 
 
 class SimDevice(Device):
-    """No numbers, on the virtual clock; ``ways``: the algorithms of its calls, by default the cost model's."""
+    """A device without values, on the virtual clock. ``ways`` gives a call's algorithms, by default the cost model's.
+    """
 
     clock: VirtualClock
 
@@ -53,36 +52,23 @@ class SimDevice(Device):
         super().__init__(name, profile, VirtualClock())
         self.ways = partial(modelled_algorithms, profile) if ways is None else ways
         self._launch_overhead_s = profile.launch_overhead_s
-        self._codec: Codec | None = None
-        self._spared = [0, 0]
 
     def simulated_twin(self) -> Device | None:
-        """The same simulator at time 0."""
+        """Return a new simulator with the same profile, algorithms and attention, at time 0."""
         twin = SimDevice(self.name, self.profile, self.ways)
         twin.attention = self.attention
         return twin
 
     def attach(self, budget_bytes: int, host_bytes: int) -> None:
-        """Nothing to do: no bytes exist."""
+        """Do nothing: no bytes exist."""
 
     def spill_to(self, spill: Spill, host_bytes: int) -> None:
-        """Take the disk's time: no file exists, either."""
+        """Model the disk's time; no file is made."""
         self.disk, self.spills_from = DiskQueue(self.profile, self.clock, host_bytes), host_bytes
-
-    def encode_with(self, codec: Codec) -> None:
-        """Take the time of what is declared: there is nothing to encode."""
-        if codec.share is None:
-            raise UserError(f"{self.name} has no values: say which share of the bytes codec {codec.name} leaves, as "
-                            f"{codec.name}:0.6")
-        self.profile, self._codec = codec.on(self.profile), codec
-
-    def spared_bytes(self) -> tuple[int, int]:
-        """The declared saving, of all copies."""
-        return self._spared[0], self._spared[1]
 
     def algorithms(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any],
                    cost: Cost) -> tuple[Algorithm, ...]:
-        """The answer of ``ways``."""
+        """Return the algorithms that ``ways`` gives."""
         return self.ways(op_name, inputs, outputs, attrs, cost)
 
     def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
@@ -99,22 +85,18 @@ class SimDevice(Device):
     def copy_out(self, host: Extents, offset: int, nbytes: int) -> int:
         """Take the modelled seconds of a copy over the link, and to the disk."""
         seconds = self.copy_seconds(COPY_OUT, host, nbytes)
-        if self._codec is not None:
-            self._spared[0] += self._codec.spared(nbytes)
         return self.clock.issue(COPY_OUT, seconds, timed=self._noting_copy(COPY_OUT, host, nbytes))
 
     def poison(self, offset: int, nbytes: int, marks: Marks) -> None:
-        """There are no bytes to overwrite."""
+        """Do nothing: no bytes exist."""
 
     def copy_in(self, offset: int, host: Extents, nbytes: int) -> int:
         """Take the modelled seconds of a copy over the link, and from the disk."""
         seconds = self.copy_seconds(COPY_IN, host, nbytes)
-        if self._codec is not None:
-            self._spared[1] += self._codec.spared(nbytes)
         return self.clock.issue(COPY_IN, seconds, timed=self._noting_copy(COPY_IN, host, nbytes))
 
     def read(self, operand: Operand) -> "np.ndarray":
-        """NaN (or zero, for integers) in the tensor's shape, when the compute stream has finished."""
+        """Return NaN (0 for integers) in the tensor's shape, when the compute stream has finished."""
         import numpy as np
 
         self.synchronize(COMPUTE, self.positions[COMPUTE])
@@ -123,38 +105,38 @@ class SimDevice(Device):
 
 
 class DryDevice(SimDevice):
-    """A device on shapes alone, where launches take no time. All that is decided of a call, ``device`` decides."""
+    """A device without values where launches take no time. It asks ``device`` for every choice about a call."""
 
     def __init__(self, device: Device) -> None:
         super().__init__(f"dry {device.name}", device.profile)
         self._device = device
 
     def simulated_twin(self) -> Device | None:
-        """That of the device it stands for."""
+        """Return the simulated twin of the wrapped device."""
         return self._device.simulated_twin()
 
     def algorithms(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any],
                    cost: Cost) -> tuple[Algorithm, ...]:
-        """Those of the device it stands for."""
+        """Return the algorithms of the wrapped device."""
         return self._device.algorithms(op_name, inputs, outputs, attrs, cost)
 
     def usable_bytes(self, budget_bytes: int) -> int:
-        """As on the device it stands for."""
+        """Return the usable bytes of the wrapped device."""
         return self._device.usable_bytes(budget_bytes)
 
     def lay_out(self, op_name: str, inputs: tuple[Meta, ...], outputs: tuple[Meta, ...]) -> tuple[Meta, ...]:
-        """As on the device it stands for."""
+        """Return the memory format that the wrapped device chooses."""
         return self._device.lay_out(op_name, inputs, outputs)
 
     def lay_out_leaf(self, leaf: Meta) -> Meta:
-        """As on the device it stands for."""
+        """Return the memory format that the wrapped device chooses."""
         return self._device.lay_out_leaf(leaf)
 
     def fuses_attention(self, q: Meta, k: Meta, mask: Meta | None, *, heads: int, causal: bool, p: float) -> bool:
-        """As on the device it stands for."""
+        """Return the choice of the wrapped device."""
         return self._device.fuses_attention(q, k, mask, heads=heads, causal=causal, p=p)
 
     def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
                attrs: dict[str, Any], workspace: int, timed: Timed = None) -> int:
-        """Nothing happens."""
+        """Do nothing and take no time."""
         return 0

@@ -1,8 +1,8 @@
-"""A file behind host memory: what finds no room there lies on a disk. Knows offsets and bytes; no tensor and no stream.
+"""A spill file: it continues host memory on a disk. Knows offsets and bytes; no tensor and no stream.
 
-The file has no name, so it goes with the process, however that ends; its space is taken when it is made, so a disk that
-is too short is refused before anything is computed. Every piece begins on a page. A checksum of each is kept in memory,
-and what comes back is held against it: a disk may be slow, it may fail, but it cannot change a bit unnoticed.
+The file is unlinked, so it disappears with the process. Its space is allocated when it is made, so a disk without room
+is refused before anything is computed. Every piece begins on a page. A checksum of each piece is kept in memory and
+checked when the piece is read: a disk may be slow or fail, but cannot change a bit unnoticed.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ MOST_AT_ONCE = 1 << 30  # bytes of one call of the system, which takes no more t
 
 @dataclass(frozen=True, slots=True)
 class Spill:
-    """Where host memory is continued: a folder, and bytes of a file in it (whole pages)."""
+    """Where host memory continues: a folder, and the size in bytes (whole pages) of the spill file in it."""
 
     folder: str
     nbytes: int
 
 
 class SpillFile:
-    """A file of a fixed size without a name. Raises UserError where there is no room for it.
+    """An unlinked file of a fixed size. Raises UserError if there is no room for it.
 
-    Pieces are read as they were written: a piece is named by where it begins.
+    A piece must be read whole: its offset names it.
     """
 
     def __init__(self, spill: Spill) -> None:
@@ -63,7 +63,7 @@ class SpillFile:
             raise UserError(f"cannot spill {format_bytes(spill.nbytes)} to {spill.folder}{why}") from None
 
     def write(self, at: int, piece: np.ndarray) -> None:
-        """Write a piece, all of it. Raises DeviceError."""
+        """Write a whole piece at an offset. Raises DeviceError."""
         view = piece.data
         self._sums[at] = len(view), crc32(view)
         done = 0
@@ -77,7 +77,7 @@ class SpillFile:
             done += written
 
     def read(self, at: int, piece: np.ndarray) -> None:
-        """Read the piece that was written there. Raises DeviceError, also where it is not what was written."""
+        """Read the piece that was written at an offset. Raises DeviceError, also if its checksum differs."""
         view = piece.data
         nbytes, wanted = self._sums[at]
         assert nbytes == len(view), f"a piece of {nbytes} bytes is read as {len(view)}"
@@ -96,7 +96,7 @@ class SpillFile:
                                                    f"not {wanted:08x})")
 
     def close(self) -> None:
-        """Give the file's space back."""
+        """Close the file, which frees its space."""
         self._close()
 
     def _failed(self, verb: str, nbytes: int, at: int, why: Any) -> DeviceError:
@@ -104,10 +104,10 @@ class SpillFile:
 
 
 def _anonymous(folder: str) -> int:
-    """A file without a name. Raises OSError."""
+    """Open a new unlinked file in a folder; return its descriptor. Raises OSError."""
     flag = getattr(os, "O_TMPFILE", 0)
     if flag:
-        with suppress(OSError):  # not every file system has them
+        with suppress(OSError):  # not every file system supports O_TMPFILE
             return os.open(folder, os.O_RDWR | flag | os.O_CLOEXEC, 0o600)
     file, path = tempfile.mkstemp(prefix="minidl-spill-", dir=folder)
     os.unlink(path)
@@ -115,13 +115,13 @@ def _anonymous(folder: str) -> int:
 
 
 def disk_costs(profile: Profile, host_bytes: int) -> DiskCosts:
-    """The costs of a profile's disk behind this many bytes of host memory, for planners."""
+    """Return the costs of a profile's disk behind ``host_bytes`` of host memory, for planners."""
     return DiskCosts(host_bytes, 1.0 / profile.disk_out_bandwidth, 1.0 / profile.disk_in_bandwidth,
                      profile.disk_latency_s)
 
 
 class DiskQueue:
-    """The disk on a modelled clock: one transfer at a time, either way, each as long as link or disk take for it."""
+    """The disk on a modelled clock: one transfer at a time, at the speed of the slower of link and disk."""
 
     def __init__(self, profile: Profile, clock: VirtualClock, host_bytes: int) -> None:
         self.profile = profile
@@ -130,7 +130,7 @@ class DiskQueue:
         self._ready = 0.0
 
     def seconds(self, stream: int, host: Extents, link_seconds: float) -> float:
-        """Seconds of a copy issued now, if the link alone would take ``link_seconds``."""
+        """Return the seconds of a copy issued now, if the link alone would take ``link_seconds``."""
         spilled = sum(nbytes for at, nbytes in host if at >= self.host_bytes)
         if not spilled:
             return link_seconds

@@ -1,1 +1,1 @@
-"""Numerics only: how each operation is computed, on which kind of device."""
+"""The kernels: how each operation is computed on each kind of device. Knows numbers only."""

@@ -1,4 +1,4 @@
-"""Elementwise formulas that only compare and choose, as those of ``scalar``: the same rules hold. NaN passes."""
+"""Elementwise formulas of comparison and selection, under the rules of ``scalar``. A NaN operand gives NaN."""
 
 import numpy as np
 
@@ -8,20 +8,20 @@ ZERO = np.float32(0)
 
 
 def absolute(x: Number) -> Number:
-    """x without its sign, of -0 too"""
+    """|x|; 0 for -0"""
     return x if x > ZERO else typed(0, x) - x
 
 
 def sign(x: Number) -> Number:
-    """1, -1, or 0 for 0 and NaN"""
+    """1 for x > 0, -1 for x < 0, 0 for 0 and NaN"""
     return typed(1, x) if x > ZERO else typed(0, x) - typed(1, x) if x < ZERO else typed(0, x)
 
 
 def maximum(a: Number, b: Number) -> Number:
-    """The larger one; NaN if one is"""
+    """The larger of a and b; NaN if one of them is NaN"""
     return a if a >= b or a != a else b
 
 
 def minimum(a: Number, b: Number) -> Number:
-    """The smaller one; NaN if one is"""
+    """The smaller of a and b; NaN if one of them is NaN"""
     return a if a <= b or a != a else b

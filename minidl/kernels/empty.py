@@ -1,6 +1,6 @@
-"""Calls on something without elements, which need no kernel: nothing to compute, or sums of nothing."""
+"""The operations whose result is zero, not undefined, when a reduced dimension is empty: sums of nothing."""
 
-# Sums over rows, images, positions or inner dimensions: zero where there is none of these.
+# Sums over rows, images, positions or inner dimensions: zero if there are none.
 SUMS = frozenset({
     "batch_norm_grad_reduce", "batch_norm_relu_grad_reduce", "bias_grad", "conv2d_wgrad", "embedding_grad",
     "gather_rows_grad", "layer_norm_grad_reduce", "linear_dgrad", "linear_wgrad", "matmul",

@@ -1,8 +1,8 @@
-"""Counter-based random bits: a function of (seed, position) and of nothing else.
+"""Counter-based random bits: a function of (seed, position) alone.
 
-The same formula serves Python integers, NumPy uint32 arrays, Numba and CUDA. The masks keep wider integers within
-32 bits and change nothing where wrap-around is built in (NumPy *arrays*; its scalars would warn, so pass plain
-integers instead).
+The same formula serves Python integers, NumPy uint32 arrays, Numba and CUDA. The masks keep wider integers within 32
+bits and change nothing for types that wrap around (NumPy *arrays*; its scalars would warn, so pass plain integers
+instead).
 """
 
 from typing import Any
@@ -11,15 +11,15 @@ MASK = 0xFFFFFFFF
 
 
 def low(h: Any) -> Any:
-    """The lower 32 bits; a device may have it as a conversion, so that it multiplies no wider integers."""
+    """Return the lower 32 bits; a device may replace it with a conversion, so that it multiplies no wider integers."""
     return h & MASK
 
 
 def random_bits(key: Any, position: Any) -> Any:
-    """32 random bits for a 32-bit key and a position below 2^32.
+    """Return 32 random bits for a 32-bit key and a position below 2^32.
 
-    Two rounds of a multiply-xorshift finaliser, each a bijection in which all output bits depend on all input bits.
-    The key comes in between: before the first round it would only permute the positions.
+    Two rounds of a multiply-xorshift finaliser, each a bijection in which all output bits depend on all input bits. The
+    key is added between the rounds: before the first round it would only permute the positions.
     """
     h = position ^ 0x9E3779B9
     for _ in range(2):
@@ -33,7 +33,7 @@ def random_bits(key: Any, position: Any) -> Any:
 
 
 def fold_seed(seed: int) -> int:
-    """The 32-bit key of a seed of any size (not negative); neighbouring seeds get unrelated keys."""
+    """Return the 32-bit key of a non-negative seed of any size; neighbouring seeds get unrelated keys."""
     key: int = random_bits(0, seed & MASK)
     while seed := seed >> 32:
         key = random_bits(key, seed & MASK)

@@ -1,6 +1,6 @@
-"""The relations that numbers are compared by, each once, as a plain function: devices lift them into their kernels.
+"""The comparison relations, each defined once as a plain function; devices lift them into their kernels.
 
-Every relation but ``!=`` is False where one of the numbers is NaN.
+Every relation except ``!=`` is False if one of the numbers is NaN.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ def equal(a: Number, b: Number) -> bool:
 
 
 def unequal(a: Number, b: Number) -> bool:
-    """Not a = b"""
+    """a != b"""
     return bool(a != b)
 
 

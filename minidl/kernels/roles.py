@@ -1,4 +1,4 @@
-"""Which operations are convolutions, and what each operand of theirs is.
+"""The operations that are convolutions, and the roles of their operands.
 
 Code that chooses or times the algorithms of a convolution looks here, so a new operation is one more line.
 """
@@ -12,11 +12,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """One operation of x [N, C, H, W], w [K, C, R, S] and y [N, K, P, Q].
+    """The roles of x [N, C, H, W], w [K, C, R, S] and y [N, K, P, Q] in one operation.
 
-    kind      which of the three is computed from the others: ``conv2d`` y, ``conv2d_dgrad`` x, ``conv2d_wgrad`` w
+    kind      which of the three is computed: ``conv2d`` y, ``conv2d_dgrad`` x, ``conv2d_wgrad`` w
     x, w, y   their positions among the operands: the output is 0, the inputs follow
-    relu      the result is max(0, y); its cuts, workspaces and times are those of the one without
+    relu      the result is max(0, y); cuts, workspaces and times are those of the plain operation
     """
 
     kind: str
@@ -26,7 +26,7 @@ class Role:
     relu: bool = False
 
     def pick(self, output: T, inputs: Sequence[T]) -> tuple[T, T, T]:
-        """(x, w, y), of the output and the inputs of a call."""
+        """Return (x, w, y) from the output and the inputs of a call."""
         operands = (output, *inputs)
         return operands[self.x], operands[self.w], operands[self.y]
 

@@ -1,15 +1,15 @@
 """Each elementwise formula once, as a plain function of numbers.
 
-A device lifts these functions into its kernels: Numba compiles them as they stand, for the CPU and for CUDA. They
-therefore use comparisons, + - * /, square roots, integers, and each other, and nothing else. Called from Python they
-compute in double precision, or in whatever NumPy scalars they are given.
+Devices lift these functions into their kernels: Numba compiles them unchanged, for the CPU and for CUDA. So they use
+only comparisons, + - * /, square roots, integers, and each other. Called from Python they compute in double precision,
+or in the type of their NumPy arguments.
 
-Literals are as exact in float32 as in float64 and come as float32, because a Python number would turn all arithmetic
-into float64; ``typed`` does the same for constants that have to be rounded. Conditions are written so that NaN passes.
+Literals are exact in float32 and have that type, because a Python number would turn all arithmetic into float64;
+``typed`` converts constants that have to be rounded. Conditions are written so that NaN passes through.
 
-The transcendental functions (``exp`` to ``normal_below``) are those of ``math``, but for float32 a device may take the
-polynomials instead that stand at the end (``FLOAT32``): these have no branches and no calls, so that loops over them
-become vector instructions.
+The transcendental functions (``exp`` to ``normal_below``) are those of ``math``. For float32 a device may instead use
+the polynomials at the end (``FLOAT32``): they have no branches and no calls, so loops over them become vector
+instructions.
 """
 
 import math
@@ -20,14 +20,14 @@ import numpy as np
 
 Number = Any  # a float of either precision, or an integer
 
-ZERO, HALF, ONE, TWO, THREE = np.float32(0), np.float32(0.5), np.float32(1), np.float32(2), np.float32(3)
+ZERO, HALF, ONE, TWO = np.float32(0), np.float32(0.5), np.float32(1), np.float32(2)
 ROOT_HALF = 0.5**0.5
 DENSITY = (2.0 * math.pi)**-0.5  # of the normal distribution at 0
 GELU_FACTOR, GELU_CUBIC = (2.0 / math.pi)**0.5, 0.044715
 
 
 def typed(value: float, like: Number) -> Number:
-    """A constant in the type of ``like``. Devices know it as a conversion while they compile."""
+    """Return a constant in the type of ``like``. Devices compile it as a conversion."""
     return type(like)(value)
 
 
@@ -38,7 +38,7 @@ def exp(x: Number) -> Number:
 
 
 def exp_below(x: Number) -> Number:
-    """e to the power of x, which is at most 0"""
+    """e to the power of x, for x <= 0"""
     return math.exp(x)
 
 
@@ -53,7 +53,7 @@ def bell(x: Number) -> Number:
 
 
 def normal_below(x: Number) -> Number:
-    """The probability that a normal number is below x; not 1 + erf, which would cancel far below zero."""
+    """The probability that a standard normal number is below x; not by 1 + erf, which would cancel far below zero."""
     return 0.5 * math.erfc(-ROOT_HALF * x)
 
 
@@ -95,7 +95,7 @@ def sqrt_grad(dy: Number, y: Number) -> Number:
 
 # Activations, and their gradients in terms of what they save --------------------------------------------------------
 def relu(x: Number) -> Number:
-    """max(x, 0); selected, so that NaN stays NaN"""
+    """max(x, 0); NaN stays NaN"""
     return typed(0, x) if x <= ZERO else x
 
 
@@ -105,7 +105,7 @@ def add_relu(a: Number, b: Number) -> Number:
 
 
 def relu_grad(dy: Number, y: Number) -> Number:
-    """dy where y > 0, else 0; selected rather than multiplied, as 0 times infinity is not 0."""
+    """dy where y > 0, else 0; selected rather than multiplied, because 0 times infinity is NaN."""
     return typed(0, dy) if y <= ZERO else dy
 
 
@@ -115,7 +115,7 @@ def tanh_grad(dy: Number, y: Number) -> Number:
 
 
 def sigmoid(x: Number) -> Number:
-    """1 / (1 + exp(-x)); where exp overflows to infinity the quotient is 0, as it should be."""
+    """1 / (1 + exp(-x)); if exp overflows to infinity the quotient is 0, as it should be."""
     return ONE / (ONE + exp(-x))
 
 
@@ -136,12 +136,12 @@ def silu_grad(dy: Number, x: Number) -> Number:
 
 
 def gelu(x: Number) -> Number:
-    """x P(x), with P(x) the probability that a normal number is below x (Hendrycks & Gimpel 2016)."""
+    """x P(x), with P(x) the probability that a standard normal number is below x (Hendrycks & Gimpel 2016)."""
     return x * normal_below(x)
 
 
 def gelu_grad(dy: Number, x: Number) -> Number:
-    """dy (P(x) + x p(x)), with p the density that belongs to P"""
+    """dy (P(x) + x p(x)), with p the density of P"""
     return dy * (normal_below(x) + x * (typed(DENSITY, x) * bell(x)))
 
 
@@ -183,11 +183,11 @@ def sgd_momentum(p: Number, velocity: Number, g: Number, lr: Number, momentum: N
 
 def adam(p: Number, m: Number, v: Number, g: Number, step_size: Number, beta1: Number, rest1: Number, beta2: Number,
          rest2: Number, eps: Number, correction: Number, l2: Number, shrink: Number) -> tuple[Number, Number, Number]:
-    """Adam (Kingma & Ba 2015, algorithm 1) with its corrections of bias folded into two numbers of the step.
+    """Adam (Kingma & Ba 2015, algorithm 1), with its bias corrections folded into two numbers of the step.
 
     step_size   lr / (1 - beta1^t);  correction: sqrt(1 - beta2^t)
-    rest        1 - beta, found in float64: from a rounded beta near 1 it would be wrong in its sixth digit
-    l2, shrink  weight decay added to the gradient; 1 - lr weight_decay as a factor of p (AdamW). One of them is idle.
+    rest        1 - beta, computed in float64: from a rounded beta near 1 its sixth digit would be wrong
+    l2, shrink  weight decay added to the gradient; 1 - lr weight_decay as a factor of p (AdamW). One of them is unused.
     """
     p = shrink * p
     g = g + l2 * p
@@ -207,7 +207,7 @@ def adadelta(p: Number, v: Number, u: Number, g: Number, lr: Number, rho: Number
 
 # float32 without branches and calls; errors are in units in the last place, measured over the whole range by the tests
 _LOG2_E = np.float32(1.4426950408889634)
-_LN2_HIGH = np.float32(0.693145751953125)  # 15 bits: its products with the exponents that occur are exact
+_LN2_HIGH = np.float32(0.693145751953125)  # 15 bits: its products with all exponents are exact
 _LN2_LOW = np.float32(1.42860682030941723212e-6)
 _ROUND = np.float32(1.5 * 2**23)  # added, it leaves the nearest integer in the lowest bits
 _ROUND_BITS = np.int32(0x4B400000)
@@ -240,14 +240,14 @@ def _exp_of_sum(x: Number, tail: Number) -> Number:
 
 
 def exp32(x: Number) -> Number:
-    """exp within 1.1 units in the last place, infinities, NaN and results below the normal numbers included."""
+    """exp within 1.1 units in the last place, also for infinities, NaN and subnormal results."""
     x = np.float32(89) if x > np.float32(89) else x
     x = np.float32(-104) if x < np.float32(-104) else x
     return _exp_of_sum(x, ZERO)
 
 
 def exp32_below(x: Number) -> Number:
-    """``exp32`` to the bit where x is at most 0 (or NaN): one of its factors need not depend on x there."""
+    """``exp32``, bit for bit, for x <= 0 (or NaN): one of its factors is constant there."""
     p, n = _exp_parts(np.float32(-104) if x < np.float32(-104) else x, ZERO)
     return p * _power_of_two(np.int32(n + 64)) * _POWER_OF_MINUS_64
 
@@ -269,7 +269,7 @@ def tanh32(x: Number) -> Number:
 
 
 def bell32(x: Number) -> Number:
-    """exp(-x^2 / 2) within 1.3 units. The square is taken in two parts: its rounding error times 100 would be seen."""
+    """exp(-x^2 / 2) within 1.3 units; the square in two parts, as its rounding error times 100 would be visible."""
     x = np.float32(15) if x > np.float32(15) else x
     x = np.float32(-15) if x < np.float32(-15) else x
     high = np.int32(np.float32(x).view(np.int32) & -4096).view(np.float32)  # 12 bits, so that its square is exact
@@ -295,6 +295,6 @@ def normal_below32(x: Number) -> Number:
     return ONE - below if x > ZERO else below
 
 
-# What a device may compute instead where the argument is a float32.
+# What a device may compute instead if the argument is a float32.
 FLOAT32: dict[Callable[..., Any], Callable[..., Any]] = {exp: exp32, exp_below: exp32_below, tanh: tanh32, bell: bell32,
                                                          normal_below: normal_below32}

@@ -1,7 +1,7 @@
-"""One cell of an experiment: a trace, a machine, a budget and a policy; carried out by the engine itself, and one row.
+"""One cell of an experiment: a trace, a machine, a budget and a policy. The engine itself runs it; the result is a row.
 
-A row is plain data with the same columns whatever happens: a policy that refuses, or an operation that finds no room,
-is a status.
+A row is plain data with the same columns in every case. A policy that refuses, or an operation that finds no room, is
+a status.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ NOISE = 1e-9  # what two seconds differ by that are the same
 
 @dataclass(frozen=True)
 class Machine:
-    """What a trace is run on: a profile, and what of it is different.
+    """The machine that runs a trace: a profile, and the values that replace some of the profile's.
 
     link     bytes a second to the host and back; latency in seconds; host memory in bytes.
-    noise    by which part each launch may be off, and the seed of that.
+    noise    the largest relative error of a launch's seconds; seed: of the errors
     """
 
     profile: str = "p100"
@@ -46,7 +46,7 @@ class Machine:
     seed: int = 0
 
     def described(self) -> Profile:
-        """The profile with what is different. Raises UserError for a name that there is not."""
+        """The profile with the replaced values. Raises UserError for an unknown name."""
         found = profiles.named(self.profile.removeprefix("sim:"))
         if self.link is not None:
             found = replace(found, link_out_bandwidth=self.link[0], link_in_bandwidth=self.link[1])
@@ -55,16 +55,16 @@ class Machine:
 
 @dataclass(frozen=True)
 class Row:
-    """What became of a cell. Seconds of one iteration on the device's clock, but for ``planning_s`` and ``cpu_s``,
-    which are this machine's; bytes of the last iteration, but for the two peaks.
+    """The result of a cell. Seconds are those of one iteration on the device's clock, except for ``planning_s`` and
+    ``cpu_s``, which this machine took; bytes are those of the last iteration, except for the two peaks.
 
     unmanaged_s   with unlimited memory
-    first_s       of the first iteration; settled_s: of the last one, when nothing changes any more, or of steps
-    predicted_s   what the plan in force says
+    first_s       of the first iteration; settled_s: of the last one, after nothing changes any more or after ``steps``
+    predicted_s   the prediction of the plan in force
     bound_s       no plan is faster; None: not asked for
-    status        "ok", or why there are no numbers
-    cpu_s         of the processor, with what was prepared for this and later cells; rows that differ in nothing else
-                  are equal
+    status        "ok", or the reason why there are no numbers
+    cpu_s         processor seconds, with the preparation that later cells share; rows that differ in nothing else are
+                  equal
     """
 
     trace: str
@@ -98,12 +98,12 @@ COLUMNS = tuple(field.name for field in fields(Row))
 
 
 def unmanaged(trace: Trace, machine: Machine) -> tuple[float, int]:
-    """Seconds of an iteration with unlimited memory, and its peak in bytes."""
+    """(seconds of an iteration with unlimited memory, its peak in bytes)."""
     return _unmanaged(_Same(trace), replace(machine, noise=0.0))
 
 
 class _Same:
-    """A trace that is compared by which object it is, so that what is known of it can be looked up."""
+    """A trace that is compared by identity, so that it can be the key of a cache."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
@@ -125,9 +125,9 @@ def _unmanaged(same: _Same, machine: Machine) -> tuple[float, int]:
 
 def run(name: str, trace: Trace, machine: Machine, policy: str | Policy, budget: int | float, *,
         steps: int | None = None, instants: int = 0) -> Row:
-    """Carry out a cell, under a policy or the one of that name. ``budget``: bytes, or a part of the unmanaged peak.
-    ``steps``: at most so many; ``instants``: at which the bound looks at memory, 0 for none. Raises UserError for what
-    no cell can be made of."""
+    """Run a cell under a policy, given itself or by name. ``budget``: bytes, or a share of the unmanaged peak.
+    ``steps``: at most so many iterations; ``instants``: number of instants of the bound, 0 for no bound. Raises
+    UserError for a cell that cannot be made."""
     profile = machine.described()
     if isinstance(policy, str):
         policy = policies.create(policy)
@@ -168,7 +168,7 @@ def _ran(row: Row, runtime: Runtime, program: TracedProgram, steps: int | None) 
 
 
 def _steps(runtime: Runtime, program: TracedProgram, *, most: int, settles: bool = False) -> list[Stats]:
-    """What each iteration was like; ``settles``: no more than it takes until nothing changes."""
+    """The counters of each iteration. ``settles``: stop once nothing changes any more."""
     ran: list[Stats] = []
     answers: list[object] = []  # of the policy: a search may go on behind a plan that stays
     alike = ALIKE_WITHOUT_PLAN if runtime.guide is None else ALIKE
@@ -188,7 +188,7 @@ def _steps(runtime: Runtime, program: TracedProgram, *, most: int, settles: bool
 
 
 def _unchanged(answers: Sequence[object], count: int) -> bool:
-    """Whether the last so many are one and the same."""
+    """True if the last ``count`` answers are the same object."""
     return len(answers) >= count and all(answer is answers[-1] for answer in answers[-count:])
 
 
@@ -197,7 +197,7 @@ def _same(seconds: Sequence[float]) -> bool:
 
 
 def bound_seconds(trace: Trace, machine: Machine, budget_bytes: int, instants: int) -> float:
-    """What no plan is faster than, with memory looked at so many instants; infinite if none can fit."""
+    """A lower bound of the seconds under any plan, from memory at so many instants; infinite if no plan can fit."""
     return _bound_seconds(_Same(trace), machine, budget_bytes, instants)
 
 

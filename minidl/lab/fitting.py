@@ -1,7 +1,7 @@
-"""What a program needs at any batch, from its traces at two: bytes and seconds grow linearly with the batch.
+"""The needs of a program at any batch, from its traces at two batches: bytes and seconds grow linearly with the batch.
 
-So a program that takes long to look at (PyTorch's) is looked at twice, and a largest batch is searched for without it.
-What is found is then looked at once more, as it is.
+So a program that takes long to trace (PyTorch's) is traced twice, and the search for the largest batch does not run it.
+The batch that is found is traced once more.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from math import inf
 
 from minidl import policies
 from minidl.cli.app.bisection import largest_number
-from minidl.errors import Unsuitable, UserError
+from minidl.errors import UserError
 from minidl.lab import cell
 from minidl.lab.cell import Machine, Row
 from minidl.lab.inferred import live_bytes
 from minidl.meta import Algorithm
-from minidl.plan.costs import Limits
 from minidl.plan.trace import Trace, TraceCall
 
 MOST_BATCH = 1 << 20
@@ -28,8 +27,8 @@ Load = Callable[[int], Trace]
 
 @dataclass(frozen=True)
 class Needs:
-    """Bytes of a step by what they are for. ``state``: the optimizer's, and buffers; ``activations``: all else that is
-    live at the peak; ``workspace``: of the fastest algorithm that takes most."""
+    """Bytes of a step by purpose. ``state``: optimizer state and buffers; ``activations``: everything else that is live
+    at the peak; ``workspace``: the largest workspace of any call's fastest algorithm."""
 
     parameters: int
     gradients: int
@@ -39,8 +38,8 @@ class Needs:
 
     @classmethod
     def of(cls, trace: Trace) -> Needs:
-        """Parameters are read before they are written, and before any of them is. A step writes them, or what it
-        reads to do so; gradients are what steps read that was made before the first."""
+        """The needs of a trace. Parameters are read before any of them is written. Update calls write a parameter, or a
+        tensor that such a call reads. Gradients are inputs of updates that were made before the first update."""
         lasting = {t.tensor_id for t in trace.tensors.values() if t.persistent}
         read, written = _first_uses(trace, lasting)
         first_step = min((at for i, at in written.items() if i in read), default=len(trace.calls))
@@ -58,8 +57,7 @@ class Needs:
 
 
 def _first_uses(trace: Trace, lasting: set[int]) -> tuple[dict[int, int], dict[int, int]]:
-    """The first call that reads each of some tensors, of those that none has written by then, and the first that
-    writes it."""
+    """(tensor -> its first reading call, if no call has written it before; tensor -> its first writing call)."""
     read: dict[int, int] = {}
     written: dict[int, int] = {}
     for at, call in enumerate(trace.calls):
@@ -72,71 +70,58 @@ def _first_uses(trace: Trace, lasting: set[int]) -> tuple[dict[int, int], dict[i
 
 
 class Program:
-    """A program at any batch. ``load`` looks at it at one."""
+    """A program at any batch. ``load`` traces it at one."""
 
     def __init__(self, name: str, load: Load, batch: int) -> None:
-        """Looks at it at a batch and at its double."""
+        """Traces it at a batch and at its double."""
         self.name, self.load, self.batch = name, load, batch
         self.known = {batch: load(batch), 2 * batch: load(2 * batch)}
 
     def at(self, batch: int) -> Trace:
-        """Its trace at a batch: as it was looked at, or in line with two that were."""
+        """Its trace at a batch: taken, or interpolated between the two that were."""
         return self.known[batch] if batch in self.known else self._line(batch)
 
     def _line(self, batch: int) -> Trace:
         return between(self.known[self.batch], self.known[2 * self.batch], (batch - self.batch) / self.batch)
 
     def largest(self, machine: Machine, policy: str, budget: int, *, steps: int = 2, parts: int = 0) -> int:
-        """The largest batch of which a few iterations run; a policy may refuse after the second. ``parts``: to so large
-        a part of itself, 0: exactly."""
-        guess = self._guess(_peak, self.batch, budget)
+        """The largest batch of which ``steps`` iterations run; a policy may refuse after the second. ``parts``: the
+        answer may be too small by a share of 1 / parts; 0: exact."""
+        guess = self.guess(peak, self.batch, budget)
         if policies.create(policy).moves_tensors:  # the largest of large batches: small ones have it in an update
-            guess = self._guess(_working_set, 4 * guess, budget)
+            guess = self.guess(_working_set, 4 * guess, budget)
 
         def runs(batch: int) -> bool:
             return cell.run(self.name, self.at(batch), machine, policy, budget, steps=steps).status == "ok"
 
         return largest_number(runs, guess=guess, most=MOST_BATCH, parts=parts)
 
-    def largest_planned(self, machine: Machine, policy: str, budget: int, *, parts: int = 0) -> int:
-        """The largest batch whose plan fits by its own account, of a policy that refuses what it cannot plan."""
-        profile = machine.described()
-        limits = Limits(budget, profile.host_memory_bytes if machine.host_bytes is None else machine.host_bytes)
-
-        def fits(batch: int) -> bool:
-            try:
-                policies.create(policy).plan(self.at(batch), profile.link_costs, limits)
-            except Unsuitable:
-                return False
-            return True
-
-        return largest_number(fits, guess=self._guess(_peak, self.batch, budget), most=MOST_BATCH, parts=parts)
-
-    def _guess(self, need: Callable[[Trace], int], batch: int, budget: int) -> int:
-        """The batch whose need is the budget, going by the growth from a batch to its double."""
+    def guess(self, need: Callable[[Trace], int], batch: int, budget: int) -> int:
+        """The batch whose need is the budget, if the need grows as from a batch to its double."""
         one, two = need(self.at(batch)), need(self.at(2 * batch))
         found = batch + int((budget - one) * batch / max(1, two - one))
         return min(MOST_BATCH, max(1, found))
 
     def row(self, machine: Machine, policy: str, budget: int, batch: int, steps: int | None) -> Row:
-        """How fast it is at a batch, which is looked at as it is."""
+        """Its speed at a batch, from a trace that is taken at this batch."""
         return cell.run(f"{self.name}:{batch}", self.load(batch), machine, policy, budget, steps=steps)
 
 
-def _peak(trace: Trace) -> int:
+def peak(trace: Trace) -> int:
+    """Bytes that are live at once, at most."""
     return max(live_bytes(trace))
 
 
 def _working_set(trace: Trace) -> int:
-    """Of the largest call; an output that may take over an input counts as that."""
+    """Bytes of the largest call's operands; an output that may be written over an input counts once with it."""
     size = {i: t.nbytes for i, t in trace.tensors.items()}
     return max(sum(size[i] for i in {*call.inputs, *call.outputs}.difference(o for o, _ in call.may_donate))
                for call in trace.calls)
 
 
 def between(one: Trace, two: Trace, part: float) -> Trace:
-    """The trace at ``part`` of the way from one to two, beyond them too. Raises UserError where they are of different
-    calls."""
+    """The trace at ``part`` of the way from one to two; ``part`` may exceed 1. Raises UserError if their calls
+    differ."""
     same = len(one.calls) == len(two.calls) and all(
         (a.op, a.inputs, a.outputs, a.frees) == (b.op, b.inputs, b.outputs, b.frees)
         for a, b in zip(one.calls, two.calls, strict=True))
@@ -161,5 +146,5 @@ def _call(one: TraceCall, two: TraceCall, line: Callable[[float, float], float])
 
 
 def share(row: Row) -> float:
-    """Of the unmanaged speed; 0 where there is none."""
+    """The speed of a row as a share of the unmanaged speed; 0 if the row has none."""
     return row.unmanaged_s / (row.settled_s or inf)

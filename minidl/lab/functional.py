@@ -1,9 +1,9 @@
-"""Writes in place as results that take over the place of what was written.
+"""Rewrites operations in place as operations whose result is donated the bytes of the value that they overwrite.
 
-A program that writes ``relu_(x)`` leaves nothing that could be computed again from what ``x`` was. The same program
-with a new name for what is in ``x`` from then on takes no more bytes, since the old value ends there, and every value
-has one call that makes it: so a plan may drop it. What cannot be computed again anyway (what outlives the iteration, or
-is drawn by lot) keeps its name, and is written.
+After ``relu_(x)`` the old value of ``x`` is gone, so nothing can be recomputed from it. This rewrite gives the new
+value of ``x`` a tensor of its own. It takes no more bytes, since the old value ends with the call. Now one call makes
+every value, so a plan may drop it. A value that cannot be recomputed anyway (it outlives the iteration, or is random)
+keeps its tensor, and is written in place.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from minidl.plan.trace import TensorId, Trace, TraceCall, TraceTensor
 
 
 def functional(trace: Trace) -> Trace:
-    """The trace with a new tensor for each write to a value that can be computed again. A call that writes another one
-    cannot be carried out twice."""
+    """The trace with a new tensor for each write to a value that can be recomputed. A call that writes any other value
+    is marked as not replayable."""
     names: dict[TensorId, TensorId] = {}  # what is in a tensor now
     tensors = dict(trace.tensors)
     fresh = max(tensors, default=-1) + 1
@@ -37,7 +37,7 @@ def functional(trace: Trace) -> Trace:
 
 def _rewritten(call: TraceCall, inputs: tuple[TensorId, ...], before: dict[TensorId, TensorId],
                names: dict[TensorId, TensorId]) -> TraceCall:
-    """A call after whose writes tensors have these names; ``before``: those that what it wrote had until then."""
+    """The call with the new ids; ``names``: after its writes; ``before``: of the values that it overwrites."""
     over = tuple((names[i], old) for i, old in before.items())
     writes = tuple(names.get(i, i) for i in call.writes if i not in before)
     return replace(call, inputs=inputs, outputs=(*call.outputs, *(new for new, _ in over)), writes=writes,

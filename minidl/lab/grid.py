@@ -1,8 +1,8 @@
-"""A grid of cells: each in a process of its own with a time and a memory limit, kept as soon as it is known.
+"""A grid of cells. Each runs in a process of its own with a time and a memory limit, and its row is saved at once.
 
 Cells of one trace and budget go to one worker (``worker``), one after the other, for they have much in common. A
-folder holds the grid (``kept``), and ``table.csv``. Whoever is killed and started again goes on with the cells that are
-not there. The same function carries out a cell on this machine and on a cluster, so the table is the same.
+folder holds the grid (``kept``), and ``table.csv``. A grid that was killed and is started again runs the cells that
+are missing. The same function carries out a cell on this machine and on a cluster, so the table is the same.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Told = Callable[[int, int, Row], None]
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one cell: seconds on the clock, and bytes of this machine's memory; None: none."""
+    """Limits of one cell: seconds on the clock, and bytes of this machine's memory; None: no limit."""
 
     seconds: float | None = None
     memory_bytes: int | None = None
@@ -60,7 +60,7 @@ class Worker:
         self._errors.close()
 
     def carry_out(self, cell: Cell, limits: Limits = Limits()) -> Row:  # noqa: B008
-        """Whatever becomes of the cell, there is a row."""
+        """The row of a cell; a failure is a row, too."""
         process = self._process or self._start()
         assert process.stdin is not None and process.stdout is not None
         line = ""
@@ -76,14 +76,14 @@ class Worker:
         return cell.failed(f"died: {f'of signal {-code}' if code < 0 else last[0]}")
 
     def stop(self) -> None:
-        """End the process and the cell that runs, from any thread: it ends when nobody can ask any more."""
+        """End the process and the cell that runs, from any thread: it ends when its standard input is closed."""
         self.stopped = True
         if self._process is not None and self._process.stdin is not None:
             with suppress(OSError):
                 self._process.stdin.close()
 
     def kill(self) -> None:
-        """End the process at once, from any thread: it may be at work on a bound, and hear nothing."""
+        """Kill the process at once, from any thread: while it computes a bound it reads no input."""
         if self._process is not None:
             self._process.kill()
 
@@ -118,8 +118,8 @@ def carry_out(cell: Cell, limits: Limits = Limits()) -> Row:  # noqa: B008
 # All of them --------------------------------------------------------------------------------------------------------
 def run(wanted: Sequence[Cell], folder: str, *, jobs: int = 1, limits: Limits = Limits(), again: bool = False,  # noqa: B008
         scheduler: str | None = None, told: Told | None = None) -> list[Row]:
-    """All rows, in the order of the cells; those that are kept are not run again, unless ``again`` and they had not
-    come to their end. ``told`` is given each as it is known. Raises UserError, also where a trace cannot be made."""
+    """All rows, in the order of the cells. Saved rows are not run again; with ``again`` those that did not end are.
+    ``told`` is called with each new row. Raises UserError, also if a trace cannot be made."""
     kept = Kept(folder)
     rows: dict[Cell, Row] = {}
     for cell in wanted:
@@ -173,7 +173,7 @@ def _on_this_machine(cells: Sequence[Cell], jobs: int, limits: Limits) -> Iterat
                         if worker.stopped:
                             return
                         ended.put((cell, worker.carry_out(cell, limits)))
-        except BaseException as error:  # it belongs to whoever waits for rows
+        except BaseException as error:  # the thread that waits for rows raises it
             ended.put(error)
 
     threads = [Thread(target=work, args=(worker,), daemon=True) for worker in workers]

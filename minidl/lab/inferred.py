@@ -1,9 +1,9 @@
-"""What a trace does not say and the engine must know, as far as the order of its calls tells it.
+"""Facts that the engine needs and a trace may lack, inferred from the order of its calls.
 
-Version 1 of the format, and programs that are not ours, do not say when tensors end, which calls keep something for a
-gradient, and which results outlive the iteration. All three follow from the calls, nearly: a tensor ends with its last
-use; what is made before the turning point (where most bytes are live) and used after it was kept for a gradient; and
-what never ends is a gradient that waits for the optimizer, or the like.
+Version 1 of the format, and programs of other frameworks, do not say when tensors end, which calls keep a tensor for a
+gradient, and which results outlive the iteration. The order of the calls tells all three, nearly. A tensor ends with
+its last use. A tensor that is made before the turning point (where most bytes are live) and used after it was kept for
+a gradient. A tensor that never ends is, for example, a gradient that waits for the optimizer.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from minidl.plan.trace import TensorId, Trace
 
 
 def completed(trace: Trace) -> Trace:
-    """The trace with what it does not say; the same object if it says it."""
+    """The trace with the inferred facts; the same object if it has them already."""
     if any(call.saves or call.leaves for call in trace.calls):
         return trace
     trace = _ended(trace)
@@ -25,7 +25,7 @@ def completed(trace: Trace) -> Trace:
 
 
 def with_lasting(trace: Trace) -> Trace:
-    """With what outlives the iteration as leaves from its first moment on."""
+    """The trace with tensors that outlive the iteration as leaves from the call after the one that makes them."""
     ending = {tensor_id for call in trace.calls for tensor_id in call.frees}
     lasting = [{i for i in call.outputs if i not in ending and not trace.tensors[i].persistent} for call in trace.calls]
     calls = tuple(replace(call, leaves=tuple(sorted(lasting[n - 1])) if n else (), long_lived=bool(lasting[n]))

@@ -65,7 +65,7 @@ def cells(sources: Iterable[str], machines: Iterable[Machine], budgets: Sequence
 
 
 def digest_of(source: str) -> str:
-    """What tells a file from another one of its name; nothing for what is no file. Raises UserError."""
+    """The digest of a file's bytes; empty for a source that is no file. Raises UserError."""
     if not source.endswith(FILES):
         return ""
     return hashlib.sha256(read_bytes(Path(source), most=MOST_BYTES)).hexdigest()[:20]
@@ -84,7 +84,7 @@ class Kept:
             raise UserError(f"cannot make {folder}: {error.strerror}") from None
 
     def row(self, cell: Cell) -> Row | None:
-        """What is known of a cell; None if nothing is, or what is there is damaged."""
+        """The saved row of a cell; None if there is none, or its file is damaged."""
         path = self.folder / "cells" / f"{cell.name}.json"
         if not is_file(path):
             return None

@@ -163,7 +163,7 @@ class _Group:
 
     @property
     def begun(self) -> bool:
-        """Whether anything has happened in it."""
+        """True if it has an event."""
         return bool(self.read or self.made or self.written or self.freed or self.name != "begin")
 
 
@@ -204,7 +204,7 @@ def _groups(chosen: Sequence[Event]) -> Iterator[_Group]:
         if event.verb == "malloc":
             fresh.add(event.buffer)
         elif event.verb == "free":
-            if event.buffer in fresh:  # nobody has looked at it
+            if event.buffer in fresh:  # no call has read it
                 group.made.append(event.buffer)
             group.freed.append(event.buffer)
         elif event.buffer in fresh:

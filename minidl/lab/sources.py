@@ -1,4 +1,4 @@
-"""Where traces come from, by a word of the command line: a file, or a network of ours at a batch size.
+"""The sources of traces, by a word of the command line: a file, or a network at a batch size.
 
     step.json        a trace, as docs/formats.md has it
     log.csv, x.log   allocations that were logged (``logs``)
@@ -49,7 +49,7 @@ def read_file(path: str) -> Trace:
 
 
 def checked(trace: Trace) -> Trace:
-    """A trace that can be run, with all that running it needs. Raises UserError for one that no program can have."""
+    """A trace with everything that a run needs. Raises UserError for a trace that no program can have."""
     check(trace)
     return completed(trace)
 

@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
 
+from minidl.cli.command import note_new_name
 from minidl.errors import UserError
 from minidl.lab.cell import COLUMNS, FORMER_COLUMNS
 from minidl.outside.reading import read_text
@@ -21,7 +22,7 @@ _WHOLE = ("budget_bytes", "out_bytes", "in_bytes", "peak_bytes", "host_peak_byte
 
 
 def to_csv(rows: Iterable[Values]) -> str:
-    """Rows with their header; what is not known is an empty field."""
+    """Rows with their header; an unknown value is an empty field."""
     out = io.StringIO(newline="")
     writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
     writer.writeheader()
@@ -33,6 +34,8 @@ def read_csv(path: str) -> list[dict[str, object]]:
     """The rows of a table that ``to_csv`` made. Raises UserError naming file and line."""
     rows = csv.DictReader(io.StringIO(read_text(path, most=MOST_FILE_BYTES), newline=""))
     if rows.fieldnames is not None:
+        for name in FORMER_COLUMNS.keys() & set(rows.fieldnames):
+            note_new_name(f"{path}: column {name}", FORMER_COLUMNS[name])
         rows.fieldnames = [FORMER_COLUMNS.get(name, name) for name in rows.fieldnames]
     if rows.fieldnames is None or list(rows.fieldnames) != list(COLUMNS):
         raise UserError(f"{path}, line 1: not the columns of a table of the laboratory")
@@ -69,7 +72,7 @@ def write(path: str, rows: Sequence[Values], *, force: bool = False) -> None:
 
 
 def shown(rows: Iterable[Values], *, reference: Mapping[tuple[object, ...], float] | None = None) -> list[str]:
-    """A line a row for people, as they come in; with a reference, how much slower the row is than there."""
+    """A line of text for each row, in their order; with a reference, how much slower the row is than there."""
     head = f"{'trace':<22}{'policy':<20}{'budget':>10}{'share':>7}{'settled':>11}{'speed':>7}{'bound':>7}" \
            f"{'stall':>11}{'recompute':>11}{'out':>11}{'in':>11}{'planning':>9}"
     lines = [head + (f"{'against':>9}" if reference is not None else "")]
@@ -90,12 +93,12 @@ def shown(rows: Iterable[Values], *, reference: Mapping[tuple[object, ...], floa
 
 
 def key(row: Values) -> tuple[object, ...]:
-    """What a row is about."""
+    """The trace, machine, policy and budget of a row, which identify it."""
     return row["trace"], row["device"], row["policy"], row["budget_bytes"]
 
 
 def settled(rows: Iterable[Values]) -> dict[tuple[object, ...], float]:
-    """The settled seconds of the rows that have them, by what they are about."""
+    """The settled seconds of the rows that have them, by their keys."""
     return {key(row): _number(row["settled_s"]) for row in rows if row["settled_s"] is not None}
 
 

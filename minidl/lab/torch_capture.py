@@ -2,10 +2,10 @@
 
 PyTorch's fake tensors have shapes and no bytes; a dispatch mode above them sees every operation that runs, forward,
 backward and optimizer, after autograd and composite operations have been taken apart. A storage is a tensor of the
-trace, and from each write in place on another one that takes its bytes over (``functional``); an operation that returns
-other views of its inputs makes none. Storages end when PyTorch lets go of them, and hooks on saved tensors tell what
-each call keeps for its gradient. Seconds are those of a device profile's cost model, or with ``measured`` those of a
-run of the same step with values on this CPU.
+trace; after a write in place it is another tensor in the same bytes (``functional``). An operation that returns views
+of its inputs makes no tensor. A storage ends when PyTorch frees it. Hooks on saved tensors tell which tensors each call
+keeps for its gradient. Seconds are those of a device profile's cost model, or with ``measured`` those of a run of the
+same step with values on this CPU.
 
 The program is named by ``package.module:function``. Called with the batch, the function returns a step without
 arguments; called with nothing, it returns a network, which is given images of 3x224x224 or, where its configuration
@@ -46,7 +46,7 @@ Step = Callable[[], Any]
 
 # Seconds -------------------------------------------------------------------------------------------------------------
 def modelled(profile: Profile, func: Any, args: Any, kwargs: Any, result: Any, took: float) -> float:
-    """What the cost model of a profile says of an operation."""
+    """The modelled seconds of an operation on a profile."""
     tensors = [t for t in tree_leaves((args, kwargs, result)) if isinstance(t, torch.Tensor)]
     nbytes = float(sum(t.numel() * t.element_size() for t in tensors))
     name = func._schema.name
@@ -61,7 +61,7 @@ def modelled(profile: Profile, func: Any, args: Any, kwargs: Any, result: Any, t
 
 
 def measured(func: Any, args: Any, kwargs: Any, result: Any, took: float) -> float:
-    """What an operation took on this CPU."""
+    """The measured seconds of an operation on this CPU."""
     return took
 
 
@@ -76,7 +76,7 @@ def capture(name: str, batch: int, device: str = "p100", *, values: bool = False
 
 
 def record(make: Callable[[], tuple[Step, Callable[[], list[Any]]]], price: Any) -> Trace:
-    """Make a program and look at its second step: the first makes the optimizer's state."""
+    """Make a program and record its second step: the first makes the optimizer's state."""
     watch = Watch(price)
     step, lasting = make()
     step()
@@ -89,7 +89,7 @@ def record(make: Callable[[], tuple[Step, Callable[[], list[Any]]]], price: Any)
 
 
 def program(name: str, batch: int) -> tuple[Step, Callable[[], list[Any]]]:
-    """A step, and what outlives it. Raises UserError for what there is not, and for what the program raises."""
+    """(step, objects that outlive it). Raises UserError for an unknown name, and for an error of the program."""
     function = _found(name)
     try:
         wants = [p for p in inspect.signature(function).parameters.values()
@@ -108,8 +108,8 @@ def program(name: str, batch: int) -> tuple[Step, Callable[[], list[Any]]]:
 
 
 def _made(function: Callable[[], Any]) -> Any:
-    """What a function makes; one that looks at values while it does so makes its parameters with values, which are
-    then forgotten."""
+    """The result of a function. A function that reads values while it runs makes its parameters with values, which are
+    dropped afterwards."""
     try:
         return function()
     except DataDependentOutputException:

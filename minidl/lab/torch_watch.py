@@ -1,7 +1,8 @@
-"""The calls of one iteration of a PyTorch program, and what each keeps for its gradient, as a dispatch mode sees them.
+"""The calls of one iteration of a PyTorch program, and the tensors that each keeps for its gradient, from a dispatch
+mode.
 
-Autograd keeps what a call reads right before the call, and what it makes right after it: so what is kept waits for the
-call that comes next, unless the last call has made it, and has a gradient that wants its results.
+Autograd saves the inputs of a call right before the call, and its results right after it. So a saved tensor belongs to
+the next call, unless the last call has made it and the last call's gradient needs its results.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from minidl.plan.trace import TensorId, Trace, TraceCall, TraceTensor
 
 @dataclass
 class Kept:
-    """What autograd keeps. position: of the call for whose gradient it does so, once that is known."""
+    """A tensor that autograd keeps. position: of the call for whose gradient it is kept, once known."""
 
     tensor_id: TensorId | None
     tensor: Any
@@ -48,7 +49,7 @@ class Watch(TorchDispatchMode):
         self._differentiable = False  # the last call
 
     def begin(self, lasting: list[Any]) -> None:
-        """What is there now and outlives the iterations: parameters, buffers, the optimizer's state."""
+        """Note the tensors that outlive iterations: parameters, buffers, the optimizer's state."""
         for tensor in lasting:
             storage = tensor.untyped_storage()
             if storage._cdata not in self._known:
@@ -69,7 +70,7 @@ class Watch(TorchDispatchMode):
             self.calls[-1]["frees"].append(tensor_id)
 
     def _id(self, tensor: Any) -> tuple[TensorId, bool]:
-        """Of a tensor's storage, and whether it is seen for the first time."""
+        """(id of a tensor's storage, True if the storage is new)."""
         storage = tensor.untyped_storage()
         known = self._known.get(storage._cdata)
         if known is not None and known[0]() is not None:
@@ -129,8 +130,8 @@ class Watch(TorchDispatchMode):
         return kept
 
     def _kept_by_its_maker(self, node: Any) -> bool:
-        """Whether what the last call has made is kept for its own gradient: its node is of a kind that keeps results;
-        of what has no node, as a mask, if the call has a gradient at all."""
+        """True if the last call's result is kept for the call's own gradient. Its node then is of a kind that keeps
+        results; a result without a node (a mask) counts as kept if the call has a gradient."""
         kind: Any = type(node)
         return self._differentiable if node is None else _keeps_results(kind)
 
@@ -141,7 +142,7 @@ class Watch(TorchDispatchMode):
         return kept.tensor
 
     def trace(self) -> Trace:
-        """What was noted."""
+        """The trace of the noted calls."""
         calls, taken = [], set[int]()
         for note in self.calls:
             takes = tuple(at for at in note.pop("takes") if at not in taken)

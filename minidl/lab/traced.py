@@ -39,12 +39,12 @@ class TracedOp(Op):
         object.__setattr__(self, "inputs", ())
 
     def saved_indices(self, attrs: Attrs, needs: tuple[bool, ...], n_inputs: int) -> tuple[int, ...]:
-        """What the trace says that it keeps."""
+        """The operands that the trace says are kept for the gradient."""
         return self.saved
 
 
 class TracedDevice(SimDevice):
-    """Launches take what the trace says; with ``noise`` each is off by up to that part of it, by chance."""
+    """A launch takes the seconds of the trace; ``noise`` is the largest relative error, drawn at random."""
 
     def __init__(self, profile: Profile, trace: Trace, *, noise: float = 0.0, seed: int = 0) -> None:
         super().__init__(f"sim:{profile.name}", profile, self._ways)
@@ -69,12 +69,12 @@ class TracedDevice(SimDevice):
 class TracedProgram:
     """The calls of a trace, to be run again and again in the current runtime, whose device is a TracedDevice.
 
-    ``handles`` are the tensors that the program holds between two calls. What no call makes and does not outlive the
-    iterations is what an earlier iteration has left: one of the same bytes that this one leaves takes its place.
+    ``handles`` are the tensors that the program holds between two calls. A tensor that no call makes, and that is not
+    persistent, was left by an earlier iteration: a tensor of the same size that this iteration leaves takes its place.
     """
 
     def __init__(self, trace: Trace) -> None:
-        """Makes what is there before the iteration. Raises UserError for a trace that no program can have."""
+        """Make the tensors that exist before the iteration. Raises UserError for a trace that no program can have."""
         check(trace)
         self.trace = trace
         self._metas = {t.tensor_id: meta((t.nbytes,), uint8) for t in trace.tensors.values()}
@@ -96,8 +96,8 @@ class TracedProgram:
         self._look_used(lasting)
 
     def _look_used(self, lasting: Sequence[TraceTensor]) -> None:
-        """What was there before has been used before, by calls that are no part of the trace: who left first for whom
-        was decided by that in the first iteration."""
+        """Give tensors that existed before the trace the times of their last use by earlier calls. The order of
+        eviction in the first iteration follows from these times."""
         executor, tracker = current(), current().tracker
         tracker.sequence = executor.issued = max((t.idle for t in lasting), default=0)
         tracker.iteration_start = tracker.sequence + 1
@@ -193,8 +193,8 @@ def _no_gradient(needs: Sequence[bool]) -> tuple[None, ...]:
 
 
 def check(trace: Trace) -> None:
-    """Raise UserError, naming the call, for a trace that no program can have: what is used was freed before, what is
-    written is not read, more calls than are noted of an iteration, or none."""
+    """Raise UserError, naming the call, for a trace that no program can have: a call uses a freed tensor or writes one
+    that it does not read, or the trace has no calls, or more than are noted of an iteration."""
     if not trace.calls:
         raise UserError("the trace has no calls")
     if len(trace.calls) > LONGEST:

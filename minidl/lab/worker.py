@@ -1,9 +1,9 @@
 """The process that carries out cells, one after the other: a line of JSON each on standard input, and a row for each
 on standard output.
 
-What cells have in common is made once: modules, the trace, its step with unlimited memory, the bound of a budget. Each
+The common part of cells is made once: modules, the trace, its step with unlimited memory, the bound of a budget. Each
 cell then runs in a process of its own, a fork of this one, so that a limit or a crash ends that cell alone. When
-standard input ends, whoever asked is gone, and so is the cell that runs.
+standard input ends, the parent is gone, and the running cell is ended.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ INPUT = 0  # its descriptor
 
 @dataclass(frozen=True)
 class Ended:
-    """What became of a process: what it said, its exit status as ``waitpid`` has it, its processor seconds, and whether
-    it was ended for its time."""
+    """The end of a process: its output, its exit status as ``waitpid`` has it, its processor seconds, and whether it
+    was killed because its time was up."""
 
     said: str
     status: int
@@ -44,7 +44,7 @@ class Ended:
 
 
 def limit_memory(nbytes: int | None) -> None:
-    """This process gets no more than so many bytes, where the system has such a limit."""
+    """Limit this process to so many bytes, if the system has such a limit."""
     if nbytes is not None:
         with suppress(ImportError, ValueError):
             import resource
@@ -53,7 +53,7 @@ def limit_memory(nbytes: int | None) -> None:
 
 
 def cell_of(said: dict[str, Any]) -> Cell:
-    """The cell that was described."""
+    """The cell that a line of input describes."""
     machine = dict(said["machine"])
     machine["link"] = None if machine["link"] is None else tuple(machine["link"])
     return Cell(**{**said, "machine": Machine(**machine)})
@@ -66,7 +66,7 @@ def trace_of(file: str, source: str, profile: str, fused: bool) -> Trace:
 
 
 def prepared(cell: Cell) -> Callable[[], Row]:
-    """What runs the cell, when all that others share with it is known. Raises UserError."""
+    """A function that runs the cell; the facts that cells share are computed here. Raises UserError."""
     trace = trace_of(cell.file, cell.source, cell.machine.profile, cell.fused)
     budget = cell.machine.described().memory_bytes if cell.budget is None else cell.budget
     _, peak = cells.unmanaged(trace, cell.machine)
@@ -77,7 +77,7 @@ def prepared(cell: Cell) -> Callable[[], Row]:
 
 
 def carried_out(cell: Cell, limits: Limits) -> Row:
-    """The row of a cell, whatever becomes of it."""
+    """The row of a cell; a failure is a row, too."""
     try:
         work = prepared(cell)
     except UserError as error:
@@ -106,7 +106,7 @@ def _row(cell: Cell, work: Callable[[], Row]) -> str:
 
 
 def forked(work: Callable[[], str], limits: Limits) -> Ended:
-    """What a piece of work says in a process of its own, within limits; an exception is its last word."""
+    """The output of work in a process of its own, within limits; an exception ends the output."""
     reading, writing = os.pipe()
     process = os.fork()
     if process == 0:
@@ -121,12 +121,12 @@ def forked(work: Callable[[], str], limits: Limits) -> Ended:
 
 
 def _heard(reading: int, process: int, seconds: float | None) -> tuple[str, bool]:
-    """What a process says until its end, and whether that was for its time; it is ended, too, when the input ends."""
+    """(output of a process, whether its time was up). The process is also ended when the input ends."""
     end = None if seconds is None else monotonic() + seconds
     parts: list[bytes] = []
     while True:
         ready, _, _ = select.select([reading, INPUT], [], [], None if end is None else max(0.0, end - monotonic()))
-        if reading not in ready:  # nobody asks for two cells at once: if the input has something to say, it has ended
+        if reading not in ready:  # one cell is asked for at a time: if the input is ready, it has ended
             os.kill(process, signal.SIGKILL)
             return "", not ready
         parts.append(os.read(reading, 1 << 16))
@@ -135,7 +135,7 @@ def _heard(reading: int, process: int, seconds: float | None) -> tuple[str, bool
 
 
 def _child(work: Callable[[], str], limits: Limits, writing: int) -> None:
-    """The fork: it does its work, says what came of it, and is gone."""
+    """The fork: it works, writes its result, and exits."""
     code = 1
     try:
         limit_memory(limits.memory_bytes)
@@ -152,13 +152,13 @@ def _child(work: Callable[[], str], limits: Limits, writing: int) -> None:
 
 
 def load_planners() -> None:
-    """What most policies take, modules and compiled code, is loaded here once, and not in every fork."""
+    """Load modules and compiled code that most policies need once, and not in every fork."""
     with suppress(UserError):
         cells.run("lenet:1", load("lenet:1", "sim:p100"), Machine(), "tflms", 0.5, steps=3)
 
 
 def main() -> None:
-    """Cells until the input ends."""
+    """Run cells until the input ends."""
     asking = FileIO(INPUT, closefd=False)  # without a buffer: ``select`` sees what has not been read
     counted = 0.0
     for number, line in enumerate(asking):

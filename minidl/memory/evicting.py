@@ -11,7 +11,7 @@ from math import inf
 
 from minidl.errors import UserError
 from minidl.memory import neighbourhood
-from minidl.memory.access_list import AccessList
+from minidl.memory.access_list import Kept
 from minidl.memory.lineage import missing_calls, reads
 from minidl.memory.state import State
 from minidl.memory.storage import IN, OUT, RECOMPUTE, Call, Storage
@@ -28,22 +28,23 @@ class Evicting:
 
     def __init__(self, state: State) -> None:
         self.state = state
-        self.reads_front = state.policy.reads_from_front
+
+    @property
+    def looks_nearby(self) -> bool:
+        """Whether there are too many residents to look at each for one allocation, or the policy needs no such look."""
+        return not self.state.access_list.few
 
     # Asking the policy ---------------------------------------------------------------------------------------
     def batches(self, need: int, pinned: set[Storage]) -> Iterator[Collection[Storage]]:
         """The tensors that the policy is asked about for an allocation of ``need`` bytes, in one batch or in several.
 
-        A policy that reads the access list from its front is asked about a few tensors first, then about four times as
-        many, and so on. Other policies are asked once. pinned: operands of the call under way, which stay.
+        A policy that reads residents from a front is asked about a few tensors first, then about four times as many,
+        and so on. Other policies are asked once, and so are those that weigh staleness while residents are few.
+        pinned: operands of the call under way, which stay.
         """
         state = self.state
-        if isinstance(state.access_list, AccessList):
-            offered, count = set(pinned), FRONT
-            while front := state.access_list.front(need, offered, count):
-                offered.update(front)
-                yield front
-                count *= 4
+        if isinstance(state.access_list, Kept) and not state.access_list.few:
+            yield from state.access_list.batches(need, pinned, FRONT)
         elif state.policy.moves_tensors:
             selects = state.policy.weighs_recomputation and not state.policy.regime.one_piece
             yield self._worth_weighing(pinned, need) if selects else self.evictable(pinned)

@@ -4,6 +4,8 @@ A replay starts from what has bytes (on the device or the host). It is one list 
 most once, however many paths lead to it: a residual chain costs its length, not two to its power.
 """
 
+from math import inf
+
 from minidl.memory.storage import RECOMPUTE, Call, Storage
 from minidl.op import Op, Signature
 
@@ -18,15 +20,16 @@ def failed_call(reason: str) -> Call:
     return Call(FAILED, (), {"reason": reason}, (), 0, _SIGNATURE)
 
 
-def missing_calls(target: Storage) -> list[Call] | None:
-    """The calls, oldest first, that make ``target`` again; None if lineage does not allow it.
+def missing_calls(target: Storage, most: float = inf) -> list[Call] | None:
+    """The calls, oldest first, that make ``target`` again; None if lineage does not allow it. Of more than ``most``
+    only that many and one are found.
 
     ``target`` counts as missing whatever its state, so this also answers "could it be dropped?". Lineage does not
     allow it where a leaf is gone, a call is not replayable, or an input was written in place after the call read it.
     """
     calls: dict[int, Call] = {}
     wanted = [target]
-    while wanted:
+    while wanted and len(calls) <= most:
         call = wanted.pop().call
         if call is None or not call.op.replayable:
             return None

@@ -27,6 +27,7 @@ from minidl.memory.storage import RECOMPUTE, Call, Storage
 from minidl.plan.policy import Price
 
 MOST_FREED = 64  # freed calls that are looked at for one price
+MOST_WALKED = 64  # missing calls that are looked at, each way, for one exact price
 
 
 class Region:
@@ -101,7 +102,6 @@ def price(storage: Storage) -> float | None:
     call = storage.call
     if call is None or not call.op.replayable:
         return None
-    around: list[Region] = []
     for given in call.inputs:
         base = given.base
         if base.mutated_at > call.sequence:
@@ -111,9 +111,18 @@ def price(storage: Storage) -> float | None:
         if base.status is not RECOMPUTE:
             if _goes_before(base, storage):
                 return None
-            continue
-        if storage.saved and not base.refs and _starts_from_what_goes(base.call, storage):
+        elif storage.saved and not base.refs and _starts_from_what_goes(base.call, storage):
             return None
+    return _with_regions(storage, call)
+
+
+def _with_regions(storage: Storage, call: Call) -> float:
+    """Seconds of a storage's call, and of the regions around it."""
+    around: list[Region] = []
+    for given in call.inputs:
+        base = given.base
+        if base.call is None or base.status is not RECOMPUTE:
+            continue
         if base.call.region is None:  # freed after those that start from it had been dropped
             lost(base)
             assert base.call.region is not None
@@ -152,30 +161,37 @@ def _starts_from_what_goes(call: Call, storage: Storage) -> bool:
     return False
 
 
-# As published, without regions: exact, and slower ------------------------------------------------------------------
+# As published, without regions: exact, and slower. Of more than MOST_WALKED calls the regions tell ------------------
 def exact_price(storage: Storage) -> float | None:
     """Seconds of a storage's own call, of the missing calls that it needs, and of those that need it."""
-    above = ancestors_price(storage)
-    return None if above is None else above + sum(map(_seconds, _missing_below(storage)))
+    calls = missing_calls(storage, MOST_WALKED)
+    if calls is None:
+        return None
+    below = _missing_below(storage) if len(calls) <= MOST_WALKED else calls
+    if len(below) > MOST_WALKED:
+        return _with_regions(storage, calls[-1])
+    return sum(map(_seconds, calls)) + sum(map(_seconds, below))
 
 
 def ancestors_price(storage: Storage) -> float | None:
     """Seconds of a storage's own call and of the missing calls that it needs; None where lineage leads nowhere."""
-    calls = missing_calls(storage)
+    calls = missing_calls(storage, MOST_WALKED)
+    if calls is not None and len(calls) > MOST_WALKED:
+        return _with_regions(storage, calls[-1])
     return None if calls is None else sum(map(_seconds, calls))
 
 
 def own_price(storage: Storage) -> float | None:
     """Seconds of a storage's own call; None where lineage leads nowhere."""
     call = storage.call
-    return None if call is None or missing_calls(storage) is None else _seconds(call)
+    return None if call is None or missing_calls(storage, MOST_WALKED) is None else _seconds(call)
 
 
 def _missing_below(storage: Storage) -> list[Call]:
-    """The missing calls that need a storage, each once."""
+    """The missing calls that need a storage, each once; no more are looked for if they are more than MOST_WALKED."""
     found: dict[Call, None] = {}
     wanted = [storage]
-    while wanted:
+    while wanted and len(found) <= MOST_WALKED:
         readers = wanted.pop().missing_readers or ()
         for call in (each() for each in readers):
             if call is not None and call.region is not None and call not in found:

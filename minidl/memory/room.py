@@ -113,7 +113,7 @@ class Room:
     def _unite(self, need: int, pinned: set[Storage], willing: dict[Storage, Action]) -> None:
         """Enough bytes are free, but not in one piece: make one, if anything may be moved or evicted for it."""
         state, evicting = self.state, self.evicting
-        if evicting.reads_front:
+        if evicting.looks_nearby:
             self._unite_nearby(need, pinned)
         else:
             self._unite_among(need, willing, self._slide(need))

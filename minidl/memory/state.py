@@ -13,9 +13,10 @@ from threading import get_ident
 
 from minidl.device import Device
 from minidl.device.spill import Spill
-from minidl.memory.access_list import AccessList, NoAccessList
 from minidl.memory.allocator import Allocator
 from minidl.memory.hooks import ALONE, Hooks
+from minidl.memory.neighbourhood import PRICES
+from minidl.memory.stalest import list_for
 from minidl.memory.storage import OUT, RECOMPUTE, Storage
 from minidl.memory.switches import Switches
 from minidl.memory.tracker import Tracker
@@ -72,8 +73,7 @@ class State:
         self.hooks: Hooks = ALONE
         self.link_costs = device.link_costs
         self.residents: dict[weakref.ref[Storage], None] = {}
-        self.access_list = (AccessList(tracker, self.residents) if policy.reads_from_front
-                            else NoAccessList())
+        self.access_list = list_for(policy, tracker, self.residents, PRICES[policy.regime.price])
         self.dropped: dict[weakref.ref[Storage], None] = {}
         self.kept: dict[weakref.ref[Storage], int] = {}
         self.protected: set[Storage] = set()

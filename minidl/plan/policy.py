@@ -88,6 +88,14 @@ class Price(Enum):
     OWN = "its own call"
 
 
+class Front(Enum):
+    """The order in which a policy that ``reads_from_front`` ranks residents."""
+
+    ACCESS_LIST = "the tensor access list (``access_order``)"
+    RECENCY = "the most idle calls first, then the smallest id"
+    PRICE = "seconds of the cheaper way back, for a byte and an idle call"
+
+
 @dataclass(frozen=True, slots=True)
 class Regime:
     """How the engine is to behave for a system that was built on another one.
@@ -97,6 +105,7 @@ class Regime:
     swaps          False: nothing is ever copied to the host.
     one_piece      victims leave until what is wanted is free in one piece, rather than in total.
     price          what recompute_seconds counts.
+    front          the order of a policy that reads residents from its front.
     """
 
     keeps_outputs: bool = False
@@ -104,6 +113,7 @@ class Regime:
     swaps: bool = True
     one_piece: bool = False
     price: Price = Price.REGIONS
+    front: Front = Front.ACCESS_LIST
 
 
 class Policy(Protocol):
@@ -111,8 +121,8 @@ class Policy(Protocol):
 
     ``moves_tensors`` False means that nothing may be evicted at all: an allocation that fails is the end.
     ``weighs_recomputation`` False spares the engine from finding out each Residency's recompute_seconds.
-    ``reads_from_front`` True says that ``victims`` ranks as the tensor access list does (``memory.access_list``): it
-    is asked about the front of that, and about more only where that is not enough.
+    ``reads_from_front`` True says that ``victims`` ranks as ``regime.front`` does (``memory.access_list``,
+    ``memory.stalest``): it is asked about the front of that, and about more only where that is not enough.
     ``plans`` False means that every plan is the empty one: nothing is measured, and ``plan`` is never called.
     ``regime`` is not the usual one for some systems of the literature.
     """

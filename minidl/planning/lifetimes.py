@@ -84,11 +84,6 @@ class Lifetimes:
             if self.trace.may_leave(tensor_id, before, after):
                 yield count, before, after
 
-    @property
-    def live_before(self) -> list[TensorId]:
-        """The tensors that are there when the iteration starts."""
-        return [t for t, made in self.made.items() if made == BEFORE]
-
     def live_at(self, tensor_id: TensorId, call: int) -> bool:
         """True if its bytes are wanted while a call runs."""
         return self.made[tensor_id] < call <= self.freed[tensor_id]

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from math import inf
 
 from minidl.plan.plan import Action, Eviction
-from minidl.plan.policy import OnDemand, Pressure, Residency
+from minidl.plan.policy import Front, OnDemand, Pressure, Regime, Residency
 
 
 class DtrSwap(OnDemand):
@@ -23,6 +23,8 @@ class DtrSwap(OnDemand):
 
     name = "dtr-swap"
     weighs_recomputation = True
+    reads_from_front = True
+    regime = Regime(front=Front.PRICE)
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
         """All of them, the least price by bytes and staleness first, each in the cheaper way."""

@@ -7,13 +7,15 @@ optimizer's state and the parameters go as well as activations do.
 from collections.abc import Sequence
 
 from minidl.plan.plan import Action, Eviction
-from minidl.plan.policy import OnDemand, Pressure, Residency
+from minidl.plan.policy import Front, OnDemand, Pressure, Regime, Residency
 
 
 class LeastRecentlyUsed(OnDemand):
     """Swap what has not been used for the most calls."""
 
     name = "lru"
+    reads_from_front = True
+    regime = Regime(front=Front.RECENCY)
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
         """All residents, the longest unused first; of equals the one of the smallest id."""

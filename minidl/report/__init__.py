@@ -3,5 +3,4 @@
     meter, result, summary   a run: its bar, its numbers, its closing lines
     explain, layers          a plan: each decision, by the layer that made the tensor
     compare                  two plans beside each other
-    timeline                 a step as a picture
 """

@@ -44,7 +44,6 @@ KEYS: dict[str, str] = {
     "moved_bytes": "slid to other addresses in a step (bytes)",
     "search_seconds": "what finding the plan cost: how much longer the first half of the steps took (seconds)",
     "unmanaged_step_seconds": "one step with unlimited memory, where that is modelled (seconds)",
-    "spared_bytes": "of what was copied in a step, both ways, what a codec kept off the link (bytes)",
     "seed": "that all random numbers follow from",
     "version": "of minidl",
     "versions": "{python, numpy, numba}: of what computed it",
@@ -104,7 +103,6 @@ class Result:
     moved_bytes: int = 0
     search_seconds: float | None = None
     unmanaged_step_seconds: float | None = None
-    spared_bytes: int = 0
     seed: int = 0
     version: str = __version__
     versions: Versions = field(default_factory=Versions)

@@ -19,7 +19,6 @@ def summary(result: Result, unmanaged_seconds: float | None, hints: list[str], *
         ("moved a step", f"{format_bytes(result.swapped_out_bytes)} out, {format_bytes(result.swapped_in_bytes)} in, "
                          f"{format_bytes(result.recomputed_bytes)} recomputed, "
                          f"{format_bytes(result.moved_bytes)} slid; "
-                         f"{_spared(result)}"
                          f"host peak {format_bytes(result.host_peak_bytes)}"),
         ("speed", _speed(result, unmanaged_seconds, items)),
     ]
@@ -42,10 +41,6 @@ def summary(result: Result, unmanaged_seconds: float | None, hints: list[str], *
     lines += [("try next" if position == 0 else "", hint) for position, hint in enumerate(hints)]
     title = f"{result.model}, batch {result.batch}, on {result.device} under {result.policy}"
     return "\n".join([title, *(f"  {name:19}{text}" for name, text in lines)])
-
-
-def _spared(result: Result) -> str:
-    return f"{format_bytes(result.spared_bytes)} spared by the codec; " if result.spared_bytes else ""
 
 
 def _unmanaged(result: Result) -> str:

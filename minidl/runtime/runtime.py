@@ -22,7 +22,6 @@ import numpy as np
 from minidl import device as devices
 from minidl import placements, policies
 from minidl.context import activate, current
-from minidl.device.codec import codec_of
 from minidl.device.precision import DEFAULT, precision_of
 from minidl.device.spill import Spill
 from minidl.dispatch import apply
@@ -73,7 +72,6 @@ class Runtime:
                    operation needs all of it at once; 1: none
     shard_bytes    parameters of more bytes are kept in shards along their first dimension, so that neither an operation
                    nor an update needs all of one at once; by default none is
-    codec          what copies to the host and back are encoded by, see ``device.codec``; None: they are not
 
     Raises UserError for a name or size that does not exist.
     """
@@ -83,15 +81,12 @@ class Runtime:
                  spill_bytes: int | str | None = None, policy: str | Policy = "auto",
                  placement: str | Placement = placements.DEFAULT, precision: str = DEFAULT,
                  attention: str | None = None, seed: int = 0, poisoned: bool = False, deterministic: bool = True,
-                 switches: Switches = ALL_ON, slices: int = 1, shard_bytes: int | str | None = None,
-                 codec: str | None = None) -> None:
+                 switches: Switches = ALL_ON, slices: int = 1, shard_bytes: int | str | None = None) -> None:
         self.precision = precision_of(precision)
         self.device = (devices.create(device, poisoned=poisoned, precision=precision) if isinstance(device, str)
                        else device)
         if attention is not None:
             self.device.attention = attention
-        if codec is not None:
-            self.device.encode_with(codec_of(codec))
         self.policy = policies.create(policy) if isinstance(policy, str) else required(policy)
         budget = _bytes(memory_budget, self.device.profile.memory_bytes, "memory budget")
         host = _bytes(host_memory, self.device.profile.host_memory_bytes, "host memory", least=0)
@@ -246,8 +241,7 @@ class Runtime:
         return Stats(self.device.now(), self.device.stall_seconds(), replaying.seconds,
                      allocator.swapped_out_bytes, allocator.swapped_in_bytes, replaying.recomputed_bytes,
                      allocator.moved_bytes, allocator.arena.used_bytes, allocator.arena.peak_bytes,
-                     allocator.arena.capacity, allocator.host.used_bytes, allocator.host.peak_bytes, executor.issued,
-                     *self.device.spared_bytes())
+                     allocator.arena.capacity, allocator.host.used_bytes, allocator.host.peak_bytes, executor.issued)
 
     def reset_peak(self) -> None:
         """Let ``peak_bytes`` of the device start from what is in use now."""

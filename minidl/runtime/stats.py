@@ -10,8 +10,7 @@ class Stats:
     """Counters since the runtime was made (bytes, and seconds on the device's clock); the device's peak since
     ``Runtime.reset_peak``.
 
-    ``stall_seconds`` is how long the compute stream stood still for copies; ``spared_out_bytes`` and
-    ``spared_in_bytes`` is what a codec has kept off the link of what was swapped, once it is there.
+    ``stall_seconds`` is how long the compute stream stood still for copies.
     """
 
     seconds: float
@@ -27,11 +26,9 @@ class Stats:
     host_used_bytes: int
     host_peak_bytes: int
     calls: int
-    spared_out_bytes: int = 0
-    spared_in_bytes: int = 0
 
     def since(self, before: Stats) -> Stats:
         """The counters' growth since an earlier reading; gauges and peaks as they are now."""
         counters = ("seconds", "stall_seconds", "recompute_seconds", "swapped_out_bytes", "swapped_in_bytes",
-                    "recomputed_bytes", "moved_bytes", "calls", "spared_out_bytes", "spared_in_bytes")
+                    "recomputed_bytes", "moved_bytes", "calls")
         return replace(self, **{name: getattr(self, name) - getattr(before, name) for name in counters})

@@ -18,7 +18,7 @@ from forged import forge
 from killed import STEPS, TRAINING
 
 import train
-from minidl import Runtime
+from minidl import Runtime, models
 from minidl.checkpoint import CorruptFile, Store, documents_of, durable, read_checkpoint, restore, tensors_of
 from minidl.cli.app import train as program
 from minidl.cli.app.flags import parse
@@ -227,6 +227,17 @@ def signalled(number, at):
             os.kill(os.getpid(), number)
         return add(meter, loss)
     return patched
+
+
+@pytest.mark.parametrize(("name", "typed"), [("train.py", "python train.py"), ("minidl train", "minidl train"),
+                                             ("minidl explain", "minidl train")])
+def test_the_way_to_go_on_is_the_command_that_was_typed(tmp_path, capsys, monkeypatch, name, typed):
+    with monkeypatch.context() as patch:
+        patch.setattr(Meter, "add", signalled(signal.SIGINT, 2))
+        assert program.main([*TRAINING, "--run-dir", str(tmp_path / "run")], models, name=name) == 130
+    assert f"To go on: {typed} --resume " in capsys.readouterr().out.splitlines()[-1]
+    assert program.main(["--help"], models, name=name) == 0
+    assert capsys.readouterr().out.startswith(f"usage: {name} ")
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

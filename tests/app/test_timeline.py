@@ -5,12 +5,12 @@ import sys
 import numpy as np
 import pytest
 
+from bench.support.timeline import COLOURS, COPIES, FAMILIES, OTHERS, SLIDES, Bar, draw, family, record
 from minidl import Runtime, nn
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT
 from minidl.errors import UserError
 from minidl.ops import cross_entropy
 from minidl.optim import SGD
-from minidl.report.timeline import COLOURS, COPIES, FAMILIES, OTHERS, SLIDES, Bar, draw, family, record
 
 
 def small_step(runtime):

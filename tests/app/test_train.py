@@ -382,20 +382,3 @@ def test_a_spill_without_a_size_or_a_folder_is_refused(capsys, tmp_path):
     gone = str(tmp_path / "gone")
     message = refused(capsys, *LENET, "--device", "cpu:virtual", "--spill", gone, "--spill-bytes", "1MiB")
     assert "cannot spill to" in message and "No such file or directory" in message
-
-
-def test_a_codec_keeps_the_loss_and_tells_what_it_saved(capsys, tmp_path):
-    flags = [*LENET, "--slices", "1", "--policy", "passive", "--memory-budget", "4MiB", "--steps", "3", "--json"]
-    flags[:0] = ["--device", "cpu:virtual"]
-    results = []
-    for n, more in enumerate(([], ["--codec", "zero-value"])):
-        path = tmp_path / f"{n}.json"
-        assert train.main([*flags, str(path), *more]) == 0
-        results.append(json.loads(path.read_text()))
-    assert results[0]["loss"] == results[1]["loss"] and results[0]["spared_bytes"] == 0
-    assert 0 < results[1]["spared_bytes"] < results[1]["swapped_out_bytes"] + results[1]["swapped_in_bytes"]
-    assert "spared by the codec" in capsys.readouterr().out
-
-
-def test_a_codec_that_there_is_not_is_refused(capsys):
-    assert "--codec: codec is zero-value or blosc, not 'zip'" in refused(capsys, *LENET, "--codec", "zip")

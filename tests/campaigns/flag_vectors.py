@@ -56,7 +56,6 @@ FLAGS = dict.fromkeys(COUNTED, NUMBERS) | dict.fromkeys(NAMED, TARGETS) | dict.f
     "--grad-accum-steps": ["1", "2", "nan", "9" * 400, "0"], "--device": DEVICES,
     "--attention": ["auto", "fused", "composed", "x"], "--precision": ["fp32", "tf32", "bf16", "fp8"],
     "--memory-budget": SIZES, "--host-memory": SIZES, "--spill": TARGETS, "--spill-bytes": SIZES,
-    "--codec": ["zero-value", "blosc", "zero-value:0.5", "x", ":"],
     "--policy": ["none", "passive", "lru", "recompute", "dtr", "vdnn-conv", "capuchin", "capuchin-swap", "exact", "x",
                  "\x1b"],
     "--slices": ["1", "2", "5", "auto", "0", "x", "9" * 400],

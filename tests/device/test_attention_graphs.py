@@ -95,5 +95,5 @@ def test_a_graph_that_cudnn_does_not_support_has_no_plan_and_one_that_it_fails_a
 
 
 def test_a_kept_plan_that_this_version_does_not_know_is_an_error_that_says_what_to_remove(graphs):
-    with pytest.raises(DeviceError, match="no plan other for .* remove the file of attention's plans"):
+    with pytest.raises(DeviceError, match="no plan other for .* delete the file of attention's plans"):
         graphs.run(ATTENTION, "other", range(1, 6), 0, 64, 7)

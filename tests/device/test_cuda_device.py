@@ -871,9 +871,9 @@ def test_a_gpu_before_turing_is_refused_a_cudnn_that_no_longer_runs_there():
 
 @pytest.mark.parametrize(("driver", "toolkit", "words"), [
     (13000, 13, None), (13010, 12, None), (12040, 12, None), (13000, None, None),
-    (12040, 13, r"this driver runs CUDA up to 12.4, and the packages that are installed are for CUDA 13: pip install "
-                r"'minidl\[cuda12\]', or a driver from 580 on"),
-    (None, 13, "the libcuda.so.1 that was loaded has no cuInit")])
+    (12040, 13, r"this driver runs CUDA up to 12.4, but the installed packages are for CUDA 13: pip install "
+                r"'minidl\[cuda12\]', or install driver 580 or newer"),
+    (None, 13, "the loaded libcuda.so.1 has no cuInit")])
 def test_the_driver_and_the_packages_are_compared_before_anything_is_loaded(driver, toolkit, words, monkeypatch):
     for name, value in (("has_driver", True), ("packages", []), ("driver_cuda", driver), ("toolkit_cuda", toolkit)):
         monkeypatch.setattr(missing, name, lambda value=value: value)

@@ -76,5 +76,5 @@ def test_errors_are_device_errors_with_the_plan_and_the_words_of_the_library(gra
         graphs.run(CONV, "broken", 1, 2, 3, 0, 7)
     with pytest.raises(DeviceError, match=r"plan runtime for .* could not be built: Deselecting execution plan$"):
         graphs.run(CONV, "runtime", 1, 2, 3, 0, 7)
-    with pytest.raises(DeviceError, match="is none of its: remove the file of timed plans$"):
+    with pytest.raises(DeviceError, match="is unknown to it: delete the file of timed plans$"):
         graphs.run(CONV, "another", 1, 2, 3, 0, 7)

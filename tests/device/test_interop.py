@@ -153,9 +153,9 @@ def test_bfloat16_on_a_gpu_is_taken_by_dlpack(on_gpu):
 
 
 def test_what_lies_where_a_device_cannot_reach_it_is_the_users_error(on_cpu, on_gpu):
-    with on_cpu, pytest.raises(UserError, match="cannot read a ByInterface where it lies: copy it to the host first"):
+    with on_cpu, pytest.raises(UserError, match="cannot read the memory of a ByInterface: copy it to the host first"):
         on_cpu.tensor(ByInterface(on_gpu.device, np.zeros(3)))
-    with on_cpu, pytest.raises(UserError, match="cannot read a ByDlpack"):
+    with on_cpu, pytest.raises(UserError, match="cannot read the memory of a ByDlpack"):
         on_cpu.tensor(ByDlpack(on_gpu.device, values((3,))))
 
 

@@ -30,7 +30,7 @@ def test_a_piece_lies_in_the_chunks_that_it_reaches_and_these_alone_are_locked()
 
 def test_what_the_system_refuses_is_said_with_what_was_had():
     pages = PageLocked(FakeCuda(lockable_bytes=700), 1000, chunk_bytes=300)
-    with (pytest.warns(RuntimeWarning, match=r"600 B of 1000 B of page-locked memory could be had.*out of memory"),
+    with (pytest.warns(RuntimeWarning, match=r"only 600 B of 1000 B of page-locked memory.*out of memory"),
           pytest.raises(HostShort) as caught):
         pages.pieces(((500, 200),))
     assert caught.value.had_bytes == pages.locked_bytes == 600
@@ -91,7 +91,7 @@ def test_a_training_whose_host_memory_is_refused_goes_on_with_what_there_is_and_
     # Half of what it would have used, in chunks of 64 KiB; and no room for the ring of uploads, which needs 1 MiB.
     monkeypatch.setattr(PageLocked.__init__, "__kwdefaults__", {"chunk_bytes": 1 << 16})
     least = (1 << 20) + ample.host_peak_bytes // 2
-    with pytest.warns(RuntimeWarning, match="of 8.0 MiB of page-locked memory could be had"):
+    with pytest.warns(RuntimeWarning, match="of 8.0 MiB of page-locked memory could be allocated"):
         state, stats, host = train("capuchin", budget, lockable_bytes=least)
     assert state == wanted and stats.swapped_out_bytes > 0
     assert ample.host_peak_bytes // 2 - (1 << 16) <= host <= ample.host_peak_bytes // 2

@@ -207,12 +207,13 @@ def test_a_link_is_read(text, value):
     assert kinds.grid_budgets("device,50%,1MiB") == [None, 0.5, 1 << 20]
 
 
-def test_tables_and_cells_with_the_former_columns_are_read(tmp_path):
+def test_tables_and_cells_with_the_former_columns_are_read_and_tables_name_the_new(tmp_path, capsys):
     row = Row("net:1", "p100", "passive", 100, 0.5, 1.0, stall_seconds=2.0, recompute_seconds=3.0)
     (tmp_path / "rows.csv").write_text(table.to_csv([row.values()]).replace("stall_seconds,recompute_seconds",
                                                                             "stall_s,replay_s"))
     found, = table.read_csv(str(tmp_path / "rows.csv"))
     assert (found["stall_seconds"], found["recompute_seconds"]) == (2.0, 3.0)
+    assert "rows.csv: column replay_s is now: recompute_seconds" in capsys.readouterr().err
     folder, cell = Kept(str(tmp_path)), lenet_cells()[0]
     folder.keep(cell, row)
     path = tmp_path / "cells" / f"{cell.name}.json"

@@ -3,10 +3,9 @@
 from dataclasses import replace
 from math import inf
 
-from bench.papers import speeds
-from minidl.lab import grid_page
+from bench.papers import grid_page, speeds
+from bench.papers.page import Content
 from minidl.lab.cell import Row
-from minidl.lab.page import Content
 
 
 def row(policy, budget, seconds, bound=1.25, status="ok"):

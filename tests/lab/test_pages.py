@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from bench.papers import PAGES
+from bench.papers import PAGES, age, page
 from bench.papers import command as paper
+from bench.papers.page import Content, Page
 from minidl.cli.lab import fit
 from minidl.errors import UserError
-from minidl.lab import cell, page
+from minidl.lab import cell
 from minidl.lab.fitting import Needs, Program, between
-from minidl.lab.page import Content, Page
 from minidl.lab.sources import checked
 from minidl.lab.training_step import trace_of
 from minidl.meta import Algorithm
@@ -37,19 +37,19 @@ def test_the_trace_that_the_guide_makes_of_a_log_runs():
 
 def test_a_page_names_its_commit_and_says_when_the_code_has_gone_on(tmp_path, monkeypatch):
     said = {"rev-parse": "abcdef012345\n", "status": "", "log": ""}
-    monkeypatch.setattr(page, "_git", lambda *words: said[words[0]])
+    monkeypatch.setattr(page, "git", lambda *words: said[words[0]])
     made = Page("table9", "Table 9: nothing", lambda content, quick: content.table(("a", "b"), [(1, 2)]))
-    assert page.age(str(tmp_path), "table9") == "not made"
+    assert age.age(str(tmp_path), "table9") == "not made"
     path = made.write(str(tmp_path))
     assert Path(path).read_text(encoding="utf-8") == (
         "# Table 9: nothing\n\nMade by `minidl lab paper table9` at commit `abcdef012345`.\n\n"
         "| a | b |\n|---|--:|\n| 1 | 2 |\n")
-    assert page.age(str(tmp_path), "table9") == "up to date"
+    assert age.age(str(tmp_path), "table9") == "up to date"
     said["log"] = "one\ntwo\n"
-    assert page.age(str(tmp_path), "table9") == "2 commits older than the code"
+    assert age.age(str(tmp_path), "table9") == "2 commits older than the code"
     said["status"] = " M minidl/op.py\n"
     made.write(str(tmp_path))
-    assert page.age(str(tmp_path), "table9") == "made at abcdef012345 with changes of its own"
+    assert age.age(str(tmp_path), "table9") == "made at abcdef012345 with changes of its own"
     former = Path(path).read_text(encoding="utf-8").replace("`minidl lab", "`python -m minidl.lab")
     Path(path).write_text(former, encoding="utf-8")
     made.write(str(tmp_path))  # over a page with the former head
@@ -67,14 +67,14 @@ def test_what_no_page_shows_is_loaded_by_none(tmp_path):
                            cwd=ROOT)
     loaded = [f"{name.replace('.', '/')}.py" for name in ended.stderr.splitlines()]
     assert "minidl/lab/cell.py" in loaded
-    assert not [name for name in loaded if name.startswith(tuple(f"minidl/{part}" for part in page.UNSEEN))]
+    assert not [name for name in loaded if name.startswith(tuple(f"minidl/{part}" for part in age.UNSEEN))]
 
 
 def test_a_page_is_older_for_the_code_that_it_shows_and_no_other():
-    usual, captured = page.shown(), page.shown(PAGES["captured"].shows)
+    usual, captured = age.shown(), age.shown(PAGES["captured"].shows)
     assert usual[:2] == ["minidl", "models"] and ":(exclude)minidl/kernels/cuda" in usual
-    assert set(usual) - set(captured) == {f":(exclude)minidl/{part}" for part in page.CAPTURE}
-    for part in page.UNSEEN:
+    assert set(usual) - set(captured) == {f":(exclude)minidl/{part}" for part in age.CAPTURE}
+    for part in age.UNSEEN:
         assert (ROOT / "minidl" / part).exists(), part
 
 

@@ -1,4 +1,4 @@
-"""What one call costs the host under passive mode does not grow with the program that it is part of.
+"""What one call costs the host under a policy without a plan does not grow with the program that it is part of.
 
 What is counted is lines of ``minidl/memory`` that Python executes, a call, in programs of some size and of four times
 that size: a number that no other work on the machine changes.
@@ -13,13 +13,15 @@ import pytest
 
 import minidl.memory
 from minidl import Runtime
-from minidl.memory import room
+from minidl.memory import neighbourhood, room, stalest
 from minidl.ops import linear_
 from minidl.ops.elementwise import relu
 from minidl.optim import SGD
 from minidl.runtime import parameter
 
 HERE = os.path.dirname(minidl.memory.__file__)
+# Prices have as many classes as magnitudes: few layers do not have all of them.
+LAYERS = dict.fromkeys(("dtr-swap", "auto", "dtr"), (70, 280))
 WIDTHS = {
     "one width": lambda count: [256] * count,
     "eight widths": lambda count: random.Random(1).choices((64, 96, 128, 192, 256, 320, 384, 512), k=count),
@@ -42,7 +44,7 @@ def _perceptron(runtime, widths):
     return step
 
 
-def _lines_a_call(layers, widths, share, host):
+def _lines_a_call(layers, widths, share, host, policy):
     """Of a second step, in so much of what lies between the floor and the peak of the device, and of the peak on the
     host."""
     widths = WIDTHS[widths](layers + 1)
@@ -56,7 +58,7 @@ def _lines_a_call(layers, widths, share, host):
             lines[os.path.basename(frame.f_code.co_filename)] += 1
         return line
 
-    with Runtime("sim:p100", policy="passive", memory_budget=need.largest_op_bytes + int(between * share),
+    with Runtime("sim:p100", policy=policy, memory_budget=need.largest_op_bytes + int(between * share),
                  host_memory=int(need.unmanaged_peak_bytes * host)) as runtime:
         step = _perceptron(runtime, widths)
         with runtime.iteration():
@@ -69,18 +71,24 @@ def _lines_a_call(layers, widths, share, host):
         finally:
             sys.settrace(traced)
         calls = runtime.tracker.sequence - before
-        assert runtime.stats().swapped_out_bytes
+        assert runtime.stats().swapped_out_bytes or runtime.stats().recomputed_bytes
     return {name: count / calls for name, count in lines.items()}
 
 
-@pytest.mark.default(widths=["each its own width"])
-@pytest.mark.parametrize(("widths", "share", "host"), [
-    ("one width", 0.0, 9.0),  # a replay of the whole program in each update
-    ("eight widths", 0.6, 9.0),  # memory in many pieces
-    ("each its own width", 0.3, 9.0),  # as many sizes as tensors
-    ("eight widths", 0.3, 0.8)])  # and a host that is full
-def test_a_call_takes_no_more_lines_in_a_program_of_four_times_the_size(widths, share, host, monkeypatch):
+@pytest.mark.default(share=[0.3], host=[9.0], policy=["passive", "dtr-swap"])
+@pytest.mark.parametrize(("widths", "share", "host", "policy"), [
+    ("one width", 0.0, 9.0, "passive"),  # a replay of the whole program in each update
+    ("eight widths", 0.6, 9.0, "passive"),  # memory in many pieces
+    ("each its own width", 0.3, 9.0, "passive"),  # as many sizes as tensors
+    ("eight widths", 0.3, 0.8, "passive"),  # and a host that is full
+    *(("eight widths", 0.9 if policy == "dtr" else 0.3, 9.0, policy) for policy in ("lru", "dtr-swap", "auto", "dtr")),
+    ("each its own width", 0.3, 9.0, "lru")])
+def test_a_call_takes_no_more_lines_in_a_program_of_four_times_the_size(widths, share, host, policy, monkeypatch):
     monkeypatch.setattr(room, "NEAR", 4)  # reached in programs of this size, too
-    small, large = (_lines_a_call(layers, widths, share, host) for layers in (35, 140))
+    monkeypatch.setattr(stalest, "FEW", 8)
+    monkeypatch.setattr(stalest, "PER_CLASS", 2)
+    monkeypatch.setattr(neighbourhood, "MOST_WALKED", 8)
+    small, large = (_lines_a_call(layers, widths, share, host, policy)
+                    for layers in LAYERS.get(policy, (35, 140)))
     assert sum(large.values()) < 1.4 * sum(small.values()), sorted(
         (round(lines - small.get(name, 0.0)), name) for name, lines in large.items())[-3:]

@@ -230,5 +230,5 @@ def test_a_simulated_training_that_spills_takes_longer_and_opens_no_file(tmp_pat
 def test_a_device_without_a_way_to_the_disk_says_so(tmp_path):
     from minidl.device.contract import Device
 
-    with pytest.raises(UserError, match="^here has no way to a disk yet: leave spill away$"):
+    with pytest.raises(UserError, match="^here cannot spill to a disk: leave out spill$"):
         Device.spill_to(type("Here", (), {"name": "here"})(), Spill(str(tmp_path), PAGE), 0)

@@ -3,10 +3,12 @@
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.support.strips import cut
 from minidl.cli.lab import placement
 from minidl.cli.lab.placement import main
 from minidl.errors import OutOfMemory, UserError
@@ -295,3 +297,32 @@ def test_the_buffers_of_a_trace_have_its_peak_and_can_be_placed_and_drawn(tmp_pa
     assert main([]) == 2 and main(["x.csv", "--from", "lenet:64"]) == 2
     pytest.importorskip("matplotlib")
     assert main(["--from", "lenet:64", "--strategy", "best-fit", "--picture", saved]) == 0
+
+
+def _random(count):
+    """Lifetimes that begin anywhere and last about a fiftieth of it all, of 256 B to 16 MiB."""
+    rng = np.random.default_rng(0)
+    begins, lasts = rng.integers(0, 10**6, count), rng.exponential(20_000, count).astype(int) + 1
+    sizes = (2 ** rng.uniform(8, 24, count)).astype(int)
+    return [Lifetime(str(n), int(a), int(a + d), int(size))
+            for n, (a, d, size) in enumerate(zip(begins, lasts, sizes, strict=True))]
+
+
+def _stacked(copies):
+    """A strip that is full, so many times one on the other."""
+    that = cut(3, 300, "mosaic")
+    rectangles = list(zip(that.first.tolist(), that.last.tolist(), that.size.tolist(), strict=True))
+    return [Lifetime(f"{copy} {n}", first, last + 1, size) for copy in range(copies)
+            for n, (first, last, size) in enumerate(rectangles)]
+
+
+@pytest.mark.default(count=[4000])
+@pytest.mark.parametrize(("lifetimes", "count"), [(_random, 4000), (_stacked, 10), (_random, 20_000)])
+def test_what_is_planned_is_never_higher_than_the_best_greedy_order_however_many_there_are(lifetimes, count):
+    log = lifetimes(count)
+    placed = STRATEGIES["planned"](log, None)
+    check(placed, log)
+    others = [name for name in ("best-fit", "first-fit", "greedy-by-size", "greedy-by-duration")
+              if count < 10_000 or not name.startswith("greedy")]
+    best = min(STRATEGIES[name](log, None).peak_bytes for name in others)
+    assert placed.peak_bytes <= best, placed.peak_bytes / lower_bound(log)

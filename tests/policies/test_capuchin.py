@@ -73,7 +73,7 @@ def test_live_bytes_count_a_donation_once_and_the_least_workspace():
               {-1: 1, 0: 2, 1: 2, 2: 4})
     facts = Lifetimes.of(t)
     assert [n // MIB for n in facts.live_bytes] == [3, 3, 10]
-    assert facts.live_before == [-1] and facts.made[-1] == BEFORE and facts.freed[-1] == 3
+    assert [t for t, made in facts.made.items() if made == BEFORE] == [-1] and facts.freed[-1] == 3
     assert facts.uses == {-1: [0], 0: [0, 1], 1: [1, 2], 2: [2]}
     assert facts.start_s == pytest.approx([0, 1e-3, 2e-3, 3e-3])
 

@@ -1,4 +1,4 @@
-"""What to try next: one or two hints, each of which was tried on a twin."""
+"""Hints for the next run: one or two, each tried on a twin."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from minidl.report.result import Result
 
 
 def advice(setup: Setup, result: Result, *, most: int) -> list[str]:
-    """Flags and what they bring, given how a run went; ``most``: no larger batch makes sense."""
+    """Flags for the next run and their effect, from the result of a run; ``most``: no larger batch makes sense."""
     batch, budget = result.batch, result.budget_bytes
     unmanaged = replace(setup, policy="none")
     if result.swapped_out_bytes or result.swapped_in_bytes or result.recomputed_bytes:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 def largest_number(holds: Callable[[int], bool], *, guess: int, most: int, parts: int = 0) -> int:
     """The largest n <= ``most`` with holds(n), 0 if there is none: by growing steps from the guess, then bisection.
-    ``parts``: to so large a part of itself, and never too large; 0: exactly."""
+    ``parts``: the answer may be too small by a share of 1 / parts; 0: exact."""
     number = min(max(guess, 1), most)
     low, high, step = 0, most + 1, max(1, number // parts) if parts else 1  # holds(low), not holds(high)
     if holds(number):

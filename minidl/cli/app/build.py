@@ -1,9 +1,9 @@
-"""What is trained: a network of the zoo with its loss, optimizer and learning rates, as the flags ask for them."""
+"""A network with its loss, optimizer and learning rates, as the flags ask for them."""
 
 from collections.abc import Callable
 
+from minidl import models
 from minidl.cli.app.options import Options
-from minidl.cli.app.zoo import Network, Zoo
 from minidl.data import AnyBatch, Data, TextBatch
 from minidl.data.text import Sentences
 from minidl.errors import UserError
@@ -13,31 +13,31 @@ from minidl.runtime import current_runtime
 from minidl.tensor import Tensor
 from minidl.training import Trainer
 
-ENDLESS = 1 << 30  # steps, where nobody has said how many there will be
+ENDLESS = 1 << 30  # steps, where their number is not known
 RATE, ADAM_RATE = 0.05, 0.001
 MOMENTUM = 0.9
 
 
-def build(options: Options, zoo: Zoo, data: Data, *, steps: int | None = None) -> Trainer:
-    """A new network with its optimizer in the current runtime; ``steps``: how many it will be trained for, if known.
+def build(options: Options, data: Data, *, steps: int | None = None) -> Trainer:
+    """A new network with its optimizer in the current runtime; ``steps``: of its training, if known.
 
     Raises UserError for what the network cannot do.
     """
-    known = zoo.find(options.model)
-    if options.label_smoothing and (known.text or known.loss is not zoo.classification_loss):
+    known = models.find(options.model)
+    if options.label_smoothing and (known.text or known.loss is not models.classification_loss):
         raise UserError(f"--label-smoothing is for networks with one label an image, not for {options.model}")
-    model = _network(options, zoo, data, reads_text=known.text is not None)
+    model = _network(options, data, reads_text=known.text is not None)
     optimizer = _optimizer(options, model, reads_text=known.text is not None)
     schedule = Schedule(optimizer.lr, options.schedule, options.warmup_steps, steps or ENDLESS, options.decay_steps,
                         options.decay_rate)
-    return Trainer(model, optimizer, _loss(options, zoo, known, model), schedule, accumulate=options.accumulate,
+    return Trainer(model, optimizer, _loss(options, known, model), schedule, accumulate=options.accumulate,
                    clip_norm=options.clip_grad, score=known.score)
 
 
-def _network(options: Options, zoo: Zoo, data: Data, *, reads_text: bool) -> Module:
+def _network(options: Options, data: Data, *, reads_text: bool) -> Module:
     if reads_text:
-        return zoo.create(options.model, vocabulary=len(data.vocabulary) if isinstance(data, Sentences) else None)
-    return zoo.create(options.model, num_classes=data.num_classes if data.real else options.num_classes,
+        return models.create(options.model, vocabulary=len(data.vocabulary) if isinstance(data, Sentences) else None)
+    return models.create(options.model, num_classes=data.num_classes if data.real else options.num_classes,
                       in_channels=data.input_shape[0] if data.real else None, image_size=data.input_shape[1])
 
 
@@ -52,7 +52,7 @@ def _optimizer(options: Options, model: Module, *, reads_text: bool) -> Optimize
     return SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=options.weight_decay, decays=decays)
 
 
-def _loss(options: Options, zoo: Zoo, known: Network, model: Module) -> Callable[[AnyBatch], Tensor]:
+def _loss(options: Options, known: models.Model, model: Module) -> Callable[[AnyBatch], Tensor]:
     """Uploads a batch and returns the scalar to differentiate; keeps no handle on images or logits."""
     def loss(batch: AnyBatch) -> Tensor:
         runtime = current_runtime()
@@ -64,6 +64,6 @@ def _loss(options: Options, zoo: Zoo, known: Network, model: Module) -> Callable
             return value
         images, labels = batch.upload(runtime)
         if options.label_smoothing:
-            return zoo.classification_loss(model, images, labels, label_smoothing=options.label_smoothing)
+            return models.classification_loss(model, images, labels, label_smoothing=options.label_smoothing)
         return known.loss(model, images, labels)
     return loss

@@ -1,4 +1,4 @@
-"""The device and the policy that the flags ask for, and what is refused of the rest as soon as these are known."""
+"""The device and the policy that the flags ask for, and the checks of other flags against these two."""
 
 import os
 from pathlib import Path
@@ -17,7 +17,7 @@ from minidl.policies.saved import Saved
 
 
 def choose_device(options: Options) -> Device:
-    """The device asked for; says which and why. Raises UserError."""
+    """The device asked for; prints which one and why. Raises UserError."""
     require_numba()  # plans are compiled code on every device
     name, why = options.device, "as asked for"
     if name == "auto":

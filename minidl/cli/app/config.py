@@ -1,4 +1,4 @@
-"""--config FILE: flags from a file of YAML, by their names. What the command line says itself counts more."""
+"""--config FILE: flags from a YAML file, by their names. A flag on the command line overrides the file."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The files that a run is asked for by name: looked at before it, and written at its end. Knows no format from inside.
+"""The files that a run is asked for by name: checked before the run, and written at its end. Knows no format.
 
-What cannot be written at the end keeps no other file from being written; the errors are told when all have been tried.
+If a file cannot be written at the end, the others are still written; the errors are printed when all have been tried.
 """
 
 import io
@@ -23,7 +23,7 @@ from minidl.view.page import is_page
 
 
 def check_places(options: Options) -> None:
-    """Raises UserError, before any training, if a file could not be written; leaves what is there as it is."""
+    """Raises UserError, before any training, if a file could not be written; changes no file."""
     places: set[str] = set()
     for path, own in ((options.json, results.is_own), (options.save, safetensors.is_own),
                       (options.save_plan, is_plan), (options.save_trace, is_trace), (options.report, is_page),
@@ -37,7 +37,7 @@ def check_places(options: Options) -> None:
 
 
 class Leaving:
-    """Writes what a run leaves; ``out`` is where a result goes that is to be printed."""
+    """Writes the files of a run's end; ``out``: the stream on which a result is printed."""
 
     def __init__(self, options: Options, out: TextIO) -> None:
         self._options = options
@@ -45,7 +45,7 @@ class Leaving:
         self._failures: list[str] = []
 
     def attempt(self, write: Callable[[], None]) -> None:
-        """Write something; if that fails it is told later."""
+        """Write a file; an error is noted, and raised by ``require_all``."""
         try:
             write()
         except UserError as error:
@@ -77,7 +77,7 @@ class Leaving:
 
 
 class Silence(io.TextIOBase):
-    """Takes what is written and keeps nothing of it."""
+    """A stream that discards what is written to it."""
 
     def write(self, text: str) -> int:
         """Nothing happens."""
@@ -85,7 +85,7 @@ class Silence(io.TextIOBase):
 
 
 def printed_apart(options: Options) -> TextIO:
-    """Where lines for people go: to stderr if the result has stdout for itself, and nowhere if they are not wanted."""
+    """The stream of lines for people: stderr if the result has stdout for itself; one that discards them if --quiet."""
     if options.quiet:
         return cast(TextIO, Silence())
     return sys.stderr if options.json == STDOUT else sys.stdout

@@ -1,9 +1,9 @@
-"""What fits: trials on twins, never on the device itself; and the smallest budget, found by such trials.
+"""Trials that tell which batch and budget fit, and the search for the smallest budget. The device itself runs none.
 
-A twin has the device's profile and algorithms, the budget and the policy, and shapes instead of values: what runs out
-of memory there would run out of memory in earnest, and nowhere else. Searches start from a dry run's demand, and take
-fitting to be monotone: a smaller batch (``largest``), or a larger budget, fits too. Their answers were tried, and so
-were their neighbours that do not fit. Knows no model and no data.
+A trial runs on a twin: the device's profile and algorithms, the budget and the policy, and shapes instead of values. A
+step runs out of memory on the twin exactly if it would on the device. A search starts from the demand of a dry run. It
+takes fitting to be monotone: if a batch fits, a smaller batch (``largest``) and a larger budget fit too. The answer of
+a search was tried, and so was its neighbour, which does not fit. Knows no model and no data.
 """
 
 from collections.abc import Callable
@@ -32,14 +32,14 @@ CPU_BUDGET_SHARE, CPU_HOST_SHARE = 0.6, 0.3  # of the machine's free memory, of 
 
 
 class Steps(NamedTuple):
-    """What a training does to memory: a step, and a look at a batch of test data, if there is any. Both may run on
-    shapes alone, and keep no tensors."""
+    """The parts of a training that take memory: a step, and the evaluation of a batch of test data, if there is any.
+    Both can run on shapes alone, and keep no tensors."""
 
     step: Callable[[], Any]
     test: Callable[[], Any] | None = None
 
     def all(self) -> None:
-        """A step and the look after it."""
+        """A step and the evaluation after it."""
         self.step()
         if self.test is not None:
             self.test()
@@ -50,7 +50,7 @@ Program = Callable[[int], Steps]
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """Why a step did not fit: the operation at which it failed, and whether more host memory might have helped."""
+    """The operation at which a step failed. ``host_full``: more host memory might have helped."""
 
     op: str
     host_full: bool
@@ -58,8 +58,8 @@ class Shortage:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """How a few iterations on a twin went; the bytes are those of the first two. ``host_nearly_full``: what the host
-    held decided what could leave the device, and will be something else in later iterations."""
+    """The outcome of a few iterations on a twin; bytes are those of the first two. ``host_nearly_full``: host memory
+    limited what could leave the device, so later iterations may evict other tensors."""
 
     shortage: Shortage | None
     swapped_out_bytes: int
@@ -69,18 +69,18 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """All that decides what fits, except for the batch and the budget.
+    """Everything that decides what fits, except for the batch and the budget.
 
-    program      makes, for a batch, the model in the current runtime, and returns its steps
-    device       is asked for its profile and its algorithms only; nothing is launched on it
-    host_memory  bytes for swapped tensors, and for batches that are made ahead of the step
-    ahead        how many bytes the latter take, for a batch
-    steps        that will be trained at most: no trial goes through more
-    switches     the engine's features that are on
-    slices       into which a batch is cut
-    note         is told the batch and the budget of each trial before it runs
-    spill        where host memory is continued
-    shard_bytes  from which on parameters are kept in shards
+    program      makes the model for a batch in the current runtime, and returns its steps
+    device       provides its profile and algorithms; nothing is launched on it
+    host_memory  bytes for swapped tensors and for batches that are made ahead of the step
+    ahead        bytes that the batches made ahead take, by batch size
+    steps        number of steps that will be trained at most; no trial runs more
+    switches     the features of the engine that are on
+    slices       number of slices of a batch
+    note         called with the batch and the budget before each trial
+    spill        the file that continues host memory
+    shard_bytes  parameters larger than this are kept in shards of this size
     """
 
     program: Program
@@ -107,7 +107,7 @@ class Setup:
         return self.elsewhere - self.host_memory + self.for_tensors(batch)
 
     def demand(self, batch: int) -> Demand:
-        """What an unmanaged step needs, and its largest operation."""
+        """The bytes that an unmanaged step needs, and its largest operation."""
         keeps = policies.create(self.policy).regime.keeps_outputs  # then it needs more
         with Runtime(self.device.dry_twin(), memory_budget=UNLIMITED, policy=self.policy if keeps else "none",
                      precision=self.precision, seed=self.seed, switches=self.switches, slices=self.slices,
@@ -129,7 +129,7 @@ class Setup:
 
     @property
     def drifts(self) -> bool:
-        """Whether later iterations may find other holes in memory than the first: blocks stay where they are put."""
+        """True if later iterations may find other holes in memory than the first, since no block is moved."""
         return not placements.create(self.placement).compacts
 
     def trial(self, batch: int, budget_bytes: int, *, thorough: bool = True) -> Trial:
@@ -222,7 +222,7 @@ class Setup:
         return needed + self.device.reserved_bytes
 
     def short_of_host(self, batch: int, budget_bytes: int, recomputed_bytes: int) -> bool:
-        """Whether a policy that swaps had to recompute so much for want of host memory: more of it would help."""
+        """True if a policy that swaps recomputed so many bytes only because host memory was full."""
         if not recomputed_bytes or policies.create(self.policy).weighs_recomputation:
             return False
         roomy = replace(self, host_memory=UNLIMITED).trial(batch, budget_bytes)
@@ -242,7 +242,8 @@ def _run_until_alike(twin: Runtime, steps: Steps, *, most: int) -> None:
 
 
 def smallest_budget(setup: Setup, batch: int) -> int:
-    """Bytes with which a step runs; with one unit of alignment less it does not, or, where memory drifts, might not."""
+    """The smallest budget in which a step runs, in bytes. With one unit of alignment less it fails, or may fail where
+    memory drifts."""
     def fits(budget_bytes: int, *, thorough: bool = False) -> bool:
         return setup.trial(batch, budget_bytes, thorough=thorough).shortage is None
 

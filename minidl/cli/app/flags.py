@@ -31,7 +31,7 @@ from minidl.cli.app.options import (
 from minidl.cli.app.run_folder import ARGUMENTS, AUTO, folder_of, read_arguments
 from minidl.cli.app.trust import require_trust
 from minidl.cli.app.words import renamed, without
-from minidl.cli.command import Parser
+from minidl.cli.command import Parser, running
 from minidl.errors import UserError
 from minidl.optim import SHAPES
 from minidl.outside.reading import is_there
@@ -47,8 +47,8 @@ INSTEAD = (("steps", "--epochs"), ("epochs", "--steps"), ("plan", "--policy"), (
 def parse(arguments: Sequence[str] | None) -> Options:
     """Read a command line. Raises UserError; ``--help`` ends the program.
 
-    With ``--resume`` it begins with the words of the run that goes on: what is given now counts more. What that run
-    left to the machine is as it was then.
+    With ``--resume`` it begins with the words of the earlier run; flags that are given now override them. Values that
+    the earlier run chose for itself stay as they were.
     """
     parser = all_flags()
     words = renamed(expanded(sys.argv[1:] if arguments is None else arguments, GRANTS), told=True)
@@ -107,7 +107,7 @@ def _refuse_what_does_not_go_together(options: Options) -> None:
 
 
 def _resumed_folder(run: str | None, resume: str | None) -> Path | None:
-    """The folder whose run is to go on, if there is one already. Raises UserError."""
+    """The folder whose run is resumed, if there is a run. Raises UserError."""
     if resume is None or (resume == AUTO and run is None):
         return None
     if resume != AUTO:
@@ -117,7 +117,8 @@ def _resumed_folder(run: str | None, resume: str | None) -> Path | None:
 
 def all_flags() -> argparse.ArgumentParser:
     """The parser of a training's command line."""
-    parser = Parser(prog="train.py", allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = Parser(prog=running() or "train.py", allow_abbrev=False,
+                     formatter_class=argparse.RawDescriptionHelpFormatter,
                      description="Train a network in as much memory as you allow it.",
                      epilog="keys of --json, null where the device has none:\n" + "\n".join(
                          f"  {key:21} {meaning}" for key, meaning in KEYS.items()))

@@ -1,4 +1,4 @@
-"""The flags of train.py for where a training runs and how its memory is managed; and for what is turned off."""
+"""The flags of train.py for the device and the management of its memory, and those that turn features off."""
 
 import argparse
 
@@ -6,7 +6,6 @@ from minidl import placements, policies
 from minidl.cli.app import kinds
 from minidl.cli.app.kinds import CHOSEN
 from minidl.cli.app.options import POLICY
-from minidl.device.codec import NAMES as CODECS
 from minidl.device.contract import ATTENTION
 from minidl.device.precision import DEFAULT, PRECISIONS
 
@@ -34,8 +33,6 @@ def add_device_and_memory(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--spill", type=kinds.path, metavar="DIR",
                        help="continue host memory in a file in this folder, which is gone when the run ends")
     group.add_argument("--spill-bytes", type=kinds.size, metavar="256GiB", help="the size of that file")
-    group.add_argument("--codec", type=kinds.codec, metavar="|".join(CODECS),
-                       help="encode copies to the host, bit by bit; with --device sim:NAME say what is left: blosc:0.6")
     group.add_argument("--slices", type=kinds.slices, default=CHOSEN, metavar="N|auto",
                        help="cut each batch in N parts along its first dimension, so that no operation needs all of it "
                             "at once; gradients are those of the whole batch (default: auto, which is 1 unless one "
@@ -56,7 +53,7 @@ def add_device_and_memory(parser: argparse.ArgumentParser) -> None:
 
 
 def add_switches(parser: argparse.ArgumentParser) -> None:
-    """What is on unless it is turned off."""
+    """Features that are on by default."""
     group = parser.add_argument_group("to see what a part is worth, turn it off")
     group.add_argument("--no-decoupled-swap", dest="decoupled_swap", action="store_false",
                        help="a copy overlaps one operation, and the next waits for it")

@@ -1,9 +1,8 @@
-"""The data set that ``--data`` means, in the size that the network takes. Knows no network by name."""
+"""The data set that ``--data`` names, in the size that the network takes. Knows no network by name."""
 
 from pathlib import Path
 
 from minidl.cli.app.options import VOCAB_SIZE, Options
-from minidl.cli.app.zoo import Network, TextShape
 from minidl.data import (
     BadFiles,
     Data,
@@ -18,12 +17,14 @@ from minidl.data import (
     open_text,
 )
 from minidl.errors import UserError
+from minidl.models import Model
+from minidl.models.text import Text
 
 DIGITS_IMAGE_SIZE = 32  # at most, unless asked for: there is no more in them
 SHAPES_IMAGE_SIZE = 64
 
 
-def read_data(options: Options, takes: Network, bad: BadFiles, *, has_values: bool) -> Data:
+def read_data(options: Options, takes: Model, bad: BadFiles, *, has_values: bool) -> Data:
     """Open the data, or make it. Raises UserError; BadFile, which is one, names what is broken.
 
     takes  the network that is to learn from it
@@ -47,7 +48,7 @@ def read_data(options: Options, takes: Network, bad: BadFiles, *, has_values: bo
     return open_images(Path(options.data), wanted, bad=bad, feed=Feed(options.workers, 0))
 
 
-def _made_up(options: Options, takes: Network, own_size: int) -> Data:
+def _made_up(options: Options, takes: Model, own_size: int) -> Data:
     data: Data
     if options.data == "digits":
         if takes.pixel_labels:
@@ -62,7 +63,7 @@ def _made_up(options: Options, takes: Network, own_size: int) -> Data:
     return data
 
 
-def _text(options: Options, text: TextShape, bad: BadFiles, *, reads_pairs: bool) -> Data:
+def _text(options: Options, text: Text, bad: BadFiles, *, reads_pairs: bool) -> Data:
     if options.data in ("digits", "shapes") or options.image_size or options.num_classes:
         raise UserError(f"{options.model} reads text: --data {options.data}, --image-size and --num-classes are for "
                         "images")
@@ -78,10 +79,10 @@ def _text(options: Options, text: TextShape, bad: BadFiles, *, reads_pairs: bool
 
 
 def described(data: Data) -> tuple[str, str]:
-    """(what a batch is made of, what the shape of one of them counts), for people."""
+    """(name of the examples, name of what their shape counts), as text."""
     return ("images", "images") if len(data.input_shape) == 3 else ("sequences", "tokens a sequence")
 
 
 def made_ahead(data: Data, examples: int, host_memory: int) -> int:
-    """How many batches of so many examples are made ahead of the step, in a host budget of bytes."""
+    """The number of batches, of ``examples`` each, that are made ahead of the step within a host budget of bytes."""
     return batches_ahead(data.shapes(examples).nbytes, host_memory) if data.feed is not None else 0

@@ -13,7 +13,7 @@ from minidl.cli.command import SIGNALS, Ended
 
 
 class Stop(Ended):
-    """True when it has been asked for, by the signal of that number."""
+    """True once a signal has asked for the stop; ``number``: of the signal."""
 
     def __bool__(self) -> bool:
         return self.number is not None
@@ -21,7 +21,7 @@ class Stop(Ended):
 
 @contextmanager
 def stop_after_the_step() -> Iterator[Stop]:
-    """Inside, the first of SIGNALS only makes the result true; the next does what it always did."""
+    """Inside, the first of SIGNALS only makes the result true; a second one has its usual effect."""
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():  # signals are the main thread's
         yield stop

@@ -1,6 +1,7 @@
-"""What the values of flags may be, train.py's and others': one function a kind, from the word given to its value.
+"""The kinds of values that flags take, of train.py and of other commands: each function turns a word into a value.
 
-Each raises argparse.ArgumentTypeError for what it does not take; argparse puts the flag's name before the message.
+Each raises argparse.ArgumentTypeError for a word that it does not accept; argparse puts the flag's name before the
+message.
 """
 
 import argparse
@@ -11,7 +12,6 @@ from typing import Any, TypeVar
 
 from minidl import placements, policies
 from minidl.cli.command import note_new_name
-from minidl.device.codec import codec_of
 from minidl.device.precision import precision_of
 from minidl.errors import UserError
 from minidl.outside import validation as numbers
@@ -95,7 +95,7 @@ def _some(text: str) -> int:
 
 
 def read(reader: Callable[..., Value], text: str, **bounds: Any) -> Value:
-    """What a function that raises UserError reads. Raises ArgumentTypeError, with its words."""
+    """The value that a function reads from a word. Its UserError becomes an ArgumentTypeError with the same message."""
     try:
         return reader(text, **bounds)
     except UserError as error:
@@ -108,15 +108,6 @@ def precision(name: str) -> str:
         return precision_of(name).name
     except UserError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def codec(text: str) -> str:
-    """A codec of ``minidl.device.codec``, with or without the share that it leaves."""
-    try:
-        codec_of(text)
-    except UserError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return text
 
 
 def policy(name: str) -> str:

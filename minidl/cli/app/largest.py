@@ -1,7 +1,8 @@
-"""The largest batch that trains in a budget, whole or in slices, and what forbids the next one, for people.
+"""The largest batch that trains in a budget, whole or in slices, and the reason why the next one does not, as text.
 
-As in ``fit``, what is answered was tried on twins. A search starts from a dry run's demand, which grows almost
-linearly with the batch. Whole batches are found exactly; in slices, where a trial takes as many calls more, to a part.
+As in ``fit``, every answer was tried on twins. A search starts from the demand of a dry run, which grows almost
+linearly with the batch. Whole batches are found exactly. Batches in slices are found to a 32nd, because their trials
+take more calls.
 """
 
 from dataclasses import dataclass, replace
@@ -23,8 +24,8 @@ GAIN = 0.9  # of the bytes, and no more, twice the slices must need, to be tried
 
 @dataclass(frozen=True, slots=True)
 class LargestBatch:
-    """The largest batch that fits (0: none does), in how many slices, and what forbids the next: for people, with its
-    numbers. ``whole``: the largest that fits in one piece."""
+    """The largest batch that fits (0: none does), its number of slices, and the reason why the next one does not fit,
+    as a text with numbers. ``whole``: the largest batch that fits in one piece."""
 
     batch: int
     limit: str
@@ -35,8 +36,8 @@ class LargestBatch:
 def largest_batch(setup: Setup, budget_bytes: int, *, most: int = 1 << 30, full_host: bool = False) -> LargestBatch:
     """The largest batch, up to ``most``, whose step runs in a budget, in the setup's slices.
 
-    A policy that only swaps is taken at its word: what runs only because tensors are recomputed when the host is full
-    does not count, unless with ``full_host``. One that plans weighs both.
+    For a policy that only swaps, a batch that runs only because a full host forces recomputation does not count, unless
+    ``full_host`` is set. A policy that plans weighs both.
     """
     full_host = full_host or policies.create(setup.policy).plans
     failed: dict[int, Shortage] = {}
@@ -63,8 +64,9 @@ def largest_batch(setup: Setup, budget_bytes: int, *, most: int = 1 << 30, full_
 
 
 def largest_batch_cut(setup: Setup, budget_bytes: int, *, most: int = 1 << 30) -> LargestBatch:
-    """As ``largest_batch``, where the number of slices is open: whole, and beyond that in slices, as far as device and
-    host hold what a step keeps: more than that would have to be computed again and again. Found to a 32nd."""
+    """As ``largest_batch``, with the number of slices open: whole batches first, larger ones in slices, as long as
+    device and host together hold the tensors that a step keeps. Beyond that tensors would be recomputed repeatedly.
+    Found to a 32nd."""
     whole = largest_batch(setup, budget_bytes, most=most)
     if whole.batch >= most or not policies.create(setup.policy).moves_tensors:
         return whole
@@ -114,8 +116,8 @@ def largest_batch_cut(setup: Setup, budget_bytes: int, *, most: int = 1 << 30) -
 
 
 def cut_that_holds(setup: Setup, batch: int, budget_bytes: int) -> Setup | None:
-    """The setup in the fewest slices with which, going by demand alone, device and host hold a step; None if more
-    slices would not help."""
+    """The setup in the fewest slices with which device and host hold a step, judged by its demand; None if more slices
+    would not help."""
     if _refused(setup, batch):
         return replace(setup, slices=1)
     whole = setup.demand(batch)
@@ -141,7 +143,7 @@ def _holds(setup: Setup, demand: Demand, budget_bytes: int) -> bool:
 
 
 def _limit(setup: Setup, batch: int, budget_bytes: int, shortage: Shortage, full_host: bool) -> str:
-    """Why a batch does not fit."""
+    """The reason why a batch does not fit, as text."""
     cut = in_slices(setup.slices)
     if shortage.host_full:
         roomy = replace(setup, host_memory=2 * setup.host_memory)
@@ -161,7 +163,7 @@ def _limit(setup: Setup, batch: int, budget_bytes: int, shortage: Shortage, full
 
 
 def _limit_in_slices(setup: Setup, found: int, batch: int, budget_bytes: int) -> str:
-    """Why no number of slices would do for a batch, going by demand: one operation, or what a step keeps."""
+    """The reason why no number of slices would do for a batch, judged by demand: one operation, or all kept tensors."""
     most = replace(setup, slices=most_slices(batch))
     demand = most.demand(batch)
     if most.needed_bytes(demand) > budget_bytes:
@@ -175,19 +177,19 @@ def _limit_in_slices(setup: Setup, found: int, batch: int, budget_bytes: int) ->
 
 
 def _with_more(setup: Setup, larger: int, batch: int) -> str:
-    """What as much host memory again would be good for."""
+    """The batch that would fit with twice the host memory, as text."""
     return f"; with {format_bytes(setup.host_memory)} more of it {larger} would do" if larger >= batch else ""
 
 
 def _runs(setup: Setup, budget_bytes: int, full_host: bool, batch: int) -> bool:
-    """Whether a batch runs."""
+    """True if a batch runs."""
     trial = setup.trial(batch, budget_bytes)
     return trial.shortage is None and (
         full_host or not setup.short_of_host(batch, budget_bytes, trial.recomputed_bytes))
 
 
 def _promising(setup: Setup, budget_bytes: int, most: int, full_host: bool) -> int:
-    """About the largest batch that fits, going by demand alone: the working set, and what device and host hold."""
+    """About the largest batch that fits, judged by demand: the working set, and the bytes that device and host hold."""
     policy = policies.create(setup.policy)
     swaps = policy.moves_tensors and not policy.weighs_recomputation and not full_host
 
@@ -204,7 +206,7 @@ def _promising(setup: Setup, budget_bytes: int, most: int, full_host: bool) -> i
 
 
 def _refused(setup: Setup, batch: int) -> bool:
-    """Whether the network takes no batch so small: then memory is not what forbids it."""
+    """True if the network refuses so small a batch for another reason than memory."""
     if batch >= FEW:
         return False
     try:

@@ -1,4 +1,4 @@
-"""What the command line says, as one fact. It knows the flags' names and defaults, and no parser."""
+"""The command line as one value. It knows the flags' names and defaults, and no parser."""
 
 from dataclasses import dataclass, field
 
@@ -23,7 +23,7 @@ STDOUT = "-"  # as the file of --json
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line says. None: not given; ``batch`` None: as large as fits."""
+    """The values of all flags. None: not given; ``batch`` None: as large as fits."""
 
     model: str
     weights: str | None
@@ -64,7 +64,6 @@ class Options:
     host_memory: int | None
     spill: str | None
     spill_bytes: int | None
-    codec: str | None
     slices: int
     shard_bytes: int
     plan: str | None
@@ -92,7 +91,7 @@ class Options:
 
     @property
     def skips_bad_files(self) -> bool:
-        """Whether broken files are left out and counted; else the first one ends the run."""
+        """True if broken files are left out and counted; else the first one ends the run."""
         return self.on_bad_file == "skip"
 
     @property
@@ -103,6 +102,6 @@ class Options:
 
     @property
     def manager(self) -> str:
-        """What decides about memory, for people."""
+        """The policy or the plan that manages memory, as text."""
         decides = f"plan {self.plan}" if self.plan else f"policy {self.policy}"
         return decides if self.placement == placements.DEFAULT else f"{decides}, placement {self.placement}"

@@ -1,4 +1,4 @@
-"""A run in numbers: what its meter, its scores and its data have counted, as a Result."""
+"""The Result of a run, from the counts of its meter, its scores and its data."""
 
 from minidl.cli.app.options import Options
 from minidl.cli.app.sizes import Sizes
@@ -13,7 +13,7 @@ def result_of(options: Options, sizes: Sizes, meter: Meter, score: Score | None,
     """The numbers of a run that has done at least one step; ``score``: of its test data, if it has been measured;
     ``unmanaged_seconds``: of a step with unlimited memory, where that is modelled.
 
-    Of a device that computes without a clock of its own, modelled times say nothing: only measured ones are told.
+    For a device that computes values on a virtual clock the Result has no modelled times, only measured ones.
     """
     runtime = meter.runtime
     stats, device = runtime.stats(), runtime.device
@@ -43,5 +43,4 @@ def result_of(options: Options, sizes: Sizes, meter: Meter, score: Score | None,
         planning_share=allowance.share if allowance is not None else None,
         moved_bytes=int(meter.median(lambda step: step.grown.moved_bytes)),
         search_seconds=meter.unsettled_seconds() if runtime.guide is not None and timed else None,
-        unmanaged_step_seconds=unmanaged_seconds, seed=options.seed,
-        spared_bytes=int(meter.median(lambda step: step.grown.spared_out_bytes + step.grown.spared_in_bytes)))
+        unmanaged_step_seconds=unmanaged_seconds, seed=options.seed)

@@ -1,4 +1,4 @@
-"""What is going on, on stderr: of a terminal in one line that is written over, elsewhere as lines, or not at all.
+"""Progress on stderr: on a terminal one line that is rewritten, elsewhere separate lines, or nothing.
 
 Knows no trial and no step.
 """
@@ -18,17 +18,17 @@ LINES_SECONDS = 1.0  # between two lines of progress where each stays
 
 
 class Bar(Protocol):
-    """The batches of the steps to come, one by one; what is described is told of the step that was taken last."""
+    """Iterates over the batches of the coming steps; the text beside the bar describes the last step."""
 
     def __iter__(self) -> Iterator[AnyBatch]:
         """The batches."""
 
     def set_description_str(self, desc: str, refresh: bool = True) -> None:
-        """What is going on; ``refresh``: to be told now, and not with the step."""
+        """Set the text beside the bar. ``refresh``: show it now, and not with the next step."""
 
 
 class Lines:
-    """A line a step, and at most one in LINES_SECONDS; the last step has one in any case."""
+    """A line for each step, at most one in LINES_SECONDS; the last step always has one."""
 
     def __init__(self, batches: Iterable[AnyBatch], done: int, steps: int, clock: Callable[[], float]) -> None:
         self._batches, self._done, self._steps, self._clock = batches, done, steps, clock
@@ -43,7 +43,7 @@ class Lines:
             self._tell(always=self._done == self._steps)
 
     def set_description_str(self, desc: str, refresh: bool = True) -> None:
-        """What is going on."""
+        """Set the text beside the bar."""
         self._text = desc
         if refresh:
             self._tell()
@@ -56,7 +56,7 @@ class Lines:
 
 
 class Silent:
-    """Nothing is told."""
+    """Prints nothing."""
 
     def __init__(self, batches: Iterable[AnyBatch]) -> None:
         self._batches = batches
@@ -71,7 +71,7 @@ class Silent:
 
 def bar(batches: Iterable[AnyBatch], done: int, steps: int, clock: Callable[[], float], *,
         quiet: bool) -> AbstractContextManager[Bar]:
-    """``with`` around the steps of a run, of which some are done."""
+    """A context around the steps of a run, of which ``done`` are done."""
     if quiet:
         return nullcontext(Silent(batches))
     if sys.stderr is not None and sys.stderr.isatty():
@@ -82,7 +82,7 @@ def bar(batches: Iterable[AnyBatch], done: int, steps: int, clock: Callable[[], 
 
 
 class Trying:
-    """A line while trials run inside, and none after; nothing where nobody watches."""
+    """A line on the terminal while trials run inside, which is removed afterwards; without a terminal nothing."""
 
     def __init__(self) -> None:
         self._shown = 0  # characters

@@ -22,7 +22,7 @@ from minidl.view.recording import Recording, Step
 
 def remarks(followed: tuple[Trace, Followed], runtime: Runtime,
             names: Mapping[TensorId, str]) -> list[tuple[TensorId, str]]:
-    """Why each tensor leaves under the plan that was followed, in words."""
+    """The reason why each tensor leaves under the plan that was followed, as text."""
     assert runtime.guide is not None
     trace, last = followed
     found = decisions(trace, last.plan, runtime.guide.costs)
@@ -38,7 +38,7 @@ class ReportPage:
         self._names = names
         self._recorder = Recorder(runtime)
         self._noted: list[Followed | None] = []
-        self._plans: list[Plan] = []  # all that were followed, as they came
+        self._plans: list[Plan] = []  # all that were followed, in order
 
     def recording(self) -> AbstractContextManager[None]:
         """``with`` around the step that is recorded."""
@@ -50,7 +50,7 @@ class ReportPage:
         self._noted.append(followed if is_new else None)  # what is known from before says nothing of this step
 
     def _number(self, plan: Plan) -> int:
-        """That of a plan among those of the run."""
+        """The number of a plan among the plans of the run, from 1; 0 for the empty plan."""
         if plan is EMPTY_PLAN:
             return 0
         if all(plan is not other for other in self._plans):
@@ -58,7 +58,7 @@ class ReportPage:
         return 1 + next(n for n, other in enumerate(self._plans) if other is plan)
 
     def text(self, title: str, meter: Meter, unmanaged_peak_bytes: int, followed: tuple[Trace, Followed] | None) -> str:
-        """The page. Raises AssertionError if no step was recorded, or if what was recorded contradicts itself."""
+        """The page. Raises AssertionError if no step was recorded, or if the recording contradicts itself."""
         return page([pack(self._recording(title, meter, unmanaged_peak_bytes, followed))])
 
     def _recording(self, title: str, meter: Meter, unmanaged_peak_bytes: int,

@@ -1,14 +1,14 @@
-"""A run folder: what was asked for, the numbers of every step, the closing summary, and checkpoints.
+"""A run folder: the command line, the numbers of every step, the closing summary, and checkpoints.
 
-    arguments.json   the command line, so that ``--resume FOLDER`` needs no other flag; and what it left to the
-                     machine (Resolved), so that the run that goes on plans the same
+    arguments.json   the command line, so that ``--resume FOLDER`` needs no other flag; and the values that the run
+                     chose (Resolved), so that the resumed run plans the same
     metrics.jsonl    one JSON object a step; metrics.csv the same as a table
     result.json, summary.txt
     checkpoints/     see ``minidl.checkpoint.store``
 
-A run that goes on from a checkpoint writes its rows after those of the steps before it; later ones, of a run that was
-killed, are taken back. A folder is free until a step has been done in it: a start that failed does not occupy it. Knows
-no model and no device.
+A run that resumes from a checkpoint writes its rows after those of the steps before it; rows of later steps, which a
+killed run has written, are removed. A folder is free until a step has been done in it: a start that failed does not
+occupy it. Knows no model and no device.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ AUTO = "auto"
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """What a run on a device, as ``--device`` named it, took where its command line left that to the machine: the bytes
-    of its budget and of host memory, and its batch."""
+    """The values that a run chose where its command line left them open: bytes of the budget and of host memory, and
+    the batch; with the device as ``--device`` named it."""
 
     device: str
     memory_budget: int
@@ -59,7 +59,7 @@ class RunFolder:
 
     @property
     def occupied(self) -> bool:
-        """Whether a run has done a step in it."""
+        """True if a run has done a step in it."""
         try:
             return (self.path / ARGUMENTS).exists() and bool(
                 (self.path / METRICS).exists() and (self.path / METRICS).stat().st_size or self.store.steps())
@@ -108,7 +108,7 @@ class RunFolder:
             raise self._refused(error) from None
 
     def _clean(self) -> None:
-        """Remove what a program that was killed has left."""
+        """Remove the files that a killed program has left."""
         self.store.clean()
         for name in (ARGUMENTS, METRICS, TABLE, RESULT, SUMMARY):
             (self.path / f"{HIDDEN}{name}").unlink(missing_ok=True)
@@ -135,7 +135,7 @@ class RunFolder:
 
     # Going on ------------------------------------------------------------------------------------------------
     def newest(self) -> Checkpoint | None:
-        """The newest checkpoint that is as it was written, or None; says which ones are not."""
+        """The newest checkpoint that is intact, or None; prints which ones are damaged."""
         for step in reversed(self.store.steps()):
             try:
                 return read_checkpoint(self.store.path(step))

@@ -1,6 +1,6 @@
-"""One writer a run folder: the process that writes holds a lock on it, which ends with the process. Knows no run.
+"""A lock, so that a run folder has one writer at a time. It ends with the process that holds it. Knows no run.
 
-The lock is on the folder itself, so it leaves no file behind, and none that a killed program could leave. Where the
+The lock is on the folder itself, so no file is left behind, not even by a killed program. Where the
 system has no such locks (Windows, some network file systems) nothing is held.
 """
 
@@ -18,14 +18,15 @@ except ImportError:
 
 
 class RunLock:
-    """Not held, until ``take``; then held until ``close``. Without a folder there is nothing to hold."""
+    """Held from ``take`` until ``close``. Without a folder it does nothing."""
 
     def __init__(self, folder: str | Path | None) -> None:
         self._folder = None if folder is None else Path(folder)
         self._number: int | None = None
 
     def take(self) -> None:
-        """Hold the folder, if it is there and not held yet. Raises UserError if another run holds it."""
+        """Lock the folder, if it exists and is not locked by this object. Raises UserError if another run holds the
+        lock."""
         if self._folder is None or self._number is not None or fcntl is None or not self._folder.is_dir():
             return
         try:
@@ -43,7 +44,7 @@ class RunLock:
             self._number = number
 
     def close(self) -> None:
-        """Let others write."""
+        """Release the lock."""
         if self._number is not None:
             os.close(self._number)
             self._number = None

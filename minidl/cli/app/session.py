@@ -1,4 +1,4 @@
-"""What the program does around its steps when there is a run folder: numbers, checkpoints, going on. Knows no model.
+"""The work around the steps of a run with a folder: numbers, checkpoints, resuming. Knows no model.
 
 Without a folder the same calls do nothing, so the loop reads the same.
 """
@@ -18,6 +18,7 @@ from minidl.cli.app.run_folder import AUTO, RESULT, SUMMARY, Resolved, RunFolder
 from minidl.cli.app.run_lock import RunLock
 from minidl.cli.app.step_log import StepLog
 from minidl.cli.app.trust import is_foreign
+from minidl.cli.command import training_command
 from minidl.device.contract import ATTENTION
 from minidl.device.precision import DEFAULT
 from minidl.errors import UserError
@@ -32,14 +33,14 @@ from minidl.training.metrics import Score
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """How long a run is, in steps; ``epoch`` of one pass over the data, None where there is no end to it."""
+    """The length of a run in steps; ``epoch``: of one pass over the data, None for endless data."""
 
     steps: int
     epoch: int | None
 
     @classmethod
     def of(cls, options: Options, train_size: int | None, examples: int) -> Length:
-        """What was asked for, over so many examples to train on (None: without end), at so many a step.
+        """The length that the flags ask for, by the examples to train on (None: endless) and those of a step.
 
         Raises UserError for more steps than are counted.
         """
@@ -50,21 +51,21 @@ class Length:
         return cls(steps, epoch)
 
     def ends_epoch(self, step: int) -> bool:
-        """Whether an epoch ends with this step, counted from 1."""
+        """True if an epoch ends with this step, counted from 1."""
         return self.epoch is not None and step % self.epoch == 0
 
     def tests_after(self, step: int) -> bool:
-        """Whether the test data is looked at after this step: at the end of an epoch, or of the run."""
+        """True if the test data is evaluated after this step: at the end of an epoch, or of the run."""
         return self.ends_epoch(step) or step == self.steps
 
 
 class NothingToLearnFrom(UserError):
-    """The loss is no number any more: the parameters are worth nothing."""
+    """The loss is not finite any more, so the parameters are of no use."""
 
 
 @dataclass(slots=True)
 class Noted:
-    """What is known of a step when it has ended; the score comes last."""
+    """The results of a step that has ended; its score is set last."""
 
     score: Score | None = None
 
@@ -73,8 +74,8 @@ class Session:
     """One run of a training in its folder.
 
     fixed     the arguments that decide the results
-    resolved  what the folder keeps of what was left to the machine
-    lock      that of the folder; taken, at the latest, when it is written for the first time
+    resolved  the values that the run chose, which the folder keeps
+    lock      of the folder; taken at the latest when the folder is written for the first time
     """
 
     def __init__(self, options: Options, length: Length, fixed: Fixed, resolved: Resolved, lock: RunLock, *,
@@ -90,7 +91,7 @@ class Session:
         self._folder = RunFolder(Path(options.run), keep=options.keep) if options.run else None
 
     def restore(self, trainer: Trainer) -> int:
-        """Put the training where its checkpoint has it; returns the number of steps done. Raises UserError."""
+        """Load the checkpoint into the training; returns the number of steps done. Raises UserError."""
         checkpoint = self._checkpoint(self._folder) if self._folder is not None else None
         if checkpoint is not None:
             restore(checkpoint, current_runtime(), trainer.model, trainer.optimizer, self._fixed)
@@ -104,7 +105,7 @@ class Session:
         return trainer.steps_done
 
     def begin(self, trainer: Trainer) -> None:
-        """All is ready for the first step: from here on the folder is this run's. Raises UserError."""
+        """Take the folder for this run; called before the first step. Raises UserError."""
         self._log.begin(trainer.steps_done)
         if self._folder is None:
             return
@@ -120,8 +121,8 @@ class Session:
 
     @contextmanager
     def saving_what_is_sound(self, trainer: Trainer) -> Iterator[None]:
-        """The steps run inside. If one of them, or what lies between them, cannot go on, a checkpoint is written first,
-        unless the parameters are those of half a step or worth nothing."""
+        """A context around the steps. If an error ends them, a checkpoint is written first, unless the parameters are
+        those of half a step or not finite."""
         try:
             yield
         except NothingToLearnFrom:
@@ -136,8 +137,8 @@ class Session:
 
     @contextmanager
     def noting(self, trainer: Trainer, meter: Meter) -> Iterator[Noted]:
-        """What belongs to the step that has just ended happens inside; whatever becomes of it, the step's row is
-        written, and then the checkpoint that is due. That of the last step is written with the other files of the end.
+        """A context for the work that follows a step. When it ends, even by an error, the step's row is written, and
+        then the checkpoint that is due. The checkpoint of the last step is written later, with the other final files.
         """
         noted = Noted()
         try:
@@ -174,14 +175,14 @@ class Session:
         self._saved = done
 
     def how_to_go_on(self, done: int) -> str:
-        """For people, when a run was stopped."""
+        """The command that resumes a stopped run, as text."""
         stopped = f"stopped after step {done} of {self._length.steps}"
         if self._folder is None or not self._keeps:
             return f"{stopped}; nothing was saved: --run-dir DIR keeps what is needed to go on"
         return f"{stopped}, and saved. To go on: {self._resuming(self._folder)}"
 
     def where_the_state_is(self) -> str:
-        """For people, when a file could not be written at the end."""
+        """The place of the run's state, as text, for an error at the end."""
         if self._folder is None or not self._keeps or self._saved < 0:
             return "nothing else keeps the state of this run" + (": --run-dir DIR does" if self._folder is None else "")
         return (f"the state of the run is in {self._folder.store.path(self._saved)}: {self._resuming(self._folder)} "
@@ -189,7 +190,7 @@ class Session:
 
     def _resuming(self, folder: RunFolder) -> str:
         trust = " --trust" if is_foreign(self._options.model) else ""
-        return f"python train.py --resume {shlex.quote(str(folder.path))}{trust}"
+        return f"{training_command()} --resume {shlex.quote(str(folder.path))}{trust}"
 
     def keep_result(self, result: Result) -> None:
         """The numbers of the run."""
@@ -216,12 +217,12 @@ def fixed_arguments(options: Options, batch: int, steps: int, slices: int = 1, s
              "--on-bad-file": "skip" if options.skips_bad_files else None,
              "--precision": None if options.precision == DEFAULT else options.precision,
              "--attention": None if options.attention == ATTENTION[0] else options.attention}
-    # Whoever trains longer sees the same steps first, unless the learning rates depend on where the end is.
+    # A longer training sees the same steps first, unless the learning rates depend on where the end is.
     return fixed | {"--steps": steps if options.schedule in ENDING_SHAPES else None}
 
 
 def require_a_number(loss: float, trainer: Trainer) -> None:
-    """Stop when there is nothing left to learn from. Raises NothingToLearnFrom."""
+    """Raises NothingToLearnFrom if the loss is not finite."""
     if current_runtime().device.has_values and not isfinite(loss):
         raise NothingToLearnFrom(f"the loss is {loss} at step {trainer.steps_done}: a lower --lr or --clip-grad may "
                                  "help; --detect-anomaly names the first operation that makes NaN")

@@ -1,4 +1,4 @@
-"""The batch and the budget of a run, settled before its first step by what fits: ``max``, percentages, refusals."""
+"""The batch and the budget of a run, which trials settle before its first step: ``max``, percentages, refusals."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,7 +12,6 @@ from minidl.cli.app.kinds import CHOSEN, Share
 from minidl.cli.app.largest import cut_that_holds, largest_batch, largest_batch_cut
 from minidl.cli.app.options import SYNTHETIC_STEPS, Options
 from minidl.cli.app.slices import Cut, choose_shards, choose_slices, faster, in_slices, most_slices
-from minidl.cli.app.zoo import Zoo
 from minidl.data import Data
 from minidl.device import Device
 from minidl.device.spill import Spill
@@ -29,10 +28,10 @@ LEAST = 2  # examples in a batch that tells what parameters need: batch norm can
 class Sizes:
     """A batch and a budget in which its step fits.
 
-    demand  what an unmanaged step of this batch needs
-    most    the largest batch that makes sense: there are no more examples to train on
-    cut     its slices
-    setup   with these, and with the shards of its parameters
+    demand  bytes that an unmanaged step of this batch needs
+    most    the largest batch that makes sense: the number of training examples
+    cut     the slices of the batch
+    setup   the setup with these slices, and with the shards of parameters
     """
 
     batch: int
@@ -43,16 +42,16 @@ class Sizes:
     setup: Setup
 
 
-def setup_of(options: Options, zoo: Zoo, device: Device, data: Data, note: Callable[[int, int], None]) -> Setup:
-    """What the trials run: the step that will be trained, and a look at test data if that will be taken, on shapes
-    alone. ``note`` is told of each trial."""
+def setup_of(options: Options, device: Device, data: Data, note: Callable[[int, int], None]) -> Setup:
+    """The setup of the trials: the step that will be trained and, if there will be one, the evaluation on test data,
+    both on shapes alone. ``note`` is called before each trial."""
     parts = options.accumulate
     host = options.host_memory if options.host_memory is not None else default_memory(device)[1]
 
     spill = Spill(options.spill, options.spill_bytes) if options.spill and options.spill_bytes else None
 
     def program(batch: int) -> Steps:
-        trainer = build(options, zoo, data)
+        trainer = build(options, data)
         looks = partial(trainer.predict, data.shapes(batch)) if device.has_values and data.real else None
         return Steps(partial(trainer.step, data.shapes(batch * parts)), looks)
 
@@ -66,7 +65,7 @@ def setup_of(options: Options, zoo: Zoo, device: Device, data: Data, note: Calla
 
 
 def settle(options: Options, setup: Setup, data: Data) -> Sizes:
-    """The batch and the budget out of what may be ``max`` and a percentage; both were tried.
+    """The batch and the budget, where the flags may say ``max`` and a percentage; both were tried.
 
     Raises UserError, with the numbers that would do, if they do not fit.
     """
@@ -100,7 +99,7 @@ def _budget(options: Options, setup: Setup) -> int:
 
 
 def _batch(options: Options, setup: Setup, budget: int, most: int) -> tuple[int, Cut | None]:
-    """(batch, slices if they were tried); the largest batch is searched for, and told, if none is given. Raises
+    """(batch, slices if they were tried). If no batch is given, the largest is searched for and printed. Raises
     UserError."""
     batch, cut = options.batch, None
     if batch is None:

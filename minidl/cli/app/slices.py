@@ -1,5 +1,5 @@
-"""Into how many slices a batch is cut, and whether parameters are kept in shards, where that is left to the program.
-Runs a step on shapes alone, nothing else."""
+"""The number of slices of a batch, and shards of parameters, where the flags leave them to the program. Both follow
+from steps on shapes alone."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ LEAST_SHARD = 4 << 20  # bytes: each is some calls more a step
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The slices of a batch, and why so many, for people."""
+    """The number of slices of a batch, and the reason for it, as text."""
 
     slices: int
     why: str
 
 
 def most_slices(batch: int) -> int:
-    """Into how many slices a batch is cut at most: each has an example."""
+    """The largest number of slices of a batch: each has at least one example."""
     return min(MOST, batch)
 
 
 def in_slices(count: int) -> str:
-    """" in N slices", for people; nothing of what is whole."""
+    """" in N slices", as text; empty for a whole batch."""
     return f" in {count} slices" if count > 1 else ""
 
 
 def choose_slices(setup: Setup, batch: int, budget_bytes: int, demand: Demand) -> Cut:
     """The fewest slices, a power of two, with which no operation takes more than a quarter of the budget, if one takes
-    more than half of it whole. On a device that computes values it must take more than there is: the bits of a result
-    follow from the number of slices, and those of a batch that fits are to be the same in every budget.
+    more than half of it whole. On a device that computes values, the operation must take more than the whole budget:
+    the number of slices decides the bits of a result, and a batch that fits must have the same bits in every budget.
 
-    demand: what the whole batch needs.
+    demand: of the whole batch.
     """
     budget = budget_bytes - setup.device.reserved_bytes
     enough = 1.0 if setup.device.has_values else LARGE
@@ -57,9 +57,9 @@ def choose_slices(setup: Setup, batch: int, budget_bytes: int, demand: Demand) -
 
 
 def faster(setup: Setup, cut: Cut, batch: int, budget_bytes: int) -> Cut:
-    """The cut, or one in twice as many slices, where a step under the first plan for these is faster: what is smaller
-    finds an address more easily, and more of it is in flight. Both are tried on twins, if the device is simulated and
-    the policy makes plans."""
+    """The cut, or one in twice as many slices if a step under its first plan is faster: smaller tensors find an address
+    more easily, and more of them are in flight. Both are tried on twins, if the device is simulated and the policy
+    makes plans."""
     more = min(2 * cut.slices, most_slices(batch))
     if more <= cut.slices or cut.slices == 1:
         return cut
@@ -71,8 +71,8 @@ def faster(setup: Setup, cut: Cut, batch: int, budget_bytes: int) -> Cut:
 
 
 def choose_shards(setup: Setup, batch: int, budget_bytes: int) -> int | None:
-    """Bytes of a parameter from which on it is kept in shards of as many: None where a batch runs with all of them
-    whole, in slices or not. Results follow from them, so they are for what else has none."""
+    """The size of shards, in bytes: larger parameters are cut. None if a batch runs with whole parameters, in slices or
+    not, since shards change the bits of results."""
     shard_bytes = max(int(SHARD * budget_bytes), LEAST_SHARD)
     if not policies.create(setup.policy).moves_tensors or setup.largest_parameter() <= shard_bytes:
         return None

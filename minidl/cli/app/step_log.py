@@ -1,6 +1,6 @@
-"""--csv and --tensorboard: the numbers of every step for other programs, as they come. Knows no model, no device.
+"""--csv and --tensorboard: the numbers of each step for other programs, written at once. Knows no model, no device.
 
-The table is that of a run folder. A run that goes on keeps the rows of the steps before it, if its table is there.
+The table has the columns of a run folder's. A resumed run keeps the rows of the steps before it, if the table exists.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class StepLog:
                         self._board.add_scalar(name, value, full["step"])
 
     def close(self) -> None:
-        """All that was added is written."""
+        """Write everything that was added."""
         if self._board is not None:
             with self._told_of(self._options.tensorboard):
                 self._board.close()
@@ -79,7 +79,7 @@ class StepLog:
     @staticmethod
     @contextmanager
     def _told_of(path: str | None) -> Iterator[None]:
-        """What the system refuses inside becomes a UserError that names the place."""
+        """Turns an OSError inside into a UserError that names the place."""
         try:
             yield
         except OSError as error:

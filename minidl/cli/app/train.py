@@ -1,7 +1,7 @@
 """The program behind train.py, from a command line to an exit code. ``train`` tells it from top to bottom.
 
-What fits is known before the first step, from twins that have shapes only (``minidl.cli.app.fit``); what does not is
-refused with the numbers that would do. See docs/train.md.
+Trials on twins, which have shapes only, tell before the first step what fits (``minidl.cli.app.fit``). A run that does
+not fit is refused with the numbers that would do. See docs/train.md.
 """
 
 import sys
@@ -13,6 +13,7 @@ from functools import partial
 from itertools import islice
 from typing import TextIO
 
+from minidl import models
 from minidl.cli.app.advice import advice
 from minidl.cli.app.build import build
 from minidl.cli.app.choices import choose_device, choose_policy, refuse_what_cannot_be_kept
@@ -28,7 +29,6 @@ from minidl.cli.app.run_lock import RunLock
 from minidl.cli.app.session import Length, Session, fixed_arguments, require_a_number
 from minidl.cli.app.sizes import settle, setup_of
 from minidl.cli.app.watch import watch
-from minidl.cli.app.zoo import Zoo
 from minidl.cli.command import finish
 from minidl.data import AnyBatch, BadFiles
 from minidl.outside.units import format_bytes
@@ -40,34 +40,34 @@ from minidl.training import detect_anomaly
 TOLD = 10  # of the files that were left out
 
 
-def main(arguments: Sequence[str] | None, zoo: Zoo, *, name: str = "train.py") -> int:
-    """Do what a command line asks for (None: this program's own), with the networks of a zoo; returns the exit code,
-    which ``minidl.cli.command`` decides. ``name``: of the command, for messages."""
+def main(arguments: Sequence[str] | None, *, name: str = "train.py") -> int:
+    """Carry out a command line (None: this program's own); returns the exit code, which ``minidl.cli.command`` decides.
+    ``name``: of the command, for messages."""
     def story() -> int:
         options = parse(arguments)
         if options.list_models:
-            print(zoo.listing())
+            print(models.listing())
             return 0
         out = sys.stdout
         with redirect_stdout(printed_apart(options)), closing(RunLock(options.run)) as lock:
             lock.take()
-            return train(options, zoo, lock, out)
+            return train(options, lock, out)
 
     return finish(name, story)
 
 
-def train(options: Options, zoo: Zoo, lock: RunLock, out: TextIO) -> int:
-    """The whole story; returns the exit code. Raises UserError. ``out``: where a result is printed to."""
+def train(options: Options, lock: RunLock, out: TextIO) -> int:
+    """The whole run; returns the exit code. Raises UserError. ``out``: the stream on which a result is printed."""
     device, policy = choose_device(options), choose_policy(options)
     refuse_what_cannot_be_kept(options, device)
     bad = BadFiles(skip=options.skips_bad_files)
-    data = read_data(options, zoo.find(options.model), bad, has_values=device.has_values)
+    data = read_data(options, models.find(options.model), bad, has_values=device.has_values)
     if data.real:
         print(f"data {options.data}: {data.described}", flush=True)
 
     # What fits, before anything is allocated.
     trying = Trying()
-    setup = setup_of(options, zoo, device, data, trying.note)
+    setup = setup_of(options, device, data, trying.note)
     with trying:
         sizes = settle(options, setup, data)
         unmanaged_seconds = replace(setup, slices=1).unmanaged_seconds(sizes.batch)
@@ -87,13 +87,13 @@ def train(options: Options, zoo: Zoo, lock: RunLock, out: TextIO) -> int:
     session = Session(options, length, fixed, resolved, lock, has_values=device.has_values)
     with Runtime(device, memory_budget=sizes.budget_bytes, host_memory=setup.for_tensors(batch), policy=policy,
                  placement=options.placement, precision=options.precision, seed=options.seed,
-                 switches=options.switches, slices=setup.slices, shard_bytes=setup.shard_bytes, spill=setup.spill,
-                 codec=options.codec) as runtime:
+                 switches=options.switches, slices=setup.slices, shard_bytes=setup.shard_bytes,
+                 spill=setup.spill) as runtime:
         # A new network, or one that a run before this one has trained.
-        trainer = build(options, zoo, data, steps=length.steps)
+        trainer = build(options, data, steps=length.steps)
         done = session.restore(trainer)
         if options.weights and not done:
-            zoo.load_weights(trainer.model, options.weights)
+            models.load_weights(trainer.model, options.weights)
 
         # The steps.
         if data.feed is not None:
@@ -156,7 +156,7 @@ def train(options: Options, zoo: Zoo, lock: RunLock, out: TextIO) -> int:
 
 @contextmanager
 def _telling_of_compilation(bar: Bar) -> Iterator[None]:
-    """Say at the bar why the first steps on a machine take so long."""
+    """Show beside the bar that kernels are compiled, which makes the first steps on a machine slow."""
     from minidl.outside.numba_cache import counted  # loads Numba, which --help does not wait for
 
     with counted(lambda functions: bar.set_description_str(f"compiling kernels, once on this machine: {functions}")):

@@ -1,4 +1,4 @@
-"""Whose code a run would execute. A run folder names its model: a folder from somebody else may name any function."""
+"""The origin of the code that a run executes. A run folder names its model: a foreign folder may name any function."""
 
 from minidl.errors import UserError
 
@@ -6,12 +6,12 @@ OURS = "minidl.models"  # the package whose functions are networks and nothing e
 
 
 def is_foreign(model: str) -> bool:
-    """Whether ``--model`` names a function outside of minidl."""
+    """True if ``--model`` names a function outside of minidl."""
     module = model.partition(":")[0]
     return ":" in model and module != OURS and not module.startswith(f"{OURS}.")
 
 
 def require_trust(folder: object, model: str, *, trusted: bool) -> None:
-    """Raises UserError if a run folder, and not the command line, names a function of somebody's own."""
+    """Raises UserError if a run folder, and not the command line, names a function outside of minidl."""
     if is_foreign(model) and not trusted:
         raise UserError(f"--resume {folder}: its model is {model}, code that is not minidl's: --trust runs it")

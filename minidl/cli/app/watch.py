@@ -1,4 +1,4 @@
-"""--save-plan, --save-trace, --explain and --report: what is kept and told of a run's plan and of its last step."""
+"""--save-plan, --save-trace, --explain and --report: the plan of a run and its last step, saved and explained."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from minidl.view.page import is_page
 
 
 class Watch:
-    """What the training steps of a run were like to its memory. ``note`` after each of them, before anything else runs.
+    """Observes the memory of a run's training steps. Call ``note`` after each step, before anything else runs.
 
-    names is None unless the plan is to be explained, or a step to be shown: then every forward pass notes which layer
-    makes what.
+    names is None unless the plan is explained or a step is shown: then every forward pass notes which layer makes which
+    tensor.
     """
 
     def __init__(self, options: Options, runtime: Runtime, names: LayerNames | None,
@@ -47,7 +47,7 @@ class Watch:
         runtime.keeps_trace = bool(options.save_trace)
 
     def step(self, *, last: bool) -> AbstractContextManager[None]:
-        """``with`` around a training step; ``last``: it is the run's."""
+        """A context around a training step; ``last``: it is the last one of the run."""
         return self._page.recording() if last and self._page is not None else nullcontext()
 
     def note(self) -> None:
@@ -75,8 +75,8 @@ class Watch:
         self._plan_fits = True
 
     def require_enough(self, steps: int, *, going_on: bool) -> None:
-        """Raises UserError if a plan is to be followed, told or kept, and so many steps are too few for one to be
-        followed; of a run that goes on, which has to come to its end, it is told instead."""
+        """Raises UserError if a flag needs a plan and ``steps`` are too few for a plan to be followed. A resumed run
+        prints the message instead, because it must come to its end."""
         guide = self._runtime.guide
         self._enough = guide is None or steps >= guide.iterations_to_follow
         if guide is None or self._asks is None or self._enough:

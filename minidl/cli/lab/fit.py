@@ -1,4 +1,4 @@
-"""``minidl lab fit``: who can train what. What a program needs, and its largest batch and speed under each policy."""
+"""``minidl fit``: the bytes that a program needs, and its largest batch and speed under each policy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from minidl.outside.units import format_bytes
 
 def parser() -> Parser:
     """The command's flags."""
-    found = Parser(prog="minidl lab fit", description=__doc__,
+    found = Parser(prog="minidl fit", description=__doc__,
                    epilog="Bytes at other batches follow from those at BATCH and twice that; speeds are of traces that "
                           "were taken at the batch that is told.")
     found.add_argument("program", metavar="NAME:BATCH", help="like resnet50:32, or torch:package.module:function:8")
@@ -58,4 +58,4 @@ def story(arguments: argparse.Namespace) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns its exit code: 0, or 2 after one line about what the user got wrong."""
-    return finish("minidl lab fit", lambda: story(parser().parse_args(argv)))
+    return finish("minidl fit", lambda: story(parser().parse_args(argv)))

@@ -1,4 +1,4 @@
-"""What the values of flags may be that several commands have, beside ``app.kinds``; and the flags of a machine."""
+"""Kinds of flag values that several commands share, beside ``app.kinds``; and the flags of a machine."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
 
 
 def machine(arguments: argparse.Namespace) -> Machine:
-    """What these flags say. Raises UserError for a profile that there is not."""
+    """The machine that the flags describe. Raises UserError for an unknown profile."""
     found = Machine(arguments.device, arguments.link, arguments.latency, 0 if arguments.no_swap else arguments.host,
                     arguments.noise, arguments.seed)
     found.described()

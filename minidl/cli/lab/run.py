@@ -1,4 +1,4 @@
-"""``minidl lab run``: a grid of traces, budgets, machines and policies, which goes on where it was stopped."""
+"""``minidl lab run``: a grid of traces, budgets, machines and policies, which resumes where it was stopped."""
 
 from __future__ import annotations
 
@@ -8,17 +8,14 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
 
 from minidl.cli.app.kinds import count, size
 from minidl.cli.command import Parser, finish
-from minidl.cli.lab import kinds
+from minidl.cli.lab import kinds, paper
 from minidl.errors import UserError
-from minidl.lab import grid, grid_page, kept, table
+from minidl.lab import grid, kept, table
 from minidl.lab.cell import Row
 from minidl.lab.fitting import share
-from minidl.lab.page import Page
 from minidl.lab.training_step import BATCHES
 from minidl.outside.machine import processors
 
@@ -40,9 +37,9 @@ def parser() -> Parser:
                        help="by their names; all: those that solve no integer programs")
     found.add_argument("--out", required=True, metavar="DIR", help="where the grid lies")
     found.add_argument("--parquet", action="store_true", help="the table as DIR/table.parquet, too")
-    found.add_argument("--page", metavar="FILE.md", help="speeds as a page, beside what no plan exceeds")
-    found.add_argument("--note", metavar="TEXT", help="what the page says at its head beside that")
-    found.add_argument("--kept", action="store_true", help="run nothing: what is known so far")
+    found.add_argument("--page", metavar="FILE.md", help="speeds as a page, beside the bound (in a checkout of minidl)")
+    found.add_argument("--note", metavar="TEXT", help="a paragraph at the head of that page")
+    found.add_argument("--kept", action="store_true", help="run nothing: show the saved cells")
     found.add_argument("--steps", type=count, help="at most so many iterations a cell")
     found.add_argument("--settled", type=kinds.chosen_policies, default=[], metavar="A,B",
                        help="policies that run until nothing changes any more, whatever --steps says")
@@ -60,7 +57,7 @@ def parser() -> Parser:
 
 
 def tell(number: int, count: int, row: Row) -> None:
-    """A line a cell."""
+    """Print a line for a cell."""
     became = row.status if row.settled_s is None else f"{share(row):.1%} of the unmanaged speed"
     print(f"{number}/{count} {row.trace} {row.device} {row.policy} {row.budget_share:.0%}: {became}", flush=True)
 
@@ -82,6 +79,7 @@ def sources(arguments: argparse.Namespace) -> list[str]:
 
 def story(arguments: argparse.Namespace, given: Sequence[str]) -> int:
     """Run what is missing, write the table, and show it."""
+    page = paper.module("--page", "grid_page") if arguments.page else None
     one = kinds.machine(arguments)
     machines = [replace(one, profile=name) for name in arguments.devices or [one.profile]]
     for machine in machines:
@@ -97,12 +95,9 @@ def story(arguments: argparse.Namespace, given: Sequence[str]) -> int:
     values = [row.values() for row in rows]
     if arguments.parquet:
         table.write(os.path.join(arguments.out, "table.parquet"), values)
-    if arguments.page:
+    if page is not None:
         words = shlex.join(word for word in given if word not in ("--kept", "--note", arguments.note))
-        Page(Path(arguments.page).stem, "A grid of networks, budgets and policies",
-             partial(grid_page.speeds, rows=rows, wanted=len(wanted), steps=arguments.steps,
-                     note=arguments.note),
-             command=f"run {words}").write(str(Path(arguments.page).parent))
+        page.write(arguments.page, words, rows, len(wanted), arguments.steps, arguments.note)
     print("\n".join(table.shown(values)))
     return 0
 

@@ -1,11 +1,11 @@
-"""The CPU device. Kernels are loaded only when one is made."""
+"""The CPU device. Kernels are imported only when a device is made."""
 
 from minidl.device import profiles
 from minidl.device.contract import Device
 
 
 def create(name: str, *, poisoned: bool = False) -> Device:
-    """The CPU device named "cpu", "cpu:threads", "cpu:FILE.json" or "cpu:virtual". Raises UserError.
+    """Return the CPU device named "cpu", "cpu:threads", "cpu:FILE.json" or "cpu:virtual". Raises UserError.
 
     poisoned: fill the arena and freed bytes with NaN.
     """

@@ -1,7 +1,8 @@
-"""The algorithms of a call on the CPU: the variants of its kernels, with times fitted to a machine that was measured.
+"""The algorithms of a call on the CPU: its kernels' variants, with times fitted to a measured machine.
 
-What was not measured is scaled from what was; where nothing was, the roofline of ``cost_model`` stands in. The CPU
-device and its simulation have the same algorithms and workspaces.
+A variant that was not measured gets the time of a measured one, scaled by their relative times. If none was measured,
+the roofline of ``cost_model`` gives the time. The CPU device and its simulation have the same algorithms and
+workspaces.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from minidl.meta import Algorithm, Cost, Meta
 
 def cpu_algorithms(profile: Profile, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta],
                    attrs: dict[str, Any], cost: Cost) -> tuple[Algorithm, ...]:
-    """The ways to run a call on the CPU. What was not measured is scaled from what was, or taken from the roofline."""
+    """Return the algorithms of a call on the CPU, with measured, scaled or modelled seconds (see this module)."""
     if not all(m.size for m in (*inputs, *outputs)):
         return (Algorithm("", 0.0),)  # there is nothing to choose between
     variants = ALGORITHMS.get(op_name)

@@ -1,12 +1,13 @@
-"""The CPU device: NumPy arrays in a bounded arena, under a clock that carries out effects.
+"""The CPU device: NumPy arrays in an arena of fixed size, and a clock that calls kernels and copies.
 
-``CpuDevice`` gives kernels and copies (``numerics``) to its clock in stream order. Which clock is up to its two kinds:
+``CpuDevice`` issues kernels and copies (``numerics``) to its clock in stream order. Its two subclasses choose the
+clock:
 
-    VirtualCpu            virtual time: every interleaving is deterministic, kernels take effect at their virtual start
-                          and copies at their virtual end, so that a premature read always sees poison
-    threaded.ThreadedCpu  worker threads and the wall clock
+  VirtualCpu            virtual time: every run interleaves alike; kernels take effect at their virtual start and
+                        copies at their virtual end, so that a premature read always sees poison
+  threaded.ThreadedCpu  worker threads and the wall clock
 
-Freed bytes are poisoned, if asked for, when the streams that used them have passed: a missing wait then shows as NaN.
+A poisoned device fills freed bytes with NaN when the streams that used them have passed: a missing wait shows as NaN.
 """
 
 from collections.abc import Sequence
@@ -16,61 +17,45 @@ from typing import Any
 import numpy as np
 
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, EffectClock, Extents, Marks, Timed, VirtualClock
-from minidl.device.codec import Codec
 from minidl.device.contract import Device, Operand, place
 from minidl.device.cpu.algorithms import cpu_algorithms
-from minidl.device.cpu.coding import Coder, Coding, coder_of
 from minidl.device.cpu.numerics import Numerics
 from minidl.device.profiles import Profile
 from minidl.device.spill import DiskQueue, Spill, SpillFile
-from minidl.errors import UserError
 from minidl.meta import Algorithm, Cost, Meta
 
 
 class CpuDevice(Device):
-    """Real numbers in a bounded arena; ``poisoned`` fills it, and what is freed, with NaN (tests)."""
+    """A device with real values in an arena of fixed size; ``poisoned`` fills the arena and freed bytes with NaN."""
 
     has_values = True
-    synchronous = False  # whether an issue waits for its work
+    synchronous = False  # True if each issue waits for its work
     clock: EffectClock
 
     def __init__(self, name: str, profile: Profile, clock: EffectClock, *, poisoned: bool = False) -> None:
         super().__init__(name, profile, clock)
         self.poisoned = poisoned
-        self.coder: Coder | None = None
         self.numerics = Numerics(0, 0)
 
     def attach(self, budget_bytes: int, host_bytes: int) -> None:
         """Allocate the arena and the host pool."""
         self.numerics = Numerics(budget_bytes, host_bytes, self.failures)
-        self.numerics.coding = Coding(self.coder) if self.coder is not None else None
         if self.poisoned:
             self.numerics.poison(0, budget_bytes)
 
-    def encode_with(self, codec: Codec) -> None:
-        """Encode what is copied out, and decode what comes back, beside the kernels."""
-        if codec.share is not None and self.wall_clock:
-            raise UserError(f"{self.name} sees what a codec leaves: {codec.name}, without a share")
-        self.coder = coder_of(codec)
-
-    def spared_bytes(self) -> tuple[int, int]:
-        """As counted, piece by piece."""
-        out, into = self.numerics.coding.spared if self.numerics.coding is not None else (0, 0)
-        return out, into
-
     def spill_to(self, spill: Spill, host_bytes: int) -> None:
-        """Open the file."""
+        """Open the spill file."""
         self.numerics.spill, self.spills_from = SpillFile(spill), host_bytes
 
     def algorithms(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any],
                    cost: Cost) -> tuple[Algorithm, ...]:
-        """The variants of the CPU's kernels."""
+        """Return the variants of the CPU's kernels."""
         return cpu_algorithms(self.profile, op_name, inputs, outputs, attrs, cost)
 
     # Effects refer to the numerics, never to the device: a queue of them does not keep it alive.
     def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
                attrs: dict[str, Any], workspace: int, timed: Timed = None) -> int:
-        """Queue a kernel; it finds its operands where they lie now."""
+        """Queue a kernel on its operands' present addresses."""
         places = [place(operand) for operand in (*outputs, *inputs)]
         effect = partial(self.numerics.run, op_name, algorithm, places, attrs, workspace, len(outputs))
         position = self.clock.issue(COMPUTE, algorithm.seconds, effect, timed=timed)
@@ -95,30 +80,29 @@ class CpuDevice(Device):
         return self.clock.issue(COPY_IN, seconds, effect, at_end=True, timed=self._noting_copy(COPY_IN, host, nbytes))
 
     def poison(self, offset: int, nbytes: int, marks: Marks) -> None:
-        """Fill freed bytes with NaN, if the device was made so."""
+        """Fill freed bytes with NaN, if the device is poisoned."""
         if self.poisoned:
             # Stream order, not host order: kernels that were issued before the free still read these bytes.
             self.clock.when_passed(marks, partial(self.numerics.poison, offset, nbytes))
 
     def finish(self) -> None:
-        """Wait for the kernels, whose failures are known then."""
+        """Block until the kernels have ended, so that their failures are known."""
         self.synchronize(COMPUTE, self.positions[COMPUTE])
 
     def lost(self, block_offset: int | None, host: Extents | None, nbytes: int) -> bool:
-        """The numerics' note on these bytes."""
+        """Return True if the numerics have recorded these bytes as lost."""
         lost = self.numerics.lost
         if lost is None:
             return False
         return lost.on_device(block_offset, nbytes) if block_offset is not None else lost.on_host(host or ())
 
     def forgive(self) -> None:
-        """Forget what has failed, and which bytes have no value for it."""
+        """Clear the failures and the record of lost bytes."""
         self.failures.clear()
         self.numerics.lost = None
 
     def read(self, operand: Operand) -> np.ndarray:
-        """A copy of a tensor's value, when everything that the compute stream was given or told to wait for is over.
-        """
+        """Return a copy of a tensor's value, after all work of the compute stream and what it waits for."""
         self.synchronize(COMPUTE, self.positions[COMPUTE])
         for stream in (COPY_OUT, COPY_IN):  # what the compute stream was told to wait for, after its last launch
             self.synchronize(stream, self._waited[COMPUTE][stream])
@@ -128,7 +112,7 @@ class CpuDevice(Device):
 
 
 class VirtualCpu(CpuDevice):
-    """CPU numerics on the virtual clock."""
+    """A CPU device on the virtual clock."""
 
     clock: VirtualClock
 
@@ -136,24 +120,18 @@ class VirtualCpu(CpuDevice):
         super().__init__(name, profile, VirtualClock(), poisoned=poisoned)
         self._launch_overhead_s = profile.launch_overhead_s
 
-    def encode_with(self, codec: Codec) -> None:
-        """Encode the bytes, in the time that is declared; as long as plain ones where none is."""
-        super().encode_with(codec)
-        self.profile = codec.on(self.profile)
-
     def spill_to(self, spill: Spill, host_bytes: int) -> None:
-        """Open the file, whose disk takes modelled time."""
+        """Open the spill file; the disk takes modelled time."""
         super().spill_to(spill, host_bytes)
         self.disk = DiskQueue(self.profile, self.clock, host_bytes)
 
     def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
                attrs: dict[str, Any], workspace: int, timed: Timed = None) -> int:
-        """Queue a kernel, which costs the host the profile's overhead."""
+        """Queue a kernel, and add the profile's launch overhead to the host's time."""
         self.clock.host += self._launch_overhead_s
         return super().launch(op_name, algorithm, outputs, inputs, attrs, workspace, timed)
 
     def end_iteration(self) -> None:
-        """Carry out all kernels: effects wait for the host's time, and a loop that never reads a value would only queue
-        them."""
+        """Carry out all kernels, or a loop that never reads a value would only queue them."""
         self.synchronize(COMPUTE, self.positions[COMPUTE])
         super().end_iteration()

@@ -1,8 +1,8 @@
-"""The link between a CPU device's arena and its host memory, measured: what copies reach while nothing else runs.
+"""Measure the copies between a CPU device's arena and its host memory, while nothing else runs.
 
-Both ends are this machine's own memory, so the "link" is a copy from memory to memory. Blocks are large enough not to
-stay in a cache; the latency is that of handing a copy to its worker and hearing that it is done. Knows bytes and a
-clock; no tensors and no policy.
+Both ends are this machine's own memory, so the "link" is a copy from memory to memory. Blocks are larger than the
+caches. The latency is the time to hand a copy to its worker and to learn that it is done. Knows bytes and a clock; no
+tensors and no policy.
 """
 
 from collections.abc import Callable
@@ -22,12 +22,12 @@ from minidl.plan.costs import Costs
 
 BLOCK_BYTES = 32 * 2**20
 REPEATS = 5
-MOST_LOST = 0.9  # of a second of copies
+MOST_LOST = 0.9  # seconds that kernels lose for a second of copies, at most
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Bytes a second out of the arena and into it, one direction at a time, and seconds that the least copy takes."""
+    """Bytes per second out of the arena and into it, one direction at a time, and the seconds of the smallest copy."""
 
     out_bandwidth: float
     in_bandwidth: float
@@ -35,7 +35,7 @@ class Link:
 
 
 def measure(nbytes: int = BLOCK_BYTES, repeats: int = REPEATS) -> Link:
-    """Medians over ``repeats`` copies of ``nbytes`` each way, about 0.1 seconds in all."""
+    """Return medians over ``repeats`` copies of ``nbytes`` each way. It takes about 0.1 seconds."""
     numerics = Numerics(nbytes, nbytes)
     block = ((0, nbytes),)
     out, into = partial(numerics.copy_out, block, 0), partial(numerics.copy_in, 0, block)
@@ -54,7 +54,7 @@ def measure(nbytes: int = BLOCK_BYTES, repeats: int = REPEATS) -> Link:
 
 
 def both_bandwidth(nbytes: int = BLOCK_BYTES, repeats: int = REPEATS) -> float:
-    """Bytes a second, in and out together, when copies run both ways at once."""
+    """Return the bytes per second, in and out together, when copies run both ways at once."""
     out, into = Numerics(nbytes, nbytes), Numerics(nbytes, nbytes)
     streams, block = WorkerStreams(), ((0, nbytes),)
 
@@ -70,8 +70,8 @@ def both_bandwidth(nbytes: int = BLOCK_BYTES, repeats: int = REPEATS) -> float:
 
 
 def contention() -> float:
-    """Seconds that kernels lose for each second that a copy runs beside them: where they take all processors, the copy
-    has one of these."""
+    """Return the seconds that kernels lose for each second of a copy beside them.
+    If kernels use all processors, the copy takes one of these; else it costs nothing."""
     count = processors()
     threads = int(numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined] # get_num_threads() would start them
     return min(1.0 / count, MOST_LOST) if threads >= count else 0.0
@@ -87,12 +87,12 @@ _measured = cache(measure)  # once in a process
 
 
 def with_contention(costs: Costs) -> Costs:
-    """The same costs with what copies take from kernels on this machine."""
+    """Return the costs with this machine's contention between copies and kernels."""
     return replace(costs, contention=contention())
 
 
 def with_measured_link(profile: Profile) -> Profile:
-    """A profile whose link is this machine's."""
+    """Return the profile with this machine's measured link."""
     link = _measured()
     return replace(profile, link_out_bandwidth=link.out_bandwidth, link_in_bandwidth=link.in_bandwidth,
                    link_latency_s=link.latency_s)

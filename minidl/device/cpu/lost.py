@@ -1,7 +1,7 @@
-"""Bytes that hold no value, because the kernel that should have written them failed, or read such bytes itself.
+"""The set of bytes that hold no value, because the kernel that should have written them failed or read such bytes.
 
-What a failed call loses follows from the data alone: its outputs, and whatever is computed from them. Copies carry the
-mark along; a kernel that writes a range anew takes it off. Knows places; no kernel, no time and no storage.
+The outputs of a failed call are lost, and so is everything computed from them. A copy of lost bytes is lost; a kernel
+that overwrites a range ends its loss. Knows places; no kernel, no time and no storage.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,12 +10,12 @@ from threading import Lock
 from minidl.device.clock import Extents
 from minidl.device.contract import Place
 
-# These write their target in place without reading it; other operations in place leave it as it is if they cannot run.
+# These overwrite their target without reading it. Other in-place operations leave the target unchanged when they fail.
 OVERWRITE = frozenset({"copy_", "fill_", "normal_", "uniform_", "upload_"})
 
 
 def extent(at: Place) -> tuple[int, int]:
-    """Where the bytes of a tensor start, and where they end."""
+    """Return the first byte of a tensor and the byte after its last, as offsets in the arena."""
     start, meta = at
     first = start + meta.offset * meta.dtype.itemsize
     if not meta.size:
@@ -31,12 +31,12 @@ class Ranges:
         self._ranges: list[tuple[int, int]] = []
 
     def add(self, start: int, stop: int) -> None:
-        """From now on these bytes are in the set."""
+        """Add the bytes from ``start`` to before ``stop``."""
         if start < stop:
             self._ranges.append((start, stop))
 
     def discard(self, start: int, stop: int) -> None:
-        """From now on these bytes are not in the set."""
+        """Remove the bytes from ``start`` to before ``stop``."""
         kept = []
         for a, b in self._ranges:
             if b <= start or stop <= a:
@@ -46,37 +46,37 @@ class Ranges:
         self._ranges = kept
 
     def within(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """The ranges of the set between two places."""
+        """Return the parts of the set's ranges between two offsets."""
         return [(max(a, start), min(b, stop)) for a, b in self._ranges if a < stop and start < b]
 
 
 class Lost:
-    """Which bytes of an arena and of a host pool hold no value; workers of all streams ask at once."""
+    """The bytes of an arena and of a host pool that hold no value. The workers of all streams may call it at once."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._arena, self._host = Ranges(), Ranges()
 
     def reads(self, op_name: str, inputs: Sequence[Place]) -> bool:
-        """True if a kernel would read bytes without a value."""
+        """Return True if a kernel would read lost bytes."""
         read = inputs[1:] if op_name in OVERWRITE else inputs
         with self._lock:
             return any(self._arena.within(*extent(at)) for at in read)
 
     def add(self, outputs: Iterable[Place]) -> None:
-        """These should have been written, and were not."""
+        """Mark a call's outputs as lost: they were not written."""
         with self._lock:
             for at in outputs:
                 self._arena.add(*extent(at))
 
     def written(self, op_name: str, outputs: Iterable[Place], inputs: Sequence[Place]) -> None:
-        """A kernel has written its outputs."""
+        """Unmark the bytes that a kernel has written."""
         with self._lock:
             for at in (*outputs, *(inputs[:1] if op_name in OVERWRITE else ())):
                 self._arena.discard(*extent(at))
 
     def moved(self, to: int, origin: int, nbytes: int) -> None:
-        """Bytes were copied within the arena."""
+        """Carry the marks along with bytes that were copied within the arena."""
         with self._lock:
             found = self._arena.within(origin, origin + nbytes)
             self._arena.discard(to, to + nbytes)
@@ -84,7 +84,7 @@ class Lost:
                 self._arena.add(start - origin + to, stop - origin + to)
 
     def copied(self, host: Extents, offset: int, *, out: bool) -> None:
-        """Bytes were copied from the arena to the host, or back."""
+        """Carry the marks along with bytes that were copied from the arena to the host (``out``), or back."""
         with self._lock:
             for at, size in host:
                 (source, origin), (target, to) = (self._arena, offset), (self._host, at)
@@ -97,11 +97,11 @@ class Lost:
                 offset += size
 
     def on_device(self, start: int, nbytes: int) -> bool:
-        """True if any of these bytes of the arena has no value."""
+        """Return True if any of these bytes of the arena is lost."""
         with self._lock:
             return bool(self._arena.within(start, start + nbytes))
 
     def on_host(self, host: Extents) -> bool:
-        """True if any of these bytes of the host pool has no value."""
+        """Return True if any of these bytes of the host pool is lost."""
         with self._lock:
             return any(self._host.within(at, at + size) for at, size in host)

@@ -1,6 +1,6 @@
-"""Numbers on the CPU: the bytes of an arena and of a host pool, and kernels and copies as plain functions on them.
+"""Memory and computation on the CPU: the bytes of an arena and of a host pool, and kernels and copies on them.
 
-Knows places and kernels; no time, no stream and no storage.
+Each is a plain function that runs at once. Knows places and kernels; no time, no stream and no storage.
 """
 
 import ctypes
@@ -14,7 +14,6 @@ from numpy.lib.stride_tricks import as_strided
 
 from minidl.device.clock import Extents
 from minidl.device.contract import Failure, Place
-from minidl.device.cpu.coding import Coding
 from minidl.device.cpu.lost import Lost
 from minidl.device.spill import SpillFile
 from minidl.kernels.cpu import ALGORITHMS, KERNELS, streaming
@@ -22,13 +21,13 @@ from minidl.kernels.empty import SUMS
 from minidl.meta import ALIGNMENT, Algorithm
 
 POISON = 0xFF  # every float of these bytes is NaN, every integer absurd
-# One kernel at a time in the whole process, whatever runtimes and threads there are: kernels use all cores, and the
-# thread layer beneath them aborts when two of its parallel regions meet. Copies need no part of it: they run beside.
+# One kernel at a time in the whole process, for all runtimes and threads: a kernel uses all cores, and Numba's thread
+# layer aborts when two parallel regions run at once. Copies do not use that layer, so they need no lock.
 _one_kernel = Lock()
 
 
 def _unlock() -> None:
-    """In the child of a fork: a worker that held the lock stayed behind."""
+    """Replace the lock in the child of a fork, where the worker that may hold it does not exist."""
     global _one_kernel
     _one_kernel = Lock()
 
@@ -40,31 +39,30 @@ VARIANTS = {op: {a.name: a for a in variants} for op, variants in ALGORITHMS.ite
 
 
 def aligned_bytes(nbytes: int) -> np.ndarray:
-    """A byte array that starts at a multiple of the alignment: kernels then see the same alignment at any offset."""
+    """Return a byte array that starts at a multiple of the alignment, so that arena offsets alone decide alignment."""
     raw = np.empty(nbytes + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start:start + nbytes]
 
 
 class Numerics:
-    """The bytes of an arena and of a host pool (sizes in bytes), and what may be done to them, at once.
+    """The bytes of an arena and of a host pool (sizes in bytes), with kernels and copies that run at once.
 
-    A kernel's error is noted in ``failures``. Its outputs are lost, as are those of the kernels that would read them,
-    which do not run; everything else goes on.
+    A kernel's error is noted in ``failures``. The outputs of a failed kernel are lost. A kernel that would read lost
+    bytes does not run, and its outputs are lost too. Everything else continues.
     """
 
     def __init__(self, budget_bytes: int, host_bytes: int, failures: list[Failure] | None = None) -> None:
         self.failures = [] if failures is None else failures
-        self.lost: Lost | None = None  # what has no value; None while no kernel has failed
+        self.lost: Lost | None = None  # the bytes without a value; None while no kernel has failed
         self._arena = aligned_bytes(budget_bytes)
-        self._host = np.empty(host_bytes, np.uint8)  # pages are taken by the system only when they are written
-        self.spill: SpillFile | None = None  # what comes behind these
-        self.coding: Coding | None = None  # how pieces lie there
+        self._host = np.empty(host_bytes, np.uint8)  # the system allocates a page at its first write
+        self.spill: SpillFile | None = None  # holds the host offsets from host_bytes on
 
     def run(self, op_name: str, algorithm: Algorithm, places: Sequence[Place], attrs: dict[str, Any],
             workspace: int, made: int) -> None:
-        """Run a kernel on the operands at ``places``, of which so many are made. Its errors have a note with the op's
-        name."""
+        """Run a kernel on the operands at ``places``; the first ``made`` of them are outputs. Errors name the
+        operation."""
         lost = self.lost
         if lost is not None and lost.reads(op_name, places[made:]):
             lost.add(places[:made])
@@ -89,7 +87,7 @@ class Numerics:
             lost.written(op_name, places[:made], places[made:])
 
     def _is_trivial(self, op_name: str, arrays: Sequence[np.ndarray], made: int) -> bool:
-        """True if a call on something empty needs no kernel: there is nothing to compute, or sums of nothing."""
+        """Return True if a call on empty arrays needs no kernel: outputs are empty, or sums of nothing (set to 0)."""
         if op_name in SUMS:
             for y in arrays[:made]:
                 y.fill(0)
@@ -105,33 +103,27 @@ class Numerics:
             self.lost.moved(to, origin, nbytes)
 
     def copy_out(self, host: Extents, offset: int) -> None:
-        """Copy from the arena to pieces of the host pool. Raises DeviceError where a disk fails."""
+        """Copy from the arena to pieces of the host pool. Raises DeviceError if the disk fails."""
         if self.lost is not None:
             self.lost.copied(host, offset, out=True)
         for at, size in host:
             piece = self._arena[offset:offset + size]
-            if self.coding is not None:
-                piece = self.coding.encoded(at, piece)
             if at >= self._host.size and self.spill is not None:
                 self.spill.write(at - self._host.size, piece)
             else:
-                streaming.copy(self._host[at:at + piece.size], piece)
+                streaming.copy(self._host[at:at + size], piece)
             offset += size
 
     def copy_in(self, offset: int, host: Extents) -> None:
-        """Copy from pieces of the host pool to the arena. Raises DeviceError where a disk fails."""
+        """Copy from pieces of the host pool to the arena. Raises DeviceError if the disk fails."""
         if self.lost is not None:
             self.lost.copied(host, offset, out=False)
         for at, size in host:
             piece = self._arena[offset:offset + size]
-            coded = self.coding.coded(at) if self.coding is not None else None
-            to = piece if coded is None else coded
             if at >= self._host.size and self.spill is not None:
-                self.spill.read(at - self._host.size, to)
+                self.spill.read(at - self._host.size, piece)
             else:
-                streaming.copy(to, self._host[at:at + to.size])
-            if self.coding is not None and coded is not None:
-                self.coding.decode(coded, piece)
+                streaming.copy(piece, self._host[at:at + size])
             offset += size
 
     def poison(self, offset: int, nbytes: int) -> None:
@@ -139,11 +131,11 @@ class Numerics:
         self._arena[offset:offset + nbytes].fill(POISON)
 
     def array(self, at: Place) -> np.ndarray:
-        """The tensor that lies there, as a view of the arena."""
+        """Return the tensor at a place, as a view of the arena."""
         start, meta = at
         itemsize = meta.dtype.itemsize
         first = start + meta.offset * itemsize
-        if meta.contiguous:  # as all are that have no elements
+        if meta.contiguous:  # True for every tensor without elements
             return self._arena[first:first + meta.nbytes].view(meta.dtype.name).reshape(meta.shape)
         extent = 1 + sum((d - 1) * s for d, s in zip(meta.shape, meta.strides, strict=True))
         flat = self._arena[first:first + extent * itemsize].view(meta.dtype.name)

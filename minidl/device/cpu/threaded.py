@@ -1,4 +1,4 @@
-"""The CPU device on worker threads and the wall clock: what trains on a machine without a GPU."""
+"""The CPU device on worker threads and the wall clock, for training without a GPU."""
 
 import weakref
 from collections.abc import Callable
@@ -12,10 +12,10 @@ from minidl.plan.costs import Costs
 
 
 class ThreadedCpu(CpuDevice):
-    """CPU numerics on worker threads; they end with ``close``, with the device, or with the interpreter."""
+    """A CPU device on worker threads, which end at ``close``, with the device, or with the interpreter."""
 
     wall_clock = True
-    measured_iterations = 3  # what else the machine does adds time now here, now there
+    measured_iterations = 3  # other work on the machine adds time to some calls of each iteration
 
     def __init__(self, name: str, profile: Profile, *, poisoned: bool = False, synchronous: bool = False,
                  depth: int = DEPTH) -> None:
@@ -26,12 +26,12 @@ class ThreadedCpu(CpuDevice):
 
     @property
     def link_costs(self) -> Costs:
-        """Copies run on the processors that kernels use, and take something from these."""
+        """The costs of copies, with the time they take from kernels on the same processors."""
         return with_contention(super().link_costs)
 
     @property
     def delay(self) -> Callable[[int], None] | None:
-        """Called with the stream before each piece of work, on its worker."""
+        """A function called with the stream before each piece of work, on its worker; None for no delay (tests)."""
         return self.streams.delay
 
     @delay.setter
@@ -39,12 +39,12 @@ class ThreadedCpu(CpuDevice):
         self.streams.delay = delay
 
     def finish(self) -> None:
-        """Wait for the kernels, unless the workers have stopped and the host knows why."""
+        """Wait for the kernels, unless the workers have stopped and the host has already been told why."""
         if not self.streams.told:
             super().finish()
 
     def close(self) -> None:
-        """End the workers and give the memory back. What was launched last may not have happened."""
+        """End the workers and free the memory. Work that was launched last may not run."""
         self.streams.close()
         self.streams.told = True
         if self.numerics.spill is not None:

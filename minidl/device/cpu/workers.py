@@ -1,14 +1,14 @@
-"""A clock on real time: the three streams are worker threads, and time is the wall clock.
+"""A clock on real time: each of the three streams is a worker thread.
 
 A stream is an in-order queue and one worker that empties it. Positions are events, as on the virtual clock: a worker
-publishes a position when it has finished that piece of work, and a worker that waits for one sleeps at a gate until
-then. Waiting for another stream is an entry in the waiting stream's queue, so the host continues. Work only ever waits
-for work that was issued before it, so there is always a worker that can continue.
+publishes a position when it has finished that piece of work. A worker that waits for a position sleeps at a gate, a
+one-shot queue. A wait is itself an entry in the waiting stream's queue, so the host continues. Work only ever waits for
+work that was issued before it, so some worker can always continue.
 
-    host      issue, wait ---> queue ---> worker: effect, then publish(position) ---> gates of those who wait for it
+  host      issue, wait ---> queue ---> worker: effect, then publish(position) ---> gates of waiting threads
 
-The first error of a worker stops all three. It is raised, with its own traceback, by whatever the host asks for next,
-and by everything after that. Knows no kernels, bytes or tensors: an effect is any function without arguments.
+The first error of a worker stops all three. The host's next request raises it, with its own traceback, and so does
+every later one. Knows no kernels, bytes or tensors: an effect is any function without arguments.
 """
 
 import atexit
@@ -31,7 +31,7 @@ Span = tuple[float, float]
 
 
 class _Countdown:
-    """An effect that waits for several positions; the worker that finishes the last of them executes it."""
+    """An effect that waits for several positions; the worker that finishes the last of them calls it."""
 
     __slots__ = ("effect", "remaining")
 
@@ -41,14 +41,13 @@ class _Countdown:
 
 
 class WorkerStreams:
-    """Three streams on the wall clock, an ``EffectClock``: running until the first error or ``stop``, and never again.
+    """Three streams on worker threads, an ``EffectClock``. They run until the first error or ``stop``, not beyond.
+    Only one host thread may issue work.
 
-    One host issues.
-
-    positions    pieces of work given to each stream; finished: how many of them it has done
-    stall        seconds that the compute stream has stood still for copies
+    positions    pieces of work issued to each stream; finished: how many of them it has done
+    stall        seconds that the compute stream has waited for copies
     synchronous  every issue waits until its work is done, so that an error is raised at the call that made it
-    delay        called with the stream before each piece of work (tests: any interleaving must do)
+    delay        called with the stream before each piece of work (tests: every interleaving must give the same result)
     spans        by stream, position -> (start, end) in seconds of ``now``; None unless ``measure`` was called
     """
 
@@ -63,11 +62,11 @@ class WorkerStreams:
         self.spans: tuple[dict[int, Span], ...] | None = None
         self._started = perf_counter()
         self._idle_since = self._started  # when the compute stream finished its latest work
-        self._held = False  # the compute stream stands at a wait
+        self._held = False  # the compute stream is at a wait
         self._error: BaseException | None = None
         self._traceback: TracebackType | None = None
         self._stopped = False
-        self.told = False  # the host has met the error, or that these streams have been stopped
+        self.told = False  # the host has been told of the error or of the stop
         # Reentrant, because a finalizer may stop the streams in a thread that holds it.
         self._lock = threading.RLock()
         self._threads: list[threading.Thread | None] = [None, None, None]
@@ -77,10 +76,10 @@ class WorkerStreams:
 
     # The host ------------------------------------------------------------------------------------------------
     def issue(self, stream: int, seconds: float, effect: Effect, *, at_end: bool = False, timed: Timed = None) -> int:
-        """Queue work on a stream; returns its position. What it was expected to take does not matter here.
+        """Queue work on a stream; return its position. The expected ``seconds`` are not used here.
 
-        timed: told by the worker what it took, before anyone sees that it is done.
-        Blocks while the host is too far ahead. Raises a worker's error; UserError after ``stop``.
+        timed: called by the worker with the measured seconds, before the position is published.
+        Blocks while the host is more than ``depth`` pieces ahead. Raises a worker's error; UserError after ``stop``.
         """
         if self._stopped:
             self._refuse()
@@ -96,13 +95,13 @@ class WorkerStreams:
         return position
 
     def wait(self, stream: int, on: int, position: int) -> None:
-        """Work issued to ``stream`` from now on starts after ``position`` of stream ``on``; the host continues."""
+        """Make later work on ``stream`` start after ``position`` of stream ``on``; the host does not wait."""
         assert position <= self.positions[on], f"position {position} of stream {on} is not issued yet"
         if self.finished[on] < position and not self._stopped:
             self._give(stream, 0, partial(self._stand, stream, on, position))
 
     def synchronize(self, stream: int, position: int) -> None:
-        """The host waits for a position of a stream. Raises a worker's error; UserError after ``stop``."""
+        """Block the host until a stream has reached a position. Raises a worker's error; UserError after ``stop``."""
         assert position <= self.positions[stream], f"position {position} of stream {stream} is not issued yet"
         if self.finished[stream] < position:
             start = perf_counter()
@@ -114,9 +113,9 @@ class WorkerStreams:
         self.check()
 
     def when_passed(self, marks: Marks, effect: Effect) -> None:
-        """Carry out an effect when the streams have passed ``marks``, and before anything that waits for these.
+        """Call an effect when the streams have passed ``marks``, before any work that waits for these marks.
 
-        It makes no stream wait for another: a wait that is missing elsewhere stays missing. Never raises.
+        It makes no stream wait for another, so it does not hide a missing wait. Never raises.
         """
         with self._lock:
             ahead = [(stream, position) for stream, position in enumerate(marks) if position > self.finished[stream]]
@@ -129,37 +128,37 @@ class WorkerStreams:
             effect()
 
     def check(self) -> None:
-        """Raises a worker's error; UserError after ``stop``."""
+        """Raise a worker's error, or UserError after ``stop``."""
         if self._stopped:
             self._refuse()
 
     def settle(self) -> None:
-        """Wait for all that the compute stream was given. Raises a worker's error."""
+        """Block until all work issued to the compute stream has finished. Raises a worker's error."""
         self.synchronize(COMPUTE, self.positions[COMPUTE])
 
     def now(self) -> float:
-        """Seconds since these streams were made, whatever has finished."""
+        """Return the seconds since these streams were made."""
         return perf_counter() - self._started
 
     def landed(self, copied_out: int) -> bool:
-        """True if a copy out has finished."""
+        """Return True if a copy to the host has finished."""
         return self.finished[COPY_OUT] >= copied_out
 
     def lateness(self, copied_in: int, computed: int) -> float:
-        """Seconds that the compute stream stood still for a copy in, as far as it has got."""
+        """Return the seconds that the compute stream has waited so far for the copy in at position ``copied_in``."""
         return self.stood.get((COPY_IN, copied_in), 0.0)
 
     def end_iteration(self) -> None:
-        """Drop the records of waits. Raises a worker's error that was not raised yet: it is this iteration's."""
+        """Delete the records of waits. Raises a worker's error that was not raised yet."""
         self.check()
         self.stood.clear()
 
     def measure(self, on: bool = True) -> None:
-        """Note from now on when each piece of work starts and ends, or no longer; forgets what was noted before."""
+        """Start or stop recording when each piece of work begins and ends; delete earlier records."""
         self.spans = ({}, {}, {}) if on else None
 
     def stop(self, error: BaseException | None = None) -> None:
-        """Discard what is queued and let the workers end, without waiting for them; for any thread, any time."""
+        """Discard queued work and let the workers end, without waiting for them. Any thread may call it at any time."""
         with self._lock:
             if self._stopped:
                 return
@@ -174,14 +173,14 @@ class WorkerStreams:
                     gate.put(None)
 
     def close(self) -> None:
-        """Stop, and wait until the workers have finished what they were at."""
+        """Stop, and wait until the workers have finished their present work."""
         self.stop()
         for thread in self._threads:
             if thread is not None and thread is not threading.current_thread():
                 thread.join()
 
     def abandon(self) -> None:
-        """Forget the workers, who stayed behind in the parent of this process."""
+        """Forget the workers after a fork: they exist only in the parent process."""
         self._lock = threading.RLock()
         self._threads = [None, None, None]
         self._stopped = True
@@ -230,7 +229,7 @@ class WorkerStreams:
                 error.add_note(f"on the {STREAM_NAMES[stream]} stream, at position {position}")
                 self.stop(error)
                 return
-            del effect, timed  # or they would hold their arrays until the next ones come
+            del effect, timed  # else they would keep their arrays alive until the next work comes
 
     def _perform(self, stream: int, position: int, effect: Effect, timed: Timed) -> None:
         if self.delay is not None:
@@ -259,7 +258,7 @@ class WorkerStreams:
                         gate.put(None)
 
     def _stand(self, stream: int, on: int, position: int) -> None:
-        """A worker's wait for another stream."""
+        """Wait, in a worker, for another stream."""
         if self.finished[on] >= position:
             return
         start = perf_counter()
@@ -275,14 +274,14 @@ class WorkerStreams:
 
 
 def _nothing() -> None:
-    """An empty task that wakes up a worker which must end."""
+    """Do nothing: a task that wakes up a worker which must end."""
 
 
 _running: "weakref.WeakSet[WorkerStreams]" = weakref.WeakSet()
 
 
 def _abandon_all() -> None:
-    """In the child of a fork, which has no workers: all streams are stopped, and no lock that a worker held is left."""
+    """Mark all streams as stopped in the child of a fork, which has no workers, and replace the locks they may hold."""
     for streams in list(_running):
         streams.abandon()
     _running.clear()
@@ -294,6 +293,6 @@ if hasattr(os, "register_at_fork"):
 
 @atexit.register
 def _close_all() -> None:
-    """Let no worker be in the midst of a kernel when the interpreter goes away."""
+    """Stop all workers at exit: none may be inside a kernel when the interpreter shuts down."""
     for streams in list(_running):
         streams.close()

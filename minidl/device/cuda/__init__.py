@@ -1,4 +1,4 @@
-"""The CUDA device. Nothing of CUDA is imported before ``create`` has found that it is there."""
+"""The CUDA device. ``create`` checks that CUDA is present before it imports anything of CUDA."""
 
 from minidl.device.contract import Device
 from minidl.device.cuda import missing
@@ -7,11 +7,11 @@ from minidl.errors import UserError
 
 
 def create(name: str, *, precision: Precision, cupti: bool = False) -> Device:
-    """The GPU of a name: "cuda", or "cuda:<number>". Raises UserError, one line, if anything that it needs is missing.
+    """Return the GPU named "cuda" or "cuda:<number>". Raises UserError, in one line, if anything it needs is missing.
 
-    precision: whether products and convolutions of fp32 tensors may round their factors to 10 bits, as tensor cores do,
-    or must be exact. Tensors of bf16 have their own products whatever this says, if the GPU has any.
-    cupti: as of ``CudaDevice``.
+    precision: decides whether products and convolutions of fp32 tensors may use TF32 or must be exact. It does not
+    affect products of bf16 tensors.
+    cupti: as for ``CudaDevice``.
     """
     number = name.removeprefix("cuda").removeprefix(":") or "0"
     if not number.isdecimal():

@@ -1,15 +1,15 @@
-"""Attention as one graph of cuDNN: where there is one, its plan, and what is issued.
+"""Attention as one graph of cuDNN: whether cuDNN has a plan for it, which plan, and the work that a call issues.
 
-cuDNN computes it in halves alone, on operands that are dense, and counts its own random numbers (Philox) from two
-64-bit numbers on the device. So before it come, where they are needed,
+cuDNN computes attention in half precision only, on operands with certain layouts, and generates its own random numbers
+(Philox) from two 64-bit numbers on the device. So a call first issues, where needed,
 
-    a copy    of an operand that lies otherwise, into the workspace
-    a fill    of these two numbers, with the key of the operation's seed: a replay drops what was dropped before, and
-              so does the gradient, whose random numbers are the same by cuDNN's contract
+  a copy    of an operand with another layout, into the workspace
+  a fill    of these two numbers, from the operation's seed. A replay and the gradient use the same numbers, so they
+            drop the same elements, as cuDNN guarantees
 
-The plan is the first that adds in a fixed order, by the order of cuDNN's heuristics; it is kept on disk. A shape for
-which the operation or its gradient has none is not for this file: there attention is composed of products. Knows metas
-and plans.
+The plan is the first one, in the order of cuDNN's heuristics, that adds in a fixed order; it is kept on disk. Where
+cuDNN has no plan for the operation or for its gradient, attention is composed of products elsewhere. Knows metas and
+plans.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,11 +33,11 @@ SEED_BYTES = aligned(16)
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """How one call is carried out. Positions count the operands: outputs first, then inputs.
+    """How one call runs. Positions count the operands: outputs first, then inputs.
 
-    copied   (position, offset in the workspace, meta of the copy) of operands that cuDNN cannot read where they lie
-    seed     where in the workspace its random numbers start from; None without dropout
-    scratch  bytes of workspace before that of the plan
+    copied   (position, offset in the workspace, meta of the copy) of operands whose layout cuDNN cannot read
+    seed     workspace offset of the two numbers that seed its random numbers; None without dropout
+    scratch  bytes of workspace before the plan's own workspace
     """
 
     attention: Attention
@@ -47,7 +47,7 @@ class Steps:
 
 
 def describe(q: Meta, k: Meta, mask: Meta | None, *, heads: int, causal: bool, p: float) -> Attention | None:
-    """Attention of these operands in cuDNN's terms; None for a dtype or a mask that it does not take at all."""
+    """Return cuDNN's description of attention on these operands; None for an unsupported dtype or mask."""
     n, length, width = q.shape
     keys = k.shape[1]
     if q.dtype.name not in HALVES or not q.size or not k.size:
@@ -61,15 +61,14 @@ def describe(q: Meta, k: Meta, mask: Meta | None, *, heads: int, causal: bool, p
 
 @dataclass(frozen=True, slots=True)
 class KeptPlan:
-    """A plan as it is kept on disk; no name where cuDNN does not support it."""
+    """A plan as stored on disk; the name is None if cuDNN does not support the attention."""
 
     name: str | None = None
     workspace: int = 0
 
 
 class AttentionPlans:
-    """The plan for each attention that was asked for; each is asked for once, and kept in ``folder``, as the plans of
-    convolutions are (``timed_plans``). None keeps them for this process only."""
+    """The plan for each attention, looked up in cuDNN once and stored in ``folder``; None stores nothing on disk."""
 
     def __init__(self, vendor: Vendor, folder: Path | None = None) -> None:
         self._vendor = vendor
@@ -80,8 +79,7 @@ class AttentionPlans:
         self._kept = kept if all(is_whole(plan.workspace) for plan in kept.values()) else {}
 
     def fits(self, q: Meta, k: Meta, mask: Meta | None, *, heads: int, causal: bool, p: float) -> bool:
-        """Whether cuDNN has a plan for attention of these operands, and one for its gradient. Raises DeviceError where
-        it should have, and fails."""
+        """Return True if cuDNN has plans for this attention and its gradient. Raises DeviceError if cuDNN fails."""
         key = q, k, mask, heads, causal, p
         fits = self._fits.get(key)
         if fits is None:
@@ -91,7 +89,7 @@ class AttentionPlans:
         return fits
 
     def of(self, attention: Attention) -> PlanInfo:
-        """The plan. Raises UserError where there is none."""
+        """Return the plan of an attention. Raises UserError if there is none."""
         plan = self._plan(attention)
         if plan is None:
             raise UserError(f"cuDNN has no plan that adds in a fixed order for {attention}: compose it, as nn.attend "
@@ -113,22 +111,22 @@ class AttentionPlans:
 
 
 def text(a: Attention) -> str:
-    """An attention as text."""
+    """Return an attention as text, the key of its plan on disk."""
     mask = "" if a.mask is None else f" mask {a.mask_dtype} {'x'.join(map(str, a.mask))}"
     return (f"{'gradient' if a.gradient else 'forward'} {a.dtype} n {a.n} heads {a.heads} length {a.length} "
             f"keys {a.keys} depth {a.depth}{' causal' if a.causal else ''} dropout {a.dropout!r}{mask}")
 
 
 def steps(op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any]) -> Steps:
-    """What a call of OPERATIONS needs beside a plan. Raises UserError for what cuDNN does not take."""
+    """Return how a call of OPERATIONS runs, except for its plan. Raises UserError for unsupported operands."""
     gradient = op_name == GRADIENT
     q, k = inputs[gradient], inputs[1 + gradient]
     count = 6 if gradient else 3
     mask = inputs[count] if len(inputs) > count else None
     found = describe(q, k, mask, heads=attrs["heads"], causal=attrs["causal"], p=attrs["p"])
     if found is None:
-        raise UserError(f"{op_name} of {q} with the mask {mask} on a GPU: cuDNN has it for {' and '.join(HALVES)}, and "
-                        "masks with an element a key; compose it, as nn.attend does")
+        raise UserError(f"{op_name} of {q} with the mask {mask} on a GPU: cuDNN needs {' or '.join(HALVES)}, and a "
+                        "mask with one element for each key; compose it, as nn.attend does")
     scratch, copied = 0, []
     for position, m in enumerate(inputs, len(outputs)):
         if not m.contiguous or m.offset * m.dtype.itemsize % ALIGNMENT:
@@ -139,13 +137,12 @@ def steps(op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: 
 
 
 Copy = Callable[[Sequence[int]], None]  # a kernel on these addresses, outputs first
-Fill = Callable[[int, int], None]  # both numbers at an address become this
+Fill = Callable[[int, int], None]  # (address, value): set both numbers at the address to the value
 
 
 def issue(found: Steps, pointers: Sequence[int], seed: int, workspace: int, *, attend: Callable[..., None],
           copies: Sequence[Copy], fill: Fill) -> None:
-    """Give a call to the compute stream. ``attend`` takes the addresses of the operands, of the seed, of the plan's
-    workspace."""
+    """Issue a call to the compute stream. ``attend`` takes the addresses of operands, seed and the plan's workspace."""
     at = list(pointers)
     for (position, offset, _), copy in zip(found.copied, copies, strict=True):
         copy((workspace + offset, at[position]))

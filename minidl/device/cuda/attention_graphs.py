@@ -1,11 +1,11 @@
-"""Attention as graphs of cuDNN's frontend: finding the plan of one, and running one by name.
+"""Attention as graphs of cuDNN's frontend: finding the plan of a graph, and running a plan by name.
 
-A graph has a single node. Queries, keys and values lie as layers make them, the heads of a position side by side, and
-so do the results: [N, heads, L, D] is a matter of strides.
+A graph has a single node. Queries, keys, values and results have the layout of minidl's layers, [N, L, heads, D];
+strides present them to cuDNN as [N, heads, L, D].
 
-A plan is compiled when it is built, which takes a second: the graph with which a plan was found runs it, too, and a
-plan whose name is known is built alone. cuDNN refuses a graph that it does not support before it lists a plan. What
-fails afterwards is an error: attention must not be composed in silence, for its bits, bytes and time would be others.
+A plan is compiled when it is built, which takes a second. So the graph that found a plan also runs it, and a plan whose
+name is known is built alone. cuDNN refuses an unsupported graph before it lists a plan. A later failure is an error:
+attention must not be composed silently, because its bits, bytes and time would differ.
 
 Knows cuDNN; no memory and no stream of its own.
 """
@@ -20,27 +20,29 @@ from minidl.errors import DeviceError
 from minidl.meta import row_major
 
 SEED, OFFSET = 100, 101  # numbers of these tensors; the others are numbered by their names' places in NAMES
-FAILURES = (cudnn.cudnnGraphNotSupportedError, RuntimeError)  # of which neither is the other
-COMPILATION = "COMPILATION_FAILED"  # in cuDNN's words where NVRTC, or what follows it, has failed
-REFUSALS = ("NOT_SUPPORTED", "Deselecting")  # in those for a plan that does not fit the shape, or has a barred note
+FAILURES = (cudnn.cudnnGraphNotSupportedError, RuntimeError)  # neither is a subclass of the other
+COMPILATION = "COMPILATION_FAILED"  # cuDNN's message contains this if NVRTC or a later stage has failed
+REFUSALS = ("NOT_SUPPORTED", "Deselecting")  # ... if a plan does not fit the shape, or was filtered out by a note
 NAMES = ("q", "k", "v", "mask", "y", "lse", "dy", "dq", "dk", "dv")
 
 
 class AttentionGraphs:
-    """Graphs of attention on the current GPU, by a handle of cuDNN; or for the GPU of these properties (JSON)."""
+    """Graphs of attention on the current GPU, by a cuDNN handle; or for another GPU, by its properties (JSON)."""
 
     def __init__(self, handle: Any, properties: str | None = None) -> None:
         self._handle = handle
         self._where: dict[str, Any] = {"handle": handle}
-        if properties is not None:  # of which this node of the frontend does not see all
+        if properties is not None:  # the frontend's attention node also needs ``sm_version``
             self._where = {"device_property": cudnn.create_device_properties(properties),
                            "sm_version": json.loads(properties)["deviceVer"] // 10}
         self._built: dict[tuple[Attention, str], Execute] = {}
-        self._open: dict[tuple[int, str], tuple[Attention, Execute]] = {}  # by identity, as convolutions
+        self._open: dict[tuple[int, str], tuple[Attention, Execute]] = {}  # by id(), as in ``CudnnGraphs``
 
     def plan(self, attention: Attention) -> PlanInfo | None:
-        """The first plan that adds in a fixed order, in the order of the heuristics; None where cuDNN does not support
-        it. Raises DeviceError where cuDNN fails."""
+        """Return the first plan, in the order of the heuristics, that adds in a fixed order; None if there is none.
+
+        Raises DeviceError if cuDNN fails.
+        """
         try:
             graph = self._graph(attention, cudnn.numerical_note.NONDETERMINISTIC)
         except cudnn.cudnnGraphNotSupportedError as error:
@@ -68,8 +70,7 @@ class AttentionGraphs:
 
     def run(self, attention: Attention, plan: str, operands: Sequence[int], seed: int, workspace: int,
             stream: int) -> None:
-        """Run attention on operands at these addresses, in the order of ``seam.ATTENTION_OPERANDS``. Raises
-        DeviceError."""
+        """Run attention on operands at these addresses (``seam.ATTENTION_OPERANDS``). Raises DeviceError."""
         opened = self._open.get((id(attention), plan))
         if opened is None:
             opened = self._open[id(attention), plan] = attention, self._execute_of(attention, plan)
@@ -78,18 +79,18 @@ class AttentionGraphs:
         if attention.dropout:
             addresses |= {SEED: seed, OFFSET: seed + 8}
         try:
-            cudnn.set_stream(handle=self._handle, stream=stream)  # costs nothing where it is the same
+            cudnn.set_stream(handle=self._handle, stream=stream)  # costs nothing if it is the same stream
             opened[1](addresses, workspace, self._handle)
-        except Exception as error:  # of types of the frontend's own
+        except Exception as error:  # the frontend has its own exception types
             raise DeviceError(f"cuDNN, plan {plan}: {error}") from error
 
     def close(self) -> None:
-        """Forget the graphs, before their handle is given back."""
+        """Drop the graphs. Their handle must still exist."""
         self._open.clear()
         self._built.clear()
 
     def _execute_of(self, attention: Attention, plan: str) -> Execute:
-        """What runs the plan of this name, which is built unless it was. Raises DeviceError."""
+        """Return the function that runs the plan of this name, building the plan if needed. Raises DeviceError."""
         execute = self._built.get((attention, plan))
         if execute is not None:
             return execute
@@ -102,22 +103,22 @@ class AttentionGraphs:
             if graph.get_plan_name_at_index(index) == plan:
                 try:
                     graph.build_plan_at_index(index)  # and selects it
-                except FAILURES as error:  # the same name may come twice, and be barred once
+                except FAILURES as error:  # the list may have the same name twice, once filtered out
                     failed = str(error)
                     continue
                 execute = self._built[attention, plan] = runner(graph, index)
                 return execute
         if failed:
             raise self._failed(attention, failed)
-        raise DeviceError(f"cuDNN has no plan {plan} for {attention}: remove the file of attention's plans")
+        raise DeviceError(f"cuDNN has no plan {plan} for {attention}: delete the file of attention's plans")
 
     def _failed(self, attention: Attention, error: object) -> DeviceError:
-        """The error of a failure, with cuDNN's words and a way around it."""
+        """Return the error for a failed build, with cuDNN's message and a way around it."""
         return DeviceError(f"cuDNN {cudnn.backend_version()} failed to build a plan for {attention}: {error}; "
-                           'attention="composed" (train.py --attention composed) does without')
+                           'attention="composed" (train.py --attention composed) avoids it')
 
     def _graph(self, a: Attention, *without: Any) -> Any:
-        """A graph with its list of plans, those left out that have one of these notes."""
+        """Return a graph with its list of plans, except the plans that have one of the notes ``without``."""
         kind, real = TYPES[a.dtype], cudnn.data_type.FLOAT
         graph = cudnn.pygraph(io_data_type=kind, intermediate_data_type=real, compute_data_type=real, **self._where)
 
@@ -154,12 +155,12 @@ class AttentionGraphs:
 
 
 def number(name: str) -> int:
-    """The number of a tensor in its graph."""
+    """Return the uid of a tensor in its graph."""
     return 1 + NAMES.index(name)
 
 
 def _by_heads(a: Attention, length: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Extents and strides of [N, heads, length, D] in memory that is [N, length, heads, D]."""
+    """Return shape and strides of [N, heads, length, D] in memory that is [N, length, heads, D]."""
     width = a.heads * a.depth
     return (a.n, a.heads, length, a.depth), (length * width, a.depth, width, 1)
 

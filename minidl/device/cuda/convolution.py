@@ -1,17 +1,17 @@
-"""Convolutions as plans of cuDNN: which alternatives there are, the workspace of each, and what is issued.
+"""Convolutions as plans of cuDNN: the algorithms of a call, their workspaces, and the work that a call issues.
 
-cuDNN computes y, dx or dw from two operands that lie channels-last, and nothing else. The rest is made of kernels:
+cuDNN computes y, dx or dw from two channels-last operands, and nothing else. Kernels do the rest:
 
-    an operand that lies otherwise     is copied into the workspace first
-    a bias, a ReLU                     follow in one pass over the result, in place
-    ``onto`` (a gradient to add to)    is added to the result; as it may lie in the same bytes, the result is made in
-                                       the workspace, one part of the batch after the other, so that it is a small one
-    more elements than cuDNN counts    are parts of the batch as well; of a weight's gradient the first part's is the
-                                       result, to which those of the others are added in turn
+  an operand in another layout       is copied into the workspace first
+  a bias, a ReLU                     follow in one pass over the result, in place
+  ``onto`` (a gradient to add to)    is added to the result. It may share the result's bytes, so the result is first
+                                     computed in the workspace, in small parts of the batch
+  a tensor with too many elements    is computed in parts of the batch as well. Of a weight's gradient the first part's
+                                     result goes to the output, and those of the other parts are added to it
 
-Bits: every plan is a class of its own. The deterministic mode uses the first one that adds in a fixed order and needs
-little workspace, by the order of cuDNN's heuristics and not by time: so it is the same plan in every process. The fast
-mode may choose from all. Knows metas and plans; where operands lie is told when work is issued.
+Bits: every plan is a bits class of its own. The deterministic mode uses the first plan, in the order of cuDNN's
+heuristics, that adds in a fixed order and needs little workspace. Times do not matter, so every process picks the same
+plan. The fast mode may choose any plan. Knows metas and plans; addresses are given when work is issued.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,24 +27,24 @@ from minidl.kernels.roles import ROLES
 from minidl.meta import DTYPES, Algorithm, Meta, aligned, meta
 
 KINDS = tuple(ROLES)  # the operations that are convolutions
-MOST_WORKSPACE = 16 * 2**20  # bytes of the deterministic plan, where there is one with as little
-RANK_SECONDS = 0.05  # how much slower than the best plan each further one is taken to be: a guess
-PART_BYTES = 64 * 2**20  # of a gradient that is made beside the one it is added to: enough to fill a GPU
+MOST_WORKSPACE = 16 * 2**20  # bytes of the deterministic plan, if a plan needs so little
+RANK_SECONDS = 0.05  # each plan is assumed to be slower than the plan before it by this share of the best: a guess
+PART_BYTES = 64 * 2**20  # of a gradient in the workspace that is added to another one: enough to fill a GPU
 MOST_ELEMENTS = 2**31 - 1  # of a tensor: cuDNN counts them in 32 bits
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """How one convolution is carried out. Positions count the operands: the output is 0, the inputs follow.
+    """How one convolution runs. Positions count the operands: the output is 0, the inputs follow.
 
-    convolution  of one part of the batch; ``parts`` of them make it whole
+    convolution  of one part of the batch; ``parts`` of them are the whole batch
     roles        positions of x, w and y
-    copied       (position, offset in the workspace, meta of the copy) of operands that do not lie channels-last
-    result       where in the workspace a part's result is made (of a weight's gradient all but the first part's);
-                 None: it is made in the output
-    bias, onto   positions of what is added to the result, if anything
-    relu         the positive part of the result is wanted
-    scratch      bytes of workspace before that of the plan
+    copied       (position, offset in the workspace, meta of the copy) of operands that are not channels-last
+    result       workspace offset of a part's result (of a weight's gradient: of all parts but the first);
+                 None: the result goes to the output
+    bias, onto   positions of the operands that are added to the result, if any
+    relu         True if a ReLU follows
+    scratch      bytes of workspace before the plan's own workspace
     """
 
     convolution: Convolution
@@ -59,7 +59,7 @@ class Steps:
 
 
 def steps(op_name: str, inputs: Sequence[Meta], output: Meta, attrs: dict[str, Any], *, tf32: bool) -> Steps:
-    """What a call needs beside a plan."""
+    """Return how a call runs, except for its plan."""
     operands, role = (output, *inputs), ROLES[op_name]
     x, w, y = role.pick(output, inputs)
     scratch, copied = 0, []
@@ -75,7 +75,7 @@ def steps(op_name: str, inputs: Sequence[Meta], output: Meta, attrs: dict[str, A
     images, result = x.shape[0], None
     if onto is not None:
         m = operands[onto]
-        if not (m.contiguous or is_channels_last(m)):  # else a part of the batch is one piece of it too
+        if not (m.contiguous or is_channels_last(m)):  # in both layouts a part of the batch is one contiguous piece
             copied.append((onto, scratch, channels_last(meta(m.shape, m.dtype))))
             scratch += aligned(m.nbytes)
     parts = _parts(images, max(x.size, y.size), output.nbytes if onto is not None else 0)
@@ -91,16 +91,16 @@ def steps(op_name: str, inputs: Sequence[Meta], output: Meta, attrs: dict[str, A
 
 
 def _parts(images: int, elements: int, beside_bytes: int) -> int:
-    """In how many equal parts a batch is cut: such that cuDNN can count the elements of the largest tensor, and that
-    what is made beside the result is small."""
+    """Return the number of equal parts of a batch, the smallest one within the limits on elements and workspace."""
     return next(p for p in range(1, images + 1) if images % p == 0 and (
         p == images or elements // p <= MOST_ELEMENTS and beside_bytes // p <= PART_BYTES))
 
 
 def algorithms(found: Steps, plans: Sequence[TimedPlan], seconds: float) -> tuple[Algorithm, ...]:
-    """The alternatives: the deterministic mode's first, then the others, fastest first. Raises DeviceError.
+    """Return a convolution's algorithms: the deterministic mode's first, then the others, fastest first.
 
-    seconds: modelled time of the call, where a plan was not timed (``chosen``).
+    seconds: modelled time of the call, used if a plan was not timed (``chosen``). Raises DeviceError if no plan adds in
+    a fixed order.
     """
     if not any(plan.deterministic for plan in plans):
         what = "only plans that add in no fixed order" if plans else "no plan"
@@ -110,10 +110,10 @@ def algorithms(found: Steps, plans: Sequence[TimedPlan], seconds: float) -> tupl
 
 
 def chosen(plans: Sequence[TimedPlan], seconds: float) -> list[TimedPlan]:
-    """The deterministic mode's plan, then those that none of the others beats both in time and in workspace.
+    """Return the deterministic mode's plan, then the plans that no other plan beats in both time and workspace.
 
-    seconds: modelled time of the plan that the heuristics like best, where plans were not timed. Each further plan is
-    taken to need RANK_SECONDS of it more, so that modelled times keep cuDNN's order.
+    seconds: modelled time of the heuristics' best plan, if plans were not timed. Each further plan is assumed to need
+    RANK_SECONDS of it more, so that modelled times keep cuDNN's order.
     """
     timed = []
     for place, plan in enumerate(plans):
@@ -124,7 +124,7 @@ def chosen(plans: Sequence[TimedPlan], seconds: float) -> list[TimedPlan]:
     first = next((p for p in fixed if p.workspace <= MOST_WORKSPACE), None) or min(fixed, key=lambda p: p.workspace)
     found, least = [first], inf
     for plan in sorted(timed, key=lambda p: p.seconds or 0.0):
-        if plan.workspace < least:  # else a faster one needs no more
+        if plan.workspace < least:  # otherwise a faster plan needs no more workspace
             least = plan.workspace
             if plan is not first:
                 found.append(plan)
@@ -137,10 +137,10 @@ Copy = Callable[[Sequence[int]], None]  # a kernel on these addresses, outputs f
 
 def issue(found: Steps, plan: str, pointers: Sequence[int], workspace: int, *, convolve: Convolve,
           copies: Sequence[Copy], finish: Copy | None) -> None:
-    """Give a call to the compute stream. Addresses are in the order of ``Steps``' positions.
+    """Issue a call to the compute stream. Addresses are in the order of ``Steps``' positions.
 
-    copies: by entry of ``copied``; finish: what follows the product, (result, product, what is added if anything is):
-    of a part of the batch if it is made beside the result, else of the whole.
+    copies: one for each entry of ``copied``. finish: the kernel after the product, on (result, product, and what is
+    added if anything is); it gets one part of the batch if the product is in the workspace, else the whole.
     """
     at = list(pointers)
     for (position, offset, _), copy in zip(found.copied, copies, strict=True):
@@ -164,5 +164,5 @@ def issue(found: Steps, plan: str, pointers: Sequence[int], workspace: int, *, c
 
 
 def part_bytes(shape: tuple[int, ...], dtype: str) -> int:
-    """Bytes of a dense tensor."""
+    """Return the bytes of a contiguous tensor."""
     return prod(shape) * DTYPES[dtype].itemsize

@@ -1,8 +1,8 @@
-"""Products by cuBLAS, called in its own library: one handle, one stream, one workspace.
+"""Matrix products by the cuBLAS library, called through ctypes: one handle, one stream, one workspace.
 
-Bindings that know streams of their own set the handle to theirs before each product, and every change of a handle's
-stream takes its workspace away. So the library is called as it is, and stream and workspace are set once, in this
-order. Knows the seam's products; no memory and no stream of its own.
+Python bindings with their own streams set the handle's stream before each product, and every change of a handle's
+stream discards its workspace. So minidl calls the library directly and sets stream and workspace once, in this order.
+Knows the seam's products; no memory and no stream of its own.
 """
 
 import ctypes
@@ -29,7 +29,7 @@ SIGNATURES = {
 
 
 class Cublas:
-    """A handle of this library (``ctypes.CDLL``). Raises DeviceError with the call and the library's own words."""
+    """A handle of the cuBLAS library (``ctypes.CDLL``). A failed call raises DeviceError with the library's message."""
 
     def __init__(self, library: Any) -> None:
         for name, arguments in SIGNATURES.items():
@@ -42,18 +42,18 @@ class Cublas:
         self._handle: int | None = handle.value
         self._check("cublasGetVersion", library.cublasGetVersion_v2(handle, byref(version)))
         self.version = version.value
-        # Factors of the product and of what it is added to, read on the host: 1 and 0, as wide as the sums are.
+        # alpha and beta of a product, read on the host: 1 and 0, in the dtype of the sums.
         self._factors = (c_float(1), c_float(0)), (c_double(1), c_double(0))
         self._single, self._double = ([ctypes.addressof(f) for f in pair] for pair in self._factors)
 
     def work_in(self, stream: int, address: int, nbytes: int) -> None:
-        """Run on this stream, in this memory, from now on."""
-        # A change of the stream takes the workspace away, so it comes first.
+        """Use this stream and this workspace memory from now on."""
+        # A change of the stream discards the workspace, so the stream is set first.
         self._check("cublasSetStream", self._library.cublasSetStream_v2(self._handle, stream))
         self._check("cublasSetWorkspace", self._library.cublasSetWorkspace_v2(self._handle, address, nbytes))
 
     def gemm(self, p: Gemm, c: int, a: int, b: int) -> None:
-        """One product, or a strided batch of them, on operands at these addresses."""
+        """Run one product, or a strided batch of them, on operands at these addresses."""
         double = p.dtype == "float64"
         one, zero = self._double if double else self._single
         compute = COMPUTE_64F if double else COMPUTE_32F_FAST_TF32 if p.tf32 else COMPUTE_32F
@@ -69,7 +69,7 @@ class Cublas:
             self._check(f"cublasGemm of {p.m} x {p.n} x {p.k} in {p.dtype}", status)
 
     def close(self) -> None:
-        """Give the handle back."""
+        """Destroy the handle."""
         if self._handle is not None:
             self._library.cublasDestroy_v2(self._handle)
             self._handle = None

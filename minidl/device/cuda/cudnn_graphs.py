@@ -1,12 +1,11 @@
-"""Convolutions as graphs of cuDNN's frontend: listing the plans of one, and running one by name.
+"""Convolutions as graphs of cuDNN's frontend: listing the plans of a graph, and running a plan by name.
 
-A graph has a single node; tensors have the numbers X, W and Y. A plan's name is its engine and knobs as cuDNN writes
-them ("eng67_k2=5_..."), which the same version finds again. Which plans add in no fixed order, or on tensor cores, is
-asked for by leaving these out: the frontend filters by notes, but does not tell them. Engines that are compiled when a
-plan of theirs is built are left out: with a driver that takes half a second for each convolution.
+A graph has a single node; its tensors have the uids X, W and Y. A plan's name is its engine and knobs as cuDNN writes
+them ("eng67_k2=5_..."); the same version of cuDNN finds it again. The frontend filters plans by their notes but does
+not tell the notes. So plans without a fixed order of sums, or with tensor cores, are found by listing the plans without
+them. Engines that compile at build time are left out: with a driver that takes half a second per convolution.
 
-To run a plan there is a graph of its own, which knows it by its name and has no filters: these walk over all plans
-whenever one is run.
+A plan runs in a graph of its own, found by name and without filters, because filters walk over all plans at every run.
 
 Knows cuDNN; no memory and no stream of its own. With the ``properties`` of another GPU, as JSON, plans are listed
 without any GPU.
@@ -22,27 +21,27 @@ from minidl.errors import DeviceError, DeviceShort
 from minidl.meta import row_major
 
 X, W, Y = 1, 2, 3
-KNOWN_FRONTEND = "1.28."  # whose graphs are called below their Python (``runner``)
+KNOWN_FRONTEND = "1.28."  # the version whose graphs ``runner`` calls below their Python layer
 
-preload()  # before cuDNN, of which some versions abort without cuBLAS, and some cannot compile without NVRTC
+preload()  # before cuDNN: some versions abort without cuBLAS, and some cannot compile without NVRTC
 import cudnn as cudnn  # noqa: E402 - for ``attention_graphs`` as well
 
 TYPES = {"float32": cudnn.data_type.FLOAT, "float16": cudnn.data_type.HALF, "bfloat16": cudnn.data_type.BFLOAT16,
          "float64": cudnn.data_type.DOUBLE}
 
 
-SHORT = ("ALLOC_FAILED", "OUT_OF_MEMORY", "out of memory")  # in cuDNN's, the driver's and the runtime's words
+SHORT = ("ALLOC_FAILED", "OUT_OF_MEMORY", "out of memory")  # in messages of cuDNN, the driver and the runtime
 Execute = Callable[[dict[int, int], int, Any], None]  # (addresses by number, workspace, handle)
 
 
 def short_of_memory(words: str) -> bool:
-    """True if an error says that device memory was short."""
+    """Return True if an error message says that device memory was short."""
     return any(short in words for short in SHORT)
 
 
 def runner(graph: Any, index: int) -> Execute:
-    """What runs a plan that was built. The frontend's own ``execute`` looks every operand up again in each call, which
-    takes longer than all else that the host does for a convolution; of a version that is known it is spared that."""
+    """Return a function that runs a built plan, for a known version of the frontend without its ``execute``.
+    That looks up every operand in each call, which takes longer than the host's other work for a convolution."""
     if not cudnn.__version__.startswith(KNOWN_FRONTEND):
         execute: Execute = graph.execute
         return execute
@@ -60,11 +59,11 @@ class CudnnGraphs:
         self.version = cudnn.backend_version()
         self._properties = cudnn.create_device_properties(properties) if properties is not None else None
         self.handle = cudnn.create_handle() if properties is None else None
-        # By identity of the convolution, which is kept so that it stays its own: hashing one takes a microsecond.
+        # By id() of the convolution, which takes less time than a hash. The convolution is kept so the id stays valid.
         self._open: dict[tuple[int, str], tuple[Convolution, Execute]] = {}
 
     def plans(self, convolution: Convolution) -> list[PlanInfo]:
-        """All plans that can be built, in the order of the heuristics; about 0.1 seconds."""
+        """Return all plans that can be built, in the order of the heuristics. It takes about 0.1 seconds."""
         every = self._built(self._graph(convolution, self._exact(convolution)))
         ordered = self._without(convolution, cudnn.numerical_note.NONDETERMINISTIC)
         plain = self._without(convolution, cudnn.numerical_note.TENSOR_CORE)
@@ -77,56 +76,56 @@ class CudnnGraphs:
         if opened is None:
             opened = self._open[id(convolution), plan] = convolution, self._built_as(convolution, plan)
         try:
-            cudnn.set_stream(handle=self.handle, stream=stream)  # costs nothing where it is the same
+            cudnn.set_stream(handle=self.handle, stream=stream)  # costs nothing if it is the same stream
             opened[1]({X: x, W: w, Y: y}, workspace, self.handle)
-        except Exception as error:  # of types of the frontend's own
+        except Exception as error:  # the frontend has its own exception types
             kind = DeviceShort if short_of_memory(str(error)) else DeviceError
             raise kind(f"cuDNN {self.version}, plan {plan}: {error}") from error
 
     def close(self) -> None:
-        """Give the library's handle back."""
+        """Destroy the library's handle."""
         self._open.clear()
         if self.handle is not None:
             cudnn.destroy_handle(self.handle)
             self.handle = None
 
     def _exact(self, convolution: Convolution) -> list[Any]:
-        """What a convolution must not do: tensor cores would round the factors of fp32 products."""
+        """Return the notes that plans must not have: tensor cores would round the factors of fp32 products."""
         if convolution.dtype == "float32" and not convolution.tf32:
             return [cudnn.numerical_note.TENSOR_CORE, cudnn.numerical_note.DOWN_CONVERT_INPUTS]
         return []
 
     def _without(self, convolution: Convolution, note: Any) -> set[str]:
-        """The names of the plans that have not this note."""
+        """Return the names of the plans that do not have this note."""
         return {name for name, _ in self._built(self._graph(convolution, [*self._exact(convolution), note]))}
 
     def _built_as(self, convolution: Convolution, plan: str) -> Execute:
-        """What runs the plan of this name."""
+        """Return a function that runs the plan of this name. Raises DeviceError."""
         graph, failed = self._graph(convolution, []), ""
         for index in range(graph.get_execution_plan_count()):
             if graph.get_plan_name_at_index(index) == plan:
                 try:
                     graph.build_plan_at_index(index)  # and selects it
                     return runner(graph, index)
-                except Exception as error:  # the same name may come twice, and be barred once
+                except Exception as error:  # the list may have the same name twice, once filtered out
                     failed = f": {error}"
-        known = "could not be built" if failed else "is none of its: remove the file of timed plans"
+        known = "could not be built" if failed else "is unknown to it: delete the file of timed plans"
         kind = DeviceShort if short_of_memory(failed) else DeviceError
         raise kind(f"cuDNN {self.version}, plan {plan} for {convolution} {known}{failed}")
 
     def _built(self, graph: Any) -> list[tuple[str, int]]:
-        """Names and workspaces of the plans that can be built."""
+        """Return names and workspaces of the plans that can be built."""
         found = []
         for index in range(graph.get_execution_plan_count()):
             try:
                 graph.build_plan_at_index(index)
             except cudnn.cudnnGraphNotSupportedError:
-                continue  # left out by its notes, or not for this shape
+                continue  # filtered out by its notes, or not for this shape
             found.append((graph.get_plan_name_at_index(index), graph.get_workspace_size_plan_at_index(index)))
         return found
 
     def _graph(self, c: Convolution, without: list[Any]) -> Any:
-        """A graph with its list of plans, those left out that have one of these notes."""
+        """Return a graph with its list of plans, except the plans that have one of the notes ``without``."""
         kind = TYPES[c.dtype]
         where = {"handle": self.handle} if self._properties is None else {"device_property": self._properties}
         compute = cudnn.data_type.DOUBLE if c.dtype == "float64" else cudnn.data_type.FLOAT

@@ -1,14 +1,14 @@
-"""NVIDIA's profiling interface as a ``seam.Recorder``: start and end of every kernel, copy and fill, by cupti-python.
+"""A ``seam.Recorder`` by CUPTI (cupti-python): the start and end of every kernel, copy and fill.
 
-CUPTI hands out records of three kinds, in any order, when its buffers are full or flushed:
+CUPTI delivers three kinds of records, in any order, when its buffers are full or flushed:
 
-    of a call of the driver     correlation id
-    of an external correlation  correlation id -> the number that was pushed last on the calling thread: our tag
-    of a kernel, copy or fill   correlation id, stream, start and end in nanoseconds
+  a call of the driver      correlation id
+  an external correlation   correlation id -> the number that the calling thread has pushed last: our tag
+  a kernel, copy or fill    correlation id, stream, start and end in nanoseconds
 
-A record of work may come before the one that says whose it is, so both are kept until they have met. Calls are recorded
-only because external correlations come with their records. CUPTI takes callbacks once in a process, and calls them from
-a thread of its own.
+A record of work may arrive before the record with its tag, so both are kept until they are joined. Driver calls are
+recorded only because external correlations are delivered with their records. CUPTI takes callbacks once in a process,
+and calls them from its own thread.
 """
 
 import ctypes
@@ -26,11 +26,11 @@ CALLS = (KIND.DRIVER, KIND.RUNTIME)
 RECORDED = (*WORK, *CALLS, KIND.EXTERNAL_CORRELATION)
 OURS = cupti.ExternalCorrelationKind.CUSTOM0
 BUFFER_BYTES = 8 << 20
-EVEN_INCOMPLETE = 1  # cuptiActivityFlushAll: buffers that are not full, too; all of their work must have ended
+EVEN_INCOMPLETE = 1  # cuptiActivityFlushAll: also flush buffers that are not full; their work must have ended
 
 
 class Notes:
-    """What CUPTI has told, of all streams, and nobody has taken yet."""
+    """The records that CUPTI has delivered, of all streams, and that no ``take`` has returned yet."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -38,7 +38,7 @@ class Notes:
         self._tags: dict[int, int] = {}
 
     def add(self, records: list[Any]) -> None:
-        """Called by CUPTI; its records do not outlive the call."""
+        """Add records; CUPTI calls this, and its records do not outlive the call."""
         work, tags = [], {}
         for record in records:
             if record.kind == KIND.EXTERNAL_CORRELATION:
@@ -51,7 +51,7 @@ class Notes:
             self._tags |= tags
 
     def take(self, stream: int) -> list[Span]:
-        """The tagged work of a stream; all else is forgotten."""
+        """Return the tagged work of a stream, and delete all other records."""
         with self._lock:
             work, tags, self._work, self._tags = self._work, self._tags, [], {}
         return [Span(tags[correlation], start * 1e-9, end * 1e-9) for correlation, on, start, end in work
@@ -63,7 +63,7 @@ _registered = False
 
 
 class CuptiRecorder:
-    """Records the work of one stream of a context. Raises DeviceError where CUPTI cannot, as under another profiler."""
+    """A recorder of the work of one stream. Raises DeviceError if CUPTI cannot record, as under another profiler."""
 
     def __init__(self, context: int, stream: int) -> None:
         global _registered
@@ -75,26 +75,26 @@ class CuptiRecorder:
                 cupti.activity_enable(kind)
             self._stream = cupti.get_stream_id_ex(context, stream, 0)
         except cupti.cuptiError as error:
-            raise DeviceError(f"CUPTI cannot record: {error}; is another profiler at work?") from None
+            raise DeviceError(f"CUPTI cannot record: {error}; is another profiler running?") from None
         self._tagged = False
-        self._lost()  # what was dropped before, or is left over, is nobody's
+        self._lost()  # discard the count of earlier drops, and earlier records
         _notes.take(self._stream)
 
     def tag(self, number: int) -> None:
-        """What this thread gives to streams from now on is noted under this number."""
+        """Tag the work that this thread issues from now on with this number."""
         if self._tagged:
             cupti.activity_pop_external_correlation_id(OURS)
         cupti.activity_push_external_correlation_id(OURS, number)
         self._tagged = True
 
     def spans(self) -> list[Span] | None:
-        """The tagged work since the last time; None if records were dropped. All work must have ended."""
+        """Return the tagged work since the last call; None if records were dropped. All work must have ended."""
         cupti.activity_flush_all(EVEN_INCOMPLETE)
         spans = _notes.take(self._stream)
         return None if self._lost() else spans
 
     def close(self) -> None:
-        """Stop recording. What was recorded and not taken is left behind."""
+        """Stop recording. Records that were not taken are discarded."""
         if self._tagged:
             cupti.activity_pop_external_correlation_id(OURS)
             self._tagged = False
@@ -102,7 +102,7 @@ class CuptiRecorder:
             cupti.activity_disable(kind)
 
     def _lost(self) -> int:
-        """How many records were dropped since this was asked last."""
+        """Return how many records CUPTI has dropped since the last call."""
         count = ctypes.c_size_t()
         cupti.activity_get_num_dropped_records(0, 0, ctypes.addressof(count))
         return count.value

@@ -1,12 +1,12 @@
-"""The CUDA device: one arena, one slab of page-locked host memory, three streams, every verb of ``Device``.
+"""The CUDA device: one arena, one pool of page-locked host memory, three streams, and all methods of ``Device``.
 
-    arena     one plain allocation: what the manager places tensors and workspaces in, and behind it the reserve
-    reserve   the workspace of cuBLAS, and what blocks are slid through: only the compute stream uses it, so both
-              may have the same bytes. Its size never changes, since cuBLAS chooses its algorithm by it
-    pages     page-locked host memory of the host pool, locked as copies first reach it
+  arena     one allocation of device memory: tensors and workspaces, and behind them the reserve
+  reserve   the workspace of cuBLAS, and the buffer through which blocks are slid. Only the compute stream uses it, so
+            both may share the bytes. Its size never changes, because cuBLAS chooses its algorithm by it
+  pages     page-locked host memory of the host pool, locked when copies first reach it
 
-Every verb gives work to a stream and returns: only ``read``, ``synchronize`` and ``settle`` wait. Knows the seam and
-what programs know; no vendor's library, no storage's history and no policy.
+Every method issues work to a stream and returns; only ``read``, ``synchronize`` and ``settle`` wait. Knows the seam and
+programs; no vendor's library, no storage's history and no policy.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,16 +35,16 @@ from minidl.meta import Algorithm, Cost, Meta, aligned, row_major
 from minidl.outside.units import format_bytes
 
 RESERVE_BYTES = 32 * 2**20  # what NVIDIA recommends for cuBLAS on Hopper
-PIECES = 16  # a block is slid in at most this many copies of its own distance, else through the reserve
+PIECES = 16  # a block is slid directly in at most this many copies; if it needs more, through the reserve
 
 
 class CudaDevice(Device):
-    """An NVIDIA GPU behind one seam.
+    """An NVIDIA GPU, used through ``seam.Vendor``.
 
     kernels    the table of CUDA kernels, by operation
-    tf32       let tensor cores round the factors of fp32 products and convolutions to 10 bits
-    cache      a folder in which plans of convolutions and attention are kept; None: for this process only
-    cupti      time the kernels themselves in an iteration that will be measured, instead of the gaps between events
+    tf32       True if tensor cores may round the factors of fp32 products and convolutions to 10 bits
+    cache      the folder for plans of convolutions and attention; None keeps them in this process only
+    cupti      True to time the kernels themselves in a measured iteration, instead of the gaps between events
     """
 
     has_values = True
@@ -59,7 +59,7 @@ class CudaDevice(Device):
         super().__init__(name, profile, self.streams)
         self.cupti = cupti
         if cupti:
-            self.measured_iterations = 1  # which needs no median
+            self.measured_iterations = 1  # exact times need no median
         self.vendor = vendor
         self.staging = Staging(self.streams)
         self.plans = PlanTable(vendor, cache)
@@ -69,16 +69,16 @@ class CudaDevice(Device):
         self.reserved_bytes = aligned(reserve_bytes)
         self._arena = self._reserve = 0
         self._pages = PageLocked(vendor, 0)
-        # By identity: the executor launches the very objects that ``algorithms`` made. Each is kept with its program,
-        # so that its identity is not another's.
+        # By id(): the executor launches the same objects that ``algorithms`` made. Each is kept with its program, so
+        # that its id stays valid.
         self._programs: dict[int, tuple[Algorithm, Program]] = {}
 
     # Memory --------------------------------------------------------------------------------------------------
     def usable_bytes(self, budget_bytes: int) -> int:
-        """What is left of a budget for tensors and workspaces. Raises UserError if that is nothing."""
+        """Return the part of a budget for tensors and workspaces. Raises UserError if nothing is left."""
         if budget_bytes <= self.reserved_bytes:
             raise UserError(f"a memory budget of {format_bytes(budget_bytes)} on {self.name}: more than "
-                            f"{format_bytes(self.reserved_bytes)} is needed, which products and moves work in")
+                            f"{format_bytes(self.reserved_bytes)} is needed: products and moves use that much")
         return budget_bytes - self.reserved_bytes
 
     def attach(self, budget_bytes: int, host_bytes: int) -> None:
@@ -89,21 +89,21 @@ class CudaDevice(Device):
         self.vendor.set_workspace(self._reserve, self.reserved_bytes, self.streams.handles[COMPUTE])
 
     def lay_out(self, op_name: str, inputs: tuple[Meta, ...], outputs: tuple[Meta, ...]) -> tuple[Meta, ...]:
-        """Images and the weights of convolutions lie channels-last (``memory_format``)."""
+        """Return the outputs in their memory format: channels-last for images and convolution weights."""
         return memory_format.outputs(op_name, inputs, outputs)
 
     def lay_out_leaf(self, leaf: Meta) -> Meta:
-        """A leaf with four dimensions lies channels-last."""
+        """Return the leaf as channels-last if it has four dimensions."""
         return memory_format.channels_last(leaf)
 
     def fuses_attention(self, q: Meta, k: Meta, mask: Meta | None, *, heads: int, causal: bool, p: float) -> bool:
-        """``auto`` and ``fused``: wherever cuDNN has a plan for it."""
+        """Return True if cuDNN has a plan for this attention, unless ``attention`` is ``composed``."""
         return self.attention != "composed" and self.attention_plans.fits(q, k, mask, heads=heads, causal=causal, p=p)
 
     # Alternatives --------------------------------------------------------------------------------------------
     def algorithms(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any],
                    cost: Cost) -> tuple[Algorithm, ...]:
-        """Plans of cuDNN for a convolution, else one algorithm; the program of each is kept for ``launch``."""
+        """Return cuDNN's plans for a convolution, else one algorithm; keep the program of each for ``launch``."""
         seconds = call_seconds(self.profile, outputs, cost)
         trivial = outputs and not all(m.size for m in (*inputs, *outputs)) and self._of_nothing(op_name, outputs)
         if trivial:
@@ -129,7 +129,7 @@ class CudaDevice(Device):
 
     def _program(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta],
                  attrs: dict[str, Any]) -> tuple[Program, int]:
-        """How to run what has no alternatives, and its workspace."""
+        """Return the program and the workspace of an operation that has a single algorithm."""
         if op_name in products.OPERATIONS:
             return self.programs.product(op_name, inputs, outputs[0], attrs)
         if op_name not in self.programs.kernels:  # reading a value is no launch
@@ -138,7 +138,7 @@ class CudaDevice(Device):
         return (self.programs.kernel(op_name, metas, attrs), self.programs.kernel_workspace(op_name, metas, attrs))
 
     def _of_nothing(self, op_name: str, outputs: Sequence[Meta]) -> Program | None:
-        """How to run a call on something empty, where that needs no kernel of its own: by filling with zeros."""
+        """Return a program for a call on empty tensors, which fills sums with zeros; None if it needs a kernel."""
         if not any(m.size for m in outputs):
             return _nothing
         if op_name not in SUMS:
@@ -156,7 +156,7 @@ class CudaDevice(Device):
     # The compute stream --------------------------------------------------------------------------------------
     def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
                attrs: dict[str, Any], workspace: int, timed: Timed = None) -> int:
-        """Give an operation's program to the compute stream. Its errors name the operation."""
+        """Issue an operation's program to the compute stream. Its errors name the operation."""
         program = self._programs[id(algorithm)][1]
         streams, arena = self.streams, self._arena
         if streams.gap is not None:
@@ -172,10 +172,11 @@ class CudaDevice(Device):
         return streams.mark(COMPUTE, timed)
 
     def move(self, to: int, origin: int, nbytes: int) -> int:
-        """Copies of the vendor must not overlap: a block that is slid by less than its size goes in pieces.
+        """Copy bytes within the arena on the compute stream; return the position. Overlapping ranges go in pieces.
 
-        A piece as long as the way it goes lands beside where it was; where that would be very many pieces, each goes
-        through the reserve. Either way the pieces go in the order in which none lands on one that is still to go.
+        The vendor's copies must not overlap. So a piece is at most as long as the distance, or, if that means very many
+        pieces, goes through the reserve. The order of the pieces ensures that none overwrites a piece that is still to
+        go.
         """
         streams, vendor = self.streams, self.vendor
         streams.begin()
@@ -194,7 +195,7 @@ class CudaDevice(Device):
 
     # The copy streams ----------------------------------------------------------------------------------------
     def copy_out(self, host: Extents, offset: int, nbytes: int) -> int:
-        """One copy for each piece of host memory, which is locked when it is first copied to. Raises HostShort."""
+        """Issue one copy for each piece of host memory, locking memory at its first use. Raises HostShort."""
         stream, device = self.streams.handles[COPY_OUT], self._arena + offset
         self.streams.begin_copy(COPY_OUT)
         for address, size in self._pages.pieces(host):
@@ -203,7 +204,7 @@ class CudaDevice(Device):
         return self.streams.mark(COPY_OUT)
 
     def copy_in(self, offset: int, host: Extents, nbytes: int) -> int:
-        """One copy for each piece of host memory."""
+        """Issue one copy for each piece of host memory."""
         stream, device = self.streams.handles[COPY_IN], self._arena + offset
         self.streams.begin_copy(COPY_IN)
         for address, size in self._pages.pieces(host):
@@ -212,12 +213,12 @@ class CudaDevice(Device):
         return self.streams.mark(COPY_IN)
 
     def measure(self, on: bool) -> None:
-        """With CUPTI: let it note each kernel from now on, or no longer. Raises DeviceError."""
+        """With CUPTI, start or stop recording each kernel. Raises DeviceError."""
         self.streams.measure_exactly(on and self.cupti)
 
     # Values --------------------------------------------------------------------------------------------------
     def read(self, operand: Operand) -> np.ndarray:
-        """A host copy of a value: one copy behind what the compute stream was given, and one wait for it."""
+        """Return a host copy of a value: one copy after the compute stream's earlier work, and one wait for it."""
         m = operand.meta
         if not m.size:
             return np.empty(m.shape, m.dtype.name)
@@ -227,11 +228,11 @@ class CudaDevice(Device):
         streams.begin()
         self.vendor.copy(flat.ctypes.data, self.address(operand), flat.nbytes, streams.handles[COMPUTE])
         streams.mark(COMPUTE)
-        streams.settle()  # the times of what ran before are told before the reading's own
+        streams.settle()  # report the times of earlier work before the read's own
         return as_strided(flat, m.shape, tuple(s * flat.itemsize for s in m.strides)).copy()
 
     def share(self, operand: Operand) -> Any:
-        """A copy of a value in memory that is not the arena's, with the methods of DLPack."""
+        """Return a copy of a value in device memory outside the arena, as an object that supports DLPack."""
         m = operand.meta
         self.streams.settle()
         if m.dtype.name != "bfloat16":
@@ -241,9 +242,9 @@ class CudaDevice(Device):
         return dlpack.Bfloat16(bits, described["data"][0], m.shape, row_major(m.shape), self.dlpack_device)
 
     def fetch(self, array: Any) -> np.ndarray:
-        """Of an array on this GPU: by ``__cuda_array_interface__``, or bfloat16 by DLPack.
+        """Return a host copy of an array on this GPU: by ``__cuda_array_interface__``, or bfloat16 by DLPack.
 
-        What its library has given to the default stream, or to any that waits for it, is waited for.
+        The copy waits for the work of the array's library on the default stream.
         """
         if hasattr(array, "__dlpack__"):
             with dlpack.borrowed(array) as found:
@@ -258,7 +259,8 @@ class CudaDevice(Device):
         return np.from_dlpack(self.vendor.array(described["data"][0], shape, lying, kind.name), device="cpu")
 
     def interface(self, operand: Operand) -> dict[str, Any]:
-        """A value at its place: true until the next operation. AttributeError for a dtype that it cannot name."""
+        """Return a value's ``__cuda_array_interface__``, valid until the next operation.
+        Raises AttributeError for bfloat16."""
         m = operand.meta
         if m.dtype.name == "bfloat16":
             raise AttributeError("__cuda_array_interface__ has no name for bfloat16: use DLPack")
@@ -268,12 +270,12 @@ class CudaDevice(Device):
                 "strides": tuple(s * kind.itemsize for s in m.strides)}
 
     def address(self, operand: Operand) -> int:
-        """Where a tensor's first element lies now; it may lie elsewhere after the next operation."""
+        """Return the address of a tensor's first element; the next operation may move it."""
         m = operand.meta
         return self._arena + int(operand.block.offset) + m.offset * m.dtype.itemsize
 
     def close(self) -> None:
-        """Wait for the streams, and give all memory back, events and streams, too."""
+        """Wait for the streams, then free all memory, events and streams."""
         for stream in (COMPUTE, COPY_OUT, COPY_IN):
             self.streams.synchronize(stream, self.positions[stream])
         self.staging.close()
@@ -285,4 +287,4 @@ class CudaDevice(Device):
 
 
 def _nothing(blocks: Sequence[int], attrs: dict[str, Any], workspace: int) -> None:
-    """A program for what is never launched."""
+    """Do nothing: the program of an operation without a launch."""

@@ -1,10 +1,10 @@
-"""Exact seconds of pieces of work: what a vendor noted of each kernel and copy, instead of the time between two events.
+"""Exact seconds of pieces of work, from the vendor's record of each kernel and copy, without gaps between them.
 
-    event p-1 |--- the host is late ---|kernel|-- gap --|kernel|--| event p      events: all of it
-                                        ======           ======                  exact: the two kernels
+  event p-1 |--- the host is late ---|kernel|-- gap --|kernel|--| event p      events: all of it
+                                      ======           ======                  exact: the two kernels
 
-A piece of work is all that the compute stream is given from one event to the next, whatever that is: several kernels,
-an upload, the copies of a slide. Knows spans; no streams and no library.
+A piece of work is everything issued to the compute stream between two events: several kernels, an upload, the copies of
+a slide. Knows spans; no streams and no library.
 """
 
 from collections.abc import Iterable
@@ -13,9 +13,9 @@ from minidl.device.cuda.seam import Span
 
 
 def busy_seconds(spans: Iterable[Span]) -> dict[int, float]:
-    """By tag, how long at least one of its spans lasted. They come in any order, and may overlap."""
+    """Return, by tag, the seconds in which at least one of its spans ran; spans may overlap, in any order."""
     busy: dict[int, float] = {}
-    until: dict[int, float] = {}  # by tag, the end of what was counted
+    until: dict[int, float] = {}  # by tag, the end of the time counted so far
     for span in sorted(spans, key=lambda span: span.start):
         start = max(span.start, until.get(span.tag, span.start))
         busy[span.tag] = busy.get(span.tag, 0.0) + max(0.0, span.end - start)

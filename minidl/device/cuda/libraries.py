@@ -1,4 +1,4 @@
-"""Finding the vendor's shared libraries where pip, conda or the system has put them."""
+"""Find and load the vendor's shared libraries, installed by pip, conda or the system."""
 
 import ctypes
 from pathlib import Path
@@ -11,7 +11,7 @@ BUILTINS = "libnvrtc-builtins.so.*"
 
 
 def preload() -> None:
-    """Load what cuDNN needs before it: cuBLAS, and the compiler NVRTC. Raises DeviceError without cuBLAS."""
+    """Load the libraries that cuDNN needs: cuBLAS, and the compiler NVRTC. Raises DeviceError without cuBLAS."""
     for name in ("cublasLt", "cublas"):
         try:
             path = load_nvidia_dynamic_lib(name).abs_path
@@ -19,17 +19,17 @@ def preload() -> None:
             raise DeviceError("cuBLAS is not installed: pip install nvidia-cublas, or nvidia-cublas-cu12 under "
                               "CUDA 12") from None
         if path is not None:
-            ctypes.CDLL(path, ctypes.RTLD_GLOBAL)  # with its symbols visible to what is loaded after it
+            ctypes.CDLL(path, ctypes.RTLD_GLOBAL)  # its symbols are visible to libraries loaded later
     _preload_nvrtc()
 
 
 def _preload_nvrtc() -> None:
-    """cuDNN compiles attention by NVRTC, which looks for a second library by its bare name. In the layout of NVIDIA's
-    wheels that name leads nowhere (seen with cuDNN 9.19), unless the library is loaded already."""
+    """Load the library that NVRTC, with which cuDNN compiles attention, looks for by its bare name.
+    In NVIDIA's wheels NVRTC cannot find it by that name (seen with cuDNN 9.19), unless it is already loaded."""
     try:
         path = load_nvidia_dynamic_lib("nvrtc").abs_path
     except DynamicLibNotFoundError:
-        return  # cuDNN has places of its own to look in, and ``attention_graphs`` tells of its failure
+        return  # cuDNN may find it elsewhere; if not, ``attention_graphs`` reports the failure
     if path is not None:
         for builtins in sorted(Path(path).resolve().parent.glob(BUILTINS)):
             ctypes.CDLL(str(builtins))

@@ -1,14 +1,14 @@
-"""cuDNN's plans for the convolutions of well-known networks on a named GPU, as files of the package.
+"""cuDNN's plans for the convolutions of well-known networks on a named GPU, stored as files of the package.
 
-cuDNN lists the plans of a GPU that is not there, with their exact workspaces; ``bench/cudnn_plans.py`` makes these
-files that way. Of all plans a file has those that ``convolution.chosen`` may return. They are kept by shape, without
-the batch: an entry holds from its batch up to the next entry's,
+cuDNN can list the plans of a GPU that is not present, with their exact workspaces; ``bench/cudnn_plans.py`` makes these
+files that way. A file has only the plans that ``convolution.chosen`` may return. They are stored by shape without the
+batch: an entry holds from its batch up to the next entry's,
 
-    workspace(batch) = bytes + bytes_per_image * (batch - batch of the entry)
+  workspace(batch) = bytes + bytes_per_image * (batch - batch of the entry)
 
-This is exact at the batches that were listed. Between them, of ResNet-50's convolutions on an H200 9 in 10 have the
-workspace that cuDNN gives them, and none is more than 15 MB off.
-Knows convolutions and plans; nothing of a device, and no library.
+This is exact at the batches that were listed. Between them, on an H100, 9 in 10 of ResNet-50's convolutions have the
+workspace that cuDNN gives them, and none is more than 15 MB off. Knows convolutions and plans; no device and no
+library.
 """
 
 import json
@@ -37,21 +37,21 @@ class ListedPlan:
     deterministic: bool
 
     def at(self, images: int) -> TimedPlan:
-        """The plan at so many images more than its entry has."""
+        """Return the plan at the entry's batch plus ``images``."""
         return TimedPlan(self.name, max(0, self.workspace + images * self.bytes_per_image), self.deterministic,
                          rank=self.rank)
 
 
-Entry = tuple[int, tuple[ListedPlan, ...]]  # the batch from which on these are the plans
+Entry = tuple[int, tuple[ListedPlan, ...]]  # (the smallest batch for these plans, the plans)
 
 
 @dataclass(frozen=True)
 class ListedPlans:
     """The plans of one GPU.
 
-    gpu, cudnn      for which device and by which version (as the library writes it: 92700) they were listed
-    channels_last   how all tensors lie
-    entries         of a shape (``shape_of``), by batch
+    gpu, cudnn      the device and the version (as the library writes it: 92700) for which they were listed
+    channels_last   True if all tensors are channels-last
+    entries         by shape (``shape_of``), sorted by batch
     """
 
     gpu: str
@@ -60,7 +60,7 @@ class ListedPlans:
     entries: Mapping[str, Sequence[Entry]] = field(default_factory=dict, hash=False)
 
     def of(self, convolution: Convolution) -> tuple[TimedPlan, ...]:
-        """The plans of a convolution, what the heuristics like best first; () for a shape that was not listed."""
+        """Return the plans of a convolution in the order of the heuristics; () for a shape that was not listed."""
         entries = self.entries.get(shape_of(convolution))
         if entries is None:
             return ()
@@ -69,7 +69,7 @@ class ListedPlans:
         return tuple([plan.at(batch - start) for plan in plans])
 
     def to_json(self) -> str:
-        """One line a shape; plans by their number in a list of names."""
+        """Return the plans as JSON: one line per shape, with plans as indices into a list of names."""
         names = sorted({plan.name for entries in self.entries.values() for _, plans in entries for plan in plans})
         number = {name: index for index, name in enumerate(names)}
         lines = []
@@ -82,7 +82,7 @@ class ListedPlans:
 
     @staticmethod
     def from_json(text: str) -> "ListedPlans":
-        """What ``to_json`` wrote."""
+        """Return the plans that ``to_json`` wrote."""
         data: dict[str, Any] = json.loads(text)
         names = data["names"]
         entries = {shape: [(batch, tuple([ListedPlan(names[p[0]], p[1], p[2], p[3], bool(p[4])) for p in plans]))
@@ -91,13 +91,13 @@ class ListedPlans:
 
 
 def shape_of(convolution: Convolution) -> str:
-    """A convolution without its batch."""
+    """Return a convolution without its batch, as text."""
     return key(replace(convolution, x=convolution.x[1:], y=convolution.y[1:]))
 
 
 @cache
 def load(name: str) -> ListedPlans:
-    """The plans that the package has for the GPU of a profile. Raises UserError."""
+    """Return the package's plans for the GPU of a profile. Raises UserError if there are none."""
     path = FOLDER / f"{name}.json"
     known = sorted(file.stem for file in FOLDER.glob("*.json"))
     if name not in known:

@@ -1,13 +1,13 @@
-"""Memory format on the GPU: which tensors lie channels-last. A rule on operations' names and metas.
+"""Memory format on the GPU: a rule, by operation and metas, for which tensors are channels-last.
 
-In fp32 the best of cuDNN's plans for most convolutions of ResNet-50 needs 50 to 310 MB of workspace in NCHW, and some
-hundred bytes in NHWC. So images, and the weights of convolutions, lie with their channels innermost: the shape stays
-[N, C, H, W], the strides say so, and models do not know. Where both orders are the same bytes (one channel, or one
-pixel), C order is kept, so that such tensors can be reshaped without a copy.
+In fp32 the best of cuDNN's plans for most convolutions of ResNet-50 needs 50 to 310 MB of workspace in NCHW, and a few
+hundred bytes in NHWC. So images and the weights of convolutions are channels-last: the shape stays [N, C, H, W], only
+the strides differ, and models do not notice. Where both formats are the same bytes (one channel, or one pixel), the
+tensor stays contiguous, so that it can be reshaped without a copy.
 
-    a leaf with four dimensions, and what MAKERS make     channels-last
-    what C_ORDER make                                     C order
-    anything else with four dimensions                    channels-last if an input lies so, else C order
+  a leaf with four dimensions, and outputs of MAKERS    channels-last
+  outputs of C_ORDER                                    contiguous
+  other outputs with four dimensions                    channels-last if an input is, else contiguous
 """
 
 from functools import cache
@@ -15,7 +15,7 @@ from functools import cache
 from minidl.kernels.roles import ROLES
 from minidl.meta import Meta, Shape, meta
 
-# Of a layer norm because its mean and rstd have a place for each row, in the order in which rows of the output lie.
+# layer_norm: its mean and rstd are stored by row, in the order of the output's rows.
 C_ORDER = frozenset({"contiguous", "matmul", "linear", "linear_dgrad", "linear_wgrad", "layer_norm"})
 MAKERS = frozenset({
     *ROLES, "upload",
@@ -24,14 +24,14 @@ MAKERS = frozenset({
 
 
 def channels_last_strides(shape: Shape) -> Shape:
-    """Strides, in elements, of [N, C, H, W] whose channels are innermost."""
+    """Return the strides, in elements, of a channels-last [N, C, H, W]."""
     _, c, h, w = shape
     return h * w * c, 1, w * c, c
 
 
 @cache
 def channels_last(plain: Meta) -> Meta:
-    """The same tensor with its channels innermost; itself if it has not four dimensions, or lies so anyway."""
+    """Return the tensor as channels-last; unchanged if it does not have four dimensions or already is."""
     if len(plain.shape) != 4 or plain.offset or is_channels_last(plain):
         return plain
     return meta(plain.shape, plain.dtype, channels_last_strides(plain.shape))
@@ -39,7 +39,7 @@ def channels_last(plain: Meta) -> Meta:
 
 @cache
 def is_channels_last(m: Meta) -> bool:
-    """Whether the bytes of [N, C, H, W] are those of a dense [N, H, W, C]."""
+    """Return True if the bytes of [N, C, H, W] are those of a contiguous [N, H, W, C]."""
     if len(m.shape) != 4:
         return False
     wanted = channels_last_strides(m.shape)
@@ -47,7 +47,7 @@ def is_channels_last(m: Meta) -> bool:
 
 
 def outputs(op_name: str, inputs: tuple[Meta, ...], plain: tuple[Meta, ...]) -> tuple[Meta, ...]:
-    """How the outputs of a call lie; ``plain`` are the same in C order."""
+    """Return the outputs of a call in their memory format; ``plain`` are the contiguous ones."""
     if op_name in C_ORDER:
         return plain
     if op_name in MAKERS or any(not m.contiguous and is_channels_last(m) for m in inputs):

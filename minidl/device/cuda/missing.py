@@ -1,4 +1,4 @@
-"""What the CUDA device needs and this machine lacks, in one line. Imports none of it."""
+"""Find out which requirements of the CUDA device this machine lacks, and say so in one line. Imports none of them."""
 
 import ctypes
 from importlib.metadata import PackageNotFoundError, version
@@ -11,17 +11,17 @@ CUDA_13_DRIVER = 580  # the first driver that runs CUDA 13
 
 
 def packages() -> list[str]:
-    """The distributions that are not installed."""
+    """Return the names of the required distributions that are not installed."""
     return [name for module, name in PACKAGES.items() if not _found(module)]
 
 
 def has_driver() -> bool:
-    """Whether NVIDIA's driver can be loaded."""
+    """Return True if NVIDIA's driver can be loaded."""
     return _driver() is not None
 
 
 def _driver() -> Any:
-    """NVIDIA's driver as a library; None if it cannot be loaded."""
+    """Return NVIDIA's driver as a library; None if it cannot be loaded."""
     for name in DRIVERS:
         try:
             return ctypes.CDLL(name)
@@ -31,7 +31,7 @@ def _driver() -> Any:
 
 
 def driver_cuda() -> int | None:
-    """The CUDA that the driver runs at most, as it counts (13.0 is 13000); None if what is loaded does not say."""
+    """Return the newest CUDA version that the driver runs, as it counts (13.0 is 13000); None if it does not say."""
     library = _driver()
     if library is None or not hasattr(library, "cuInit") or not hasattr(library, "cuDriverGetVersion"):
         return None
@@ -40,7 +40,7 @@ def driver_cuda() -> int | None:
 
 
 def toolkit_cuda() -> int | None:
-    """The major version of CUDA that the installed packages are for; None if they are not installed."""
+    """Return the major version of CUDA that the installed packages are for; None if they are not installed."""
     try:
         return int(version("cuda-bindings").partition(".")[0])
     except (PackageNotFoundError, ValueError):
@@ -48,7 +48,7 @@ def toolkit_cuda() -> int | None:
 
 
 def message() -> str | None:
-    """What is missing, or does not fit, and how to install it; None if nothing is. Asked before anything is loaded."""
+    """Return what is missing or does not fit, and how to install it; None if nothing is missing. Loads nothing else."""
     absent = packages()
     if not has_driver():
         return (f"--device cuda needs an NVIDIA GPU and its driver, and {DRIVERS[0]} cannot be loaded; use --device "
@@ -58,16 +58,16 @@ def message() -> str | None:
                 f"driver older than {CUDA_13_DRIVER})")
     runs, wanted = driver_cuda(), toolkit_cuda()
     if runs is None:
-        return f"--device cuda needs NVIDIA's driver, and the {DRIVERS[0]} that was loaded has no cuInit: it is a stub"
+        return f"--device cuda needs NVIDIA's driver, but the loaded {DRIVERS[0]} has no cuInit: it is a stub"
     if wanted is not None and runs // 1000 < wanted:
-        return (f"--device cuda: this driver runs CUDA up to {runs // 1000}.{runs % 1000 // 10}, and the packages that "
-                f"are installed are for CUDA {wanted}: pip install 'minidl[cuda12]', or a driver from "
-                f"{CUDA_13_DRIVER} on")
+        return (f"--device cuda: this driver runs CUDA up to {runs // 1000}.{runs % 1000 // 10}, but the installed "
+                f"packages are for CUDA {wanted}: pip install 'minidl[cuda12]', or install driver {CUDA_13_DRIVER} or "
+                "newer")
     return None
 
 
 def cupti_message() -> str | None:
-    """What timing by CUPTI lacks; None if nothing."""
+    """Return which package timing by CUPTI lacks; None if none."""
     if _found("cupti"):
         return None
     return f"timing by CUPTI needs cupti-python: pip install 'minidl[cupti]' (for drivers from {CUDA_13_DRIVER} on)"
@@ -76,5 +76,5 @@ def cupti_message() -> str | None:
 def _found(module: str) -> bool:
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # not even the package that it is in
+    except ModuleNotFoundError:  # its parent package is missing
         return False

@@ -1,4 +1,4 @@
-"""Opening a GPU: its profile by name and by measuring its link, its kernels, and the folder of timed plans."""
+"""Open a GPU: find its profile by name, measure its link, load its kernels, and find the folder of timed plans."""
 
 import re
 from dataclasses import replace
@@ -14,25 +14,25 @@ from minidl.meta import bfloat16
 from minidl.outside.machine import free_memory
 from minidl.outside.units import format_bytes
 
-CONTEXT_BYTES = 512 * 2**20  # what modules that are loaded later, and cuDNN, may still take
+CONTEXT_BYTES = 512 * 2**20  # reserved for cuDNN and for modules that are loaded later
 LINK_BYTES = 64 * 2**20
 PAGE = 4096
 RUNS = 5
 BF16_CAPABILITY = (8, 0)
-# Of GPUs before Turing cuDNN lists plans in any version, and runs them up to this one (9.10, as the library writes it).
+# For GPUs before Turing every version of cuDNN lists plans, but none after 9.10 (as the library writes it) runs them.
 OLD_CAPABILITY, OLD_CUDNN = (7, 5), 91099
-RELATIVES = {6: "p100", 7: "v100", 8: "a100"}  # of GPUs without a profile, by generation; newer ones: h100
+RELATIVES = {6: "p100", 7: "v100", 8: "a100"}  # profiles for other GPUs of a generation; newer ones: h100
 
 
 def open_device(name: str, number: int, *, precision: Precision, cupti: bool = False) -> CudaDevice:
-    """The GPU of this number. Raises DeviceError."""
+    """Return the GPU of this number. Raises DeviceError."""
     from minidl.device.cuda.real import Cuda
     from minidl.kernels.cuda import KERNELS
 
     vendor = Cuda(number)
     refuse_what_it_cannot(vendor.properties, precision)
     if cupti:
-        vendor.recorder(vendor.stream()).close()  # if it cannot, now is the time to say so
+        vendor.recorder(vendor.stream()).close()  # raise now if CUPTI cannot record
     device = CudaDevice(name, profile_of(vendor, lockable_bytes()), vendor, KERNELS, tf32=precision.tf32,
                         cache=default_folder(), cupti=cupti)
     device.dlpack_device = (2, number)
@@ -40,22 +40,22 @@ def open_device(name: str, number: int, *, precision: Precision, cupti: bool = F
 
 
 def refuse_what_it_cannot(properties: Properties, precision: Precision) -> None:
-    """Raises UserError for bf16 on a GPU before Ampere, for which cuDNN has no such convolutions, and for one before
-    Turing under a cuDNN that no longer runs there."""
+    """Raise UserError for bf16 before Ampere, where cuDNN has no such convolutions, and for a GPU before Turing with a
+    cuDNN that no longer supports it."""
     if properties.capability < OLD_CAPABILITY and properties.cudnn > OLD_CUDNN:
         raise UserError(f"{properties.name} (compute capability {'.'.join(map(str, properties.capability))}) is not "
                         f"for cuDNN {properties.cudnn // 10000}.{properties.cudnn // 100 % 100}, only up to 9.10: pip "
                         "install 'minidl[cuda12-pascal]'")
     if precision.activations is bfloat16 and properties.capability < BF16_CAPABILITY:
         raise UserError(f"{properties.name} (compute capability {'.'.join(map(str, properties.capability))}) cannot "
-                        f"compute in bf16, which needs {'.'.join(map(str, BF16_CAPABILITY))} or newer; precision fp32 "
-                        "does everywhere")
+                        f"compute in bf16, which needs {'.'.join(map(str, BF16_CAPABILITY))} or newer; use precision "
+                        "fp32")
 
 
 def profile_of(vendor: Vendor, host_bytes: int) -> Profile:
-    """What is known of GPUs of its name, with the memory that is free now and the link as measured.
+    """Return the profile of GPUs of this name, with the memory that is free now and the measured link.
 
-    Until a call was timed its duration is modelled: for a GPU without a profile, by one of its generation.
+    A GPU without a profile gets that of its generation. Durations are modelled by it until calls are timed.
     """
     properties = vendor.properties
     out, into, latency = measure_link(vendor)
@@ -71,7 +71,7 @@ def _relative(properties: Properties) -> Profile:
 
 
 def measure_link(vendor: Vendor, nbytes: int = LINK_BYTES) -> tuple[float, float, float]:
-    """(bytes a second out of the device, into it, seconds of the least copy), from and to page-locked memory.
+    """Return (bytes per second out of the device, into it, seconds of the smallest copy), with page-locked memory.
 
     Medians of a few copies, one direction at a time.
     """
@@ -97,7 +97,6 @@ def measure_link(vendor: Vendor, nbytes: int = LINK_BYTES) -> tuple[float, float
 
 
 def lockable_bytes() -> int:
-    """Half of what programs may still take of this machine's, or this container's, memory: page-locked memory is
-    nobody else's any more."""
+    """Return half of the free memory of this machine or container: other programs cannot use page-locked memory."""
     free = free_memory()
     return 16 * 2**30 if free is None else free // 2 // PAGE * PAGE

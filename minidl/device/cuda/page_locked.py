@@ -1,8 +1,8 @@
-"""The host pool's page-locked memory, locked chunk by chunk as copies first reach it.
+"""The host pool's page-locked memory, locked chunk by chunk when copies first reach it.
 
-Locking takes a third of a second a GiB, and what is locked is nobody else's: so no more of it is had than a run comes
-to use. A system may refuse a chunk. Then the pool is as large as what is locked by then, and the engine goes on with
-that. Knows the seam and offsets in the pool; no tensors.
+Locking takes a third of a second per GiB, and other programs cannot use locked memory: so only the part that a run
+reaches is locked. The system may refuse a chunk. Then the pool shrinks to the memory locked so far, and the engine
+continues with that. Knows the seam and offsets in the pool; no tensors.
 """
 
 import warnings
@@ -16,7 +16,7 @@ CHUNK_BYTES = 2**30
 
 
 class PageLocked:
-    """``nbytes`` of host memory, in chunks of ``chunk_bytes``; the last one is as long as is left."""
+    """A pool of ``nbytes`` of page-locked host memory, in chunks of ``chunk_bytes``; the last chunk may be shorter."""
 
     def __init__(self, vendor: Vendor, nbytes: int, *, chunk_bytes: int = CHUNK_BYTES) -> None:
         self._vendor = vendor
@@ -26,11 +26,11 @@ class PageLocked:
 
     @property
     def locked_bytes(self) -> int:
-        """From the pool's beginning, as far as it is locked."""
+        """The bytes locked so far, from the pool's beginning."""
         return min(self._nbytes, len(self._chunks) * self._chunk_bytes)
 
     def pieces(self, host: Extents) -> list[tuple[int, int]]:
-        """Address and bytes of each piece of these extents, one for each chunk that they lie in. Raises HostShort."""
+        """Return (address, bytes) of the pieces of these extents, split at chunks, once locked. Raises HostShort."""
         found = []
         for start, size in host:
             self._lock(start + size)
@@ -42,18 +42,18 @@ class PageLocked:
         return found
 
     def close(self) -> None:
-        """Give all of it back; copies out of it and into it must have ended."""
+        """Free all chunks; copies from and to them must have ended."""
         while self._chunks:
             self._vendor.free_host(self._chunks.pop())
 
     def _lock(self, end: int) -> None:
-        """Lock all chunks up to an offset."""
+        """Lock all chunks up to an offset. Raises HostShort if the system refuses."""
         while self.locked_bytes < end:
             try:
                 chunk = self._vendor.allocate_host(min(self._chunk_bytes, self._nbytes - self.locked_bytes))
             except DeviceError as error:
                 had, wanted = format_bytes(self.locked_bytes), format_bytes(self._nbytes)
-                words = f"{had} of {wanted} of page-locked memory could be had, which must do: {error}"
+                words = f"only {had} of {wanted} of page-locked memory could be allocated; using that: {error}"
                 warnings.warn(words, RuntimeWarning, stacklevel=2)
                 raise HostShort(words, had_bytes=self.locked_bytes) from error
             self._chunks.append(chunk)

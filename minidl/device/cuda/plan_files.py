@@ -1,7 +1,7 @@
-"""Files in which plans of cuDNN are kept: one for a GPU, its libraries' versions and a kind of plan.
+"""Files that store plans of cuDNN: one for each GPU, library versions and kind of plan.
 
-A file that cannot be read, or is of another form, counts as none. A disk that is full or read-only costs time in the
-next process, nothing else.
+An unreadable file, or one of another format, counts as missing. A full or read-only disk costs the next process time,
+nothing else.
 """
 
 import json
@@ -19,14 +19,14 @@ T = TypeVar("T")
 
 
 class PlanFile:
-    """One such file; ``folder`` None keeps nothing."""
+    """One file of plans; with ``folder`` None it stores nothing."""
 
     def __init__(self, folder: Path | None, properties: Properties, kind: str) -> None:
         name = re.sub(r"[^\w.-]+", "-", f"{properties.name}-{properties.version}-{kind}")
         self._path = None if folder is None else folder / f"cudnn-{name}.json"
 
     def read(self, form: type[T]) -> T | None:
-        """The contents of the file, in this form; None if there is no file."""
+        """Return the contents of the file, in this type; None if there are none."""
         if self._path is None:
             return None
         try:
@@ -35,7 +35,7 @@ class PlanFile:
             return None
 
     def write(self, data: Any) -> None:
-        """Write the file anew, whole or not at all; two processes may both do so."""
+        """Replace the file, atomically; two processes may do so at once."""
         if self._path is None:
             return
         new = self._path.with_suffix(f".{os.getpid()}.new")

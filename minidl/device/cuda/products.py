@@ -1,10 +1,10 @@
-"""Matrix products of tensors as calls of cuBLAS: which operand is which, transposed how, and what is one batch.
+"""Matrix products of tensors as calls of cuBLAS: order and transposition of operands, and batches.
 
-cuBLAS thinks in columns: a dense [m, n] of ours is its n x m. So C = A B is asked for as C' = B' A', where the
-transposed matrices are the same bytes. An operand may lie in any order in which one of its two steps is 1; another is
-copied into dense order first (``Product.copied``). Leading dimensions that step evenly in all three operands are one
-strided batch; where several remain, as for the heads of an attention layer, the largest is the batch and a call is
-made for each index of the others.
+cuBLAS is column-major: our contiguous [m, n] is its n x m. So C = A B is computed as C' = B' A', where the transposed
+matrices are the same bytes. An operand needs one of its two strides to be 1; any other operand is first copied to
+contiguous (``Product.copied``). Leading dimensions with a constant stride in all three operands form one strided batch.
+If several batch dimensions remain, as for the heads of attention, the largest is the batch, and each index of the
+others gets its own call.
 
 Knows metas and integers; no addresses, no library.
 """
@@ -24,7 +24,8 @@ OPERATIONS = ("matmul", "linear", "linear_dgrad", "linear_wgrad")
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """[..., rows, columns] by its extents and steps (elements); ``batch`` are the leading (extent, step) pairs."""
+    """A matrix [..., rows, columns] by its extents and strides (elements); ``batch``: the leading (extent, stride)
+    pairs."""
 
     rows: int
     columns: int
@@ -39,7 +40,7 @@ class Matrix:
 
     @property
     def order(self) -> tuple[bool, int] | None:
-        """(whether columns are innermost, elements between what is outermost); None if neither is innermost."""
+        """(True if row-major else False, the leading dimension in elements); None if neither stride is 1."""
         if (self.across == 1 or self.columns == 1) and (self.down >= self.columns or self.rows == 1):
             return True, max(self.down, self.columns)
         if (self.down == 1 or self.rows == 1) and (self.across >= self.rows or self.columns == 1):
@@ -49,11 +50,11 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """Calls that together make one operation.
+    """The cuBLAS calls that make up one operation.
 
-    calls   (product, element offset of c, of a, of b) for each; a and b as cuBLAS names them: ours swapped
-    copied  which of our two factors must be copied into dense order first
-    bias    whether a bias is to be added to the result
+    calls   (product, element offset of c, of a, of b) for each; a and b are cuBLAS's, so ours in exchanged order
+    copied  which of our two factors must first be copied to contiguous
+    bias    True if a bias is added to the result
     """
 
     calls: tuple[tuple[Gemm, int, int, int], ...]
@@ -62,7 +63,7 @@ class Product:
 
 
 def plan(op_name: str, inputs: Sequence[Meta], output: Meta, attrs: dict[str, Any], *, tf32: bool) -> Product:
-    """How to compute an operation of OPERATIONS. Raises UserError for a dtype that has no products."""
+    """Return how to compute an operation of OPERATIONS. Raises UserError for a dtype without products."""
     if output.dtype.name not in FLOATS:
         raise UserError(f"{op_name}: no matrix products of {output.dtype.name} on this device")
     copied = tuple([i for i, m in enumerate(inputs[:2]) if not _fits(op_name, i, m)])
@@ -72,7 +73,7 @@ def plan(op_name: str, inputs: Sequence[Meta], output: Meta, attrs: dict[str, An
 
 
 def _fits(op_name: str, index: int, m: Meta) -> bool:
-    """Whether an operand can be read where it lies."""
+    """Return True if cuBLAS can read an operand without a copy."""
     matrix = _matrix(m)
     if matrix.order is None:
         return False
@@ -83,7 +84,7 @@ def _fits(op_name: str, index: int, m: Meta) -> bool:
 
 def _operands(op_name: str, first: Meta, second: Meta, output: Meta,
               attrs: dict[str, Any]) -> tuple[Matrix, Matrix, Matrix]:
-    """(a, b, c) of c = a b."""
+    """Return (a, b, c) of c = a b."""
     if op_name == "matmul":
         a, b = _matrix(first), _matrix(second)
         return (a.transposed if attrs["transpose_a"] else a, b.transposed if attrs["transpose_b"] else b,
@@ -101,13 +102,13 @@ def _operands(op_name: str, first: Meta, second: Meta, output: Meta,
 
 
 def _matrix(m: Meta) -> Matrix:
-    """The last two dimensions of a meta, with the others as its batch."""
+    """Return the last two dimensions of a meta as a matrix, with the others as its batch."""
     return Matrix(m.shape[-2], m.shape[-1], m.strides[-2], m.strides[-1],
                   tuple(zip(m.shape[:-2], m.strides[:-2], strict=True)))
 
 
 def _collapsed(m: Meta) -> Matrix | None:
-    """[..., n] as one matrix of all its rows; None if these do not step evenly."""
+    """Return [..., n] as one matrix of all its rows; None if the rows have no constant stride."""
     dims = [(d, s) for d, s in zip(m.shape[:-1], m.strides[:-1], strict=True) if d != 1]
     for (_, outer), (extent, inner) in zip(dims, dims[1:], strict=False):
         if outer != extent * inner:
@@ -122,7 +123,7 @@ def _calls(a: Matrix, b: Matrix, c: Matrix, dtype: str, tf32: bool) -> list[tupl
     count, *steps = dims.pop(inner) if inner is not None else (1, 0, 0, 0)
     (a_rows, lda), (b_rows, ldb), (c_rows, ldc) = (_order(x) for x in (a, b, c))
     assert c_rows, "an output is dense"
-    # C' = B' A' by columns: what lies by rows is cuBLAS's transposed matrix, and so needs no transposition.
+    # C' = B' A' in column-major order: a row-major matrix already is its own transpose there.
     gemm = Gemm(dtype, not b_rows, not a_rows, c.columns, c.rows, a.columns, ldb, lda, ldc,
                 steps[1], steps[0], steps[2], count, tf32=tf32 and dtype == "float32")
     calls = []
@@ -139,7 +140,7 @@ def _order(matrix: Matrix) -> tuple[bool, int]:
 
 
 def _batch(a: Matrix, b: Matrix, c: Matrix) -> list[tuple[int, int, int, int]]:
-    """Leading dimensions as (extent, step of a, of b, of c), with those united that step evenly in all three."""
+    """Return the batch dimensions as (extent, stride of a, of b, of c), merged where strides allow it."""
     lead = len(c.batch)
     spread = [((1, 0),) * (lead - len(x.batch)) + x.batch for x in (a, b, c)]
     dims: list[tuple[int, int, int, int]] = []

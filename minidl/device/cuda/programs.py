@@ -1,8 +1,8 @@
-"""What the CUDA device does for one call, prepared once: kernels, products and convolutions as programs.
+"""Programs: functions that issue the work of one call, prepared once for kernels, products and convolutions.
 
-A program is told where the operands' blocks start (outputs first, then inputs), the attributes and the workspace, and
-gives the work to the compute stream. All that follows from the descriptions is settled when it is made: it is made
-once for each alternative of each signature, and issued thousands of times.
+A program takes the addresses of the operands' blocks (outputs first, then inputs), the attributes and the workspace,
+and issues work to the compute stream. Everything that follows from shapes is computed when the program is made: once
+for each algorithm of each signature, while it is run thousands of times.
 
 Knows kernels by the names of operations, and the seam; no arena, no events.
 """
@@ -26,7 +26,7 @@ UPLOADS = ("upload", "upload_")
 
 
 class ComputeStream:
-    """The compute stream as kernels see it (``kernels.cuda.launch.Launcher``)."""
+    """The compute stream in the form that kernels use (``kernels.cuda.launch.Launcher``)."""
 
     def __init__(self, vendor: Vendor, handle: Handle, staging: Staging) -> None:
         self.vendor = vendor
@@ -39,7 +39,7 @@ class ComputeStream:
 
 
 class Programs:
-    """Makes programs for one device. ``kernels`` is the table of CUDA kernels, by operation."""
+    """A maker of programs for one device. ``kernels`` is the table of CUDA kernels, by operation."""
 
     def __init__(self, stream: ComputeStream, kernels: Mapping[str, Kernel], *, tf32: bool) -> None:
         self.stream = stream
@@ -48,7 +48,7 @@ class Programs:
 
     # Kernels -------------------------------------------------------------------------------------------------
     def kernel(self, op_name: str, metas: Sequence[Meta], attrs: dict[str, Any]) -> Program:
-        """A program of the kernel of this name on operands of these descriptions."""
+        """Return a program that runs the kernel of this name on operands of these descriptions."""
         kernel, stream = self.kernels[op_name], self.stream
         if type(kernel).issue is not Kernel.issue:  # it does more than launch
             return partial(_issue, kernel, stream, tuple(metas))
@@ -71,14 +71,14 @@ class Programs:
         return program
 
     def kernel_workspace(self, op_name: str, metas: Sequence[Meta], attrs: dict[str, Any]) -> int:
-        """Bytes that a kernel needs beside its operands, whatever the attributes are that change."""
-        if op_name in UPLOADS:  # their signature says nothing of whether there are values
+        """Return the workspace bytes of a kernel, enough for all values of attributes that change between calls."""
+        if op_name in UPLOADS:  # their signature does not tell if there are values to upload
             attrs = {**attrs, "data": ()}
         return self.kernels[op_name].workspace(metas, attrs)
 
     # cuBLAS --------------------------------------------------------------------------------------------------
     def product(self, op_name: str, inputs: Sequence[Meta], output: Meta, attrs: dict[str, Any]) -> tuple[Program, int]:
-        """A matrix product, and the workspace for factors that must be copied first."""
+        """Return a program for a matrix product, and its workspace for factors that must be copied first."""
         plan = products.plan(op_name, inputs, output, attrs, tf32=self.tf32)
         vendor, handle = self.stream.vendor, self.stream.handle
         itemsize = output.dtype.itemsize
@@ -105,11 +105,11 @@ class Programs:
 
     # cuDNN ---------------------------------------------------------------------------------------------------
     def convolution(self, steps: Steps, plan: str, inputs: Sequence[Meta], output: Meta) -> Program:
-        """A convolution, or a gradient of one, by a plan of cuDNN."""
+        """Return a program that runs a convolution, or a gradient of one, by a plan of cuDNN."""
         vendor, handle = self.stream.vendor, self.stream.handle
         operands = (output, *inputs)
         copied = [self.kernel("contiguous", (lies, operands[i]), {}) for i, _, lies in steps.copied]
-        # A copy starts at the beginning of its bytes; what is read where it lies starts at its offset.
+        # A copied operand starts at the beginning of its copy; any other at its own offset.
         moved = {i for i, _, _ in steps.copied}
         offsets = [0 if i in moved else m.offset * m.dtype.itemsize for i, m in enumerate(operands)]
         finish = self._finisher(steps, operands)
@@ -130,7 +130,7 @@ class Programs:
         return program
 
     def _plain_convolution(self, steps: Steps, plan: str, offsets: Sequence[int], finish: Program | None) -> Program:
-        """What ``convolution.issue`` does where all operands lie as they should."""
+        """Return a shorter program for a convolution that needs no copies, no parts and no intermediate result."""
         convolve, handle, described = self.stream.vendor.convolve, self.stream.handle, steps.convolution
         (x, w, y), bias = steps.roles, steps.bias
         at_x, at_w, at_y = (offsets[i] for i in steps.roles)
@@ -143,7 +143,7 @@ class Programs:
         return program
 
     def attention(self, steps: attention.Steps, plan: str, operands: Sequence[Meta]) -> Program:
-        """Attention, or its gradients, by a plan of cuDNN; ``operands``: outputs, then inputs."""
+        """Return a program for attention or its gradients by a plan of cuDNN; ``operands``: outputs, then inputs."""
         vendor, handle = self.stream.vendor, self.stream.handle
         moved = {i for i, _, _ in steps.copied}
         offsets = [0 if i in moved else m.offset * m.dtype.itemsize for i, m in enumerate(operands)]
@@ -162,14 +162,13 @@ class Programs:
         runs = [run(copy) for copy in copies]
 
         def program(blocks: Sequence[int], attrs: dict[str, Any], workspace: int) -> None:
-            seed = attrs["seed"] + attrs.get("first", 0)  # the vendor's numbers cannot start from any sequence
+            seed = attrs["seed"] + attrs.get("first", 0)  # cuDNN's random numbers cannot start at a given position
             attention.issue(steps, [b + o for b, o in zip(blocks, offsets, strict=True)], seed, workspace,
                             attend=attend, copies=runs, fill=fill)
         return program
 
     def _finisher(self, steps: Steps, operands: Sequence[Meta]) -> Program | None:
-        """What follows a product: a bias, a gradient that has arrived from elsewhere or that of another part of the
-        batch is added; a ReLU."""
+        """Return the kernel after a product, or None: it adds a bias, a gradient or another part, or is a ReLU."""
         output = operands[0]
         if steps.bias is not None:
             bias = operands[steps.bias]
@@ -193,8 +192,8 @@ def _issue(kernel: Kernel, stream: ComputeStream, metas: tuple[Meta, ...], block
 
 
 def _single(template: "Template", give: Callable[..., None], handle: Handle) -> Program:
-    """What most calls are: one launch, in which addresses alone differ. Whole operands, one behind the other, are
-    taken from the blocks as they come."""
+    """Return the program of the most common call: one launch in which only addresses change.
+    Leading operands that start at their block's address are taken from ``blocks`` as a slice."""
     source, count, arguments, pointers, _ = template
     whole = next((i for i, (index, operand, offset) in enumerate(pointers) if (index, operand, offset) != (i, i, 0)),
                  len(pointers))
@@ -213,8 +212,10 @@ Template = tuple[Source, int, list[Any], list[tuple[int, int, int]], list[tuple[
 
 
 def _template(launch: Launch) -> Template:
-    """A launch with the places of its pointers, (index of the argument, operand, offset), and of the numbers that
-    change from call to call, (index of the argument, type, name)."""
+    """Return a launch with the indices of its changing arguments.
+
+    They are pointers, (argument, operand, offset), and numbers, (argument, type, name).
+    """
     pointers = [(i, a.operand, a.offset) for i, a in enumerate(launch.arguments) if isinstance(a, Pointer)]
     numbers = [(i, np.dtype(a.kind).type, a.name) for i, a in enumerate(launch.arguments) if isinstance(a, Number)]
     return launch.source, launch.blocks, list(launch.arguments), pointers, numbers

@@ -1,9 +1,8 @@
-"""The vendor's libraries themselves: the driver by cuda.bindings, launches by cuda.core, products by ``cublas``,
-convolutions and attention by cuDNN (``cudnn_graphs``, ``attention_graphs``). Carries out the seam's calls one for one,
-and decides nothing.
+"""The vendor's libraries: the driver by cuda.bindings, launches by cuda.core, cuBLAS by ctypes, cuDNN by its frontend.
 
-The driver works in the context that is current in the calling thread, so each call sees to it that this is its GPU's:
-several GPUs may be open, and any thread may come. What the driver is told by another library in between is not seen.
+It executes the seam's calls one for one, and decides nothing. The driver works in the context that is current in the
+calling thread, so each call first makes this GPU's context current: several GPUs may be open, and any thread may call.
+A change of context by another library in between is not noticed.
 """
 
 import ctypes
@@ -28,7 +27,7 @@ from minidl.kernels.cuda.launch import Source
 
 
 class _Bound(threading.local):
-    """By thread: the vendor whose context is current, as far as minidl has made it so."""
+    """The vendor whose context minidl has made current in this thread."""
 
     vendor: "Cuda | None" = None
 
@@ -38,7 +37,7 @@ _bound = _Bound()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CudaStream:
-    """One stream under the names that the libraries know it by."""
+    """One stream, in the three forms that the libraries need."""
 
     handle: Any  # the driver's
     core: Stream
@@ -46,7 +45,7 @@ class CudaStream:
 
 
 class Cuda:
-    """``seam.Vendor`` on the GPU of this number. Raises DeviceError if there is none, or it cannot be used."""
+    """``seam.Vendor`` on the GPU of this number. Raises DeviceError if it does not exist or cannot be used."""
 
     def __init__(self, number: int = 0) -> None:
         check(driver.cuInit(0), "cuInit")
@@ -68,55 +67,55 @@ class Cuda:
             f"cudnn{self._graphs.version}-cublas{self._cublas.version}-driver{runtime}", self._graphs.version)
         self._compiler = Compiler((capability.major, capability.minor))
         self._kernels: dict[Source, Any] = {}
-        # The same by identity, with its source, so that it stays its own: hashing a source takes longer than a launch.
+        # By id() of the source, which is kept so the id stays valid: hashing a source takes longer than a launch.
         self._found: dict[int, tuple[Source, Any]] = {}
         self._configs: dict[tuple[int, int], LaunchConfig] = {}
         self._product_stream: CudaStream | None = None
-        self._made: list[tuple[Callable[[Any], Any], Any]] = []  # streams and events, with what destroys them
+        self._made: list[tuple[Callable[[Any], Any], Any]] = []  # (destructor, stream or event)
 
     def _bind(self) -> None:
-        """Make this GPU's context the calling thread's. Asked for by whoever finds that it is not."""
+        """Make this GPU's context current in the calling thread. A caller does so when it finds another one."""
         check(driver.cuCtxSetCurrent(self._context), "cuCtxSetCurrent")
         _bound.vendor = self
 
     # Memory --------------------------------------------------------------------------------------------------
     def allocate(self, nbytes: int) -> int:
-        """Device memory, by cuMemAlloc. Raises DeviceError if there is not enough."""
+        """Allocate device memory by cuMemAlloc; return its address. Raises DeviceError if there is not enough."""
         self._bind()
         return int(check(driver.cuMemAlloc(nbytes), f"cuMemAlloc of {nbytes} bytes"))
 
     def free(self, address: int) -> None:
-        """Give device memory back."""
+        """Free device memory."""
         self._bind()
         check(driver.cuMemFree(address), "cuMemFree")
 
     def allocate_host(self, nbytes: int) -> int:
-        """Page-locked memory of exactly this size, by cuMemHostAlloc. Raises DeviceError if it cannot be locked."""
+        """Allocate page-locked memory of exactly this size by cuMemHostAlloc. Raises DeviceError if it fails."""
         self._bind()
         return int(check(driver.cuMemHostAlloc(nbytes, 0), f"cuMemHostAlloc of {nbytes} bytes"))
 
     def free_host(self, address: int) -> None:
-        """Give page-locked memory back."""
+        """Free page-locked memory."""
         self._bind()
         check(driver.cuMemFreeHost(address), "cuMemFreeHost")
 
     # Streams and events --------------------------------------------------------------------------------------
     def stream(self) -> CudaStream:
-        """A new stream that does not wait for the default stream."""
+        """Create a stream that does not wait for the default stream."""
         self._bind()
         handle = check(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING), "cuStreamCreate")
         self._made.append((driver.cuStreamDestroy, handle))
         return CudaStream(handle, Stream.from_handle(int(handle)), int(handle))
 
     def event(self) -> Any:
-        """A new event that keeps its time."""
+        """Create an event that records its time."""
         self._bind()
         event = check(driver.cuEventCreate(driver.CUevent_flags.CU_EVENT_DEFAULT), "cuEventCreate")
         self._made.append((driver.cuEventDestroy, event))
         return event
 
     def record(self, event: Any, stream: CudaStream) -> None:
-        """Put an event behind all that a stream was given."""
+        """Record an event after all work issued to a stream so far."""
         if _bound.vendor is not self:
             self._bind()
         error, = driver.cuEventRecord(event, stream.handle)
@@ -124,19 +123,19 @@ class Cuda:
             check((error,), "cuEventRecord")
 
     def wait(self, stream: CudaStream, event: Any) -> None:
-        """Let a stream wait for an event as it was recorded last."""
+        """Make a stream wait for the last recording of an event."""
         if _bound.vendor is not self:
             self._bind()
         check(driver.cuStreamWaitEvent(stream.handle, event, 0), "cuStreamWaitEvent")
 
     def synchronize(self, event: Any) -> None:
-        """Let the host wait for an event."""
+        """Block the host until an event is complete."""
         if _bound.vendor is not self:
             self._bind()
         check(driver.cuEventSynchronize(event), "cuEventSynchronize")
 
     def done(self, event: Any) -> bool:
-        """Whether an event has been passed."""
+        """Return True if an event is complete."""
         if _bound.vendor is not self:
             self._bind()
         error, = driver.cuEventQuery(event)
@@ -146,13 +145,13 @@ class Cuda:
         return True
 
     def elapsed(self, start: Any, end: Any) -> float:
-        """Seconds between two events that have been passed; the driver counts in steps of about half a microsecond."""
+        """Return the seconds between two complete events, in the driver's steps of about half a microsecond."""
         if _bound.vendor is not self:
             self._bind()
         return float(check(driver.cuEventElapsedTime(start, end), "cuEventElapsedTime")) * 1e-3
 
     def recorder(self, stream: CudaStream) -> Recorder:
-        """A recorder of a stream by CUPTI, which is imported here. Raises DeviceError where it cannot record."""
+        """Return a recorder of a stream by CUPTI, which is imported here. Raises DeviceError if it cannot record."""
         from minidl.device.cuda.cupti_recorder import CuptiRecorder
 
         self._bind()
@@ -160,7 +159,7 @@ class Cuda:
 
     # Bytes ---------------------------------------------------------------------------------------------------
     def copy(self, to: int, origin: int, nbytes: int, stream: CudaStream) -> None:
-        """Copy bytes in stream order; the driver sees from the addresses which way."""
+        """Copy bytes in stream order; the driver infers the direction from the addresses."""
         if _bound.vendor is not self:
             self._bind()
         check(driver.cuMemcpyAsync(to, origin, nbytes, stream.handle), "cuMemcpyAsync")
@@ -171,7 +170,7 @@ class Cuda:
         check(driver.cuMemsetD8Async(address, byte, nbytes, stream.handle), "cuMemsetD8Async")
 
     def array(self, address: int, shape: Extent, strides: Extent, dtype: str) -> Any:
-        """A CuPy array of its own with what lies there (strides in elements), when the copy has been made."""
+        """Return a copy of these device values as a CuPy array (strides in elements), once the copy is complete."""
         import cupy
 
         self._bind()
@@ -187,7 +186,7 @@ class Cuda:
 
     # Kernels -------------------------------------------------------------------------------------------------
     def launch(self, source: Source, blocks: int, arguments: Sequence[int | np.generic], stream: CudaStream) -> None:
-        """Run a kernel; its source is compiled when it comes for the first time."""
+        """Run a kernel; compile its source at the first launch."""
         if _bound.vendor is not self:
             self._bind()
         found = self._found.get(id(source))
@@ -202,18 +201,18 @@ class Cuda:
             config = self._configs[key] = LaunchConfig(grid=blocks, block=source.threads)
         try:
             launch(stream.core, config, found[1], *arguments)
-        except Exception as error:  # of a type of cuda.core's own
+        except Exception as error:  # cuda.core has its own exception types
             raise DeviceError(f"launch of {source.name}: {error}") from error
 
     # cuBLAS --------------------------------------------------------------------------------------------------
     def set_workspace(self, address: int, nbytes: int, stream: CudaStream) -> None:
-        """Give cuBLAS its stream and, for good, the memory that it works in."""
+        """Set the stream and the workspace memory of cuBLAS, for good."""
         self._bind()
         self._cublas.work_in(stream.address, address, nbytes)
         self._product_stream = stream
 
     def gemm(self, product: Gemm, c: int, a: int, b: int, stream: CudaStream) -> None:
-        """One product, or a strided batch of them, on the stream of ``set_workspace``."""
+        """Run one product, or a strided batch of them, on the stream of ``set_workspace``."""
         assert stream is self._product_stream, "products run on the stream that has a workspace"
         if _bound.vendor is not self:
             self._bind()
@@ -221,7 +220,7 @@ class Cuda:
 
     # cuDNN ---------------------------------------------------------------------------------------------------
     def plans(self, convolution: Convolution) -> list[PlanInfo]:
-        """Every plan of cuDNN for a convolution, in the order of its heuristics."""
+        """Return every plan of cuDNN for a convolution, in the order of its heuristics."""
         self._bind()
         return self._graphs.plans(convolution)
 
@@ -233,7 +232,7 @@ class Cuda:
         self._graphs.run(convolution, plan, x, w, y, workspace, stream.address)
 
     def attention_plan(self, attention: Attention) -> PlanInfo | None:
-        """The first plan of cuDNN for attention that adds in a fixed order; None where it has none."""
+        """Return cuDNN's first plan for attention that adds in a fixed order; None if it has none."""
         self._bind()
         return self._attention.plan(attention)
 
@@ -245,19 +244,19 @@ class Cuda:
         self._attention.run(attention, plan, operands, seed, workspace, stream.address)
 
     def close(self) -> None:
-        """Give back handles, events and streams, all of whose work has ended; modules go with the context."""
+        """Destroy handles, events and streams, whose work must have ended; modules end with the context."""
         self._bind()
         self._attention.close()
         self._graphs.close()
         self._cublas.close()
-        while self._made:  # what was made last goes first
+        while self._made:  # in reverse order
             destroy, made = self._made.pop()
             check(destroy(made), "cuEventDestroy, cuStreamDestroy")
         _bound.vendor = None
 
 
 def check(result: Sequence[Any], call: str) -> Any:
-    """The values of a driver call. Raises DeviceError with the call, the driver's own words and its code."""
+    """Return the values of a driver call. Raises DeviceError with the call, the driver's message and its code."""
     error, *values = result
     if error:
         _, name = driver.cuGetErrorName(error)

@@ -1,14 +1,14 @@
-"""What a simulated GPU's convolutions may choose from: the plans of cuDNN, or a measured machine's times.
+"""The algorithms of a simulated GPU's convolutions: the plans of cuDNN, or the times of a measured machine.
 
-``ListedWays`` has the plans that were listed for the GPU, with their workspaces, instead of modelled algorithms. What
-was not listed falls back to the model. Times are modelled either way: the plan that cuDNN's heuristics like best takes
-what the model gives to the algorithms of the deterministic mode that need little workspace, each further one a little
-more (``convolution.algorithms``). Layout is not simulated: a trace has the same calls as on any other device, and
-convolutions are looked up as if their operands lay as they were listed.
+``ListedWays`` has the plans listed for the GPU, with their workspaces, instead of modelled algorithms; a shape that was
+not listed uses the model. Times are modelled in both cases: the heuristics' best plan takes the model's time of the
+fastest deterministic algorithm with little workspace, and each further plan a little more (``convolution.algorithms``).
+Memory format is not simulated: a trace has the same calls as on any other device, and convolutions are looked up as if
+their operands had the listed format.
 
-``MeasuredWays`` takes the times of a GPU that was measured. Its rates (``profile.rates``, by the terms of ``fitted``)
-are of the calls as the GPU carried them out, by the fastest of their alternatives; the others keep their modelled ratio
-to it, and what was not measured its modelled time.
+``MeasuredWays`` uses the times of a measured GPU. Its rates (``profile.rates``, by the terms of ``fitted``) are those
+of the fastest algorithm of each call; the other algorithms keep their modelled ratio to it. A call that was not
+measured keeps its modelled time.
 
 Both are ``sim.Ways``. Knows rates, plans and the cost model; no numbers and no library.
 """
@@ -28,7 +28,7 @@ from minidl.meta import Algorithm, Cost, Meta, meta
 
 
 class ListedWays:
-    """The plans that ``profile.cudnn_plans`` names. Raises UserError if they were not listed."""
+    """A function that gives the plans of ``profile.cudnn_plans``. Raises UserError if they were not listed."""
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
@@ -36,7 +36,7 @@ class ListedWays:
 
     def __call__(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any],
                  cost: Cost) -> tuple[Algorithm, ...]:
-        """The algorithms of a call."""
+        """Return the algorithms of a call."""
         modelled = modelled_algorithms(self.profile, op_name, inputs, outputs, attrs, cost)
         if op_name not in convolution.KINDS:
             return modelled
@@ -50,7 +50,7 @@ class ListedWays:
 
 
 class MeasuredWays:
-    """The ways of the same simulated GPU with measured times. Raises UserError as ``ListedWays`` does."""
+    """A function that gives a simulated GPU's algorithms with measured times. Raises as ``ListedWays`` does."""
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
@@ -58,7 +58,7 @@ class MeasuredWays:
 
     def __call__(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any],
                  cost: Cost) -> tuple[Algorithm, ...]:
-        """The algorithms of a call."""
+        """Return the algorithms of a call."""
         choices = self._modelled(op_name, inputs, outputs, attrs, cost)
         seconds = call_seconds(self.profile, op_name, "", inputs, outputs, attrs, cost)
         if seconds is None:
@@ -69,6 +69,6 @@ class MeasuredWays:
 
 def steps_of(profile: Profile, op_name: str, inputs: Sequence[Meta], output: Meta,
              attrs: dict[str, Any]) -> Steps:
-    """How the GPU of a profile would carry a convolution out, all of whose operands lie as they should."""
+    """Return how the GPU of a profile would run a convolution whose operands are all channels-last."""
     lying = [memory_format.channels_last(meta(m.shape, m.dtype)) for m in (output, *inputs)]
     return convolution.steps(op_name, lying[1:], lying[0], attrs, tf32=profile.tensor_flops > profile.peak_flops)

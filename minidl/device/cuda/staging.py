@@ -1,8 +1,8 @@
-"""Page-locked memory through which host arrays reach the device: a ring, so that the host seldom waits.
+"""A ring of page-locked memory through which host arrays are copied to the device, so that the host seldom waits.
 
-An array is copied into the ring and from there to the device in stream order; the caller may forget it at once. Bytes
-of the ring are taken again when the compute stream has passed their copy. The ring grows to twice the largest array,
-so that one can be filled while another is on its way. Knows addresses and positions; no tensors.
+An array is copied into the ring and from there to the device in stream order; the caller may free it at once. Bytes of
+the ring are reused when the compute stream has passed their copy. The ring grows to twice the largest array, so that
+one array can be written while another is being copied. Knows addresses and positions; no tensors.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ LEAST_BYTES = 1 << 20
 
 
 class Staging:
-    """A ring of page-locked bytes in front of the compute stream."""
+    """A ring of page-locked bytes that feeds the compute stream."""
 
     def __init__(self, streams: EventStreams) -> None:
         self._streams = streams
@@ -26,7 +26,7 @@ class Staging:
         self._busy: deque[tuple[int, int, int]] = deque()  # (start, end, position of the compute stream), oldest first
 
     def upload(self, address: int, data: np.ndarray) -> None:
-        """Copy a contiguous host array to device memory, after what the compute stream was given before."""
+        """Copy a contiguous host array to device memory, after the compute stream's earlier work."""
         if not data.nbytes:
             return
         assert data.flags.c_contiguous
@@ -38,14 +38,14 @@ class Staging:
         self._busy.append((start, start + data.nbytes, streams.positions[COMPUTE] + 1))
 
     def close(self) -> None:
-        """Give the memory back; copies out of it must have ended."""
+        """Free the memory; copies from it must have ended."""
         if self._capacity:
             self._streams.vendor.free_host(self._address)
         self._address = self._capacity = self._next = 0
         self._busy.clear()
 
     def _take(self, nbytes: int) -> int:
-        """Where the next ``nbytes`` go."""
+        """Return the ring offset for the next ``nbytes``."""
         if 2 * aligned(nbytes) > self._capacity:
             self._grow(2 * aligned(nbytes))
         start = self._next if self._next + nbytes <= self._capacity else 0
@@ -61,7 +61,7 @@ class Staging:
         return start
 
     def _wrapped(self, start: int, first: int) -> bool:
-        """Whether the oldest bytes lie behind those taken last, in a ring that has just begun anew."""
+        """Return True if the ring has just restarted and its oldest bytes are after the newest."""
         return start == 0 and first >= self._next > 0
 
     def _grow(self, capacity: int) -> None:

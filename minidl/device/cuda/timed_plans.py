@@ -1,11 +1,11 @@
-"""The plans of cuDNN for each convolution: listed once, timed once, kept on disk.
+"""The plans of cuDNN for each convolution: listed once, timed once, stored on disk.
 
-What a plan takes depends on the GPU, the library's version and the layout, so a file is kept for each of these, in
-``$XDG_CACHE_HOME/minidl``. Timing needs operands: they are taken from the driver beside the arena while nothing runs
-yet, and given back; without room for them a plan's seconds stay unknown, and the next process tries again.
+A plan's time depends on the GPU, the library's version and the memory format, so each combination has its own file in
+``$XDG_CACHE_HOME/minidl``. Timing needs operands: they are allocated outside the arena while nothing runs yet, and
+freed again. Without memory for them a plan's seconds stay unknown, and the next process tries again.
 
-Which plan the deterministic mode uses does not depend on times (see ``convolution``), so that it is the same in every
-process, with this file or without. Knows convolutions and plans; no tensors.
+The deterministic mode's choice of plan does not depend on times (see ``convolution``), so every process chooses the
+same plan, with or without this file. Knows convolutions and plans; no tensors.
 """
 
 import os
@@ -23,13 +23,16 @@ from minidl.outside.validation import is_real, is_whole
 
 LAYOUT = "nhwc"
 RUNS = 5  # after one that warms up; the median counts
-SLOW = 3.0  # times what the best plan so far takes: not worth more runs, of which large batches have many
+SLOW = 3.0  # a plan slower than the best so far by this factor is timed only once
 
 
 @dataclass(frozen=True, slots=True)
 class TimedPlan:
-    """A plan of cuDNN. ``seconds`` is None while it was not timed; ``rank`` is its place in the order of cuDNN's
-    heuristics, where plans were left out of that order (else None: its place among the others)."""
+    """A plan of cuDNN.
+
+    ``seconds``: None if it was not timed. ``rank``: its place in the order of cuDNN's heuristics; None: that in the
+    list.
+    """
 
     name: str
     workspace: int
@@ -39,12 +42,12 @@ class TimedPlan:
 
 
 def default_folder() -> Path:
-    """Where plans are kept: ``$XDG_CACHE_HOME/minidl`` or ``~/.cache/minidl``."""
+    """Return the folder for plans: ``$XDG_CACHE_HOME/minidl`` or ``~/.cache/minidl``."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "minidl"
 
 
 class PlanTable:
-    """Plans by convolution; ``folder`` None keeps them for this process only."""
+    """The plans by convolution; with ``folder`` None they are kept in this process only."""
 
     def __init__(self, vendor: Vendor, folder: Path | None = None) -> None:
         self.vendor = vendor
@@ -58,11 +61,11 @@ class PlanTable:
 
     @cached_property
     def _clock(self) -> tuple[Handle, Handle, Handle]:
-        """A stream and two events on it, made when something is first timed."""
+        """A stream and two events, created when something is first timed."""
         return self.vendor.stream(), self.vendor.event(), self.vendor.event()
 
     def of(self, convolution: Convolution) -> tuple[TimedPlan, ...]:
-        """The plans of a convolution, what the heuristics like best first."""
+        """Return the plans of a convolution, in the order of the heuristics."""
         name = key(convolution)
         plans = self._table.get(name)
         if plans is None:
@@ -76,7 +79,7 @@ class PlanTable:
         return plans
 
     def _time(self, convolution: Convolution, plans: tuple[TimedPlan, ...]) -> tuple[TimedPlan, ...]:
-        """The same with seconds, as far as there is memory for it."""
+        """Return the plans with their seconds, as far as there is memory to time them."""
         vendor = self.vendor
         itemsize = DTYPES[convolution.dtype].itemsize
         sizes = [aligned(itemsize * prod(shape)) for shape in (convolution.x, convolution.w, convolution.y)]
@@ -89,16 +92,16 @@ class PlanTable:
         try:
             vendor.fill(base, 0, sum(sizes), stream)
             vendor.record(end, stream)
-            vendor.synchronize(end)  # nothing else is at work while a plan is timed
+            vendor.synchronize(end)  # nothing else runs while a plan is timed
             x, w, y = base, base + sizes[0], base + sizes[0] + sizes[1]
             timed: list[TimedPlan] = []
             for plan in plans:
                 best = min((p.seconds for p in timed if p.seconds is not None), default=inf)
                 try:
                     timed.append(self._time_plan(convolution, plan, (x, w, y), best))
-                except DeviceShort:  # it may run where there is more room, and every process must know the same plans
+                except DeviceShort:  # it may run with more free memory, and every process must list the same plans
                     timed.append(plan)
-                except DeviceError as error:  # one that is listed and does not run is no alternative
+                except DeviceError as error:  # drop a plan that is listed but does not run
                     failed = error
             if failed is not None and not timed:
                 raise DeviceError(f"none of the {len(plans)} plans of {key(convolution)} runs: {failed}") from failed
@@ -110,8 +113,8 @@ class PlanTable:
 
     def _time_plan(self, convolution: Convolution, plan: TimedPlan, operands: tuple[int, int, int],
                    best: float) -> TimedPlan:
-        """``best``: seconds of the best plan so far. One that is far slower needs no median. Raises DeviceError if the
-        plan does not run."""
+        """Return the plan with its median seconds, or its first time if that is far above ``best``. Raises DeviceError.
+        """
         vendor = self.vendor
         stream, start, end = self._clock
         try:
@@ -135,7 +138,7 @@ class PlanTable:
 
 
 def key(c: Convolution) -> str:
-    """A convolution as text."""
+    """Return a convolution as text, the key of its plans on disk."""
     def by(extent: tuple[int, ...]) -> str:
         return "x".join(map(str, extent))
     return (f"{c.kind} {c.dtype}{' tf32' if c.tf32 else ''} x {by(c.x)} w {by(c.w)} y {by(c.y)} "

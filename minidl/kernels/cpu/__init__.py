@@ -1,8 +1,9 @@
 """The CPU kernels: Numba and a little NumPy, on views of one byte arena.
 
-A kernel is called as ``kernel(*outputs, *inputs, **attributes)``. Inputs may be strided; outputs are C-contiguous and
-hold poison, and may lie exactly over an input that the operation donates. Temporaries stay within about one megabyte,
-or one image; what is larger is a declared workspace. The same shapes and bytes give the same bits, always.
+A kernel is called as ``kernel(*outputs, *inputs, **attributes)``. Inputs may be strided. Outputs are contiguous, have
+arbitrary contents before the call, and may occupy exactly the bytes of an input that the operation donates. Temporaries
+are at most about one megabyte, or one image; anything larger is a declared workspace. The same shapes and bytes always
+give the same bits.
 """
 
 from collections.abc import Callable
@@ -28,10 +29,10 @@ from minidl.kernels.cpu.conv import CONVOLUTIONS, CpuAlgorithm
 
 __all__ = ["ALGORITHMS", "KERNELS", "CpuAlgorithm"]
 
-# Infinities and NaN are values here, as on any device: training that diverges shows in its loss, not as a warning.
+# Infinities and NaN are ordinary values, as on a GPU: training that diverges shows in its loss, not as a warning.
 _quiet = np.errstate(all="ignore")
 
-# Convolutions: in order of preference. The table of kernels runs the variant that needs no workspace.
+# Convolutions, in order of preference. The table of kernels runs "serial", with its small workspace on the heap.
 ALGORITHMS: dict[str, tuple[CpuAlgorithm, ...]] = CONVOLUTIONS
 
 _TABLE: dict[str, Callable[..., None]] = {

@@ -1,4 +1,4 @@
-"""Softmax over the last dimension, and its gradient, a row at a time."""
+"""Softmax over the last dimension, and its gradient, one row at a time."""
 
 from math import prod
 
@@ -15,7 +15,7 @@ from minidl.meta import Shape
 
 @compiled
 def soften(row: Array) -> float:
-    """row = exp(row - its largest element); returns its sum."""
+    """row = exp(row - max(row)); return the sum of the new row."""
     top = largest(row)
     for i in range(row.size):
         row[i] = scalar.exp(row[i] - top)
@@ -50,7 +50,7 @@ def _masked_softmax(y: Array, x: Array, mask: Array, repeat: int) -> None:
 def _softmax_grad(dx: Array, dy: Array, y: Array) -> None:
     rows = max(1, CHUNK // y.shape[1])
     for chunk in prange((y.shape[0] + rows - 1) // rows):
-        results = np.empty(y.shape[1], y.dtype)  # beside dx, which may lie over dy or y
+        results = np.empty(y.shape[1], y.dtype)  # not in dx, which may share the bytes of dy or y
         for r in range(chunk * rows, min(y.shape[0], (chunk + 1) * rows)):
             dy_row, y_row = dy[r], y[r]
             level = y.dtype.type(total_product(dy_row, y_row))
@@ -60,14 +60,14 @@ def _softmax_grad(dx: Array, dy: Array, y: Array) -> None:
 
 
 def rows_of(a: Array) -> Array:
-    """A contiguous array as a matrix: its last dimension and all others."""
+    """Return a contiguous array as a matrix, with all leading dimensions as rows."""
     return a.reshape(prod(a.shape[:-1]), a.shape[-1])
 
 
 def _repeat(mask: Shape, shape: Shape) -> int | None:
-    """How many rows of ``shape`` in turn take the same row of the mask, if its rows come in turns at all.
+    """Return how many consecutive rows of ``shape`` use the same row of the mask; None if that number is not constant.
 
-    Both without the last dimension: the mask's must be ones, then extents of ``shape``, then ones.
+    Both shapes are without the last dimension. The mask's must be ones, then extents of ``shape``, then ones.
     """
     wide = (1,) * (len(shape) - len(mask)) + mask
     matched = [i for i, (m, n) in enumerate(zip(wide, shape, strict=True)) if m == n != 1]
@@ -81,7 +81,7 @@ def _repeat(mask: Shape, shape: Shape) -> int | None:
 
 
 def softmax(y: Array, x: Array, mask: Array | None = None) -> None:
-    """exp(x + mask - largest) / sum, row by row; sums are accumulated in float64."""
+    """y = softmax(x + mask) over the last dimension; sums are accumulated in float64."""
     if mask is not None and is_plain(x) and is_plain(y) and is_plain(mask) and mask.shape[-1:] == x.shape[-1:]:
         repeat = _repeat(mask.shape[:-1], x.shape[:-1])
         if repeat is not None:
@@ -99,7 +99,7 @@ def softmax(y: Array, x: Array, mask: Array | None = None) -> None:
 
 
 def softmax_grad(dx: Array, dy: Array, y: Array) -> None:
-    """y (dy - sum dy y), row by row"""
+    """dx = y (dy - sum dy y), row by row"""
     for index in pieces(y.shape, dx, dy, y, whole=1):
         part = dx[index]
         results = room(part)

@@ -1,7 +1,7 @@
-"""Batch normalisation of [N, C, ...], alone or with the addition and the ReLU after it. No tensors, no devices.
+"""Batch normalisation of [N, C, ...], alone or fused with a following addition and ReLU. No tensors, no devices.
 
-Sums over a channel are accumulated in float64 and rounded once; so are constants found from them. The fused kernels
-compute what the separate calls would, operation by operation, so they have the same bits.
+Sums over a channel, and the constants derived from them, are accumulated in float64 and rounded once. The fused kernels
+do the same operations in the same order as separate calls, so they give the same bits.
 """
 
 from collections.abc import Callable
@@ -17,17 +17,17 @@ from minidl.kernels.cpu.compiled import Kernel, compiled
 from minidl.kernels.cpu.half import is_half
 from minidl.kernels.cpu.sums import total, total_and_slope, total_square
 
-GROUP = 1 << 15  # elements of a channel that are looked at twice: they stay in a core's own cache
-STRIP = 1 << 11  # elements that a gradient masks at a time
+GROUP = 1 << 15  # elements of a channel that are read twice: they stay in a core's own cache
+STRIP = 1 << 11  # elements of a gradient that are masked at a time
 
 
 # Loops over [N, C, S] -----------------------------------------------------------------------------------------------
 @Kernel
 def _stats(means: Array, squares: Array, x: Array, seen: int) -> None:
-    """Take the images of x into each channel's mean and sum of squared deviations (float64), of ``seen`` values so far.
+    """Add the images of x to each channel's mean and sum of squared deviations (float64), of ``seen`` values so far.
 
-    Each group of values gives its own mean first and its deviations from it then, so that nothing cancels; groups are
-    united by the formula of Chan, Golub & LeVeque (1979).
+    The mean of each group of values is computed first, then the deviations from it, so that nothing cancels. Groups are
+    merged by the formula of Chan, Golub & LeVeque (1979).
     """
     n, c, s = x.shape
     images, length = max(1, GROUP // s), min(s, GROUP)
@@ -87,7 +87,7 @@ def _apply_add_relu(y: Array, x: Array, residual: Array, centre: Array, factor: 
 
 @Kernel
 def _reduce(levels: Array, slopes: Array, dy: Array, x: Array, centre: Array) -> None:
-    """Add each channel's sums of dy and of dy (x - centre) to float64 numbers."""
+    """Add each channel's sums of dy and of dy (x - centre) to float64 accumulators."""
     for c in prange(x.shape[1]):
         level, slope = 0.0, 0.0
         for n in range(x.shape[0]):
@@ -102,7 +102,7 @@ def _reduce(levels: Array, slopes: Array, dy: Array, x: Array, centre: Array) ->
 @Kernel
 def _relu_reduce(levels: Array, slopes: Array, dy: Array, x: Array, centre: Array, normal: Array,
                  offset: Array) -> None:
-    """``_reduce`` of the gradient behind the ReLU, whose mask is found again from x."""
+    """``_reduce`` of dy masked by the ReLU, whose mask is recomputed from x."""
     for c in prange(x.shape[1]):
         level, slope = 0.0, 0.0
         centre_c, normal_c, offset_c = centre[c], normal[c], offset[c]
@@ -143,12 +143,12 @@ def _relu_grad(dx: Array, dy: Array, x: Array, centre: Array, slope: Array, leve
 
 # Kernels ------------------------------------------------------------------------------------------------------------
 def _planes(a: Array) -> Array:
-    """[N, C, ...] as [N, C, S]."""
+    """View [N, C, ...] as [N, C, S]."""
     return a.reshape(*a.shape[:2], -1)
 
 
 def _wide(values: Array) -> Array:
-    """float32 for halves, else the same type."""
+    """Return halves as float32, other types unchanged."""
     return values.astype(np.float32) if is_half(values.dtype) else values
 
 
@@ -157,7 +157,7 @@ def _compute_type(x: Array) -> Any:
 
 
 def _over_images(kernel: Callable[..., None], out: Array, *inputs: Array, channels: tuple[Array, ...]) -> None:
-    """Run an elementwise kernel, at once or on staged images; what is per channel [C] becomes x's type."""
+    """Run an elementwise kernel on all images, or on staged pieces, with values per channel [C] in the compute type."""
     constants = [values.astype(_compute_type(out)) for values in channels]
     for index in pieces(out.shape, out, *inputs, whole=out.ndim - 1):
         part = out[index]
@@ -193,13 +193,13 @@ def batch_norm(y: Array, x: Array, gamma: Array, beta: Array, mean: Array, var: 
 
 def batch_norm_relu(y: Array, x: Array, gamma: Array, beta: Array, mean: Array, var: Array, *,
                     eps: float, training: bool) -> None:
-    """The positive part of batch_norm."""
+    """relu(batch_norm)"""
     _over_images(_apply_relu, y, x, channels=_line(gamma, beta, mean, var, eps))
 
 
 def batch_norm_add_relu(y: Array, x: Array, residual: Array, gamma: Array, beta: Array, mean: Array, var: Array, *,
                         eps: float, training: bool) -> None:
-    """The positive part of batch_norm + residual."""
+    """relu(batch_norm + residual)"""
     _over_images(_apply_add_relu, y, x, residual, channels=_line(gamma, beta, mean, var, eps))
 
 
@@ -221,7 +221,7 @@ def batch_norm_grad_reduce(dgamma: Array, dbeta: Array, dy: Array, x: Array, mea
 
 def batch_norm_relu_grad_reduce(dgamma: Array, dbeta: Array, dy: Array, x: Array, gamma: Array, beta: Array,
                                 mean: Array, var: Array, *, eps: float) -> None:
-    """batch_norm_grad_reduce of dy where the normalised x is positive, else of 0."""
+    """batch_norm_grad_reduce of the gradient before the ReLU: dy where its input was positive, else 0."""
     _sum_gradients(_relu_reduce, dgamma, dbeta, dy, x, var, eps, _line(gamma, beta, mean, var, eps))
 
 
@@ -229,7 +229,7 @@ def _slopes(x: Array, gamma: Array, mean: Array, var: Array, dgamma: Array, dbet
             training: bool) -> tuple[Array, ...]:
     """centre, slope, level, factor of (dy - (x - centre) slope - level) factor"""
     rstd = _reciprocal_deviation(var, eps)
-    # Without batch statistics the gradient does not depend on x: its coefficient, and what is subtracted, vanish.
+    # Without batch statistics the gradient does not depend on x: slope and level become 0.
     count = x.shape[0] * prod(x.shape[2:]) if training else np.inf
     return mean, rstd * dgamma / count, dbeta.astype(np.float64) / count, gamma * rstd
 
@@ -242,7 +242,7 @@ def batch_norm_grad(dx: Array, dy: Array, x: Array, gamma: Array, mean: Array, v
 
 def batch_norm_relu_grad(dx: Array, dy: Array, x: Array, gamma: Array, beta: Array, mean: Array, var: Array,
                          dgamma: Array, dbeta: Array, *, eps: float, training: bool) -> None:
-    """batch_norm_grad of dy where the normalised x is positive, else of 0."""
+    """batch_norm_grad of the gradient before the ReLU: dy where its input was positive, else 0."""
     _, factor, offset = _line(gamma, beta, mean, var, eps)
     _over_images(_relu_grad, dx, dy, x, channels=(
         *_slopes(x, gamma, mean, var, dgamma, dbeta, eps, training), factor, offset))
@@ -250,14 +250,15 @@ def batch_norm_relu_grad(dx: Array, dy: Array, x: Array, gamma: Array, beta: Arr
 
 def batch_norm_update_(running_mean: Array, running_var: Array, mean: Array, var: Array, *,
                        momentum: float, count: int) -> None:
-    """Move the running statistics towards those of the batch; the variance unbiased by count / (count - 1)."""
+    """Move the running statistics towards those of the batch, whose variance is made unbiased by count / (count - 1).
+    """
     for running, batch, factor in ((running_mean, mean, 1.0), (running_var, var, count / (count - 1))):
         running[...] = (1.0 - momentum) * _wide(running) + (momentum * factor) * _wide(batch)
 
 
 def batch_norm_merge(merged_mean: Array, merged_var: Array, mean: Array, var: Array, other_mean: Array,
                      other_var: Array, *, count: int, other: int) -> None:
-    """Statistics of ``count`` and of ``other`` examples as those of all of them."""
+    """Merge the statistics of ``count`` and of ``other`` examples into those of all of them."""
     share = other / (count + other)
     delta = _wide(other_mean) - _wide(mean)
     both = (1.0 - share) * _wide(var) + share * _wide(other_var) + share * (1.0 - share) * delta * delta

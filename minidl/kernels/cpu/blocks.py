@@ -1,8 +1,8 @@
-"""Cut arrays into pieces small enough for the cache, and stage pieces that kernels cannot take as they lie.
+"""Cut arrays into pieces that fit the cache, and stage pieces that kernels cannot read directly.
 
-Kernels take *plain* arrays: C-contiguous, in a type that a processor computes in. Pieces of strided, broadcast or half
-arrays are copied (decoded) before, and results of halves are encoded after; temporaries stay out of the memory budget
-in this way. Cuts follow from shapes alone, never from addresses: bits stay the same.
+Kernels take *plain* arrays: contiguous, in a type that a processor computes in. Pieces of strided, broadcast or half
+arrays are copied (decoded) first, and half results are encoded afterwards, so the temporaries stay small and need no
+memory budget. Cuts follow from shapes alone, never from addresses, so bits stay the same.
 """
 
 from collections.abc import Iterator
@@ -16,19 +16,19 @@ from minidl.kernels.cpu.half import decode, encode
 from minidl.meta import Shape
 
 Array = NDArray[Any]
-Index = tuple[Any, ...]  # slices; of an array without dimensions, an ellipsis
+Index = tuple[Any, ...]  # slices; for an array without dimensions, an ellipsis
 
-BLOCK_BYTES = 256 * 1024  # about what a core's own cache holds next to its temporaries
+BLOCK_BYTES = 256 * 1024  # about the size of a core's own cache, less temporaries
 
 
 def index_blocks(shape: Shape, itemsize: int, *, whole: int = 0) -> Iterator[Index]:
-    """Indices, one slice a dimension, that cover an array of this shape in C order, each of at most BLOCK_BYTES.
+    """Yield indices, one slice per dimension, of blocks that cover an array in C order, each of at most BLOCK_BYTES.
 
     The last ``whole`` dimensions are never cut, even if they are larger than a block.
     """
     axis = len(shape) - whole - 1
     if axis < 0:
-        yield (slice(None),) * len(shape) or (...,)  # () would take the element out of an array without dimensions
+        yield (slice(None),) * len(shape) or (...,)  # () would extract the element of an array without dimensions
         return
     step_bytes = itemsize * prod(shape[axis + 1:])
     while axis > 0 and step_bytes * shape[axis] <= BLOCK_BYTES:
@@ -43,7 +43,7 @@ def index_blocks(shape: Shape, itemsize: int, *, whole: int = 0) -> Iterator[Ind
 
 
 def blocks(*arrays: Array) -> Iterator[tuple[Array, ...]]:
-    """Matching pieces of the arrays, in C order; the others are broadcast to the shape of the first."""
+    """Yield matching pieces of the arrays in C order; all are broadcast to the shape of the first."""
     shape = arrays[0].shape
     if all(a.shape == shape and a.flags.c_contiguous for a in arrays):
         arrays = tuple(a.reshape(-1) for a in arrays)
@@ -54,12 +54,12 @@ def blocks(*arrays: Array) -> Iterator[tuple[Array, ...]]:
 
 
 def is_plain(a: Array) -> bool:
-    """True if kernels take the array as it lies; the halves are the only types of two bytes."""
+    """Return True if kernels can read the array directly; two-byte types are always halves."""
     return a.flags.c_contiguous and a.itemsize != 2
 
 
 def pieces(shape: Shape, *arrays: Array, whole: int) -> Iterator[Index]:
-    """Everything at once if all arrays are plain, else pieces for staging, of about BLOCK_BYTES each.
+    """Yield one index for everything if all arrays are plain, else indices of pieces of about BLOCK_BYTES for staging.
 
     The last ``whole`` dimensions of ``shape`` are not cut.
     """
@@ -70,19 +70,19 @@ def pieces(shape: Shape, *arrays: Array, whole: int) -> Iterator[Index]:
 
 
 def source(part: Array) -> Array:
-    """A piece of an operand as a plain array: itself, or a copy."""
+    """Return a piece of an operand as a plain array: the piece itself, or a copy."""
     if part.itemsize == 2:
         return decode(part)
     return part if part.flags.c_contiguous else np.ascontiguousarray(part)
 
 
 def room(part: Array) -> Array:
-    """Where a kernel puts its results for a piece of an output: there, or in a plain array beside it."""
+    """Return the array for a kernel's results on an output piece: the piece itself if it is plain, else a temporary."""
     return part if is_plain(part) else np.empty(part.shape, np.float32 if part.itemsize == 2 else part.dtype)
 
 
 def settle(part: Array, results: Array) -> None:
-    """Bring results from their ``room`` to the piece of the output."""
+    """Copy results from the array that ``room`` returned to the output piece, unless they are the same."""
     if results is part:
         return
     if part.itemsize == 2 and part.flags.c_contiguous:

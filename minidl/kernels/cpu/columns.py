@@ -1,12 +1,12 @@
-"""Between images and the columns of a matrix product: ``pack``, its adjoint ``scatter``, and ``transpose``.
+"""Between images and the columns of a matrix product (im2col): ``pack``, its adjoint ``scatter``, and ``transpose``.
 
 A tensor is a flat array with the strides (in elements) of its four dimensions. Columns are a matrix [C R S, T] with a
 row for each tap of each channel and a column for each output pixel of a tile; pixels are numbered through the batch:
 
-    columns[(c, r, s), (n, p, q)] = x[n, c, p * stride + r - padding, q * stride + s - padding], 0 outside
+  columns[(c, r, s), (n, p, q)] = x[n, c, p * stride + r - padding, q * stride + s - padding], 0 outside
 
-Where the pixels of a tile lie is found once a tile, and once a tap whether they are inside: the loop over channels then
-only moves vectors.
+The offsets of a tile's pixels are computed once per tile, and once per tap whether they are inside the image. So the
+loop over channels only moves vectors.
 """
 
 from typing import Any
@@ -24,25 +24,25 @@ from minidl.kernels.cpu.vectors import (
     turn_scattered,
 )
 
-# Rows of the table of places (int32): offset, height and width of tap (0, 0); offset of the current tap; start of each
-# vector, and how its pixels lie.
+# Rows of the table ``places`` (int32): offset, height and width of tap (0, 0); offset of the current tap; start of each
+# vector, and the pattern of its pixels.
 PLACES = 6
 SCATTERED, RUN, HALVES, QUARTERS = 0, 1, 2, 4
-OUTSIDE = -(1 << 30)  # a height that no tap brings inside
+OUTSIDE = -(1 << 30)  # a height so negative that no tap is inside the image
 
 
 @compiled
 def padded(count: int, lane_count: int) -> Any:
-    """Elements of the whole vectors that hold ``count``."""
+    """Return ``count`` rounded up to whole vectors."""
     return (count + lane_count - 1) // lane_count * lane_count
 
 
 @compiled
 def locate(places: Any, pixels: Any, output: Any, stride: Any, padding: Any, strides: Any, lane_count: int) -> None:
-    """Fill ``places`` for the pixels (first, last): where their tap (0, 0) is, as if the image went on for ever.
+    """Fill ``places`` for the pixels (first, last) with the position of their tap (0, 0), ignoring the image's borders.
 
-    The pixels of a vector may be a run, or halves or quarters of it may be every second one of a run, as they are where
-    windows step by two and rows are short: then they are for every tap.
+    The pattern of a vector's pixels is a run, or halves or quarters that are every second element of a run (at stride 2
+    in short rows), or scattered; it is the same for every tap.
     """
     area, count = output[0] * output[1], pixels[1] - pixels[0]
     n, pixel = 0, pixels[0] % area
@@ -72,7 +72,7 @@ def locate(places: Any, pixels: Any, output: Any, stride: Any, padding: Any, str
 
 @compiled
 def _aim(places: Any, count: int, r: int, s: int, size: Any, strides: Any) -> Any:
-    """Set the offsets of tap (r, s), -1 outside; the offset of the tap from tap (0, 0)."""
+    """Set the offsets of tap (r, s), -1 outside the image; return the tap's offset from tap (0, 0)."""
     origins, heights, widths, offsets = places[0][:count], places[1][:count], places[2][:count], places[3][:count]
     height, width, shift = numba.int32(size[0]), numba.int32(size[1]), numba.int32(r * strides[2] + s * strides[3])
     for i in range(count):
@@ -85,7 +85,7 @@ def _aim(places: Any, count: int, r: int, s: int, size: Any, strides: Any) -> An
 @compiled
 def pack(columns: Any, at: int, width: int, x: Any, strides: Any, size: Any, kernel: Any, channels: Any, places: Any,
          first_image: int, count: int) -> None:
-    """Columns of the channels (first, last) and of the ``count`` pixels in ``places``, in panels ``width`` wide.
+    """Write the columns of channels (first, last) and of the ``count`` pixels in ``places``, in panels ``width`` wide.
 
     Panels follow each other, each [rows][width]. With a width of at least ``count`` this is the matrix itself.
     """
@@ -116,7 +116,8 @@ def pack(columns: Any, at: int, width: int, x: Any, strides: Any, size: Any, ker
 @compiled
 def transpose(panels: Any, at: int, width: int, dy: Any, strides: Any, size: Any, channels: Any, places: Any,
               first_image: int, count: int) -> None:
-    """The transpose of dy itself: pixels in rows, channels (first, last) in panels ``width`` wide: [count][width]."""
+    """Write the transpose of dy: pixels as rows, channels (first, last) in panels ``width`` wide, [count][width] each.
+    """
     lane_count = lanes(panels)
     _aim(places, padded(count, lane_count), 0, 0, size, strides)
     offsets, starts, steps = places[3], places[4], places[5]
@@ -134,13 +135,13 @@ def transpose(panels: Any, at: int, width: int, dy: Any, strides: Any, size: Any
 
 @compiled
 def span(count: int, size: int, tap: int, stride: int, padding: int) -> Any:
-    """First and one past the last of ``count`` outputs whose tap falls inside [0, size)."""
+    """Return the first and one past the last of ``count`` outputs whose tap falls inside [0, size)."""
     first = min(count, max(0, -((tap - padding) // stride)))
     return first, max(first, min(count, (size - 1 + padding - tap) // stride + 1))
 
 
-# The loops below run over slices from zero: an index that the compiler knows not to be negative needs no test for
-# Python's wrap-around, and only then are they made of vector instructions.
+# The loops below run over slices that start at zero. The compiler then knows that no index is negative, leaves out the
+# test for Python's wrap-around, and emits vector instructions.
 @compiled
 def _fill(target: Any, at: int, count: int, value: Any) -> None:
     part = target[at:at + count]
@@ -165,8 +166,8 @@ def scatter(dx: Any, to: int, image_step: int, columns: Any, at: int, ld: int, s
             stride: Any, padding: Any, images: int, channels: int, rows: Any) -> None:
     """Add every column entry to the element of dx that it came from.
 
-    dx is [images, channels, height, width] from element ``to`` on, an image every ``image_step`` elements. What stands
-    in the columns of taps that fall outside the image is overwritten.
+    dx is [images, channels, height, width] from element ``to`` on, an image every ``image_step`` elements. Column
+    entries of taps outside the image are overwritten.
     """
     height, width = size
     q_count = output[1]

@@ -1,14 +1,12 @@
-"""How loops become kernels: each is compiled twice, for one thread and for all of them.
+"""Compilation of loops to kernels: each loop is compiled twice, for one thread and for all of them.
 
-A kernel is a Python function whose outermost loop is a ``prange`` over pieces of work that its arguments cut, by shape
-alone. Both versions come from that one source and make the same pieces, so their results have the same bits, whatever
-the number of threads. No version needs the interpreter's lock.
+A kernel is a Python function whose outermost loop is a ``prange`` over pieces of work, cut by shape alone. Both
+versions come from that one source and make the same pieces, so their results have the same bits for any number of
+threads. Both release the GIL. Compiled code is stored on disk for the next process.
 
-What is compiled is kept on disk and found again by the next process.
-
-Threads that have no work sleep. GNU OpenMP's would spin, for the next call may come soon; where other programs want
-the processors, too, each such wait costs a whole time slice, and a step took 5 to 35 times as long. The environment
-variable OMP_WAIT_POLICY, if it is set before minidl is imported, decides instead.
+Threads without work sleep. GNU OpenMP's would spin by default, in expectation of the next call; if other programs want
+the processors too, each such wait costs a whole time slice, and a step took 5 to 35 times as long. The environment
+variable OMP_WAIT_POLICY, if set before minidl is imported, decides instead.
 """
 
 import os
@@ -25,19 +23,18 @@ from minidl.outside.numba_cache import njit
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when Numba loads OpenMP, at the first parallel call
 
-# A parallel call costs from 2 to 100 microseconds, depending on the thread layer that Numba finds; below this number
-# of elements of work a serial one is faster. The bits do not depend on it.
+# A parallel call costs from 2 to 100 microseconds, depending on Numba's thread layer. Below this number of elements a
+# serial call is faster. The bits do not depend on it.
 PARALLEL_FROM = 1 << 16
 
-# Contraction rounds once where a product is added, instead of twice. Infinities and NaN are values here: nothing else
-# of "fast math" is allowed.
+# Contraction rounds a b + c once instead of twice. No other "fast math" is allowed: infinities and NaN must survive.
 _FORMULA: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract"}}
-# Without it, the longer formulas stay calls, and loops over calls stay scalar.
+# Without inlining, the longer formulas stay calls, and loops over calls stay scalar.
 _INLINE: Any = {**_FORMULA, "forceinline": True}
 _OPTIONS: dict[str, Any] = {"nogil": True, **_FORMULA}
 
-# Numba keeps what it compiled as long as the function's own file stays as it is. Kernels contain formulas and loops of
-# these files, too: a change of one of them must be seen.
+# Numba's disk cache only watches the function's own file. Kernels also contain formulas and loops of these files, so a
+# change of one of them must invalidate the cache too.
 SHARED = ("attention.py", "columns.py", "compiled.py", "conv_cuts.py", "elements.py", "elementwise.py", "half.py",
           "matrices.py", "product.py", "sums.py", "vectors.py", "../scalar.py", "../random.py")
 _STAMPS = tuple((path.stat().st_mtime_ns, path.stat().st_size) for name in SHARED
@@ -45,7 +42,7 @@ _STAMPS = tuple((path.stat().st_mtime_ns, path.stat().st_size) for name in SHARE
 
 
 def compiled(function: Callable[..., Any], **options: Any) -> Any:
-    """The function compiled by Numba when it is first called with new types; kept on disk."""
+    """Return the function as a Numba dispatcher, compiled at the first call with new types and cached on disk."""
     dispatcher = njit(**_OPTIONS | options)(function)
     index = dispatcher._cache._cache_file
     index._source_stamp = (index._source_stamp, _STAMPS)
@@ -53,22 +50,23 @@ def compiled(function: Callable[..., Any], **options: Any) -> Any:
 
 
 def summing(function: Callable[..., Any]) -> Any:
-    """``compiled`` for loops that add up, in whatever order fills the vector registers.
+    """``compiled`` for loops that add up; the compiler may reorder the sum to fill vector registers.
 
-    That order is chosen here, once for all kernels that call the function, so their bits still agree.
+    The order is chosen here, once for all kernels that call the function, so their bits agree.
     """
     return compiled(function, fastmath={"contract", "reassoc", "nsz"})
 
 
 class Kernel:
-    """A loop over pieces: ``kernel(work, *arguments)``, with ``work`` the number of elements that it goes through."""
+    """A loop over pieces: ``kernel(work, *arguments)``; ``work``, a number of elements, selects serial or parallel
+    code."""
 
     def __init__(self, function: Callable[..., None]) -> None:
         self.serial = compiled(function)
         assert isinstance(function, FunctionType)
         copy = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__,
                             function.__closure__)
-        # Another name, or both versions would be one entry of the cache.
+        # With the same name both versions would be one entry of the cache.
         copy.__qualname__, copy.__module__ = f"{function.__qualname__}.parallel", function.__module__
         self.parallel = compiled(copy, parallel=True)
         self.__doc__ = function.__doc__
@@ -79,7 +77,7 @@ class Kernel:
 
 # Formulas ----------------------------------------------------------------------------------------------------------
 def _lift(function: Callable[..., Any]) -> None:
-    """Let kernels call a function of ``scalar``; the float32 version of it if there is one."""
+    """Let kernels call a function of ``scalar``, or its float32 version if there is one."""
     narrow = scalar.FLOAT32.get(function)
     if narrow is None:
         register_jitable(**_INLINE)(function)

@@ -1,9 +1,9 @@
-"""The algorithms of a convolution and of its two gradients: how each cuts its work, and the workspace it needs.
+"""The algorithms of a convolution and of its two gradients, with their cuts and workspaces.
 
-    threads   products, of tiles (winograd.py) where the shape is right for it, else of columns (im2col.py), with a
-              buffer for each core
-    serial    the same sums in the same order, so the same bits, by one core in one small buffer
-    direct    plain loops (direct.py) without a workspace
+  threads   matrix products, of Winograd tiles (winograd.py) where the shape suits them, else of columns (im2col.py),
+            with a buffer for each core
+  serial    the same sums in the same order, so the same bits, by one core in one small buffer
+  direct    plain loops (direct.py) without a workspace
 """
 
 from collections.abc import Callable, Sequence
@@ -22,16 +22,16 @@ from minidl.kernels.roles import ROLES
 from minidl.meta import Meta, Shape
 from minidl.op import Attrs
 
-BUFFER_BYTES = 512 * 1024  # of dgrad's packed dy: half a core's own cache
-DEPTH = 320  # rows of the columns of a chunk: a panel of them is about what the innermost cache holds
+BUFFER_BYTES = 512 * 1024  # of dgrad's packed dy: half of a core's own cache
+DEPTH = 320  # rows of the columns of a chunk: a panel of them about fills the innermost cache
 PIXELS = 240  # columns of a tile
-# Channels that are summed up, channels of the result, and tiles of 2 x 2, from which products of tiles are faster.
+# From these numbers on Winograd is faster: channels that are summed, channels of the result, and tiles of 2 x 2.
 LEAST = (64, 128, 64)
 
 
 @dataclass(frozen=True)
 class CpuAlgorithm:
-    """One way to run a convolution.
+    """One algorithm of a convolution.
 
     workspace      ``(inputs, outputs, attrs) -> bytes``
     relative_time  1.0 for the preferred one
@@ -52,7 +52,7 @@ def _plan(op: str, x: Shape, w: Shape, y: Shape, stride: Pair, padding: Pair, it
 
 
 def plan(op: str, first: Any, second: Any, out: Any, stride: Pair, padding: Pair) -> Plan:
-    """How a convolution is cut, from the arrays or metas of a call: its first two inputs and its output."""
+    """Return how a convolution is cut, from its first two inputs and its output (arrays or metas)."""
     role = ROLES[op]
     x, w, y = role.pick(out, (first, second))
     return _plan(role.kind, x.shape, w.shape, y.shape, stride, padding, out.dtype.itemsize,
@@ -60,19 +60,19 @@ def plan(op: str, first: Any, second: Any, out: Any, stride: Pair, padding: Pair
 
 
 def cores() -> int:
-    """Threads that compiled kernels run on."""
+    """Return the number of threads that compiled kernels run on."""
     return int(numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined] # get_num_threads() would start them
 
 
 def _cuts(p: Plan, workers: int | None) -> tuple[Cuts, int]:
-    """How to cut, and how many workers there are: of no number of them, as for one in the least memory."""
+    """Return the cuts and the number of workers; ``workers`` None means one worker with the smallest buffer."""
     cuts = p.least if workers is None else p.cuts
     return cuts, min(workers or 1, cuts.tasks)
 
 
 def _run(op: str, workers: int | None, out: Array, first: Array, second: Array, third: Array | None = None, *,
          stride: Pair, padding: Pair, workspace: Array | None = None, **_: Any) -> None:
-    from minidl.kernels.cpu import im2col, winograd  # compiled with Numba: not loaded by devices that only count
+    from minidl.kernels.cpu import im2col, winograd  # compiled with Numba: not imported by dry runs
     p, relu = plan(op, first, second, out, stride, padding), ROLES[op].relu
     cuts, workers = _cuts(p, workers)
     dtype, elements, result = computed(out.dtype), workers * cuts.buffer, row(out)
@@ -81,11 +81,11 @@ def _run(op: str, workers: int | None, out: Array, first: Array, second: Array, 
     onto: tuple[Array, Shape] = (result[:0], (0, 0, 0, 0))
     if third is not None and p.op == "conv2d":
         bias = np.ascontiguousarray(third, dtype)
-    elif third is not None:  # if dx lies over it, what it is added to is there
+    elif third is not None:  # if dx shares its bytes, dx already holds the values to add to
         onto = flat(third)
         kept = not p.half and third.flags.c_contiguous and third.ctypes.data == out.ctypes.data
     if p.winograd:
-        of_k, of_c = p.taps * p.w[1], p.taps  # from one window to the next
+        of_k, of_c = p.taps * p.w[1], p.taps  # elements from one window to the next, along K and along C
         turned = p.op == "conv2d_dgrad"
         winograd.winograd(result, *flat(first), row(second), (of_c, of_k) if turned else (of_k, of_c), turned, bias,
                           relu, *onto, kept, buffer, first.shape, out.shape,

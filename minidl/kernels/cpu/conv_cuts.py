@@ -1,4 +1,4 @@
-"""How convolutions are cut into tasks, and the elements of the buffer that a worker needs.
+"""How convolutions are cut into tasks, and the buffer size of a worker in elements.
 
 Everything follows from the shapes and a few limits, never from the number of workers.
 """
@@ -11,15 +11,16 @@ from minidl.kernels.cpu.cuts import even, pieces, up
 from minidl.kernels.cpu.windows import Pair
 from minidl.meta import Shape
 
-TASKS = 4  # at least, where the shape allows it: enough for a few cores
+TASKS = 4  # the least number of tasks, if the shape allows it: enough for a few cores
 TILES, TILE_BLOCK = 144, 256  # of a Winograd task: tiles, and channels of the result
-TILE_CHUNK = 32  # channels that it sums up at a time
+TILE_CHUNK = 32  # channels that a Winograd task sums at a time
 GROUP = 8  # channels whose patches are gathered at a time
 
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """Numbers that im2col.py or winograd.py explains, tasks that there are, and elements that a worker's buffer has."""
+    """Cuts of a convolution: numbers (see im2col.py, winograd.py), the number of tasks, elements of a worker's buffer.
+    """
 
     numbers: Shape
     tasks: int
@@ -28,7 +29,7 @@ class Cuts:
 
 @dataclass(frozen=True)
 class Plan:
-    """How one convolution is cut: x [N, C, H, W], w [K, C, R, S], y [N, K, P, Q]. A matter of shapes alone."""
+    """How one convolution is cut, from shapes alone: x [N, C, H, W], w [K, C, R, S], y [N, K, P, Q]."""
 
     op: str
     x: Shape
@@ -36,7 +37,7 @@ class Plan:
     y: Shape
     stride: Pair
     padding: Pair
-    itemsize: int  # of what it computes with
+    itemsize: int  # of the dtype that it computes in
     half: bool
     limits: Shape
 
@@ -62,27 +63,27 @@ class Plan:
 
     @cached_property
     def least(self) -> Cuts:
-        """The cuts for one worker alone: a smaller buffer, where that leaves the order of every sum as it is."""
+        """The cuts for one worker alone: a smaller buffer, as long as the order of every sum stays the same."""
         return self._tiles(self.panel, 4 * self.lanes) if self.winograd else self._columns()
 
     @property
     def deep(self) -> int:
-        """Channels that each element of the result is a sum over."""
+        """The number of channels that each element of the result sums over."""
         return self.w[1] if self.op == "conv2d" else self.w[0]
 
     @property
     def target(self) -> Shape:
-        """Shape of the result of a product (y) or of an input's gradient (x)."""
+        """The shape of the result: y, or x for an input's gradient."""
         return self.y if self.op == "conv2d" else self.x
 
     @cached_property
     def winograd(self) -> bool:
-        """True if 2 x 2 tiles are worth it: few partly empty, and enough channels to make up for the transforms."""
+        """True if Winograd is faster: few partly empty 2 x 2 tiles, and enough channels to pay for the transforms."""
         if self.op == "conv2d_wgrad" or self.w[2:] != (3, 3) or self.stride != (1, 1) or max(self.padding) > 2:
             return False
         n, wide, height, width = self.target
         inputs, outputs, tiles = self.limits[3:]
-        if self.op == "conv2d_dgrad":  # in place of columns that would have to be scattered
+        if self.op == "conv2d_dgrad":  # its alternative has to scatter columns, so Winograd pays off earlier
             outputs = pieces(outputs, 2)
         each = pieces(height, 2) * pieces(width, 2)
         return self.deep >= inputs and wide >= outputs and n * each >= tiles and 9 * height * width >= 32 * each
@@ -104,7 +105,7 @@ class Plan:
         k, c = self.w[:2]
         depth, most = self.limits[1:3]
         chunk = even(c, max(1, depth // self.taps))
-        if not self.half and self.area * 9 >= 8 * up(self.area, self.lanes):  # hardly a vector is partly empty
+        if not self.half and self.area * 9 >= 8 * up(self.area, self.lanes):  # few vectors are partly empty
             tile = min(self.area, up(even(self.area, most), self.lanes))
             images, tiles, ld = 1, self.y[0] * pieces(self.area, tile), 0
         else:
@@ -126,7 +127,7 @@ class Plan:
         tiles = pieces(n, images)
         block = even(c, pieces(c, pieces(TASKS, tiles)))
         plane = images * self.x[2] * self.x[3]
-        if self.half:  # as many channels as fit a core's own cache in float32
+        if self.half:  # the float32 results of a block must fit a core's own cache
             block = even(c, min(block, max(1, buffer_bytes // (self.itemsize * plane))))
         chunk = even(block, max(1, depth // self.taps))
         width = images * rows * q
@@ -155,5 +156,5 @@ class Plan:
 
     @property
     def panel(self) -> int:
-        """Columns of a panel of a product: those of a tile (product.py)."""
+        """Columns of a panel of a product (product.py)."""
         return cuts.panel(self.itemsize)

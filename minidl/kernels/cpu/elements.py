@@ -1,7 +1,7 @@
-"""Elements of flat arrays as numbers that compiled code computes with: halves are decoded as they are read.
+"""Elements of flat arrays as numbers for compiled code: halves are decoded when they are read.
 
-A half array comes as integers, whose type says which half it is: uint16 is bfloat16, int16 is float16 (flat.py makes it
-so). Everything else is itself.
+A half array is passed as integers, whose type tells which half it is: uint16 is bfloat16, int16 is float16 (see
+flat.py). Other types are passed unchanged.
 """
 
 from collections.abc import Callable
@@ -17,24 +17,24 @@ HALVES = (types.uint16, types.int16)
 
 
 def read(array: Any, i: int) -> Any:
-    """Element i as a number."""
-    raise NotImplementedError("in compiled code alone")
+    """Return element i as a number."""
+    raise NotImplementedError("only in compiled code")
 
 
 def write(array: Any, i: int, value: Any) -> None:
-    """Set element i, rounded to what the array holds."""
+    """Set element i, rounded to the array's type."""
     raise NotImplementedError("in compiled code alone")
 
 
 def room(array: Any, buffer: Any, straight: bool) -> Any:
-    """Where results for ``array`` are computed: in the buffer; in ``array`` if ``straight``, which no half may be."""
+    """Return the array for results: ``array`` itself if ``straight`` (never for halves), else the buffer."""
     raise NotImplementedError("in compiled code alone")
 
 
 def operand(a: Any, at: int, row: int, column: int, buffer: Any, buffer_at: int, m: int, k: int) -> Any:
-    """A matrix [m, k] to compute with: array, first element, steps down and across.
+    """Return a matrix [m, k] to compute with as (array, first element, steps down and across).
 
-    That is ``a`` itself; a half is decoded into the buffer, from element ``buffer_at`` on.
+    It is ``a`` itself, or for a half its decoded copy in the buffer, from element ``buffer_at`` on.
     """
     raise NotImplementedError("in compiled code alone")
 

@@ -1,6 +1,6 @@
 """Elementwise arithmetic, activations and dropout: loops over the formulas of ``scalar``. No tensors, no devices.
 
-An output may lie exactly over an input that the operation donates: each element is read before it is written.
+An output may share exactly the bytes of an input that the operation donates: each element is read before it is written.
 """
 
 from collections.abc import Callable
@@ -21,12 +21,12 @@ STRIP = 1 << 11  # elements of it that stay in the first-level cache
 Formula = Callable[..., Any]
 
 
-# A loop that reads one array and writes another becomes vector instructions only where they do not overlap: the
-# compiler does not know that an output over its input is harmless. So a strip is computed in place after it was
-# copied, or, of two inputs, beside the output.
+# The compiler emits vector instructions only for arrays that do not overlap: it does not know that an output in the
+# bytes of its input is harmless. So a strip is first copied and then computed in place, or, with two inputs, computed
+# in a temporary.
 @compiled
 def bring(to: Array, origin: Array) -> None:
-    """to = origin, unless they are the same."""
+    """to = origin, unless they are the same array."""
     if to.ctypes.data != origin.ctypes.data:
         for i in range(to.size):
             to[i] = origin[i]
@@ -96,7 +96,7 @@ def _dropout(y: Array, x: Array, key: int, threshold: int, keep_scale: float, fi
 
 
 def over_elements(kernel: Callable[..., None], y: Array, *inputs: Array, numbers: tuple[Any, ...] = ()) -> None:
-    """Run a kernel of flat arrays, at once or on staged pieces; the inputs are broadcast to y's shape."""
+    """Run a kernel of flat arrays, at once or on staged pieces; inputs are broadcast to y's shape."""
     shape = y.shape
     if all(a.shape == shape and is_plain(a) for a in (y, *inputs)):
         kernel(y.size, y.reshape(-1), *[a.reshape(-1) for a in inputs], *numbers)
@@ -126,7 +126,7 @@ def _gradient(formula: Formula) -> Callable[[Array, Array, Array], None]:
 
 
 def _operator(formula: Formula) -> Callable[[Array, Array, Array], None]:
-    """Two operands; a second one that repeats along leading dimensions is read where it lies."""
+    """Return a kernel of two operands. A second operand that repeats along leading dimensions is not copied."""
     kernel, repeating = _two(formula), _repeating(formula)
 
     def run(y: Array, a: Array, b: Array) -> None:
@@ -150,17 +150,17 @@ _scale, _shift = _with_number(scalar.mul), _with_number(scalar.add)
 
 
 def scale(y: Array, x: Array, *, value: float) -> None:
-    """x times a number."""
+    """y = x value"""
     over_elements(_scale, y, x, numbers=(float(value),))
 
 
 def shift(y: Array, x: Array, *, value: float) -> None:
-    """x plus a number."""
+    """y = x + value"""
     over_elements(_shift, y, x, numbers=(float(value),))
 
 
 def cast(y: Array, x: Array, **_: Any) -> None:
-    """x, rounded to nearest where y's type is narrower."""
+    """y = x, rounded to nearest if y's type is narrower."""
     if is_half(y.dtype) and y.flags.c_contiguous and x.dtype == np.float32 and x.flags.c_contiguous:
         encode(y, x)
     else:
@@ -168,13 +168,15 @@ def cast(y: Array, x: Array, **_: Any) -> None:
 
 
 def log(y: Array, x: Array) -> None:
-    """Natural logarithm, NumPy's own: it has vector instructions for this function too."""
+    """Natural logarithm by NumPy, which has vector instructions for it."""
     over_elements(lambda _, y_part, x_part: np.log(x_part, out=y_part), y, x)
 
 
 def dropout(y: Array, x: Array, *, p: float, seed: int, start: int = 0) -> None:
-    """x / (1 - p) where the element's random bits are at least p 2^32, else 0. Positions count in C order from
-    ``start`` on, mod 2^32."""
+    """y = x / (1 - p) where the element's random bits are at least p 2^32, else 0.
+
+    Positions of elements count in C order from ``start`` on, mod 2^32.
+    """
     key, threshold, keep_scale = fold_seed(seed), int(p * 2.0**32), 1.0 / (1.0 - p)
     start %= 1 << 32
 

@@ -1,4 +1,4 @@
-"""Rows by number, and their gradients."""
+"""Rows selected by number (embedding, gather), and their gradients."""
 
 from typing import Any
 
@@ -42,7 +42,8 @@ def _clear(table: Array) -> None:
 
 
 def _numbers(numbers: Array, rows: int, *, what: str) -> Array:
-    """As one contiguous int64 array [...], so that kernels are compiled for one type of it. Raises UserError."""
+    """Return row numbers as contiguous int64, the one type kernels are compiled for. Raises UserError if out of range.
+    """
     low, high = int(numbers.min(initial=0)), int(numbers.max(initial=0))
     if low < 0 or high >= rows:
         raise UserError(f"{what}: row numbers from {low} to {high} for {rows} rows (0 to {rows - 1})")
@@ -50,7 +51,7 @@ def _numbers(numbers: Array, rows: int, *, what: str) -> Array:
 
 
 def _take(y: Array, table: Array, numbers: Array) -> None:
-    """y[i] = table[numbers[i]] for all i; y, table: [.., D]. Bytes as they are, unless y has another dtype."""
+    """y[i] = table[numbers[i]] for all i; y, table: [.., D]. Bytes are copied unchanged unless y has another dtype."""
     if y.dtype != table.dtype:
         for index in index_blocks(y.shape, 4, whole=1):
             cast(y[index], table[numbers[index[0]]])
@@ -58,19 +59,19 @@ def _take(y: Array, table: Array, numbers: Array) -> None:
         words = np.dtype(f"u{table.itemsize}")
         _gather(y.size, y.view(words), table.view(words), numbers)
     else:
-        np.take(table, numbers, axis=0, out=y, mode="clip")  # checked; with mode "raise" NumPy makes a copy of y first
+        np.take(table, numbers, axis=0, out=y, mode="clip")  # numbers are checked; mode "raise" would copy y first
 
 
 def _groups(ordered: Array) -> tuple[Array, Array]:
-    """Where runs of equal numbers start, and the end; the number of each run."""
+    """Return the starts of the runs of equal numbers, with the end appended, and the number of each run."""
     starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1], [True])))
     return starts, ordered[starts[:-1]]
 
 
 def _scattered(table: Array, numbers: Array, rows: Array) -> None:
-    """table = 0, then table[numbers[i]] += rows[i] for every i, by the order of the numbers, then of i.
+    """table = 0, then table[numbers[i]] += rows[i] for every i, sorted by number, then by i.
 
-    table: [R, D], numbers: [...], int64, rows: [*numbers.shape, D]. Rows of one number are added up in float64 first.
+    table: [R, D], numbers: [...], int64, rows: [*numbers.shape, D]. Rows of one number are first summed in float64.
     """
     flat = numbers.reshape(-1)
     order = np.argsort(flat, kind="stable")
@@ -89,24 +90,24 @@ def _scattered(table: Array, numbers: Array, rows: Array) -> None:
 
 
 def embedding(y: Array, w: Array, ids: Array, **_: Any) -> None:
-    """w[ids], rounded to y's type. Raises UserError for a number that is no row."""
+    """y = w[ids], rounded to y's type. Raises UserError for an id that is not a row."""
     numbers = _numbers(ids, w.shape[0], what="embedding")
     _take(y.reshape(numbers.size, w.shape[1]), w, numbers.reshape(-1))
 
 
 def embedding_grad(dw: Array, dy: Array, ids: Array, *, rows: int, **_: Any) -> None:
-    """The sum of dy over all uses of each row, zero for the others."""
+    """dw = for each row the sum of dy over its uses, zero if it has none."""
     _scattered(dw, np.ascontiguousarray(ids, np.int64), dy)
 
 
 def gather_rows(y: Array, x: Array, positions: Array) -> None:
-    """x[n, positions[n, p]] as row n P + p. Raises UserError for a number that is no row."""
+    """y[n P + p] = x[n, positions[n, p]]. Raises UserError for a position that is not a row."""
     numbers = _numbers(positions, x.shape[1], what="gather_rows")
     for rows, table, chosen in zip(y.reshape(*positions.shape, x.shape[2]), x, numbers, strict=True):
         _take(rows, table, chosen)
 
 
 def gather_rows_grad(dx: Array, dy: Array, positions: Array, *, x_shape: Shape) -> None:
-    """dy at the rows it came from, added up where a row came twice, zero elsewhere."""
+    """dx = dy at the rows it came from, summed for a row that was taken twice, zero elsewhere."""
     numbers = positions + np.arange(x_shape[0])[:, None] * x_shape[1]
     _scattered(dx.reshape(x_shape[0] * x_shape[1], x_shape[2]), numbers.reshape(-1), dy)

@@ -1,15 +1,16 @@
-"""Scaled dot-product attention and its gradients by tiles: no matrix of scores is ever whole.
+"""Scaled dot-product attention and its gradients by tiles: the matrix of scores is never stored whole.
 
-    forward, for ROWS queries of one head, over the keys in tiles of COLUMNS:
-        s = q k' + mask;  m' = max(m, max s);  o = exp(m - m') o + exp(s - m') v;  sum likewise;  y = o / sum
-    backward, for one head, over tiles of keys and queries:
-        p = exp(s - lse);  dv += p' dy;  ds = p (dy v' - sum(dy y));  dq += ds k;  dk += ds' q
+  forward, for ROWS queries of one head, over the keys in tiles of COLUMNS:
+      s = q k' + mask;  m' = max(m, max s);  o = exp(m - m') o + exp(s - m') v;  sum likewise;  y = o / sum
+  backward, for one head, over tiles of keys and queries:
+      p = exp(s - lse);  dv += p' dy;  ds = p (dy v' - sum(dy y));  dq += ds k;  dk += ds' q
 
-The first is the online softmax of Milakov & Gimelshein 2018, both together are FlashAttention: Dao, Fu, Ermon, Rudra &
-Re 2022, algorithms 1 and 4. Dropout's numbers are those of the elementwise kernel on the whole [N, heads, L, S].
+The forward pass is the online softmax of Milakov & Gimelshein 2018; both together are FlashAttention (Dao, Fu, Ermon,
+Rudra & Re 2022, algorithms 1 and 4). Dropout uses the random numbers of the elementwise kernel on the whole [N, heads,
+L, S].
 
 Halves are decoded a few sequences at a time. Products and sums are in float32 (float64 for float64), over cuts that
-follow from shapes alone; a head's gradients are one task, so that bits do not depend on threads either.
+follow from shapes alone. A head's gradients are one task, so bits do not depend on threads.
 """
 
 from collections.abc import Iterator
@@ -31,13 +32,13 @@ from minidl.kernels.cpu.vectors import lanes
 from minidl.kernels.random import fold_seed, random_bits
 
 parallel = partial(compiled, parallel=True)
-ROWS, COLUMNS = 128, 192  # of a tile of scores: with its operands about 250 KB; whole panels of products
-SERIAL = 1 << 15  # below this number of scores one core is faster than waking another
+ROWS, COLUMNS = 128, 192  # of a tile of scores: about 250 KB with its operands; whole panels of products
+SERIAL = 1 << 15  # below this number of scores one core is faster than several
 
 
 @compiled
 def _see(line: Array, mask: Array, at: int, causal: bool, hidden: int) -> None:
-    """Add the mask from element ``at`` on; and, if ``causal``, hide what comes from element ``hidden`` on."""
+    """Add the mask from element ``at`` on; if ``causal``, set the scores from element ``hidden`` on to -inf."""
     if mask.size:
         masked = mask[at:at + line.size]
         for j in range(line.size):
@@ -49,16 +50,16 @@ def _see(line: Array, mask: Array, at: int, causal: bool, hidden: int) -> None:
 
 @compiled
 def _drop(line: Array, key: int, first: int, threshold: int, keep_scale: Any) -> None:
-    """Dropout of a row whose first element is number ``first`` (mod 2^32) of all."""
+    """Apply dropout to a row whose first element has number ``first`` (mod 2^32) among all scores."""
     for j in range(line.size):
         line[j] = scalar.dropout(line[j], random_bits(np.uint32(key), np.uint32(first + j)), threshold, keep_scale)
 
 
 @compiled
 def _soften(line: Array, top: Any, out: Array) -> tuple[Any, Any, float]:
-    """line = exp(line - largest so far), and out to match; returns that, what sums so far fade by, the line's sum."""
+    """line = exp(line - largest so far), rescale ``out``; return the largest, the factor, and the line's sum."""
     best = max(top, largest(line))
-    # Where nothing was seen so far everything is exp(-inf) = 0, not exp(-inf + inf).
+    # If all scores so far are -inf, everything is exp(-inf) = 0, not exp(-inf + inf).
     shift = best if best > -np.inf else line.dtype.type(0)
     for j in range(line.size):
         line[j] = scalar.exp(line[j] - shift)
@@ -71,7 +72,7 @@ def _soften(line: Array, top: Any, out: Array) -> tuple[Any, Any, float]:
 
 @compiled
 def _slopes(p: Array, ds: Array, lse: Any, level: Any, key: int, first: int, threshold: int, keep_scale: Any) -> None:
-    """A row of scores and of dy v' becomes what dv and the gradient of the scores are made of."""
+    """Turn scores into probabilities after dropout (for dv), and dy v' into the gradient of the scores; one row."""
     for j in range(p.size):
         p[j] = scalar.exp(p[j] - lse)
     if threshold:
@@ -86,7 +87,7 @@ def _slopes(p: Array, ds: Array, lse: Any, level: Any, key: int, first: int, thr
 
 @compiled
 def _scaled(to: Array, origin: Array, at: int, step: int, rows: int, depth: int, scale: Any) -> None:
-    """to [rows, depth] = origin times a number; a row of it starts ``step`` elements behind the one before."""
+    """to [rows, depth] = origin times ``scale``; consecutive rows of origin are ``step`` elements apart."""
     for i in range(rows):
         line, values = to[i * depth:(i + 1) * depth], origin[at + i * step:at + i * step + depth]
         for j in range(depth):
@@ -97,9 +98,10 @@ def _scaled(to: Array, origin: Array, at: int, step: int, rows: int, depth: int,
 def _attention(y: Array, lse: Array, q: Array, k: Array, v: Array, mask: Array, mask_n: int, mask_h: int, mask_l: int,
                count: int, length: int, keys: int, heads: int, depth: int, causal: bool, key: int, threshold: int,
                keep_scale: float, first: int, workers: int) -> None:
-    """Flat arrays: y, q [count, length, heads, depth], k, v [count, keys, heads, depth], lse [count, heads, length].
+    """Run attention on flat arrays.
 
-    mask: empty, or element (n, h, i, j) at n mask_n + h mask_h + i mask_l + j. ``first``: sequences before these.
+    y, q: [count, length, heads, depth], k, v: [count, keys, heads, depth], lse: [count, heads, length]. mask: empty, or
+    element (n, h, i, j) at n mask_n + h mask_h + i mask_l + j. first: the number of earlier sequences.
     """
     kind = q.dtype.type
     width, down = heads * depth, (length + ROWS - 1) // ROWS
@@ -146,7 +148,10 @@ def _attention_grad(dq: Array, dk: Array, dv: Array, dy: Array, q: Array, k: Arr
                     mask: Array, mask_n: int, mask_h: int, mask_l: int, count: int, length: int, keys: int,
                     heads: int, depth: int, causal: bool, key: int, threshold: int, keep_scale: float, first: int,
                     workers: int) -> None:
-    """As ``_attention``; dq lies as q, dk and dv as k. Their first terms are stored, so they may hold anything."""
+    """Compute attention's gradients, arguments as in ``_attention``; dq has q's layout, dk and dv that of k.
+
+    dq, dk and dv need no initial values: their first terms are stored, not added.
+    """
     kind = q.dtype.type
     width = heads * depth
     scale, keep = kind(1 / np.sqrt(depth)), kind(keep_scale)
@@ -196,11 +201,11 @@ def _attention_grad(dq: Array, dk: Array, dv: Array, dy: Array, q: Array, k: Arr
                     line[j] *= scale
 
 
-Mask = tuple[Array, int, int, int]  # as _attention takes it
+Mask = tuple[Array, int, int, int]  # (mask, mask_n, mask_h, mask_l) of _attention
 
 
 def _mask(mask: Array | None, sequences: slice, keys: int, dtype: np.dtype[Any]) -> Mask:
-    """A mask that broadcasts to [N, heads, L, keys], for some of the sequences."""
+    """Return a mask that broadcasts to [N, heads, L, keys] in the form of ``_attention``, for some of the sequences."""
     if mask is None:
         return np.empty(0, dtype), 0, 0, 0
     wide = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
@@ -216,8 +221,8 @@ def _mask(mask: Array | None, sequences: slice, keys: int, dtype: np.dtype[Any])
 
 def _parts(mask: Array | None, keys: int, arrays: tuple[Array, ...], heads: int, causal: bool, p: float,
            seed: int, before: int) -> Iterator[tuple[slice, tuple[Any, ...]]]:
-    """Sequences to be computed at once, and the arguments of a kernel that follow its arrays; ``before`` sequences of
-    the batch are not among these."""
+    """Yield (sequences to compute at once, the kernel's arguments after its arrays); ``before`` sequences came earlier.
+    """
     q = arrays[0]
     length, width = q.shape[1:]
     for index in pieces(q.shape, *arrays, whole=2):
@@ -231,9 +236,9 @@ def _parts(mask: Array | None, keys: int, arrays: tuple[Array, ...], heads: int,
 
 def scaled_dot_product_attention(y: Array, lse: Array, q: Array, k: Array, v: Array, mask: Array | None = None, *,
                                  heads: int, causal: bool, p: float, seed: int, first: int = 0) -> None:
-    """dropout(softmax(q k' / sqrt(D) + mask)) v for each head.  q: [N, L, heads D], k, v: [N, S, heads D], y as q.
+    """y = dropout(softmax(q k' / sqrt(D) + mask)) v for each head.  q, y: [N, L, heads D], k, v: [N, S, heads D].
 
-    lse: [N, heads, L], the logarithm of each row's sum of exp(score). A row that sees nothing is NaN.
+    lse: [N, heads, L], the logarithm of each row's sum of exp(score). A row whose scores are all masked is NaN.
     """
     for part, arguments in _parts(mask, k.shape[1], (q, k, v, y, lse), heads, causal, p, seed, first):
         outputs = y[part], lse[part]
@@ -246,7 +251,7 @@ def scaled_dot_product_attention(y: Array, lse: Array, q: Array, k: Array, v: Ar
 def scaled_dot_product_attention_grad(dq: Array, dk: Array, dv: Array, dy: Array, q: Array, k: Array, v: Array,
                                       y: Array, lse: Array, mask: Array | None = None, *, heads: int, causal: bool,
                                       p: float, seed: int, first: int = 0) -> None:
-    """The gradients of ``scaled_dot_product_attention``, whose probabilities are computed again from lse."""
+    """The gradients of ``scaled_dot_product_attention``; probabilities are recomputed from lse."""
     for part, arguments in _parts(mask, k.shape[1], (q, k, v, dy, y, lse, dq, dk, dv), heads, causal, p, seed, first):
         outputs = dq[part], dk[part], dv[part]
         results = [room(output) for output in outputs]

@@ -1,7 +1,7 @@
-"""bfloat16 and float16 as storage: decoded to float32, encoded with rounding to nearest, ties to even.
+"""bfloat16 and float16 as storage formats: decoded to float32, encoded with rounding to nearest, ties to even.
 
-Numba does not compute in them on a CPU, so their arrays are looked at as uint16. Integers do all of it: no instruction
-that only some processors have, and loops over it become vector instructions.
+Numba does not compute in them on a CPU, so their arrays are viewed as uint16. The conversion uses integer operations
+only: it needs no special instructions, and its loops become vector instructions.
 """
 
 from typing import Any
@@ -19,15 +19,15 @@ _CHUNK = 1 << 14  # elements
 
 @compiled
 def bf16_to_f32(bits: int) -> Any:
-    """The float32 with the same value as bfloat16 bits (uint16)."""
+    """Return the float32 with the same value as bfloat16 bits (uint16)."""
     return np.uint32(np.uint32(bits) << np.uint32(16)).view(np.float32)
 
 
 @compiled
 def f32_to_bf16(x: Any) -> Any:
-    """The bits (uint16) of the bfloat16 nearest to a float32; NaN stays NaN."""
+    """Return the bits (uint16) of the bfloat16 nearest to a float32; NaN stays NaN."""
     bits = np.float32(x).view(np.uint32)
-    # Half a unit, less one if the bit that stays is even: what is exactly between two goes to the even one.
+    # Add half a unit, less one if the last bit that remains is even: a tie then rounds to even.
     rounded = np.uint32((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16))
     quiet = np.uint32((bits >> np.uint32(16)) | np.uint32(0x40))
     return np.uint16(rounded if x == x else quiet)
@@ -35,10 +35,10 @@ def f32_to_bf16(x: Any) -> Any:
 
 @compiled
 def f16_to_f32(bits: int) -> Any:
-    """The float32 with the same value as float16 bits (uint16)."""
+    """Return the float32 with the same value as float16 bits (uint16)."""
     sign = np.uint32((np.uint32(bits) & np.uint32(0x8000)) << np.uint32(16))
     size = np.uint32((np.uint32(bits) & np.uint32(0x7FFF)) << np.uint32(13))
-    # 13 bits further left the exponent is too small by 127 - 15; a product makes up for it, and normalises as well.
+    # After a shift by 13 bits the exponent is too small by 127 - 15; a product corrects it and normalises subnormals.
     scaled = np.uint32(size).view(np.float32) * np.float32(2.0**112)
     special = np.uint32(size | np.uint32(0x7F800000))
     value = special if size >= np.uint32(0x0F800000) else np.float32(scaled).view(np.uint32)
@@ -47,13 +47,13 @@ def f16_to_f32(bits: int) -> Any:
 
 @compiled
 def f32_to_f16(x: Any) -> Any:
-    """The bits (uint16) of the float16 nearest to a float32: infinity above 65519.99, NaN stays NaN."""
+    """Return the bits (uint16) of the float16 nearest to a float32: infinity above 65519.99, NaN stays NaN."""
     bits = np.float32(x).view(np.uint32)
     sign = np.uint32((bits >> np.uint32(16)) & np.uint32(0x8000))
     size = np.uint32(bits & np.uint32(0x7FFFFFFF))
     odd = (size >> np.uint32(13)) & np.uint32(1)
     normal = np.uint32((size + np.uint32(0xFFF) + odd - np.uint32(0x38000000)) >> np.uint32(13))
-    # Below 2^-14 the addition of 0.5 shifts the bits that stay to the lowest place, and rounds as it does so.
+    # Below 2^-14 the addition of 0.5 shifts the remaining bits to the lowest place, and rounds them.
     shifted = np.float32(np.uint32(size).view(np.float32) + np.float32(0.5)).view(np.uint32)
     tiny = np.uint32(shifted - np.uint32(0x3F000000))
     value = tiny if size < np.uint32(0x38800000) else normal
@@ -95,12 +95,12 @@ def _encode_float16(bits: Array, x: Array) -> None:
 
 
 def is_half(dtype: np.dtype[Any]) -> bool:
-    """True if a NumPy dtype is bfloat16 or float16."""
+    """Return True if a NumPy dtype is bfloat16 or float16."""
     return dtype in (BFLOAT16, FLOAT16)
 
 
 def decode(half: Array) -> Array:
-    """A new float32 array of the same values and shape, in C order."""
+    """Return a new contiguous float32 array of the same values and shape."""
     source = np.ascontiguousarray(half).reshape(-1)
     values = np.empty(half.shape, np.float32)
     kernel = _decode_bfloat16 if half.dtype == BFLOAT16 else _decode_float16

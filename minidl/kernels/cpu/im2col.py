@@ -1,19 +1,19 @@
 """Convolutions as matrix products over tiles of columns (im2col), in compiled code on all cores.
 
 Output pixels are cut into tiles and channels into chunks, so that the columns of one tile and chunk stay in a core's
-own cache, packed as the product wants them. A task owns a part of the result: no two tasks write the same element, and
-nothing is left to be summed up afterwards.
+own cache, packed for the product. A task owns a part of the result: no two tasks write the same element, and no sums
+are left for later.
 
-    fprop    task = (tile, block of K):        for chunks of C, in order:  y += w[chunk] columns(x)[chunk]
-    dgrad    task = (tile, block of C):        for chunks of the block:    add the columns w[chunk]^T dy to dx
-    wgrad    task = (block of K, chunk of C):  for tiles, in order:        dw[chunk]^T += columns(x)[chunk] dy^T
+  fprop    task = (tile, block of K):        for chunks of C, in order:  y += w[chunk] columns(x)[chunk]
+  dgrad    task = (tile, block of C):        for chunks of the block:    add the columns w[chunk]^T dy to dx
+  wgrad    task = (block of K, chunk of C):  for tiles, in order:        dw[chunk]^T += columns(x)[chunk] dy^T
 
-A tile of dgrad is whole images, or one image in pieces that come one after the other. Cuts follow from the shapes
-alone, and worker i does tasks i, i + workers, ..., in its own part of the workspace: the result does not depend on how
-many workers there are. Tensors are flat arrays with strides; y, dx and dw are dense.
+A tile of dgrad is several whole images, or one image in consecutive pieces. Cuts follow from the shapes alone, and
+worker i does tasks i, i + workers, ..., in its own part of the workspace: the result does not depend on the number of
+workers. Tensors are flat arrays with strides; y, dx and dw are contiguous.
 
-Halves (elements.py) are decoded where they are packed; weights, and results until they are complete, have a float32
-copy of a task's part in the buffer.
+Halves (elements.py) are decoded when they are packed; weights, and results until they are complete, have a float32 copy
+of a task's part in the buffer.
 """
 
 from functools import partial
@@ -33,9 +33,9 @@ parallel = partial(compiled, parallel=True)
 
 # Arguments of all kernels: x_shape (N, C, H, W), w_shape (K, R, S), y_shape (P, Q), stride, padding, and cuts:
 #   tile    pixels of it (fprop, wgrad), or rows of an image (dgrad)
-#   images  dgrad: of a tile; fprop: 1 if a tile is a piece of one image, more if it may be of several
+ #   images  dgrad: images of a tile; fprop: 1 if a tile is within one image, more if it may span several
 #   chunk, block, width    channels that are gathered at a time, channels of a task, pixels of the widest tile
-#   weights, results       elements of the buffer, at its start, for decoded weights and results; 0 if there are none
+#   weights, results       elements at the start of the buffer for decoded weights and results; 0 if there are none
 
 
 @compiled
@@ -95,7 +95,7 @@ def _fprop_task(y: Any, x: Any, x_strides: Any, w: Any, b: Any, relu: bool, buff
 @parallel
 def fprop(y: Any, x: Any, x_strides: Any, w: Any, b: Any, relu: bool, buffer: Any, x_shape: Any, w_shape: Any,
           y_shape: Any, stride: Any, padding: Any, cuts: Any, workers: int, tasks: int) -> None:
-    """y = convolution of x and w, plus b if that is not empty; with ``relu`` the positive part of it."""
+    """y = convolution of x and w, plus b if that is not empty, with a ReLU if ``relu``."""
     share = buffer.size // workers
     for worker in numba.prange(workers):
         places = np.empty((PLACES, cuts[4]), np.int32)
@@ -106,7 +106,7 @@ def fprop(y: Any, x: Any, x_strides: Any, w: Any, b: Any, relu: bool, buffer: An
 
 @compiled
 def _plane(out: Any, at: int, size: Any, onto: Any, origin: int, strides: Any) -> None:
-    """Set an image of one channel to what it is added to: to zero where ``onto`` is empty."""
+    """Initialise one channel of an image with ``onto``, or with zeros if ``onto`` is empty."""
     height, width = size
     for h in range(height):
         row, start = out[at + h * width:at + (h + 1) * width], origin + h * strides[2]
@@ -177,7 +177,8 @@ def _dgrad_task(dx: Any, dy: Any, dy_strides: Any, w: Any, onto: Any, onto_strid
 def dgrad(dx: Any, dy: Any, dy_strides: Any, w: Any, onto: Any, onto_strides: Any, kept: bool, buffer: Any,
           x_shape: Any, w_shape: Any, y_shape: Any, stride: Any, padding: Any, cuts: Any, workers: int,
           tasks: int) -> None:
-    """dx = adjoint of the convolution of dy and w, plus ``onto`` if that is not empty, or what dx holds if ``kept``."""
+    """dx = adjoint of the convolution of dy and w, plus ``onto`` if that is not empty, or plus dx itself if ``kept``.
+    """
     share = buffer.size // workers
     for worker in numba.prange(workers):
         places = np.empty((PLACES, cuts[4]), np.int32)

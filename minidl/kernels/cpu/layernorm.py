@@ -1,6 +1,6 @@
-"""Layer normalisation over the last dimension, and its gradients, a row at a time. No tensors, no devices.
+"""Layer normalisation over the last dimension, and its gradients, one row at a time. No tensors, no devices.
 
-Sums over a row are accumulated in float64 and rounded once; so are constants found from them.
+Sums over a row, and the constants derived from them, are accumulated in float64 and rounded once.
 """
 
 import math
@@ -17,7 +17,7 @@ from minidl.kernels.cpu.sums import SLABS, WIDTH, total, total_square
 
 @summing
 def _level_and_slope(dy: Array, x: Array, gamma: Array, mean: float, rstd: float) -> tuple[float, float]:
-    """sum of g, sum of g xhat, for one row"""
+    """Return the sums of g = dy gamma and of g xhat for one row."""
     level, slope = 0.0, 0.0
     for i in range(x.size):
         g = dy[i] * gamma[i]
@@ -45,7 +45,7 @@ def _layer_norm_grad(dx: Array, dy: Array, x: Array, gamma: Array, mean: Array, 
     kind = x.dtype.type
     rows = max(1, CHUNK // x.shape[1])
     for chunk in prange((x.shape[0] + rows - 1) // rows):
-        results = np.empty(x.shape[1], x.dtype)  # beside dx, which may lie over dy or x
+        results = np.empty(x.shape[1], x.dtype)  # not in dx, which may share the bytes of dy or x
         for r in range(chunk * rows, min(x.shape[0], (chunk + 1) * rows)):
             values, gradient, centre, scale = x[r], dy[r], mean[r], rstd[r]
             total_level, total_slope = _level_and_slope(gradient, values, gamma, centre, scale)
@@ -67,7 +67,7 @@ def _layer_norm_grad_reduce(slopes: Array, levels: Array, dy: Array, x: Array, m
         slope, level = slopes[slab, start:stop], levels[slab, start:stop]
         for r in range(slab * rows, min((slab + 1) * rows, x.shape[0])):
             values, gradient, centre, scale = x[r, start:stop], dy[r, start:stop], mean[r], rstd[r]
-            # Two loops: with four arrays in one, too many pairs of them might overlap for it to become vectors.
+            # Two loops: with four arrays the compiler would have too many overlap checks and not vectorise.
             for i in range(values.size):
                 level[i] += gradient[i]
             for i in range(values.size):
@@ -75,7 +75,7 @@ def _layer_norm_grad_reduce(slopes: Array, levels: Array, dy: Array, x: Array, m
 
 
 def layer_norm(y: Array, mean: Array, rstd: Array, x: Array, gamma: Array, beta: Array, *, eps: float) -> None:
-    """(x - mean) rstd gamma + beta, with rstd = 1 / sqrt(var + eps); in two passes, so that nothing cancels."""
+    """y = (x - mean) rstd gamma + beta, with rstd = 1 / sqrt(var + eps); var in a second pass, against cancellation."""
     gamma, beta = source(gamma), source(beta)
     for index in pieces(x.shape, y, x, mean, rstd, whole=1):
         rows = (*index[:-1], ...)
@@ -98,7 +98,7 @@ def layer_norm_grad_reduce(dgamma: Array, dbeta: Array, dy: Array, x: Array, mea
 
 
 def layer_norm_grad(dx: Array, dy: Array, x: Array, gamma: Array, mean: Array, rstd: Array) -> None:
-    """rstd (g - mean of g - xhat times the mean of g xhat) for each row, with g = dy gamma, xhat = (x - mean) rstd."""
+    """dx = rstd (g - mean of g - xhat mean of g xhat) for each row, with g = dy gamma, xhat = (x - mean) rstd."""
     gamma = source(gamma)
     for index in pieces(x.shape, dx, dy, x, mean, rstd, whole=1):
         part, rows = dx[index], (*index[:-1], ...)

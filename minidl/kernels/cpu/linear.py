@@ -1,4 +1,4 @@
-"""Matrix products and linear layers: what is multiplied with what."""
+"""Matrix products and linear layers, and their gradients, as calls of ``matrices.products``."""
 
 from functools import lru_cache
 from math import prod
@@ -14,13 +14,13 @@ from minidl.kernels.cpu.sums import sum_to
 from minidl.meta import Shape
 
 NONE: dict[Any, Array] = {np.dtype(name): np.empty(0, name) for name in ("float32", "float64")}
-SERIAL = 1 << 15  # below this number of multiplications one core is faster than waking another
-PANELS, ROWS, TASKS = 5, 256, 8  # of a task, at most; tasks, at least, where the shape allows it
+SERIAL = 1 << 15  # below this number of multiplications one core is faster than several
+PANELS, ROWS, TASKS = 5, 256, 8  # panels and rows of a task, at most; tasks, at least, if the shape allows it
 
 
 @lru_cache(maxsize=1 << 12)
 def _starts(batch: Shape, strides: Shape) -> Array:
-    """Where the matrices of a batch start: elements, in C order."""
+    """Return the first element of each matrix of a batch, in C order."""
     starts = np.zeros(batch, np.int64)
     for axis, (count, stride) in enumerate(zip(batch, strides, strict=True)):
         starts += np.arange(count).reshape((-1, *(1,) * (len(batch) - 1 - axis))) * stride
@@ -28,7 +28,8 @@ def _starts(batch: Shape, strides: Shape) -> Array:
 
 
 def _operand(array: Array, batch: Shape) -> tuple[Array, Array, int, int]:
-    """An operand [..., rows, columns] as the kernel takes it: flat, starts of its matrices, steps down and across."""
+    """Return an operand [..., rows, columns] in the kernel's form: flat, starts of its matrices, steps down and across.
+    """
     data, strides = flat(array)
     lead = len(batch) - (array.ndim - 2)
     spread = tuple(0 if i < lead or array.shape[i - lead] == 1 else strides[i - lead] for i in range(len(batch)))
@@ -37,18 +38,19 @@ def _operand(array: Array, batch: Shape) -> tuple[Array, Array, int, int]:
 
 @lru_cache(maxsize=1 << 12)
 def _cuts(count: int, m: int, n: int, panel: int) -> tuple[int, int]:
-    """Rows and columns of a task: a few panels, whose packing is worth it, and enough tasks for some cores."""
+    """Return rows and columns of a task: enough panels to be worth packing, and enough tasks for several cores."""
     width = even(pieces(n, panel), PANELS) * panel
     tasks = count * pieces(n, width)
     return up(even(m, max(min(ROWS, pieces(m, pieces(TASKS, tasks))), 32)), 8), width
 
 
 def _multiply(y: Array, a: Array, b: Array, bias: Array | None = None, *, summed: bool = False) -> None:
-    """y = a b (+ bias) over the last two dimensions, broadcast over the others, or summed over them; y is dense."""
+    """y = a b (+ bias) over the last two dimensions, broadcast over the others or (``summed``) summed; y is contiguous.
+    """
     if not (a.size and b.size):  # sums of nothing
         y[...] = 0 if bias is None else bias
         return
-    from minidl.kernels.cpu import matrices  # compiled with Numba: not loaded by devices that only count
+    from minidl.kernels.cpu import matrices  # compiled with Numba: not imported by dry runs
     batch, (m, n), k = a.shape[:-2] if summed else y.shape[:-2], y.shape[-2:], a.shape[-1]
     a_flat, b_flat = _operand(a, batch), _operand(b, batch)
     dtype, parts = computed(y.dtype), a_flat[1].size if summed else 1
@@ -59,31 +61,31 @@ def _multiply(y: Array, a: Array, b: Array, bias: Array | None = None, *, summed
 
 
 def _rows(array: Array) -> Array:
-    """[..., n] as a matrix of all rows: a view where the layout allows it."""
+    """Return [..., n] as a matrix of all rows: a view if the layout allows it."""
     return array.reshape(prod(array.shape[:-1]), array.shape[-1])
 
 
 def matmul(y: Array, a: Array, b: Array, *, transpose_a: bool, transpose_b: bool) -> None:
-    """y = a b over the last two dimensions, each swapped first if asked for; broadcast over the others."""
+    """y = a b over the last two dimensions, after the transpositions asked for; broadcast over the others."""
     _multiply(y, a.swapaxes(-1, -2) if transpose_a else a, b.swapaxes(-1, -2) if transpose_b else b)
 
 
 def linear(y: Array, x: Array, w: Array, b: Array | None = None) -> None:
-    """x w^T + b.  x: [..., in], w: [out, in], b: [out]."""
+    """y = x w^T + b.  x: [..., in], w: [out, in], b: [out]."""
     if x.flags.c_contiguous:  # all rows in one product; else one product for each leading index, without a copy
         x, y = _rows(x), _rows(y)
     _multiply(y, x, w.T, b)
 
 
 def linear_dgrad(dx: Array, dy: Array, w: Array) -> None:
-    """dy w"""
+    """dx = dy w"""
     if dy.flags.c_contiguous:
         dy, dx = _rows(dy), _rows(dx)
     _multiply(dx, dy, w)
 
 
 def linear_wgrad(dw: Array, dy: Array, x: Array) -> None:
-    """dy^T x, summed over all rows"""
+    """dw = dy^T x, summed over all rows"""
     if dy.ndim > 2 and not (dy.flags.c_contiguous and x.flags.c_contiguous):
         _multiply(dw, dy.swapaxes(-1, -2), x, summed=True)
         return
@@ -91,6 +93,6 @@ def linear_wgrad(dw: Array, dy: Array, x: Array) -> None:
 
 
 def bias_grad(db: Array, dy: Array, *, axis: int) -> None:
-    """Sum over every axis but one."""
+    """db = sum of dy over every axis but one."""
     shape = tuple(n if i == axis else 1 for i, n in enumerate(dy.shape))
     sum_to(db.reshape(shape), dy, shape=shape)

@@ -1,4 +1,4 @@
-"""Softmax cross-entropy, and its gradient, a row at a time."""
+"""Softmax cross-entropy, and its gradient, one row at a time."""
 
 import math
 
@@ -15,10 +15,10 @@ from minidl.kernels.cpu.sums import largest
 
 @Kernel
 def _cross_entropy(losses: Array, residual: Array, logits: Array, labels: Array, ignore_index: int) -> None:
-    """losses: [N], float64; 0 where the label is to be ignored. residual may be logits."""
+    """losses: [N], float64; 0 for ignored labels. residual may share the bytes of logits."""
     for r in prange(logits.shape[0]):
         row, label = residual[r], labels[r]
-        chosen = 0.0  # before the row is written
+        chosen = 0.0  # read before the row is overwritten
         if label != ignore_index:
             chosen = np.float64(logits[r, label]) - np.float64(largest(logits[r]))
         bring(row, logits[r])
@@ -44,12 +44,12 @@ def _cross_entropy_grad(dx: Array, residual: Array, labels: Array, factor: float
 
 
 def _numbers(labels: Array) -> Array:
-    """Labels as one contiguous int64 array, so that kernels are compiled for one type of it."""
+    """Return labels as one contiguous int64 array, the only type kernels are compiled for."""
     return np.ascontiguousarray(labels, np.int64)
 
 
 def _check(labels: Array, classes: int, ignore_index: int) -> int:
-    """How many labels are not to be ignored. Raises UserError if one of them is no class."""
+    """Return the number of labels that are not ignored. Raises UserError if one of them is not a class."""
     counted = labels != ignore_index
     wrong = counted & ((labels < 0) | (labels >= classes))
     if wrong.any():
@@ -59,9 +59,9 @@ def _check(labels: Array, classes: int, ignore_index: int) -> int:
 
 
 def cross_entropy(loss: Array, residual: Array, logits: Array, labels: Array, *, ignore_index: int = -100) -> None:
-    """-mean(log softmax(logits)[label]) over the counted rows; the softmax of all, less 1 at their labels.
+    """loss = -mean(log softmax(logits)[label]) over rows not ignored; residual = softmax, less 1 at each row's label.
 
-    Raises UserError.
+    Raises UserError for a label that is not a class.
     """
     labels = _numbers(labels)
     count = _check(labels, logits.shape[1], ignore_index)
@@ -71,11 +71,11 @@ def cross_entropy(loss: Array, residual: Array, logits: Array, labels: Array, *,
         results = room(part)
         _cross_entropy(part.size, losses[index[0]], results, source(logits[index]), labels[index[0]], ignore_index)
         settle(part, results)
-    loss[...] = np.sum(losses) / np.float64(count)  # NaN, not an error, if there is none
+    loss[...] = np.sum(losses) / np.float64(count)  # NaN, not an error, if all labels are ignored
 
 
 def cross_entropy_grad(dx: Array, dloss: Array, residual: Array, labels: Array, *, ignore_index: int = -100) -> None:
-    """residual dloss / number of counted rows; 0 in the others."""
+    """dx = residual dloss / number of rows not ignored; 0 in ignored rows."""
     labels = _numbers(labels)
     factor = float(dloss) / max(1, int(np.count_nonzero(labels != ignore_index)))
     for index in pieces(residual.shape, dx, residual, whole=1):
@@ -86,7 +86,7 @@ def cross_entropy_grad(dx: Array, dloss: Array, residual: Array, labels: Array, 
 
 
 def label_share(y: Array, value: Array, part: Array, labels: Array, *, ignore_index: int = -100) -> None:
-    """value times the counted labels of a part over all counted ones; 0 where the part has none, NaN where none has."""
+    """y = value times the share of the counted labels that are in ``part``; 0 if it has none, NaN if there are none."""
     counted, every = (int(np.count_nonzero(a != ignore_index)) for a in (part, labels))
     if not every:
         y[...] = math.nan

@@ -1,8 +1,8 @@
-"""Many matrix products at once, of matrices that lie anywhere, in compiled code on all cores.
+"""Many matrix products at once, of matrices with any strides, in compiled code on all cores.
 
-A task makes the part of one product that has a few panels of columns and a block of rows; it packs its part of B, in
-pieces of DEPTH rows, and multiplies. Cuts follow from the shapes alone, and no two tasks write the same element.
-Halves (elements.py) are decoded piece by piece, and rounded once the sums are complete. Arrays come flat, with strides.
+A task computes a few panels of columns and a block of rows of one product; it packs its part of B, in pieces of DEPTH
+rows, and multiplies. Cuts follow from the shapes alone, and no two tasks write the same element. Halves (elements.py)
+are decoded piece by piece, and rounded once the sums are complete. Arrays are flat, with strides.
 """
 
 from functools import partial
@@ -22,7 +22,7 @@ DEPTH = 256  # rows of B that are packed at a time: a panel of them fits the inn
 
 @compiled
 def edges(array: Any) -> Any:
-    """The edge masks of ``pack`` for panels of this dtype: from ``lanes - i`` on, i lanes inside, the others not."""
+    """Return the edge masks of ``pack`` for this dtype: from element ``lanes - i`` on, i lanes inside, the rest not."""
     inside = np.zeros(2 * lanes(array), np.int32)
     inside[lanes(array):] = -1
     return inside
@@ -30,9 +30,7 @@ def edges(array: Any) -> Any:
 
 @compiled
 def pack(panels: Any, b: Any, at: int, row: int, column: int, depth: int, count: int, inside: Any) -> None:
-    """B[depth, count] from element ``at`` on, a step of ``row`` down and ``column`` across, as panels.
-
-    ``inside``: from ``edges``.
+    """Write B[depth, count] as panels; it starts at element ``at``, with a step of ``row`` down and ``column`` across.
     """
     lane_count = lanes(panels)
     width = 3 * lane_count
@@ -61,12 +59,12 @@ def products(c: Any, a: Any, a_starts: Any, a_row: int, a_column: int, b: Any, b
              workers: int) -> None:
     """C[i] = A[i, 0] B[i, 0] + ... + A[i, parts - 1] B[i, parts - 1], plus ``bias`` [n] in every row if there is one.
 
-    C is dense: [count, m, n]. A[i, j] starts at element a_starts[i parts + j]; its rows and columns are a_row and
-    a_column elements apart; likewise B. A task makes ``height`` rows and ``width`` columns, of whole panels.
+    C is contiguous: [count, m, n]. A[i, j] starts at element a_starts[i parts + j]; its rows and columns are a_row and
+    a_column elements apart; B has the same form. A task makes ``height`` rows and ``width`` columns, of whole panels.
     """
     across, down = (n + width - 1) // width, (m + height - 1) // height
     tasks = a_starts.size // parts * across * down
-    left_at = min(k, DEPTH) * width  # of the buffer: panels, and of halves a block of A and the results
+    left_at = min(k, DEPTH) * width  # the buffer: panels, then for halves a block of A and the results
     out_at = left_at + height * min(k, DEPTH)
     for worker in numba.prange(workers):
         panels = np.empty(out_at + height * width if half else left_at, bias.dtype)

@@ -1,4 +1,4 @@
-"""Pooling of [N, C, H, W], a plane at a time."""
+"""Pooling of [N, C, H, W], one plane at a time."""
 
 import numpy as np
 from numba import prange
@@ -12,7 +12,7 @@ from minidl.meta import Shape
 
 @compiled
 def _covered(count: int, size: int, tap: int, stride: int, padding: int) -> tuple[int, int]:
-    """First and one past the last of ``count`` outputs whose tap falls inside [0, size)."""
+    """Return the first and one past the last of ``count`` outputs whose tap falls inside [0, size)."""
     first = max(0, -((tap - padding) // stride))
     return first, max(first, min(count, (size - 1 + padding - tap) // stride + 1))
 
@@ -27,7 +27,7 @@ def _max_pool(y: Array, index: Array, x: Array, kernel: Pair, stride: Pair, padd
             for q in range(y.shape[2]):
                 left = q * stride[1] - padding[1]
                 first_s, last_s = max(0, -left), min(kernel[1], x.shape[2] - left)
-                chosen = first_r * kernel[1] + first_s  # what a window of -inf alone reports
+                chosen = first_r * kernel[1] + first_s  # the index for a window of -inf only
                 best = x.dtype.type(-np.inf)
                 for r in range(first_r, last_r):
                     for s in range(first_s, last_s):
@@ -84,7 +84,7 @@ def _avg_pool_grad(dx: Array, dy: Array, kernel: Pair, stride: Pair, padding: Pa
 
 @Kernel
 def _global_avg_pool(y: Array, x: Array) -> None:
-    """The one cell that is the whole plane. y: [planes], x: [planes, H W]"""
+    """Mean of the whole plane. y: [planes], x: [planes, H W]"""
     for plane in prange(y.size):
         y[plane] = total(x[plane]) / x.shape[1]
 
@@ -123,7 +123,7 @@ def _planes(a: Array) -> Array:
 
 
 def max_pool2d(y: Array, index: Array, x: Array, *, kernel: Pair, stride: Pair, padding: Pair) -> None:
-    """Maximum of each window and its position r * S + s, the first of equal ones; a NaN is larger than all."""
+    """Maximum of each window and its position r * S + s, the first of equal ones; NaN counts as the largest."""
     for planes in pieces(x.shape, y, x, whole=2):
         part, positions = y[planes[:2]], index[planes[:2]]
         results, values = room(part), source(x[planes])
@@ -133,7 +133,7 @@ def max_pool2d(y: Array, index: Array, x: Array, *, kernel: Pair, stride: Pair, 
 
 def max_pool2d_grad(dx: Array, dy: Array, index: Array, *, x_shape: Shape, kernel: Pair, stride: Pair,
                     padding: Pair) -> None:
-    """Each dy goes to the position that its window's maximum had; overlapping windows add up."""
+    """dx: each dy goes to the position of its window's maximum; overlapping windows add up."""
     for planes in pieces(dx.shape, dx, dy, index, whole=2):
         part = dx[planes]
         results = room(part)
@@ -161,7 +161,7 @@ def avg_pool2d_grad(dx: Array, dy: Array, *, x_shape: Shape, kernel: Pair, strid
 
 
 def adaptive_avg_pool2d(y: Array, x: Array, *, size: Pair) -> None:
-    """Mean of each cell of a ``size`` grid over the plane: rows floor(i H / h) to ceil((i + 1) H / h), and so on."""
+    """Mean of each cell of a ``size`` = (h, w) grid: rows floor(i H / h) to ceil((i + 1) H / h), columns alike."""
     for planes in pieces(x.shape, y, x, whole=2):
         part = y[planes[:2]]
         results, values = room(part), source(x[planes])

@@ -1,15 +1,15 @@
 """Matrix products for compiled code, with the sums in registers: C = A B, or C + A B, by tiles of a few vectors.
 
-    for each panel of B (the columns of three vectors, laid out as [k][columns]), for each ROWS rows of A:
-        sums[ROWS][columns] = A[:, 0] B[0, :] + A[:, 1] B[1, :] + ...,  then stored, or added to C
+  for each panel of B (the columns of three vectors, laid out as [k][columns]), for each ROWS rows of A:
+      sums[ROWS][columns] = A[:, 0] B[0, :] + A[:, 1] B[1, :] + ...,  then stored, or added to C
 
-A is read where it lies, by a stride for rows and one for columns, so it may be transposed. B has to be packed into
-panels; who makes B anyway, such as columns of a convolution, makes it so at no cost. An element of C is a sum in the
-order of k: its bits depend on where k is cut, but not on tiles, threads, or the rest of the matrix.
+A is read directly, with a stride for rows and one for columns, so it may be transposed. B has to be packed into panels;
+code that computes B, such as the columns of a convolution, writes panels at no extra cost. An element of C is a sum in
+the order of k: its bits depend on where k is cut, but not on tiles, threads, or the rest of the matrix.
 
-A tile is as large as the registers allow: 8 x 3 vectors with 32 of them, 4 x 3 with 16; the others hold a row of B.
-Compare Goto and van de Geijn, Anatomy of High-Performance Matrix Multiplication (2008). Its packing of A is left out:
-a row of A is read along cache lines. Arrays come flat.
+A tile is as large as the registers allow: 8 x 3 vectors with 32 of them, 4 x 3 with 16; the other registers hold a row
+of B. Compare Goto and van de Geijn, Anatomy of High-Performance Matrix Multiplication (2008); unlike there, A is not
+packed, because a row of A is read along cache lines. Arrays are flat.
 """
 
 from typing import Any
@@ -35,14 +35,14 @@ def _tile(rows: int, vectors: int) -> Any:
 
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             c_, c_at_, ldc_, a_, a_at_, a_row_, a_column_, b_, b_at_, n_, k_, keep_ = args
-            # Were it made part of its callers, a stride known there to be 1 would change the inner loop: for the worse.
+            # Not inlined: a caller's constant stride of 1 would change the inner loop for the worse.
             builder.function.attributes.add("noinline")
             v = Vectors(context, builder, c.dtype)
             to, left, right = v.at(c, c_, c_at_), v.at(a, a_, a_at_), v.at(b, b_, b_at_)
             mask = v.below(builder.sub(n_, ir.Constant(INT64, (vectors - 1) * v.count)))
             cells = [(i, j) for i in range(rows) for j in range(vectors)]
             sums = {cell: cgutils.alloca_once_value(builder, v.zero) for cell in cells}
-            for cell in cells:  # the tile before may have left its sums there
+            for cell in cells:  # they may still hold the previous tile's sums
                 builder.store(v.zero, sums[cell])
             with cgutils.for_range(builder, k_) as loop:
                 row = v.step(right, builder.mul(loop.index, ir.Constant(INT64, _VECTORS * v.count)))
@@ -73,9 +73,10 @@ _ROW_3, _ROW_2, _ROW_1 = (_tile(1, vectors) for vectors in (3, 2, 1))
 @compiled
 def multiply(c: Any, c_at: int, ldc: int, a: Any, a_at: int, a_row: int, a_column: int, b: Any, b_at: int, m: int,
              n: int, k: int, keep: bool) -> None:
-    """C[m, n] = A[m, k] B[k, n], added to what C holds if ``keep``.
+    """C[m, n] = A[m, k] B[k, n], plus the present C if ``keep``.
 
-    C is c from element c_at on, ldc elements a row; A[i, j] = a[a_at + i a_row + j a_column]; B is in panels from b_at.
+    C is c from element c_at on, ldc elements per row; A[i, j] = a[a_at + i a_row + j a_column]; B is in panels from
+    b_at.
     """
     count = lanes(c)
     for left in range(0, n, _VECTORS * count):

@@ -1,5 +1,7 @@
-"""Comparisons, selection by masks, conversions, ranks of rows, and further functions: NumPy's own, which has vector
-instructions for them. Temporaries are pieces of a block."""
+"""Comparisons, selection by masks, conversions, ranks of rows, and further functions, by NumPy's vectorised functions.
+
+Temporaries are pieces of a block.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,11 +14,11 @@ from minidl.kernels.cpu.elementwise import over_elements
 
 RELATIONS: dict[str, np.ufunc] = {"==": np.equal, "!=": np.not_equal, "<": np.less, "<=": np.less_equal,
                                   ">": np.greater, ">=": np.greater_equal}
-PIECE = 1 << 15  # elements that are chosen among at once, where that takes room of its own
+PIECE = 1 << 15  # elements that are selected at once, if that needs a temporary
 
 
 def _in_pieces(function: Callable[..., None], y: Array, *inputs: Array) -> None:
-    """Run a function of flat arrays on a piece after the other."""
+    """Run a function of flat arrays on one piece after another."""
     def run(count: int, *parts: Array) -> None:
         for start in range(0, count, PIECE):
             function(*[part[start:start + PIECE] for part in parts])
@@ -24,7 +26,7 @@ def _in_pieces(function: Callable[..., None], y: Array, *inputs: Array) -> None:
 
 
 def power(y: Array, x: Array, *, value: float) -> None:
-    """x to the power of a number."""
+    """y = x to the power of ``value``"""
     over_elements(lambda _, part, x_part: np.power(x_part, x_part.dtype.type(value), out=part), y, x)
 
 
@@ -47,7 +49,7 @@ def silu_grad(dx: Array, dy: Array, x: Array) -> None:
 
 
 def _of_numpy(function: Callable[..., Any]) -> Callable[..., None]:
-    """A kernel that is one of NumPy's functions, element by element."""
+    """Return a kernel that applies one of NumPy's functions element by element."""
     def run(y: Array, *inputs: Array) -> None:
         over_elements(lambda _, part, *parts: function(*parts, out=part), y, *inputs)
     return run
@@ -59,28 +61,28 @@ maximum, minimum, pow_ = map(_of_numpy, (np.maximum, np.minimum, np.power))
 
 
 def sign(y: Array, x: Array) -> None:
-    """1 where x is above 0, -1 where it is below, else 0."""
+    """1 where x > 0, -1 where x < 0, else 0."""
     _in_pieces(lambda part, x_part: np.copyto(part, (x_part > 0).astype(np.int8) - (x_part < 0), casting="unsafe"),
                y, x)
 
 
 def compare(y: Array, a: Array, b: Array, *, relation: str) -> None:
-    """True if the relation holds, element by element."""
+    """y = True where the relation of a to b holds."""
     over_elements(lambda _, part, *pair: RELATIONS[relation](*pair, out=part), y, a, b)
 
 
 def compare_number(y: Array, x: Array, *, relation: str, value: float) -> None:
-    """True if the relation to a number holds, element by element."""
+    """y = True where the relation of x to ``value`` holds."""
     over_elements(lambda _, part, x_part: RELATIONS[relation](x_part, x_part.dtype.type(value), out=part), y, x)
 
 
 def where(y: Array, mask: Array, a: Array, b: Array) -> None:
-    """a where the mask is true, b elsewhere; y may lie over one of them."""
+    """y = a where the mask is true, else b; y may share the bytes of one of them."""
     _in_pieces(lambda part, *three: np.copyto(part, np.where(*three)), y, mask, a, b)
 
 
 def masked_fill(y: Array, x: Array, mask: Array, *, value: float, inverted: bool) -> None:
-    """A number where the mask is true (``inverted``: false), x elsewhere."""
+    """y = ``value`` where the mask is true (``inverted``: false), else x."""
     def fill(part: Array, x_part: Array, mask_part: Array) -> None:
         np.copyto(part, x_part)
         np.copyto(part, value, where=~mask_part if inverted else mask_part, casting="unsafe")
@@ -88,16 +90,16 @@ def masked_fill(y: Array, x: Array, mask: Array, *, value: float, inverted: bool
 
 
 def convert(y: Array, x: Array, **_: Any) -> None:
-    """x as another kind of number; what is no integer is cut off."""
+    """y = x in y's dtype; conversion to an integer truncates."""
     over_elements(lambda _, part, x_part: np.copyto(part, x_part, casting="unsafe"), y, x)
 
 
 def _order(rows: Array, k: int, largest: bool) -> Array:
-    """[.., k]: positions of the first k of each row, in order; NaN comes first, and the first of equal elements."""
+    """Return [.., k]: the positions of each row's first k elements; NaN first, then the first of equal elements."""
     if k == 1:
         first: Array = (np.argmax if largest else np.argmin)(rows, axis=-1)[..., None]
         return first
-    if largest:  # read backwards, a stable sort of the reversed row has equal elements in order
+    if largest:  # a stable sort of the reversed row, read backwards, keeps equal elements in order
         order: Array = rows.shape[-1] - 1 - np.argsort(rows[..., ::-1], axis=-1, kind="stable")[..., ::-1]
         return order[..., :k]
     order = np.argsort(rows, axis=-1, kind="stable")
@@ -115,7 +117,7 @@ def topk(values: Array, index: Array, x: Array, *, k: int, largest: bool) -> Non
 
 
 def log_softmax(y: Array, x: Array) -> None:
-    """x - log(sum(exp(x))), row by row; sums are accumulated in float64."""
+    """y = x - log(sum(exp(x))), row by row; sums are accumulated in float64."""
     for at in index_blocks(x.shape, 8, whole=1):
         rows = source(x[at])
         rows = rows - rows.max(-1, keepdims=True)

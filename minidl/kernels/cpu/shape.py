@@ -1,4 +1,4 @@
-"""The copies that undo views: bytes as they are, whatever the dtype."""
+"""Copies between layouts (contiguous, concat, ...). They move bytes, whatever the dtype."""
 
 import numpy as np
 from numba import prange
@@ -14,9 +14,10 @@ TILE = 32  # rows and columns of a transposition that stay in the first-level ca
 
 @Kernel
 def _copy(to: Array, origin: Array, shape: Array, to_steps: Array, origin_steps: Array) -> None:
-    """Flat arrays, looked at in four dimensions; steps in elements.
+    """Copy between flat arrays viewed in four dimensions; steps in elements.
 
-    Rows where both lie side by side, else tiles over the last two dimensions, so that no cache line is fetched twice.
+    By rows if the rows of both are contiguous, else by tiles over the last two dimensions, so that no cache line is
+    fetched twice.
     """
     height, width = shape[2], shape[3]
     rows_lie = to_steps[3] == 1 and origin_steps[3] == 1
@@ -40,7 +41,7 @@ def _copy(to: Array, origin: Array, shape: Array, to_steps: Array, origin_steps:
 
 
 def _merged(to: Array, origin: Array) -> tuple[Array, Array, Array]:
-    """Shape and both strides (elements), with dimensions united that lie one within the other in both arrays."""
+    """Return shape and both strides (elements), with dimensions merged that are contiguous to each other in both."""
     merged: list[tuple[int, int, int]] = []
     for n, a, b in zip(to.shape, to.strides, origin.strides, strict=True):
         if n == 1:
@@ -54,13 +55,14 @@ def _merged(to: Array, origin: Array) -> tuple[Array, Array, Array]:
 
 
 def _span(a: Array) -> Array:
-    """All that lies between the first and the last element of a strided array, as words without a meaning."""
+    """Return the elements between the first and the last one of a strided array, as unsigned integers of the same size.
+    """
     extent = 1 + sum((n - 1) * step for n, step in zip(a.shape, a.strides, strict=True)) // a.itemsize
     return as_strided(a.view(f"u{a.itemsize}"), (extent,), (a.itemsize,))
 
 
 def copy(to: Array, origin: Array) -> None:
-    """to[...] = origin, of one shape and dtype; neither overlaps the other."""
+    """to[...] = origin, of one shape and dtype, without overlap."""
     if to.size >= PARALLEL_FROM:
         shape, to_steps, origin_steps = map(np.ascontiguousarray, _merged(to, origin))
         if shape.size == 4:
@@ -70,12 +72,12 @@ def copy(to: Array, origin: Array) -> None:
 
 
 def contiguous(y: Array, x: Array) -> None:
-    """A copy of x whose elements lie in C order."""
+    """y = a contiguous copy of x."""
     copy(y, x)
 
 
 def concat(y: Array, *xs: Array, axis: int) -> None:
-    """The xs one after the other along the axis."""
+    """y = the xs concatenated along the axis."""
     start = 0
     for x in xs:
         stop = start + x.shape[axis]
@@ -84,7 +86,7 @@ def concat(y: Array, *xs: Array, axis: int) -> None:
 
 
 def index_grad(dx: Array, dy: Array, onto: Array | None = None, *, shape: Shape, parts: Parts) -> None:
-    """dy at the part of dx that was chosen, zeros elsewhere; or added to what is there, over which dx may lie."""
+    """dx = dy at the selected part and zeros elsewhere; with ``onto``, dy is added there (dx may share its bytes)."""
     if onto is None:
         dx.fill(0)
     elif dx.ctypes.data != onto.ctypes.data:
@@ -98,7 +100,7 @@ def index_grad(dx: Array, dy: Array, onto: Array | None = None, *, shape: Shape,
 
 
 def narrow_grad(dx: Array, dy: Array, *, shape: Shape, axis: int, start: int) -> None:
-    """dy at [start, start + its extent) along the axis, zeros elsewhere."""
+    """dx = dy at [start, start + its extent) along the axis, zeros elsewhere."""
     lead, stop = (slice(None),) * axis, start + dy.shape[axis]
     dx[(*lead, slice(0, start))] = 0
     copy(dx[(*lead, slice(start, stop))], dy)

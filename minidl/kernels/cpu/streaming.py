@@ -1,6 +1,6 @@
-"""Copies of many bytes that leave the processors' caches to the kernels: stores go past them, straight to memory.
+"""Copies of many bytes that leave the caches to the kernels: their stores bypass the caches.
 
-An ordinary copy first reads what it is about to overwrite, and drives what kernels work on out of the caches. Knows
+An ordinary copy first reads the memory that it will overwrite, and evicts the kernels' data from the caches. Knows
 bytes; a small copy is an ordinary one.
 """
 
@@ -13,13 +13,13 @@ from numba.extending import intrinsic
 
 from minidl.outside.numba_cache import njit
 
-LINE = 64           # bytes: what is stored at once, at a multiple of it
-STREAMED = 1 << 18  # bytes of a copy from which on this is worth it
+LINE = 64           # bytes of one store, aligned to that size
+STREAMED = 1 << 18  # bytes of the smallest copy for which this is worth it
 
 
 @intrinsic
 def _store_line(context: Any, to: Any, origin: Any) -> Any:
-    """Copy a line from any address to an aligned one, past the caches."""
+    """Copy a line from any address to an aligned one, bypassing the caches."""
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         line = ir.VectorType(ir.IntType(64), LINE // 8)
         value = builder.load(builder.inttoptr(arguments[1], line.as_pointer()))
@@ -34,7 +34,7 @@ def _store_line(context: Any, to: Any, origin: Any) -> Any:
 
 @intrinsic
 def _fence(context: Any) -> Any:
-    """Such stores are seen by other threads before anything that comes after."""
+    """Make these stores visible to other threads before any later store."""
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         builder.fence("seq_cst")
         return context.get_dummy_value()
@@ -44,14 +44,14 @@ def _fence(context: Any) -> Any:
 
 @njit(nogil=True)
 def _stream(to: int, origin: int, nbytes: int) -> None:
-    """Copy whole lines between addresses, the first of which is aligned."""
+    """Copy whole lines between addresses; ``to`` is aligned."""
     for at in range(0, nbytes, LINE):
-        _store_line(to + at, origin + at)  # type: ignore[call-arg]  # Numba gives it its context
+        _store_line(to + at, origin + at)  # type: ignore[call-arg]  # Numba passes the context
     _fence()  # type: ignore[call-arg]
 
 
 def copy(to: np.ndarray, origin: np.ndarray) -> None:
-    """Copy bytes between two arrays of as many that do not overlap, without the interpreter's lock."""
+    """Copy bytes between two arrays of the same size that do not overlap, without the GIL."""
     if to.size < STREAMED:
         to[:] = origin
         return

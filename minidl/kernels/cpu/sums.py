@@ -1,4 +1,4 @@
-"""Sums, and what is found like sums: accumulated in float64 and rounded once.
+"""Sums, and similar reductions: accumulated in float64 and rounded once.
 
 The first half are loops over one row (a contiguous 1-D array) that kernels call; their order of summation is fixed
 here, by the row's length. The second half is the sum over some dimensions of an array.
@@ -17,8 +17,8 @@ from minidl.kernels.cpu.half import is_half
 from minidl.meta import Shape
 
 SLABS = 4  # parts of a long sum, so that several threads may work on it
-FEW = 1 << 12  # sums
-WIDTH = 256  # columns that are summed side by side
+FEW = 1 << 12  # below this number of sums, each is split into SLABS
+WIDTH = 256  # columns that are summed together
 
 
 # Loops over rows ----------------------------------------------------------------------------------------------------
@@ -62,10 +62,10 @@ def total_and_slope(dy: Array, x: Array, centre: Any) -> Any:
 
 @compiled
 def largest(values: Array) -> Any:
-    """The largest of values (float32 or float64), none of which is NaN; NaN or any of them otherwise.
+    """The largest of values (float32 or float64) if none is NaN; otherwise NaN or any of them.
 
-    Compared as integers, in which the order of positive floats is the same and that of negative ones is turned round:
-    integer maxima become vector instructions, those of floats do not, as NaN would have to be looked after.
+    Floats are compared as integers, in which positive floats have the same order and negative ones the reverse. Integer
+    maxima become vector instructions; maxima of floats do not, because of NaN.
     """
     if values.itemsize == 4:
         words = values.view(np.int32)
@@ -102,7 +102,7 @@ def _sum_columns(sums: Array, x: Array) -> None:
 
 @Kernel
 def _sum_planes(sums: Array, x: Array) -> None:
-    """sums[t, b] = sum of x[a, b, c] over the a of slab t; or over the c of it if there is only one a."""
+    """sums[t, b] = sum of x[a, b, c] over the a of slab t; if there is only one a, over the c of slab t."""
     slabs = sums.shape[0]
     images = (x.shape[0] + slabs - 1) // slabs
     length = (x.shape[2] + slabs - 1) // slabs
@@ -118,17 +118,18 @@ def _sum_planes(sums: Array, x: Array) -> None:
 
 
 def _grouped(shape: Shape, axes: tuple[int, ...]) -> list[tuple[bool, int]]:
-    """Neighbouring dimensions united: whether they are summed over, and their extent; those of extent 1 vanish."""
+    """Return runs of dimensions of one kind merged, as (is it summed?, extent); dimensions of extent 1 are dropped."""
     kinds = [(i in axes, n) for i, n in enumerate(shape) if n != 1]
     return [(kind, prod(n for _, n in members)) for kind, members in groupby(kinds, key=lambda entry: entry[0])]
 
 
 def sum_to(y: Array, x: Array, *, shape: Shape, **_: Any) -> None:
-    """Sum over the dimensions in which ``shape`` is shorter or 1; accumulated in float64 if floating, else in int64."""
+    """y = x summed over the dimensions where ``shape`` is shorter or 1; accumulated in float64, or int64 for integers.
+    """
     wide = y.reshape((1,) * (x.ndim - len(shape)) + tuple(shape))
     axes = tuple(i for i, (w, n) in enumerate(zip(wide.shape, x.shape, strict=True)) if w != n)
     if not axes:
-        np.copyto(wide, x, casting="unsafe")  # to what the sum has
+        np.copyto(wide, x, casting="unsafe")  # cast to the dtype of the sum
         return
     floating = y.dtype.kind == "f" or is_half(y.dtype)
     groups = _grouped(x.shape, axes)
@@ -142,9 +143,9 @@ def sum_to(y: Array, x: Array, *, shape: Shape, **_: Any) -> None:
 
 
 def _sum_plain(y: Array, x: Array, groups: list[tuple[bool, int]]) -> None:
-    """The sum of contiguous x over one or two groups of dimensions, out of at most three."""
+    """y = the sum of contiguous x over one or two groups of dimensions, out of at most three."""
     extents = [n for _, n in groups]
-    if groups[0][0]:  # summed, kept, summed; the latter two perhaps of extent 1
+    if groups[0][0]:  # summed, kept, summed; the last two may have extent 1
         a, b, c = extents + [1] * (3 - len(groups))
         if len(groups) == 1:
             a, c = 1, a
@@ -159,7 +160,7 @@ def _sum_plain(y: Array, x: Array, groups: list[tuple[bool, int]]) -> None:
 
 def _sum_group(y: Array, x: Array) -> None:
     """y[b] = sum of x[a, b, c] over a and c"""
-    # Many sums are work enough for several threads; few are taken apart.
+    # Many sums keep several threads busy; few are split into slabs.
     sums = np.empty((SLABS, y.size)) if y.size < FEW else y.reshape(1, -1)
     if x.shape[2] == 1:
         _sum_columns(x.size, sums, x.reshape(x.shape[:2]))

@@ -1,7 +1,7 @@
 """Optimizer steps, fills, uploads and random numbers, in place.
 
-A step over many parameters is one kernel call: they are cut into pieces of CHUNK elements, and the kernel is given
-where each piece lies in every group of tensors.
+A step over many parameters is one kernel call: the parameters are cut into pieces of CHUNK elements, and the kernel
+gets the address of each piece in every group of tensors.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +25,7 @@ CHUNK = 1 << 14  # elements
 
 @intrinsic
 def _pointer(typing_context: Any, address: Any, like: Any) -> Any:
-    """An address as a pointer to elements of the type of the array ``like``."""
+    """Return an address as a pointer to elements of the type of the array ``like``."""
     result = types.CPointer(like.dtype)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -35,7 +35,7 @@ def _pointer(typing_context: Any, address: Any, like: Any) -> Any:
 
 @compiled
 def _part(pieces: Array, sizes: Array, like: Array, group: int, piece: int) -> Any:
-    """One piece of one group as an array."""
+    """Return one piece of one group as an array."""
     return carray(_pointer(pieces[group, piece], like), sizes[piece])  # type: ignore[call-arg] # no typing_context here
 
 
@@ -59,7 +59,7 @@ def _sgd_momentum(pieces: Array, sizes: Array, like: Array, lr: float, momentum:
         p, buffer = _part(pieces, sizes, like, 0, piece), _part(pieces, sizes, like, 1, piece)
         g = _part(pieces, sizes, like, 2, piece)
         if first:
-            buffer[:] = 0  # it holds anything, NaN perhaps
+            buffer[:] = 0  # its old contents are arbitrary, perhaps NaN
         for i in range(p.size):
             p[i], buffer[i] = scalar.sgd_momentum(p[i], buffer[i], g[i], rate, keep, decay)
 
@@ -91,7 +91,7 @@ def _adadelta(pieces: Array, sizes: Array, like: Array, lr: float, rho: float, r
 
 
 def _step(kernel: Callable[..., None], tensors: Sequence[Array], groups: int, *numbers: Any) -> None:
-    """Run a step on the i-th tensor of every group, for every i; all but the last group are written."""
+    """Run a step on the i-th tensor of every group, for every i; it writes all groups but the last."""
     n = len(tensors) // groups
     together: dict[np.dtype[Any], list[tuple[Array, ...]]] = {}
     for i in range(n):
@@ -105,7 +105,7 @@ def _step(kernel: Callable[..., None], tensors: Sequence[Array], groups: int, *n
 
 
 def _run(kernel: Callable[..., None], several: Sequence[tuple[Array, ...]], *numbers: Any) -> None:
-    """One kernel call for plain tensors of one dtype."""
+    """Run one kernel call for plain tensors of one dtype."""
     totals = np.array([members[0].size for members in several])
     counts = -(-totals // CHUNK)
     owner = np.repeat(np.arange(len(several)), counts)
@@ -117,7 +117,7 @@ def _run(kernel: Callable[..., None], several: Sequence[tuple[Array, ...]], *num
 
 
 def _staged_step(kernel: Callable[..., None], members: tuple[Array, ...], *numbers: Any) -> None:
-    """The step of one parameter, some of whose tensors are halves or strided."""
+    """Run the step of one parameter with half or strided tensors, on plain copies."""
     for parts in blocks(*members):
         values = [source(part).astype(np.float32 if is_half(members[0].dtype) else members[0].dtype, copy=False)
                   for part in parts]
@@ -134,7 +134,7 @@ def sgd_(*tensors: Array, lr: float, weight_decay: float = 0.0) -> None:
 
 def sgd_momentum_(*tensors: Array, lr: float, momentum: float, weight_decay: float = 0.0,
                   first: bool = False) -> None:
-    """buf = momentum buf + g + weight_decay p (the first time without buf), p -= lr buf.
+    """buf = momentum buf + g + weight_decay p (without momentum buf if ``first``), p -= lr buf.
 
     Tensors: parameters, buffers, gradients. On the first step the buffers are written without being read.
     """
@@ -145,7 +145,7 @@ def adam_(*tensors: Array, lr: float, beta1: float, beta2: float, eps: float, we
           step: int, decoupled: bool = False) -> None:
     """Adam (Kingma & Ba 2015, algorithm 1); ``step`` counts from 1.
 
-    The decay is L2, in the gradient, or if ``decoupled`` a factor of its own (AdamW: Loshchilov & Hutter 2019).
+    The decay is L2, in the gradient, or if ``decoupled`` a separate factor (AdamW: Loshchilov & Hutter 2019).
     Tensors: parameters, first moments, second moments, gradients.
     """
     l2, shrink = (0.0, 1.0 - lr * weight_decay) if decoupled else (weight_decay, 1.0)
@@ -170,20 +170,19 @@ def copy_(a: Array, b: Array) -> None:
 
 
 def fill_(a: Array, *, value: float) -> None:
-    """Every element of a = value."""
+    """a = ``value`` in every element."""
     a.fill(value)
 
 
 def full(y: Array, *, value: float, **_: Any) -> None:
-    """Every element of y = value."""
+    """y = ``value`` in every element."""
     y.fill(value)
 
 
 def _samples(a: Array, draw: Callable[..., Array], seed: int, start: int) -> Iterator[tuple[Array, Array]]:
-    """Where the values of a's pieces are computed, and what was drawn for them: number ``start`` and all that follow.
+    """Yield (array for the values of a piece of a, random numbers for it): numbers ``start`` on of NumPy's generator.
 
-    By NumPy's generator, as initial values are made once. It goes on from piece to piece, and what lies before the
-    first of them is drawn, too, as it takes more for some numbers than for others.
+    The generator cannot skip: some numbers take more draws than others, so the numbers before ``start`` are drawn too.
     """
     generator = np.random.Generator(np.random.Philox(key=seed))
     kind = np.float32 if is_half(a.dtype) else a.dtype.type
@@ -196,15 +195,15 @@ def _samples(a: Array, draw: Callable[..., Array], seed: int, start: int) -> Ite
 
 
 def normal_(a: Array, *, seed: int, mean: float, std: float, start: int = 0) -> None:
-    """Normal numbers: element i, in C order, follows from (seed, start + i)."""
+    """a = normal random numbers: element i, in C order, follows from (seed, start + i)."""
     for values, sample in _samples(a, np.random.Generator.standard_normal, seed, start):
         sample *= std
         np.add(sample, mean, out=values)
 
 
 def uniform_(a: Array, *, seed: int, low: float, high: float, start: int = 0) -> None:
-    """Uniform numbers in [low, high): element i, in C order, follows from (seed, start + i)."""
-    below = np.nextafter(a.dtype.type(high), a.dtype.type(low))  # scaling may round up to high itself
+    """a = uniform random numbers in [low, high): element i, in C order, follows from (seed, start + i)."""
+    below = np.nextafter(a.dtype.type(high), a.dtype.type(low))  # scaling may round up to ``high``
     for values, sample in _samples(a, np.random.Generator.random, seed, start):
         sample *= high - low
         sample += low
@@ -212,7 +211,7 @@ def uniform_(a: Array, *, seed: int, low: float, high: float, start: int = 0) ->
 
 
 def upload(y: Array, *, data: Any, **_: Any) -> None:
-    """A host array, converted to y's dtype; zeros for None. Raises ShapeError."""
+    """y = a host array, converted to y's dtype; zeros for None. Raises ShapeError."""
     if data is None:
         y.fill(0)
         return
@@ -223,5 +222,5 @@ def upload(y: Array, *, data: Any, **_: Any) -> None:
 
 
 def upload_(a: Array, *, data: Any) -> None:
-    """a = a host array, as ``upload`` has it. Raises ShapeError."""
+    """a = a host array, as in ``upload``. Raises ShapeError."""
     upload(a, data=data)

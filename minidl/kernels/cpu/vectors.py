@@ -1,6 +1,6 @@
-"""Vector instructions for compiled code, where the compiler's own vectorisation would not find them.
+"""Vector instructions for compiled code, where automatic vectorisation fails.
 
-The few operations that convolutions need, each written in the compiler's intermediate language, so that it is right on
+The few vector operations that convolutions need, each written in LLVM's intermediate language, so that it is correct on
 any processor and fast on those with vectors of at least 32 bytes.
 """
 
@@ -14,28 +14,28 @@ from numba.core import cgutils
 _WIDE = bool(binding.get_host_cpu_features().get("avx512f"))
 VECTOR_BYTES = 64 if _WIDE else 32
 REGISTERS = 32 if _WIDE else 16
-# What it makes is called with other arguments than what is written.
+# The functions that it decorates are called with other arguments than their source shows.
 intrinsic: Callable[[Callable[..., Any]], Any] = extending.intrinsic
 INT32, INT64 = ir.IntType(32), ir.IntType(64)
 
 
 def lane_count(bitwidth: int) -> int:
-    """Elements of a vector."""
+    """Return the elements of a vector."""
     return VECTOR_BYTES * 8 // bitwidth
 
 
 @intrinsic
 def lanes(typing_context: Any, array: Any) -> Any:
-    """Elements of a vector of this array's dtype, as a constant of the compiled code."""
+    """Return the elements of a vector of this array's dtype, as a compile-time constant."""
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return context.get_constant(types.intp, lane_count(array.dtype.bitwidth))
     return types.intp(array), generate
 
 
 class Vectors:
-    """Emits code for vectors of one dtype: ``v = Vectors(context, builder, dtype)``.
+    """An emitter of code for vectors of one dtype: ``v = Vectors(context, builder, dtype)``.
 
-    ``stored`` is the dtype of what is loaded, if that is another: halves, as elements.py has them, are decoded.
+    ``stored`` is the dtype in memory if it differs: halves (as in elements.py) are decoded when loaded.
     """
 
     def __init__(self, context: Any, builder: Any, dtype: Any, stored: Any = None) -> None:
@@ -52,35 +52,35 @@ class Vectors:
         self.stored_bytes = self.stored.bitwidth // 8
 
     def at(self, kind: Any, array: Any, offset: Any) -> Any:
-        """Address of element ``offset`` of an array."""
+        """Return the address of element ``offset`` of an array."""
         data = self.context.make_array(kind)(self.context, self.builder, array).data
         return self.builder.gep(data, [offset])
 
     def step(self, address: Any, elements: Any) -> Any:
-        """Address that many elements further."""
+        """Return the address ``elements`` further."""
         return self.builder.gep(address, [ir.Constant(INT64, elements) if isinstance(elements, int) else elements])
 
     def spread(self, value: Any) -> Any:
-        """A vector of one value."""
+        """Return a vector with one value in all lanes."""
         kind = ir.VectorType(value.type, self.count)
         first = self.builder.insert_element(ir.Constant(kind, ir.Undefined), value, ir.Constant(INT32, 0))
         return self.builder.shuffle_vector(first, ir.Constant(kind, ir.Undefined),
                                            ir.Constant(ir.VectorType(INT32, self.count), [0] * self.count))
 
     def below(self, limit: Any) -> Any:
-        """The mask of the lanes with a number less than ``limit`` (64 bits)."""
+        """Return the mask of the lanes with a number less than ``limit`` (64 bits)."""
         numbers = ir.Constant(ir.VectorType(INT64, self.count), list(range(self.count)))
         return self.builder.icmp_signed("<", numbers, self.spread(limit))
 
     def load(self, address: Any, mask: Any = None) -> Any:
-        """A vector, whose lanes outside of the mask are zero and are not read."""
+        """Load a vector; lanes outside the mask are zero and are not read."""
         pointer = self.builder.bitcast(address, self.loaded.as_pointer())
         if mask is None:
             return self.decoded(self.builder.load(pointer, align=self.stored_bytes))
         return self.decoded(self._masked("load", "p0", pointer, mask))
 
     def load_piece(self, address: Any, mask: Any) -> Any:
-        """As many elements as the mask has, as they are stored."""
+        """Load as many elements as the mask has lanes, in the stored dtype."""
         kind = ir.VectorType(self.loaded.element, mask.type.count)
         return self._masked("load", "p0", self.builder.bitcast(address, kind.as_pointer()), mask)
 
@@ -94,7 +94,7 @@ class Vectors:
                                         ir.Constant(result, None)])
 
     def decoded(self, loaded: Any) -> Any:
-        """The loaded vector as numbers: the formulas of half.py, a vector at a time."""
+        """Return a loaded vector as numbers, by the formulas of half.py."""
         if self.loaded == self.vector:
             return loaded
         wide = ir.VectorType(INT32, self.count)
@@ -113,12 +113,12 @@ class Vectors:
         return b.bitcast(b.or_(value, sign), self.vector)
 
     def load_offsets(self, address: Any) -> Any:
-        """As many 32-bit integers as a vector has lanes."""
+        """Load one 32-bit integer for each lane."""
         kind = ir.VectorType(INT32, self.count)
         return self.builder.load(self.builder.bitcast(address, kind.as_pointer()), align=4)
 
     def scattered(self, origin: Any, offsets: Any) -> Any:
-        """The addresses of elements by their offsets (32 bits) from an address."""
+        """Return the addresses of elements by their offsets (32 bits) from an address."""
         wide = ir.VectorType(INT64, self.count)
         nbytes = ir.Constant(wide, [self.stored_bytes] * self.count)
         distance = self.builder.mul(self.builder.sext(offsets, wide), nbytes)
@@ -126,11 +126,11 @@ class Vectors:
         return self.builder.inttoptr(self.builder.add(start, distance), ir.VectorType(origin.type, self.count))
 
     def load_scattered(self, addresses: Any, mask: Any) -> Any:
-        """A vector from a vector of addresses; lanes outside of the mask are zero and are not read."""
+        """Load a vector from a vector of addresses; lanes outside the mask are zero and are not read."""
         return self.decoded(self._masked("gather", f"v{self.count}p0", addresses, mask))
 
     def store(self, value: Any, address: Any, mask: Any = None) -> None:
-        """Write a vector to an address; lanes outside of the mask are not written."""
+        """Store a vector at an address; lanes outside the mask are not written."""
         pointer = self.builder.bitcast(address, self.vector.as_pointer())
         if mask is None:
             self.builder.store(value, pointer, align=self.bits // 8)
@@ -140,7 +140,7 @@ class Vectors:
         self.builder.call(store, [value, pointer, ir.Constant(INT32, self.bits // 8), mask])
 
     def transposed(self, rows: list[Any]) -> list[Any]:
-        """The transpose of as many vectors as one has lanes: squares of 2, 4, ... lanes exchange their corners."""
+        """Return the transpose of a square of vectors: squares of 2, 4, ... lanes exchange their corners."""
         size = 1
         while size < self.count:
             first = [i + self.count * (i // size % 2) - size * (i // size % 2) for i in range(self.count)]
@@ -155,7 +155,7 @@ class Vectors:
         return rows
 
     def multiply_add(self, a: Any, b: Any, c: Any) -> Any:
-        """a b + c, rounded once where the processor can."""
+        """a b + c, rounded once if the processor can."""
         kind = ir.FunctionType(self.vector, [self.vector] * 3)
         return self.builder.call(cgutils.get_or_insert_function(self.builder.module, kind,
                                                                 f"llvm.fmuladd.{self.suffix}"), [a, b, c])
@@ -191,7 +191,7 @@ def _pick_every_second(parts: int) -> Any:
             wanted = v.load_offsets(v.at(offsets, offsets_, offsets_at_))
             share, first, origin = v.count // parts, v.at(starts, starts_, offsets_at_), v.at(source, source_, base_)
             pieces = []
-            for part in range(parts):  # a piece is of twice as many elements; those between are not read
+            for part in range(parts):  # a part spans twice as many elements; every second one is not read
                 lanes = [part * share + i // 2 if i % 2 == 0 else v.count for i in range(2 * share)]
                 spaced = builder.shuffle_vector(wanted, ir.Constant(wanted.type, [-1] * v.count),
                                                 ir.Constant(ir.VectorType(INT32, 2 * share), lanes))
@@ -231,7 +231,7 @@ def _turn(scattered: bool) -> Any:
             mask = builder.icmp_signed(">=", wanted, ir.Constant(wanted.type, None))
             block = []
             for i in range(v.count):
-                number = ir.Constant(INT64, i)  # rows that there are not: the first one again
+                number = ir.Constant(INT64, i)  # missing rows are replaced by the first one
                 row = builder.select(builder.icmp_signed("<", number, rows_), number, ir.Constant(INT64, 0))
                 origin = v.step(v.at(source, source_, base_), builder.mul(row, row_step_))
                 block.append(v.load_scattered(v.scattered(origin, wanted), mask) if scattered else v.load(origin, mask))

@@ -1,4 +1,4 @@
-"""Where the taps of a sliding window fall, as extents: shared by convolutions and pooling."""
+"""The outputs and inputs that each tap of a sliding window covers; shared by convolutions and pooling."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ Pair = tuple[int, int]
 
 
 def covered(out_from: int, out_to: int, size: int, tap: int, stride: int, padding: int) -> tuple[slice, slice]:
-    """Outputs in [out_from, out_to) whose tap falls inside [0, size), and the inputs that it falls on.
+    """Return the outputs in [out_from, out_to) whose tap falls inside [0, size), and the inputs that it falls on.
 
     The first slice counts from out_from; both may be empty.
     """
@@ -23,7 +23,7 @@ def covered(out_from: int, out_to: int, size: int, tap: int, stride: int, paddin
 
 @dataclass(frozen=True, slots=True)
 class Tap:
-    """One position (r, s) of the window: outputs rows x columns whose input there is not padding, and that input."""
+    """One position (r, s) of the window: outputs rows x columns whose input there is not padding, and these inputs."""
 
     r: int
     s: int
@@ -35,9 +35,9 @@ class Tap:
 
 def taps(size: Shape, output: Shape, kernel: Shape, stride: Pair, padding: Pair, *,
          rows: tuple[int, int] | None = None) -> Iterator[Tap]:
-    """Every tap of the window in order, over all output rows or those in [rows[0], rows[1]).
+    """Yield every tap of the window in order, over all output rows or those in [rows[0], rows[1]).
 
-    ``size``, ``output`` and ``kernel`` are heights and widths: of the input plane, the output plane, the window.
+    ``size``, ``output`` and ``kernel`` are (height, width) of the input plane, the output plane and the window.
     """
     out_from, out_to = rows or (0, output[0])
     across = [covered(0, output[1], size[1], s, stride[1], padding[1]) for s in range(kernel[1])]

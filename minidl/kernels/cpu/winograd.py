@@ -1,17 +1,17 @@
-"""Convolutions of 3 x 3 windows that step by one, with 16 products where the plain sum has 36 (Winograd).
+"""Convolutions of 3 x 3 windows at stride 1, with 16 products where the plain sum has 36 (Winograd).
 
-Four outputs, a tile of 2 x 2, come from a patch of 4 x 4 of the input, by patches that overlap:
+A tile of 2 x 2 outputs is computed from a patch of 4 x 4 inputs; patches overlap:
 
-    U = G w G^T,  V = B^T x B         16 numbers for each window and for each patch
-    M = U V, summed over C            16 matrix products [K, C] [C, tiles]
-    y = A^T M A
+  U = G w G^T,  V = B^T x B         16 numbers for each window and for each patch
+  M = U V, summed over C            16 matrix products [K, C] [C, tiles]
+  y = A^T M A
 
-Lavin and Gray, Fast Algorithms for Convolutional Neural Networks (2016), section 4.1, F(2x2, 3x3). Larger tiles need
-fewer products, but their rounding errors are three to ten times those of the plain sum; these are less than twice.
+Lavin and Gray, Fast Algorithms for Convolutional Neural Networks (2016), section 4.1, F(2x2, 3x3). Its rounding errors
+are less than twice those of the plain sum. Larger tiles need fewer products, but have three to ten times the errors.
 
-The input's gradient is a convolution of dy with the windows turned round. A task has a group of tiles and a block of
-K; it goes through C in chunks, and makes U and V for each, so that nothing but a worker's buffer is needed. Cuts and
-workers are those of im2col.py. An infinity or a NaN reaches the whole tile. Arrays come flat, with strides.
+The input's gradient is a convolution of dy with the windows rotated by 180 degrees. A task has a group of tiles and a
+block of K; it goes through C in chunks, and makes U and V for each, so it needs only a worker's buffer. Cuts and
+workers are those of im2col.py. An infinity or a NaN spreads to the whole tile. Arrays are flat, with strides.
 """
 
 from functools import partial
@@ -38,7 +38,7 @@ _A = ((1, 1, 1, 0), (0, 1, -1, -1))
 
 
 def _combine(v: Vectors, factors: tuple[float, ...], terms: list[Any]) -> Any:
-    """The sum of factor times term."""
+    """Emit the sum of factor times term."""
     total = None
     for factor, term in zip(factors, terms, strict=True):
         if not factor:
@@ -53,9 +53,9 @@ def _combine(v: Vectors, factors: tuple[float, ...], terms: list[Any]) -> Any:
 
 
 def _transform(matrix: tuple[tuple[float, ...], ...], *, interleaved: bool = False) -> Any:
-    """matrix X matrix^T for a vector of X at a time: element i of X, or of the result, is a vector ``step`` further.
+    """Return a function for matrix X matrix^T on vectors of X; elements of X and of the result are ``step`` apart.
 
-    An ``interleaved`` result is of two rows of a pair each, and pairs follow each other.
+    An ``interleaved`` result has the two rows of each pair combined, and pairs follow each other.
     """
     size = len(matrix[0])
 
@@ -96,7 +96,8 @@ _to_u, _to_v, _to_y = _transform(_G), _transform(_B), _transform(_A, interleaved
 @compiled
 def _windows(buffer: Any, at: int, raw: int, w: Any, w_steps: Any, turned: bool, outputs: Any, inputs: Any,
              inside: Any) -> None:
-    """U [16, C, K] of output channels (first, last) and input channels (first, last); ``raw``: room for 16 vectors."""
+    """Write U [16, C, K] of output channels (first, last) and input channels (first, last). raw: space for 16 vectors.
+    """
     lane_count = lanes(buffer)
     count = outputs[1] - outputs[0]
     width = padded(count, lane_count)
@@ -113,7 +114,7 @@ def _windows(buffer: Any, at: int, raw: int, w: Any, w_steps: Any, turned: bool,
 @compiled
 def _patches(buffer: Any, at: int, size: int, raw: int, x: Any, x_strides: Any, extent: Any, channels: Any, places: Any,
              first_image: int, count: int) -> None:
-    """V [16, C, tiles] of the channels (first, last), in panels, ``size`` elements for each of the 16."""
+    """Write V [16, C, tiles] of the channels (first, last), in panels, ``size`` elements for each of the 16."""
     lane_count = lanes(buffer)
     panel, depth, pitch = 3 * lane_count, channels[1] - channels[0], padded(count, lane_count)
     for first in range(0, depth, GROUP):
@@ -129,7 +130,7 @@ def _patches(buffer: Any, at: int, size: int, raw: int, x: Any, x_strides: Any, 
 @compiled
 def _settle(y: Any, at: int, buffer: Any, start: int, count: int, bias: Any, relu: bool, onto: Any, origin: int,
             step: int, kept: bool) -> None:
-    """Write a run of results: plus what they are added to, or plus a bias, and cut off at zero."""
+    """Write a run of results, plus ``onto`` (or y itself if ``kept``) or a bias, with a ReLU if ``relu``."""
     if kept:
         for i in range(count):
             write(y, at + i, buffer[start + i] + read(y, at + i))
@@ -160,7 +161,7 @@ def _task(y: Any, x: Any, x_strides: Any, w: Any, w_steps: Any, turned: bool, b:
     ld = padded(count, lane_count)
     most = min(cuts[1], c_count)
     v_size = most * ((count + panel - 1) // panel * panel)
-    m_at = at + 16 * max(lane_count, GROUP * ld)  # before it: patches, then a window, then a row of results
+    m_at = at + 16 * max(lane_count, GROUP * ld)  # in front of it: patches, then a window, then a row of results
     v_at = m_at + 16 * block * ld
     u_at = v_at + 16 * v_size
     locate(places, (first, last), (down, across), (2, 2), padding, x_strides, lane_count)
@@ -193,12 +194,11 @@ def _task(y: Any, x: Any, x_strides: Any, w: Any, w_steps: Any, turned: bool, b:
 def winograd(y: Any, x: Any, x_strides: Any, w: Any, w_steps: Any, turned: bool, b: Any, relu: bool, onto: Any,
              onto_strides: Any, kept: bool, buffer: Any, x_shape: Any, y_shape: Any, padding: Any, cuts: Any,
              workers: int, tasks: int) -> None:
-    """y = convolution of x and w, plus a bias b, what ``onto`` or, if ``kept``, y holds; empty arrays are left out.
+    """y = convolution of x and w, plus a bias b, or plus ``onto``, or (``kept``) plus y. Empty arrays are left out.
 
-    With ``relu``, where nothing but a bias is added, the positive part of it.
-
-    x is (N, C, H, W), y dense (N, K, P, Q); a step to the next window of K and of C is ``w_steps``; with ``turned``
-    windows are upside down and back to front. cuts: tiles of a group, C of a chunk, K of a block.
+    relu: apply a ReLU; only with a bias or nothing added.
+    x is (N, C, H, W), y contiguous (N, K, P, Q); ``w_steps``: elements to the next window of K and of C; ``turned``:
+    windows are rotated by 180 degrees. cuts: tiles of a group, C of a chunk, K of a block.
     """
     share = buffer.size // workers
     for worker in numba.prange(workers):

@@ -1,16 +1,15 @@
-"""Kernels for NVIDIA GPUs, written in Numba's CUDA: every operation that is no convolution and no matrix product, and
-what follows a convolution with bias and ReLU (``add_relu``).
+"""Kernels for NVIDIA GPUs, in Numba's CUDA: all operations except convolutions and matrix products.
 
 ``KERNELS[op].issue(launcher, addresses, metas, attrs, workspace)`` plans a call (once for the same descriptions) and
-hands its launches to a launcher; ``KERNELS[op].workspace(metas, attrs)`` says what room it needs. Operands are outputs,
-then inputs, in any layout: strides count. Outputs are dense, C-contiguous or in the order of channels-last, and may lie
-exactly over an input that the operation donates.
+passes its launches to a launcher; ``KERNELS[op].workspace(metas, attrs)`` returns the bytes of its workspace. Operands
+are outputs, then inputs, of any strides. Outputs are contiguous or channels-last, and may share exactly the bytes of an
+input that the operation donates. ``add_relu`` is the bias and ReLU after a convolution.
 
-The halves are storage: kernels compute in float32 and round once. The same shapes and bytes give the same bits, always:
-no atomics, and cuts that do not depend on the GPU.
+Halves are storage formats: kernels compute in float32 and round once. The same shapes and bytes always give the same
+bits: there are no atomics, and cuts do not depend on the GPU.
 
-Sources are closures over ``tools``; ``compile`` makes cubins of them, and is imported by nothing here but by who asks
-for cubins: it alone imports CUDA.
+Sources are closures over ``tools``; ``compile`` turns them into cubins. Only ``compile`` imports CUDA, and no kernel
+imports it.
 """
 
 from minidl.kernels.cuda import (

@@ -1,6 +1,6 @@
-"""Softmax over the last dimension, with an additive mask, and its gradient; one block a row.
+"""Softmax over the last dimension, with an additive mask, and its gradient; one block per row.
 
-Each element is read once and written once; of rows that registers cannot hold (more than 4,096 elements) twice, the
+Each element is read once and written once; rows too long for registers (more than 4,096 elements) are read twice, the
 first time for the largest element and the sum together.
 """
 
@@ -20,7 +20,7 @@ from minidl.kernels.cuda.tools import Tools
 
 
 def row_place(tools: Tools) -> Callable[..., Any]:
-    """``place(r, n1, n2, s0, s1, s2)``: where row r starts."""
+    """Return ``place(r, n1, n2, s0, s1, s2)``, the offset of row r."""
     def place(r: Any, n1: Any, n2: Any, s0: Any, s1: Any, s2: Any) -> Any:
         return r // n2 // n1 * s0 + r // n2 % n1 * s1 + r % n2 * s2
     return tools.device(place)
@@ -30,8 +30,8 @@ def softmax(tools: Tools, *, dtype: str, masked: bool, labelled: bool, items: in
             threads: int) -> Callable[..., None]:
     """y = exp(x + mask - largest) / sum, row by row.
 
-    If ``labelled`` it is less by 1 at a row's label, and losses[r] = log(sum of exp(x - x[label])): 0 where the label
-    is ignored, NaN if it is no class; either of these changes no element.
+    If ``labelled``, y is less by 1 at a row's label, and losses[r] = log(sum of exp(x - x[label])): 0 if the label is
+    ignored, NaN if it is no class; in both cases y is the plain softmax.
     """
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     place, exp, log = row_place(tools), tools.scalar(dtype).exp, tools.scalar(dtype).log
@@ -48,7 +48,7 @@ def softmax(tools: Tools, *, dtype: str, masked: bool, labelled: bool, items: in
         m_at = place(r, n1, n2, m0, m1, m2)
         top, total, loss = lowest, number(0), number(0)
         counts, valid, chosen = False, False, np.int64(-1)
-        if labelled:  # before the row is written, perhaps over x
+        if labelled:  # read before the row is written, perhaps over x
             label = np.int64(labels[r * label_s])
             counts, valid = label != ignored, 0 <= label < width
             if valid:
@@ -141,7 +141,7 @@ def softmax_grad(tools: Tools, *, dtype: str, items: int, threads: int) -> Calla
 
 
 def _softmax(planner: Planner, y: View, x: View, mask: View | None = None) -> None:
-    """exp(x + mask - largest) / sum, row by row."""
+    """y = exp(x + mask - largest) / sum, row by row."""
     if y.size and not (is_on("softmax") and _softmax_of_groups(planner, y, x, mask)):
         wide = [y, x, x if mask is None else mask.expand(x.shape)]
         operands, count, arguments = rows(planner, wide, [])
@@ -150,7 +150,7 @@ def _softmax(planner: Planner, y: View, x: View, mask: View | None = None) -> No
 
 
 def _softmax_of_groups(planner: Planner, y: View, x: View, mask: View | None) -> bool:
-    """True if rows, and those of the mask, lie in groups of 16 bytes, and were launched so."""
+    """Launch the grouped kernel and return True, if rows and mask consist of aligned groups of 16 bytes."""
     held, beside = shape_of(y, x), (1, 1, 0, 0, 0)
     if held is None:
         return False
@@ -172,7 +172,7 @@ def _softmax_of_groups(planner: Planner, y: View, x: View, mask: View | None) ->
 
 
 def _softmax_grad(planner: Planner, dx: View, dy: View, y: View) -> None:
-    """y (dy - sum dy y), row by row"""
+    """dx = y (dy - sum dy y), row by row"""
     held = shape_of(dx, dy, y) if y.size and is_on("softmax") else None
     if held is not None:
         length = y.shape[-1]

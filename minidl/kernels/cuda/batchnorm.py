@@ -1,11 +1,11 @@
-"""Batch normalisation of [N, C, ...], alone or with the addition and the ReLU after it, both ways.
+"""Batch normalisation of [N, C, ...], alone or fused with a following addition and ReLU, forward and backward.
 
-A thread stays in one channel, whose constants it finds once, and walks over images and pixels: every element is read
-once and written once. Layout is a matter of strides. Channels-last is fast at any size: 32 channels side by side.
-Channels-first is as fast where planes are large, and slower below some hundred pixels, where runs are short.
+A thread stays in one channel, computes its constants once, and walks over images and pixels: every element is read once
+and written once. Any layout works, by strides. Channels-last is fast at any size: 32 channels are adjacent.
+Channels-first is as fast for large planes, and slower below about a hundred pixels, where runs are short.
 
-Sums are accumulated in float32 (float64 of float64) by fixed trees. Statistics do not cancel: each thread counts from
-its first value, and parts are united by the formula of Chan, Golub & LeVeque (1979).
+Sums are accumulated in float32 (float64 for float64) by fixed trees. Statistics do not cancel: each thread counts from
+its first value, and parts are merged by the formula of Chan, Golub & LeVeque (1979).
 """
 
 from dataclasses import dataclass
@@ -30,12 +30,12 @@ from minidl.kernels.cuda.sums import Grid, Split, few_threads, grid, split, tile
 
 
 @dataclass(frozen=True)
-class Lying:
-    """How feature maps lie, and so which kernels see them.
+class MapLayout:
+    """The layout of feature maps, and with it the choice and the arguments of kernels.
 
-    maps       those that are read and written: copies of them where they have too many dimensions to walk over
-    in_groups  whether they are rows of groups of channels (``batchnorm_rows``); else they may lie anyhow
-    arguments  what tells a kernel about the grid and, unless they are such rows, where each element is
+    maps       the maps that kernels read and write: copies if the originals have too many dimensions to walk over
+    in_groups  True if they are rows of groups of channels (``batchnorm_rows``); else any layout
+    arguments  of the kernel: the grid, and for general layouts the strides
     options    what kernels are specialised by
     """
 
@@ -46,19 +46,19 @@ class Lying:
     options: dict[str, Any]
 
 
-def _lying(planner: Planner, *maps: View, reduces: bool) -> Lying:
-    """In groups where that is so; ``reduces``: channels are summed, else they only share their constants."""
-    return _in_groups(*maps, reduces=reduces) or _anyhow(planner, *maps, reduces=reduces)
+def _layout(planner: Planner, *maps: View, reduces: bool) -> MapLayout:
+    """Return the layout, in groups if possible; ``reduces``: channels are summed, not only their constants shared."""
+    return _grouped_layout(*maps, reduces=reduces) or _strided_layout(planner, *maps, reduces=reduces)
 
 
 def _split(*maps: View) -> Split:
     return split(maps[0].shape, tuple(i for i in range(len(maps[0].shape)) if i != 1), *[a.strides for a in maps])
 
 
-def _anyhow(planner: Planner, *maps: View, reduces: bool) -> Lying:
+def _strided_layout(planner: Planner, *maps: View, reduces: bool) -> MapLayout:
     parts = _split(*maps)
     if not parts.fits():
-        first = 0 if reduces else 1  # the output stays where it is: it is contiguous
+        first = 0 if reduces else 1  # the output is contiguous and needs no copy
         dense = [planner.scratch(a.shape, a.dtype.name) for a in maps[first:]]
         for to, origin in zip(dense, maps[first:], strict=True):
             copy(planner, to, origin)
@@ -66,11 +66,11 @@ def _anyhow(planner: Planner, *maps: View, reduces: bool) -> Lying:
         parts = _split(*maps)
     g = grid(parts, reduces=reduces)
     arguments = *integers(g.kept, g.count, g.length), *parts.arguments(g.threads // g.columns)
-    return Lying(maps, False, g, arguments, g.options)
+    return MapLayout(maps, False, g, arguments, g.options)
 
 
-def _in_groups(*maps: View, reduces: bool) -> Lying | None:
-    """None if any lies otherwise than in dense rows, or these are not whole groups of 16 bytes at whole places."""
+def _grouped_layout(*maps: View, reduces: bool) -> MapLayout | None:
+    """Return the layout as rows of groups; None unless all maps are dense rows of whole, aligned groups of 16 bytes."""
     dtype, channels = maps[0].dtype, maps[0].shape[1]
     width = group_width(channels, *maps) if is_on("batchnorm") else 0
     if not width or any(a.dtype is not dtype for a in maps):
@@ -80,7 +80,7 @@ def _in_groups(*maps: View, reduces: bool) -> Lying | None:
     if count < 2 or parts.kept != [(channels, *[1] * len(maps))] or parts.summed != [(count, *[channels] * len(maps))]:
         return None
     g = tiled(channels // width, count, sums.COLUMNS, reduces=reduces)
-    return Lying(maps, True, g, integers(g.kept, g.count, g.length),
+    return MapLayout(maps, True, g, integers(g.kept, g.count, g.length),
                  {"width": width, "columns": g.columns, "threads": g.threads})
 
 
@@ -94,18 +94,18 @@ def _number(x: View, value: float) -> np.generic:
 
 
 def _of_slabs(planner: Planner, g: Grid, x: View, *results: View) -> tuple[View, ...]:
-    """Where the sums of each slab go: to the results themselves if one slab is all."""
+    """Return the tensors for the sums of each slab: the results themselves if there is one slab."""
     return results if g.slabs == 1 else tuple(
         planner.scratch((g.slabs, x.shape[1]), compute(x.dtype)) for _ in results)
 
 
 def _batch_norm_stats(planner: Planner, mean: View, var: View, x: View) -> None:
     """Mean and biased variance of each channel."""
-    lying = _lying(planner, x, reduces=True)
-    g, kept = lying.grid, x.shape[1]
+    layout = _layout(planner, x, reduces=True)
+    g, kept = layout.grid, x.shape[1]
     to = _of_slabs(planner, g, x, mean, var)
-    planner.launch(channel_statistics if lying.in_groups else stats, g.blocks, *to, *lying.maps, *lying.arguments,
-                   dtype=x.dtype.name, direct=g.slabs == 1, **lying.options)
+    planner.launch(channel_statistics if layout.in_groups else stats, g.blocks, *to, *layout.maps, *layout.arguments,
+                   dtype=x.dtype.name, direct=g.slabs == 1, **layout.options)
     if g.slabs > 1:
         planner.launch(united_stats, kept, mean, var, *to, *integers(kept, g.count, g.length, g.slabs),
                        dtype=mean.dtype.name, threads=few_threads(g.slabs))
@@ -113,12 +113,12 @@ def _batch_norm_stats(planner: Planner, mean: View, var: View, x: View) -> None:
 
 def _reduce(planner: Planner, dgamma: View, dbeta: View, dy: View, x: View, mean: View, var: View, gamma: View,
             beta: View, *, eps: float, relu: bool) -> None:
-    lying, vectors, small = _lying(planner, x, dy, reduces=True), (mean, var, gamma, beta), _number(x, eps)
-    (x, dy), g, kept = lying.maps, lying.grid, x.shape[1]
+    layout, vectors, small = _layout(planner, x, dy, reduces=True), (mean, var, gamma, beta), _number(x, eps)
+    (x, dy), g, kept = layout.maps, layout.grid, x.shape[1]
     to = _of_slabs(planner, g, x, dgamma, dbeta)
-    planner.launch(channel_gradient_sums if lying.in_groups else gradient_sums, g.blocks, *to, dy, x, *vectors, small,
-                   *_steps(*vectors), *lying.arguments, dtype=x.dtype.name, relu=relu, direct=g.slabs == 1,
-                   **lying.options)
+    planner.launch(channel_gradient_sums if layout.in_groups else gradient_sums, g.blocks, *to, dy, x, *vectors, small,
+                   *_steps(*vectors), *layout.arguments, dtype=x.dtype.name, relu=relu, direct=g.slabs == 1,
+                   **layout.options)
     if g.slabs > 1:
         planner.launch(united_gradients, kept, dgamma, dbeta, *to, var, small, *_steps(var), *integers(kept, g.slabs),
                        dtype=var.dtype.name, threads=few_threads(g.slabs))
@@ -132,16 +132,16 @@ def _batch_norm_grad_reduce(planner: Planner, dgamma: View, dbeta: View, dy: Vie
 
 def _batch_norm_relu_grad_reduce(planner: Planner, dgamma: View, dbeta: View, dy: View, x: View, gamma: View,
                                  beta: View, mean: View, var: View, *, eps: float) -> None:
-    """batch_norm_grad_reduce of dy where the normalised x is positive, else of 0."""
+    """batch_norm_grad_reduce of the gradient before the ReLU: dy where its input was positive, else 0."""
     _reduce(planner, dgamma, dbeta, dy, x, mean, var, gamma, beta, eps=eps, relu=True)
 
 
 def _apply(planner: Planner, y: View, x: View, residual: View, gamma: View, beta: View, mean: View, var: View, *,
            eps: float, add: bool, relu: bool) -> None:
-    lying, vectors = _lying(planner, y, x, residual, reduces=False), (mean, var, gamma, beta)
-    planner.launch(normalise_channels if lying.in_groups else normalise, lying.grid.blocks, *lying.maps, *vectors,
-                   _number(x, eps), *_steps(*vectors), *lying.arguments, dtype=x.dtype.name, add=add, relu=relu,
-                   **lying.options)
+    layout, vectors = _layout(planner, y, x, residual, reduces=False), (mean, var, gamma, beta)
+    planner.launch(normalise_channels if layout.in_groups else normalise, layout.grid.blocks, *layout.maps, *vectors,
+                   _number(x, eps), *_steps(*vectors), *layout.arguments, dtype=x.dtype.name, add=add, relu=relu,
+                   **layout.options)
 
 
 def _batch_norm(planner: Planner, y: View, x: View, *vectors: View, eps: float, training: bool) -> None:
@@ -150,24 +150,24 @@ def _batch_norm(planner: Planner, y: View, x: View, *vectors: View, eps: float, 
 
 
 def _batch_norm_relu(planner: Planner, y: View, x: View, *vectors: View, eps: float, training: bool) -> None:
-    """The positive part of batch_norm."""
+    """relu(batch_norm)"""
     _apply(planner, y, x, x, *vectors, eps=eps, add=False, relu=True)
 
 
 def _batch_norm_add_relu(planner: Planner, y: View, x: View, residual: View, *vectors: View, eps: float,
                          training: bool) -> None:
-    """The positive part of batch_norm + residual."""
+    """relu(batch_norm + residual)"""
     _apply(planner, y, x, residual, *vectors, eps=eps, add=True, relu=True)
 
 
 def _gradient(planner: Planner, dx: View, dy: View, x: View, gamma: View, beta: View, mean: View, var: View,
               dgamma: View, dbeta: View, *, eps: float, training: bool, relu: bool) -> None:
-    lying, vectors = _lying(planner, dx, dy, x, reduces=False), (mean, var, gamma, beta, dgamma, dbeta)
-    # Without batch statistics the gradient does not depend on x: what is subtracted vanishes.
-    share = _number(x, 1.0 / lying.grid.count if training else 0.0)
-    planner.launch(channels_gradient if lying.in_groups else input_gradient, lying.grid.blocks, *lying.maps, *vectors,
-                   _number(x, eps), share, *_steps(*vectors), *lying.arguments, dtype=x.dtype.name, relu=relu,
-                   **lying.options)
+    layout, vectors = _layout(planner, dx, dy, x, reduces=False), (mean, var, gamma, beta, dgamma, dbeta)
+    # Without batch statistics the gradient does not depend on x: the subtracted terms are 0.
+    share = _number(x, 1.0 / layout.grid.count if training else 0.0)
+    planner.launch(channels_gradient if layout.in_groups else input_gradient, layout.grid.blocks, *layout.maps,
+                   *vectors, _number(x, eps), share, *_steps(*vectors), *layout.arguments, dtype=x.dtype.name,
+                   relu=relu, **layout.options)
 
 
 def _batch_norm_grad(planner: Planner, dx: View, dy: View, x: View, gamma: View, mean: View, var: View, dgamma: View,
@@ -178,19 +178,20 @@ def _batch_norm_grad(planner: Planner, dx: View, dy: View, x: View, gamma: View,
 
 def _batch_norm_relu_grad(planner: Planner, dx: View, dy: View, x: View, gamma: View, beta: View, mean: View,
                           var: View, dgamma: View, dbeta: View, *, eps: float, training: bool) -> None:
-    """batch_norm_grad of dy where the normalised x is positive, else of 0."""
+    """batch_norm_grad of the gradient before the ReLU: dy where its input was positive, else 0."""
     _gradient(planner, dx, dy, x, gamma, beta, mean, var, dgamma, dbeta, eps=eps, training=training, relu=True)
 
 
 def _batch_norm_update(planner: Planner, *vectors: View) -> None:
-    """Move the running statistics towards those of the batch; the variance unbiased by count / (count - 1)."""
+    """Move the running statistics towards those of the batch, whose variance is made unbiased by count / (count - 1).
+    """
     kind, n = compute(vectors[0].dtype), vectors[0].shape[0]
     planner.launch(update_running, blocks_of(n, launch.THREADS), *vectors, Number("momentum", kind),
                    Number("unbiased", kind), *integers(n), *_steps(*vectors), dtype=vectors[0].dtype.name)
 
 
 def _batch_norm_merge(planner: Planner, *vectors: View) -> None:
-    """Statistics of ``count`` and of ``other`` examples as those of all of them."""
+    """Merge the statistics of ``count`` and of ``other`` examples into those of all of them."""
     kind, n = compute(vectors[0].dtype), vectors[0].shape[0]
     planner.launch(merge_statistics, blocks_of(n, launch.THREADS), *vectors, Number("share", kind), *integers(n),
                    *_steps(*vectors), dtype=vectors[0].dtype.name)

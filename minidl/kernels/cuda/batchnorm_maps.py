@@ -12,7 +12,7 @@ from minidl.kernels.cuda.tools import Tools
 
 def normalise(tools: Tools, *, dtype: str, add: bool, relu: bool, columns: int, narrow: bool,
               threads: int) -> Callable[..., None]:
-    """y = (x - mean) rstd gamma + beta, plus a residual if ``add``, its positive part if ``relu``."""
+    """y = (x - mean) rstd gamma + beta, plus a residual if ``add``, with a ReLU if ``relu``."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     load_wide, (locate, advance), lanes = tools.wide(dtype)[0], tools.walk(narrow), threads // columns
     (rstd, normed), positive = channel_tools(tools, dtype), tools.scalar(dtype).relu
@@ -56,7 +56,7 @@ def normalise(tools: Tools, *, dtype: str, add: bool, relu: bool, columns: int, 
 
 def input_gradient(tools: Tools, *, dtype: str, relu: bool, columns: int, narrow: bool,
                    threads: int) -> Callable[..., None]:
-    """dx = gamma rstd (dy - dbeta share - (x - mean) rstd dgamma share); where ``relu``, of the masked dy."""
+    """dx = gamma rstd (dy - dbeta share - (x - mean) rstd dgamma share); if ``relu``, with dy masked by the ReLU."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     load_wide, (locate, advance), lanes = tools.wide(dtype)[0], tools.walk(narrow), threads // columns
     (rstd, normed), relu_grad = channel_tools(tools, dtype), tools.scalar(dtype).relu_grad
@@ -101,7 +101,7 @@ def input_gradient(tools: Tools, *, dtype: str, relu: bool, columns: int, narrow
 
 
 def update_running(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
-    """Both running statistics of one channel a thread: kept (1 - momentum) plus the batch's times momentum."""
+    """running = running (1 - momentum) + batch momentum, for mean and variance; one thread per channel."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
 
     def kernel(running_mean: Any, running_var: Any, mean: Any, var: Any, momentum: Any, unbiased: Any, n: Any,
@@ -115,7 +115,7 @@ def update_running(tools: Tools, *, dtype: str, threads: int) -> Callable[..., N
 
 
 def merge_statistics(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
-    """Statistics of two parts as those of both, one channel a thread; ``share`` of the examples are of the second."""
+    """Merge the statistics of two parts, one thread per channel; ``share`` of all examples are in the second part."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
 
     def kernel(merged_mean: Any, merged_var: Any, mean: Any, var: Any, other_mean: Any, other_var: Any, share: Any,

@@ -1,10 +1,10 @@
-"""Device functions of batch normalisation that sum over channels; see ``batchnorm`` for what they make up.
+"""Device functions of batch normalisation that sum over channels; ``batchnorm`` combines them.
 
-``dtype`` is that of the feature maps; what there is of a channel is as wide as what is computed with (Tools.wide).
+``dtype`` is that of the feature maps; values per channel have the compute type (Tools.wide).
 
 A block is a tile of channels by lanes (see ``sums``): ``kept`` channels, ``count`` values of each, of which a block has
 ``length``. Walks go over images and pixels: extents n1 .. n3, the coordinates t0 .. t3 of a step of all lanes; then for
-each feature map strides k0 .. k2 of what is kept (a channel's is k2) and of the walk.
+each feature map strides k0 .. k2 of the kept dimensions (a channel's is k2) and of the walk.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,8 @@ from minidl.kernels.cuda.tools import Tools
 
 
 def channel_tools(tools: Tools, dtype: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """rstd(var, eps) = 1 / sqrt(var + eps);  normed(x, centre, factor, offset) = (x - centre) factor + offset"""
+    """Return rstd(var, eps) = 1 / sqrt(var + eps) and normed(x, centre, factor, offset) = (x - centre) factor + offset.
+    """
     number, sqrt = tools.number(dtype), tools.scalar(dtype).sqrt
 
     def rstd(var: Any, eps: Any) -> Any:
@@ -29,7 +30,7 @@ def channel_tools(tools: Tools, dtype: str) -> tuple[Callable[..., Any], Callabl
 
 
 def unite_tool(tools: Tools, dtype: str, columns: int, threads: int) -> Callable[..., Any]:
-    """``unite(count, mean, square, counts, means, squares)``: what a column's threads have seen, for its first one."""
+    """Return ``unite(count, mean, square, counts, means, squares)``, which merges a column's threads into its first."""
     cuda, number = tools.cuda, tools.number(dtype)
 
     def unite(count: Any, mean: Any, square: Any, counts: Any, means: Any, squares: Any) -> Any:
@@ -53,7 +54,7 @@ def unite_tool(tools: Tools, dtype: str, columns: int, threads: int) -> Callable
 
 
 def stats(tools: Tools, *, dtype: str, columns: int, narrow: bool, direct: bool, threads: int) -> Callable[..., None]:
-    """Mean and, if ``direct``, variance of each channel; else mean and sum of squared deviations of each slab of it."""
+    """Mean and, if ``direct``, variance of each channel; else mean and sum of squared deviations of each slab."""
     cuda, (load, _), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     store = tools.wide(dtype)[1]
     (locate, advance), lanes = tools.walk(narrow), threads // columns
@@ -99,7 +100,7 @@ def stats(tools: Tools, *, dtype: str, columns: int, narrow: bool, direct: bool,
 
 
 def united_stats(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
-    """Mean and variance of a channel from those of its slabs, of ``length`` values each; one block a channel."""
+    """Mean and variance of a channel from those of its slabs, of ``length`` values each; one block per channel."""
     cuda, (_, store), number = tools.cuda, tools.wide(dtype), tools.number(dtype)
     unite = unite_tool(tools, dtype, 1, threads)
 
@@ -126,7 +127,7 @@ def united_stats(tools: Tools, *, dtype: str, threads: int) -> Callable[..., Non
 
 def gradient_sums(tools: Tools, *, dtype: str, relu: bool, columns: int, narrow: bool, direct: bool,
                   threads: int) -> Callable[..., None]:
-    """Sums of dy (x - mean), times rstd if ``direct``, and of dy, over each slab; where ``relu``, of the masked dy."""
+    """Sums of dy (x - mean), times rstd if ``direct``, and of dy, over each slab; if ``relu``, with dy masked by it."""
     cuda, (load, _), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     load_wide, store = tools.wide(dtype)
     (locate, advance), lanes = tools.walk(narrow), threads // columns
@@ -175,7 +176,7 @@ def gradient_sums(tools: Tools, *, dtype: str, relu: bool, columns: int, narrow:
 
 
 def united_gradients(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
-    """dgamma = rstd times the sum of the slabs' slopes, dbeta = that of their levels; one block a channel."""
+    """dgamma = rstd times the sum of the slabs' slopes, dbeta = the sum of their levels; one block per channel."""
     cuda, (load, store), number = tools.cuda, tools.wide(dtype), tools.number(dtype)
     tile_sum, (rstd, _) = tools.tile_sum(1, threads), channel_tools(tools, dtype)
 

@@ -19,7 +19,7 @@ from minidl.meta import DType
 
 def compared(tools: Tools, *, dtype: str, relation: str, beside: bool, narrow: bool,
              threads: int) -> Callable[..., None]:
-    """y = whether ``a relation b``, or the number if nothing is ``beside`` a."""
+    """y = True where ``a relation b`` holds; without ``beside``, ``a relation value``."""
     cuda, load = tools.cuda, tools.memory(dtype)[0]
     (locate, advance), holds = tools.walk(narrow), tools.device(RELATIONS[relation])
 
@@ -41,7 +41,7 @@ def compared(tools: Tools, *, dtype: str, relation: str, beside: bool, narrow: b
 
 
 def selected(tools: Tools, *, dtype: str, wanted: int, beside: bool, narrow: bool, threads: int) -> Callable[..., None]:
-    """y = a where the mask is ``wanted``, elsewhere b, or the number if nothing is ``beside`` a."""
+    """y = a where the mask is ``wanted``, elsewhere b; without ``beside``, ``value`` elsewhere."""
     cuda, (load, store) = tools.cuda, tools.memory(dtype)
     locate, advance = tools.walk(narrow)
 
@@ -65,8 +65,8 @@ def selected(tools: Tools, *, dtype: str, wanted: int, beside: bool, narrow: boo
 
 def _over(planner: Planner, make: Callable[..., Callable[..., None]], operands: list[View], value: Argument,
           **options: Any) -> None:
-    """One launch over the elements of the first operand, to whose shape the others are broadcast; more of them for more
-    than four dimensions that do not lie one within the other."""
+    """Launch over the elements of the first operand, to whose shape the others are broadcast.
+    It takes several launches if there are more than four dimensions after merging."""
     y = operands[0]
     if not y.size:
         return
@@ -80,35 +80,35 @@ def _over(planner: Planner, make: Callable[..., Callable[..., None]], operands: 
 
 
 def _nothing(dtype: DType) -> np.generic:
-    """In the place of a number that no thread reads."""
+    """Return a 0 for an argument that no thread reads."""
     nothing: np.generic = np.dtype(compute(dtype)).type(0)
     return nothing
 
 
 def _compare(planner: Planner, y: View, a: View, b: View, *, relation: str) -> None:
-    """True if the relation holds, element by element."""
+    """y = True where the relation of a to b holds."""
     _over(planner, compared, [y, a, b], _nothing(a.dtype), dtype=a.dtype.name, relation=relation, beside=True)
 
 
 def _compare_number(planner: Planner, y: View, x: View, *, relation: str) -> None:
-    """True if the relation to a number holds."""
+    """y = True where the relation of x to ``value`` holds."""
     _over(planner, compared, [y, x, x], Number("value", compute(x.dtype)), dtype=x.dtype.name, relation=relation,
           beside=False)
 
 
 def _where(planner: Planner, y: View, mask: View, a: View, b: View) -> None:
-    """a where the mask is true, b elsewhere."""
+    """y = a where the mask is true, else b."""
     _over(planner, selected, [y, a, b, mask], _nothing(a.dtype), dtype=a.dtype.name, wanted=1, beside=True)
 
 
 def _masked_fill(planner: Planner, y: View, x: View, mask: View, *, inverted: bool) -> None:
-    """A number where the mask is true (``inverted``: false), x elsewhere."""
+    """y = ``value`` where the mask is true (``inverted``: false), else x."""
     _over(planner, selected, [y, x, x, mask], Number("value", compute(x.dtype)), dtype=x.dtype.name,
           wanted=int(inverted), beside=False)
 
 
 def _convert(planner: Planner, y: View, x: View, *, dtype: DType) -> None:
-    """x as another kind of number."""
+    """y = x in y's dtype."""
     over_elements(planner, y, x, form="a")
 
 

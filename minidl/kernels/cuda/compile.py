@@ -1,7 +1,7 @@
-"""Cubins from sources: Numba to NVIDIA's intermediate form, its linker to machine code; kept on disk. Needs no GPU.
+"""Compilation of sources to cubins: Numba makes NVIDIA's intermediate form, its linker machine code. Needs no GPU.
 
-A cubin is found again by what it depends on: the source's name (which has its dtypes, formula and block size), the
-files that device functions are written in, the architecture, and the versions of the compilers.
+Cubins are cached on disk by everything they depend on: the source's name (with its dtypes, formula and block size), the
+files of the device functions, the architecture, and the versions of the compilers.
 """
 
 import json
@@ -33,15 +33,15 @@ from minidl.outside.reading import NotJson, Unreadable, parse_json, read_bytes
 
 COMPILERS = ("numba", "numba-cuda", "cuda-core", "nvidia-nvjitlink", "nvidia-nvjitlink-cu12")
 MOST_CUBIN_BYTES = 1 << 28
-POINTED = {"bfloat16": "uint16"}  # what a pointer points to, where that is not what it is called
-_lock = RLock()  # the compiler is told the architecture by a global
+POINTED = {"bfloat16": "uint16"}  # dtypes whose pointers have another element type in Numba
+_lock = RLock()  # Numba reads the architecture from a global
 
 
 @dataclass(frozen=True)
 class Cubin:
-    """Machine code of one kernel for one architecture, and what a block of it takes."""
+    """Machine code of one kernel for one architecture, and the resources of a thread or block."""
 
-    entry: str  # the name in the code
+    entry: str  # the kernel's name in the code
     registers: int  # of a thread
     shared_bytes: int  # of a block
     stack_bytes: int  # of a thread, in memory: arrays that did not fit registers
@@ -50,12 +50,12 @@ class Cubin:
 
 
 def default_folder() -> Path:
-    """Where cubins are kept: ``$XDG_CACHE_HOME/minidl/cubins`` or ``~/.cache/minidl/cubins``."""
+    """Return the folder for cubins: ``$XDG_CACHE_HOME/minidl/cubins`` or ``~/.cache/minidl/cubins``."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "minidl" / "cubins"
 
 
 class Compiler:
-    """For one compute capability, such as (9, 0). ``folder``: where cubins are kept, if they are to be kept."""
+    """A compiler for one compute capability, such as (9, 0). ``folder``: for cubins; ``keep``: store them on disk."""
 
     def __init__(self, capability: tuple[int, int], folder: Path | None = None, *, keep: bool = True) -> None:
         self.capability = capability
@@ -64,16 +64,18 @@ class Compiler:
         self._tools = _tools(capability)
 
     def kernel(self, source: Source) -> Kernel:
-        """What ``cuda.core.launch`` takes; the context of a GPU of this capability must be current. Raises DeviceError
-        where the driver does not take the machine code."""
+        """Return the kernel for ``cuda.core.launch``; the context of a GPU of this capability must be current.
+
+        Raises DeviceError if the driver rejects the machine code.
+        """
         cubin = self.cubin(source)
         try:
             return ObjectCode.from_cubin(cubin.code).get_kernel(cubin.entry)
-        except Exception as error:  # of a type of cuda.core's own
+        except Exception as error:  # cuda.core has its own exception types
             raise DeviceError(f"loading {source.name} for {self.architecture}: {error}") from error
 
     def cubin(self, source: Source) -> Cubin:
-        """The machine code of a source: found on disk, or compiled now and kept there."""
+        """Return the machine code of a source, from disk or compiled now and stored."""
         key = sha256("\n".join((source.name, self.architecture, *_versions(), _files())).encode()).hexdigest()
         path = None if self.folder is None else self.folder / f"{key}.cubin"
         if path is not None and (found := _read(path)) is not None:
@@ -91,7 +93,7 @@ class Compiler:
         function = source.make(self._tools, **dict(source.options))
         signature = types.void(*map(_type, source.signature))
         with _lock, _current(self.capability):
-            # Only by way of the linker are float16 and the functions of the mathematical library resolved.
+            # Only the linker resolves float16 and the functions of the mathematical library.
             objects, _ = cuda.compile_all(function, signature, cc=self.capability, device=False, abi="numba",
                                           output="ltoir")
         codes = [o if isinstance(o, ObjectCode) else ObjectCode.from_ltoir(o) for o in objects]
@@ -103,7 +105,7 @@ class Compiler:
 
 
 def intermediate(source: Source, capability: tuple[int, int]) -> list[str]:
-    """LLVM's intermediate form of a source, as the compiler emits it: its kernel's module first, then what it calls.
+    """Return LLVM's intermediate form of a source: its kernel's module first, then the functions it calls.
 
     For tests: Numba has no public name for it.
     """
@@ -123,7 +125,7 @@ def _tools(capability: tuple[int, int]) -> Tools:
 
 
 def _type(kind: str) -> Any:
-    """Numba's type of a parameter. Pointers: one parameter of eight bytes each, where an array would be seven."""
+    """Return Numba's type of a parameter. A pointer is one parameter of eight bytes; an array would be seven."""
     if kind.startswith("*"):
         return types.CPointer(getattr(types, POINTED.get(kind[1:], kind[1:])))
     return getattr(types, kind)
@@ -131,7 +133,7 @@ def _type(kind: str) -> Any:
 
 @contextmanager
 def _current(capability: tuple[int, int]) -> Iterator[None]:
-    """Device functions are compiled for the current GPU: let it be one of this capability."""
+    """Make Numba compile device functions for this capability instead of the current GPU's."""
     before = dispatcher.get_current_device
     dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=capability)
     try:
@@ -141,7 +143,7 @@ def _current(capability: tuple[int, int]) -> Iterator[None]:
 
 
 def _reported(log: str, code: bytes) -> Cubin:
-    """What the assembler says of the kernel that it made."""
+    """Return the kernel's code with the resources that the assembler's log reports."""
     def number(pattern: str) -> int:
         return sum(map(int, re.findall(pattern, log)))
     entries = re.findall(r"Compiling entry function '(\w+)'", log)
@@ -161,7 +163,7 @@ def _versions() -> tuple[str, ...]:
 
 @cache
 def _files() -> str:
-    """A digest of everything that a device function may be made of."""
+    """Return a digest of all files that device functions are made of."""
     digest = sha256()
     here = Path(__file__).parent
     for file in (*sorted(here.rglob("*.py")), Path(scalar.__file__), Path(random.__file__)):
@@ -169,14 +171,14 @@ def _files() -> str:
     return digest.hexdigest()
 
 
-# One file a cubin: a line of JSON, then the code. It gets its name when it is complete.
+# One file per cubin: a line of JSON, then the code. It gets its name when it is complete.
 def _read(path: Path) -> Cubin | None:
     try:
         header, _, code = read_bytes(path, most=MOST_CUBIN_BYTES).partition(b"\n")
         facts = parse_json(header)
         return Cubin(**facts["facts"], code=code) if facts["sha256"] == _sum(facts["facts"], code) else None
     except (Unreadable, NotJson, KeyError, TypeError):
-        return None  # not there, or damaged: it is made again
+        return None  # missing or damaged: it is made again
 
 
 def _sum(facts: Mapping[str, Any], code: bytes) -> str:

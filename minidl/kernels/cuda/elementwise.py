@@ -1,9 +1,9 @@
 """Elementwise operations: one thread computes a few elements, each read once and written once.
 
-Where operands lie as runs of whole groups of 16 bytes (8 of a half beside a float32), a group is one load
-(``element_groups``); here is what is done for any layout, which is the reference.
-An output may lie exactly over an input that the operation donates. Operands of one dense layout, whichever it is
-(channels-last, too), are one run of elements; others are walked over in up to four dimensions, neighbouring threads
+For operands that are runs of whole groups of 16 bytes (8 of a half beside a float32), ``element_groups`` loads a group
+at a time. This file handles any layout and is the reference.
+An output may share exactly the bytes of an input that the operation donates. Operands of one dense layout
+(channels-last too) are one run of elements. Others are walked over in up to four dimensions, with neighbouring threads
 along the output's innermost one, which is fast as long as the inputs have the same innermost dimension or repeat.
 """
 
@@ -28,14 +28,14 @@ from minidl.kernels.cuda.tools import Tools
 from minidl.kernels.random import fold_seed
 from minidl.meta import DType, row_major
 
-ITEMS = 4  # elements of a thread: that many loads are on their way at once
+ITEMS = 4  # elements of a thread: as many loads are in flight at once
 
 
 def dense(tools: Tools, *, dtypes: tuple[str, str, str], formula: str, form: str,
           threads: int) -> Callable[..., None]:
-    """y[i] = formula(a[i], b[i], number); what the form does not have is neither read nor used.
+    """y[i] = formula(a[i], b[i], number); operands that the form lacks are not read.
 
-    dtypes: of y, in whose number it is computed, of a and of b.
+    dtypes: of y (which decides the compute type), of a and of b.
     """
     cuda, number = tools.cuda, tools.number(dtypes[0])
     (_, store), (load_a, _), (load_b, _) = map(tools.memory, dtypes)
@@ -43,7 +43,7 @@ def dense(tools: Tools, *, dtypes: tuple[str, str, str], formula: str, form: str
 
     def kernel(y: Any, a: Any, b: Any, value: Any, n: Any) -> None:
         first = np.int64(cuda.blockIdx.x) * (threads * ITEMS) + cuda.threadIdx.x
-        # All loads before the first store: the compiler may not change their order, as y may lie over an input.
+        # All loads before the first store: the compiler may not reorder them, as y may share an input's bytes.
         a_values, b_values = cuda.local.array(ITEMS, number), cuda.local.array(ITEMS, number)
         for k in range(ITEMS):
             i = first + k * threads
@@ -61,7 +61,7 @@ def dense(tools: Tools, *, dtypes: tuple[str, str, str], formula: str, form: str
 
 def strided(tools: Tools, *, dtypes: tuple[str, str, str], formula: str, form: str, narrow: bool,
             threads: int) -> Callable[..., None]:
-    """The same over four dimensions, the extents of the inner three, a step of ``threads`` elements, and strides."""
+    """``dense`` over four dimensions: the extents of the inner three, a step of ``threads`` elements, and strides."""
     cuda, number = tools.cuda, tools.number(dtypes[0])
     (_, store), (load_a, _), (load_b, _) = map(tools.memory, dtypes)
     apply, reads_a, reads_b = application(tools, dtypes[0], formula, form), "a" in form, "a, b" in form
@@ -89,7 +89,7 @@ def strided(tools: Tools, *, dtypes: tuple[str, str, str], formula: str, form: s
 
 
 def dropout_elements(tools: Tools, *, dtype: str, narrow: bool, threads: int) -> Callable[..., None]:
-    """Dropout; p0 .. p3 are the strides of C order, in which positions count whatever the layout."""
+    """Dropout; p0 .. p3 are the contiguous strides, because positions count in C order for every layout."""
     cuda, (load, store), drop = tools.cuda, tools.memory(dtype), tools.scalar(dtype).dropout
     locate, advance = tools.walk(narrow)
     bits_of = tools.random_bits
@@ -111,7 +111,8 @@ def dropout_elements(tools: Tools, *, dtype: str, narrow: bool, threads: int) ->
 
 
 def walk_arguments(dims: list[tuple[int, ...]], step: int) -> tuple[np.int64, ...]:
-    """Extents and strides as kernels over four dimensions take them: n, n1 .. n3, t0 .. t3, strides an operand."""
+    """Return the extents and strides that four-dimensional kernels take: n, n1 .. n3, t0 .. t3, each operand's strides.
+    """
     extents = [d[0] for d in dims]
     strides = [d[operand] for operand in range(1, len(dims[0])) for d in dims]
     total = int(np.prod(extents, dtype=np.int64))
@@ -119,7 +120,7 @@ def walk_arguments(dims: list[tuple[int, ...]], step: int) -> tuple[np.int64, ..
 
 
 def outer(dims: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Distances of every operand, for each combination of the dimensions beyond the RANK innermost."""
+    """Return every operand's offset for each index of the dimensions beyond the RANK innermost."""
     distances = [(0,) * (len(dims[0]) - 1)] if dims else []
     for n, *steps in dims[:-RANK]:
         distances = [tuple(d + i * s for d, s in zip(at, steps, strict=True)) for at in distances for i in range(n)]
@@ -128,14 +129,14 @@ def outer(dims: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
 
 def over_elements(planner: Planner, y: View, *inputs: View, formula: str = "", form: str,
                   value: Argument | None = None) -> None:
-    """y = formula of the inputs, broadcast to its shape. One launch, but for more than four strided dimensions.
+    """y = formula of the inputs, broadcast to its shape. One launch for up to four strided dimensions.
 
-    An input may be of another dtype than y, in whose number everything is computed: without a formula that is a cast.
+    An input may have another dtype than y, which decides the compute type: without a formula that is a cast.
     """
     if y.size == 0:
         return
     wide = [a.expand(y.shape) for a in inputs]
-    operands = [y, *wide, *[y] * (2 - len(wide))]  # what is not read may be anything
+    operands = [y, *wide, *[y] * (2 - len(wide))]  # operands that are not read may be any
     value = np.dtype(compute(y.dtype)).type(0) if value is None else value
     options: dict[str, Any] = {"dtypes": tuple(a.dtype.name for a in operands), "formula": formula, "form": form}
     dims = merged(y.shape, *[a.strides for a in operands])
@@ -167,7 +168,7 @@ def _pair(formula: str) -> Kernel:
 
 
 def _cast(planner: Planner, y: View, x: View, *, dtype: DType) -> None:
-    """x, rounded to nearest where y's type is narrower."""
+    """y = x, rounded to nearest if y's type is narrower."""
     over_elements(planner, y, x, form="a")
 
 
@@ -178,7 +179,7 @@ def _with_number(formula: str) -> Kernel:
 
 
 def _dropout(planner: Planner, y: View, x: View) -> None:
-    """Positions count in C order, mod 2^32."""
+    """Dropout; positions count in C order, mod 2^32."""
     if y.size == 0:
         return
     dims = merged(y.shape, y.strides, x.strides, row_major(y.shape))

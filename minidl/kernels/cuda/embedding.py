@@ -1,10 +1,10 @@
-"""Rows by number, and their gradients.
+"""Rows selected by number (embedding, gather), and their gradients.
 
 The gradient adds rows of one number in the order of their positions, without atomics, so that its bits are always the
-same: positions are sorted by number (a bitonic network over number and position together), runs of one number are
-added up in chunks of CHUNK positions, and runs that go over several chunks are put together by a second launch.
+same. Positions are sorted by number (a bitonic network over number and position together), runs of one number are
+summed in chunks of CHUNK positions, and a second launch combines runs that span several chunks.
 
-A GPU cannot raise: a number that is no row reads NaN, and is left out of the gradient.
+A GPU cannot raise: a number that is not a row reads NaN, and is left out of the gradient.
 """
 
 from collections.abc import Callable
@@ -21,8 +21,8 @@ from minidl.kernels.cuda.shape import copy, zero
 from minidl.kernels.cuda.tools import Tools
 from minidl.meta import DType, Shape, row_major
 
-CHUNK = 32  # sorted positions that one thread adds up
-NONE = (1 << 63) - 1  # the key of no position: behind all others
+CHUNK = 32  # sorted positions that one thread sums
+NONE = (1 << 63) - 1  # the key for "no position", sorted last
 
 
 # Device functions ---------------------------------------------------------------------------------------------------
@@ -46,7 +46,7 @@ def taken_rows(tools: Tools, *, dtype: str, result: str, columns: int, threads: 
 
 
 def position_keys(tools: Tools, *, threads: int) -> Callable[..., None]:
-    """keys[i] = (row of position i) 2^32 + i; NONE for a number that is no row, and behind the last position."""
+    """keys[i] = (row of position i) 2^32 + i; NONE for a number that is not a row, and beyond the last position."""
     cuda, place = tools.cuda, row_place(tools)
 
     def kernel(keys: Any, ids: Any, count: Any, length: Any, rows: Any, per: Any, n1: Any, n2: Any,
@@ -63,7 +63,7 @@ def position_keys(tools: Tools, *, threads: int) -> Callable[..., None]:
 
 
 def sorted_tiles(tools: Tools, *, tile: int, threads: int) -> Callable[..., None]:
-    """The steps of a bitonic network between neighbours of one tile, for runs from ``low`` to ``high`` long."""
+    """Do the steps of a bitonic network between neighbours within one tile, for runs from ``low`` to ``high`` long."""
     cuda = tools.cuda
 
     def kernel(keys: Any, low: Any, high: Any) -> None:
@@ -92,7 +92,7 @@ def sorted_tiles(tools: Tools, *, tile: int, threads: int) -> Callable[..., None
 
 
 def exchanged(tools: Tools, *, threads: int) -> Callable[..., None]:
-    """One step of the network between tiles."""
+    """Do one step of the bitonic network between tiles."""
     cuda = tools.cuda
 
     def kernel(keys: Any, pairs: Any, step: Any, size: Any) -> None:
@@ -106,8 +106,10 @@ def exchanged(tools: Tools, *, threads: int) -> Callable[..., None]:
 
 
 def chunk_sums(tools: Tools, *, dtype: str, result: str, threads: int) -> Callable[..., None]:
-    """Sums of the runs in a chunk: into the table (``result``), or if a run goes on in the next one into ``tails``, in
-    the one before into ``heads``."""
+    """Sum the runs in a chunk into the table (``result``).
+
+    A run that continues in the next chunk goes into ``tails``, one that began in an earlier chunk into ``heads``.
+    """
     cuda, load, store, number = tools.cuda, tools.memory(dtype)[0], tools.memory(result)[1], tools.number(dtype)
     place = row_place(tools)
 
@@ -123,7 +125,7 @@ def chunk_sums(tools: Tools, *, dtype: str, result: str, threads: int) -> Callab
             row, total = keys[start] >> 32, number(0)
             for at in range(start, stop + 1):
                 following = np.int64(-2) if at == stop else keys[at] >> 32
-                if following != row:  # the run has ended, or the chunk has
+                if following != row:  # the run or the chunk has ended
                     if row != NONE >> 32:
                         if row == before:
                             heads[chunk * width + d] = total
@@ -138,7 +140,7 @@ def chunk_sums(tools: Tools, *, dtype: str, result: str, threads: int) -> Callab
 
 
 def united_chunks(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
-    """The sums of runs that begin in a chunk and end in a later one."""
+    """Combine the sums of runs that begin in a chunk and end in a later one."""
     cuda, (_, store) = tools.cuda, tools.memory(dtype)
 
     def kernel(table: Any, heads: Any, tails: Any, keys: Any, count: Any, width: Any) -> None:
@@ -160,7 +162,7 @@ def united_chunks(tools: Tools, *, dtype: str, threads: int) -> Callable[..., No
 
 # Plans --------------------------------------------------------------------------------------------------------------
 def _walk(planner: Planner, a: View, dims: int) -> tuple[View, tuple[np.int64, ...]]:
-    """A view (or a copy) whose first ``dims`` dimensions are walked over in C order: n1, n2, s0, s1, s2."""
+    """Return a view (or a copy) whose first ``dims`` dimensions are walked over in C order, and n1, n2, s0, s1, s2."""
     shape = a.shape[:dims]
     lines = merged(shape, row_major(shape), a.strides[:dims])
     if len(lines) > 3:
@@ -206,7 +208,7 @@ def _scatter(planner: Planner, table: View, dy: View, dy_dims: int, ids: View, *
 
 
 def _sort(planner: Planner, keys: View, length: int, tile: int) -> None:
-    """Batcher's bitonic sorting network (1968): ascending; no two keys but NONE are equal."""
+    """Sort the keys ascending by Batcher's bitonic network (1968); no two keys but NONE are equal."""
     def within(low: int, high: int) -> None:
         planner.launch(sorted_tiles, length // tile, keys, *integers(low, high), tile=tile, threads=tile // 2)
     within(2, tile)
@@ -221,23 +223,23 @@ def _sort(planner: Planner, keys: View, length: int, tile: int) -> None:
 
 
 def _embedding(planner: Planner, y: View, w: View, ids: View, *, dtype: DType | None = None) -> None:
-    """w[ids], rounded to y's dtype"""
+    """y = w[ids], rounded to y's dtype"""
     _take(planner, y, w, ids, rows=w.shape[0], per=max(1, ids.size), table_n=0)
 
 
 def _embedding_grad(planner: Planner, dw: View, dy: View, ids: View, *, rows: int,
                     dtype: DType | None = None) -> None:
-    """The sum of dy over all uses of each row, zero for the others."""
+    """dw = for each row the sum of dy over its uses, zero if it has none."""
     _scatter(planner, dw, dy, len(dy.shape) - 1, ids, rows=rows, per=max(1, ids.size))
 
 
 def _gather_rows(planner: Planner, y: View, x: View, positions: View) -> None:
-    """x[n, positions[n, p]] as row n P + p"""
+    """y[n P + p] = x[n, positions[n, p]]"""
     _take(planner, y, x, positions, rows=x.shape[1], per=positions.shape[1], table_n=x.strides[0])
 
 
 def _gather_rows_grad(planner: Planner, dx: View, dy: View, positions: View, *, x_shape: Shape) -> None:
-    """dy at the rows it came from, added up where a row came twice, zero elsewhere."""
+    """dx = dy at the rows it came from, summed for a row that was taken twice, zero elsewhere."""
     assert prod(x_shape[:2]) < 1 << 31
     _scatter(planner, dx, dy, 1, positions, rows=x_shape[1], per=positions.shape[1])
 

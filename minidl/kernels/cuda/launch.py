@@ -1,12 +1,12 @@
-"""How an operation becomes kernel launches: specialised sources, their grids and arguments, planned once a signature.
+"""How an operation becomes kernel launches: specialised sources, grids and arguments, planned once per signature.
 
-    Source    a device function with everything fixed that may be: dtypes, formula, block size. The unit of compilation
-    Launch    a source, a number of blocks, and its arguments, in which operands are still numbers and not addresses
-    Plan      the launches of one call and the bytes of workspace that they share
-    Kernel    from an operation's operands to its plan; ``issue`` fills in the addresses and hands the launches on
+  Source    a device function specialised by dtypes, formula and block size. The unit of compilation
+  Launch    a source, a number of blocks, and its arguments, in which operands are numbers and not yet addresses
+  Plan      the launches of one call and the bytes of workspace that they share
+  Kernel    makes the plan for an operation's operands; ``issue`` fills in the addresses and launches
 
-A launcher is whatever takes them: a device with its stream, or a simulator. Grids and blocks have one dimension.
-Nothing of CUDA is imported here, so that all of it can be planned, and tested, without a GPU.
+A launcher runs launches: a device with its stream, or a simulator. Grids and blocks have one dimension. Nothing of CUDA
+is imported here, so everything can be planned, and tested, without a GPU.
 """
 
 import inspect
@@ -19,25 +19,25 @@ import numpy as np
 
 from minidl.meta import DTYPES, DType, Meta, Shape, aligned, boolean, row_major, uint8
 
-THREADS = 256  # of a block, where the problem does not ask for fewer
+THREADS = 256  # of a block, unless the problem needs fewer
 WORKSPACE = -1  # the operand number of the workspace
 
-# In what a kernel computes with a dtype, and what its scalar arguments have.
+# The dtype in which a kernel computes with an operand's dtype, also that of its scalar arguments.
 COMPUTE = {"float64": "float64", "float32": "float32", "float16": "float32", "bfloat16": "float32"}
 
 
 def compute(dtype: DType) -> str:
-    """The name of the type of number that kernels compute in: float32 for the halves, int64 for all integers."""
+    """Return the name of the dtype that kernels compute in: float32 for halves, int64 for all integers."""
     return COMPUTE.get(dtype.name, "int64")
 
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """One device function to compile: ``make(tools, **options)``, called with ``threads`` threads a block.
+    """One device function to compile: ``make(tools, **options)``, launched with ``threads`` threads per block.
 
-    Equal sources are one object, so that a launch finds its machine code by identity; ``source`` makes them.
+    Equal sources are one object, made by ``source``, so that a launch finds its machine code by id().
 
-    signature  a type for each parameter: "*float32" is a pointer, "int64" or "float32" a number of just that width.
+    signature  a type for each parameter: "*float32" is a pointer, "int64" or "float32" a number of exactly that width.
     """
 
     make: Callable[..., Callable[..., None]]
@@ -47,7 +47,7 @@ class Source:
 
     @property
     def name(self) -> str:
-        """A readable name, the same in every process, and different for different sources."""
+        """A readable name, the same in every process, and unique to each source."""
         options = (f"{key}={getattr(value, '__name__', value)}" for key, value in self.options)
         family = self.make.__module__.rpartition(".")[2]
         return f"{family}.{self.make.__name__}({', '.join(options)}; {', '.join(self.signature)}; {self.threads})"
@@ -56,14 +56,14 @@ class Source:
 @cache
 def source(make: Callable[..., Callable[..., None]], signature: tuple[str, ...], threads: int,
            options: tuple[tuple[str, Any], ...]) -> Source:
-    """The source of this function, signature, block size and options."""
+    """Return the source of this function, signature, block size and options."""
     return Source(make, signature, threads, options)
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """A place inside an operand, by the operand's number and a distance in bytes."""
+    """An address inside an operand: the operand's number and a distance in bytes."""
 
     operand: int
     offset: int
@@ -72,7 +72,7 @@ class Pointer:
 @final
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number that is known when the call is issued, by its name; ``kind`` is its type in the signature."""
+    """A number, by name, that is known when the call is issued; ``kind`` is its type in the signature."""
 
     name: str
     kind: str
@@ -80,7 +80,7 @@ class Number:
 
 @dataclass(frozen=True)
 class View:
-    """Where and how a tensor lies, from a kernel's point of view; strides in elements."""
+    """A tensor's address, dtype, shape and strides (elements) as a kernel sees them."""
 
     pointer: Pointer
     dtype: DType
@@ -93,24 +93,24 @@ class View:
         return int(np.prod(self.shape, dtype=np.int64))
 
     def moved(self, distance: int) -> "View":
-        """This view, ``distance`` elements further."""
+        """Return this view, ``distance`` elements further."""
         offset = self.pointer.offset + distance * self.dtype.itemsize
         return replace(self, pointer=replace(self.pointer, offset=offset))
 
     def narrow(self, axis: int, start: int, stop: int) -> "View":
-        """The part [start, stop) of one dimension."""
+        """Return the part [start, stop) of one dimension."""
         shape = tuple(stop - start if i == axis else n for i, n in enumerate(self.shape))
         return replace(self.moved(start * self.strides[axis]), shape=shape)
 
     def expand(self, shape: Shape) -> "View":
-        """Broadcast to a wider shape, as NumPy does: strides of 0."""
+        """Return the view broadcast to a shape, as NumPy does: strides of 0."""
         lead = len(shape) - len(self.shape)
         strides = tuple(0 if i < lead or self.shape[i - lead] != n else self.strides[i - lead]
                         for i, n in enumerate(shape))
         return replace(self, shape=shape, strides=strides)
 
     def reshape(self, shape: Shape) -> "View":
-        """Another shape of a tensor in C order."""
+        """Return a contiguous view in another shape."""
         assert self.contiguous
         return replace(self, shape=shape, strides=row_major(shape))
 
@@ -125,7 +125,7 @@ Argument = View | Number | np.generic
 
 @dataclass(frozen=True)
 class Launch:
-    """A source, its number of blocks, and its arguments, in which operands are still numbers and not addresses."""
+    """A source, its number of blocks, and its arguments, in which operands are numbers and not yet addresses."""
 
     source: Source
     blocks: int
@@ -141,12 +141,12 @@ class Plan:
 
     @property
     def constant(self) -> bool:
-        """True if the launches are all there is to do, and addresses all that differs from call to call."""
+        """True if the launches are all there is to do, and only addresses differ from call to call."""
         return not any(type(a) is Number for launch in self.launches for a in launch.arguments)
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """The sources that must have been compiled before this is issued."""
+        """The sources that must be compiled before this plan is issued."""
         return tuple(launch.source for launch in self.launches)
 
 
@@ -157,25 +157,25 @@ class Launcher(Protocol):
         """Run a source: pointers are addresses (int), numbers are NumPy scalars of the width in its signature."""
 
     def upload(self, address: int, data: np.ndarray) -> None:
-        """Copy a contiguous host array to an address; it may be forgotten when this returns."""
+        """Copy a contiguous host array to an address; the array may be freed when this returns."""
 
 
 class Planner:
-    """Collects the launches of one call."""
+    """A collector of the launches of one call."""
 
     def __init__(self) -> None:
         self.launches: list[Launch] = []
         self.workspace = 0
 
     def scratch(self, shape: Shape, dtype: str) -> View:
-        """A tensor in the workspace, whose bytes may be anything."""
+        """Return a tensor in the workspace, with arbitrary contents."""
         view = View(Pointer(WORKSPACE, self.workspace), DTYPES[dtype], shape, row_major(shape))
         self.workspace += aligned(max(1, view.size) * view.dtype.itemsize)
         return view
 
     def launch(self, make: Callable[..., Callable[..., None]], blocks: int, *arguments: Argument,
                threads: int = 0, **options: Any) -> None:
-        """Add a launch; the options specialise the source, the arguments do not (but for their types)."""
+        """Add a launch. The options specialise the source; of the arguments only the types do."""
         kinds: list[str] = []
         values: list[Pointer | Number | np.generic] = []
         for argument in arguments:
@@ -195,17 +195,17 @@ class Planner:
 
 
 def integers(*values: int) -> tuple[np.int64, ...]:
-    """Arguments for sizes, strides and counts: kernels take all of them as int64."""
+    """Return sizes, strides and counts as int64 arguments, the type that kernels take for them."""
     return tuple(map(np.int64, values))
 
 
 def blocks_of(count: int, each: int) -> int:
-    """Blocks that cover ``count`` with ``each`` in one."""
+    """Return the number of blocks that cover ``count``, ``each`` per block."""
     return -(-count // each)
 
 
 def view(operand: int, meta: Meta) -> View:
-    """The view of a whole operand, by its number and description. Booleans are bytes of 0 and 1 to kernels."""
+    """Return the view of a whole operand, by its number and description. Kernels see booleans as bytes of 0 and 1."""
     dtype = uint8 if meta.dtype is boolean else meta.dtype
     return View(Pointer(operand, meta.offset * dtype.itemsize), dtype, meta.shape, meta.strides)
 
@@ -226,7 +226,7 @@ class Kernel:
         self._plans: dict[Any, Plan] = {}
 
     def plan(self, metas: Sequence[Meta], attrs: dict[str, Any]) -> Plan:
-        """The launches for operands (outputs, then inputs) of these descriptions."""
+        """Return the launches for operands (outputs, then inputs) of these descriptions."""
         fixed = tuple((key, value) for key, value in attrs.items() if key not in self.volatile)
         key = (*metas, fixed)
         plan = self._plans.get(key)
@@ -237,18 +237,18 @@ class Kernel:
         return plan
 
     def numbers(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """The values that launches refer to by name (Number)."""
+        """Return the values that launches refer to by name (Number)."""
         if self._numbers is None:
             return {}
         return self._numbers(**{key: value for key, value in attrs.items() if key in self.volatile})
 
     def workspace(self, metas: Sequence[Meta], attrs: dict[str, Any]) -> int:
-        """Bytes of workspace that ``issue`` needs for these operands (outputs, then inputs)."""
+        """Return the bytes of workspace that ``issue`` needs for these operands (outputs, then inputs)."""
         return self.plan(metas, attrs).workspace
 
     def issue(self, launcher: Launcher, addresses: Sequence[int], metas: Sequence[Meta], attrs: dict[str, Any],
               workspace: int = 0) -> None:
-        """Launch on operands (outputs, then inputs) whose blocks start at ``addresses``, with a workspace there."""
+        """Launch on operands (outputs, then inputs) whose blocks start at ``addresses``; ``workspace``: its address."""
         numbers = self.numbers(attrs)
         places = (*addresses, workspace)  # WORKSPACE is the last
         for launch in self.plan(metas, attrs).launches:
@@ -257,7 +257,7 @@ class Kernel:
 
 def resolved(argument: Pointer | Number | np.generic, places: Sequence[int],
              numbers: dict[str, Any]) -> int | np.generic:
-    """An argument as it is passed: the address of a pointer, the NumPy scalar of a number."""
+    """Return an argument as it is passed: the address of a pointer, the NumPy scalar of a number."""
     if type(argument) is Pointer:
         return places[argument.operand] + argument.offset
     if type(argument) is Number:

@@ -1,8 +1,8 @@
 """Layer normalisation over the last dimension, and its gradients.
 
-Rows are one block each and held in registers (up to 4,096 elements), so that mean and variance take two passes and one
-reading. The parameters' gradients are sums over rows: laid out as in ``sums``. ``dtype`` is that of the rows;
-statistics, parameters and their gradients are as wide as what is computed with (Tools.wide).
+Each row is one block and held in registers (up to 4,096 elements), so that mean and variance take two passes but one
+read. The parameters' gradients are sums over rows, laid out as in ``sums``. ``dtype`` is that of the rows; statistics,
+parameters and their gradients have the compute type (Tools.wide).
 """
 
 from collections.abc import Callable
@@ -73,7 +73,7 @@ def normalise_rows(tools: Tools, *, dtype: str, items: int, threads: int) -> Cal
 
 
 def rows_gradient(tools: Tools, *, dtype: str, items: int, threads: int) -> Callable[..., None]:
-    """dx = rstd (g - mean of g - xhat times the mean of g xhat), with g = dy gamma and xhat = (x - mean) rstd."""
+    """dx = rstd (g - mean of g - xhat mean of g xhat), with g = dy gamma and xhat = (x - mean) rstd."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     place, block_sum, held = row_place(tools), tools.tile_sum(1, threads), max(items, 1)
     load_wide = tools.wide(dtype)[0]
@@ -165,7 +165,7 @@ def parameter_sums(tools: Tools, *, dtype: str, columns: int, narrow: bool, thre
 
 def _layer_norm(planner: Planner, y: View, mean: View, rstd: View, x: View, gamma: View, beta: View, *,
                 eps: float) -> None:
-    """(x - mean) rstd gamma + beta, with rstd = 1 / sqrt(var + eps)."""
+    """y = (x - mean) rstd gamma + beta, with rstd = 1 / sqrt(var + eps)."""
     options = shape_of(y, x) if y.size and is_on("layernorm") else None
     if options is not None:
         number, count = np.dtype(compute(x.dtype)).type, x.size // x.shape[-1]
@@ -182,7 +182,7 @@ def _layer_norm(planner: Planner, y: View, mean: View, rstd: View, x: View, gamm
 
 
 def _layer_norm_grad(planner: Planner, dx: View, dy: View, x: View, gamma: View, mean: View, rstd: View) -> None:
-    """rstd (g - mean of g - xhat times the mean of g xhat) for each row."""
+    """dx = rstd (g - mean of g - xhat mean of g xhat) for each row, with g = dy gamma and xhat = (x - mean) rstd."""
     lie_so = bool(dx.size) and mean.contiguous and rstd.contiguous
     options = shape_of(dx, dy, x) if lie_so and is_on("layernorm") else None
     if options is not None:

@@ -1,7 +1,7 @@
-"""The shape of a loop over strided operands: as few dimensions as will do, in the order in which memory lies.
+"""The dimensions of a loop over strided operands: as few as possible, in memory order.
 
-Layout is a matter of strides: a feature map in channels-last order that meets only its like is one dense dimension
-here, and one in any other order costs index arithmetic, never a wrong result.
+Every layout is handled by strides: channels-last maps that are used together are one dense dimension here; other
+combinations cost index arithmetic, never a wrong result.
 """
 
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ RANK = 4  # dimensions that kernels walk over
 
 
 def merged(shape: Shape, *strides: Shape) -> list[Dimension]:
-    """The dimensions of operands of one shape, outermost first by the first operand's strides, united where they can.
+    """Return the dimensions of operands of one shape, merged where possible, by the first operand's strides.
 
-    Dimensions of extent 1 vanish; a single element has no dimension.
+    The outermost comes first. Dimensions of extent 1 are dropped; a single element has no dimension.
     """
     dims = sorted(((n, *steps) for n, *steps in zip(shape, *strides, strict=True) if n != 1), key=lambda d: -d[1])
     result: list[Dimension] = []
@@ -29,17 +29,17 @@ def merged(shape: Shape, *strides: Shape) -> list[Dimension]:
 
 
 def padded(dims: Sequence[Dimension], rank: int, operands: int) -> list[Dimension]:
-    """``rank`` dimensions, the missing outer ones of extent 1."""
+    """Return ``rank`` dimensions, with outer ones of extent 1 added."""
     return [(1,) * 1 + (0,) * operands] * (rank - len(dims)) + list(dims)
 
 
 def is_dense(dims: Sequence[Dimension]) -> bool:
-    """True if all operands lie as one run of elements."""
+    """Return True if all operands are one contiguous run of elements."""
     return not dims or (len(dims) == 1 and all(step == 1 for step in dims[0][1:]))
 
 
 def digits(number: int, extents: Sequence[int]) -> tuple[int, ...]:
-    """A number in the mixed base of these extents, the outermost first; what is beyond them is cut off."""
+    """Return a number's digits in the mixed base of these extents, outermost first; a carry beyond them is dropped."""
     result = []
     for extent in reversed(extents):
         result.append(number % extent)
@@ -48,5 +48,5 @@ def digits(number: int, extents: Sequence[int]) -> tuple[int, ...]:
 
 
 def power_of_two(number: int) -> int:
-    """The least power of two that is not below ``number``."""
+    """Return the smallest power of two that is at least ``number``."""
     return 1 << max(0, number - 1).bit_length()

@@ -1,9 +1,8 @@
 """Softmax cross-entropy, and its gradient.
 
-The loss is as wide as what is computed with (Tools.wide), whatever the logits are.
-Two launches forward: residuals and losses of rows in one reading, then the mean. Two backward: how many labels
-count, then rows.
-A GPU cannot raise: a label that is no class makes the loss NaN, and its row of the gradient too.
+The loss has the compute type (Tools.wide) for all logits. Two launches forward: residuals and losses of rows in one
+read, then the mean. Two launches backward: the number of counted labels, then rows. A GPU cannot raise: a label that is
+no class makes the loss NaN, and its row of the gradient too.
 """
 
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from minidl.kernels.cuda.tools import Tools
 
 
 def mean_loss(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
-    """loss = sum of losses / number of labels that are not ignored: NaN, not an error, if there is none. One block."""
+    """loss = sum of losses / number of labels not ignored: NaN, not an error, if there are none. One block."""
     cuda, (_, store), number = tools.cuda, tools.wide(dtype), tools.number(dtype)
     block_sum = tools.tile_sum(1, threads)
 
@@ -38,7 +37,7 @@ def mean_loss(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
 
 
 def gradient_factor(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
-    """factor = dloss / number of labels that are not ignored; if there is none, no row uses it. One block."""
+    """factor = dloss / number of labels not ignored; if there are none, no row uses it. One block."""
     cuda, (load, _), number = tools.cuda, tools.wide(dtype), tools.number(dtype)
     block_sum = tools.tile_sum(1, threads)
 
@@ -55,7 +54,7 @@ def gradient_factor(tools: Tools, *, dtype: str, threads: int) -> Callable[..., 
 
 
 def rows_gradient(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
-    """dx = residual factor; 0 in rows whose label is ignored, NaN where it is no class."""
+    """dx = residual factor; 0 in rows whose label is ignored, NaN if it is no class."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     place, nan = row_place(tools), number(np.nan)
 
@@ -78,7 +77,8 @@ def rows_gradient(tools: Tools, *, dtype: str, threads: int) -> Callable[..., No
 
 def _cross_entropy(planner: Planner, loss: View, residual: View, logits: View, labels: View, *,
                    ignore_index: int = -100) -> None:
-    """-mean(log softmax(logits)[label]) over the counted rows; the softmax of all, less 1 at their labels."""
+    """loss = -mean(log softmax(logits)[label]) over rows not ignored; residual = softmax, less 1 at each row's label.
+    """
     dtype, (count, _) = logits.dtype.name, logits.shape
     losses = planner.scratch((count,), compute(logits.dtype))
     label = integers(labels.strides[0], ignore_index)
@@ -90,7 +90,7 @@ def _cross_entropy(planner: Planner, loss: View, residual: View, logits: View, l
 
 def _cross_entropy_grad(planner: Planner, dx: View, dloss: View, residual: View, labels: View, *,
                         ignore_index: int = -100) -> None:
-    """residual dloss / number of counted rows; 0 in the others."""
+    """dx = residual dloss / number of rows not ignored; 0 in ignored rows."""
     dtype, (count, width) = residual.dtype.name, residual.shape
     factor = planner.scratch((1,), compute(residual.dtype))
     label = integers(labels.strides[0], ignore_index)
@@ -101,8 +101,10 @@ def _cross_entropy_grad(planner: Planner, dx: View, dloss: View, residual: View,
 
 
 def share_of_labels(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
-    """y = value times the counted labels of a part over all counted ones; 0 where the part has none, NaN where none
-    has. One block."""
+    """y = value times the share of the counted labels that are in ``part``; 0 if it has none, NaN if there are none.
+
+    One block.
+    """
     cuda, (load, store), number = tools.cuda, tools.wide(dtype), tools.number(dtype)
     block_sum = tools.tile_sum(1, threads)
 
@@ -121,7 +123,7 @@ def share_of_labels(tools: Tools, *, dtype: str, threads: int) -> Callable[..., 
         if thread == 0:
             share = counted / every  # NaN, not an error, if there is none
             if every > number(0) and counted == number(0):
-                store(y, 0, number(0))  # whatever the value is
+                store(y, 0, number(0))  # for every value, NaN too
             else:
                 store(y, 0, load(value, 0) * share)
     return kernel
@@ -129,7 +131,7 @@ def share_of_labels(tools: Tools, *, dtype: str, threads: int) -> Callable[..., 
 
 def _label_share(planner: Planner, y: View, value: View, part: View, labels: View, *,
                  ignore_index: int = -100) -> None:
-    """value times the counted labels of a part over all counted ones."""
+    """y = value times the share of the labels not ignored that are in ``part``."""
     planner.launch(share_of_labels, 1, y, value, part, labels, *integers(
         part.strides[0], labels.strides[0], ignore_index, part.shape[0], labels.shape[0]), dtype=y.dtype.name)
 

@@ -1,9 +1,9 @@
-"""numba-cuda, imported: the one place that does so, in spawned processes too, which import it through the compiler.
+"""The one place that imports numba-cuda, also in spawned processes, which import it through the compiler.
 
-numba-cuda is in maintenance: 0.30 names ``numpy.row_stack`` when it first compiles, which NumPy 2.5 has removed, and
-asks NumPy for a time without a unit, of which 2.5 warns. Here NumPy has that name while the module that wants it is
-imported, and that warning is not given; afterwards NumPy is as it was. The extras ``cuda12`` and ``cuda13`` end at the
-versions that all kernels were compiled with. Knows no kernel.
+numba-cuda is in maintenance: 0.30 uses ``numpy.row_stack`` when it first compiles, which NumPy 2.5 has removed, and a
+NumPy time without a unit, which makes 2.5 warn. While numba-cuda is imported, this module restores that name and
+silences that warning; afterwards NumPy is unchanged. The extras ``cuda12`` and ``cuda13`` end at the versions that all
+kernels were compiled with. Knows no kernel.
 """
 
 import warnings
@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 
 Intrinsic = Callable[[Callable[..., Any]], Callable[..., Any]]  # a decorator
-REMOVED = {"row_stack": "vstack"}  # names that NumPy had, and what they stood for
+REMOVED = {"row_stack": "vstack"}  # removed names of NumPy, and their replacements
 WARNED = "The 'generic' unit for NumPy timedelta is deprecated"
-ARRAYS = "numba.cuda.np.arrayobj"  # what names them; the compiler would import it later
+ARRAYS = "numba.cuda.np.arrayobj"  # the module that uses them; the compiler would import it later
 
 
 @contextmanager
 def _older_numpy() -> Iterator[None]:
-    """NumPy with the names that it has removed, and without the warning."""
+    """Restore the names that NumPy has removed, and silence its warning, inside a ``with`` block."""
     missing = [name for name in REMOVED if not hasattr(np, name)]
     for name in missing:
         setattr(np, name, getattr(np, REMOVED[name]))
@@ -37,7 +37,7 @@ def _older_numpy() -> Iterator[None]:
 
 
 def _imported() -> tuple[Any, ModuleType, Any, Intrinsic]:
-    """(numba.cuda, its compiler, its dispatcher, ``intrinsic`` of its extensions)."""
+    """Return (numba.cuda, its compiler, its dispatcher, ``intrinsic`` of its extensions)."""
     with _older_numpy():
         modules = [import_module(name) for name in ("numba.cuda", "numba.cuda.compiler", "numba.cuda.dispatcher",
                                                     "numba.cuda.extending", ARRAYS)]

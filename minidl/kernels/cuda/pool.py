@@ -1,7 +1,7 @@
-"""Pooling of [N, C, H, W]: one thread an output element; gradients too, which gather what they get from dy.
+"""Pooling of [N, C, H, W]: one thread per output element; gradients too, which gather their terms from dy.
 
-So nothing is added to by two threads, and every element is written once. Layout is a matter of strides: threads follow
-the output's. Channels-last is fast: a window's taps are read side by side by neighbouring threads, and overlapping
+So no two threads add to one element, and every element is written once. Any layout works, by strides: threads follow
+the output's. Channels-last is fast: neighbouring threads read a window's taps next to each other, and overlapping
 windows meet in the cache. Channels-first reads with the stride of the window.
 """
 
@@ -32,7 +32,7 @@ Pair = tuple[int, int]
 
 
 def _coordinates(tools: Tools, channels_last: bool, narrow: bool) -> Callable[..., Any]:
-    """``where(i, C, P, Q)`` -> n, c, p, q of the i-th element in the order of memory."""
+    """Return ``where(i, C, P, Q)`` -> n, c, p, q of the i-th element in memory order."""
     locate, _ = tools.walk(narrow)
     if channels_last:
         def last(i: Any, channels: Any, height: Any, width: Any) -> Any:
@@ -47,7 +47,7 @@ def _coordinates(tools: Tools, channels_last: bool, narrow: bool) -> Callable[..
 
 def max_windows(tools: Tools, *, dtype: str, kernel: Pair, stride: Pair, padding: Pair, channels_last: bool,
                 narrow: bool, threads: int) -> Callable[..., None]:
-    """Maximum of each window and its position r * S + s, the first of equal ones; a NaN is larger than all."""
+    """Maximum of each window and its position r * S + s, the first of equal ones; NaN counts as the largest."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     where, lowest, (r_n, s_n) = _coordinates(tools, channels_last, narrow), number(-np.inf), kernel
     (r_step, s_step), (r_pad, s_pad) = stride, padding
@@ -60,7 +60,7 @@ def max_windows(tools: Tools, *, dtype: str, kernel: Pair, stride: Pair, padding
             n, c, p, q = where(i, channels, p_n, q_n)
             top, left, at = p * r_step - r_pad, q * s_step - s_pad, n * x0 + c * x1
             best = lowest
-            chosen = max(0, -top) * s_n + max(0, -left)  # what a window of -inf alone reports
+            chosen = max(0, -top) * s_n + max(0, -left)  # the index for a window of -inf only
             for r in range(r_n):
                 for s in range(s_n):
                     if 0 <= top + r < h_n and 0 <= left + s < w_n:
@@ -74,7 +74,7 @@ def max_windows(tools: Tools, *, dtype: str, kernel: Pair, stride: Pair, padding
 
 def max_gradient(tools: Tools, *, dtype: str, kernel: Pair, stride: Pair, padding: Pair, channels_last: bool,
                  narrow: bool, threads: int) -> Callable[..., None]:
-    """dx: the sum of dy over the windows whose maximum was here, in the order of the windows."""
+    """dx = the sum of dy over the windows whose maximum was here, in the order of the windows."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     where, (r_n, s_n) = _coordinates(tools, channels_last, narrow), kernel
     (r_step, s_step), (r_pad, s_pad) = stride, padding
@@ -120,7 +120,7 @@ def mean_windows(tools: Tools, *, dtype: str, kernel: Pair, stride: Pair, paddin
 
 def mean_gradient(tools: Tools, *, dtype: str, kernel: Pair, stride: Pair, padding: Pair, channels_last: bool,
                   narrow: bool, threads: int) -> Callable[..., None]:
-    """dx: the sum of dy / (R S) over the windows that cover it."""
+    """dx = the sum of dy / (R S) over the windows that contain this element."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     where, (r_n, s_n) = _coordinates(tools, channels_last, narrow), kernel
     (r_step, s_step), (r_pad, s_pad), size = stride, padding, number(kernel[0] * kernel[1])
@@ -141,7 +141,7 @@ def mean_gradient(tools: Tools, *, dtype: str, kernel: Pair, stride: Pair, paddi
 
 
 def mean_cells(tools: Tools, *, dtype: str, channels_last: bool, narrow: bool, threads: int) -> Callable[..., None]:
-    """Mean of each cell of a P x Q grid: rows floor(p H / P) to ceil((p + 1) H / P), and so on."""
+    """Mean of each cell of a P x Q grid: rows floor(p H / P) to ceil((p + 1) H / P), columns in the same way."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     where = _coordinates(tools, channels_last, narrow)
 
@@ -161,7 +161,7 @@ def mean_cells(tools: Tools, *, dtype: str, channels_last: bool, narrow: bool, t
 
 
 def cells_gradient(tools: Tools, *, dtype: str, channels_last: bool, narrow: bool, threads: int) -> Callable[..., None]:
-    """dx: the sum of dy / area over the cells that hold it; cells may overlap by one row or column."""
+    """dx = the sum of dy / area over the cells that contain this element; cells may overlap by one row or column."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     where = _coordinates(tools, channels_last, narrow)
 
@@ -182,12 +182,12 @@ def cells_gradient(tools: Tools, *, dtype: str, channels_last: bool, narrow: boo
 
 
 def _each(planner: Planner, make: Callable[..., Any], result: View, *others: View, dtype: str, **options: Any) -> None:
-    """One thread an element of the result (the first operand); the last operand has the other plane's size."""
+    """Launch one thread per element of the result (the first operand); the last operand has the other plane's size."""
     if not result.size:
         return
     _, channels, height, width = result.shape
     strides = [step for a in (result, *others) for step in a.strides]
-    # A channel stride of 1 is innermost, unless there is nothing for it to be inside of.
+    # A channel stride of 1 is innermost, unless the plane has a single element.
     channels_last = result.strides[1] == 1 and height * width > 1
     planner.launch(make, blocks_of(result.size, launch.THREADS), result, *others, *integers(
         result.size, channels, height, width, *others[-1].shape[2:], *strides), dtype=dtype,
@@ -196,7 +196,7 @@ def _each(planner: Planner, make: Callable[..., Any], result: View, *others: Vie
 
 def _of_groups(planner: Planner, make: Callable[..., Any], width: int, result: View, *others: View,
                **options: Any) -> None:
-    """One thread a group of the result; see ``_each``."""
+    """Launch one thread per group of the result; see ``_each``."""
     _, channels, height, across = result.shape
     groups = result.size // width
     planner.launch(make, blocks_of(groups, launch.THREADS), result, *others, *integers(
@@ -205,7 +205,7 @@ def _of_groups(planner: Planner, make: Callable[..., Any], width: int, result: V
 
 
 def _windows(planner: Planner, width: int, y: View, index: View, x: View, *, largest: bool, **window: Any) -> None:
-    """Windows of groups of channels. Of means ``index`` is not looked at: any operand."""
+    """Launch pooling of groups of channels. For means ``index`` is not used: any operand."""
     (n, channels, rows, across), several = y.shape, abreast(width)
     fits = across >= several and len(columns_of(several, window["kernel"][1], window["stride"][1])) <= MOST_PARTS
     if fits and is_on("pool-windows"):
@@ -221,7 +221,7 @@ def _windows(planner: Planner, width: int, y: View, index: View, x: View, *, lar
 
 
 def _gradient(planner: Planner, width: int, dx: View, dy: View, index: View, *, largest: bool, **window: Any) -> None:
-    """Gradients of groups of channels; see ``_windows``."""
+    """Launch the gradient of pooling of groups of channels; see ``_windows``."""
     n, channels, *plane = dx.shape
     held = held_width(width, **window) if is_on("pool-tiles") else 0
     if held:
@@ -269,7 +269,7 @@ def _avg_pool2d_grad(planner: Planner, dx: View, dy: View, *, x_shape: Shape, **
 
 
 def _adaptive_avg_pool2d(planner: Planner, y: View, x: View, *, size: Pair) -> None:
-    """The mean of the whole plane is a sum like others: whole blocks work on it."""
+    """Mean of each cell of a ``size`` grid. The mean of a whole plane is a sum over it, by whole blocks."""
     if size == (1, 1):
         sum_over(planner, y, x, (2, 3), scale=1.0 / (x.shape[2] * x.shape[3]))
     else:

@@ -1,7 +1,7 @@
-"""The largest or smallest elements of rows, and log-softmax: a block a row.
+"""The k largest or smallest elements of rows, and log-softmax: one block per row.
 
-Each of the k elements is found by one pass over the row, as the first of those that come after the one before: that
-takes no memory, and k is small (1 for a maximum).
+Each of the k elements is found by one pass over the row, as the first of the elements after the previous one: that
+needs no memory, and k is small (1 for a maximum).
 """
 
 from collections.abc import Callable
@@ -19,8 +19,10 @@ from minidl.kernels.cuda.tools import Function, Tools
 
 
 def _precedes(tools: Tools, largest: bool) -> Function:
-    """``precedes(a, i, b, j)``: whether element i, which is a, comes before element j, which is b: NaN first, then by
-    size, the first of equal ones first."""
+    """Return ``precedes(a, i, b, j)``: True if element i, of value a, comes before element j, of value b.
+
+    NaN comes first, then the order is by size, and the first of equal elements comes first.
+    """
     def precedes(a: Any, i: Any, b: Any, j: Any) -> Any:
         if a != a:
             return b == b or i < j
@@ -33,7 +35,7 @@ def _precedes(tools: Tools, largest: bool) -> Function:
 
 
 def ranked(tools: Tools, *, dtype: str, largest: bool, threads: int) -> Callable[..., None]:
-    """The first k elements of each row, and their positions. (Rows come in the order in which x lies.)"""
+    """The first k elements of each row, and their positions. (Rows are in the memory order of x.)"""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     place, precedes = row_place(tools), _precedes(tools, largest)
 
@@ -63,7 +65,7 @@ def ranked(tools: Tools, *, dtype: str, largest: bool, threads: int) -> Callable
                 cuda.syncthreads()
                 half //= 2
             before, before_at = held[0], places[0]
-            cuda.syncthreads()  # before someone puts the next element there
+            cuda.syncthreads()  # before a thread writes the next element
             if thread == 0:
                 store(values, values_at + j * v_s, before)
                 index[index_at + j * i_s] = before_at
@@ -71,7 +73,7 @@ def ranked(tools: Tools, *, dtype: str, largest: bool, threads: int) -> Callable
 
 
 def log_softmax(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
-    """y = x - log(sum(exp(x))), row by row; y may lie over x, as each thread writes what it has read itself."""
+    """y = x - log(sum(exp(x))), row by row; y may share the bytes of x, as each thread writes only what it has read."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     place, block_sum, block_max = row_place(tools), tools.tile_sum(1, threads), tools.block_max(threads)
     exp, log, lowest = tools.scalar(dtype).exp, tools.scalar(dtype).log, number(-np.inf)
@@ -99,7 +101,7 @@ def _topk(planner: Planner, values: View, index: View, x: View, *, k: int, large
     """The first k elements of each row by size, and their positions."""
     if values.size:
         firsts = [replace(a, shape=a.shape[:-1], strides=a.strides[:-1]) for a in (values, index)]
-        if len(merged(firsts[0].shape, x.strides[:-1], firsts[0].strides)) > 3:  # no kernel walks over these
+        if len(merged(firsts[0].shape, x.strides[:-1], firsts[0].strides)) > 3:  # no kernel walks over more
             dense = planner.scratch(x.shape, x.dtype.name)
             copy(planner, dense, x)
             x = dense
@@ -110,7 +112,7 @@ def _topk(planner: Planner, values: View, index: View, x: View, *, k: int, large
 
 
 def _log_softmax(planner: Planner, y: View, x: View) -> None:
-    """x - log(sum(exp(x))), row by row."""
+    """y = x - log(sum(exp(x))), row by row."""
     if y.size:
         operands, count, arguments = rows(planner, [y, x], [])
         planner.launch(log_softmax, count, *operands, *arguments, dtype=x.dtype.name,

@@ -1,7 +1,7 @@
-"""Work on rows (the last dimension), one block a row: where rows lie, and how many threads and registers hold one.
+"""Kernels on rows (the last dimension), one block per row: addresses of rows, and threads and registers per row.
 
-A row of up to THREADS * MOST elements is read into registers once, and nothing is read again. Longer rows are read
-again by each pass; they mostly are still in the cache then.
+A row of up to THREADS * MOST elements is read into registers once. Each pass reads a longer row again, mostly from the
+cache.
 """
 
 from math import prod
@@ -19,16 +19,16 @@ WARP = 32
 
 
 def shape_of_block(width: int) -> dict[str, Any]:
-    """Options for rows of this width: threads of a block, and elements a thread holds, 0 if the row is too long."""
+    """Return options for rows of this width: threads per block, and elements per thread, 0 if the row is too long."""
     threads = min(launch.THREADS, max(min(WARP, launch.THREADS), power_of_two(-(-width // 4))))
     items = power_of_two(-(-width // threads))
     return {"threads": threads, "items": items if items <= MOST else 0}
 
 
 def rows(planner: Planner, wide: list[View], each: list[View]) -> tuple[list[View], int, tuple[np.int64, ...]]:
-    """Operands, the number of rows, and arguments: width, n1, n2; strides s0, s1, s2 and within the row of each.
+    """Return operands, the number of rows, and arguments: width, n1, n2, and of each operand s0, s1, s2, step in a row.
 
-    wide: of one shape, outputs first; each: of that shape without the last dimension, strides within the row are 0.
+    wide: of one shape, outputs first; each: of that shape without the last dimension, with stride 0 within the row.
     Operands that cannot be walked over in three dimensions are copied; outputs are contiguous, so they never are.
     """
     lead, width = wide[0].shape[:-1], wide[0].shape[-1]

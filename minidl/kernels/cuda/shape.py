@@ -1,8 +1,8 @@
-"""The copies that undo views: bytes as they are, whatever the dtype.
+"""Copies between layouts (contiguous, concat, ...). They move bytes, whatever the dtype.
 
-Dense copies move 16 bytes at once, or the longest words that fit. Where the innermost dimensions of the two sides
-differ, a tile goes through shared memory, so that both are read and written side by side; channels-last to
-channels-first is such a copy.
+Dense copies move 16 bytes at once, or the longest words that fit. If the innermost dimensions of the two sides differ,
+a tile goes through shared memory, so that reads and writes are both coalesced; channels-last to channels-first is such
+a copy.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,18 +20,18 @@ from minidl.kernels.cuda.layout import RANK, Dimension, is_dense, merged, padded
 from minidl.kernels.cuda.tools import GROUP_BYTES, Tools
 from minidl.meta import DType, Meta, Parts, Shape, chosen, int32, int64, uint8
 
-TILE = 64  # a side of the tile
-# Copies move integers: as numbers of another type some bits would not survive (infinities of bfloat16 as float16).
+TILE = 64  # rows and columns of the tile
+# Copies move integers: viewed as another float type some bits would be lost (infinities of bfloat16 as float16).
 WORDS = {word.itemsize: word for word in (uint8, DType("uint16", 2, False), int32, int64)}
 
 
 def transposed(tools: Tools, *, dtype: str, tile: int, threads: int) -> Callable[..., None]:
-    """y[a, b, i, j] = x[a, b, i, j]: neighbours along j lie side by side in y, along i in x.
+    """y[a, b, i, j] = x[a, b, i, j]; neighbours along j are adjacent in y, neighbours along i in x.
 
-    A block moves one tile of [i, j]; threads are a whole number of rows of it.
+    A block moves one tile of [i, j]; its threads are a whole number of the tile's rows.
     """
-    cuda, word, index = tools.cuda, np.dtype(dtype).type, tools.integer  # of blocks, of which there are less than 2^31
-    rows, pitch = threads // tile, tile + 1  # one more column, so that a column of it meets every bank once
+    cuda, word, index = tools.cuda, np.dtype(dtype).type, tools.integer  # blocks are fewer than 2^31
+    rows, pitch = threads // tile, tile + 1  # one more column, so that a column touches every bank once
     size, turns = tile * pitch, tile // rows
 
     def kernel(y: Any, x: Any, n_b: Any, n_i: Any, n_j: Any, y_a: Any, y_b: Any, y_i: Any, y_j: Any,
@@ -46,7 +46,7 @@ def transposed(tools: Tools, *, dtype: str, tile: int, threads: int) -> Callable
         b = np.int64(index(plane - a * index(n_b)))
         column, row = cuda.threadIdx.x % tile, cuda.threadIdx.x // tile
         place, step = np.int64(a) * x_a + b * x_b + (top + column) * x_i + (left + row) * x_j, rows * x_j
-        # Rows of the tile that there are from this one on; less than none, with a sign, where it lies beyond the edge.
+        # Remaining rows of the tile from this one on; signed, because it is negative beyond the edge.
         at, room = index(row * pitch + column), np.int32(min(n_j - left - row, tile))
         if top + column < n_i:
             for k in range(turns):
@@ -65,7 +65,7 @@ def transposed(tools: Tools, *, dtype: str, tile: int, threads: int) -> Callable
 
 
 def copy(planner: Planner, y: View, x: View) -> None:
-    """y = x, of one shape and dtype; neither overlaps the other."""
+    """y = x, of one shape and dtype, without overlap."""
     if y.size == 0:
         return
     dims = merged(y.shape, y.strides, x.strides)
@@ -75,7 +75,7 @@ def copy(planner: Planner, y: View, x: View) -> None:
     if is_on("copies") and copy_strided(planner, *_as_words(dims, y, x)):
         return
     y, x = (replace(a, dtype=WORDS[a.dtype.itemsize]) for a in (y, x))
-    innermost = min(range(len(dims)), key=lambda d: dims[d][2])  # where neighbours lie closest in x
+    innermost = min(range(len(dims)), key=lambda d: dims[d][2])  # the dimension with the smallest stride in x
     # Narrow tiles are mostly idle: such a copy goes element by element.
     if innermost == len(dims) - 1 or dims[innermost][2] == 0 or min(dims[innermost][0], dims[-1][0]) < TILE // 4:
         over_elements(planner, y, x, form="a")
@@ -92,7 +92,7 @@ def copy(planner: Planner, y: View, x: View) -> None:
 
 
 def _as_words(dims: list[Dimension], y: View, x: View) -> tuple[list[Dimension], View, View]:
-    """The same copy in words of 4 bytes, if both sides consist of these; else as it is."""
+    """Return the same copy in words of 4 bytes, if both sides consist of these; else unchanged."""
     count = max(1, 4 // y.dtype.itemsize)
     halves = count > 1 and dims[-1][1:] == (1, 1) and not dims[-1][0] % count and not any(
         step % count for d in dims[:-1] for step in d[1:])
@@ -104,11 +104,11 @@ def _as_words(dims: list[Dimension], y: View, x: View) -> tuple[list[Dimension],
 
 
 def _long_words(size: int, *views: View) -> tuple[View, ...]:
-    """Dense views as runs of the longest words that fit their size and their places."""
+    """Return dense views as runs of the longest words that fit their size and alignment."""
     itemsize = views[0].dtype.itemsize
     word = next(w for w in (GROUP_BYTES, 8, 4, 2, 1)
                 if size * itemsize % w == 0 and all(a.pointer.offset % w == 0 for a in views))
-    word = 4 if word == GROUP_BYTES else word  # which ``over_elements`` moves as groups
+    word = 4 if word == GROUP_BYTES else word  # ``over_elements`` moves these as groups
     dtype = WORDS[word]
     return tuple(View(a.pointer, dtype, (size * itemsize // word,), (1,)) for a in views)
 
@@ -119,7 +119,7 @@ def zero(planner: Planner, y: View) -> None:
 
 
 def concat(planner: Planner, y: View, *xs: View, axis: int) -> None:
-    """The xs one after the other along the axis."""
+    """y = the xs concatenated along the axis."""
     start = 0
     for x in xs:
         stop = start + x.shape[axis]
@@ -128,7 +128,7 @@ def concat(planner: Planner, y: View, *xs: View, axis: int) -> None:
 
 
 def narrow_grad(planner: Planner, dx: View, dy: View, *, shape: Shape, axis: int, start: int) -> None:
-    """dy at [start, start + its extent) along the axis, zeros elsewhere."""
+    """dx = dy at [start, start + its extent) along the axis, zeros elsewhere."""
     stop = start + dy.shape[axis]
     zero(planner, dx.narrow(axis, 0, start))
     copy(planner, dx.narrow(axis, start, stop), dy)
@@ -137,7 +137,7 @@ def narrow_grad(planner: Planner, dx: View, dy: View, *, shape: Shape, axis: int
 
 def index_grad(planner: Planner, dx: View, dy: View, onto: View | None = None, *, shape: Shape, parts: Parts,
                in_place: bool = False) -> None:
-    """dy at the part of dx that was chosen, zeros elsewhere; or added to what is there."""
+    """dx = dy at the selected part and zeros elsewhere; with ``onto``, dy is added there."""
     if onto is None:
         zero(planner, dx)
     elif not in_place:
@@ -151,7 +151,7 @@ def index_grad(planner: Planner, dx: View, dy: View, onto: View | None = None, *
 
 
 class Part(Kernel):
-    """``index_grad``, which leaves what it is added to where that is."""
+    """The ``index_grad`` kernel, which skips the copy of ``onto`` if dx shares its bytes."""
 
     def issue(self, launcher: Launcher, addresses: Sequence[int], metas: Sequence[Meta], attrs: dict[str, Any],
               workspace: int = 0) -> None:

@@ -1,8 +1,8 @@
-"""Optimizer steps over many parameters, in place: one launch.
+"""Optimizer steps over many parameters, in place, by one launch.
 
-A small table, sent along, says where each parameter's tensors lie and which block is the first of each; a block finds
-its parameter by bisection. Places in the table count from the lowest address of a group, in elements. Tensors that do
-not lie flat are copied first, and those written back after.
+A small uploaded table tells where each parameter's tensors are and which block is the first of each; a block finds its
+parameter by bisection. Offsets in the table count from the lowest address of a group, in elements. Tensors with
+different layouts are copied first, and the written ones copied back.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,14 +33,14 @@ from minidl.kernels.cuda.shape import copy
 from minidl.kernels.cuda.tools import Tools
 from minidl.meta import Meta
 
-ITEMS = 8  # elements of a thread, which share what it costs to find their parameter
+ITEMS = 8  # elements of a thread, which share one search for their parameter
 
 
 # Device functions ---------------------------------------------------------------------------------------------------
 def _search(tools: Tools, threads: int) -> Callable[..., Any]:
-    """``search(table, n)`` -> the block's parameter, its first element, and the parameter's size.
+    """Return ``search(table, n)`` -> the block's parameter, its first element, and the parameter's size.
 
-    table: n first blocks, n sizes, then n places for each group.
+    table: n first blocks, n sizes, then n offsets for each group.
     """
     cuda = tools.cuda
 
@@ -73,7 +73,7 @@ def sgd_step(tools: Tools, *, dtypes: tuple[str, ...], threads: int) -> Callable
 
 
 def momentum_step(tools: Tools, *, dtypes: tuple[str, ...], begins: bool, threads: int) -> Callable[..., None]:
-    """buffer = momentum buffer + g + weight_decay p, the first time without reading it; p -= lr buffer"""
+    """buffer = momentum buffer + g + weight_decay p (if ``begins``, without reading it); p -= lr buffer"""
     search, step, number = _search(tools, threads), tools.scalar(dtypes[0]).sgd_momentum, tools.number(dtypes[0])
     (load_p, store_p), (load_b, store_b), (load_g, _) = map(tools.memory, dtypes)
 
@@ -94,7 +94,7 @@ def momentum_step(tools: Tools, *, dtypes: tuple[str, ...], begins: bool, thread
 
 
 def adam_step(tools: Tools, *, dtypes: tuple[str, ...], threads: int) -> Callable[..., None]:
-    """Adam (Kingma & Ba 2015, algorithm 1), with what depends on the step alone folded into numbers."""
+    """Adam (Kingma & Ba 2015, algorithm 1); values that depend only on the step are arguments."""
     search, adam, number = _search(tools, threads), tools.scalar(dtypes[0]).adam, tools.number(dtypes[0])
     (load_p, store_p), (load_m, store_m), (load_v, store_v), (load_g, _) = map(tools.memory, dtypes)
 
@@ -142,9 +142,9 @@ def adadelta_step(tools: Tools, *, dtypes: tuple[str, ...], threads: int) -> Cal
 class Batch:
     """Parameters whose tensors have the same dtypes: one launch.
 
-    operands, offsets   where the tensors of each group lie, a row for each group; itemsizes: of each group's elements.
-    spans       the part of the table that no address changes (see ``_search``).
-    table       where it goes in the workspace.
+    operands, offsets   of the tensors of each group, one row per group; itemsizes: of each group's elements
+    spans       the part of the table that does not depend on addresses (see ``_search``)
+    table       its place in the workspace
     """
 
     launch: Launch
@@ -157,7 +157,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class StepPlan(Plan):
-    """Copies of tensors that do not lie flat, the batches, and the copies back (``launches``)."""
+    """The plan of a step: copies of tensors with other layouts, the batches, and the copies back (``launches``)."""
 
     before: tuple[Launch, ...]
     batches: tuple[Batch, ...]
@@ -173,11 +173,12 @@ class StepPlan(Plan):
 
 
 class Step(Kernel):
-    """An optimizer's step over groups of tensors: all parameters, then all of each state, then all gradients."""
+    """The kernel of an optimizer step over groups of tensors: parameters, then each state, then gradients."""
 
     def __init__(self, make: Callable[..., Any], groups: int, names: tuple[str, ...], numbers: Callable[..., Any], *,
                  once: str = "") -> None:
-        """names: the numbers that the source takes, in order; once: a fixed attribute that it takes as an option."""
+        """names: the numbers that the source takes, in order; once: the attribute that becomes the option ``begins``.
+        """
         super().__init__(lambda *_: None, numbers)
         self._make, self._groups, self._names, self._once = make, groups, names, once
 
@@ -244,7 +245,7 @@ class Step(Kernel):
 
 
 def _table(batch: Batch, starts: np.ndarray) -> tuple[list[int], np.ndarray]:
-    """Each group's lowest address, and the table (see ``_search``). starts: of each operand's bytes."""
+    """Return each group's lowest address, and the table (see ``_search``). starts: the address of each operand."""
     addresses = starts[batch.operands] + batch.offsets
     bases = addresses.min(axis=1, keepdims=True)
     offsets = (addresses - bases) // batch.itemsizes
@@ -253,7 +254,10 @@ def _table(batch: Batch, starts: np.ndarray) -> tuple[list[int], np.ndarray]:
 
 def _adam_numbers(lr: float, beta1: float, beta2: float, eps: float, step: int, weight_decay: float = 0.0,
                   decoupled: bool = False) -> dict[str, float]:
-    """``step`` counts from 1. The decay is L2, or if ``decoupled`` a factor (AdamW: Loshchilov & Hutter 2019)."""
+    """Return the arguments of ``adam_step``; ``step`` counts from 1.
+
+    The decay is L2, or if ``decoupled`` a factor (AdamW: Loshchilov & Hutter 2019).
+    """
     l2, shrink = (0.0, 1.0 - lr * weight_decay) if decoupled else (weight_decay, 1.0)
     return {"step_size": lr / (1.0 - beta1**step), "beta1": beta1, "rest1": 1.0 - beta1, "beta2": beta2,
             "rest2": 1.0 - beta2, "eps": eps, "correction": (1.0 - beta2**step) ** 0.5, "l2": l2, "shrink": shrink}

@@ -1,12 +1,12 @@
-"""Sums over some dimensions of an array, in float32 (float64 of float64), by a fixed tree: the same bits every time.
+"""Sums over some dimensions of an array, in float32 (float64 for float64), by a fixed tree: always the same bits.
 
-A block is a tile of *columns* (what is kept) by *lanes* (what is summed): each thread adds up every so many-th element
-of one column, then the lanes of a column are added in shared memory. If there are too few columns to fill a GPU, what
-is summed is cut into *slabs*, whose sums meet in a second launch; cuts depend on the shape alone. Each element is read
+A block is a tile of *columns* (kept elements) by *lanes* (summed elements): each thread adds every n-th element of one
+column, then the lanes of a column are added in shared memory. If there are too few columns to fill a GPU, the summed
+elements are cut into *slabs*, whose sums a second launch adds; cuts depend on the shape alone. Each element is read
 once.
 
-Neighbouring threads stand along the dimension in which neighbours lie closest: 32 columns wide where channels come last
-(fast), one column wide where a kept dimension is an outer one (fast if what is summed has long runs).
+Neighbouring threads go along the dimension with the smallest stride: 32 columns wide for channels-last (fast), one
+column wide if a kept dimension is an outer one (fast if the summed elements have long runs).
 """
 
 from collections.abc import Callable
@@ -28,13 +28,13 @@ from minidl.meta import Shape
 
 COLUMNS = 32  # of a tile: neighbouring threads of a warp
 ITEMS = 4  # elements that a thread reads before it adds them
-BLOCKS = 1024  # about as many as fill the largest GPUs; the same for all, so that all have the same bits
-DEPTH = 8  # elements that a thread should at least have to add
+BLOCKS = 1024  # about as many as fill the largest GPUs; the same for all GPUs, so that bits are the same
+DEPTH = 8  # elements that a thread should add, at least
 
 
 @dataclass(frozen=True)
 class Grid:
-    """How a reduction is laid out: ``columns`` of a tile, ``slabs`` of ``length``, for ``kept`` sums of ``count``."""
+    """The cuts of a reduction: ``columns`` of a tile, ``slabs`` of ``length``, for ``kept`` sums of ``count`` terms."""
 
     kept: int
     count: int
@@ -45,39 +45,39 @@ class Grid:
 
     @property
     def blocks(self) -> int:
-        """Blocks of threads: one for each tile of columns and each slab."""
+        """The number of blocks: one for each tile of columns and each slab."""
         return blocks_of(self.kept, self.columns) * self.slabs
 
     @property
     def options(self) -> dict[str, Any]:
-        """The kernel's specialisation; ``narrow`` if its indices fit 32 bits."""
+        """The kernel's options; ``narrow`` if its indices fit 32 bits."""
         return {"columns": self.columns, "threads": self.threads, "narrow": self.count * self.kept < 1 << 31}
 
 
 @dataclass(frozen=True)
 class Split:
-    """The dimensions of operands of one shape, parted into those kept and those summed."""
+    """The dimensions of operands of one shape, separated into kept and summed ones."""
 
     kept: list[Dimension]
     summed: list[Dimension]
     operands: int
 
     def fits(self) -> bool:
-        """True if the kernels have enough dimensions: three kept ones and four summed ones."""
+        """Return True if the kernels have enough dimensions: three kept ones and four summed ones."""
         return len(self.kept) <= 3 and len(self.summed) <= 4
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Numbers of sums, and of terms of each."""
+        """The number of sums, and the number of terms of each."""
         return prod(d[0] for d in self.kept), prod(d[0] for d in self.summed)
 
     @property
     def columns_last(self) -> bool:
-        """True if neighbours of the first operand lie along a kept dimension."""
+        """True if the first operand's smallest stride is along a kept dimension."""
         return bool(self.kept) and (not self.summed or self.kept[-1][1] < self.summed[-1][1])
 
     def arguments(self, lanes: int) -> tuple[np.int64, ...]:
-        """Extents of the kept, of the summed, a step of ``lanes``; then kept and summed strides of each operand."""
+        """Return extents of kept and summed dimensions, a step of ``lanes``, then each operand's strides."""
         kept, summed = padded(self.kept, 3, self.operands), padded(self.summed, 4, self.operands)
         extents = [d[0] for d in summed]
         strides = [d[o] for o in range(1, self.operands + 1) for d in (*kept, *summed)]
@@ -86,7 +86,7 @@ class Split:
 
 
 def split(shape: Shape, axes: tuple[int, ...], *strides: Shape) -> Split:
-    """Part the dimensions: ``axes`` are summed over."""
+    """Separate the dimensions: ``axes`` are summed, the others kept."""
     def part(indices: list[int]) -> list[Dimension]:
         return merged(tuple(shape[i] for i in indices), *[tuple(s[i] for i in indices) for s in strides])
     dims = range(len(shape))
@@ -94,12 +94,12 @@ def split(shape: Shape, axes: tuple[int, ...], *strides: Shape) -> Split:
 
 
 def grid(parts: Split, *, reduces: bool = True) -> Grid:
-    """The layout of a reduction, or of a pass that only needs its columns' constants (as many slabs as wanted)."""
+    """Return the cuts of a reduction; without ``reduces``, of a pass that only shares its columns' constants."""
     return tiled(*parts.sizes, COLUMNS if parts.columns_last else 1, reduces=reduces)
 
 
 def tiled(kept: int, count: int, columns: int, *, reduces: bool) -> Grid:
-    """The same for so many sums of so many terms, in tiles of at most so many columns."""
+    """Return the cuts for ``kept`` sums of ``count`` terms, in tiles of at most ``columns`` columns."""
     threads = launch.THREADS
     columns = min(columns, power_of_two(kept), threads)
     lanes, tiles = threads // columns, blocks_of(kept, columns)
@@ -113,7 +113,7 @@ def tiled(kept: int, count: int, columns: int, *, reduces: bool) -> Grid:
 # Device functions ---------------------------------------------------------------------------------------------------
 def partial_sums(tools: Tools, *, dtype: str, result: str, columns: int, narrow: bool,
                  threads: int) -> Callable[..., None]:
-    """sums[slab, b], or y[b] if one slab is all, = scale times the sum of x (dtype) over a slab, as ``result``."""
+    """sums[slab, b] (y[b] if there is one slab) = scale times the sum of x (dtype) over a slab, as ``result``."""
     cuda, (load, _), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     locate, advance = tools.walk(narrow)
     tile_sum, lanes = tools.tile_sum(columns, threads), threads // columns
@@ -150,7 +150,7 @@ def partial_sums(tools: Tools, *, dtype: str, result: str, columns: int, narrow:
 
 
 def united_sums(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
-    """y[b] = scale times the sum of sums[., b]; one block a sum."""
+    """y[b] = scale times the sum of sums[., b]; one block per sum."""
     cuda, (_, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     tile_sum = tools.tile_sum(1, threads)
 
@@ -168,16 +168,16 @@ def united_sums(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None
 
 # Plans --------------------------------------------------------------------------------------------------------------
 def few_threads(count: int) -> int:
-    """Threads for a block that sums ``count`` numbers: whole warps, no more than are busy."""
+    """Return the threads of a block that sums ``count`` numbers: whole warps, no more than are busy."""
     return min(launch.THREADS, max(min(32, launch.THREADS), power_of_two(count)))
 
 
 def sum_over(planner: Planner, y: View, x: View, axes: tuple[int, ...], *, scale: float = 1.0) -> None:
-    """y = scale times the sum of x over ``axes``; y is contiguous, its dimensions are those kept, or of extent 1."""
+    """y = scale times the sum of x over ``axes``; y is contiguous, its dimensions are the kept ones, or of extent 1."""
     if y.size == 0:
         return
     wanted = tuple(1 if i in axes else s for i, s in enumerate(x.shape))
-    # The order of the kept dimensions is that of y, so that sums lie where their number says.
+    # The order of the kept dimensions is that of y, so that sum b is element b of y.
     parts = split(x.shape, axes, x.strides)
     parts = Split(_in_order(x, axes), parts.summed, 1)
     if not parts.fits():
@@ -201,7 +201,7 @@ def sum_over(planner: Planner, y: View, x: View, axes: tuple[int, ...], *, scale
 
 
 def _sum_columns(planner: Planner, y: View, x: View, parts: Split, scale: np.generic) -> bool:
-    """True if x is tables of whole groups of 16 bytes, one behind the other, and was summed down their rows."""
+    """Launch the grouped kernel and return True, if x is one or more dense tables of groups of 16 bytes."""
     if len(parts.summed) != 1 or not 1 <= len(parts.kept) <= 2 or parts.kept[-1][1] != 1:
         return False
     (count, step), inside = parts.summed[0], parts.kept[-1][0]
@@ -220,7 +220,7 @@ def _sum_columns(planner: Planner, y: View, x: View, parts: Split, scale: np.gen
 
 
 def _in_order(x: View, axes: tuple[int, ...]) -> list[Dimension]:
-    """The kept dimensions of x in C order, united where they lie one within the other."""
+    """Return the kept dimensions of x in C order, merged where possible."""
     result: list[Dimension] = []
     for i, (n, s) in enumerate(zip(x.shape, x.strides, strict=True)):
         if i in axes or n == 1:
@@ -233,7 +233,7 @@ def _in_order(x: View, axes: tuple[int, ...]) -> list[Dimension]:
 
 
 def _sum_to(planner: Planner, y: View, x: View, *, shape: Shape, **_: Any) -> None:
-    """Sum over the dimensions in which ``shape`` is shorter or 1."""
+    """y = x summed over the dimensions where ``shape`` is shorter or 1."""
     wide = (1,) * (len(x.shape) - len(shape)) + tuple(shape)
     axes = tuple(i for i, (w, n) in enumerate(zip(wide, x.shape, strict=True)) if w != n)
     if axes:
@@ -243,7 +243,7 @@ def _sum_to(planner: Planner, y: View, x: View, *, shape: Shape, **_: Any) -> No
 
 
 def _bias_grad(planner: Planner, db: View, dy: View, *, axis: int) -> None:
-    """Sum over every axis but one."""
+    """db = sum of dy over every axis but one."""
     sum_over(planner, db, dy, tuple(i for i in range(len(dy.shape)) if i != axis))
 
 

@@ -1,10 +1,10 @@
 """The tools of device functions: numbers from memory, the shared formulas, walks over dimensions, sums.
 
-A source is a Python closure over these tools. Numba compiles it for a GPU; a simulator calls it as it stands. The tools
-are what differs between the two, so they are given and not imported: this file knows CUDA as an object with
-``threadIdx``, ``blockIdx``, ``shared``, ``local`` and ``syncthreads``.
+A source is a Python closure over these tools. Numba compiles it for a GPU; a simulator calls it as Python. The tools
+differ between the two, so they are passed in and not imported: this file sees CUDA as an object with ``threadIdx``,
+``blockIdx``, ``shared``, ``local`` and ``syncthreads``.
 
-Python's own floats would turn arithmetic into float64: sources use numbers of the type that they compute in.
+Python floats would turn arithmetic into float64, so sources use numbers of the type that they compute in.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,21 +19,21 @@ from minidl.kernels.cuda.launch import COMPUTE
 
 Function = Callable[..., Any]
 
-GROUP_BYTES = 16  # the most that one instruction moves
-GROUPED = ("float32", "int32", "bfloat16")  # what may be moved in groups of 8 or 16 bytes
+GROUP_BYTES = 16  # the most bytes that one instruction moves
+GROUPED = ("float32", "int32", "bfloat16")  # dtypes that can be moved in groups of 8 or 16 bytes
 
 
 class Tools:
-    """One set for one target.
+    """The tools for one target: a GPU or a simulator.
 
-    cuda      the module of Numba's name, or what stands for it
+    cuda      numba.cuda, or a simulator with the same names
     device    makes a function callable from device functions
     math      ``math``, or functions of the same names
-    integer   the type of indices that are known to be below 2^31: divisions of these are several times faster
-    access    ``load(pointer, i)`` and ``store(pointer, i, words)`` of the i-th group of 2 or 4 words of 32 bits, by
-              their number; without it groups are moved element by element
-    pair      of two numbers the word that has them as bfloat16, the first one low, where the target has that
-              instruction; without it rounding takes some instructions for each
+    integer   the type of indices below 2^31: its divisions are several times faster
+    access    by count (2 or 4): ``load(pointer, i)`` and ``store(pointer, i, words)`` of the i-th group of so many
+              32-bit words; without it groups are moved element by element
+    pair      rounds two numbers to bfloat16 in one word, the first one low, if the target has that instruction;
+              without it rounding takes several instructions for each
     """
 
     def __init__(self, cuda: Any, device: Callable[[Function], Function], math: Any, integer: Any, *,
@@ -54,23 +54,22 @@ class Tools:
 
     @staticmethod
     def number(dtype: str) -> Any:
-        """The NumPy type that a dtype is computed in."""
+        """Return the NumPy type in which a dtype is computed."""
         return np.dtype(COMPUTE.get(dtype, "int64")).type
 
     def wide(self, dtype: str) -> tuple[Function, Function]:
-        """``load`` and ``store`` of what stands beside operands of a dtype (``meta.wide``): float32 beside halves."""
+        """Return ``load`` and ``store`` of values beside operands of a dtype (``meta.wide``): float32 for halves."""
         load, store = self.memory(np.dtype(self.number(dtype)).name)
         return load, store
 
     def _scalar(self, dtype: str) -> SimpleNamespace:
-        """The formulas of ``scalar`` and ``comparing``, and those of a mathematical library, for a dtype: those without
-        branches for float32."""
+        """Return formulas and mathematical functions for a dtype; those for float32 have no branches."""
         number = self.number(dtype)
 
         def typed(value: Any, like: Any) -> Any:
             return number(value)
 
-        # Formulas call each other by name: all copies look names up among the copies.
+        # Formulas call each other by name, so all copies look names up among the copies.
         lifted: dict[str, Any] = dict(vars(scalar), math=self.math)
         for name, function in (*vars(scalar).items(), *vars(comparing).items()):
             if isinstance(function, FunctionType):
@@ -110,7 +109,7 @@ class Tools:
         return SimpleNamespace(**lifted, **{f.__name__: self.device(f) for f in library})
 
     def _random_bits(self) -> Function:
-        """``random.random_bits`` in integers of 32 bits."""
+        """Return ``random.random_bits`` in integers of 32 bits."""
         integer = self.integer
 
         def low(h: Any) -> Any:
@@ -119,7 +118,7 @@ class Tools:
         return self.device(FunctionType(random.random_bits.__code__, lifted, "random_bits"))
 
     def _memory(self, dtype: str) -> tuple[Function, Function]:
-        """``load(pointer, index)`` and ``store(pointer, index, value)``; what is computed in is rounded once, here."""
+        """Return ``load(pointer, index)`` and ``store(pointer, index, value)``; a stored value is rounded once."""
         if dtype == "bfloat16":
             pair = self.pair
 
@@ -136,7 +135,7 @@ class Tools:
         return self.device(load), self.device(store)
 
     def _rounded_pair(self) -> Function:
-        """``pair`` by integer arithmetic."""
+        """Return ``pair`` by integer arithmetic."""
         bits = self.device(_bits_of_bfloat16)
 
         def pair(low: Any, high: Any) -> Any:
@@ -144,8 +143,9 @@ class Tools:
         return self.device(pair)
 
     def _group(self, dtype: str, count: int) -> tuple[Function, Function]:
-        """``load(pointer, i, values, at)`` and ``store(pointer, i, values, at)``: the i-th group of ``count`` elements,
-        to and from ``values[at]`` and what follows. A group is 8 or 16 bytes, and lies at a multiple of that."""
+        """Return ``load(pointer, i, values, at)`` and ``store(pointer, i, values, at)`` of groups of ``count``
+        elements.
+        They move the i-th group to and from ``values[at:]``. A group is 8 or 16 bytes, aligned to its size."""
         itemsize = 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
         assert count * itemsize in (8, 16) and dtype in GROUPED, f"groups of {count} {dtype}"
         if self.access is None:
@@ -170,7 +170,7 @@ class Tools:
         return self.device(load), self.device(store4 if count == 4 else store2)
 
     def _halves(self, load_words: Function, store_words: Function, words: int) -> tuple[Function, Function]:
-        """``_group`` of bfloat16: two in a word, the first one low."""
+        """Return ``_group`` for bfloat16: two elements in a word, the first one low."""
         pair = self.pair
 
         def load(pointer: Any, i: Any, values: Any, at: Any) -> None:
@@ -188,7 +188,7 @@ class Tools:
         return self.device(load), self.device(store4 if words == 4 else store2)
 
     def _one_by_one(self, dtype: str, count: int) -> tuple[Function, Function]:
-        """``_group`` where elements are moved one by one."""
+        """Return ``_group`` that moves element by element."""
         load_one, store_one = self.memory(dtype)
 
         def load(pointer: Any, i: Any, values: Any, at: Any) -> None:
@@ -201,10 +201,10 @@ class Tools:
         return self.device(load), self.device(store)
 
     def _walk(self, narrow: bool) -> tuple[Function, Function]:
-        """Coordinates in up to four dimensions: found by division once, and by addition from there.
+        """Return functions for coordinates in up to four dimensions: found by division once, then advanced by addition.
 
         locate(i, n1, n2, n3)                    the coordinates of element i; ``narrow``: i is below 2^31
-        advance(c0, .., c3, n1, .., n3, t0, .., t3)  further by a step whose own coordinates are t0 .. t3
+        advance(c0, .., c3, n1, .., n3, t0, .., t3)  the coordinates after a step with coordinates t0 .. t3
         """
         index = self.integer if narrow else np.int64
 
@@ -237,9 +237,9 @@ class Tools:
         return self.device(locate), self.device(advance)
 
     def _tile_sum(self, columns: int, threads: int) -> Function:
-        """``tile_sum(value, scratch)``: for each column (thread index mod ``columns``) the sum over its threads.
+        """Return ``tile_sum(value, scratch)``: for each column (thread index mod ``columns``) the sum over its threads.
 
-        A tree, so that the order is fixed and rounding grows with the logarithm; every thread is told the sum. Both
+        It is a tree, so the order is fixed and rounding grows with the logarithm; every thread gets the sum. Both
         counts are powers of two; scratch is a shared array of ``threads`` numbers.
         """
         cuda = self.cuda
@@ -255,12 +255,12 @@ class Tools:
                 cuda.syncthreads()
                 half //= 2
             result = scratch[thread % columns]
-            cuda.syncthreads()  # before someone puts the next value there
+            cuda.syncthreads()  # before a thread writes the next value
             return result
         return self.device(tile_sum)
 
     def _block_max(self, threads: int) -> Function:
-        """``block_max(value, scratch)``: the largest value of a block, none of which is NaN; any of them otherwise."""
+        """Return ``block_max(value, scratch)``: the largest value of a block if none is NaN; otherwise any of them."""
         cuda = self.cuda
 
         def block_max(value: Any, scratch: Any) -> Any:
@@ -282,17 +282,17 @@ class Tools:
 
 
 def _load_bfloat16(pointer: Any, index: Any) -> Any:
-    """bfloat16 is kept as its bits: the upper half of a float32's."""
+    """Return a bfloat16 as a float32; it is stored as the upper half of the float32's bits."""
     return np.uint32(np.uint32(pointer[index]) << np.uint32(16)).view(np.float32)
 
 
 def _bits_of_bfloat16(value: Any) -> Any:
-    """To nearest, ties to even; NaN stays NaN."""
+    """Return the bits of the nearest bfloat16, ties to even; NaN stays NaN."""
     x = np.float32(value)
     bits = x.view(np.uint32)
     upper = np.uint32(bits >> np.uint32(16))
     lower = np.uint32(bits & np.uint32(0xFFFF))
-    # Up if more than half a unit would be lost, or exactly half from an odd one. Beyond the largest it is infinity.
+    # Round up if more than half a unit is lost, or exactly half of an odd one. Beyond the largest it is infinity.
     up = lower > np.uint32(0x8000) or (lower == np.uint32(0x8000) and (upper & np.uint32(1)) == np.uint32(1))
     rounded = np.uint32(upper + np.uint32(1)) if up else upper
     if x != x:

@@ -1,6 +1,6 @@
 """Fills, random numbers and uploads, in place.
 
-Random numbers are functions of (seed, position in C order) and of nothing else; they are not the CPU's.
+Random numbers are functions of (seed, position in C order) alone; they differ from the CPU's.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,8 @@ from minidl.meta import Meta, row_major
 
 
 def random_numbers(tools: Tools, *, dtype: str, normal: bool, narrow: bool, threads: int) -> Callable[..., None]:
-    """level + width times a normal number (Box & Muller 1958), or times one in [0, 1), and then at most ``most``."""
+    """y = level + width times a normal number (Box & Muller 1958), or times a uniform one in [0, 1), at most ``most``.
+    """
     cuda, (_, store), number, bits_of = tools.cuda, tools.memory(dtype), tools.number(dtype), tools.random_bits
     (locate, advance), math = tools.walk(narrow), tools.math
     unit, half = number(2.0**-24), number(0.5)  # 24 bits are exact in float32
@@ -74,9 +75,9 @@ def _keys(seed: int) -> dict[str, Any]:
 
 @cache
 def _below(dtype: str, low: float, high: float) -> float:
-    """The largest number of a dtype below ``high``, which rounding may reach."""
+    """Return the largest number of a dtype below ``high``, where rounding may not exceed it."""
     kind = np.dtype(dtype).type
-    with np.errstate(over="ignore"):  # of the halves, which may not be what is asked for
+    with np.errstate(over="ignore"):  # ``high`` may overflow a half
         return float(np.nextafter(kind(high), kind(low)))
 
 
@@ -86,7 +87,7 @@ def _uniform_numbers(seed: int, low: float, high: float) -> dict[str, Any]:
 
 
 class Upload(Kernel):
-    """A host array, converted to the tensor's dtype; zeros for None. Raises ShapeError."""
+    """The kernel that uploads a host array, converted to the tensor's dtype; zeros for None. Raises ShapeError."""
 
     def __init__(self) -> None:
         super().__init__(lambda *_: None)
@@ -110,7 +111,7 @@ class Upload(Kernel):
             values = np.asarray(data)
             if values.shape != meta.shape:
                 raise ShapeError(f"upload: data of shape {list(values.shape)} for a tensor of shape {list(meta.shape)}")
-            # Not ascontiguousarray, which would make one dimension out of none.
+            # Not ascontiguousarray, which would turn a scalar into one dimension.
             values = np.asarray(values, dtype=meta.dtype.name, order="C")
             dense = addresses[0] + meta.offset * meta.dtype.itemsize
             launcher.upload(dense if meta.contiguous else workspace, values)

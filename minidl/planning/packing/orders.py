@@ -46,6 +46,12 @@ def by_orders(strip: Strip, most_work: int) -> tuple[Array, int]:
     return best, int(least)
 
 
+def above(offset: Array, size: Array, room: int) -> int:
+    """Bytes of what lies above the room and by how many the highest does."""
+    ends = offset + size
+    return int(size[ends > room].sum()) + max(0, int(ends.max(initial=0)) - room)
+
+
 @njit(cache=True)
 def _meeting(first: Array, last: Array, by_first: Array, most: int) -> tuple[Array, Array]:
     """For each rectangle those that share a step with it: where its own begin, and all of them; none if they are more

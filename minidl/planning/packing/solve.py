@@ -2,6 +2,7 @@
 
   1. Parts of the strip that nothing crosses are packed apart.
   2. Orders of placing (``orders``).
+     Those of allocators (``greedy``), if they leave less above the strip.
   3. If some still lie above the strip and all could lie in it: exact search (``search``), in turns of the rectangles as
      they are and of blocks that they seem to make (``blocks``), with more work the longer nothing has been found.
 
@@ -15,7 +16,8 @@ from itertools import count
 import numpy as np
 
 from minidl.planning.packing.blocks import Blocks, Guess
-from minidl.planning.packing.orders import by_orders
+from minidl.planning.packing.greedy import greedy
+from minidl.planning.packing.orders import above, by_orders
 from minidl.planning.packing.search import FOUND, NONE, Search
 from minidl.planning.packing.strip import Strip, apart, most_live
 from minidl.planning.problem import Array
@@ -40,26 +42,28 @@ def pack(strip: Strip, *, orders: int, searches: int) -> tuple[Array, int]:
     parts = list(apart(strip)) if len(strip.size) else []
     for part in parts:
         share = len(part) / len(strip.size)
-        offset[part], above = _pack_part(strip.of(part), int(orders * share), int(searches * share))
-        over += above
+        offset[part], more = _pack_part(strip.of(part), int(orders * share), int(searches * share))
+        over += more
     return offset, over
 
 
 def pack_low(strip: Strip, *, orders: int, searches: int) -> Array:
-    """Offsets for as little room as is found: for what is live at once if there are any, otherwise halfway to what has
-    been found, and so on. The work is for each of these; ``strip.room`` does not count."""
+    """Offsets for as little room as is found: what a greedy order needs at most; what is live at once if that can be
+    had, otherwise halfway to what has been found, and so on. The work is for each of these; ``strip.room`` does not
+    count."""
     low = most_live(strip)
-    best, _ = pack(strip._replace(room=low), orders=orders, searches=searches)
-    high = int((best + strip.size).max(initial=0))
-    for _ in range(HALVINGS):
-        if high - low < 2:
+    high, best = min(((int((offset + strip.size).max(initial=0)), offset) for offset in greedy(strip)),
+                     key=lambda each: each[0])
+    room = low
+    for _ in range(HALVINGS + 1 if len(strip.size) ** 2 < orders else 0):
+        if high - low < 1:
             break
-        room = (low + high) // 2
         offset, over = pack(strip._replace(room=room), orders=orders, searches=searches)
         if (offset + strip.size).max() < high:
             best, high = offset, int((offset + strip.size).max())
         if over:
-            low = room  # or so it seems
+            low = room + 1  # or so it seems
+        room = (low + high) // 2
     return best
 
 
@@ -69,6 +73,9 @@ def _pack_part(part: Strip, orders: int, searches: int) -> tuple[Array, int]:
         found = _search(part, searches)
         if found is not None:
             return found, 0
+    for other in greedy(part) if over else ():
+        if (left := above(other, part.size, part.room)) < over:
+            offset, over = other, left
     return offset, over
 
 

@@ -57,7 +57,9 @@ class Auto(OnDemand):
 
     name = "auto"
     weighs_recomputation = True
+    reads_from_front = True
     plans = True
+    regime = DtrSwap.regime
 
     def __init__(self, *, rounds: int = ROUNDS) -> None:
         self.rounds = rounds

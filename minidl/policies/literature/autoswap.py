@@ -7,8 +7,8 @@ A candidate is a tensor of at least 1 MiB with two consecutive accesses on eithe
     WDOA   weighted duration of absence: the bytes by which the load exceeds the limit, summed over the gap's seconds
     vote   majority voting: the sum of its ranks by the three
 
-Candidates leave, the best score first, until the load is within the limit there; then the next peak is looked at, which
-the original leaves. Copies back queue, the last one first; what comes while there is no room waits until there is.
+Candidates leave, the best score first, until the load at the peak is within the limit. Then the next peak follows; the
+original stops after one. Copies back are queued from the last one backwards; one that finds no room waits.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class AutoSwap(Passive):
 
 
 class AutoSwapDoa(AutoSwap):
-    """Swap what is away longest."""
+    """Swap the tensors that are away longest."""
 
     name = "autoswap-doa"
 
@@ -84,7 +84,7 @@ class AutoSwapDoa(AutoSwap):
 
 
 class AutoSwapAoa(AutoSwap):
-    """Swap what is away longest with the most bytes."""
+    """Swap the tensors with the largest product of time away and bytes."""
 
     name = "autoswap-aoa"
 
@@ -94,7 +94,7 @@ class AutoSwapAoa(AutoSwap):
 
 
 class AutoSwapWdoa(AutoSwap):
-    """Swap what is away while the load is over the limit most."""
+    """Swap the tensors that are away while the load exceeds the limit most."""
 
     name = "autoswap-wdoa"
 

@@ -1,10 +1,10 @@
 """Coop: evict neighbours in memory, so that what leaves makes one piece (Zhang et al., "Coop: Memory is not a
 Commodity", NeurIPS 2023; OneFlow).
 
-A window slides over memory in the order of addresses. Of the windows of free bytes and of tensors that can be made
-again which hold what is wanted, that of the least sum of cost / staleness leaves; what is in use ends a window. What
-else may leave comes behind it, by the same cost. Of its allocator, which places the results of costly operations at one
-end and of cheap ones at the other, nothing is here: where blocks go is the placement's business.
+A window slides over memory in the order of addresses. It contains free bytes and tensors that can be recomputed; a
+tensor in use ends it. Of the windows that are large enough, the one with the least sum of cost / staleness is evicted.
+The other tensors follow by the same cost. Coop's allocator places the results of costly operations at one end of memory
+and of cheap ones at the other. It is not implemented, since addresses are the placement's task.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """FlashNeuron: offload the earliest feature maps until the rest fits (Bae et al., FAST 2021).
 
-    reserved   parameters and all else that outlives an iteration, and the largest call's working set
+    reserved   parameters and other persistent tensors, and the largest call's working set
     offloaded  feature maps in the order in which they are made, until the others fit beside what is reserved; each
                after its last use forward
     back       queued so that each arrives when it is wanted, if there is room
 
-The SSD is the disk behind the host's memory, which is filled first; without one that memory stands for it. The second
-phase, which prefers what compresses well, is left out, and so is its allocator: all that is placed here may be moved.
+The SSD is the disk behind host memory, which is filled first; without a disk host memory stands for the SSD. The second
+phase, which prefers tensors that compress well, is left out. So is its allocator, since minidl can move every tensor.
 """
 
 from __future__ import annotations

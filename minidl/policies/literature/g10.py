@@ -1,11 +1,11 @@
 """G10: migrate where it relieves memory most for its traffic (Zhang et al., MICRO 2023).
 
-Again and again that inactive period of a tensor is taken which takes most off the bytes above the line (99% of memory),
+It repeatedly takes the inactive period of a tensor that removes most of the bytes above the line (99% of memory),
 summed over the seconds between the middle of its copy out and the middle of its copy back. A period must be longer than
-2 * 1.5 copies, and the link must have time for both: a copy out is laid as early, a copy back as late as it is free.
+2 * 1.5 copies, and the link must have time for both: the copy out as early as possible, the copy back as late.
 
-The SSD is the disk behind the host's memory: a period is taken by way of it where that memory is full. Without one the
-host's memory stands for both. What is above the line in the end is paged on demand.
+The SSD is the disk behind host memory: a period uses it if host memory is full. Without a disk host memory stands for
+both. Bytes that remain above the line are paged on demand.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ small as can be. Of an interval from a to b with s snapshots and t sweeps left t
 ceil((s a + t b) / (s + t)), and the rest of it has one less. A step is what lies between two values that cut the
 network.
 
-The snapshots of the first sweep are kept, all else is dropped. The snapshots that treeverse sets when it comes by again
-are the engine's to choose: a replay keeps what it makes as long as memory lasts.
+The snapshots of the first sweep are kept, everything else is dropped. The engine chooses the snapshots of later sweeps:
+a replay keeps its results as long as memory lasts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Griewank(Static):
     name = "griewank"
 
     def choose(self, network: Network, costs: Costs, limits: Limits) -> Plan:
-        """All but the snapshots is dropped."""
+        """Drop everything but the snapshots."""
         cuts = cutting(network)
         return recomputing(network, {cuts[at - 1] for at in snapshots(len(cuts) + 1)})
 

@@ -1,10 +1,12 @@
-"""Reference policies that plan nothing: what leaves is found when memory is short.
+"""Reference policies without plans: they choose victims when memory is short.
 
-    od-belady   what is used again last leaves first (Belady 1966); until the sequence is known, the least recently used
-    od-size     of tensors at least as large as what is wanted the smallest class first, of each class what is used
-                again last, unless it is used within so many calls; then smaller ones; then again with half the distance
-    msps        recomputation only: the least seconds to make it and its missing ancestors again, for its bytes
-    random      by lot
+    od-belady   the tensor with the furthest next use leaves first (Belady 1966); until the sequence is known, the least
+                recently used
+    od-size     classes by size: first the smallest class of tensors that are large enough, then larger ones, then
+                smaller ones. In a class the furthest next use leaves first, unless it is within so many calls; then
+                the same with half the distance
+    msps        recomputation only: the least seconds per byte to recompute a tensor with its missing ancestors
+    random      a random order
     keep-all    nothing leaves, and each call's inputs and outputs stay until its gradient is taken
 
 The first two are the on-demand baseline of SwapAdvisor (Huang et al., ASPLOS 2020), without its thread that
@@ -29,13 +31,13 @@ SEED = 1
 
 
 class OnDemandBelady(OnDemand):
-    """Swap what is used again last."""
+    """Swap the tensor with the furthest next use."""
 
     name = "od-belady"
     plans = True  # else the engine would not know which iteration this one is like
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
-        """None: the sequence is all that is wanted."""
+        """No plan: only the sequence is needed."""
         return NO_PLAN
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
@@ -52,12 +54,12 @@ class OnDemandBelady(OnDemand):
 
 
 class OnDemandSize(OnDemandBelady):
-    """Swap what is about as large as what is wanted, and of that what is used again last."""
+    """Swap a tensor of about the size that is wanted; of these the one with the furthest next use."""
 
     name = "od-size"
 
     def ranked(self, resident: Sequence[Residency], away: dict[int, int], nbytes: int) -> Sequence[Eviction]:
-        """Classes by size: from that of what is wanted upwards, then downwards; what is wanted soon comes last."""
+        """Classes by size: from the wanted size upwards, then downwards; tensors with a near next use come last."""
         classes = sorted(resident, key=lambda r: (r.nbytes < nbytes, r.nbytes if r.nbytes >= nbytes else -r.nbytes,
                                                   -away[r.tensor_id], r.tensor_id))
         order: dict[int, None] = {}
@@ -83,7 +85,7 @@ def distances(resident: Sequence[Residency], trace: Trace, call: int) -> dict[in
 
 
 class OnlineMsps(OnDemand):
-    """Drop what saves the most memory a second of recomputation."""
+    """Drop the tensor that saves the most bytes per second of recomputation."""
 
     name = "msps"
     weighs_recomputation = True
@@ -111,7 +113,7 @@ class Random(OnDemand):
 
 
 class KeepAll(OnDemand):
-    """Keep every output until its gradient is taken; what does not fit is an error."""
+    """Keep every output until its gradient is taken; a step that does not fit is an error."""
 
     name = "keep-all"
     moves_tensors = False

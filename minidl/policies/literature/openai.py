@@ -1,13 +1,13 @@
 """OpenAI's gradient checkpointing (Salimans and Bulatov, 2018): recompute between checkpoints that it chooses itself.
 
-    speed    what convolutions and matrix products make is kept, everything else is computed again.
+    speed    results of convolutions and matrix products are kept, everything else is recomputed.
     memory   the values that cut the network in two (bottlenecks), of those that backward reads, or of all if these are
              fewer than sqrt(N): all of them if they are no more than sqrt(N), else every ceil(B / sqrt(N))-th, N being
              how many values backward reads and B how many cut it.
 
-Values of up to 1,024 elements, of batch normalisation, of dropout and of the loss do not count. A segment is computed
-again when backward first needs something of it: by a replay, which keeps all that it makes; there, as a copy of the
-graph.
+Values of up to 1,024 elements, of batch normalisation, of dropout and of the loss do not count. A segment is recomputed
+when backward first needs a value of it: here by a replay, which keeps all its results; in the original by a copy of
+the graph.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ LEFT_OUT = ("batch_norm", "batch_norm_stats", *LOSSES, *SOURCES, "dropout", "cas
 
 
 class OpenAiSpeed(Static):
-    """Keep what is expensive to compute."""
+    """Keep the values that are expensive to compute."""
 
     name = "openai-speed"
 
     def choose(self, network: Network, costs: Costs, limits: Limits) -> Plan:
-        """All but the results of convolutions and products is dropped."""
+        """Drop everything but the results of convolutions and products."""
         kept = {t for k in range(network.turn) if network.op(k) in (*CONVOLUTIONS, *PRODUCTS)
                 for t in network.trace.calls[k].outputs}
         return recomputing(network, kept)
@@ -43,7 +43,7 @@ class OpenAiMemory(Static):
     name = "openai-memory"
 
     def choose(self, network: Network, costs: Costs, limits: Limits) -> Plan:
-        """All but the checkpoints is dropped. Raises Unsuitable where nothing cuts the network."""
+        """Drop everything but the checkpoints. Raises Unsuitable if no value cuts the network."""
         return recomputing(network, set(checkpoints(network)))
 
 

@@ -1,7 +1,7 @@
-"""A system that plans once, from the network alone, and is not there to page: what its plan does not cover is refused.
+"""The base of systems that plan once, from the network alone, and refuse a step that their plan does not cover.
 
-Until the network has been seen, memory is paged on demand (as ``passive``), since here a network is known by running
-it. From then on the plan is followed as it is.
+The network is known only after it has run, so memory is paged on demand (as ``passive``) until then. From then on the
+plan is followed unchanged.
 """
 
 from __future__ import annotations

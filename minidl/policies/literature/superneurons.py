@@ -1,13 +1,13 @@
-"""SuperNeurons: recompute what is cheap, offload what is not, and only as far as it must (Wang et al., PPoPP 2018).
+"""SuperNeurons: recompute cheap values and offload the others, as far as necessary (Wang et al., PPoPP 2018).
 
-    recomputation   what pools, activations, normalisations and dropout make is dropped after its last use forward
-    offloading      what convolutions, products, joins and the data are (checkpoints) is copied out, earliest first,
-                    until all fits; beside each layer's gradient the nearest one that is away comes back
-    tensor cache    what is short still leaves on demand, the least recently used first
+    recomputation   results of pools, activations, normalisations and dropout are dropped after their last use forward
+    offloading      results of convolutions, products and joins, and the data (checkpoints), are copied out, earliest
+                    first, until all fits; beside each layer's gradient the nearest one that is away comes back
+    tensor cache    if memory is still short, the least recently used tensor leaves first, on demand
 
-A segment between checkpoints that is larger than the largest layer's working set is to be recomputed once for each
-value (memory-centric), others once (speed-centric). Here a replay keeps what it makes as long as memory lasts, which is
-the latter, and with short memory the former. The workspace of a convolution is what is free, as everywhere here.
+In the original a segment between checkpoints that is larger than the largest layer's working set is recomputed once for
+each value (memory-centric), other segments once (speed-centric). Here a replay keeps its results as long as memory
+lasts, which is speed-centric, and memory-centric if memory is short. A convolution's workspace is a free block.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class SuperNeurons(LeastRecentlyUsed):
     plans = True
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
-        """Nothing is refused: what the plan does not cover leaves on demand."""
+        """Never refuses: tensors that the plan does not cover leave on demand."""
         network = Network.of(trace, costs)
         checkpoints = [m for m in network.maps if network.op(m.made) in CHECKPOINTS or not m.can_drop]
         least, most = 0, len(checkpoints)
@@ -45,7 +45,7 @@ class SuperNeurons(LeastRecentlyUsed):
 
 
 def _made(network: Network, offloaded: list[FeatureMap]) -> Plan:
-    """The plan that offloads these checkpoints and recomputes all that is none."""
+    """The plan that offloads these checkpoints and recomputes all other values."""
     evictions: dict[AccessKey, Action] = {}
     for m in network.maps:
         if network.op(m.made) not in CHECKPOINTS and m.can_drop:

@@ -2,13 +2,15 @@
 
     genes     for each size of tensor whether a pool ends with it, and its share of memory. A pool's blocks are of its
               largest size; tensors of all sizes since the pool before share them.
-    planner   walks the calls. A tensor takes a block of its pool; if there is none, that one of the pool's tensors is
-              swapped out, right after its last use, which is used again last (Belady) and is no operand of the call.
-    fitness   seconds of the iteration with these swaps, in the model; what does not fit is worse than all that does
-    search    the best are kept; children take their genes from two parents, up to a size from the one, and mutate
+    planner   walks the calls. A tensor takes a block of its pool. If no block is free, a tensor of the pool is swapped
+              out right after its last use: the one with the furthest next use (Belady) that is no operand of the call.
+    fitness   seconds of the iteration with these swaps, in the model; a choice that does not fit is worse than all
+              that fit
+    search    the best are kept; children take their genes up to a size from one parent, the rest from another, and
+              mutate
 
-The other half of its genes, the order of operations, is left out: a program has its own. Parameters stay, as do tensors
-too small to matter; a copy back starts as late as hides it. What the pools do not cover is paged on demand.
+The other half of its genes, the order of operations, is left out, because a program has its own order. Parameters and
+very small tensors stay. A copy back starts as late as hides it. Needs beyond the pools are paged on demand.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The common part of systems that swap: when a copy back starts. Knows no system, and chooses nothing to swap."""
+"""The start of copies back, which systems that swap have in common. Knows no system, and chooses nothing to swap."""
 
 from __future__ import annotations
 

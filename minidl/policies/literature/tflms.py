@@ -69,7 +69,8 @@ class TflmsChain(Tflms):
 
 
 def levels(network: Network) -> list[int]:
-    """Per call: its level. What writes in place comes after what read before, as the graph's control edges have it."""
+    """The level of each call. A call that writes in place is above the calls that read the old value (control
+    edges)."""
     made: dict[int, int] = {}
     found = []
     for call in network.trace.calls:

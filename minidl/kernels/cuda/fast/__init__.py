@@ -1,16 +1,16 @@
 """Faster forms of kernels, in families, and the switch that turns each family on. No GPU has timed them yet.
 
-    elements      elementwise operations, casts, dense copies and dropout, 16 bytes a load
-    copies        strided copies whose innermost dimension is a run of 16 bytes
-    columns       sums down the columns of tables
-    batchnorm     batch norm of channels that lie side by side
-    layernorm     layer norm of dense rows, and the gradients of its parameters
-    softmax       softmax of dense rows, and its gradient
-    pool          pooling of channels that lie side by side
-    pool-windows  of these, several windows of a thread
-    pool-tiles    of these, gradients by tiles
+  elements      elementwise operations, casts, dense copies and dropout, 16 bytes a load
+  copies        strided copies whose innermost dimension is a run of 16 bytes
+  columns       sums down the columns of tables
+  batchnorm     batch norm of channels-last maps
+  layernorm     layer norm of dense rows, and the gradients of its parameters
+  softmax       softmax of dense rows, and its gradient
+  pool          pooling of channels-last maps
+  pool-windows  several windows per thread (within pool)
+  pool-tiles    gradients by tiles (within pool)
 
-All are on by default. ``MINIDL_CUDA_FAST=columns,pool`` turns on these alone, ``MINIDL_CUDA_FAST=none`` none; where a
+All are on by default. ``MINIDL_CUDA_FAST=columns,pool`` turns on only these, ``MINIDL_CUDA_FAST=none`` none. If a
 family is off, the general kernels compute the same: elementwise results with the same bits, sums within rounding.
 """
 
@@ -23,13 +23,13 @@ FAMILIES = ("elements", "copies", "columns", "batchnorm", "layernorm", "softmax"
 
 
 def chosen(text: str | None) -> frozenset[str]:
-    """The families that the variable's value turns on; None: all. Raises UserError for an unknown one."""
+    """Return the families that the variable's value turns on; None: all. Raises UserError for an unknown one."""
     if text is None or text == "all":
         return frozenset(FAMILIES)
     names = [] if text == "none" else [name.strip() for name in text.split(",")]
     for name in names:
         if name not in FAMILIES:
-            raise UserError(f"{VARIABLE}: {name!r} is no family of kernels; there are {', '.join(FAMILIES)}, all, none")
+            raise UserError(f"{VARIABLE}: {name!r} is no family of kernels; known: {', '.join(FAMILIES)}, all, none")
     return frozenset(names)
 
 
@@ -37,5 +37,5 @@ ON = chosen(os.environ.get(VARIABLE))
 
 
 def is_on(family: str) -> bool:
-    """True if a family is used where operands lie as it needs them."""
+    """Return True if a family may be used."""
     return family in ON

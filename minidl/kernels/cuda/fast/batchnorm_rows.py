@@ -1,9 +1,9 @@
-"""Batch normalisation where channels lie side by side and rows are dense: 16 bytes a load, one addition a place.
+"""Batch normalisation of channels-last maps with dense rows: 16 bytes per load, one address addition per place.
 
-What ``batchnorm_maps`` and ``batchnorm_sums`` do for maps of any layout is done here for maps that are rows of
-``groups`` groups of channels, each of 16 bytes. A block is a tile of groups by lanes; a thread stays in its group, has
-its channels' constants in registers, and walks down the rows of a slab, two at once. Formulas and their order are the
-same; a value that is computed from one place of each map has the same bits, sums are added in another order.
+It does the work of ``batchnorm_maps`` and ``batchnorm_sums`` for maps that are rows of ``groups`` groups of channels,
+each of 16 bytes. A block is a tile of groups by lanes; a thread stays in its group, keeps its channels' constants in
+registers, and walks down the rows of a slab, two at a time. Formulas and their order are the same; elementwise results
+have the same bits, sums are added in another order.
 """
 
 from collections.abc import Callable
@@ -14,11 +14,12 @@ import numpy as np
 from minidl.kernels.cuda.batchnorm_sums import channel_tools, unite_tool
 from minidl.kernels.cuda.tools import Tools
 
-ROWS = 2  # rows that a thread reads before it computes with them
+ROWS = 2  # rows that a thread reads before it uses them
 
 
 def _tile(tools: Tools, columns: int, threads: int) -> Callable[..., Any]:
-    """``tile(groups, length)`` -> slab, group, first row, first place and step between places, of this thread."""
+    """Return ``tile(groups, length)`` -> slab, group, first row, first place and step between places, of this thread.
+    """
     cuda, index, lanes = tools.cuda, tools.integer, threads // columns
 
     def tile(groups: Any, length: Any) -> Any:
@@ -33,7 +34,7 @@ def _tile(tools: Tools, columns: int, threads: int) -> Callable[..., Any]:
 
 def normalise_channels(tools: Tools, *, dtype: str, width: int, add: bool, relu: bool, columns: int,
                        threads: int) -> Callable[..., None]:
-    """y = (x - mean) rstd gamma + beta, plus a residual if ``add``, its positive part if ``relu``."""
+    """y = (x - mean) rstd gamma + beta, plus a residual if ``add``, with a ReLU if ``relu``."""
     cuda, (load, store), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
     load_wide, tile, lanes = tools.wide(dtype)[0], _tile(tools, columns, threads), threads // columns
     (rstd, normed), positive = channel_tools(tools, dtype), tools.scalar(dtype).relu
@@ -75,7 +76,7 @@ def normalise_channels(tools: Tools, *, dtype: str, width: int, add: bool, relu:
 
 def channels_gradient(tools: Tools, *, dtype: str, width: int, relu: bool, columns: int,
                       threads: int) -> Callable[..., None]:
-    """dx = gamma rstd (dy - dbeta share - (x - mean) rstd dgamma share); where ``relu``, of the masked dy."""
+    """dx = gamma rstd (dy - dbeta share - (x - mean) rstd dgamma share); if ``relu``, with dy masked by the ReLU."""
     cuda, (load, store), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
     load_wide, tile, lanes = tools.wide(dtype)[0], _tile(tools, columns, threads), threads // columns
     (rstd, normed), relu_grad = channel_tools(tools, dtype), tools.scalar(dtype).relu_grad
@@ -121,7 +122,7 @@ def channels_gradient(tools: Tools, *, dtype: str, width: int, relu: bool, colum
 
 def channel_statistics(tools: Tools, *, dtype: str, width: int, direct: bool, columns: int,
                        threads: int) -> Callable[..., None]:
-    """Mean and, if ``direct``, variance of each channel; else mean and sum of squared deviations of each slab of it."""
+    """Mean and, if ``direct``, variance of each channel; else mean and sum of squared deviations of each slab."""
     cuda, load, number = tools.cuda, tools.group(dtype, width)[0], tools.number(dtype)
     store, tile, lanes = tools.wide(dtype)[1], _tile(tools, columns, threads), threads // columns
     unite = unite_tool(tools, dtype, columns, threads)
@@ -165,13 +166,13 @@ def channel_statistics(tools: Tools, *, dtype: str, width: int, direct: bool, co
                 at = (slab * groups + group) * width + v
                 store(mean, at, centre)
                 store(var, at, deviations / total if direct else deviations)
-            cuda.syncthreads()  # before the next channel's are put there
+            cuda.syncthreads()  # before the next channel's values overwrite these
     return kernel
 
 
 def channel_gradient_sums(tools: Tools, *, dtype: str, width: int, relu: bool, direct: bool, columns: int,
                           threads: int) -> Callable[..., None]:
-    """Sums of dy (x - mean), times rstd if ``direct``, and of dy, over each slab; where ``relu``, of the masked dy."""
+    """Sums of dy (x - mean), times rstd if ``direct``, and of dy, over each slab; if ``relu``, with dy masked by it."""
     cuda, load, number = tools.cuda, tools.group(dtype, width)[0], tools.number(dtype)
     (load_wide, store), tile = tools.wide(dtype), _tile(tools, columns, threads)
     (rstd, normed), relu_grad = channel_tools(tools, dtype), tools.scalar(dtype).relu_grad

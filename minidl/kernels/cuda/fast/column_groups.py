@@ -1,7 +1,7 @@
-"""Sums down the rows of dense tables whose columns are whole groups of 16 bytes: gradients of a bias, means of a plane.
+"""Sums down the rows of dense tables whose columns are whole groups of 16 bytes: bias gradients, means of a plane.
 
-What ``sums`` does for any layout, with the same trees but other cuts. A block is a tile of groups by lanes; a thread
-stays in its group and walks down the rows of a slab, some at once. There may be several tables, one behind the other.
+It does the work of ``sums``, with the same trees but other cuts. A block is a tile of groups by lanes; a thread stays
+in its group and walks down the rows of a slab, several at a time. There may be several consecutive tables.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ import numpy as np
 
 from minidl.kernels.cuda.tools import Tools
 
-ROWS = 4  # rows that a thread reads before it adds them
+ROWS = 4  # rows that a thread reads before it adds them up
 
 
 def column_sums(tools: Tools, *, dtype: str, result: str, width: int, columns: int, narrow: bool,

@@ -1,9 +1,9 @@
-"""Elementwise work on groups of 16 bytes: a group is one load, and one store.
+"""Elementwise kernels on groups of 16 bytes: a group is one load, and one store.
 
-    dense      all operands are runs of elements in one order
-    repeated   one operand repeats for every row of the others, which are dense: a bias, a mean that is spread again
-    strided    the innermost dimension of all is a run of whole groups: a copy of attention's heads
-    dropout    dense in C order, in which positions count
+  dense      all operands are runs of elements in one order
+  repeated   one operand repeats for every row of the others, which are dense: a bias, a broadcast mean
+  strided    the innermost dimension of all is a run of whole groups: a copy of attention's heads
+  dropout    contiguous, because positions count in C order
 
 The general kernels (``elementwise``) do the same element by element, with the same bits.
 """
@@ -18,12 +18,12 @@ from minidl.kernels.cuda.launch import Argument, Planner, View, blocks_of, integ
 from minidl.kernels.cuda.layout import RANK, Dimension, digits, padded
 from minidl.kernels.cuda.tools import GROUP_BYTES, GROUPED, Tools
 
-GROUPS = 2  # of a thread: that many loads of each operand are on their way at once
-REPEATED = 4  # where an operand repeats: to find the place of the first takes as long as to move some
+GROUPS = 2  # of a thread: as many loads of each operand are in flight at once
+REPEATED = 4  # groups of a thread if an operand repeats: computing the first place takes as long as moving several
 
 
 def application(tools: Tools, dtype: str, formula: str, form: str) -> Callable[..., Any]:
-    """``apply(a, b, number, position)`` of a formula's form, named by what the formula takes."""
+    """Return ``apply(a, b, number, position)``, which calls a formula with the operands that its form names."""
     if form == "number":
         def fill(a: Any, b: Any, number: Any, position: Any) -> Any:
             return number
@@ -50,7 +50,7 @@ def application(tools: Tools, dtype: str, formula: str, form: str) -> Callable[.
 
 def dense_groups(tools: Tools, *, dtypes: tuple[str, str, str], formula: str, form: str, width: int,
                  threads: int) -> Callable[..., None]:
-    """y[i] = formula(a[i], b[i], number), ``width`` elements at once; n counts such groups."""
+    """y[i] = formula(a[i], b[i], number), ``width`` elements at a time; n counts groups."""
     cuda, number = tools.cuda, tools.number(dtypes[0])
     (_, store), (load_a, _), (load_b, _) = (tools.group(dtype, width) for dtype in dtypes)
     apply, reads_a, reads_b = application(tools, dtypes[0], formula, form), "a" in form, "a, b" in form
@@ -77,10 +77,10 @@ def dense_groups(tools: Tools, *, dtypes: tuple[str, str, str], formula: str, fo
 
 def repeated_groups(tools: Tools, *, dtypes: tuple[str, str, str], formula: str, form: str, width: int, spread: bool,
                     narrow: bool, threads: int) -> Callable[..., None]:
-    """y[o, m, i] = formula(a[o, m, i], b[o, i], number), of which a one-operand form has b alone.
+    """y[o, m, i] = formula(a[o, m, i], b[o, i], number); a one-operand form uses b only.
 
-    n, rows and inside count the groups in all, the m of an o, and the groups along i; the t are a step of ``threads``
-    groups in these. Unless ``spread`` there is one o.
+    n: all groups; rows: the values of m for each o; inside: groups along i; t_o, t_m, t_i: a step of ``threads``
+    groups. Without ``spread`` there is a single o.
     """
     cuda, number, index = tools.cuda, tools.number(dtypes[0]), tools.integer if narrow else np.int64
     (_, store), (load_a, _), (load_b, _) = (tools.group(dtype, width) for dtype in dtypes)
@@ -122,8 +122,8 @@ def repeated_groups(tools: Tools, *, dtypes: tuple[str, str, str], formula: str,
 
 
 def strided_groups(tools: Tools, *, dtype: str, width: int, narrow: bool, threads: int) -> Callable[..., None]:
-    """y = x over four dimensions of groups, the innermost of which follow each other; all counts are of groups, and
-    ``narrow`` says that they are below 2^31, and that the last group's place is."""
+    """y = x over four dimensions of groups, the innermost contiguous; all counts and strides are in groups.
+    ``narrow``: all counts and offsets are below 2^31."""
     cuda, (load, store), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
     (locate, advance), held, kind = tools.walk(narrow), GROUPS * width, tools.integer if narrow else np.int64
 
@@ -149,7 +149,7 @@ def strided_groups(tools: Tools, *, dtype: str, width: int, narrow: bool, thread
 
 
 def dropout_groups(tools: Tools, *, dtype: str, width: int, threads: int) -> Callable[..., None]:
-    """Dropout where elements lie in the order in which positions count; n counts groups."""
+    """Dropout of contiguous elements; n counts groups."""
     cuda, (load, store), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
     drop, bits_of, held = tools.scalar(dtype).dropout, tools.random_bits, GROUPS * width
 
@@ -172,8 +172,8 @@ def dropout_groups(tools: Tools, *, dtype: str, width: int, threads: int) -> Cal
 
 # Plans --------------------------------------------------------------------------------------------------------------
 def group_width(size: int, *operands: View) -> int:
-    """Elements that dense operands may be moved by at once, as the widest of them has 16 bytes of them; 0 if some are
-    of another dtype, or do not lie at whole groups."""
+    """Return the elements of a group of dense operands, 16 bytes of the widest; 0 if dtype or alignment forbid groups.
+    """
     width = GROUP_BYTES // max(a.dtype.itemsize for a in operands)
     fits = not size % width and all(a.dtype.name in GROUPED and a.pointer.offset % (width * a.dtype.itemsize) == 0
                                     for a in operands)
@@ -181,8 +181,10 @@ def group_width(size: int, *operands: View) -> int:
 
 
 def repeats(dims: list[Dimension], last: int) -> tuple[int, int] | None:
-    """Elements along the innermost dimension, and of one value of the outermost, where operand ``last`` repeats along
-    the dimension in between (or the outer one of two) and all others are dense; None if they lie otherwise."""
+    """Return (elements along the innermost dimension, elements per index of the outermost); None for other layouts.
+
+    Operand ``last`` must repeat along the dimension between them (or the outer one of two), and all others be dense.
+    """
     if len(dims) not in (2, 3) or any(step != 1 for step in dims[-1][1:]) or dims[-2][last] != 0:
         return None
     inside, rows = dims[-1][0], dims[-2][0]
@@ -197,7 +199,7 @@ def repeats(dims: list[Dimension], last: int) -> tuple[int, int] | None:
 
 def over_repeated(planner: Planner, dims: list[Dimension], y: View, inputs: list[View], value: Argument, *,
                   formula: str, form: str) -> bool:
-    """True if the last input repeats for every row of the others, and the formula of them was launched in groups."""
+    """Launch the grouped kernel and return True, if the last input repeats for every row of the others."""
     if not inputs or form not in ("a", "a, b", "a, number"):
         return False
     found = repeats(dims, 1 + len(inputs))
@@ -213,7 +215,7 @@ def over_repeated(planner: Planner, dims: list[Dimension], y: View, inputs: list
 
 
 def copy_strided(planner: Planner, dims: list[Dimension], y: View, x: View) -> bool:
-    """True if both lie as runs of whole groups of 4-byte words, and the copy was launched in groups."""
+    """Launch the grouped copy and return True, if both views are runs of whole groups of 4-byte words."""
     width = group_width(dims[-1][0], y, x)
     runs = width and y.dtype.itemsize == 4 and len(dims) <= RANK and dims[-1][1:] == (1, 1) and not any(
         step % width for d in dims[:-1] for step in d[1:])
@@ -223,7 +225,7 @@ def copy_strided(planner: Planner, dims: list[Dimension], y: View, x: View) -> b
     inner = padded(counted, RANK, 2)
     extents, step = [d[0] for d in inner], launch.THREADS
     n = int(np.prod(extents, dtype=np.int64))
-    last = [sum((d[0] - 1) * d[o] for d in inner) for o in (1, 2)]  # group of either, the farthest
+    last = [sum((d[0] - 1) * d[o] for d in inner) for o in (1, 2)]  # the last group's offset in y and in x
     planner.launch(strided_groups, blocks_of(n, launch.THREADS * GROUPS), y, x, *integers(
         n, *extents[1:], *digits(step, [n + step, *extents[1:]]), *[d[o] for o in (1, 2) for d in inner]),
         dtype=y.dtype.name, width=width, narrow=max(n, *last) < 1 << 31)

@@ -1,8 +1,8 @@
-"""Layer normalisation of dense rows of whole groups of 16 bytes: several rows a block, each by a few lanes.
+"""Layer normalisation of dense rows of whole groups of 16 bytes: several rows per block, a few lanes per row.
 
-What ``layernorm`` does for rows anywhere, one block a row. A lane holds up to HELD elements of its row in registers,
-in groups that stand ``lanes`` apart, so that neighbouring lanes read side by side; sums meet in shared memory, over the
-lanes of each row alone.
+It does the work of ``layernorm``, which uses one block per row of any layout. A lane holds up to HELD elements of its
+row in registers, in groups ``lanes`` apart, so that neighbouring lanes read adjacent groups; the sums of a row's lanes
+are combined in shared memory.
 """
 
 from collections.abc import Callable
@@ -16,11 +16,11 @@ from minidl.kernels.cuda.launch import View, blocks_of
 from minidl.kernels.cuda.layout import power_of_two
 from minidl.kernels.cuda.tools import Tools
 
-HELD = 32  # elements of a row, by a lane: with twice as many bfloat16 the compiler puts them in memory
+HELD = 32  # elements of a row per lane: with twice as many bfloat16 the compiler spills them to memory
 
 
 def shape_of(*wide: View) -> dict[str, int] | None:
-    """Options for rows of these operands; None if they do not lie in groups, or are too long for a block's lanes."""
+    """Return options for rows of these operands; None if they are not groups, or too long for a block's lanes."""
     length = wide[0].shape[-1]
     width = group_width(length, *wide)
     if not width or not all(a.contiguous for a in wide):
@@ -33,8 +33,8 @@ def shape_of(*wide: View) -> dict[str, int] | None:
 
 
 def over_lanes(tools: Tools, lanes: int, unite: Callable[..., Any]) -> Callable[..., Any]:
-    """``united(value, scratch)``: over the ``lanes`` neighbouring threads of a row, by a tree of ``unite(a, b)``; told
-    to all of them."""
+    """Return ``united(value, scratch)``, the reduction of the values of a row's ``lanes`` threads.
+    It is a tree of ``unite(a, b)``, and every thread gets the result."""
     cuda, unite = tools.cuda, tools.device(unite)
 
     def united(value: Any, scratch: Any) -> Any:
@@ -48,13 +48,13 @@ def over_lanes(tools: Tools, lanes: int, unite: Callable[..., Any]) -> Callable[
             cuda.syncthreads()
             half //= 2
         result = scratch[thread - thread % lanes]
-        cuda.syncthreads()  # before someone puts the next value there
+        cuda.syncthreads()  # before a thread writes the next value
         return result
     return tools.device(united)
 
 
 def plus(a: Any, b: Any) -> Any:
-    """The sum of two."""
+    """a + b"""
     return a + b
 
 
@@ -98,7 +98,7 @@ def normalise_row_groups(tools: Tools, *, dtype: str, width: int, lanes: int, he
 
 def row_groups_gradient(tools: Tools, *, dtype: str, width: int, lanes: int, held: int,
                         threads: int) -> Callable[..., None]:
-    """dx = rstd (g - mean of g - xhat times the mean of g xhat), with g = dy gamma and xhat = (x - mean) rstd."""
+    """dx = rstd (g - mean of g - xhat mean of g xhat), with g = dy gamma and xhat = (x - mean) rstd."""
     cuda, (load, store), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
     load_wide, lane_sum = tools.wide(dtype)[0], over_lanes(tools, lanes, plus)
     in_block, size = threads // lanes, held * width

@@ -1,7 +1,7 @@
-"""Pooling where channels lie side by side: a thread has 16 bytes of channels of a pixel, and finds its place once.
+"""Pooling of channels-last maps: a thread handles 16 bytes of channels of a pixel, and computes its place once.
 
-What ``pool`` does for any layout is done here for dense channels-last maps whose channels are whole groups: the same
-values in the same order, so the same bits. The i-th thread's result is the i-th group of the output.
+It does the work of ``pool`` for dense channels-last maps whose channels are whole groups: the same values in the same
+order, so the same bits. The i-th thread's result is the i-th group of the output.
 """
 
 from collections.abc import Callable
@@ -16,18 +16,18 @@ from minidl.kernels.cuda.tools import Tools
 from minidl.meta import int32
 
 Pair = tuple[int, int]
-INDEX_BYTES = 4  # positions that are read or written at once
+INDEX_BYTES = 4  # one-byte positions that are read or written at once
 
 
 def width_of(maps: tuple[View, ...], index: View | None = None) -> int:
-    """Channels of a group; 0 if these maps, and the index beside one of them, do not lie in such groups."""
+    """Return the channels of a group; 0 if these maps, and the index of one of them, do not consist of groups."""
     if index is not None and (index.pointer.offset % INDEX_BYTES or not _dense(index)):
         return 0
     return group_width(maps[0].shape[1], *maps) if all(_dense(a) for a in maps) else 0
 
 
 def in_words(index: View) -> View:
-    """Positions within windows, of a byte each, as words of INDEX_BYTES of them."""
+    """View positions within windows, one byte each, as words of INDEX_BYTES of them."""
     return replace(index, dtype=int32)
 
 
@@ -37,8 +37,8 @@ def _dense(a: View) -> bool:
 
 
 def place_of_group(tools: Tools, narrow: bool) -> Callable[..., Any]:
-    """``place(n, h, w, group, h_n, w_n, groups)``: which group of its tensor one is. ``narrow``: all are below 2^31, so
-    that no product takes 64 bits, which would be several instructions each."""
+    """Return ``place(n, h, w, group, h_n, w_n, groups)``, a group's index in its tensor.
+    ``narrow``: all are below 2^31, so that no product needs 64 bits, which would take several instructions."""
     kind = tools.integer if narrow else np.int64
 
     def place(n: Any, h: Any, w: Any, group: Any, h_n: Any, w_n: Any, groups: Any) -> Any:
@@ -48,13 +48,13 @@ def place_of_group(tools: Tools, narrow: bool) -> Callable[..., Any]:
 
 
 def in_bytes(chosen: Any, c: Any) -> Any:
-    """The word of INDEX_BYTES positions from the c-th on, the first one low."""
+    """Return the word of INDEX_BYTES positions from the c-th on, the first one lowest."""
     return np.int32(chosen[c] | chosen[c + 1] << 8 | chosen[c + 2] << 16 | chosen[c + 3] << 24)
 
 
 def max_windows_of_groups(tools: Tools, *, dtype: str, width: int, kernel: Pair, stride: Pair, padding: Pair,
                           narrow: bool, threads: int) -> Callable[..., None]:
-    """Maximum of each window and its position r * S + s, the first of equal ones; a NaN is larger than all."""
+    """Maximum of each window and its position r * S + s, the first of equal ones; NaN counts as the largest."""
     cuda, (load, store), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
     (locate, _), lowest, (r_n, s_n) = tools.walk(narrow), number(-np.inf), kernel
     (r_step, s_step), (r_pad, s_pad), words, pack = stride, padding, width // INDEX_BYTES, tools.device(in_bytes)
@@ -66,7 +66,7 @@ def max_windows_of_groups(tools: Tools, *, dtype: str, width: int, kernel: Pair,
         if i < count:
             n, p, q, group = locate(i, p_n, q_n, groups)
             top, left = p * r_step - r_pad, q * s_step - s_pad
-            first = max(0, -top) * s_n + max(0, -left)  # what a window of -inf alone reports
+            first = max(0, -top) * s_n + max(0, -left)  # the index for a window of -inf only
             for v in range(width):
                 best[v], chosen[v] = lowest, np.int32(first)
             for r in range(r_n):
@@ -84,7 +84,7 @@ def max_windows_of_groups(tools: Tools, *, dtype: str, width: int, kernel: Pair,
 
 def max_gradient_of_groups(tools: Tools, *, dtype: str, width: int, kernel: Pair, stride: Pair, padding: Pair,
                            narrow: bool, threads: int) -> Callable[..., None]:
-    """dx: the sum of dy over the windows whose maximum was here, in the order of the windows."""
+    """dx = the sum of dy over the windows whose maximum was here, in the order of the windows."""
     cuda, (load, store), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
     (locate, _), (r_n, s_n) = tools.walk(narrow), kernel
     (r_step, s_step), (r_pad, s_pad), words = stride, padding, width // INDEX_BYTES
@@ -114,9 +114,9 @@ def max_gradient_of_groups(tools: Tools, *, dtype: str, width: int, kernel: Pair
 
 
 def _covering(tools: Tools) -> Callable[..., Any]:
-    """``covering(h, p_n, size, step, pad)``: the windows first .. last - 1 that hold a row (or column), of p_n: those
-    with p * step - pad <= h < p * step - pad + size. Rows are counted in 32 bits, as divisions of 64 take longer: none
-    may be negative, since these have no sign."""
+    """Return ``covering(h, p_n, size, step, pad)``: the first and last + 1 of p_n windows that contain row (or column)
+    h, those with p * step - pad <= h < p * step - pad + size. It divides unsigned 32-bit numbers, which is faster than
+    64 bits, so no operand may be negative."""
     index = tools.integer
 
     def covering(h: Any, p_n: Any, size: Any, step: Any, pad: Any) -> Any:
@@ -156,7 +156,7 @@ def mean_windows_of_groups(tools: Tools, *, dtype: str, width: int, kernel: Pair
 
 def mean_gradient_of_groups(tools: Tools, *, dtype: str, width: int, kernel: Pair, stride: Pair, padding: Pair,
                             narrow: bool, threads: int) -> Callable[..., None]:
-    """dx: the sum of dy / (R S) over the windows that cover it."""
+    """dx = the sum of dy / (R S) over the windows that contain this element."""
     cuda, (load, store), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
     (locate, _), (r_n, s_n), size = tools.walk(narrow), kernel, number(kernel[0] * kernel[1])
     (r_step, s_step), (r_pad, s_pad), covering = stride, padding, _covering(tools)

@@ -1,10 +1,10 @@
-"""Gradients of pooling where channels lie side by side: a thread has a group of channels of a tile of pixels.
+"""Gradients of pooling of channels-last maps: a thread handles a group of channels of a tile of pixels.
 
-A tile is as high and as wide as the windows' step (two, where that is one). So which windows reach into it, and where
-in each of them each of its pixels is, is known when the kernel is compiled. A thread reads each window once, where a
-thread of one pixel (``pool_groups``) divides to find them and reads them for its pixel alone. Every pixel is the same
-sum in the same order, so it has the same bits. A loop over windows would not be unrolled, and its conditions not be
-known: so each is a function of its own, one called after the other.
+A tile is as high and as wide as the windows' stride (two, if that is one). So it is known at compile time which windows
+reach into it, and where each of its pixels is in each of them. A thread reads each window once; in ``pool_groups`` a
+thread has one pixel, divides to find its windows, and reads them for that pixel alone. Every pixel is the same sum in
+the same order, so it has the same bits. A loop over windows would not be unrolled and its conditions would not be
+constants, so each window is a function of its own, called one after another.
 """
 
 from collections.abc import Callable
@@ -17,23 +17,22 @@ from minidl.kernels.cuda.fast.pool_groups import INDEX_BYTES, place_of_group
 from minidl.kernels.cuda.tools import Tools
 
 Pair = tuple[int, int]
-MOST_HELD = 64  # sums of a thread: a register each
-MOST_PARTS = 16  # windows that reach into a tile: each is code of its own
+MOST_HELD = 64  # sums of a thread, at most: a register each
+MOST_PARTS = 16  # windows that reach into a tile, at most: each is separate code
 
 
 def tile_of(step: int) -> int:
-    """Pixels of a tile along a dimension: a whole number of steps."""
+    """Return the pixels of a tile along a dimension: a whole number of strides."""
     return max(step, 2)
 
 
 def reaching(size: int, step: int, pad: int) -> range:
-    """The windows that reach into a tile along a dimension, by number from the one whose first row, without padding,
-    is the tile's: of window d, the tile's row j is row j + pad - d step."""
+    """Return the windows d that reach into a tile along a dimension: its row j is row j + pad - d step of window d."""
     return range((pad - size) // step + 1, (tile_of(step) - 1 + pad) // step + 1)
 
 
 def held_width(width: int, kernel: Pair, stride: Pair, padding: Pair) -> int:
-    """Channels of a thread where a group has ``width``; 0 if it would hold too many sums, or read too many windows."""
+    """Return the channels per thread for groups of ``width``; 0 if it would need too many sums or windows."""
     pixels = tile_of(stride[0]) * tile_of(stride[1])
     down, right = (len(reaching(*along)) for along in zip(kernel, stride, padding, strict=True))
     fitting = [w for w in (width, INDEX_BYTES) if 0 < w <= width and w * pixels <= MOST_HELD]
@@ -42,7 +41,8 @@ def held_width(width: int, kernel: Pair, stride: Pair, padding: Pair) -> int:
 
 def gradient_of_tiles(tools: Tools, *, dtype: str, width: int, largest: bool, kernel: Pair, stride: Pair, padding: Pair,
                       narrow: bool, threads: int) -> Callable[..., None]:
-    """dx: the sum of dy over the windows that cover it, of ``largest`` those whose maximum was here; else / (R S)."""
+    """dx = the sum of dy over the windows whose maximum was here (``largest``), or of dy / (R S) over all around here.
+    """
     cuda, store, number = tools.cuda, tools.group(dtype, width)[1], tools.number(dtype)
     (locate, _), kind, place = tools.walk(narrow), tools.integer if narrow else np.int64, place_of_group(tools, narrow)
     (tall, wide), size = map(tile_of, stride), number(kernel[0] * kernel[1])
@@ -75,8 +75,11 @@ def gradient_of_tiles(tools: Tools, *, dtype: str, width: int, largest: bool, ke
 
 
 def _adding(tools: Tools, windows: list[Pair], **options: Any) -> Callable[..., Any]:
-    """``add(total, values, dy, index, first, row, groups, p, q, p_n, q_n)``: these windows to a tile's sums, one after
-    the other; the tile's own is at p, q, and its group of dy is the first-th."""
+    """Return ``add(total, values, dy, index, first, row, groups, p, q, p_n, q_n)``, which adds windows to a tile's
+    sums.
+
+    The windows are called one after another. The tile's own is at p, q, and its group of dy has index ``first``.
+    """
     (down, right), *others = windows
     add, kind = _window(tools, down, right, **options), options["kind"]
 
@@ -97,7 +100,7 @@ def _adding(tools: Tools, windows: list[Pair], **options: Any) -> Callable[..., 
 
 def _window(tools: Tools, down: int, right: int, *, dtype: str, width: int, largest: bool, kernel: Pair, stride: Pair,
             padding: Pair, kind: Any) -> Callable[..., Any]:
-    """``add(total, values, dy, index, at)``: the window this far down and right, whose group of dy is the at-th."""
+    """Return ``add(total, values, dy, index, at)`` for the window this far down and right; ``at``: its group of dy."""
     load, words = tools.group(dtype, width)[0], width // INDEX_BYTES
     (tall, wide), (r_n, s_n) = map(tile_of, stride), kernel
     top, left = padding[0] - down * stride[0], padding[1] - right * stride[1]

@@ -1,8 +1,9 @@
-"""Pooling where channels lie side by side: a thread has a group of channels of some windows side by side.
+"""Pooling of channels-last maps: a thread handles a group of channels of several adjacent windows.
 
-Their place is found once for all of them, and columns that they share are read once; a thread of ``pool_groups`` has
-one window. Every result is of the same values in the same order, so it has the same bits. A loop over columns would not
-be unrolled, and which windows have them not be known: so each is a function of its own, one called after the other.
+Their place is computed once for all of them, and columns that they share are read once; a thread of ``pool_groups`` has
+one window. Every result uses the same values in the same order, so it has the same bits. A loop over columns would not
+be unrolled and its conditions would not be constants, so each column is a function of its own, called one after
+another.
 """
 
 from collections.abc import Callable
@@ -14,23 +15,25 @@ from minidl.kernels.cuda.fast.pool_groups import INDEX_BYTES, in_bytes, place_of
 from minidl.kernels.cuda.tools import Tools
 
 Pair = tuple[int, int]
-HELD = 16  # results of a thread
+HELD = 16  # results of a thread, at most
 
 
 def abreast(width: int) -> int:
-    """Windows of a thread that has groups of ``width`` channels."""
+    """Return the windows per thread for groups of ``width`` channels."""
     return HELD // width
 
 
 def columns_of(several: int, size: int, step: int) -> list[int]:
-    """The columns, from the first window's own, that so many windows abreast have."""
+    """Return the columns, relative to the first window's first one, that ``several`` adjacent windows cover."""
     return sorted({q * step + s for q in range(several) for s in range(size)})
 
 
 def windows_abreast(tools: Tools, *, dtype: str, width: int, largest: bool, kernel: Pair, stride: Pair, padding: Pair,
                      narrow: bool, threads: int) -> Callable[..., None]:
-    """The mean of each window, padding counted as zeros; of ``largest`` the maximum and its position r * S + s, the
-    first of equal ones, a NaN larger than all."""
+    """The mean of each window, padding counted as zeros; or (``largest``) the maximum and its position r * S + s.
+
+    Of equal elements the first counts, and NaN counts as the largest.
+    """
     cuda, store, number = tools.cuda, tools.group(dtype, width)[1], tools.number(dtype)
     (locate, _), kind, place = tools.walk(narrow), tools.integer if narrow else np.int64, place_of_group(tools, narrow)
     (r_n, s_n), words, several, size = kernel, width // INDEX_BYTES, abreast(width), number(kernel[0] * kernel[1])
@@ -49,7 +52,7 @@ def windows_abreast(tools: Tools, *, dtype: str, width: int, largest: bool, kern
             q = b * several
             top, left = p * p_step - r_pad, q * q_step - s_pad
             for k in range(several):
-                outside = max(0, -top) * s_n + max(0, -left - k * q_step)  # what a window of -inf alone reports
+                outside = max(0, -top) * s_n + max(0, -left - k * q_step)  # the index for a window of -inf only
                 for v in range(k * width, (k + 1) * width):
                     best[v], chosen[v] = begin, np.int32(outside)
             for r in range(r_n):
@@ -71,8 +74,11 @@ def windows_abreast(tools: Tools, *, dtype: str, width: int, largest: bool, kern
 
 
 def _reading(tools: Tools, columns: list[int], **options: Any) -> Callable[..., Any]:
-    """``read(best, chosen, values, x, first, groups, left, w_n, tap)``: these columns of a row, one after the other;
-    the first window's own is ``left``, and its group of x the first-th; ``tap`` is that of the row's first."""
+    """Return ``read(best, chosen, values, x, first, groups, left, w_n, tap)``, which reads these columns of a row in
+    turn.
+
+    ``left``: the first window's first column; ``first``: its group of x; ``tap``: that of the row's first column.
+    """
     column, *others = columns
     take, kind = _column(tools, column, **options), options["kind"]
 
@@ -93,7 +99,7 @@ def _reading(tools: Tools, columns: list[int], **options: Any) -> Callable[..., 
 
 def _column(tools: Tools, column: int, *, dtype: str, width: int, largest: bool, size: int, step: int,
             kind: Any) -> Callable[..., Any]:
-    """``take(best, chosen, values, x, at, tap)``: this column of a row, whose group of x is the at-th."""
+    """Return ``take(best, chosen, values, x, at, tap)`` for this column of a row; its group of x has index ``at``."""
     load, several = tools.group(dtype, width)[0], abreast(width)
 
     def take_larger(best: Any, chosen: Any, values: Any, x: Any, at: Any, tap: Any) -> None:

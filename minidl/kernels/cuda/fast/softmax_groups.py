@@ -1,7 +1,7 @@
-"""Softmax of dense rows of whole groups of 16 bytes, and its gradient: several rows a block, each by a few lanes.
+"""Softmax of dense rows of whole groups of 16 bytes, and its gradient: several rows per block, a few lanes per row.
 
-What ``attention`` does for rows anywhere, one block a row; how rows are held is as in ``layernorm_groups``. A mask may
-repeat over rows in any way: where its row lies is found once a row, in whole groups.
+It does the work of ``attention``, which uses one block per row of any layout; rows are held as in ``layernorm_groups``.
+A mask may repeat over rows in any way: its row is located once per row, in whole groups.
 """
 
 from collections.abc import Callable
@@ -14,14 +14,14 @@ from minidl.kernels.cuda.tools import Tools
 
 
 def _larger(a: Any, b: Any) -> Any:
-    """The larger of two, none of which is NaN: a NaN of the row makes all of it NaN by its exponential."""
+    """Return the larger of a and b, neither NaN: a NaN makes its whole row NaN through its exponential."""
     return max(a, b)
 
 
 def softmax_row_groups(tools: Tools, *, dtype: str, masked: bool, width: int, lanes: int, held: int, whole: bool,
                        narrow: bool, threads: int) -> Callable[..., None]:
-    """y = exp(x + mask - largest) / sum, row by row; n1, n2 and m0 .. m2 say where a row of the mask starts. ``whole``:
-    lanes hold whole rows between them, so that all their loads are on their way at once."""
+    """y = exp(x + mask - largest) / sum, row by row; n1, n2 and m0 .. m2 locate the row of the mask.
+    ``whole``: the lanes together hold whole rows, so that all their loads are in flight at once."""
     cuda, (load, store), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
     exp, index, larger = tools.scalar(dtype).exp_below, tools.integer if narrow else np.int64, tools.device(_larger)
     lane_sum, lane_max = over_lanes(tools, lanes, plus), over_lanes(tools, lanes, _larger)
@@ -33,7 +33,7 @@ def softmax_row_groups(tools: Tools, *, dtype: str, masked: bool, width: int, la
         values, beside = cuda.local.array(size, number), cuda.local.array(width, number)
         lane = cuda.threadIdx.x % lanes
         own = np.int64(cuda.blockIdx.x) * in_block + cuda.threadIdx.x // lanes
-        r = min(own, count - 1)  # who is behind the last row reads it, too, so that nothing depends on it
+        r = min(own, count - 1)  # threads beyond the last row read it again, so that no branch is needed
         top, total, m_at = lowest, number(0), np.int64(0)
         if masked:
             above = index(index(r) // index(n2))

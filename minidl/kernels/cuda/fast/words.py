@@ -1,6 +1,7 @@
-"""Loads and stores of 16 and of 8 bytes as single instructions, for the compiler. Imported by ``compile`` alone.
+"""Loads and stores of 16 and of 8 bytes as single instructions, for the compiler. Only ``compile`` imports this.
 
-LLVM would split such an access into words of four bytes, as it cannot know how pointers are aligned: here it is told.
+LLVM would split such an access into words of four bytes, because it cannot know the alignment of pointers; here it is
+told.
 """
 
 from typing import Any
@@ -14,7 +15,7 @@ WORD = ir.IntType(32)
 
 
 def _place(builder: Any, pointer: Any, index: Any, count: int) -> Any:
-    """The address of the index-th group of words."""
+    """Return the address of the index-th group of words."""
     several = ir.VectorType(WORD, count)
     return builder.gep(builder.bitcast(pointer, several.as_pointer()), [index])
 
@@ -22,7 +23,7 @@ def _place(builder: Any, pointer: Any, index: Any, count: int) -> Any:
 def _loader(count: int) -> Any:
     @intrinsic
     def load_words(typing_context: Any, pointer: Any, index: Any) -> Any:
-        """``count`` words of 32 bits: the index-th such group."""
+        """Load the index-th group of ``count`` words of 32 bits."""
         signature = types.UniTuple(types.uint32, count)(pointer, types.int64)
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -36,7 +37,7 @@ def _loader(count: int) -> Any:
 def _storer(count: int) -> Any:
     @intrinsic
     def store_words(typing_context: Any, pointer: Any, index: Any, words: Any) -> Any:
-        """Put ``count`` words of 32 bits at the index-th such group."""
+        """Store the index-th group of ``count`` words of 32 bits."""
         signature = types.void(pointer, types.int64, types.UniTuple(types.uint32, count))
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -51,7 +52,7 @@ def _storer(count: int) -> Any:
 
 @intrinsic
 def pair(typing_context: Any, low: Any, high: Any) -> Any:
-    """Two float32 rounded to bfloat16, in one word, by the instruction that GPUs have since Ampere."""
+    """Two float32 rounded to bfloat16 in one word, by the instruction that GPUs have since Ampere."""
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         kind = ir.FunctionType(WORD, [ir.FloatType()] * 2)
         return builder.asm(kind, "cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,f,f", arguments, side_effect=False)

@@ -1,4 +1,4 @@
-"""The optimum for small traces, by mixed-integer programming: what the other policies are measured with."""
+"""The optimum for small traces, by mixed-integer programming, as a yardstick for other policies."""
 
 from minidl.policies.literature.exact.policy import Exact
 

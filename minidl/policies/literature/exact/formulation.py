@@ -11,9 +11,10 @@
                to some step: it, and the swap-ins issued with it, then wait for them. Swap-ins come in any order.
     objective  the end of the last step, a call taking any of its algorithms whose workspace is left over.
 
-Where ``simulate`` follows a rule (swap-ins as late as hides them, the fastest algorithm that fits), all ways are open
-here: no choice of modes and no rule does better in this model, and the solver proves it. Checkmate (Jain et al., MLSys
-2020) is the source of the residency and replay variables; unlike there, time is continuous, so that links can queue.
+``simulate`` follows rules: a swap-in starts as late as hides it, a call takes the fastest algorithm that fits. Here all
+alternatives are open, so no choice of modes and no rule does better in this model, and the solver proves it. Checkmate
+(Jain et al., MLSys 2020) is the source of the residency and replay variables; unlike there, time is continuous, so that
+links can queue.
 
 Not in the model, as in ``simulate``: addresses; what was there before the iteration (it stays); bytes that an operation
 writes over though they are used again at once; moving a tensor out after its last access, while it is only
@@ -131,7 +132,7 @@ class Formulation(Occupancy):
                                 low=lasts[other] - 2.0)
 
     def solve(self, seconds: float) -> Optimum:
-        """Raises nothing; the caller decides what an unproven optimum is worth."""
+        """Solve the program; the caller decides about an optimum that is not proven."""
         solution = self.program.solve(seconds=seconds, gap=GAP)
         gaps = len(self.swap)
         mode, prefetch_at = np.full(gaps, KEEP, np.int64), np.full(gaps, -1, np.int64)
@@ -155,8 +156,8 @@ class Formulation(Occupancy):
 def best(order: ExecutionOrder, budget: int, *, seconds: float) -> Optimum:
     """The best choice that fits ``budget`` bytes; ``seconds`` is what the solver may take for each horizon.
 
-    The shorter the horizon, the easier the program: it grows until there is a choice that ends within it. That one is
-    the best of all, for whatever takes less would end within it too.
+    The shorter the horizon, the easier the program: it grows until there is a choice that ends within it. It is the
+    best of all, because every faster choice ends within the same horizon.
     """
     bound, horizon, longest = 0.0, FIRST_HORIZON * order.facts.seconds, order.longest
     while True:

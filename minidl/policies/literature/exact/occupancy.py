@@ -1,6 +1,6 @@
 """The memory side of the mixed-integer program of ``formulation``: modes, residencies, replays, and each step's bytes.
 
-Bytes are counted in budgets, so that all coefficients are near 1. What the links allow is added by ``formulation``.
+Bytes are counted in budgets, so that all coefficients are near 1. ``formulation`` adds the constraints of the links.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from minidl.policies.literature.exact.execution_order import ExecutionOrder, Ste
 
 
 class Occupancy:
-    """Variables and constraints on who is on the device when.
+    """Variables and constraints for the tensors on the device at each step.
 
     swap, drop  per gap: its mode (neither: kept)
     there       per gap: step -> 1 if its tensor is resident then, or has been given its bytes
@@ -124,7 +124,7 @@ class Occupancy:
             self._written_over(step, held)
 
     def _written_over(self, step: Step, held: dict[tuple[int, int], int]) -> None:
-        """A replay's output may take the bytes of what it is the last to read."""
+        """A replay's output may be written over an input that the replay is the last to read."""
         given = []
         for output, source in self._pairs(step.call):
             if (source, step.index) in held:

@@ -1,11 +1,11 @@
 """The optimum for small traces, as a policy: every gap kept, swapped or dropped by mixed-integer programming.
 
-It is there to measure the others with. Solving takes tenths of a second for a dozen tensors and grows exponentially,
+It is a yardstick for the others. Solving takes tenths of a second for a dozen tensors and grows exponentially,
 so a larger trace is refused.
 
     execution_order   all steps that an execution may consist of
     occupancy         the memory side of the program
-    formulation       the links and the time: the whole program, and what it is the optimum of
+    formulation       the links and the time: the whole program, and the model of which it finds the optimum
 """
 
 from __future__ import annotations

@@ -24,16 +24,12 @@ small program, and where copies are enough its solution is the best of all.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from minidl.planning.linear_program import LinearProgram, Solution, Term
 from minidl.policies.literature.ilp.blocks import Way
 from minidl.policies.literature.ilp.graph import Graph
 from minidl.policies.literature.ilp.schedule import Schedule
-
-Reads = Callable[[int], tuple[int, ...]]
 
 
 class Program:

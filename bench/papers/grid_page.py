@@ -9,11 +9,13 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from statistics import mean
 
+from bench.papers.page import Content, Page, percent
 from minidl.lab.cell import Row
 from minidl.lab.fitting import share
-from minidl.lab.page import Content, percent
 
 EQUAL = 0.005  # of the fastest's speed: who is within it counts as first, too
 KEPT_WORD = 0.01  # of an iteration: what a prediction may be off
@@ -43,6 +45,13 @@ def speeds(content: Content, quick: bool, rows: Sequence[Row], wanted: int, step
                  "budget. A speed is a share of the bound, where there is one.")
 
 
+def write(path: str, command: str, rows: Sequence[Row], wanted: int, steps: int | None, note: str | None) -> None:
+    """Write the page of a grid; ``command``: the words after ``minidl lab run``. Raises UserError."""
+    Page(Path(path).stem, "A grid of networks, budgets and policies",
+         partial(speeds, rows=rows, wanted=wanted, steps=steps, note=note),
+         command=f"run {command}").write(str(Path(path).parent))
+
+
 def _about(content: Content, rows: Sequence[Row], wanted: int, steps: int | None) -> None:
     missing = f" of {wanted:,}; the others were not run" if len(rows) < wanted else ""
     last = f", or of {steps}" if steps else ""
@@ -63,7 +72,7 @@ def _about(content: Content, rows: Sequence[Row], wanted: int, steps: int | None
 
 
 def _hundred(seconds: Iterable[float | None]) -> str:
-    """What a hundred cells take that take so long on average."""
+    """The seconds of a hundred cells, from the seconds of some, as text."""
     found = [each or 0.0 for each in seconds]
     return f"{100 * mean(found):,.0f} s" if found else "none"
 
@@ -74,7 +83,7 @@ def limit(found: Iterable[Row]) -> float | None:
 
 
 def _fastest(content: Content, places: Mapping[Place, Cells]) -> None:
-    """Networks by budgets: who is fastest and how near to the bound, and the paper's policy beside it."""
+    """Networks by budgets: the fastest policy and its share of the bound, and the paper's policy beside it."""
     content.say("## How far from the bound\n\nThe fastest policy's speed, as share of what no plan exceeds. Where "
                 f"none is named it is `{OURS}`'s, first or no more than {EQUAL:.1%} behind. \"{NOTHING}\": the bound "
                 "says that no plan runs; \"none runs\": none was found that does.")
@@ -106,7 +115,7 @@ def _best(found: Cells, bound: float | None) -> str:
 
 
 def _part(row: Row | None, bound: float | None) -> str:
-    """A speed as share of the bound, or why there is none."""
+    """A speed as share of the bound, or the reason why there is none."""
     if row is None:
         return "-"
     if row.settled_s is None:
@@ -132,7 +141,7 @@ def _policies(content: Content, places: Mapping[Place, Cells]) -> None:
 
 
 def _lost(content: Content, places: Mapping[Place, Cells]) -> None:
-    """Where another policy is faster than ``auto``, and why."""
+    """The cells in which another policy is faster than ``auto``, with reasons."""
     table = []
     for place, found in places.items():
         best, ours = max(found.values(), key=share), found.get(OURS)
@@ -146,7 +155,7 @@ def _lost(content: Content, places: Mapping[Place, Cells]) -> None:
 
 
 def _predicted(content: Content, places: Mapping[Place, Cells]) -> None:
-    """How well plans of ``auto`` are kept: what each promises beside what the iteration then takes."""
+    """The predicted seconds of plans of ``auto`` beside those that the iteration takes."""
     ours = {place: found[OURS] for place, found in places.items() if OURS in found and found[OURS].settled_s}
     off = {place: row.settled_s / row.predicted_s - 1 for place, row in ours.items()
            if row.predicted_s and row.settled_s}
@@ -163,7 +172,7 @@ def _predicted(content: Content, places: Mapping[Place, Cells]) -> None:
 
 
 def why(row: Row) -> str:
-    """What a planner that was beaten has to say for itself."""
+    """The reason why a planner was beaten, as text."""
     if row.settled_s is None:
         return row.status.replace("|", "/")
     after = f", after {row.steps} iterations"

@@ -1,11 +1,7 @@
-"""A page of ``docs/reproduction``: what was published beside what is found here, the command and the commit.
-
-A page is as old as the commit that it names. It is out of date when code that it shows has changed since.
-"""
+"""A page of ``docs/reproduction``: what was published beside what is found here, the command and the commit."""
 
 from __future__ import annotations
 
-import re
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,22 +9,14 @@ from pathlib import Path
 
 from minidl.errors import UserError
 from minidl.lab.drawing import is_png
-from minidl.outside.reading import is_file, read_text
 from minidl.outside.writing import begins_with, make_folder, write_whole
 
 SOLVER_S = 5.0
-MOST_BYTES = 1 << 20
-CAPTURE = ("lab/functional.py", "lab/torch_capture.py")
-UNSEEN = (  # by pages, which are of modelled devices, without values, and of networks of ours, if they do not say more
-    *CAPTURE, "calibrate", "cli/calibrate.py", "cli/compare.py", "cli/completion.py", "cli/convert.py",
-    "cli/explain.py", "cli/models.py", "cli/traced.py", "cli/train.py", "cli/view.py", "device/cpu", "device/cuda",
-    "kernels/cpu", "kernels/cuda", "view")
 HEADS = (b"Made by `minidl lab ", b"Made by `python -m minidl.lab ")  # the second: of pages made before
-_COMMIT = re.compile(r"^Made by `[^`]+` at commit `([0-9a-f]{7,40})(\+changes)?`", re.MULTILINE)
 
 
 def is_own(head: bytes) -> bool:
-    """Whether a file that begins like this is a page."""
+    """True if a file that begins like this is a page."""
     return head.startswith(b"# ") and any(made in head for made in HEADS)
 
 
@@ -37,7 +25,7 @@ is_table = begins_with(b"trace,device,policy,")
 
 @dataclass
 class Content:
-    """What a page says: paragraphs and tables, and pictures and tables of data by the names of their files.
+    """The content of a page: paragraphs and tables; pictures and data tables by the names of their files.
     ``solver_s``: seconds that each integer program may take; ``name``: of the page."""
 
     solver_s: float = SOLVER_S
@@ -102,38 +90,17 @@ class Page:
         return str(path)
 
 
-def shown(shows: tuple[str, ...] = ()) -> list[str]:
-    """The code that a page shows, as git has it."""
-    return ["minidl", "models", *(f":(exclude)minidl/{part}" for part in UNSEEN if part not in shows)]
-
-
-def age(folder: str, name: str, shows: tuple[str, ...] = ()) -> str:
-    """Whether a page's file is as young as the code that it shows, in words."""
-    path = Path(folder) / f"{name}.md"
-    if not is_file(path):
-        return "not made"
-    found = _COMMIT.search(read_text(path, most=MOST_BYTES))
-    if found is None:
-        return "names no commit"
-    changed = _git("log", "--oneline", f"{found[1]}..HEAD", "--", *shown(shows))
-    if changed is None:
-        return f"made at {found[1]}, which is not known here"
-    count = len(changed.splitlines())
-    if found[2]:
-        return f"made at {found[1]} with changes of its own"
-    return f"{count} commits older than the code" if count else "up to date"
-
-
 def commit() -> str:
     """The commit of this code; ``+changes`` where what it shows differs from that, and ``0000000`` outside of a
     repository."""
-    head = _git("rev-parse", "--short=12", "HEAD")
+    head = git("rev-parse", "--short=12", "HEAD")
     if head is None:
         return "0000000"
-    return head.strip() + ("+changes" if _git("status", "--porcelain", "--", "minidl", "models") else "")
+    return head.strip() + ("+changes" if git("status", "--porcelain", "--", "minidl", "models") else "")
 
 
-def _git(*words: str) -> str | None:
+def git(*words: str) -> str | None:
+    """The output of git in this checkout; None where it fails, or is not there."""
     try:
         done = subprocess.run(["git", *words], cwd=Path(__file__).parents[2], capture_output=True, text=True,
                               check=False)

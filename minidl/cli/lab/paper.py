@@ -1,0 +1,36 @@
+"""``minidl lab paper``, and pages of grids. Both are ``bench.papers``, a part of the checkout alone."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import minidl
+from minidl.cli.command import finish
+from minidl.errors import UserError
+
+CHECKOUT = Path(minidl.__file__).parents[1]
+
+
+def module(wanted: str, name: str) -> ModuleType:
+    """A module of ``bench.papers``. Raises UserError in an installed package; ``wanted``: the user's word for it."""
+    if not (CHECKOUT / "bench" / "papers").is_dir():
+        raise UserError(f"{wanted} is no part of the installed package; a checkout of minidl has it (pip install -e .)")
+    if str(CHECKOUT) not in sys.path:
+        sys.path.append(str(CHECKOUT))
+    return import_module(f"bench.papers.{name}")
+
+
+def main(words: Sequence[str]) -> int:
+    """Carry out the command of the checkout; returns its exit code."""
+    loaded: list[ModuleType] = []
+
+    def load() -> int:
+        loaded.append(module("paper", "command"))
+        return 0
+
+    code = finish("minidl lab paper", load)
+    return int(loaded[0].main(words)) if loaded else code
