@@ -68,7 +68,7 @@ class Cell:
 
     @property
     def right(self) -> bool:
-        """Whether it is as it must be."""
+        """True if bits and budget are as they must be."""
         return self.bits == "same" and self.held and not self.diverged
 
 

@@ -75,7 +75,7 @@ def peak(make: Callable[[], Program], memory: Any = None, steps: int = 6) -> int
 
 
 def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
-    """Whether no bit differs."""
+    """True if no bit differs."""
     return len(one) == len(other) and all(
         a.dtype == b.dtype and a.shape == b.shape and a.contiguous().view(torch.uint8).equal(
             b.contiguous().view(torch.uint8)) for a, b in zip((t.reshape(-1) for t in one),

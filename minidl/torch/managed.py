@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from threading import get_ident
 from time import perf_counter
 from types import TracebackType
 from typing import Any, TypeVar
@@ -68,6 +69,7 @@ class managed:  # noqa: N801 # it is used as a function is
         self._handles: list[Any] = []
         self._lasting: list[torch.Tensor] = []
         self._began = self._stalled = 0.0
+        self._thread = 0  # in which it was started
         self.allowance = Allowance(perf_counter, limited=True)
         self._report = Report(self.budget)
 
@@ -76,7 +78,7 @@ class managed:  # noqa: N801 # it is used as a function is
         """From here on. Raises UserError if it is on already."""
         if self._hooks is not None:
             raise UserError("this memory is managed already: stop() comes before another start()")
-        self.course.left = False
+        self.course.left, self._thread = False, get_ident()
         self._handles = [register_optimizer_step_pre_hook(self.dropping.rest),
                          register_optimizer_step_post_hook(self._stepped)]
         self._hooks = saved_tensors_hooks(self.saved.pack, self.saved.unpack)
@@ -113,6 +115,8 @@ class managed:  # noqa: N801 # it is used as a function is
 
     # Steps -----------------------------------------------------------------------------------------------------------
     def _stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if get_ident() != self._thread and torch._C._current_graph_task_id() == -1:
+            return  # another thread's training, which hooks of this one do not see
         self._lasting = lasting_of(optimizer)
         # An optimizer that steps in the midst of a backward pass ends no step: the pass goes on.
         if torch._C._current_graph_task_id() != -1:
