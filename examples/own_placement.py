@@ -1,8 +1,9 @@
-"""A placement of one's own, next fit, beside those that there are: python examples/own_placement.py
+"""A custom placement, next fit, compared with the built-in ones: python examples/own_placement.py
 
-A placement sees the holes that are large enough, smallest first, and says where a block goes. The arena keeps blocks
-apart, unites what is freed and remembers who used it, so a placement cannot break anything, only waste memory or time.
-A package that offers it as an entry point of "minidl.placements" makes it a choice of train.py's --placement, too.
+A placement receives the holes that are large enough, smallest first, and chooses the address of a block. The arena
+keeps blocks apart, merges free blocks and waits for earlier users, so a placement can only waste memory or time, never
+break anything. An entry point of "minidl.placements" in a package adds the placement to the choices of train.py
+--placement.
 """
 
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from minidl.placements import Hole, Place, Placement
 
 
 class NextFit(Placement):
-    """The first hole above the block that was placed last; after the highest it begins again at the lowest."""
+    """A placement that chooses the first hole above the last placed block, and wraps around to the lowest hole."""
 
     name = "next-fit"
 
@@ -34,7 +35,7 @@ class NextFit(Placement):
 
 
 def measure(placement: str | Placement) -> str:
-    """What the third training step of ResNet-50 costs at batch 256 in 12 GiB of a simulated P100; it needs 20."""
+    """Return the costs of ResNet-50's third training step at batch 256, which needs 20 GiB, in 12 GiB of a P100."""
     with minidl.Runtime(device="sim:p100", memory_budget="12GiB", policy="passive", placement=placement) as runtime:
         model = models.create("resnet50")
         optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -55,7 +56,7 @@ def measure(placement: str | Placement) -> str:
                 f"{format_bytes(step.swapped_out_bytes)} swapped out")
 
 
-if __name__ == "__main__":  # an entry point imports this file, and trains nothing
+if __name__ == "__main__":  # an entry point imports this file without running the comparison
     for placement in ("best-fit", "first-fit", "bfc", "caching", NextFit()):
         name = placement if isinstance(placement, str) else placement.name
         print(f"{name:10} {measure(placement)}")

@@ -1,8 +1,8 @@
-"""A policy of one's own, the least recently used tensor leaves first: python examples/own_policy.py
+"""A custom policy that evicts the least recently used tensor first: python examples/own_policy.py
 
-A policy sees facts and answers with data; the engine evicts, brings back and counts. So one file is all it takes, and
-any policy can be compared with any other. A package that offers it as an entry point of "minidl.policies" makes it a
-choice of train.py's --policy, too.
+A policy receives facts and returns decisions as data; the engine evicts, swaps in and measures. So a policy is one
+file, and policies can be compared. An entry point of "minidl.policies" in a package adds the policy to the choices of
+train.py --policy.
 """
 
 from collections.abc import Sequence
@@ -18,9 +18,8 @@ from minidl.plan.policy import OnDemand, Policy, Pressure, Residency
 
 
 class LeastRecentlyUsed(OnDemand):
-    """When memory is short, swap out what has not been used for the most calls."""
-
-    name = "own-lru"  # what reports call it, and the name of its entry point; "lru" is ours already
+    """A policy that swaps out the tensors unused for the most calls when memory is short."""
+    name = "own-lru"  # its name in reports and of its entry point; minidl already has "lru"
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
         by_age = sorted(resident, key=lambda tensor: -tensor.idle_calls)
@@ -28,7 +27,7 @@ class LeastRecentlyUsed(OnDemand):
 
 
 def measure(policy: str | Policy) -> minidl.runtime.stats.Stats:
-    """What the third training step of ResNet-50 costs at batch 256 in 12 GiB of a simulated P100; it needs 20."""
+    """Return the costs of ResNet-50's third training step at batch 256, which needs 20 GiB, in 12 GiB of a P100."""
     with minidl.Runtime(device="sim:p100", memory_budget="12GiB", policy=policy) as runtime:
         model = models.create("resnet50")
         optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -44,7 +43,7 @@ def measure(policy: str | Policy) -> minidl.runtime.stats.Stats:
         return runtime.stats().since(before)
 
 
-if __name__ == "__main__":  # an entry point imports this file, and trains nothing
+if __name__ == "__main__":  # an entry point imports this file without running the comparison
     for policy in ("passive", LeastRecentlyUsed()):
         step = measure(policy)
         name = policy if isinstance(policy, str) else policy.name

@@ -18,7 +18,7 @@ LENGTH, BATCH, STEPS = 64, 12, 180
 
 
 def text() -> bytes:
-    """The file that is named on the command line, or else what Python has to say."""
+    """Return the content of the file named on the command line, or by default the Zen of Python."""
     if len(sys.argv) > 1:
         return Path(sys.argv[1]).read_bytes()
     with contextlib.redirect_stdout(io.StringIO()):

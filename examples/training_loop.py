@@ -12,7 +12,7 @@ BATCH, SIDE, CLASSES, STEPS = 64, 32, 4, 30
 
 
 def stripes(random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """A batch of images with stripes, half hidden by noise; the label is their direction."""
+    """Return a batch of noisy images with stripes, and labels for the stripes' direction."""
     labels = random.integers(0, CLASSES, BATCH)
     angles = (labels * np.pi / CLASSES)[:, None, None]
     row, column = np.mgrid[:SIDE, :SIDE]
@@ -37,7 +37,7 @@ def step(runtime: minidl.Runtime, model: nn.Module, optimizer: SGD, batch: tuple
     return loss.item()
 
 
-# What does a step need? A simulator knows that from the shapes alone, and computes nothing.
+# A dry run on a simulated device finds a step's peak from shapes alone, without computing values.
 random = np.random.default_rng(0)
 with minidl.Runtime(device="sim:p100", policy="none") as simulator:
     model = network()
@@ -50,7 +50,7 @@ with minidl.Runtime(device="cpu", memory_budget=needed // 2, policy="auto") as r
     optimizer = SGD(model.parameters(), lr=0.05, momentum=0.9)
     for number in range(STEPS):
         before = runtime.stats()
-        with runtime.iteration():  # from here to its end calls are the same each time: that is what plans are made for
+        with runtime.iteration():  # marks an iteration: its calls repeat each time, so the policy can plan for them
             loss = step(runtime, model, optimizer, stripes(random))
         moved = runtime.stats().since(before)
         print(f"step {number:2}: loss {loss:.4f}, swapped out {format_bytes(moved.swapped_out_bytes)}, "

@@ -1,6 +1,6 @@
-"""The networks that train.py knows by name, which is timm's where it has one.
+"""The networks that train.py knows by name; names are timm's where timm has the network.
 
-One of your own needs no entry: ``package.module:function`` will do.
+Your own network needs no entry here: give ``package.module:function`` instead.
 """
 
 import inspect
@@ -28,30 +28,30 @@ from minidl.tensor import Tensor
 from minidl.training import scores
 from minidl.training.metrics import Score
 
-# What --model package.module:function may name.
+# The requirements of a function that --model package.module:function names.
 CONTRACT = ("a model is a function like build(num_classes=1000, in_channels=3), both with defaults, that returns a "
             "minidl.nn.Module")
 
 
 def classification_loss(model: Module, images: Tensor, labels: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
-    """Mean cross-entropy.  images: [N, C, H, W], labels: [N] -> a scalar."""
+    """Return the mean cross-entropy, a scalar. images: [N, C, H, W], labels: [N]."""
     return cross_entropy(model(images), labels, label_smoothing=label_smoothing)
 
 
 @dataclass(frozen=True)
 class Model:
-    """A network by name: how to make one, what to differentiate, and the data it is made for unless told otherwise.
+    """An entry of the table of networks: how to build the network, its loss, and its default data.
 
-    build         takes ``num_classes`` and ``in_channels``, and ``image_size`` if shapes of its layers depend on it.
-    input_shape   (C, H, W) of one image, when these are not given.
-    num_classes   likewise.
-    loss          of the network, images and labels: a scalar.
-    pixel_labels  whether there is a label a pixel, [N, H, W], or one an image, [N].
-    text          of a network for text, the shape of its batch. It takes none of the above, and its forward pass
-                  returns a loss.
-    text_batch    makes a batch of noise for it, its forward pass's arguments: (runtime, batch size, text).
-    reads_pairs   whether it learns from pairs of sentences: a minidl.data.TextBatch has its arguments.
-    score         what its predictions for a batch of test data are worth: (network, batch).
+    build         function of ``num_classes`` and ``in_channels``, and of ``image_size`` if layer shapes depend on it
+    input_shape   default (C, H, W) of one image
+    num_classes   default number of classes
+    loss          function of (network, images, labels) that returns a scalar
+    pixel_labels  True for a label per pixel, [N, H, W]; False for a label per image, [N]
+    text          for a language model, the shape of its batch; the fields above do not apply, and its forward pass
+                  returns a loss
+    text_batch    function of (runtime, batch size, text) that returns a random batch: the forward pass's arguments
+    reads_pairs   True if it learns from pairs of sentences, with a minidl.data.TextBatch as arguments
+    score         function of (network, batch) that scores predictions for test data
     """
 
     build: Callable[..., Module]
@@ -66,7 +66,7 @@ class Model:
 
     @property
     def image_size(self) -> int:
-        """Pixels a side of the images that the network is made for."""
+        """The default height of the images in pixels."""
         return self.input_shape[1]
 
 
@@ -97,7 +97,7 @@ load_weights = weights.load
 
 
 def listing() -> str:
-    """Every name with the data it is made for, family by family under the paper that each comes from."""
+    """Return a text that lists every network with its default data, grouped by paper."""
     lines, family = [], ""
     for name, model in MODELS.items():
         build = model.build.func if isinstance(model.build, partial) else model.build
@@ -105,33 +105,31 @@ def listing() -> str:
         if source != family:
             lines.append(source)
             family = source
-        data = (f"{model.text.length} tokens a sequence" if model.text else
+        data = (f"{model.text.length} tokens per sequence" if model.text else
                 f"{'x'.join(map(str, model.input_shape))} images, {model.num_classes} classes"
-                + (" a pixel" if model.pixel_labels else ""))
+                + (" per pixel" if model.pixel_labels else ""))
         lines.append(f"  {name:17} {data}")
     return "\n".join(lines)
 
 
 def find(name: str) -> Model:
-    """The entry of a known name, or one made of ``package.module:function`` for 224x224 images and 1000 classes.
-
-    Raises UserError, with the nearest known names, if there is neither.
-    """
+    """Return the entry of a known name, or a new one for ``package.module:function``, 224x224 images and 1000 classes.
+    Raises UserError, with the nearest known names, for an unknown name."""
     if ":" in name:
         return Model(_import(name))
     if name not in MODELS:
         near = get_close_matches(name, MODELS, n=3)
-        hint = f"did you mean {' or '.join(near)}?" if near else "--list-models names all there are"
-        raise UserError(f"no model is called {name!r}; {hint} (or package.module:function for one of your own)")
+        hint = f"did you mean {' or '.join(near)}?" if near else "--list-models lists all names"
+        raise UserError(f"no model is called {name!r}; {hint} (or package.module:function for your own)")
     return MODELS[name]
 
 
 def create(name: str, *, num_classes: int | None = None, in_channels: int | None = None,
            image_size: int | None = None, vocabulary: int | None = None) -> Module:
-    """A new network in the current runtime; what is not given is as its function has it.
+    """Create a network in the current runtime; arguments of None keep the function's defaults.
 
-    The image's size is passed on if the function takes it, and otherwise taken not to matter. Raises UserError if the
-    name is unknown, or if a function of one's own takes no ``num_classes`` or ``in_channels`` and these are given.
+    ``image_size`` is ignored if the function does not take it. Raises UserError for an unknown name, or if a user's
+    function does not take a given argument.
     """
     model = find(name)
     accepts = _parameters(name, model.build)
@@ -142,7 +140,7 @@ def create(name: str, *, num_classes: int | None = None, in_channels: int | None
         arguments.pop("image_size", None)
     for argument, value in arguments.items():
         if argument not in accepts:
-            raise UserError(f"{name} takes no {argument}, and {value} was asked for"
+            raise UserError(f"{name} takes no {argument}, so it cannot be {value}"
                             + (f" ({CONTRACT})" if ":" in name else ""))
     network = _built(name, partial(model.build, **arguments))
     if not isinstance(network, Module):
@@ -154,20 +152,20 @@ def _parameters(name: str, build: Callable[..., Module]) -> Collection[str]:
     try:
         return inspect.signature(build).parameters
     except (TypeError, ValueError):  # not written in Python
-        raise UserError(f"cannot make the model {name}: what it takes cannot be known") from None
+        raise UserError(f"cannot make the model {name}: its parameters cannot be inspected") from None
 
 
 def _built(name: str, build: Callable[[], Module]) -> Module:
-    """What a function makes, which may be anybody's and fail in any way. Raises UserError."""
+    """Return the result of a build function; a user's function may fail in any way. Raises UserError."""
     try:
         return build()
     except (UserError, MemoryError, KeyboardInterrupt):
         raise
-    except BaseException as error:  # sys.exit, too: it does not end the program that called it
+    except BaseException as error:  # also sys.exit, which must not end this program
         if ":" not in name:
             raise
         where = traceback.extract_tb(error.__traceback__)[-1]
-        # Where the call itself has failed it was our call that the function does not take.
+        # If the call itself failed, the function does not accept our arguments.
         place = CONTRACT if where.filename == __file__ else f"{where.filename}:{where.lineno}"
         raise UserError(f"cannot make the model {name}: {type(error).__name__}: {error} ({place})") from error
 
@@ -178,7 +176,7 @@ def _import(name: str) -> Callable[..., Module]:
         function = getattr(user_module(module_name), function_name)
     except (MemoryError, KeyboardInterrupt):
         raise
-    except BaseException as error:  # whatever a foreign module does while it is imported
+    except BaseException as error:  # importing a foreign module may raise anything
         raise UserError(f"cannot load the model {name}: {type(error).__name__}: {error}") from error
     if not callable(function):
         raise UserError(f"cannot load the model {name}: {function_name} cannot be called")

@@ -1,11 +1,12 @@
 """BERT with both heads of its pre-training: Devlin, Chang, Lee & Toutanova, NAACL 2019, sections 3 and 3.1.
 
-The sizes below base are those of Turc, Chang, Lee & Toutanova, "Well-Read Students Learn Better", 2019. Parameters are
-named as in Hugging Face's BertForPreTraining. The decoder of the masked-LM head has no weight of its own: it is the
-table of word embeddings, under that name alone. Only the predicted positions pass that head. Row 0 of the table, the
-padding, is trained like any other.
 
-Each forward() binds its running value to one name, line by line: rebinding it is what frees the value before.
+The sizes below base are those of Turc, Chang, Lee & Toutanova, "Well-Read Students Learn Better", 2019. Parameters are
+named as in Hugging Face's BertForPreTraining. The masked-LM head uses the table of word embeddings as its decoder
+weight, under that one name. Only the predicted positions pass the head. Row 0 of the table, the padding, is trained
+like the others.
+
+Each forward() rebinds one name line by line, so that the previous value is freed.
 """
 
 from dataclasses import dataclass
@@ -24,13 +25,13 @@ from minidl.runtime import Runtime
 from minidl.tensor import Tensor
 
 INITIAL_STD = 0.02
-MASKED_SCORE = -10_000.0  # added to the scores of positions that are not to be seen: exp makes it 0
+MASKED_SCORE = -10_000.0  # added to the scores of hidden positions, so that their exp is 0
 IGNORED = -100  # label of a prediction that does not count
 
 
 @dataclass(frozen=True, slots=True)
 class BertConfig:
-    """Sizes, under the names that Hugging Face gives them; the feed-forward layer is four times as wide."""
+    """A network's sizes, with Hugging Face's names; the feed-forward layer is four times as wide."""
 
     num_hidden_layers: int
     hidden_size: int
@@ -44,7 +45,7 @@ class BertConfig:
 
 
 class BertEmbeddings(nn.Module):
-    """Sum of what a token, its position and its segment are, normalised: ids, types [N, L] -> [N, L, D]."""
+    """The normalised sum of the embeddings of token, position and segment: ids, types [N, L] -> [N, L, D]."""
 
     def __init__(self, config: BertConfig) -> None:
         self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
@@ -56,7 +57,7 @@ class BertEmbeddings(nn.Module):
     def forward(self, input_ids: Tensor, token_type_ids: Tensor) -> Tensor:
         length, positions = input_ids.shape[1], self.position_embeddings.weight
         if length > positions.shape[0]:
-            raise ShapeError(f"bert knows {positions.shape[0]} positions, and a sequence has {length} tokens")
+            raise ShapeError(f"bert has {positions.shape[0]} positions, but a sequence has {length} tokens")
         x = self.word_embeddings(input_ids)
         x = give(x) + self.token_type_embeddings(token_type_ids)
         x = give(x) + nn.lowered(positions.narrow(0, 0, length))
@@ -65,7 +66,7 @@ class BertEmbeddings(nn.Module):
 
 
 class BertResidual(nn.Module):
-    """LayerNorm(residual + dropout(x w^T + b)): how both halves of a layer end."""
+    """LayerNorm(residual + dropout(x w^T + b)), the end of both halves of a layer."""
 
     def __init__(self, config: BertConfig, in_features: int) -> None:
         self.dense = nn.Linear(in_features, config.hidden_size)
@@ -92,7 +93,7 @@ class BertAttention(nn.Module):
 
 
 class BertIntermediate(nn.Module):
-    """[N, L, D] -> [N, L, 4 D], and GELU."""
+    """The first feed-forward layer, with GELU: [N, L, D] -> [N, L, 4 D]."""
 
     def __init__(self, config: BertConfig) -> None:
         self.dense = nn.Linear(config.hidden_size, 4 * config.hidden_size)
@@ -129,7 +130,7 @@ class BertEncoder(nn.Module):
 
 
 class BertPooler(nn.Module):
-    """What the first token has become, for the whole sequence: [N, L, D] -> [N, D]."""
+    """The pooled sequence, a layer on the first token's hidden state: [N, L, D] -> [N, D]."""
 
     def __init__(self, config: BertConfig) -> None:
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
@@ -141,7 +142,8 @@ class BertPooler(nn.Module):
 
 
 class BertModel(nn.Module):
-    """Ids, types and a mask of 1 (seen) and 0 (padding), [N, L] each -> hidden states [N, L, D], pooled [N, D]."""
+    """The network without heads: ids, types and mask (1: token, 0: padding), [N, L] each -> hidden states [N, L, D],
+    pooled sequences [N, D]."""
 
     def __init__(self, config: BertConfig) -> None:
         self.embeddings = BertEmbeddings(config)
@@ -157,7 +159,7 @@ class BertModel(nn.Module):
 
 
 class BertTransform(nn.Module):
-    """[M, D] -> [M, D]: the layer between a hidden state and the decoder."""
+    """The layer between a hidden state and the decoder: [M, D] -> [M, D]."""
 
     def __init__(self, config: BertConfig) -> None:
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
@@ -171,7 +173,7 @@ class BertTransform(nn.Module):
 
 
 class BertPredictions(nn.Module):
-    """Hidden states of the predicted positions [M, D] and the table of words -> a score a word, [M, vocabulary]."""
+    """The masked-LM head: hidden states [M, D] and the table of words -> a score per word, [M, vocabulary]."""
 
     def __init__(self, config: BertConfig) -> None:
         self.bias = nn.parameter((config.vocab_size,))
@@ -183,7 +185,7 @@ class BertPredictions(nn.Module):
 
 
 class BertHeads(nn.Module):
-    """The two tasks of pre-training: masked words, and whether the second segment follows the first."""
+    """The heads of the two pre-training tasks: masked words, and next-sentence prediction."""
 
     def __init__(self, config: BertConfig) -> None:
         self.predictions = BertPredictions(config)
@@ -191,7 +193,7 @@ class BertHeads(nn.Module):
 
 
 class BertForPreTraining(nn.Module):
-    """Mean cross-entropy of the masked words plus that of the next sentence, a scalar.
+    """BERT with its pre-training loss: mean cross-entropy of masked words plus that of the next sentence, a scalar.
 
     input_ids, token_type_ids         [N, L], int64
     attention_mask                    [N, L], float32: 1 for tokens, 0 for padding
@@ -217,7 +219,7 @@ class BertForPreTraining(nn.Module):
 
     def masked_words(self, input_ids: Tensor, token_type_ids: Tensor, attention_mask: Tensor,
                      masked_positions: Tensor) -> tuple[Tensor, Tensor]:
-        """A score a word at each predicted position, [N P, vocabulary]; and the pooled sequences, [N, D]."""
+        """Return a score per word at each predicted position, [N P, vocabulary], and the pooled sequences, [N, D]."""
         x, pooled = self.bert(input_ids, token_type_ids, attention_mask)
         x = gather_rows(give(x), masked_positions)
         return self.cls.predictions(x, self.bert.embeddings.word_embeddings.weight), pooled
@@ -247,10 +249,8 @@ class Inputs(NamedTuple):
 
 
 def synthetic_batch(runtime: Runtime, batch: int, text: Text | None = None, *, seed: int = 0) -> Inputs:
-    """``batch`` sequences of noise in two equal segments, uploaded: six operations; only shapes on a simulated device.
-
-    The values follow from the seed, so the same call gives the same batch. Raises OutOfMemory.
-    """
+    """Return a random batch of sequences with two equal segments, uploaded by six calls; shapes only if simulated.
+    The values depend on the seed only. Raises OutOfMemory."""
     text = text or Text()
     if not 0 < text.predictions <= text.length:
         raise ShapeError(f"{text.predictions} positions cannot be predicted in a sequence of {text.length}")
@@ -271,6 +271,6 @@ def synthetic_batch(runtime: Runtime, batch: int, text: Text | None = None, *, s
 
 
 def loss(model: nn.Module, batch: Inputs) -> Tensor:
-    """The scalar to differentiate for one batch, which the network's forward pass returns."""
+    """Return the loss of one batch, the result of the network's forward pass."""
     scalar: Tensor = model(*batch)
     return scalar

@@ -1,8 +1,9 @@
 """Make a safetensors file of weights in another format: ``minidl convert IN OUT.safetensors``.
 
-IN is a PyTorch file (.pth, .pt, .bin, .ckpt; read with PyTorch, which must be installed, and never by running what is
-in it) or NumPy's .npz. A dictionary below "state_dict", "model" or "model_state_dict" is taken for the weights.
-Names stay as they are: ``models.weights`` fits them to a network. Half precision becomes float32.
+
+IN is a PyTorch file (.pth, .pt, .bin, .ckpt), for which PyTorch must be installed and whose code is never run, or a
+NumPy .npz file. If the file has a dictionary "state_dict", "model" or "model_state_dict", that one holds the weights.
+Names do not change; ``models.weights`` maps them to a network. Half precision becomes float32.
 """
 
 import warnings
@@ -21,16 +22,16 @@ from minidl.outside.validation import shown
 from minidl.outside.writing import require_place
 
 PYTORCH = (".pth", ".pt", ".bin", ".ckpt")
-ARRAY = b"\x93NUMPY"  # with which a single array begins
-MOST_SHOWN = 160  # characters of what another library says
+ARRAY = b"\x93NUMPY"  # the first bytes of a file with a single array
+MOST_SHOWN = 160  # characters shown of another library's message
 WRAPPERS = ("state_dict", "model", "model_state_dict")
 
 
 def convert(source: str, target: str, *, force: bool = False) -> int:
-    """Write the weights of one file into a safetensors file; returns the number of arrays.
+    """Write the weights of a file to a safetensors file; return the number of arrays.
 
-    force: over a file that minidl did not write, too. Raises UserError for an unknown format, or a file that cannot be
-    read or written.
+    force: also overwrite a file that minidl did not write. Raises UserError for an unknown format, or a file that
+    cannot be read or written.
     """
     suffix = Path(source).suffix
     if Path(target).suffix != ".safetensors":
@@ -41,7 +42,7 @@ def convert(source: str, target: str, *, force: bool = False) -> int:
     try:
         arrays = _numpy(source) if suffix == ".npz" else _pytorch(source)
         if not arrays:
-            raise UserError(f"{source}: holds no weights by name")
+            raise UserError(f"{source}: it holds no named weights")
         write_arrays(target, arrays, force=force)
     except OSError as error:
         raise UserError(f"{error.filename or source}: {error.strerror or error}") from None
@@ -51,16 +52,16 @@ def convert(source: str, target: str, *, force: bool = False) -> int:
 def _numpy(source: str) -> dict[str, np.ndarray]:
     with open_file(source) as file:
         try:
-            with warnings.catch_warnings(action="ignore"):  # of old headers, for one
+            with warnings.catch_warnings(action="ignore"):  # such as those about old headers
                 if file.read(len(ARRAY)) != ARRAY and not is_zipfile(file):
-                    raise ValueError("not an archive")  # what NumPy would take for a pickle
+                    raise ValueError("not an archive")  # NumPy would take it for a pickle
                 file.seek(0)
                 content: Any = np.load(file, allow_pickle=False)
                 if isinstance(content, np.ndarray):
-                    raise ValueError("a single array, and .npz has them by name")
+                    raise ValueError("a single array, not named arrays as in .npz")
                 return {name: content[name] for name in content.files}
-        except Exception as error:  # the readers of zip, of NumPy's headers and of its numbers each have their own
-            raise UserError(f"{source}: no .npz that can be read: {_first_line(error)}") from None
+        except Exception as error:  # the readers of zip files, NumPy headers and arrays raise various errors
+            raise UserError(f"{source}: not a readable .npz file: {_first_line(error)}") from None
 
 
 def _pytorch(source: str) -> dict[str, np.ndarray]:
@@ -76,12 +77,12 @@ def _pytorch(source: str) -> dict[str, np.ndarray]:
                     content = content[wrapper]
             tensors = {name: tensor for name, tensor in content.items() if isinstance(tensor, torch.Tensor)} \
                 if isinstance(content, Mapping) else {}
-            # A copy each: tensors may share memory there, and arrays must not in the result.
+            # Copy each: the tensors may share memory, the arrays must not.
             plain = {name: tensor.detach().float() if tensor.is_floating_point() else tensor.detach()
                      for name, tensor in tensors.items()}
             return {name: tensor.contiguous().numpy().copy() for name, tensor in plain.items()}
-        except Exception as error:  # whatever the reader stumbles over
-            raise UserError(f"{source}: no weights that can be read without running code ({_first_line(error)})"
+        except Exception as error:  # the reader may raise anything
+            raise UserError(f"{source}: its weights cannot be read without running code ({_first_line(error)})"
                             ) from None
 
 

@@ -1,13 +1,14 @@
 """DenseNet: Huang, Liu, van der Maaten & Weinberger, "Densely Connected Convolutional Networks", CVPR 2017.
 
-Section 3 and Table 1, the variant BC: a layer sees the concatenation of all that its block has made before it, narrows
-it to four times the growth rate by a 1x1 convolution, and adds as many channels as the growth rate by a 3x3 one;
-transitions between the blocks halve the channels and the image. Parameters are named as in torchvision. The image must
-have at least 32 pixels a side.
 
-Memory: each layer's concatenation is a copy that its batch normalisation keeps, which adds up to the square of a
-block's depth. Dropped and made again, it costs one copy and one normalisation (Pleiss et al., "Memory-Efficient
-Implementation of DenseNets", 2017); no code here does that, a policy may.
+Section 3 and Table 1, the variant BC: a layer reads the concatenation of all earlier outputs of its block, reduces it
+to four times the growth rate by a 1x1 convolution, and adds GROWTH channels by a 3x3 convolution; transitions between
+the blocks halve the channels and the image. Parameters are named as in torchvision. Images must have at least 32x32
+pixels.
+
+Memory: each layer's concatenation is a copy that its batch normalisation keeps, so memory grows with the square of a
+block's depth. Replaying a dropped concatenation costs one copy and one normalisation (Pleiss et al., "Memory-Efficient
+Implementation of DenseNets", 2017); a policy may choose that.
 """
 
 from collections import OrderedDict
@@ -22,7 +23,7 @@ NARROWED = 4 * GROWTH
 
 
 class DenseLayer(nn.Module):
-    """What the block has made so far, [N, in_channels, H, W] in pieces -> [N, GROWTH, H, W]."""
+    """One layer: the block's earlier outputs, a list that adds up to [N, in_channels, H, W] -> [N, GROWTH, H, W]."""
 
     def __init__(self, in_channels: int) -> None:
         self.norm1 = nn.BatchNorm2d(in_channels)
@@ -39,7 +40,8 @@ class DenseLayer(nn.Module):
 
 
 class DenseBlock(nn.Module):
-    """[N, in_channels, H, W] -> [N, in_channels + depth GROWTH, H, W], through denselayer1, denselayer2, ..."""
+    """A block of layers denselayer1, denselayer2, ...: [N, in_channels, H, W] -> [N, in_channels + depth GROWTH, H, W].
+    """
 
     def __init__(self, in_channels: int, depth: int) -> None:
         for number in range(depth):
@@ -53,7 +55,7 @@ class DenseBlock(nn.Module):
 
 
 class Transition(nn.Module):
-    """[N, in_channels, H, W] -> [N, in_channels / 2, H / 2, W / 2]."""
+    """The reduction between blocks: [N, in_channels, H, W] -> [N, in_channels / 2, H / 2, W / 2]."""
 
     def __init__(self, in_channels: int) -> None:
         self.norm = nn.BatchNorm2d(in_channels)
@@ -67,7 +69,8 @@ class Transition(nn.Module):
 
 
 class DenseNet(nn.Module):
-    """[N, in_channels, H, W] -> [N, num_classes]; ``depths`` are the layers of the four blocks, a column of Table 1."""
+    """DenseNet: [N, in_channels, H, W] -> [N, num_classes]; ``depths``: layers of the four blocks, a column of Table 1.
+    """
 
     def __init__(self, depths: tuple[int, int, int, int], *, num_classes: int = 1000, in_channels: int = 3) -> None:
         channels = 2 * GROWTH

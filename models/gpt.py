@@ -1,11 +1,12 @@
 """GPT-2: Radford, Wu, Child, Luan, Amodei & Sutskever, "Language Models are Unsupervised Multitask Learners", 2019.
 
-Section 2.3: the decoder of Vaswani et al. 2017 as in Radford et al. 2018, with layer normalisation before each half of
-a block and once more at the end. A position sees itself and what came before; what it predicts is the next token. The
-sizes are those of Table 2. Parameters are named as in Hugging Face's GPT2LMHeadModel; the head has no weight of its
-own, it is the table of tokens.
 
-Each forward() binds its running value to one name, line by line: rebinding it is what frees the value before.
+Section 2.3: the decoder of Vaswani et al. 2017 as in Radford et al. 2018, with layer normalisation before each half of
+a block and once more at the end. A position sees itself and earlier positions, and predicts the next token. The sizes
+are those of Table 2. Parameters are named as in Hugging Face's GPT2LMHeadModel; the head uses the table of token
+embeddings as its weight.
+
+Each forward() rebinds one name line by line, so that the previous value is freed.
 """
 
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ CONTEXT = Text(length=1024, predictions=1024, vocabulary=50_257)  # section 2.3
 
 @dataclass(frozen=True, slots=True)
 class GPTConfig:
-    """Sizes, under the names that Hugging Face gives them; the feed-forward layer is four times as wide."""
+    """A network's sizes, with Hugging Face's names; the feed-forward layer is four times as wide."""
 
     n_layer: int
     n_embd: int
@@ -43,10 +44,8 @@ class GPTConfig:
 
 
 class Conv1D(nn.Module):
-    """x w + b with w [in, out], the transpose of a Linear's: a 1x1 convolution, in the words of its first authors.
-
-    x: [N, L, in] -> [N, L, out], or only the columns from ``start`` up to ``stop`` of the result.
-    """
+    """A linear layer x w + b with a transposed weight [in, out], called Conv1D as in the original code.
+    x: [N, L, in] -> [N, L, out], or only the result's columns ``start`` to ``stop`` - 1."""
 
     def __init__(self, in_features: int, out_features: int, std: float = INITIAL_STD) -> None:
         self.weight = nn.parameter((in_features, out_features))
@@ -65,7 +64,8 @@ class Conv1D(nn.Module):
 
 
 class GPTAttention(nn.Module):
-    """Causal self-attention: [N, L, D] -> [N, L, D]. Queries, keys and values lie side by side in c_attn."""
+    """Causal self-attention: [N, L, D] -> [N, L, D]. c_attn holds the weights of queries, keys and values side by side.
+    """
 
     def __init__(self, config: GPTConfig) -> None:
         self.heads = config.n_head
@@ -76,8 +76,8 @@ class GPTAttention(nn.Module):
 
     def forward(self, x: Tensor, mask: nn.Causal) -> Tensor:
         d = x.shape[2]
-        # The weight is cut, not the result: zeros around each third of a gradient are then small, and the products
-        # that attention reads are contiguous.
+        # Slice the weight, not the result: the zeros around each third of the gradient are then small, and attention
+        # reads contiguous products.
         x = nn.attend(give(self.c_attn(x, 0, d)), self.c_attn(x, d, 2 * d), self.c_attn(x, 2 * d, 3 * d), mask,
                       heads=self.heads, dropout=self.attn_dropout)
         x = self.c_proj(x)
@@ -101,7 +101,7 @@ class GPTMLP(nn.Module):
 
 
 class GPTBlock(nn.Module):
-    """x + attention(norm(x)), then the same with the feed-forward network: [N, L, D] -> [N, L, D]."""
+    """A block: x + attention(norm(x)), then x + mlp(norm(x)): [N, L, D] -> [N, L, D]."""
 
     def __init__(self, config: GPTConfig) -> None:
         self.ln_1 = nn.LayerNorm(config.n_embd, config.layer_norm_epsilon)
@@ -117,7 +117,7 @@ class GPTBlock(nn.Module):
 
 
 class GPTModel(nn.Module):
-    """Token ids [N, L] -> hidden states [N, L, D], normalised."""
+    """The network without its head: token ids [N, L] -> normalised hidden states [N, L, D]."""
 
     def __init__(self, config: GPTConfig) -> None:
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
@@ -129,7 +129,7 @@ class GPTModel(nn.Module):
     def forward(self, input_ids: Tensor) -> Tensor:
         length, positions = input_ids.shape[1], self.wpe.weight
         if length > positions.shape[0]:
-            raise ShapeError(f"gpt knows {positions.shape[0]} positions, and a sequence has {length} tokens")
+            raise ShapeError(f"gpt has {positions.shape[0]} positions, but a sequence has {length} tokens")
         mask = nn.Causal()
         x = self.wte(input_ids)
         x = give(x) + nn.lowered(positions.narrow(0, 0, length))
@@ -140,8 +140,11 @@ class GPTModel(nn.Module):
 
 
 class GPT(nn.Module):
-    """Mean cross-entropy of the next tokens, a scalar.  input_ids, labels: [N, L], int64; a label of -100 does not
-    count. ``labels[:, i]`` is the token after ``input_ids[:, i]``: nothing is shifted here."""
+    """GPT-2 with its loss: the mean cross-entropy of the next tokens, a scalar.
+
+    input_ids, labels: [N, L], int64; a label of -100 does not count. ``labels[:, i]`` must be the token after
+    ``input_ids[:, i]``; forward() does not shift them.
+    """
 
     def __init__(self, config: GPTConfig) -> None:
         self.transformer = GPTModel(config)
@@ -149,7 +152,7 @@ class GPT(nn.Module):
             nn.init.normal_(table.weight, 0.0, INITIAL_STD)
 
     def logits(self, input_ids: Tensor) -> Tensor:
-        """A score a word for each position: [N * L, vocabulary]."""
+        """Return a score per word for each position: [N * L, vocabulary]."""
         x = self.transformer(input_ids)
         x = x.reshape((-1, x.shape[2]))
         return linear_(x, nn.lowered(self.transformer.wte.weight))
@@ -161,10 +164,10 @@ class GPT(nn.Module):
 
 def generate(model: GPT, input_ids: Tensor, count: int, *, temperature: float = 1.0,
              top_k: int | None = None) -> Tensor:
-    """Sequences [N, L], each with ``count`` tokens more: drawn one after the other from the softmax of the scores over
-    ``temperature``, of the ``top_k`` likeliest if that is given. What a model does not reach back to is left out.
+    """Return the sequences [N, L] extended by ``count`` sampled tokens: [N, L + count].
 
-    Put the model in inference mode first. Each token is an iteration of its own.
+    Each token is drawn from softmax(scores / temperature), among the ``top_k`` likeliest if given, in one iteration.
+    The model sees only its last positions of a longer sequence. Put the model in inference mode first.
     """
     for _ in range(count):
         with no_grad(), current_runtime().iteration():
@@ -180,7 +183,8 @@ def generate(model: GPT, input_ids: Tensor, count: int, *, temperature: float = 
 
 
 def _residual_std(config: GPTConfig) -> float:
-    """Section 2.3: what is added to the residual path is scaled by one over the root of the number of such layers."""
+    """Return the initial std of layers that add to the residual path: INITIAL_STD / sqrt(their number) (section
+    2.3)."""
     root: float = (2 * config.n_layer)**0.5
     return INITIAL_STD / root
 
@@ -203,10 +207,8 @@ class Inputs(NamedTuple):
 
 
 def synthetic_batch(runtime: Runtime, batch: int, text: Text | None = None, *, seed: int = 0) -> Inputs:
-    """``batch`` sequences of noise and their next tokens, uploaded: two operations; shapes only on a simulated device.
-
-    The values follow from the seed, so the same call gives the same batch. Raises OutOfMemory.
-    """
+    """Return a random batch of sequences and their next tokens, uploaded by two calls; shapes only if simulated.
+    The values depend on the seed only. Raises OutOfMemory."""
     text = text or CONTEXT
     shape = (batch, text.length)
     if not runtime.device.has_values:

@@ -1,10 +1,11 @@
 """Inception-v3: Szegedy, Vanhoucke, Ioffe, Shlens & Wojna, "Rethinking the Inception Architecture", CVPR 2016.
 
-Section 6, Table 1 and Figures 5 to 7 and 10, with section 4's auxiliary classifier as an option. Branches of one input
-end in a concatenation; 5x5 windows are two 3x3, and n x n ones a 1 x n and an n x 1. Where the paper leaves widths
-open, they are those of its authors' released network, under torchvision's parameter names. Departures, as there: the
-first module keeps a 5x5 branch, and every pooling branch averages with its padding of zeros.
-Images have 299 pixels a side (at least 75). torchvision's trained weights want images normalised to [-1, 1].
+
+Section 6, Table 1 and Figures 5 to 7 and 10, with section 4's auxiliary classifier as an option. A module concatenates
+branches of one input; a 5x5 window becomes two 3x3, and an n x n window a 1 x n and an n x 1. Widths that the paper
+does not give are those of the authors' released network; parameters are named as in torchvision. Departures, as in
+torchvision: the first module keeps a 5x5 branch, and pooling branches average over zero padding, too.
+Images have 299x299 pixels (at least 75x75). torchvision's trained weights expect images normalised to [-1, 1].
 """
 
 from functools import partial
@@ -116,7 +117,7 @@ class InceptionD(nn.Module):
 
 
 class InceptionE(nn.Module):
-    """Figure 7, at 8x8, where 3x3 parts into 1x3 beside 3x1: 320 + 2 x 384 + 2 x 384 + 192 channels."""
+    """Figure 7, at 8x8, where 3x3 splits into 1x3 beside 3x1: 320 + 2 x 384 + 2 x 384 + 192 channels."""
 
     def __init__(self, in_channels: int) -> None:
         self.branch1x1 = ConvNorm(in_channels, 320, 1)
@@ -161,10 +162,10 @@ class Auxiliary(nn.Module):
 
 
 class InceptionV3(nn.Module):
-    """[N, in_channels, H, W] -> scores [N, num_classes].
+    """Inception-v3: [N, in_channels, H, W] -> scores [N, num_classes].
 
-    In training with ``aux_logits`` also those of the auxiliary classifier, as a pair; its 5x5 convolution needs the
-    17x17 maps of an image of 299 pixels.
+    In training with ``aux_logits`` it returns a pair with the auxiliary classifier's scores, whose 5x5 convolution
+    needs the 17x17 maps of 299x299 images.
     """
 
     def __init__(self, *, num_classes: int = 1000, in_channels: int = 3, aux_logits: bool = False) -> None:
@@ -209,7 +210,7 @@ class InceptionV3(nn.Module):
 
 
 def loss(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy of the scores, and in training with an auxiliary classifier a share of its own."""
+    """Return the cross-entropy, plus AUXILIARY_WEIGHT times that of the auxiliary classifier if there is one."""
     scores = model(images)
     if isinstance(scores, Tensor):
         return cross_entropy(scores, labels)

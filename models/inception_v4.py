@@ -1,9 +1,10 @@
 """Inception-v4: Szegedy, Ioffe, Vanhoucke & Alemi, "Inception-v4, Inception-ResNet ...", AAAI 2017, section 3.1.
 
-The network of Figure 9: a stem that branches (Figure 3), four modules at 35x35 (Figure 4), seven at 17x17 (Figure 5),
-three at 8x8 (Figure 6), with reductions between them (Figures 7 and 8), and dropout that keeps 0.8. Every convolution
-is followed by batch normalisation and ReLU; averages of a pooling branch leave its padding out. Parameters are named as
-in timm, where the modules follow each other in ``features``. Images have 299 pixels a side (at least 75).
+
+The network of Figure 9: a branching stem (Figure 3), four modules at 35x35 (Figure 4), seven at 17x17 (Figure 5), three
+at 8x8 (Figure 6), reductions between them (Figures 7 and 8), and dropout of 0.2. Batch normalisation and ReLU follow
+every convolution; averages of pooling branches leave padding out. Parameters are named as in timm, where ``features``
+holds the modules in order. Images have 299x299 pixels (at least 75x75).
 """
 
 from minidl import nn
@@ -111,7 +112,7 @@ class ReductionB(_Branches):
 
 
 class InceptionC(nn.Module):
-    """Figure 6, at 8x8, where 3x3 parts into 1x3 beside 3x1: 1536 -> 6 x 256 channels."""
+    """Figure 6, at 8x8, where 3x3 splits into 1x3 beside 3x1: 1536 -> 6 x 256 channels."""
 
     def __init__(self) -> None:
         self.branch0 = ConvNorm(1536, 256, 1)
@@ -137,7 +138,7 @@ class InceptionC(nn.Module):
 
 
 class InceptionV4(nn.Module):
-    """[N, in_channels, H, W] -> [N, num_classes]."""
+    """Inception-v4: [N, in_channels, H, W] -> [N, num_classes]."""
 
     def __init__(self, *, num_classes: int = 1000, in_channels: int = 3) -> None:
         self.features = nn.Sequential(

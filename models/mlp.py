@@ -1,7 +1,8 @@
 """A multilayer perceptron: the 28x28-300-100-10 network of LeCun, Bottou, Bengio & Haffner 1998, III.C.
 
-The layers are fully connected. Between them stands the rectifier of Glorot, Bordes & Bengio, "Deep Sparse Rectifier
-Neural Networks", AISTATS 2011, section 3, where the original had a sigmoid.
+
+The layers are fully connected, with ReLU between them (Glorot, Bordes & Bengio, "Deep Sparse Rectifier Neural
+Networks", AISTATS 2011, section 3) instead of the original's sigmoid.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from minidl.tensor import Tensor
 
 
 class MLP(nn.Module):
-    """[N, in_channels, image_size, image_size] -> [N, num_classes], through layers of ``hidden`` units."""
+    """The perceptron: [N, in_channels, image_size, image_size] -> [N, num_classes], with layers of ``hidden`` units."""
 
     def __init__(self, *, num_classes: int = 10, in_channels: int = 1, image_size: int = 28,
                  hidden: Sequence[int] = (300, 100)) -> None:

@@ -1,11 +1,12 @@
 """ResNet: He, Zhang, Ren & Sun, "Deep Residual Learning for Image Recognition", CVPR 2016.
 
-Sections 3.3 and 4.1, Table 1 and Figure 5: each block adds its input to what two 3x3 convolutions (or 1x1, 3x3, 1x1
-with four times the channels) make of it; where the shape changes, the input passes a 1x1 convolution (option B).
-One departure, now usual ("v1.5"): a bottleneck halves the image in its 3x3 convolution, not in its first 1x1 one.
-Parameters are named as in torchvision. The image must have at least 32 pixels a side.
 
-Each forward() binds its running value to one name, line by line: rebinding it is what frees the value before.
+Sections 3.3 and 4.1, Table 1 and Figure 5: each block adds its input to the result of two 3x3 convolutions (or 1x1,
+3x3, 1x1 with four times the channels); if the shape changes, the input passes a 1x1 convolution (option B). One usual
+departure ("v1.5"): a bottleneck halves the image in its 3x3 convolution, not in its first 1x1 one. Parameters are named
+as in torchvision. Images must have at least 32x32 pixels.
+
+Each forward() rebinds one name line by line, so that the previous value is freed.
 """
 
 from functools import partial
@@ -27,7 +28,7 @@ class BasicBlock(nn.Module):
         self.downsample = _shortcut(in_channels, width * self.expansion, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        shortcut = self.downsample(x)  # first, so that x is not wanted any more during the longer branch
+        shortcut = self.downsample(x)  # first, so that x need not be kept during the longer branch
         y = self.conv1(x)
         y = self.bn1(y, relu=True)
         y = self.conv2(y)
@@ -65,7 +66,8 @@ def _shortcut(in_channels: int, out_channels: int, stride: int) -> nn.Module:
 
 
 class ResNet(nn.Module):
-    """[N, in_channels, H, W] -> [N, num_classes]; ``depths`` are the blocks of the four stages, a row of Table 1."""
+    """ResNet: [N, in_channels, H, W] -> [N, num_classes]; ``depths``: blocks of the four stages, a column of Table
+    1."""
 
     def __init__(self, block: type[BasicBlock] | type[Bottleneck], depths: tuple[int, int, int, int], *,
                  num_classes: int = 1000, in_channels: int = 3) -> None:
@@ -94,10 +96,8 @@ class ResNet(nn.Module):
 
 
 class SmallResNet(nn.Module):
-    """Section 4.2, for images of 32x32 pixels: three stages of ``depth`` basic blocks, 16, 32 and 64 channels wide.
-
-    [N, in_channels, H, W] -> [N, num_classes]. Shortcuts are those of the large networks (option B).
-    """
+    """ResNet for 32x32 images (section 4.2): three stages of ``depth`` basic blocks with 16, 32 and 64 channels.
+    [N, in_channels, H, W] -> [N, num_classes]. Shortcuts are those of the large networks (option B)."""
 
     def __init__(self, depth: int, *, num_classes: int = 10, in_channels: int = 3) -> None:
         self.conv1 = nn.Conv2d(in_channels, 16, 3, 1, 1, bias=False)
@@ -121,7 +121,7 @@ class SmallResNet(nn.Module):
 
 
 def _initialise(network: nn.Module) -> None:
-    """He et al. 2015, "Delving Deep into Rectifiers", by the fan of the gradient."""
+    """Initialise convolutions by He et al. 2015, "Delving Deep into Rectifiers", with the fan of the gradient."""
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -129,7 +129,7 @@ def _initialise(network: nn.Module) -> None:
 
 def _stage(block: type[BasicBlock] | type[Bottleneck], in_channels: int, width: int, depth: int,
            stride: int) -> nn.Sequential:
-    """Blocks of one width; the first may halve the image."""
+    """Return a stage: blocks of one width, of which the first may halve the image."""
     rest = (block(width * block.expansion, width, 1) for _ in range(depth - 1))
     return nn.Sequential(block(in_channels, width, stride), *rest)
 

@@ -1,9 +1,10 @@
 """U-Net: Ronneberger, Fischer & Brox, "U-Net: Convolutional Networks for Biomedical Image Segmentation", MICCAI 2015.
 
-Section 2 and Figure 1: four halvings of the image, each doubling the channels, and four transposed convolutions back,
-each joined with the maps of its size from the way down. Two departures, both usual today: 3x3 convolutions are padded,
-so that the result has the size of the image and no maps are cropped, and each is followed by batch normalisation
-(section 3.1 of Cicek et al., "3D U-Net", MICCAI 2016). Parameters are named as in github.com/milesial/Pytorch-UNet.
+
+Section 2 and Figure 1: the image is halved four times, doubling the channels each time; four transposed convolutions
+enlarge it again, each joined with the maps of equal size from the way down. Two usual departures: 3x3 convolutions are
+padded, so that the result has the image's size and no maps are cropped, and batch normalisation follows each (section
+3.1 of Cicek et al., "3D U-Net", MICCAI 2016). Parameters are named as in github.com/milesial/Pytorch-UNet.
 """
 
 from functools import partial
@@ -22,7 +23,7 @@ class DoubleConv(nn.Module):
     def __init__(self, in_channels: int, out_channels: int) -> None:
         self.double_conv = nn.Sequential(
             nn.Conv2d(in_channels, out_channels, 3, padding=1, bias=False), nn.BatchNormReLU2d(out_channels),
-            nn.Identity(),  # the ReLU's number
+            nn.Identity(),  # keeps the ReLU's number
             nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=False), nn.BatchNormReLU2d(out_channels))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -30,7 +31,7 @@ class DoubleConv(nn.Module):
 
 
 class Down(nn.Module):
-    """[N, width, H, W] -> [N, 2 width, H / 2, W / 2]."""
+    """A step down: [N, width, H, W] -> [N, 2 width, H / 2, W / 2]."""
 
     def __init__(self, width: int) -> None:
         self.maxpool_conv = nn.Sequential(nn.MaxPool2d(2), DoubleConv(width, 2 * width))
@@ -40,7 +41,7 @@ class Down(nn.Module):
 
 
 class Up(nn.Module):
-    """[N, 2 width, H / 2, W / 2], and from the way down [N, width, H, W] -> [N, width, H, W]."""
+    """A step up: [N, 2 width, H / 2, W / 2] and maps from the way down [N, width, H, W] -> [N, width, H, W]."""
 
     def __init__(self, width: int) -> None:
         self.up = nn.ConvTranspose2d(2 * width, width, 2, 2)
@@ -53,7 +54,7 @@ class Up(nn.Module):
 
 
 class OutConv(nn.Module):
-    """[N, width, H, W] -> a score a class and pixel, [N, num_classes, H, W]."""
+    """The output layer: [N, width, H, W] -> scores per class and pixel, [N, num_classes, H, W]."""
 
     def __init__(self, width: int, num_classes: int) -> None:
         self.conv = nn.Conv2d(width, num_classes, 1)
@@ -63,7 +64,7 @@ class OutConv(nn.Module):
 
 
 class UNet(nn.Module):
-    """[N, in_channels, H, W] -> scores [N, num_classes, H, W]. Raises ShapeError if H or W is no multiple of 16."""
+    """U-Net: [N, in_channels, H, W] -> scores [N, num_classes, H, W]. Raises ShapeError unless 16 divides H and W."""
 
     def __init__(self, *, num_classes: int = 2, in_channels: int = 3, width: int = 64) -> None:
         self.inc = DoubleConv(in_channels, width)
@@ -94,11 +95,13 @@ class UNet(nn.Module):
         return self.outc(x)
 
 
-unet_small = partial(UNet, width=16)  # a sixteenth of the weights: what a laptop trains in minutes
+unet_small = partial(UNet, width=16)  # a sixteenth of the weights, for minutes of training on a laptop
 
 
 def loss(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
-    """Mean cross-entropy of the pixels (section 3, without weights).  images: [N, C, H, W], labels: [N, H, W]."""
+    """Return the mean cross-entropy of the pixels (section 3, without weights). images: [N, C, H, W], labels: [N, H,
+    W].
+    """
     scores = model(images)
     rows = scores.permute((0, 2, 3, 1)).reshape((-1, scores.shape[1]))
     del scores

@@ -1,8 +1,9 @@
 """VGG: Simonyan & Zisserman, "Very Deep Convolutional Networks for Large-Scale Image Recognition", ICLR 2015.
 
-Section 2.1 and Table 1: stacks of 3x3 convolutions with ReLU, each stack ended by a 2x2 max-pooling, then three fully
-connected layers with dropout on the first two (section 3.1). A 7x7 average pooling before these admits other image
-sizes than 224 (at least 32). The variants "_bn" put batch normalisation (Ioffe & Szegedy, ICML 2015) between each
+
+Section 2.1 and Table 1: stacks of 3x3 convolutions with ReLU, each ending with a 2x2 max-pooling, then three fully
+connected layers with dropout on the first two (section 3.1). A 7x7 average pooling before these admits image sizes
+other than 224 (at least 32). The "_bn" variants have batch normalisation (Ioffe & Szegedy, ICML 2015) between each
 convolution and its ReLU. Parameters are named as in torchvision.
 """
 
@@ -21,7 +22,7 @@ COLUMNS: dict[str, tuple[int | str, ...]] = {
 
 
 class VGG(nn.Module):
-    """[N, in_channels, H, W] -> [N, num_classes], for one column of Table 1."""
+    """VGG: [N, in_channels, H, W] -> [N, num_classes], for one column of Table 1."""
 
     def __init__(self, column: str, *, num_classes: int = 1000, in_channels: int = 3, normalised: bool = False) -> None:
         self.features = _features(COLUMNS[column], in_channels, normalised=normalised)
@@ -57,7 +58,7 @@ def _features(column: tuple[int | str, ...], channels: int, *, normalised: bool)
                 layers += [nn.Conv2d(channels, entry, 3, padding=1), nn.BatchNormReLU2d(entry)]
             else:
                 layers.append(nn.ConvReLU2d(channels, entry, 3, padding=1))
-            layers.append(nn.Identity())  # the ReLU, which is part of what comes before it, keeps its number
+            layers.append(nn.Identity())  # keeps the number of the ReLU, which is fused into the previous layer
             channels = entry
     return nn.Sequential(*layers)
 

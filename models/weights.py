@@ -1,7 +1,7 @@
-"""Parameters from files that others have written: safetensors with the names of torchvision, timm and Hugging Face.
+"""Load trained weights: safetensors files with the names of torchvision, timm and Hugging Face.
 
-The networks here have these names already. What is left are habits of the files: prefixes, names that have changed
-since, tensors that are no parameters, and parameters that are written twice.
+The networks here use these names. This module handles the files' variations: prefixes, renamed parameters, tensors that
+are not parameters, and tied parameters that a file holds twice.
 """
 
 import re
@@ -16,31 +16,29 @@ from minidl.errors import UserError
 from minidl.nn import Module
 from minidl.outside.reading import Unreadable
 
-# Patterns of names that a network does not have, and what they are called in it.
+# (pattern of a name in a file, replacement): tried in order for names that the network does not have.
 RENAMED: tuple[tuple[str, str], ...] = (
-    (r"^(module|model)\.", ""),  # wrapped for several GPUs, or in a trainer
-    (r"^", "transformer."),  # GPT-2's own files begin below the head,
-    (r"^", "bert."),  # and those of a bare BertModel too
-    (r"\.LayerNorm\.gamma$", ".LayerNorm.weight"),  # BERT as it came from TensorFlow
+    (r"^(module|model)\.", ""),  # the prefix of a wrapper for several GPUs, or of a trainer
+    (r"^", "transformer."),  # GPT-2's own files lack the prefix of the network with a head,
+    (r"^", "bert."),  # and so do files of a BertModel without heads
+    (r"\.LayerNorm\.gamma$", ".LayerNorm.weight"),  # BERT's names from TensorFlow
     (r"\.LayerNorm\.beta$", ".LayerNorm.bias"),
     (r"\.(norm|conv)\.([12])\.", r".\1\2."),  # torchvision's DenseNet files of 2017
 )
-# Parameters that a file may hold twice: the second name, and the one that the network has.
+# Tied parameters that a file may hold twice: second name -> the network's name.
 TIED: dict[str, str] = {
     "lm_head.weight": "transformer.wte.weight",
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
-# What is left out where the network does not have it: constants, and the auxiliary head of a network without one.
+# Names that are ignored if the network does not have them: constants, and an auxiliary head.
 LEFT_OUT = (r"\.attn\.(bias|masked_bias)$", r"(^|\.)embeddings\.position_ids$", r"(^|\.)AuxLogits\.",
             r"num_batches_tracked$")
 
 
 def load(model: Module, path: str) -> None:
     """Overwrite a network's parameters and buffers with those of a safetensors file.
-
-    Raises UserError if the file cannot be read, or if names are missing, unexpected or of another shape.
-    """
+    Raises UserError if the file cannot be read, or if names are missing or unexpected, or shapes differ."""
     try:
         names = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
         model.load_state_dict(fit(read(path), names))
@@ -49,23 +47,20 @@ def load(model: Module, path: str) -> None:
 
 
 def read(path: str) -> dict[str, np.ndarray]:
-    """The arrays of a safetensors file by name. Raises UserError."""
+    """Return the arrays of a safetensors file, by name. Raises UserError."""
     if Path(path).suffix != ".safetensors":
-        raise UserError("weights are read from .safetensors files; minidl convert makes one of other "
-                        "formats")
+        raise UserError("weights are read from .safetensors files; minidl convert converts other formats")
     try:
         return read_arrays(path)
     except Unreadable as error:
         raise UserError(f"cannot be read: {error.why}") from None
     except CorruptFile as error:
-        raise UserError(f"is no safetensors file that can be read: at byte {error.offset}: {error.what}") from None
+        raise UserError(f"not a readable safetensors file: at byte {error.offset}: {error.what}") from None
 
 
 def fit(arrays: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """The arrays under the names that a network has, as far as the tables above lead there; others keep theirs.
-
-    Raises UserError if a parameter that is written twice has two values.
-    """
+    """Return the arrays under a network's names, by the tables above; names without a match are kept.
+    Raises UserError if a tied parameter has two different values."""
     known = set(names)
     fitted: dict[str, Any] = {}
     seconds: dict[str, Any] = {}
@@ -83,7 +78,7 @@ def fit(arrays: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
 
 
 def _own_name(name: str, known: set[str]) -> str:
-    """What some of the renamings, in their order, lead to and the network has, if by a second name; else the name."""
+    """Return the network's name (or a tied second name) that some renamings, in order, lead to; else the given name."""
     candidates = [name]
     for pattern, replacement in RENAMED:
         candidates += [renamed for old in candidates

@@ -45,7 +45,7 @@ def test_what_is_too_large_is_seen():
 
 
 def budgets() -> dict[str, int]:
-    """Lines at most of each room, by the table in DESIGN.md; ``all`` is their sum."""
+    """Lines at most of each room, by the table in DESIGN.md, and of ``all`` together."""
     table = (ROOT / "DESIGN.md").read_text(encoding="utf-8").partition("## Sizes")[2]
     return {folder or other: int(lines.replace(",", "")) for folder, other, lines in ROW.findall(table)}
 
@@ -63,5 +63,5 @@ def test_a_room_may_not_exceed_its_budget():
     """Raise the budget in DESIGN.md where a room needs more, and say why in the commit's message."""
     known, found = budgets(), rooms()
     assert {*found, "all"} == known.keys()
+    found["all"] = sum(found.values())
     assert {room: (lines, known[room]) for room, lines in found.items() if lines > known[room]} == {}
-    assert sum(known[room] for room in found) == known["all"]

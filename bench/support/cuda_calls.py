@@ -4,8 +4,8 @@ from typing import Any
 
 from minidl.kernels.cuda import KERNELS
 from minidl.kernels.cuda.launch import Source
-from minidl.kernels.relations import RELATIONS
 from minidl.meta import DTYPES, DType, Meta, boolean, int64, meta, uint8, wide
+from minidl.ops.choose import RELATIONS
 
 MAP, SMALL = (8, 64, 14, 14), (64,)
 ROWS = ((64, 768), (64, 770), (16, 50_000))  # in groups of 16 bytes; held in registers one by one; read again

@@ -1,4 +1,4 @@
-"""One step on the CPU as a picture: what each of the three streams did when. Drawing needs matplotlib (``viz``)."""
+"""One step on the CPU as a picture: the work of each of the three streams over time. Drawing needs matplotlib."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from minidl.device.cpu.threaded import ThreadedCpu
 from minidl.errors import UserError
 from minidl.runtime import Runtime
 
-# What an operation is drawn as, by the beginning of its name.
+# The family of an operation, by the beginning of its name.
 FAMILIES = {"convolutions": ("conv",), "products": ("linear", "matmul"), "normalisation": ("batch_norm", "layer_norm"),
             "optimizer": ("sgd", "adam")}
 OTHERS, SLIDES, COPIES = "other operations", "blocks slid together", "copies"
@@ -30,15 +30,15 @@ class Bar:
 
 
 def family(op_name: str) -> str:
-    """The group of operations with which an operation is drawn."""
+    """Return the family of an operation, which decides its colour."""
     return next((name for name, stems in FAMILIES.items() if op_name.startswith(stems)), OTHERS)
 
 
 def record(runtime: Runtime, step: Callable[[], object]) -> list[Bar]:
-    """Run a step on worker threads and return what their streams did. Raises UserError for any other device."""
+    """Run a step on worker threads and return the work of their streams. Raises UserError for any other device."""
     device = runtime.device
     if not isinstance(device, ThreadedCpu):
-        raise UserError(f"a timeline is drawn of the CPU's worker threads, and {device.name} has none")
+        raise UserError(f"a timeline shows the CPU's worker threads, and {device.name} has none")
     names: dict[int, str] = {}
     launch = device.launch
 
@@ -67,7 +67,7 @@ def record(runtime: Runtime, step: Callable[[], object]) -> list[Bar]:
 
 
 def draw(bars: Sequence[Bar], title: str, path: str) -> None:
-    """Write a picture: one row a stream, time in milliseconds. Raises UserError without matplotlib."""
+    """Write a picture: one row per stream, time in milliseconds. Raises UserError without matplotlib."""
     try:
         import matplotlib
     except ImportError:

@@ -1,6 +1,6 @@
-"""Checkpoints of a training: safetensors and JSON with checksums, written so that one is always there to go on with.
+"""Checkpoints of a training: safetensors and JSON with checksums, written so that a complete one always exists.
 
-``durable`` knows files, ``safetensors`` the format, ``store`` a folder of checkpoints, ``state`` what a training is.
+``durable`` knows files, ``safetensors`` the format, ``store`` a folder of checkpoints, ``state`` the contents.
 """
 
 from minidl.checkpoint.safetensors import CorruptFile

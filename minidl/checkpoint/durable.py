@@ -1,14 +1,14 @@
-"""Folders that outlast a crash: written under a temporary name, synced, renamed. Knows bytes and names, no format.
+"""Folders that survive a crash: written under a temporary name, synced, renamed. Knows bytes and names, no format.
 
 A folder is published in this order, and the machine may stop after each step:
 
-    1. its files are written and synced, in a folder whose name begins with a dot
-    2. that folder is synced: what it holds has names that last
-    3. it is renamed, which is one step of the file system: it exists from now on, and not before
-    4. the folder that it is in is synced: the new name lasts
+  1. its files are written and synced, in a folder whose name begins with a dot
+  2. that folder is synced, so the names of its files last
+  3. it is renamed, which is atomic: it exists from now on, and not before
+  4. its parent folder is synced: the new name lasts
 
-A folder is removed in the reverse order: it loses its name first, and its files after. So whatever has a name without
-a dot is complete. Raises OSError; who knows what the files mean says so.
+A folder is removed in the reverse order: first its name, then its files. So every folder whose name has no dot is
+complete. Raises OSError, which callers turn into messages about checkpoints.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from typing import BinaryIO, NamedTuple
 
 from minidl.outside.writing import HIDDEN, create, sync_folder, write_all
 
-READ_BYTES = 1 << 20  # memory that checking a file takes, whatever the file says of itself
+READ_BYTES = 1 << 20  # memory for checking a file of any size
 
 
 class Piece(NamedTuple):
-    """A range of a file that has a checksum of its own."""
+    """A range of a file with its own checksum."""
 
     offset: int
     nbytes: int
@@ -34,7 +34,7 @@ class Piece(NamedTuple):
 
 
 def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> list[Piece]:
-    """Write a new file of chunks of bytes, one at a time, and sync; returns a piece for each."""
+    """Write a new file from chunks of bytes, one at a time, and sync it; return a piece for each chunk."""
     pieces: list[Piece] = []
     file = create(path)
     try:
@@ -44,7 +44,7 @@ def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> list[Piece]:
             pieces.append(Piece(offset, nbytes, sha256(chunk).hexdigest()))
             offset += nbytes
             write_all(file, chunk)
-            del chunk  # before the next one is made
+            del chunk  # free it before the next one is made
         os.fsync(file)
     finally:
         os.close(file)
@@ -52,7 +52,7 @@ def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> list[Piece]:
 
 
 def first_difference(file: BinaryIO, piece: Piece) -> str:
-    """The damage in a piece of a file, in words; empty if its checksum agrees."""
+    """Return the damage in a piece of a file as text; empty if its checksum agrees."""
     digest, rest = sha256(), piece.nbytes
     file.seek(piece.offset)
     while rest:
@@ -65,7 +65,7 @@ def first_difference(file: BinaryIO, piece: Piece) -> str:
 
 
 def publish_folder(path: Path, fill: Callable[[Path], None]) -> None:
-    """Make a folder with the files that ``fill`` writes into it; it takes the place of one of that name."""
+    """Make a folder with the files that ``fill`` writes; it replaces a folder of the same name."""
     hidden = path.with_name(HIDDEN + path.name)
     remove_folder(hidden)
     try:
@@ -82,7 +82,7 @@ def publish_folder(path: Path, fill: Callable[[Path], None]) -> None:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder and its files, if there is one: its name goes first."""
+    """Remove a folder and its files, if it exists: its name first."""
     if not path.exists():
         return
     if not path.name.startswith(HIDDEN):

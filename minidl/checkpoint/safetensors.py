@@ -1,13 +1,12 @@
 """The safetensors format: a table of names, types, shapes and byte ranges in JSON, then the bytes. Knows no checkpoint.
 
-    8 bytes            length of the table, unsigned, little-endian
-    the table          {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ...}, spaces at its end
-    the rest           the tensors, little-endian, in C order, without holes between them
+  8 bytes            length of the table, unsigned, little-endian
+  the table          {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ...}, padded with spaces
+  the rest           the tensors, little-endian, contiguous, without gaps between them
 
-Source: github.com/huggingface/safetensors, README "Format". It is written and read here, and not by the package of that
-name, for two things that a checkpoint needs: a tensor is on the host only while it is written, and a table that is
-wrong is refused with the byte at which it is, before anything is allocated by what it says. Files of weights are
-written and read by the same functions.
+Source: github.com/huggingface/safetensors, README "Format". It is implemented here, and not by the package of that
+name, for two needs of checkpoints: a tensor is on the host only while it is written, and a wrong table is refused with
+the position of the error, before any memory is allocated for it. Files of weights use the same functions.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ CODES: dict[str, str] = {"float64": "F64", "float32": "F32", "float16": "F16", "
 ITEM_BYTES: dict[str, int] = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8,
                               "U32": 4, "U16": 2, "U8": 1, "BOOL": 1}
 NAMES = {code: name for name, code in CODES.items()}
-METADATA, WRITER = "__metadata__", {"writer": "minidl"}  # by which a file of ours is known again
+METADATA, WRITER = "__metadata__", {"writer": "minidl"}  # marks files written by minidl
 LENGTH_BYTES = 8
-LARGEST_TABLE = 100_000_000  # bytes, as the format has it
+LARGEST_TABLE = 100_000_000  # bytes, the format's limit
 MOST_DIMENSIONS = 64
 
 
 class CorruptFile(UserError):
-    """A file that is not what it says, or not what was written: ``path``, ``offset`` in bytes, ``what`` is wrong."""
+    """An error about a damaged file, or one of another format: ``path``, ``offset`` in bytes, ``what`` is wrong."""
 
     def __init__(self, path: object, offset: int, what: str) -> None:
         super().__init__(f"{path}: at byte {offset}: {what}")
@@ -52,7 +51,7 @@ class CorruptFile(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One tensor in a file: NumPy's name of its type, its shape, and where its bytes are in the file."""
+    """One tensor in a file: NumPy's name of its type, its shape, and the position of its bytes in the file."""
 
     dtype: str
     shape: Shape
@@ -61,9 +60,9 @@ class Entry:
 
 
 def table(tensors: Mapping[str, tuple[str, Shape]], metadata: Mapping[str, str] | None = None) -> bytes:
-    """The beginning of a file for tensors of these types (NumPy's names) and shapes, whose bytes follow in this order.
+    """Return the beginning of a file of tensors of these types (NumPy's names) and shapes; their bytes follow.
 
-    Each starts at a multiple of its item's size if larger items come first. ``metadata`` is what else is said of them.
+    Each tensor is aligned to its item size if larger items come first. ``metadata`` is stored with them.
     """
     rows: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
     start = 0
@@ -78,48 +77,47 @@ def table(tensors: Mapping[str, tuple[str, Shape]], metadata: Mapping[str, str] 
 
 
 def aligned(tensors: Mapping[str, tuple[str, Shape]]) -> dict[str, tuple[str, Shape]]:
-    """The same tensors, larger items first: in this order each starts at a multiple of its item's size."""
+    """Return the tensors sorted by item size, largest first, so that each is aligned to its item size."""
     return dict(sorted(tensors.items(), key=lambda item: -ITEM_BYTES[CODES[item[1][0]]]))
 
 
 def chunks(tensors: Mapping[str, tuple[str, Shape]], value: Callable[[str], np.ndarray],
            metadata: Mapping[str, str] | None = None) -> Iterator[bytes | memoryview]:
-    """The bytes of a file: its table, then each tensor, whose value is asked for when its turn has come."""
+    """Yield the bytes of a file: its table, then each tensor, whose value is requested only then."""
     yield table(tensors, metadata)
     for name in tensors:
         yield np.ascontiguousarray(value(name)).reshape(-1).view(np.uint8).data
 
 
 def is_own(head: bytes) -> bool:
-    """True if a file that begins like this was written by ``write_arrays``."""
+    """Return True if a file with this beginning was written by ``write_arrays``."""
     return head[LENGTH_BYTES:].startswith(json.dumps({METADATA: WRITER}, separators=(",", ":"))[:-1].encode())
 
 
 def write_arrays(path: str | Path, arrays: Mapping[str, np.ndarray], *, force: bool = False) -> None:
     """Write a file of arrays, larger items first and then by name; whole or not at all (``outside.writing``).
 
-    Raises UserError, before there is a file, for a type that the format does not have, and if it cannot be written.
+    Raises UserError for a type that the format lacks, before a file is made, and if the file cannot be written.
     """
     for name, array in arrays.items():
         if array.dtype.name not in CODES:
-            raise UserError(f"{name} is {array.dtype.name}, and a safetensors file has {', '.join(CODES)}")
+            raise UserError(f"{name} is {array.dtype.name}; a safetensors file can hold {', '.join(CODES)}")
     tensors = aligned({name: (arrays[name].dtype.name, arrays[name].shape) for name in sorted(arrays)})
-    # NumPy's name of a type does not tell in which order its bytes are.
+    # NumPy's name of a type does not tell its byte order.
     write_whole(path, chunks(tensors, lambda name: arrays[name].astype(tensors[name][0], copy=False), WRITER), is_own,
                 force=force)
 
 
 def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
-    """The arrays of a file by name. Raises Unreadable, and CorruptFile."""
+    """Return the arrays of a file by name. Raises Unreadable, and CorruptFile."""
     with reading(path), open_file(path) as file:
         entries = read_table(file, path, os.fstat(file.fileno()).st_size)
-        # They lie one after the other, and the first of them is next.
+        # The arrays are consecutive, and the first one is next.
         return {name: read_array(file, path, name, entry) for name, entry in entries.items()}
 
 
 def read_array(file: BinaryIO, path: object, name: str, entry: Entry) -> np.ndarray:
-    """The array that is next in an open file. Raises CorruptFile if the file has become shorter since its table was
-    read, and OSError."""
+    """Read the next array of an open file. Raises OSError; CorruptFile if the file has become shorter."""
     found = np.fromfile(file, entry.dtype, prod(entry.shape))
     if found.nbytes != entry.nbytes:
         raise CorruptFile(path, entry.offset, f"{shown(name)} ends early")
@@ -127,7 +125,7 @@ def read_array(file: BinaryIO, path: object, name: str, entry: Entry) -> np.ndar
 
 
 def read_table(file: BinaryIO, path: object, file_bytes: int) -> dict[str, Entry]:
-    """The table of an open file of that many bytes, in the order of the bytes. Raises CorruptFile."""
+    """Return the table of an open file of ``file_bytes`` bytes, in the order of the bytes. Raises CorruptFile."""
     length = int.from_bytes(file.read(LENGTH_BYTES), "little")
     if file_bytes < LENGTH_BYTES:
         raise CorruptFile(path, 0, f"{file_bytes} bytes are too few for a safetensors file")
@@ -157,7 +155,7 @@ def read_table(file: BinaryIO, path: object, file_bytes: int) -> dict[str, Entry
 
 
 def _entry(row: Any, data: int) -> Entry:
-    """Raises ValueError saying what is wrong."""
+    """Return one row of the table as an entry. Raises ValueError with the mistake."""
     if type(row) is not dict or row.keys() != {"dtype", "shape", "data_offsets"}:
         raise ValueError("expected dtype, shape and data_offsets")
     code, shape, offsets = row["dtype"], row["shape"], row["data_offsets"]
@@ -173,7 +171,7 @@ def _entry(row: Any, data: int) -> Entry:
 
 
 def parse_object(text: bytes, path: object, offset: int) -> dict[str, Any]:
-    """A JSON object, each key of which comes once, that begins at this byte of a file. Raises CorruptFile."""
+    """Return a JSON object with unique keys that begins at this byte of a file. Raises CorruptFile."""
     try:
         value = parse_json(text, unique_keys=True)
     except NotJson as error:

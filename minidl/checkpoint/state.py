@@ -1,12 +1,12 @@
 """The state that a training needs to continue bit for bit, to a checkpoint and back. Knows no file and no loop.
 
-    tensors       parameters, buffers (batch norm's statistics) and the optimizer's states
-    counters      the runtime's: random seeds given out, steps done, Adam's t. All random numbers follow from the seed
-                  and these; so does the position in the data, whose order follows from the seed and the step.
-    fixed         the arguments that decide the results. They must be equal when the training continues; memory budget
-                  and policy may differ, because they change no bit.
-    measured      traces and plans, so that the plan found so far is followed again. They are valid only under the same
-                  device, policy, budget and host memory; otherwise the policy starts again.
+  tensors       parameters, buffers (batch norm's statistics) and the optimizer's states
+  counters      of the runtime: random seeds used, steps done, Adam's t. All random numbers follow from the seed and
+                the counters; so does the position in the data, whose order follows from seed and step.
+  fixed         the arguments that decide the results. They must be equal when the training continues; memory budget
+                and policy may differ, because they change no bit.
+  measured      traces and plans, so that the training can follow its last plan again. They are valid only with the
+                same device, policy, budget and host memory; otherwise the policy starts again.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ Fixed = Mapping[str, str | int | float | None]
 
 
 def tensors_of(model: Module, optimizer: Optimizer) -> dict[str, Tensor]:
-    """All tensors that a training step changes, by the names that a checkpoint gives them: for ``Store.save``."""
+    """Return all tensors that a training step changes, by their names in a checkpoint, for ``Store.save``."""
     named = {f"model.{name}": tensor for name, tensor in (*model.named_parameters(), *model.named_buffers())}
     return named | {f"optimizer.{name}": tensor for name, tensor in optimizer.named_states().items()}
 
 
 def documents_of(runtime: Runtime, fixed: Fixed) -> dict[str, str]:
-    """Everything else that a training has to remember, as documents for ``Store.save``."""
+    """Return the rest of the training's state as JSON documents, for ``Store.save``."""
     documents = {}
     plans = []
     for number, (trace, kept) in enumerate(_measured(runtime)):
@@ -55,21 +55,21 @@ def documents_of(runtime: Runtime, fixed: Fixed) -> dict[str, str]:
 
 
 def _measured(runtime: Runtime) -> list[tuple[Trace, SavedProposal]]:
-    """What the runtime knows of its iterations: each sequence's trace, and what its policy keeps of the plan for it."""
+    """Return, for each known sequence of calls, its trace and the saved form of its plan."""
     guide = runtime.guide
     return [] if guide is None else [(entry.trace, runtime.policy.keep(entry.proposal)) for entry in guide.entries]
 
 
 def _setting(runtime: Runtime) -> dict[str, str | int]:
-    """The setting that a plan is made for."""
+    """Return the setting for which a plan is made."""
     return {"device": runtime.device.name, "policy": runtime.policy.name, "budget_bytes": runtime.budget_bytes,
             "host_bytes": runtime.host_bytes}
 
 
 def restore(checkpoint: Checkpoint, runtime: Runtime, model: Module, optimizer: Optimizer, fixed: Fixed) -> None:
-    """Put a training into the state that a checkpoint holds: one iteration, with an upload for each tensor.
+    """Restore a training from a checkpoint: one iteration, with an upload for each tensor.
 
-    Raises UserError, before anything is written, if the checkpoint is not one of this training.
+    Raises UserError, before anything is changed, if the checkpoint is not one of this training.
     """
     state = checkpoint.document(STATE)
     where = checkpoint.path / STATE
@@ -81,7 +81,7 @@ def restore(checkpoint: Checkpoint, runtime: Runtime, model: Module, optimizer: 
     for name in sorted({*was, *fixed}):
         if was.get(name) != fixed.get(name):
             raise UserError(f"{checkpoint.path} was made with {_argument(name, was.get(name))}, not "
-                            f"{_argument(name, fixed.get(name))}: to go on with it, leave that as it was")
+                            f"{_argument(name, fixed.get(name))}: to continue it, use the same value")
     targets = tensors_of(model, optimizer)
     _require_that_they_fit(checkpoint, targets)
     for name in sorted(runtime.counters.keys() - counters.keys()):
@@ -123,11 +123,11 @@ def _require_that_they_fit(checkpoint: Checkpoint, targets: Mapping[str, Tensor]
 
 
 def _plan(checkpoint: Checkpoint, number: int, row: Any) -> tuple[Trace, SavedProposal]:
-    """The trace of a sequence of calls, and what its policy kept of the plan for it."""
+    """Return the trace of a sequence of calls, and the saved form of its plan. Raises CorruptFile."""
     documents = []
     for kind, read in (("trace", trace_from_json), ("plan", plan_from_json)):
         name = f"{kind}-{number}.json"
-        checkpoint.document(name)  # refused here if it is missing, or no JSON
+        checkpoint.document(name)  # raises if it is missing or not JSON
         try:
             documents.append(read(checkpoint.documents[name]))
         except UserError as error:

@@ -1,12 +1,11 @@
-"""A folder of checkpoints: each a folder ``step-00000050`` of its own, the newest few kept. Knows no model.
+"""A folder of checkpoints, each in its own folder ``step-00000050``; only the newest few are kept. Knows no model.
 
-    tensors.safetensors   the tensors
-    *.json                everything else, as documents of their own
-    manifest.json         the SHA-256 of every range of bytes: one a tensor, one a document; and its own
+  tensors.safetensors   the tensors
+  *.json                everything else, as documents of their own
+  manifest.json         the SHA-256 of every range of bytes, one per tensor and document; and its own
 
-A checkpoint is written by ``durable.publish_folder``, so one that has a name is complete: a program that is killed at
-any moment leaves the ones before. Reading checks every byte before anything is believed, in memory that does not
-depend on what the files say.
+A checkpoint is written by ``durable.publish_folder``, so every one with a name is complete: a program that is killed at
+any moment leaves the earlier ones. Reading checks every byte before it uses any, with bounded memory.
 """
 
 from __future__ import annotations
@@ -49,12 +48,12 @@ class Source(Protocol):
         """The type of its elements."""
 
     def numpy(self) -> np.ndarray:
-        """Its value on the host; asked for when it is written."""
+        """Return its value on the host; called when it is written."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that was read and found to be as it was written. Its tensors are read when they are asked for."""
+    """A checkpoint that was read and whose checksums agree. Its tensors are read on request."""
 
     path: Path
     step: int
@@ -62,39 +61,39 @@ class Checkpoint:
     documents: Mapping[str, bytes]
 
     def array(self, name: str) -> np.ndarray:
-        """The value of a tensor. Raises CorruptFile if the file has changed since it was checked, and Unreadable."""
+        """Return the value of a tensor. Raises Unreadable; CorruptFile if the file has changed since it was checked."""
         path, entry = self.path / TENSORS, self.tensors[name]
         with reading(path), open_file(path) as file:
             file.seek(entry.offset)
             return read_array(file, path, name, entry)
 
     def document(self, name: str) -> dict[str, Any]:
-        """A document as an object. Raises CorruptFile."""
+        """Return a document as an object. Raises CorruptFile."""
         if name not in self.documents:
             raise CorruptFile(self.path / name, 0, "there is no such file")
         return parse_object(self.documents[name], self.path / name, 0)
 
 
 class Store:
-    """The checkpoints in one folder; ``keep`` is how many stay there."""
+    """The checkpoints in one folder; ``keep`` is how many of them remain there."""
 
     def __init__(self, folder: Path, *, keep: int) -> None:
         self.folder = folder
         self.keep = keep
 
     def steps(self) -> list[int]:
-        """The steps of which there is a checkpoint, oldest first."""
+        """Return the steps that have a checkpoint, oldest first."""
         if not is_folder(self.folder):
             return []
         found = (_NAME.fullmatch(name) for name in names_in(self.folder))
         return sorted(int(match[1]) for match in found if match)
 
     def path(self, step: int) -> Path:
-        """The folder of the checkpoint after a step, whether it is there or not."""
+        """Return the folder for the checkpoint of a step, which need not exist."""
         return self.folder / f"step-{step:08}"
 
     def save(self, step: int, tensors: Mapping[str, Source], documents: Mapping[str, str]) -> Path:
-        """Write a checkpoint, then remove the oldest beyond ``keep``. Raises UserError when the disk refuses.
+        """Write a checkpoint, then remove the oldest ones beyond ``keep``. Raises UserError if the disk refuses.
 
         Tensors are read one at a time, when they are written. The names of documents end in ``.json``.
         """
@@ -110,7 +109,7 @@ class Store:
         return path
 
     def clean(self) -> None:
-        """Remove what a program that was killed has left of a checkpoint: those without a name. Raises OSError."""
+        """Remove unfinished checkpoints of a killed program, which have hidden names. Raises OSError."""
         for name in os.listdir(self.folder) if self.folder.is_dir() else ():
             if name.startswith(HIDDEN) and _NAME.match(name[1:]):
                 remove_folder(self.folder / name)
@@ -133,10 +132,10 @@ def _row(file: str, tensor: str, piece: Piece) -> str:
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Check every byte of a checkpoint. Raises UserError; CorruptFile with the file and the byte if one is damaged."""
+    """Check every byte of a checkpoint and return it. Raises UserError; CorruptFile, with file and byte, for damage."""
     match = _NAME.fullmatch(path.name)
     if match is None or not is_folder(path):
-        raise UserError(f"{path} is no checkpoint")
+        raise UserError(f"{path} is not a checkpoint")
     try:
         with reading(path):
             return _read(path, int(match[1]))
@@ -174,14 +173,14 @@ def _read(path: Path, step: int) -> Checkpoint:
 
 
 def _there(path: Path) -> Path:
-    """The same path. Raises CorruptFile if nothing has it: what is gone is damage, what may not be read is none."""
+    """Return the path. Raises CorruptFile if it does not exist; a file that exists but cannot be read is not damage."""
     if not is_there(path):
         raise CorruptFile(path, 0, "there is no such file")
     return path
 
 
 def _manifest(path: Path) -> dict[str, list[tuple[str, Piece]]]:
-    """file -> its pieces, each with the name of a tensor or nothing."""
+    """Return, by file, its pieces, each with a tensor's name or "". Raises CorruptFile."""
     text = read_bytes(path, most=LARGEST_DOCUMENT)
     size = len(text)
     own = len(_OWN_CHECKSUM.format("0" * 64))

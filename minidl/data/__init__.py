@@ -1,6 +1,6 @@
-"""Data sets: made up, read from what comes with scikit-learn, or opened by their path.
+"""Data sets: synthetic ones, the digits of scikit-learn, or files and folders opened by their path.
 
-``Data`` says what each of them is to a training; ``opening`` sees which format a path has.
+``Data`` is the interface of a data set; ``opening`` recognises the format of a path.
 """
 
 from minidl.data.batch import AnyBatch, Batch, TextBatch

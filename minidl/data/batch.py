@@ -1,5 +1,4 @@
-"""A batch on the host: images with their labels, or pairs of sentences; or only their shapes. Knows no data set and no
-model."""
+"""A batch on the host, images with labels or pairs of sentences, or only its shapes. Knows no data set and no model."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -10,14 +9,14 @@ from minidl.meta import float32, int64
 from minidl.runtime import Runtime
 from minidl.tensor import Tensor
 
-ImageShape = tuple[int, ...]  # [C, H, W]; of text, [tokens]
+ImageShape = tuple[int, ...]  # [C, H, W]; for text [tokens]
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """``size`` images [C, H, W], float32, and labels, int64; the arrays are None where values do not matter.
+    """``size`` images [C, H, W], float32, and labels, int64; the arrays are None if values do not matter.
 
-    ``label_shape`` is that of the labels of one image: (), one for all of it, or (H, W), one a pixel.
+    ``label_shape`` is the shape of one image's labels: () for one class per image, (H, W) for one per pixel.
     """
 
     size: int
@@ -33,7 +32,7 @@ class Batch:
         return self.size * elements
 
     def upload(self, runtime: Runtime) -> tuple[Tensor, Tensor]:
-        """Upload images [N, C, H, W], of the type of activations, and labels [N, *label_shape]: two operations.
+        """Upload images [N, C, H, W], in the dtype of activations, and labels [N, *label_shape]: two operations.
 
         Raises OutOfMemory.
         """
@@ -43,7 +42,7 @@ class Batch:
         return images, labels
 
     def split(self, parts: int) -> list["Batch"]:
-        """Cut the batch into equal parts, in order; ``size`` must be a multiple of their number."""
+        """Return the batch in equal parts, in order; ``size`` must be a multiple of ``parts``."""
         return [Batch(self.size // parts, self.input_shape, None if self.images is None else self.images[piece],
                       None if self.labels is None else self.labels[piece], self.label_shape)
                 for piece in _pieces(self.size, parts)]
@@ -51,10 +50,10 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class TextBatch:
-    """``size`` pairs of segments of ``length`` tokens, ``predictions`` of them to be predicted: what BERT is given.
+    """``size`` pairs of segments of ``length`` tokens, ``predictions`` of them to be predicted: the inputs of BERT.
 
-    The arrays, in the order of BertForPreTraining's arguments, are None where values do not matter; [N, length] or
-    [N, predictions], int64, but for the mask, float32 (1 for tokens, 0 for padding), and next_sentence_labels, [N].
+    The arrays, in the order of BertForPreTraining's arguments, are None if values do not matter; [N, length] or [N,
+    predictions], int64, except the mask, float32 (1 for tokens, 0 for padding), and next_sentence_labels, [N].
     """
 
     size: int
@@ -73,14 +72,14 @@ class TextBatch:
         return self.size * (20 * self.length + 16 * self.predictions + 8)
 
     def upload(self, runtime: Runtime) -> tuple[Tensor, ...]:
-        """Upload all six arrays, with an operation each. Raises OutOfMemory."""
+        """Upload all six arrays, one operation each. Raises OutOfMemory."""
         tokens, predicted = (self.size, self.length), (self.size, self.predictions)
         shapes = tokens, tokens, tokens, predicted, predicted, (self.size,)
         return tuple(runtime.tensor(array, shape=shape, dtype=float32 if name == "attention_mask" else int64)
                      for (name, array), shape in zip(self._arrays(), shapes, strict=True))
 
     def split(self, parts: int) -> list["TextBatch"]:
-        """Cut the batch into equal parts, in order; ``size`` must be a multiple of their number."""
+        """Return the batch in equal parts, in order; ``size`` must be a multiple of ``parts``."""
         return [TextBatch(self.size // parts, self.length, self.predictions,
                           **{name: None if array is None else array[piece] for name, array in self._arrays()})
                 for piece in _pieces(self.size, parts)]

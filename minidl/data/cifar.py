@@ -1,8 +1,8 @@
-"""CIFAR-10 as its authors publish it, in binary: 50,000 images of 32x32 pixels to train on, 10,000 to test with.
+"""CIFAR-10 in its authors' binary format: 50,000 training images of 32x32 pixels, 10,000 test images.
 
 Krizhevsky, "Learning Multiple Layers of Features from Tiny Images", 2009. ``data_batch_*.bin`` and ``test_batch.bin``
 hold records of 3,073 bytes: a class, then 1,024 pixels of red, of green and of blue. ``batches.meta.txt`` names the
-classes. The files are mapped, not read. Each training image is shifted by up to 4 pixels and mirrored half of the time
+classes. The files are memory-mapped. Each training image is shifted by up to 4 pixels and mirrored half of the time
 (section 4.2 of He et al., CVPR 2016).
 """
 
@@ -24,14 +24,16 @@ RECORD_BYTES = 1 + CHANNELS * SIDE * SIDE
 TRAIN, TEST, NAMES = "data_batch_*.bin", "test_batch.bin", "batches.meta.txt"
 MOST_NAMES_BYTES = 1 << 16
 SHIFT = 4  # pixels
-# Of the training images, 0 to 1: red, green, blue.
+# Mean and deviation of the training images, scaled to 0 to 1: red, green, blue.
 MEAN = np.array([0.4914, 0.4822, 0.4465], np.float32)[:, None, None]
 DEVIATION = np.array([0.2470, 0.2435, 0.2616], np.float32)[:, None, None]
 
 
 class Cifar10(ImageSet):
-    """The images of a folder. Raises BadFile for a file of another length, or a record of another class; skipped, a
-    file counts for nothing and a record is left out."""
+    """The images of a folder. Raises BadFile for a file of another length or a record of an unknown class.
+
+    If bad files are skipped, such a file or record is left out.
+    """
 
     input_shape: ImageShape = (CHANNELS, SIDE, SIDE)
     num_classes = CLASSES
@@ -41,18 +43,18 @@ class Cifar10(ImageSet):
         self._train = _records([root / name for name in fnmatch.filter(names_in(root), TRAIN)], bad)
         self._test = _records([root / TEST] if is_there(root / TEST) else [], bad)
         if not len(self._train[1]):
-            raise UserError(f"{root}: there are no records of CIFAR-10 to train on in it")
+            raise UserError(f"{root}: it has no CIFAR-10 records to train on")
         self.train_size, self.test_size = len(self._train[1]), len(self._test[1])
 
     def batches(self, batch: int, *, seed: int = 0, skip: int = 0) -> Generator[Batch, None, None]:
-        """Batches to train on, without end, as Data describes them."""
+        """Yield training batches without end, as described in Data."""
         for chosen in in_order(self.train_size, batch, seed=seed, skip=skip):
             random = np.random.default_rng([seed, chosen.epoch, int(chosen.examples[0])])
             images, labels = _take(self._train, chosen)
             yield Batch(batch, self.input_shape, _normalised(_moved(images, random)), labels)
 
     def test_batches(self, batch: int) -> Iterator[Batch]:
-        """Every test image once, as it is; the last batch may be smaller."""
+        """Yield every test image once, unchanged; the last batch may be smaller."""
         for chosen in once(self.test_size, batch):
             images, labels = _take(self._test, chosen)
             yield Batch(len(labels), self.input_shape, _normalised(images), labels)
@@ -69,14 +71,14 @@ def _records(paths: list[Path], bad: BadFiles) -> _Records:
             with as_bad_file(path), open_file(path) as file:
                 size = os.fstat(file.fileno()).st_size
                 if not size or size % RECORD_BYTES:
-                    raise BadFile(str(path), f"{size} bytes, which is no multiple of {RECORD_BYTES}, a record's")
+                    raise BadFile(str(path), f"{size} bytes, not a multiple of a record's {RECORD_BYTES}")
                 mapped = np.memmap(file, np.uint8, "r").reshape(-1, RECORD_BYTES)
         except BadFile as error:
             bad.note(error)
             continue
         wrong = mapped[:, 0] >= CLASSES
         for record in np.flatnonzero(wrong):
-            bad.note(BadFile(f"{path}:record {record}", f"its class is {mapped[record, 0]}, and there are {CLASSES}"))
+            bad.note(BadFile(f"{path}:record {record}", f"class {mapped[record, 0]}, but there are only {CLASSES}"))
         whole = np.flatnonzero(~wrong)
         places.append(np.stack([np.full_like(whole, len(files)), whole], axis=1))
         files.append(mapped)
@@ -84,14 +86,14 @@ def _records(paths: list[Path], bad: BadFiles) -> _Records:
 
 
 def _take(records: _Records, chosen: Chosen) -> tuple[np.ndarray, np.ndarray]:
-    """Images [N, 3, 32, 32], bytes, and labels [N]."""
+    """Return images [N, 3, 32, 32], as bytes, and labels [N]."""
     files, places = records
     taken = np.stack([files[file][record] for file, record in places[chosen.examples]])
     return taken[:, 1:].reshape(-1, CHANNELS, SIDE, SIDE), taken[:, 0].astype(np.int64)
 
 
 def _moved(images: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """Each shifted, with black coming in, and half of them mirrored."""
+    """Return the images randomly shifted, with black borders, and half of them mirrored."""
     framed = np.pad(images, ((0, 0), (0, 0), (SHIFT, SHIFT), (SHIFT, SHIFT)))
     tops, lefts = random.integers(2 * SHIFT + 1, size=(2, len(images)))
     mirrored = random.random(len(images)) < 0.5
@@ -106,7 +108,7 @@ def _normalised(images: np.ndarray) -> np.ndarray:
 
 
 def _names(path: Path) -> tuple[str, ...]:
-    """The classes' names; their numbers if the file is not there, or not one of names."""
+    """Return the classes' names, or their numbers if the file is missing or has no ten names."""
     try:
         names = read_text(path, most=MOST_NAMES_BYTES).split()[:CLASSES]
     except Unreadable:

@@ -1,4 +1,4 @@
-"""Images in a folder for each class, as torchvision and timm lay them out. Knows names; decodes nothing."""
+"""Images in one folder per class, as torchvision and timm arrange them. Knows names; decodes nothing."""
 
 import os
 from collections.abc import Iterator
@@ -20,21 +20,21 @@ from minidl.outside.reading import is_folder, is_there, names_in
 
 
 class ClassFolders:
-    """``root/<class>/**/<image>``: classes and images in the order of their names; a Source.
+    """``root/<class>/**/<image>``: classes and images sorted by name; a Source.
 
-    class_names  of another folder of the same data (validation images): its classes must be these. An empty class is a
-    bad file, and so is an image beside the classes. Raises UserError, with its name, for that, for another class, and
-    for a folder without classes.
+    class_names: of the training folder, for validation images; both must have the same classes. An empty class and an
+    image outside the classes are bad files. Raises UserError, with the name, for bad files, for other classes, and for
+    a folder without classes.
     """
 
     def __init__(self, root: Path, bad: BadFiles, *, class_names: tuple[str, ...] | None = None) -> None:
         found = tuple(_classes(root, bad))
         if not found:
-            raise UserError(f"{root}: there are no folders of images, one a class, in it")
+            raise UserError(f"{root}: it has no folders of images, one per class")
         note_images_beside(root, "the folders of classes", bad)
         self.class_names = found if class_names is None else class_names
         for name in sorted(set(found) ^ set(self.class_names)):
-            raise UserError(f"{root / name}: {'not among what is trained on' if name in found else 'not there'}; both "
+            raise UserError(f"{root / name}: {'not a class to train on' if name in found else 'missing'}; both "
                             "parts of the data must have the same classes")
         self._paths: list[Path] = []
         labels: list[int] = []
@@ -50,20 +50,20 @@ class ClassFolders:
         return len(self._paths)
 
     def name(self, example: int) -> str:
-        """The path of an image."""
+        """Return the path of an image."""
         return str(self._paths[example])
 
     def image(self, example: int) -> bytes:
-        """The bytes of an image's file. Raises BadFile."""
+        """Return the bytes of an image's file. Raises BadFile."""
         return read_image(self._paths[example])
 
     def mask(self, example: int) -> bytes:
-        """Never asked for: these images have classes."""
+        """Never called: these images have classes."""
         raise AssertionError("folders of classes have no masks")
 
 
 def _classes(root: Path, bad: BadFiles) -> Iterator[str]:
-    """The folders in a folder. A link that leads nowhere might have been one: it is a bad file."""
+    """Yield the names of the folders in a folder. A dangling link might have been one, so it is a bad file."""
     for name in names_in(root):
         if name.startswith("."):
             continue
@@ -72,16 +72,16 @@ def _classes(root: Path, bad: BadFiles) -> Iterator[str]:
                 if is_folder(root / name):
                     yield name
                 elif not is_there(root / name):
-                    raise BadFile(str(root / name), "a link that leads nowhere")
+                    raise BadFile(str(root / name), "a dangling link")
         except BadFile as error:
             bad.note(error)
 
 
 def _images(folder: Path, bad: BadFiles) -> list[Path]:
-    """All below the folder of a class, in the order of their paths. Links are followed.
+    """Return all images below the folder of a class, sorted by path. Links are followed.
 
-    A folder that cannot be read is a bad file, and so is a link that leads nowhere, or to a folder that it lies in,
-    which would have no end.
+    These are bad files: a folder that cannot be read, a dangling link, and a link to a folder that contains it, which
+    would be an endless loop.
     """
     found: list[Path] = []
     waiting = [(folder, frozenset({_identity(folder.parent)}))]
@@ -91,20 +91,20 @@ def _images(folder: Path, bad: BadFiles) -> list[Path]:
             with as_bad_file(place):
                 key, entries = _identity(place), list(os.scandir(place))
             if key in above:
-                raise BadFile(str(place), "a link to a folder that it lies in")
+                raise BadFile(str(place), "a link to a folder that contains it")
         except BadFile as error:
             bad.note(error)
             continue
         for entry in entries:
             path = place / entry.name
             try:
-                with as_bad_file(path):  # where a link leads may be closed
+                with as_bad_file(path):  # the target of a link may be unreadable
                     if entry.is_dir():
                         waiting.append((path, above | {key}))
                     elif is_image(entry.name):
                         found.append(path)
                     elif entry.is_symlink() and not is_there(path):
-                        raise BadFile(str(path), "a link that leads nowhere")
+                        raise BadFile(str(path), "a dangling link")
                     else:
                         refuse_unread(path)
             except BadFile as error:
@@ -113,6 +113,6 @@ def _images(folder: Path, bad: BadFiles) -> list[Path]:
 
 
 def _identity(folder: Path) -> tuple[int, int]:
-    """The identity of a folder, which does not depend on its name."""
+    """Return (device, inode) of a folder, which do not depend on its name."""
     status = os.stat(folder)
     return status.st_dev, status.st_ino

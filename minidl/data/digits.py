@@ -1,7 +1,7 @@
-"""The handwritten digits that come with scikit-learn: 1,797 images of 8x8 pixels, split once into training and test.
+"""The handwritten digits of scikit-learn: 1,797 images of 8x8 pixels, with a fixed split into training and test.
 
 Alpaydin & Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine Learning Repository, 1998: its test part.
-scikit-learn is imported when the data is read, not before.
+scikit-learn is imported only when the data is read.
 """
 
 from collections.abc import Generator, Iterator
@@ -18,9 +18,9 @@ TEST_SHARE = 0.2
 
 
 class Digits(ImageSet):
-    """1,438 images to train on and 359 to test with, [1, image_size, image_size], normalised by the training images.
+    """1,438 training and 359 test images, [1, image_size, image_size], normalised by the training images.
 
-    Each pixel becomes a square as large as fits ``image_size``; a border of the background's value makes up the rest.
+    Each pixel becomes a square, as large as ``image_size`` permits; a border of the background's value fills the rest.
     Raises UserError if scikit-learn is missing, or the size is below 8.
     """
 
@@ -42,20 +42,20 @@ class Digits(ImageSet):
         self.train_size, self.test_size = len(train), len(test)
 
     def batches(self, batch: int, *, seed: int = 0, skip: int = 0) -> Generator[Batch, None, None]:
-        """Batches to train on, without end, as Data describes them."""
+        """Yield training batches without end, as described in Data."""
         images, labels = self._train
         for chosen in in_order(self.train_size, batch, seed=seed, skip=skip):
             yield Batch(batch, self.input_shape, images[chosen.examples], labels[chosen.examples])
 
     def test_batches(self, batch: int) -> Iterator[Batch]:
-        """Every test image once; the last batch may be smaller."""
+        """Yield every test image once; the last batch may be smaller."""
         images, labels = self._test
         for chosen in once(self.test_size, batch):
             yield Batch(len(chosen.examples), self.input_shape, images[chosen.examples], labels[chosen.examples])
 
 
 def _read() -> tuple[np.ndarray, np.ndarray]:
-    """Images [1797, 8, 8], values 0 to 16, and labels [1797], int64."""
+    """Return images [1797, 8, 8], values 0 to 16, and labels [1797], int64."""
     try:
         from sklearn.datasets import load_digits
     except ImportError:
@@ -65,7 +65,7 @@ def _read() -> tuple[np.ndarray, np.ndarray]:
 
 
 def _enlarge(images: np.ndarray, image_size: int) -> np.ndarray:
-    """[N, 8, 8] -> [N, 1, image_size, image_size]; the border is what an empty pixel became."""
+    """[N, 8, 8] -> [N, 1, image_size, image_size]; the border has the normalised value of an empty pixel."""
     scale = image_size // SIDE
     large = images.repeat(scale, axis=1).repeat(scale, axis=2)
     before = (image_size - SIDE * scale) // 2

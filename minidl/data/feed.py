@@ -1,8 +1,8 @@
-"""Batches made ahead of the step by threads, in order; and how well they keep up. Knows no format and no model.
+"""Threads that make batches ahead of the step, in order, and statistics of their speed. Knows no format and no model.
 
-At most ``ahead`` batches are under way or ready while a step runs: they are what the host budget counts. A batch is cut
-into examples, so that all threads work on the one that is wanted next. An error of an example is raised when its batch
-is due, and not before: which batch that is does not depend on the threads.
+At most ``ahead`` batches are in progress or ready while a step runs: the host budget counts these. A batch is cut into
+examples, so that all threads work on the batch that is needed next. An error of an example is raised when its batch is
+due, and not before: so the failing batch does not depend on the threads.
 """
 
 from collections import deque
@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import Generic, Protocol, TypeVar
 
 MOST_AHEAD = 4  # batches
-HOST_SHARE = 0.25  # of the host budget, at most, for them
+HOST_SHARE = 0.25  # of the host budget, at most, for batches
 
 
 class _Sized(Protocol):
@@ -27,7 +27,7 @@ B = TypeVar("B", bound=_Sized)
 
 @dataclass(frozen=True, slots=True)
 class Job(Generic[B]):
-    """A batch to be, of ``size`` examples: ``parts`` fill it, in any order or at once; ``done`` then returns it."""
+    """A batch of ``size`` examples to be made: ``parts`` fill it, in any order or at once; ``done`` returns it."""
 
     size: int
     parts: list[Callable[[], None]]
@@ -36,27 +36,27 @@ class Job(Generic[B]):
 
 @dataclass
 class Feed:
-    """Counts what the threads do, and how long the training waits for a batch.
+    """Threads that make batches, and statistics: how busy they are, and how long training waits for a batch.
 
-    workers      threads
-    ahead        batches
+    workers      the number of threads
+    ahead        the number of batches made in advance
     """
 
     workers: int
     ahead: int
     waited_seconds: float = 0.0
-    busy_seconds: float = 0.0  # of all threads together
+    busy_seconds: float = 0.0  # sum over all threads
     made: int = 0  # examples
-    peak_bytes: int = 0  # of batches ahead at once
+    peak_bytes: int = 0  # the most bytes of batches ahead at one time
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     @property
     def per_second(self) -> float | None:
-        """Examples a second that the threads can make, beside all else that runs; None before the first."""
+        """Examples per second that the threads can make while everything else runs; None before the first."""
         return self.made * self.workers / self.busy_seconds if self.busy_seconds else None
 
     def run(self, jobs: Iterator[Job[B]]) -> Iterator[B]:
-        """Make the batches of some jobs, in order. To be closed, or used up: then no thread is left."""
+        """Yield the batches of some jobs, in order. Exhaust or close this generator to end the threads."""
         pool = ThreadPoolExecutor(self.workers, thread_name_prefix="data")
         waiting: deque[tuple[Job[B], list[Future[None]]]] = deque()
         try:
@@ -86,5 +86,5 @@ class Feed:
 
 
 def batches_ahead(nbytes: int, host_memory: int) -> int:
-    """How many batches of ``nbytes`` to keep ready in a host budget; 0: each is made when it is wanted."""
+    """Return how many batches of ``nbytes`` to prepare within a host budget; 0: each is made on demand."""
     return min(MOST_AHEAD, int(host_memory * HOST_SHARE) // max(nbytes, 1))

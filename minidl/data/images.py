@@ -1,5 +1,7 @@
-"""A data set of encoded images: decoded by threads ahead of the step, a random part of each to train on. Knows no
-format: a Source has the bytes, ``pixels`` makes images of them, ``Feed`` has the threads."""
+"""A data set of encoded images, decoded by threads ahead of the step; training uses a random view of each.
+
+Knows no format: a Source has the bytes, ``pixels`` decodes them, ``Feed`` has the threads.
+"""
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
@@ -14,7 +16,7 @@ from minidl.data.pixels import central_view, classes_of, decode, orientation, pi
 from minidl.data.source import BadFile, BadFiles, Source
 from minidl.errors import UserError
 
-LEAST_WITH_MASK = 0.5  # of the area of an image with a mask: small parts of it show little of what is to be found
+LEAST_WITH_MASK = 0.5  # least area of a view of an image with a mask: smaller views show too little of the objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +31,13 @@ class Part:
 
 
 class Images(ImageSet):
-    """Images [channels, size, size], normalised, with a class each or one a pixel.
+    """Images [channels, size, size], normalised, with one class each or one per pixel.
 
-    train, test   where they come from; ``test`` None: a tenth of ``train``, always the same ones, is held out
+    train, test   their sources; ``test`` None: a fixed tenth of ``train`` is held out
     num_classes   None: one more than the largest label
     channels      1 (grey) or 3
-    bad           what becomes of broken files. With ``skip`` the next image that is whole takes the place of a broken
-                  one in training, whatever the threads do; from the test it is left out.
+    bad           the handling of broken files. If they are skipped, the next whole image replaces a broken one in
+                  training, independent of the threads; in the test it is left out.
     """
 
     def __init__(self, train: Source, test: Source | None, *, size: int, channels: int, num_classes: int | None,
@@ -55,7 +57,7 @@ class Images(ImageSet):
         self.num_classes = self._count_classes(num_classes)
 
     def _count_classes(self, wanted: int | None) -> int:
-        """How many classes there are. Raises BadFile if a label is not below what was asked for."""
+        """Return the number of classes. Raises BadFile if a label is not below the wanted number."""
         if self._train.source.labels is None:
             assert wanted is not None, "masks do not say how many classes there are"
             return wanted
@@ -66,30 +68,30 @@ class Images(ImageSet):
             assert labels is not None
             wrong = np.flatnonzero(labels >= wanted)
             for example in wrong:
-                self._bad.note(BadFile(part.source.name(int(example)), f"its class is {labels[example]}, and there are "
+                self._bad.note(BadFile(part.source.name(int(example)), f"class {labels[example]}, but there are only "
                                                                       f"{wanted} (0 to {wanted - 1})"))
         return wanted
 
     def batches(self, batch: int, *, seed: int = 0, skip: int = 0) -> Generator[Batch, None, None]:
-        """Batches to train on, without end, as Data describes them.
+        """Yield training batches without end, as described in Data.
 
-        Raises BadFile when a batch is due that has a broken image.
+        Raises BadFile when a batch with a broken image is due.
         """
         chosen = in_order(self.train_size, batch, seed=seed, skip=skip)
         yield from self._feed.run(self._job(self._train, some, seed) for some in chosen)
 
     def test_batches(self, batch: int) -> Iterator[Batch]:
-        """Every test image once, its middle (with masks all of it); without broken ones, if they are skipped."""
+        """Yield every test image once, its centre (with masks: all of it); broken ones are left out if skipped."""
         jobs = (self._job(self._test, some, None) for some in once(self.test_size, batch))
         return (made for made in self._feed.run(jobs) if made.size)
 
     def _job(self, part: Part, chosen: Chosen, seed: int | None) -> Job[Batch]:
-        """A batch to be filled row by row; ``seed`` None: without randomness, and without replacement."""
+        """Return the job of a batch, filled row by row; ``seed`` None: no random views, no replacements."""
         count = len(chosen.examples)
         images = np.empty((count, *self.input_shape), np.float32)
         labels = np.empty((count, *self.label_shape), np.int64)
         kept = np.ones(count, bool)
-        left_out: list[BadFile] = []  # counted when the batch is due: how far ahead the threads are changes no number
+        left_out: list[BadFile] = []  # counted when the batch is due, so that counts do not depend on threads
 
         def fill(row: int) -> None:
             at = int(chosen.examples[row])
@@ -130,11 +132,11 @@ class Images(ImageSet):
             view = central_view(width, height) if random is None else random_view(width, height, random)
         else:
             mask = decode(source.mask(example), f"the mask of {name}", mode=None)
-            if orientation(mask) != orientation(image):  # it is unknown which of the two was drawn upright
-                raise BadFile(name, f"EXIF turns it (orientation {orientation(image)}) otherwise than its mask "
+            if orientation(mask) != orientation(image):  # unknown which of the two is drawn upright
+                raise BadFile(name, f"its EXIF orientation {orientation(image)} differs from its mask's "
                                     f"({orientation(mask)})")
             if mask.size != image.size:
-                raise BadFile(name, f"{width} x {height} pixels, and its mask {mask.size[0]} x {mask.size[1]}")
+                raise BadFile(name, f"{width} x {height} pixels, but its mask {mask.size[0]} x {mask.size[1]}")
             view = whole(width, height) if random is None else random_view(width, height, random,
                                                                            least=LEAST_WITH_MASK)
             classes_of(mask, view, size, f"the mask of {name}", num_classes=self.num_classes,

@@ -1,4 +1,4 @@
-"""Images and their masks in two folders, by the same names: what a network that labels pixels learns from."""
+"""Images and masks in two folders, matched by name, for networks that label pixels."""
 
 from pathlib import Path
 
@@ -17,14 +17,14 @@ from minidl.errors import UserError
 from minidl.outside.reading import is_folder, names_in
 
 IMAGES, MASKS = "images", "masks"
-_MASK_ENDINGS = ("", "_mask")  # of the mask's stem: Carvana's masks are called so
+_MASK_ENDINGS = ("", "_mask")  # of the mask's stem; Carvana's masks end in _mask
 
 
 class MaskFolders:
-    """``root/images/<name>.*`` with ``root/masks/<name>.*`` (or ``<name>_mask.*``), in the order of names; a Source.
+    """``root/images/<name>.*`` with ``root/masks/<name>.*`` (or ``<name>_mask.*``), sorted by name; a Source.
 
-    An image without a mask is a bad file, and so are a mask without an image, a second one of the same name, folders
-    among them, and images beside the two. Raises UserError for that, and for a folder that holds none.
+    These are bad files: an image without a mask, a mask without an image, a second file of the same name, a folder
+    among them, and an image outside the two folders. Raises UserError for bad files, and for folders without images.
     """
 
     class_names: tuple[str, ...] = ()
@@ -37,34 +37,34 @@ class MaskFolders:
         for stem, image in _by_stem(root / IMAGES, bad).items():
             named = next((stem + ending for ending in _MASK_ENDINGS if stem + ending in masks), None)
             if named is None:
-                bad.note(BadFile(str(image), f"there is no mask {stem} in {root / MASKS}"))
+                bad.note(BadFile(str(image), f"it has no mask {stem} in {root / MASKS}"))
             else:
                 self._pairs.append((image, masks.pop(named)))
         if not self._pairs:
-            raise UserError(f"{root / IMAGES}: there are no images with masks in it")
+            raise UserError(f"{root / IMAGES}: it has no images with masks")
         for mask in masks.values():
-            bad.note(BadFile(str(mask), f"a mask of no image in {root / IMAGES}"))
+            bad.note(BadFile(str(mask), f"a mask without an image in {root / IMAGES}"))
 
     def __len__(self) -> int:
         return len(self._pairs)
 
     def name(self, example: int) -> str:
-        """The path of an image; its mask has none of its own."""
+        """Return the path of an image; it also names the image's mask."""
         return str(self._pairs[example][0])
 
     def image(self, example: int) -> bytes:
-        """The bytes of an image's file. Raises BadFile."""
+        """Return the bytes of an image's file. Raises BadFile."""
         return read_image(self._pairs[example][0])
 
     def mask(self, example: int) -> bytes:
-        """The bytes of its mask's file. Raises BadFile."""
+        """Return the bytes of an image's mask file. Raises BadFile."""
         return read_image(self._pairs[example][1])
 
 
 def _by_stem(folder: Path, bad: BadFiles) -> dict[str, Path]:
-    """The images in a folder, in the order of their names, by what comes before the suffix."""
+    """Return the images in a folder by their stem (the name before the suffix), sorted by name."""
     if not is_folder(folder):
-        raise UserError(f"{folder}: there is no such folder")
+        raise UserError(f"{folder}: the folder does not exist")
     found: dict[str, Path] = {}
     for name in names_in(folder):
         path = folder / name
@@ -77,7 +77,7 @@ def _by_stem(folder: Path, bad: BadFiles) -> dict[str, Path]:
             refuse_unread(path)
             with as_bad_file(path):
                 if not name.startswith(".") and is_folder(path):
-                    raise BadFile(str(path), "a folder among images that have masks: it is not looked into")
+                    raise BadFile(str(path), "a folder among images with masks is not searched")
         except BadFile as error:
             bad.note(error)
     return found

@@ -1,13 +1,13 @@
-"""A data set by its path: which format it has is seen from what lies there. Knows every format, and no model.
+"""Open a data set by its path; the contents decide the format. Knows every format, and no model.
 
-    DIR/<class>/<image>                 class folders
-    DIR/images/<name>, masks/<name>     images with masks
-    DIR/data_batch_*.bin                CIFAR-10
-    *.tar, *.parquet, or a DIR of them  samples in shards
-    *.txt, or a DIR of them             sentences
+  DIR/<class>/<image>                 class folders
+  DIR/images/<name>, masks/<name>     images with masks
+  DIR/data_batch_*.bin                CIFAR-10
+  *.tar, *.parquet, or a DIR of them  samples in shards
+  *.txt, or a DIR of them             sentences
 
-A DIR with ``train`` and ``val`` (or ``test``) in it has one of these in each; shards may also be called train-* and
-val-*. Otherwise, also if there is ``train`` alone, a tenth of the examples is held out for the test.
+A DIR that contains ``train`` and ``val`` (or ``test``) has one of these in each; shards may also be named train-* and
+val-*. Otherwise, also if there is only ``train``, a tenth of the examples is held out for the test.
 """
 
 import fnmatch
@@ -33,13 +33,16 @@ from minidl.outside.writing import Unwritable
 BY_NAME = ("synthetic", "digits", "shapes")  # data sets without a path
 TAR, PARQUET, TEXT = ".tar", ".parquet", ".txt"
 _TRAIN, _TEST = ("train", "training"), ("val", "valid", "validation", "test")
-CIFAR_FOLDER = "cifar-10-batches-bin"  # what its archive unpacks to
+CIFAR_FOLDER = "cifar-10-batches-bin"  # the folder in its archive
 
 
 @dataclass(frozen=True, slots=True)
 class WantedImages:
-    """The images that a network takes. ``size`` None: ``own_size``, unless all images have another size;
-    ``num_classes`` None: the number of classes in the data."""
+    """The images that a network takes.
+
+    ``size`` None: ``own_size``, unless the data has a fixed size; ``num_classes`` None: the number of classes in the
+    data.
+    """
 
     size: int | None
     own_size: int
@@ -50,7 +53,7 @@ class WantedImages:
 
 @dataclass(frozen=True, slots=True)
 class WantedText:
-    """The tokens that a network takes, and how text becomes tokens: see ``open_sentences``."""
+    """The tokens that a network takes, and the tokenisation of text: see ``open_sentences``."""
 
     length: int
     predictions: int
@@ -61,7 +64,7 @@ class WantedText:
 
 
 def open_images(path: Path, wanted: WantedImages, *, bad: BadFiles, feed: Feed) -> Data:
-    """The data set of images that lies at a path. Raises UserError; BadFile, which is one, names what is broken."""
+    """Return the data set of images at a path. Raises UserError; its subclass BadFile names a broken file."""
     _require(path)
     cifar = next((folder for folder in (path, path / CIFAR_FOLDER) if _matching(folder, TRAIN)), None)
     if cifar is not None and not wanted.pixel_labels:
@@ -79,9 +82,9 @@ def open_images(path: Path, wanted: WantedImages, *, bad: BadFiles, feed: Feed) 
         test, bad, class_names=learnt.class_names if isinstance(learnt, ClassFolders) else None)
     for source in (learnt, tested):
         if source is not None and (source.labels is None) != wanted.pixel_labels:
-            raise UserError(f"{path}: " + (f"images with a class each, and this network labels pixels: it needs "
+            raise UserError(f"{path}: " + (f"images with one class each, but this network labels pixels: it needs "
                                            f"{IMAGES}/ and {MASKS}/" if wanted.pixel_labels else
-                                           "images with masks, and this network gives one class an image"))
+                                           "images with masks, but this network predicts one class per image"))
     if isinstance(learnt, ClassFolders) and wanted.num_classes not in (None, len(learnt.class_names)):
         raise UserError(f"--num-classes {wanted.num_classes}: {path} has {len(learnt.class_names)} classes")
     return Images(learnt, tested, size=wanted.size or wanted.own_size, channels=wanted.channels,
@@ -89,18 +92,18 @@ def open_images(path: Path, wanted: WantedImages, *, bad: BadFiles, feed: Feed) 
 
 
 def open_text(path: Path, wanted: WantedText, *, bad: BadFiles, feed: Feed) -> Sentences:
-    """The text that lies at a path. Raises UserError; BadFile, which is one, names what is broken."""
+    """Return the data set of text at a path. Raises UserError; its subclass BadFile names a broken file."""
     _require(path)
     paths = _matching(path, "*" + TEXT) if is_folder(path) else [path]
     if not paths:
-        raise UserError(f"{path}: this network reads text, and there is no file *{TEXT} in it")
+        raise UserError(f"{path}: this network reads text, but there is no file *{TEXT} here")
     token_file = wanted.token_file or path.with_name(f"{path.name}.{wanted.vocab_size}.tokens")
     try:
         return open_sentences(paths, vocab=wanted.vocab, vocab_size=wanted.vocab_size, token_file=token_file,
                               length=wanted.length, predictions=wanted.predictions, bad=bad, feed=feed,
                               force=wanted.force)
     except Unwritable as error:
-        raise UserError(f"{error}; --token-file names another place") from None
+        raise UserError(f"{error}; use --token-file for another path") from None
 
 
 def _require(path: Path) -> None:
@@ -112,7 +115,7 @@ def _require(path: Path) -> None:
 
 
 def _split(path: Path) -> tuple[list[Path], list[Path] | None]:
-    """(what to train on, what to test with): a folder or shards each; None: some of the first has to be held out."""
+    """Return (training paths, test paths), each a folder or shards; None: hold out some training examples."""
     if not is_folder(path):
         return [path], None
     train = next((path / name for name in _TRAIN if is_folder(path / name)), None)
@@ -120,33 +123,33 @@ def _split(path: Path) -> tuple[list[Path], list[Path] | None]:
     if train is not None and test is not None:
         return _shards(train) or [train], _shards(test) or [test]
     if train is not None and _folders(path) == [train.name]:
-        return _shards(train) or [train], None  # and not a class of that name
+        return _shards(train) or [train], None  # not a class named "train"
     shards = _shards(path)
     if not shards:
         return [path], None
     tested = [shard for shard in shards if shard.name.startswith(_TEST)]
     learnt = [shard for shard in shards if shard not in tested]
-    # A set with validation and test shards is tested with the former, as one would while training.
+    # If there are validation and test shards, use the validation shards, as usual during training.
     chosen = [shard for shard in tested if not shard.name.startswith("test")] or tested
     return (learnt, chosen) if learnt and tested else (shards, None)
 
 
 def _shards(folder: Path) -> list[Path]:
-    """All of one kind. Raises UserError if there are both."""
+    """Return all shards in a folder. Raises UserError if there are both kinds."""
     tars, tables = _matching(folder, "*" + TAR), _matching(folder, "*" + PARQUET)
     if tars and tables:
-        raise UserError(f"{folder}: {len(tars)} files *{TAR} and {len(tables)} *{PARQUET}, and only one kind is read: "
+        raise UserError(f"{folder}: {len(tars)} files *{TAR} and {len(tables)} *{PARQUET}, but only one kind is read: "
                         "name one file, or a folder with one kind")
     return tars or tables
 
 
 def _folders(folder: Path) -> list[str]:
-    """The folders in a folder, but for hidden ones."""
+    """Return the names of the folders in a folder, except hidden ones."""
     return [name for name in names_in(folder) if not name.startswith(".") and is_folder(folder / name)]
 
 
 def _matching(folder: Path, pattern: str) -> list[Path]:
-    """The paths in a folder that match a name, in the order of the names; none if it is not a folder."""
+    """Return the paths in a folder that match a pattern, sorted by name; none if it is not a folder."""
     return [folder / name for name in fnmatch.filter(names_in(folder), pattern)] if is_folder(folder) else []
 
 

@@ -1,8 +1,7 @@
-"""Images in Parquet files, as Hugging Face keeps them: columns ``image`` (bytes, or {bytes, path}) and ``label``.
+"""Images in Parquet files, as on Hugging Face: columns ``image`` (bytes, or {bytes, path}) and ``label``.
 
-A row of a Parquet file cannot be read alone, and an epoch wants all rows in any order: so the images are copied once,
-group of rows by group, into a temporary file. That takes as much room on the disk as they have. pyarrow is imported
-when the data is read.
+A row of a Parquet file cannot be read alone, but an epoch needs all rows in any order: so the images are copied once,
+one group of rows at a time, into a temporary file of the same total size. pyarrow is imported when the data is read.
 """
 
 import os
@@ -17,21 +16,21 @@ from minidl.errors import UserError
 from minidl.outside.reading import open_file
 
 IMAGE, LABEL = "image", "label"
-MOST_GROUP_BYTES = 4 << 30  # of a group of rows, unpacked: what claims to be larger is not read
+MOST_GROUP_BYTES = 4 << 30  # of a group of rows, unpacked; a larger one is refused
 
 
 def read_parquet(paths: Sequence[Path], bad: BadFiles) -> Packed:
-    """All rows of the files, in their order. Of a broken file those before the damage count, if it is skipped.
+    """Return all rows of the files, in order; of a broken file the rows before the damage, if bad files are skipped.
 
-    Raises BadFile, with the file and the row, for what is damaged or no image with a class. Raises UserError if pyarrow
-    is missing, or if there are no rows.
+    Raises BadFile, with file and row, for damage or a row without an image and a class. Raises UserError if pyarrow is
+    missing, or if there are no rows.
     """
     try:
-        import pyarrow.parquet  # noqa: F401 - whether it is there
+        import pyarrow.parquet  # noqa: F401 - only to see if it is installed
     except ImportError:
         raise UserError('Parquet files need pyarrow, which is not installed: pip install "minidl[parquet]"') from None
     labels: list[int] = []
-    names: list[tuple[str, int]] = []  # of each image that was copied, with its bytes
+    names: list[tuple[str, int]] = []  # (name, bytes) of each copied image
     with TemporaryFile() as spool:
         for path in paths:
             try:
@@ -45,21 +44,21 @@ def read_parquet(paths: Sequence[Path], bad: BadFiles) -> Packed:
                 raise UserError(f"cannot copy the images of {path} to {gettempdir()}: "
                                 f"{error.strerror or error}") from None
         spool.flush()
-        file = Descriptor(os.dup(spool.fileno()))  # the file is there until this one is closed too
+        file = Descriptor(os.dup(spool.fileno()))  # keeps the file until this one is closed too
     if not names:
-        raise UserError(f"{paths[0]}: there are no rows with an image and a class in it")
+        raise UserError(f"{paths[0]}: it has no rows with an image and a class")
     ends = accumulate(nbytes for _, nbytes in names)
     return Packed([Extent(file, end - nbytes, nbytes, name) for (name, nbytes), end in zip(names, ends, strict=True)],
                   labels)
 
 
 def _samples(path: Path, bad: BadFiles) -> Iterator[tuple[str, bytes, int]]:
-    """(name, encoded image, class) of every row that has them. Raises BadFile."""
+    """Yield (name, encoded image, class) of every row that has them. Raises BadFile."""
     for number, (image, label) in enumerate(_rows(path)):
         name = f"{path}:row {number}"
         data = image.get("bytes") if isinstance(image, dict) else image
         if type(data) is not bytes or not 0 < len(data) <= MOST_FILE_BYTES:
-            bad.note(BadFile(name, "there are no bytes of an image in it"))
+            bad.note(BadFile(name, "it has no image bytes"))
         elif type(label) is not int or not 0 <= label < MOST_CLASSES:
             bad.note(BadFile(name, f"its class is {label!r}, not a whole number from 0 to {MOST_CLASSES - 1}"))
         else:
@@ -67,26 +66,26 @@ def _samples(path: Path, bad: BadFiles) -> Iterator[tuple[str, bytes, int]]:
 
 
 def _rows(path: Path) -> Iterator[tuple[Any, Any]]:
-    """(image, label) of every row, with one group of rows in memory at a time. Raises BadFile."""
+    """Yield (image, label) of every row, with one group of rows in memory at a time. Raises BadFile."""
     import pyarrow
     from pyarrow.parquet import ParquetFile
 
     try:
-        with as_bad_file(path), open_file(path):  # what is no file would be waited for
+        with as_bad_file(path), open_file(path):  # refuses pipes, on which ParquetFile would block
             pass
         with ParquetFile(path, memory_map=True, page_checksum_verification=True) as file:
             names = file.schema_arrow.names
             if IMAGE not in names or LABEL not in names:
-                raise BadFile(str(path), f"{IMAGE} and {LABEL} are needed of its columns, {', '.join(names)}")
+                raise BadFile(str(path), f"columns {IMAGE} and {LABEL} are needed; it has {', '.join(names)}")
             for group in range(file.num_row_groups):
                 claimed = file.metadata.row_group(group).total_byte_size
                 if not 0 <= claimed <= MOST_GROUP_BYTES:
-                    raise BadFile(str(path), f"group {group} should have {claimed} bytes, and at most "
+                    raise BadFile(str(path), f"group {group} claims {claimed} bytes; at most "
                                              f"{MOST_GROUP_BYTES} are read at once")
                 table = file.read_row_group(group, columns=[IMAGE, LABEL])
                 table.validate(full=True)
                 yield from zip(table[IMAGE].to_pylist(), table[LABEL].to_pylist(), strict=True)
-    # The reader passes on what its parsers stumble over; whatever that is, the file is not one.
+    # Parsers raise many types of errors; each means that the file is damaged or of another format.
     except (pyarrow.ArrowException, OSError, ValueError, TypeError, KeyError, MemoryError, OverflowError) as error:
         if isinstance(error, OSError) and error.errno and not isinstance(error, pyarrow.ArrowException):
             raise BadFile(str(path), error.strerror or str(error)) from None

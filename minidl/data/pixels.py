@@ -1,16 +1,16 @@
-"""Pixels out of encoded images: decoding, the part that is shown, normalisation. Knows one image, and no data set.
+"""Pixels of encoded images: decoding, the view, resizing, normalisation. Knows one image, and no data set.
 
-Pillow decodes; it is imported when the first image is. A file may claim any size: it is held against a limit before
-anything is allocated for it. What images have beyond 8 bits of grey or colour is decided here:
+Pillow decodes; it is imported with the first image. A file may claim any size: it is checked against a limit before
+anything is allocated. Images with more than 8 bits of grey or colour are handled as follows:
 
-    16 bits a channel   the upper 8 count, of grey as of colours
-    transparency        what lies on a white page, be it a channel, a colour or entries of a palette
-    palettes            the colours they name
-    CMYK                Pillow's formula; colour profiles and gamma are left alone
-    orientation         of EXIF: the image is turned as viewers turn it
-    animations          the first frame
+  16 bits a channel   the upper 8 count, for grey and colours
+  transparency        shown on a white page, for a channel, a colour or entries of a palette
+  palettes            the colours they name
+  CMYK                Pillow's formula; colour profiles and gamma are ignored
+  orientation         of EXIF: the image is turned as viewers turn it
+  animations          the first frame
 
-A mask's numbers are taken as they are stored, and a mask whose numbers a decoder would stretch is refused.
+A mask's numbers are used as stored, and a mask whose numbers a decoder would stretch is refused.
 """
 
 import warnings
@@ -25,22 +25,22 @@ import numpy as np
 from minidl.data.source import BadFile
 from minidl.errors import UserError
 
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "PPM")  # Pillow knows more; some of those run other programs
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "PPM")  # Pillow has more formats; some of them run other programs
 MOST_PIXELS = 80_000_000  # of an image: 240 MB decoded
-# Of ImageNet's training images, 0 to 1 (red, green, blue): what published weights were trained with.
+# Mean and deviation of ImageNet's training images, 0 to 1 (red, green, blue), as used for published weights.
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 GREY_MEAN, GREY_DEVIATION = sum(MEAN) / 3, sum(DEVIATION) / 3
 CENTRE = 0.875  # of a test image's shorter side: 224 pixels of 256
-VOID = 255  # in a mask: pixels that do not count
-IGNORED = -100  # their label
+VOID = 255  # the class of a mask's pixels that do not count
+IGNORED = -100  # the label of VOID pixels
 ORIENTATION = 0x0112  # of EXIF: 1 is upright
 TURNS = {2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE", 6: "ROTATE_270", 7: "TRANSVERSE",
-         8: "ROTATE_90"}  # what makes the others so, by Pillow's names
+         8: "ROTATE_90"}  # Pillow's names of the turns that make an image upright
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The part of an image that is shown, in its pixels, and whether it is mirrored."""
+    """The visible part of an image, in its pixels, and if it is mirrored."""
 
     left: float
     top: float
@@ -50,9 +50,9 @@ class View:
 
 
 def random_view(width: int, height: int, random: np.random.Generator, *, least: float = 0.08) -> View:
-    """A view of ``least`` to 1 of the area, 3:4 to 4:3, anywhere; half of them mirrored.
+    """Return a view of ``least`` to 1 of the area, aspect 3:4 to 4:3, anywhere; mirrored with probability 1/2.
 
-    Szegedy et al., "Going Deeper with Convolutions", CVPR 2015, section 6. What never fits in ten tries is the middle.
+    Szegedy et al., "Going Deeper with Convolutions", CVPR 2015, section 6. If ten tries do not fit, it is the centre.
     """
     mirrored = bool(random.random() < 0.5)
     for _ in range(10):
@@ -66,18 +66,18 @@ def random_view(width: int, height: int, random: np.random.Generator, *, least: 
 
 
 def central_view(width: int, height: int) -> View:
-    """The square in the middle that test images are cut to."""
+    """Return the central square to which test images are cut."""
     side = CENTRE * min(width, height)
     return View((width - side) / 2, (height - side) / 2, side, side)
 
 
 def whole(width: int, height: int) -> View:
-    """The view that shows all of an image."""
+    """Return the view of a whole image."""
     return View(0, 0, width, height)
 
 
 def decode(data: bytes, name: str, *, mode: str | None) -> Any:
-    """Decode an image, to Pillow's, upright; ``mode`` L or RGB, None: a mask, as it is.
+    """Decode an image to an upright Pillow image; ``mode``: L or RGB, or None for a mask, which is not converted.
 
     Raises BadFile, and UserError without Pillow.
     """
@@ -86,7 +86,7 @@ def decode(data: bytes, name: str, *, mode: str | None) -> Any:
         image = pillow.open(BytesIO(data), formats=FORMATS)
         width, height = image.size
         if width * height > MOST_PIXELS:
-            raise BadFile(name, f"{width} x {height} pixels, and at most {MOST_PIXELS} are decoded")
+            raise BadFile(name, f"{width} x {height} pixels; at most {MOST_PIXELS} are decoded")
         if mode is None and _is_stretched(image):
             raise BadFile(name, "its classes have fewer than 8 bits a pixel, or another maximum than 255, and would be "
                                 "stretched: a mask is one number of 8 bits a pixel")
@@ -97,25 +97,25 @@ def decode(data: bytes, name: str, *, mode: str | None) -> Any:
         return shown if turn is None else shown.transpose(pillow.Transpose[turn])
     except BadFile:
         raise
-    except Exception as error:  # decoders raise whatever they stumble over
+    except Exception as error:  # decoders raise many types of errors
         if type(error).__name__ == "UnidentifiedImageError":
             raise BadFile(name, f"not an image in one of the formats {', '.join(FORMATS)}") from None
         raise BadFile(name, f"not an image that can be decoded: {error or type(error).__name__}") from None
 
 
 def orientation(image: Any) -> int:
-    """How an image says that it is to be turned, 1 to 8: its EXIF's number, also after it was turned."""
+    """Return an image's EXIF orientation, 1 to 8; it stays the same after the image is turned."""
     try:
         found = image.getexif().get(ORIENTATION, 1)
-    except Exception:  # what is damaged there says nothing of the pixels
+    except Exception:  # damaged metadata does not mean damaged pixels
         return 1
     return found if found in TURNS else 1
 
 
 def _plain(image: Any, name: str) -> Any:
-    """An image of 8 bits a channel, without transparency."""
+    """Return an image of 8 bits per channel, without transparency. Raises BadFile."""
     if image.mode == "F":
-        raise BadFile(name, "its pixels are floating-point numbers, which do not say what is white")
+        raise BadFile(name, "its pixels are floating-point numbers without a known value of white")
     if image.mode.startswith("I"):
         values = np.asarray(image).astype(np.int64)
         if "transparency" in image.info:
@@ -129,13 +129,14 @@ def _plain(image: Any, name: str) -> Any:
 
 
 def _is_stretched(image: Any) -> bool:
-    """True if the decoder, which has not run yet, spreads numbers below 255 over 0 to 255."""
+    """Return True if the decoder, which has not run yet, would stretch numbers below 255 to 0 to 255."""
     return image.mode == "L" and any(tile[3] in ("L;2", "L;4") or tile[0] in ("ppm", "ppm_plain")
                                      and tile[3][-1] != 255 for tile in image.tile)
 
 
 def pixels(image: Any, view: View, size: int, *, out: np.ndarray) -> None:
-    """A view of an image of mode L or RGB, resized to ``size`` a side, normalised.  out: [C, size, size], float32."""
+    """Write a view of an image of mode L or RGB, resized to ``size`` a side, normalised.  out: [C, size, size],
+    float32."""
     shown = np.asarray(_shown(image, view, size, _pillow().Resampling.BILINEAR), np.float32)
     if out.shape[0] == 1:
         np.multiply(shown, 1 / (255 * GREY_DEVIATION), out=out[0])
@@ -147,17 +148,17 @@ def pixels(image: Any, view: View, size: int, *, out: np.ndarray) -> None:
 
 
 def classes_of(mask: Any, view: View, size: int, name: str, *, num_classes: int, out: np.ndarray) -> None:
-    """A view of a mask, a class a pixel; 255 is IGNORED, or with two classes the second.  out: [size, size], int64.
+    """Write a view of a mask, a class per pixel; 255 is IGNORED, or the second of two.  out: [size, size], int64.
 
-    Raises BadFile if it is no image of numbers, or a pixel has a class that there is not.
+    Raises BadFile if it is not an image of numbers, or a pixel has an unknown class.
     """
     if mask.mode not in ("L", "P", "1"):
-        raise BadFile(name, f"a mask is one number a pixel, and this image is {mask.mode}")
-    values = np.asarray(mask, np.int64)  # before resizing: what is wrong is wrong wherever the view is
+        raise BadFile(name, f"a mask is one number per pixel, but this image is {mask.mode}")
+    values = np.asarray(mask, np.int64)  # check the whole mask, not only the view
     top = 255 if mask.mode != "1" else 1
     wrong = values[(values >= num_classes) & (values != VOID)]
     if wrong.size:
-        raise BadFile(name, f"a pixel of class {wrong[0]}, and there are {num_classes} (0 to {num_classes - 1})")
+        raise BadFile(name, f"a pixel of class {wrong[0]}, but there are only {num_classes} (0 to {num_classes - 1})")
     shown = np.asarray(_shown(mask, view, size, _pillow().Resampling.NEAREST), np.int64)
     out[:] = np.where(shown == VOID, 1 if num_classes == 2 else IGNORED, shown) if top == 255 else shown
 
@@ -174,7 +175,7 @@ def _pillow() -> Any:
         from PIL import Image
     except ImportError:
         raise UserError('images need Pillow, which is not installed: pip install "minidl[data]"') from None
-    # These concern metadata, which is not read; minidl has its own limit of pixels.
+    # These warnings concern metadata, which is not used; minidl has its own limit of pixels.
     warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
     warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
     return Image

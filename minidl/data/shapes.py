@@ -1,5 +1,7 @@
-"""Discs and boxes on noise, with a mask: made up, so that a network that labels pixels has something to learn from
-anywhere. Each image follows from its number alone."""
+"""Discs and boxes on noise, with masks: a synthetic data set for networks that label pixels.
+
+Each image follows from its number alone.
+"""
 
 from collections.abc import Generator, Iterator
 
@@ -12,14 +14,14 @@ from minidl.errors import UserError
 TRAIN, TEST = 1000, 200  # images
 LEAST_SIDE = 16
 SHAPES = 4  # in an image, at most
-NOISE = 0.3  # standard deviation; shapes are 1 brighter or darker than the ground
+NOISE = 0.3  # standard deviation; shapes are 1 brighter or darker than the background
 DATA_SEED = 2015
 
 
 class Shapes(ImageSet):
-    """1,000 images to train on and 200 to test with, [1, image_size, image_size]; three classes a pixel.
+    """1,000 training and 200 test images, [1, image_size, image_size]; three classes per pixel.
 
-    What lies in front hides what lies behind. Discs are as bright as boxes are: only the outline tells them apart.
+    Shapes in front hide those behind. Discs and boxes have the same brightness: only the outline distinguishes them.
     Raises UserError for a size below 16.
     """
 
@@ -34,11 +36,11 @@ class Shapes(ImageSet):
         self.label_shape = (image_size, image_size)
 
     def batches(self, batch: int, *, seed: int = 0, skip: int = 0) -> Generator[Batch, None, None]:
-        """Batches to train on, without end, as Data describes them."""
+        """Yield training batches without end, as described in Data."""
         return (self._batch(chosen.examples) for chosen in in_order(TRAIN, batch, seed=seed, skip=skip))
 
     def test_batches(self, batch: int) -> Iterator[Batch]:
-        """Every test image once; the last batch may be smaller."""
+        """Yield every test image once; the last batch may be smaller."""
         return (self._batch(TRAIN + chosen.examples) for chosen in once(TEST, batch))
 
     def _batch(self, numbers: np.ndarray) -> Batch:
@@ -50,13 +52,13 @@ class Shapes(ImageSet):
 
 
 def _draw(number: int, side: int) -> tuple[np.ndarray, np.ndarray]:
-    """The image of a number and its mask, [side, side] each."""
+    """Return image number ``number`` and its mask, [side, side] each."""
     random = np.random.default_rng([DATA_SEED, number])
     rows, columns = np.mgrid[:side, :side]
     light, mask = np.zeros((side, side)), np.zeros((side, side), np.int64)
     for _ in range(random.integers(1, SHAPES + 1)):
         radius = random.uniform(side / 8, side / 4)
-        y, x = random.uniform(radius, side - radius, 2)  # all of it is to be seen, but for what lies before it
+        y, x = random.uniform(radius, side - radius, 2)  # it is entirely inside the image
         kind = int(random.integers(1, 3))
         if kind == 1:
             inside = (rows - y) ** 2 + (columns - x) ** 2 < radius**2

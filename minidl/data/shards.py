@@ -1,7 +1,7 @@
-"""Images in WebDataset's tar shards: members of one name up to the first dot make a sample, ``.cls`` has its class.
+"""Images in WebDataset's tar shards: a sample is the members with one name up to the first dot; ``.cls`` is its class.
 
-A shard is indexed once, from its headers, and images are then read from where they lie. Every length that a header
-claims is held against that of the file. Decodes no image.
+A shard is indexed once, from its headers; images are then read in place. Every length in a header is checked against
+the file. Decodes no image.
 """
 
 import tarfile
@@ -25,14 +25,14 @@ from minidl.errors import UserError
 
 LABEL = "cls"
 MOST_LABEL_BYTES = 32
-_LONGEST_HEADER = 1 << 20  # bytes; of a name, or of what is told about a member
+_LONGEST_HEADER = 1 << 20  # bytes of a name, or of extended headers
 
 
 def read_shards(paths: Sequence[Path], bad: BadFiles) -> Packed:
-    """Index all samples of the shards, in their order. Of a broken one those before the damage count, if it is skipped.
+    """Index all samples of the shards, in order; of a broken one those before the damage, if bad files are skipped.
 
-    Raises BadFile, with the shard and the sample, if one is cut off or damaged, or if a sample has no image, several,
-    or no class. Raises UserError if there are no samples.
+    Raises BadFile, with shard and sample, for a damaged or truncated shard, and for a sample with no image, several
+    images, or no class. Raises UserError if there are no samples.
     """
     extents: list[Extent] = []
     labels: list[int] = []
@@ -50,12 +50,12 @@ def read_shards(paths: Sequence[Path], bad: BadFiles) -> Packed:
         except BadFile as error:
             bad.note(error)
     if not extents:
-        raise UserError(f"{paths[0]}: there are no samples with an image and a class in it")
+        raise UserError(f"{paths[0]}: it has no samples with an image and a class")
     return Packed(extents, labels)
 
 
 def _samples(members: Iterator[tarfile.TarInfo]) -> Iterator[tuple[str, dict[str, tarfile.TarInfo]]]:
-    """(name, members by what comes after the first dot); a sample's members lie together."""
+    """Yield (name, members by the part after the first dot); a sample's members are consecutive."""
     name, parts = "", dict[str, tarfile.TarInfo]()
     for member in members:
         folder, _, base = member.name.rpartition("/")
@@ -79,37 +79,36 @@ def _sample(name: str, file: Descriptor, members: dict[str, tarfile.TarInfo]) ->
     if label.size > MOST_LABEL_BYTES or not text.strip().isdigit() or int(text) >= MOST_CLASSES:
         raise BadFile(name, f"its class is {text!r}, not a whole number from 0 to {MOST_CLASSES - 1}")
     if not 0 < image.size <= MOST_FILE_BYTES:
-        raise BadFile(name, f"{image.size} bytes, and an image has 1 to {MOST_FILE_BYTES}")
+        raise BadFile(name, f"{image.size} bytes; an image must have 1 to {MOST_FILE_BYTES}")
     return Extent(file, image.offset_data, image.size, name), int(text)
 
 
 def _members(path: Path, file: Descriptor) -> Iterator[tarfile.TarInfo]:
-    """The files in a shard, by their headers. Raises BadFile where it is cut off or damaged."""
+    """Yield the regular files in a shard, by their headers. Raises BadFile if it is truncated or damaged."""
     size, end = file.nbytes, 0
     try:
-        # Only "r:": a compressed shard could not be read in any order.
+        # Only "r:": a compressed shard has no random access.
         with tarfile.open(fileobj=cast(BinaryIO, _Bounded(file)), mode="r:") as archive:
             while (member := archive.next()) is not None:
-                archive.members = []  # type: ignore[attr-defined] # it keeps all, and a shard may have a million
+                archive.members = []  # type: ignore[attr-defined] # it would keep all, perhaps a million
                 if member.offset < end or member.size < 0:
                     raise BadFile(str(path), f"damaged at byte {end}")
                 end = member.offset_data + (member.size if member.isreg() else 0)
                 if end > size:
-                    raise BadFile(str(path), f"cut off: {member.name} should end at byte {end}, and it has {size}")
+                    raise BadFile(str(path), f"truncated: {member.name} should end at byte {end}, but it has {size}")
                 if member.isreg():
                     yield member
-            # An archive ends with a block of zeros; without one the end is missing.
+            # An archive ends with a block of zeros; without it the end is missing.
             if file.read(tarfile.BLOCKSIZE, archive.offset) != bytes(tarfile.BLOCKSIZE):
-                raise BadFile(str(path), f"cut off or damaged at byte {archive.offset}")
+                raise BadFile(str(path), f"truncated or damaged at byte {archive.offset}")
     except BadFile:
         raise
     except (tarfile.TarError, OSError, ValueError, OverflowError, EOFError, RecursionError, KeyError) as error:
-        raise BadFile(str(path), f"not a tar archive, cut off or damaged: {error}") from None
+        raise BadFile(str(path), f"not a tar archive, truncated or damaged: {error}") from None
 
 
 class _Bounded(RawIOBase):
-    """A file of which no more is ever read at once than there is, and than a header may have: lengths that a damaged
-    archive claims are not allocated."""
+    """A file object for ``tarfile`` with bounded reads: lengths that a damaged archive claims are not allocated."""
 
     def __init__(self, file: Descriptor) -> None:
         self._file = file

@@ -1,4 +1,4 @@
-"""Where encoded images and their labels come from, one at a time, and what becomes of broken ones. Decodes nothing."""
+"""Sources of encoded images and labels, one at a time, and the handling of broken ones. Decodes nothing."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -14,13 +14,13 @@ from minidl.errors import UserError
 from minidl.outside.reading import Unreadable, descriptor, names_in, reading
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif", ".ppm", ".pgm", ".pbm", ".pnm")
-UNREAD_SUFFIXES = (".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2", ".jxl", ".tga", ".pfm")  # images, too
-MOST_FILE_BYTES = 256 << 20  # of one image: what is longer is not read
-MOST_CLASSES = 100_000  # a larger label is a mistake, and no reason to make a network with as many outputs
+UNREAD_SUFFIXES = (".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2", ".jxl", ".tga", ".pfm")  # unsupported images
+MOST_FILE_BYTES = 256 << 20  # of one image; a longer one is refused
+MOST_CLASSES = 100_000  # a larger label is a mistake; it must not make a network with as many outputs
 
 
 class BadFile(UserError):
-    """A file, or a part of one, that cannot be used: ``name`` says which, the message also why."""
+    """An error about a file, or a part of one: ``name`` tells which; the message also the reason."""
 
     def __init__(self, name: str, why: str) -> None:
         super().__init__(f"{name}: {why}")
@@ -29,7 +29,7 @@ class BadFile(UserError):
 
 @contextmanager
 def as_bad_file(path: Path) -> Iterator[None]:
-    """Whatever refuses to be read within is a BadFile of this name."""
+    """Turn every reading error inside the ``with`` block into a BadFile."""
     try:
         with reading(path):
             yield
@@ -38,7 +38,7 @@ def as_bad_file(path: Path) -> Iterator[None]:
 
 
 class BadFiles:
-    """The handling of broken files: the first ends the run, or all are left out, counted, and named at the end."""
+    """The handling of broken files: the first one ends the run, or (``skip``) all are left out, counted and named."""
 
     def __init__(self, *, skip: bool = False) -> None:
         self.skip = skip
@@ -60,18 +60,18 @@ class BadFiles:
 
     @property
     def messages(self) -> list[str]:
-        """A message for each file, in the order of their names, as threads find them in any.
+        """One message per file, sorted by file name, because threads find them in any order.
 
-        What is no text in a name is shown as bytes.
+        Bytes of a name that are not text are escaped.
         """
         return [self._found[name].encode(errors="backslashreplace").decode() for name in sorted(self._found)]
 
 
 class Source(Protocol):
-    """Encoded images with labels, by number. May be asked by several threads at once.
+    """Encoded images with labels, by number. Several threads may call it at once.
 
-    class_names   () if they have none
-    labels        [N], a class an image; None where each has a mask
+    class_names   () if there are none
+    labels        [N], one class per image; None if each image has a mask
     """
 
     class_names: tuple[str, ...]
@@ -80,17 +80,17 @@ class Source(Protocol):
     def __len__(self) -> int: ...
 
     def name(self, example: int) -> str:
-        """The file that an image is in, and which part of it, for people."""
+        """Return the file of an image, and the part of it, as text."""
 
     def image(self, example: int) -> bytes:
-        """The bytes of an encoded image. Raises BadFile."""
+        """Return the bytes of an encoded image. Raises BadFile."""
 
     def mask(self, example: int) -> bytes:
-        """The bytes of its mask, an encoded image of classes. Raises BadFile."""
+        """Return the bytes of an image's mask, an encoded image of classes. Raises BadFile."""
 
 
 class Descriptor:
-    """An open file, read at any place by any thread; closed with its last reference."""
+    """An open file that any thread may read at any offset; closed with its last reference."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -98,12 +98,12 @@ class Descriptor:
 
     @classmethod
     def open(cls, path: Path) -> "Descriptor":
-        """Open a file to read. Raises BadFile if it is none that could be read at once."""
+        """Open a file for reading. Raises BadFile if it cannot be read, or is a pipe."""
         with as_bad_file(path):
             return cls(descriptor(path))
 
     def read(self, nbytes: int, offset: int) -> bytes:
-        """That many bytes from an offset; fewer at the end of the file, none behind it."""
+        """Return ``nbytes`` bytes from an offset; fewer at the end of the file, none beyond it."""
         return os.pread(self.number, max(0, min(nbytes, self.nbytes - offset)), offset)
 
     def __del__(self) -> None:
@@ -113,7 +113,7 @@ class Descriptor:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """A part of an open file: one encoded image. ``name`` for people."""
+    """A part of an open file: one encoded image. ``name`` is for messages."""
 
     file: Descriptor
     offset: int
@@ -122,7 +122,7 @@ class Extent:
 
 
 class Packed:
-    """Images that lie inside of larger files, which stay open: a Source."""
+    """Images inside larger files, which stay open; a Source."""
 
     def __init__(self, extents: Sequence[Extent], labels: Sequence[int]) -> None:
         self.class_names: tuple[str, ...] = ()
@@ -133,48 +133,48 @@ class Packed:
         return len(self._extents)
 
     def name(self, example: int) -> str:
-        """The file that an image lies in, and what it is called there."""
+        """Return the file that an image is in, and its name there."""
         return self._extents[example].name
 
     def image(self, example: int) -> bytes:
-        """The bytes of an image. Raises BadFile if the file has become shorter."""
+        """Return the bytes of an image. Raises BadFile if the file has become shorter."""
         extent = self._extents[example]
         with as_bad_file(Path(extent.name)):
             data = extent.file.read(extent.nbytes, extent.offset)
         if len(data) != extent.nbytes:
-            raise BadFile(extent.name, f"only {len(data)} of its {extent.nbytes} bytes are there")
+            raise BadFile(extent.name, f"only {len(data)} of its {extent.nbytes} bytes exist")
         return data
 
     def mask(self, example: int) -> bytes:
-        """Never asked for: these images have classes."""
+        """Never called: these images have classes."""
         raise AssertionError("packed images have classes, not masks")
 
 
 def read_image(path: Path) -> bytes:
-    """The bytes of a file. Raises BadFile if there are none or too many, or if it is none that can be read at once."""
+    """Return the bytes of a file. Raises BadFile if it is empty, too long, or cannot be read."""
     file = Descriptor.open(path)
     if not 0 < file.nbytes <= MOST_FILE_BYTES:
-        raise BadFile(str(path), f"{file.nbytes} bytes, and an image has 1 to {MOST_FILE_BYTES}")
+        raise BadFile(str(path), f"{file.nbytes} bytes; an image must have 1 to {MOST_FILE_BYTES}")
     with as_bad_file(path):
         return file.read(file.nbytes, 0)
 
 
 def is_image(name: str) -> bool:
-    """True if a file is an image that is read, by its suffix; hidden files are none."""
+    """Return True if a file is a supported image, by its suffix; hidden files are not."""
     return _ends_like(name, IMAGE_SUFFIXES)
 
 
 def refuse_unread(path: Path) -> None:
-    """Raises BadFile for an image of a kind that is not read, by its suffix."""
+    """Raise BadFile for an image of an unsupported kind, by its suffix."""
     if _ends_like(path.name, UNREAD_SUFFIXES):
-        raise BadFile(str(path), f"an image of a kind that is not read ({', '.join(IMAGE_SUFFIXES)} are)")
+        raise BadFile(str(path), f"an image of an unsupported kind; supported are {', '.join(IMAGE_SUFFIXES)}")
 
 
 def note_images_beside(folder: Path, what: str, bad: BadFiles) -> None:
-    """Report images beside the part of a folder that is read as bad files: otherwise their loss would go unnoticed."""
+    """Report images outside the part of a folder that is read as bad files: otherwise they would be missed silently."""
     for name in names_in(folder):
         if _ends_like(name, IMAGE_SUFFIXES + UNREAD_SUFFIXES):
-            bad.note(BadFile(str(folder / name), f"an image beside {what}, where none is looked for"))
+            bad.note(BadFile(str(folder / name), f"an image beside {what}, where images are not read"))
 
 
 def _ends_like(name: str, suffixes: tuple[str, ...]) -> bool:

@@ -1,4 +1,4 @@
-"""Images of noise with random labels, to study memory and time. Nothing can be learnt from them but by heart."""
+"""Images of noise with random labels, for studies of memory and time. A network can only memorise them."""
 
 from collections.abc import Generator, Iterator
 
@@ -9,9 +9,9 @@ from minidl.data.feed import Feed
 
 
 class Synthetic:
-    """One batch, again and again; ``values`` False leaves out the numbers, for devices that have none.
+    """One batch, repeated without end; ``values`` False: shapes only, for devices without values.
 
-    ``label_shape``: (H, W) for a label a pixel.
+    ``label_shape``: (H, W) for one label per pixel.
     """
 
     class_names: tuple[str, ...] = ()
@@ -27,19 +27,19 @@ class Synthetic:
 
     @property
     def train_size(self) -> None:
-        """None, as there is no end to it."""
+        """None: endless."""
 
     @property
     def described(self) -> str:
-        """How much there is of it, for people."""
+        """The size of the data set, as text."""
         return "one batch of noise"
 
     def shapes(self, batch: int) -> Batch:
-        """A batch of that many examples, without values."""
+        """Return a batch of that many examples, without values."""
         return Batch(batch, self.input_shape, label_shape=self.label_shape)
 
     def batches(self, batch: int, *, seed: int = 0, skip: int = 0) -> Generator[Batch, None, None]:
-        """The same batch without end, wherever it starts; the seed decides its values."""
+        """Yield the same batch without end, wherever it starts; the seed decides its values."""
         data = self.shapes(batch)
         if self.values:
             random = np.random.default_rng(seed)
@@ -49,5 +49,5 @@ class Synthetic:
             yield data
 
     def test_batches(self, batch: int) -> Iterator[Batch]:
-        """No batches: there is nothing to be right about."""
+        """Yield nothing: there is nothing to test."""
         return iter(())

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+
+from msgspec import ValidationError, convert
 
 from minidl.errors import UserError
 from minidl.outside.reading import Unreadable, read_json
@@ -92,6 +93,8 @@ class Profile:
         if missing:
             raise UserError(f"profile {self.name!r}: no efficiency for {', '.join(missing)}")
         for key, value in asdict(self).items():
+            if key in TEXTS and len(value) > LONGEST_TEXT:
+                raise UserError(f"{key} must be a text of at most {LONGEST_TEXT} characters, not {shown(value)}")
             if key in (*TEXTS, "efficiency", "rates"):
                 continue
             least, most = _bounds(key)
@@ -152,21 +155,17 @@ LINK_LATENCY_S = 10e-6
 # but for the P100's 256 GB (the machine of the Capuchin paper). The peaks of bf16 are the tensor cores', dense,
 # added up in fp32. half_fill: about 10 us at the fp32 peak, 4 to 7 us at
 # the tensor cores'; 3 us at the memory's bandwidth.
+# Tesla P100 16 GB (SXM2, where the speeds above were measured): 10.6 TFLOP/s, HBM2 732 GB/s.
+_P100 = Profile("p100", "NVIDIA P100 16 GB", 15_127 * MIB, 10.6e12, 10.6e12, 732e9, PCIE3, PCIE3, LINK_LATENCY_S,
+                launch_overhead_s=5e-6, kernel_floor_s=2.5e-6, half_fill_flops=1e8, half_fill_bytes=2e6,
+                host_memory_bytes=256_000_000_000, efficiency=PASCAL)
 PROFILES: dict[str, Profile] = {p.name: p for p in (
-    # Tesla P100 16 GB (SXM2, where the speeds above were measured): 10.6 TFLOP/s, HBM2 732 GB/s.
-    Profile("p100", "NVIDIA P100 16 GB", 15_127 * MIB, 10.6e12, 10.6e12, 732e9, PCIE3, PCIE3, LINK_LATENCY_S,
-            launch_overhead_s=5e-6, kernel_floor_s=2.5e-6, half_fill_flops=1e8, half_fill_bytes=2e6,
-            host_memory_bytes=256_000_000_000, efficiency=PASCAL),
+    _P100,
     # The same with the paper's link: 25 GB in 1.97 s out and 2.60 s in.
-    Profile("p100-paper", "NVIDIA P100 16 GB, the link of the Capuchin paper", 15_127 * MIB, 10.6e12, 10.6e12, 732e9,
-            12.7e9, 9.6e9, LINK_LATENCY_S,
-            launch_overhead_s=5e-6, kernel_floor_s=2.5e-6, half_fill_flops=1e8, half_fill_bytes=2e6,
-            host_memory_bytes=256_000_000_000, efficiency=PASCAL),
+    replace(_P100, name="p100-paper", title="NVIDIA P100 16 GB, the link of the Capuchin paper",
+            link_out_bandwidth=12.7e9, link_in_bandwidth=9.6e9),
     # The P100 with what cuDNN 9.10, the last version for it, offers in NCHW.
-    Profile("p100-cudnn", "NVIDIA P100 16 GB, convolutions as cuDNN has them", 15_127 * MIB, 10.6e12, 10.6e12, 732e9,
-            PCIE3, PCIE3, LINK_LATENCY_S,
-            launch_overhead_s=5e-6, kernel_floor_s=2.5e-6, half_fill_flops=1e8, half_fill_bytes=2e6,
-            host_memory_bytes=256_000_000_000, efficiency=PASCAL, cudnn_plans="p100"),
+    replace(_P100, name="p100-cudnn", title="NVIDIA P100 16 GB, convolutions as cuDNN has them", cudnn_plans="p100"),
     # Tesla P40: 12 TFLOP/s, 24 GB GDDR5 (less a sixteenth for ECC) at 346 GB/s.
     Profile("p40", "NVIDIA P40 24 GB", (22_919 - 512) * MIB, 12e12, 12e12, 346e9, PCIE3, PCIE3, LINK_LATENCY_S,
             launch_overhead_s=5e-6, kernel_floor_s=2.5e-6, half_fill_flops=1.2e8, half_fill_bytes=1e6,
@@ -264,36 +263,7 @@ def load(path: str | Path) -> Profile:
     missing = [name for name in names if name not in data and name not in OPTIONAL]
     if missing:
         raise UserError(f"profile {path}: missing {', '.join(missing)}")
-    for key, value in data.items():
-        _check_type(path, key, value)
     try:
-        return Profile(**data)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
-
-
-def _check_type(path: str | Path, name: str, value: Any) -> None:
-    """Raise UserError unless the value has the type of its field."""
-    if name in TEXTS:
-        good = isinstance(value, str) and len(value) <= LONGEST_TEXT
-        wanted = f"a string of at most {LONGEST_TEXT} characters"
-    elif name == "efficiency":
-        good, wanted = _is_object_of_numbers(value), "an object of numbers"
-    elif name == "rates":
-        good = isinstance(value, dict) and all(map(_is_object_of_numbers, value.values()))
-        wanted = "an object of objects of numbers"
-    elif name.endswith("memory_bytes"):
-        good, wanted = _is_number(value) and isinstance(value, int), "a whole number"
-    else:
-        good, wanted = _is_number(value), "a number"
-    if not good:
-        raise UserError(f"profile {path}: {name} must be {wanted}, not {shown(repr(value))}")
-
-
-def _is_object_of_numbers(value: Any) -> bool:
-    return isinstance(value, dict) and all(map(_is_number, value.values()))
-
-
-def _is_number(value: Any) -> bool:
-    """Return True if a value is an int or a float. Its range is checked later."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
+        return convert(data, Profile)
+    except (ValidationError, UserError) as error:
+        raise UserError(f"profile {path}: {error}") from None

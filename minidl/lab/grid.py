@@ -21,7 +21,7 @@ from threading import Thread
 from minidl.errors import UserError
 from minidl.lab import table
 from minidl.lab.cell import Row
-from minidl.lab.kept import Cell, Kept
+from minidl.lab.kept import Cell, CellFolder
 from minidl.lab.sources import load
 from minidl.outside.reading import is_file, parse_json
 from minidl.outside.writing import replace_file
@@ -120,7 +120,7 @@ def run(wanted: Sequence[Cell], folder: str, *, jobs: int = 1, limits: Limits = 
         scheduler: str | None = None, told: Told | None = None) -> list[Row]:
     """All rows, in the order of the cells. Saved rows are not run again; with ``again`` those that did not end are.
     ``told`` is called with each new row. Raises UserError, also if a trace cannot be made."""
-    kept = Kept(folder)
+    kept = CellFolder(folder)
     rows: dict[Cell, Row] = {}
     for cell in wanted:
         row = kept.row(cell)
@@ -137,7 +137,7 @@ def run(wanted: Sequence[Cell], folder: str, *, jobs: int = 1, limits: Limits = 
     return found
 
 
-def _with_trace(cell: Cell, kept: Kept) -> Cell:
+def _with_trace(cell: Cell, kept: CellFolder) -> Cell:
     """The cell with its trace in a file, which is made once for all its cells."""
     path = kept.trace_file(cell)
     if not is_file(path):

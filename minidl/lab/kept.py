@@ -71,7 +71,7 @@ def digest_of(source: str) -> str:
     return hashlib.sha256(read_bytes(Path(source), most=MOST_BYTES)).hexdigest()[:20]
 
 
-class Kept:
+class CellFolder:
     """The cells of a folder that have ended."""
 
     def __init__(self, folder: str) -> None:
@@ -110,5 +110,5 @@ def known(wanted: Iterable[Cell], folder: str) -> list[Row]:
     """The rows that are kept, in the order of the cells. Raises UserError if there is no such folder."""
     if not Path(folder).is_dir():
         raise UserError(f"{folder}: no such folder")
-    kept = Kept(folder)
+    kept = CellFolder(folder)
     return [row for cell in wanted if (row := kept.row(cell)) is not None]

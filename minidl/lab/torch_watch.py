@@ -24,7 +24,7 @@ from minidl.plan.trace import TensorId, Trace, TraceCall, TraceTensor
 
 
 @dataclass
-class Kept:
+class SavedValue:
     """A tensor that autograd keeps. position: of the call for whose gradient it is kept, once known."""
 
     tensor_id: TensorId | None
@@ -44,7 +44,7 @@ class Watch(TorchDispatchMode):
         self.on = False
         self._known: dict[int, tuple[weakref.ref[Any], TensorId]] = {}
         self._takes: list[int] = []
-        self._pending: list[Kept] = []  # saved for the gradient of the call that comes next
+        self._pending: list[SavedValue] = []  # saved for the gradient of the call that comes next
         self._next = 0
         self._differentiable = False  # the last call
 
@@ -110,15 +110,15 @@ class Watch(TorchDispatchMode):
                 self._book(kept, len(self.calls) - 1)
         self._pending = [kept for kept in self._pending if kept.position is None]
 
-    def _book(self, kept: Kept, position: int) -> None:
+    def _book(self, kept: SavedValue, position: int) -> None:
         kept.position = position
         self.calls[position]["saves"].append(kept.tensor_id)
 
-    def save(self, tensor: Any) -> Kept:
+    def save(self, tensor: Any) -> SavedValue:
         """Autograd keeps a tensor: what a call has made right after it, what a call reads right before it."""
         on = self.on
         with _without(self):
-            kept = Kept(self._id(tensor)[0] if on else None, tensor.detach())
+            kept = SavedValue(self._id(tensor)[0] if on else None, tensor.detach())
         tensor_id = kept.tensor_id
         if on and tensor_id is not None:
             last = self.calls[-1] if self.calls else None
@@ -135,7 +135,7 @@ class Watch(TorchDispatchMode):
         kind: Any = type(node)
         return self._differentiable if node is None else _keeps_results(kind)
 
-    def take(self, kept: Kept) -> Any:
+    def take(self, kept: SavedValue) -> Any:
         """The gradient of a call is taken."""
         if self.on and kept.position is not None and kept.position not in self._takes:
             self._takes.append(kept.position)

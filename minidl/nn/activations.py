@@ -10,7 +10,7 @@ from minidl.tensor import Tensor
 
 
 class ReLU(Module):
-    """max(x, 0). With ``inplace`` x itself holds the result from then on, which may be written over its bytes."""
+    """The ReLU max(x, 0). With ``inplace`` the handle x then holds the result, and x's bytes may be overwritten."""
 
     def __init__(self, inplace: bool = False) -> None:
         self.inplace = inplace
@@ -23,25 +23,25 @@ class ReLU(Module):
 
 
 class Tanh(Module):
-    """Hyperbolic tangent of every element."""
+    """The hyperbolic tangent of every element."""
 
     def forward(self, x: Tensor) -> Tensor:
         return elementwise.tanh(x)
 
 
 class Sigmoid(Module):
-    """1 / (1 + exp(-x)) for every element."""
+    """The logistic function 1 / (1 + exp(-x)) of every element."""
 
     def forward(self, x: Tensor) -> Tensor:
         return elementwise.sigmoid(x)
 
 
 class GELU(Module):
-    """x times the probability that a normal number is below x (Hendrycks & Gimpel 2016): exact, or by its tanh form."""
+    """x * Phi(x) with the normal distribution function Phi (Hendrycks & Gimpel 2016), exact or in its tanh form."""
 
     def __init__(self, approximate: str = "none") -> None:
         if approximate not in ("none", "tanh"):
-            raise UserError(f"GELU: approximate is none or tanh, not {approximate!r}")
+            raise UserError(f"GELU: approximate must be none or tanh, not {approximate!r}")
         self.approximate = approximate
 
     def forward(self, x: Tensor) -> Tensor:
@@ -52,14 +52,14 @@ class GELU(Module):
 
 
 class SiLU(Module):
-    """x sigmoid(x) for every element."""
+    """x * sigmoid(x), element by element."""
 
     def forward(self, x: Tensor) -> Tensor:
         return functions.silu(x)
 
 
 class Softmax(Module):
-    """exp(x) / sum(exp(x)) over one dimension; over the last one after a mask, if there is one, was added to x."""
+    """exp(x) / sum(exp(x)) over one dimension; with a mask, the softmax of x + mask over the last dimension."""
 
     def __init__(self, dim: int = -1) -> None:
         self.dim = dim

@@ -16,25 +16,21 @@ from minidl.tensor import Tensor
 
 
 def causal_mask(length: int) -> Tensor:
-    """[L, L], 0 on and below the diagonal and -inf above it: a position sees itself and what came before. Uploaded, in
-    the runtime's precision."""
+    """Return a causal mask [L, L] in the runtime's precision: 0 on and below the diagonal, -inf above it."""
     runtime = current_runtime()
     values = np.triu(np.full((length, length), -np.inf, np.float32), 1) if runtime.device.has_values else None
     return runtime.tensor(values, shape=(length, length), dtype=runtime.precision.activations)
 
 
 class Causal:
-    """In the place of a mask: a position sees itself and what came before.
-
-    All layers of a pass share one. Where the scores of a layer are a tensor, a mask is uploaded for the first of these
-    layers and kept for the others; attention as one operation needs none.
-    """
+    """A causal mask that is created only when a layer needs it; all layers of a forward pass share one object.
+    Unfused attention uploads the mask at the first layer and uses it in the others; fused attention needs no mask."""
 
     def __init__(self) -> None:
         self._mask: Tensor | None = None
 
     def tensor(self, length: int) -> Tensor:
-        """``causal_mask(length)``, made at the first call; later calls must have the same length."""
+        """Return ``causal_mask(length)``, created at the first call; later calls must have the same length."""
         if self._mask is None:
             self._mask = causal_mask(length)
         return self._mask
@@ -42,11 +38,11 @@ class Causal:
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | Causal | None = None, *, heads: int,
            dropout: Dropout) -> Tensor:
-    """softmax(q k^T / sqrt(D) + mask) v for each head.  q, k, v: [N, L, heads * D] -> the same.
+    """Return softmax(q k^T / sqrt(D) + mask) v per head. q, k, v and the result: [N, L, heads * D].
 
-    The mask is added to the scores, so it broadcasts to [N, heads, L, L]; dropout acts on what the softmax gives.
-    The device says whether this is one operation or several (``Device.fuses_attention``). On the CPU the zeros of the
-    dropout are the same either way; rounding is not.
+    The mask broadcasts to [N, heads, L, L]; dropout is applied to the softmax's output. The device decides whether this
+    is one operation or several (``Device.fuses_attention``). On the CPU both have the same dropout mask, but round
+    differently.
     """
     causal, added = (mask, None) if isinstance(mask, Causal) else (None, mask)
     p = dropout.p if dropout.training else 0.0
@@ -57,7 +53,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | Causal | None = None,
         added = causal.tensor(q.shape[1])
     q = scale(q, (q.shape[2] // heads) ** -0.5)
     q, k, v = (split_heads(y, heads) for y in (q, k, v))
-    # Each result replaces the one before: no name outlives its use.
+    # Rebinding y frees each intermediate as soon as it has been used.
     y = matmul(q, k, transpose_b=True)
     y = softmax(give(y), added if added is None else cast(added, y.dtype))
     y = dropout(y)
@@ -67,21 +63,19 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | Causal | None = None,
 
 def _fuses(q: Tensor, k: Tensor, mask: Tensor | None, *, heads: int, causal: bool, p: float) -> bool:
     if mask is not None and mask.requires_grad:
-        return False  # only the composition has a gradient for it
+        return False  # only unfused attention has a gradient for the mask
     return current().device.fuses_attention(q.meta, k.meta, None if mask is None else mask.meta, heads=heads,
                                             causal=causal, p=p)
 
 
 class MultiHeadAttention(Module):
-    """softmax(q k^T / sqrt(D) + mask) v for each head, with q, k, v linear in x.  x: [N, L, heads * D] -> the same.
+    """Multi-head self-attention: softmax(q k^T / sqrt(D) + mask) v per head, with q, k, v linear in x.
 
-    The mask is added to the scores, so it broadcasts to [N, heads, L, L]; dropout acts on what the softmax gives.
-    There is no projection of the result: a Linear behind it is the caller's. Raises UserError if the width cannot be
-    divided among the heads.
+    x and the result: [N, L, heads * D]. The mask broadcasts to [N, heads, L, L]; dropout is applied to the softmax's
+    output. There is no output projection; add a Linear for it. Raises UserError if ``heads`` does not divide the width.
 
-    The heads are strided views of q, k and v, which the products read in place. 1 / sqrt(D) goes into q, the smaller
-    factor. Kept for the gradient: x, q, k, v, the softmax's output and, where there is dropout, what it made of it; of
-    attention as one operation x, q, k, v, its result and a number a row.
+    Kept for the gradient: x, q, k, v, the softmax's output and, with dropout, the dropout's output; fused attention
+    keeps x, q, k, v, its result and one number per row.
     """
 
     def __init__(self, width: int, heads: int, dropout: float = 0.0) -> None:

@@ -19,7 +19,7 @@ from minidl.tensor import Tensor
 
 
 class _Cell(Module):
-    """Parameters with the names, shapes and order of gates of torch.nn's; x: [N, inputs]."""
+    """A base of recurrent cells; parameters have torch.nn's names, shapes and order of gates; x: [N, inputs]."""
 
     gates: ClassVar[int] = 1
 
@@ -35,21 +35,21 @@ class _Cell(Module):
                 init.uniform_(made, -bound, bound)
 
     def start(self, x: Tensor) -> Tensor:
-        """A state of zeros."""
+        """Return an initial state of zeros, [N, H]."""
         return full((x.shape[0], self.hidden_size), 0.0, x.dtype)
 
     def parts(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
-        """What inputs and state contribute to the gates."""
+        """Return the linear terms of the gates: that of the inputs and that of the state, both [N, gates * H]."""
         return (linear(lowered(x), lowered(self.weight_ih), self.bias_ih),
                 linear(lowered(h), lowered(self.weight_hh), self.bias_hh))
 
 
 class RNNCell(_Cell):
-    """tanh (or relu) of what inputs and state contribute: [N, inputs] and [N, H] -> [N, H]."""
+    """One step of an Elman RNN, tanh (or relu) of the sum of linear terms: [N, inputs] and [N, H] -> [N, H]."""
 
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True, nonlinearity: str = "tanh") -> None:
         if nonlinearity not in ("tanh", "relu"):
-            raise UserError(f"RNNCell: nonlinearity is tanh or relu, not {nonlinearity!r}")
+            raise UserError(f"RNNCell: nonlinearity must be tanh or relu, not {nonlinearity!r}")
         super().__init__(input_size, hidden_size, bias)
         self.nonlinearity: Any = {"tanh": tanh, "relu": relu}[nonlinearity]
 

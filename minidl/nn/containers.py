@@ -1,4 +1,4 @@
-"""Modules by position or by name, and modules one after the other. What is no module is refused."""
+"""Containers of modules: ModuleList, Sequential and ModuleDict. Objects other than modules raise WrongKind."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from minidl.tensor import Tensor
 
 
 class ModuleList(Module):
-    """Modules by position, named 0, 1, 2, ...; it has no forward() of its own.
-
-    None keeps a place without a module, as in PyTorch. Raises WrongKind for what is neither a module nor None.
-    """
+    """A list of modules, named 0, 1, 2, ...; it has no forward().
+    None is an empty position, as in PyTorch. Raises WrongKind for other objects."""
 
     def __init__(self, modules: Iterable[Module | None] = ()) -> None:
         self.extend(modules)
@@ -31,7 +29,7 @@ class ModuleList(Module):
         return self
 
     def insert(self, index: int, module: Module) -> None:
-        """Add a module before the one at a position. Raises WrongKind."""
+        """Insert a module before position ``index``. Raises WrongKind."""
         self.check_module(str(index), module)
         entries: list[Module | None] = list(self)
         entries.insert(index, module)
@@ -45,7 +43,7 @@ class ModuleList(Module):
     def _name(self, index: int) -> str:
         names = [name for name, _ in self.entries()]
         if not -len(names) <= index < len(names):
-            raise IndexError(f"module {index} of {len(names)}")
+            raise IndexError(f"there is no module {index}: the list has {len(names)}")
         return names[index]
 
     def __len__(self) -> int:
@@ -72,9 +70,10 @@ class ModuleList(Module):
 
 
 class Sequential(ModuleList):
-    """Modules applied one after the other: ``Sequential(a, b)``, or an OrderedDict where they have names.
+    """A chain of modules applied in order: ``Sequential(a, b)``, or of an OrderedDict that names them.
 
-    A part, ``model[1:3]``, is a Sequential of the same modules. Raises WrongKind for what is neither a module nor None.
+    A slice, ``model[1:3]``, is a Sequential of the same modules. Raises WrongKind for objects other than modules and
+    None.
     """
 
     @overload
@@ -100,16 +99,14 @@ class Sequential(ModuleList):
 
 
 class ModuleDict(Module):
-    """Modules by name, which are attributes, too; it has no forward() of its own.
-
-    Raises WrongKind for what is neither a module nor None.
-    """
+    """A dict of modules by name, which are also its attributes; it has no forward().
+    Raises WrongKind for objects other than modules and None."""
 
     def __init__(self, modules: Mapping[str, Module] | None = None) -> None:
         self.update(modules or {})
 
     def update(self, modules: Mapping[str, Module]) -> None:
-        """Add several modules by name, or replace those of these names. Raises WrongKind."""
+        """Add or replace several modules by name. Raises WrongKind."""
         for name, module in modules.items():
             self[name] = module
 
@@ -124,7 +121,7 @@ class ModuleDict(Module):
         self.pop(name)
 
     def pop(self, name: str) -> Module:
-        """Take a module out, and return it."""
+        """Remove a module and return it."""
         module = self[name]
         delattr(self, name)
         return module
@@ -139,13 +136,13 @@ class ModuleDict(Module):
         return iter(self.keys())
 
     def keys(self) -> list[str]:
-        """The names, in the order of their first assignment."""
+        """Return the names, in the order of their first assignment."""
         return [name for name, _ in self.entries()]
 
     def values(self) -> list[Module | None]:
-        """The modules, in this order."""
+        """Return the modules, in the order of ``keys``."""
         return [module for _, module in self.entries()]
 
     def items(self) -> list[tuple[str, Module | None]]:
-        """Names and modules, in this order."""
+        """Return (name, module) pairs, in the order of ``keys``."""
         return list(self.entries())

@@ -1,4 +1,4 @@
-"""Parameters and buffers of a module in another dtype."""
+"""Conversion of a module's parameters and buffers to another dtype."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from minidl.tensor import Tensor
 
 
 class Converted:
-    """Base of Module: ``to`` and its like."""
+    """A base of Module with ``to`` and the methods named after dtypes and devices."""
 
     if TYPE_CHECKING:
         def _named_tensors(self, *, parameters: bool, buffers: bool) -> Iterator[tuple[str, Tensor]]: ...
 
     def to(self, *targets: Any, **options: Any) -> Self:
-        """This module, whose floating parameters and buffers are converted to the dtype that is asked for, if one is.
+        """Convert floating parameters and buffers to a dtype, if one is given; return this module.
 
-        They live on their runtime's device. An optimizer is made after this, as its state has the parameters' dtype;
-        mixed precision is the runtime's (``Runtime(precision=...)``). Raises UserError for any other argument.
+        A device has no effect, because tensors live on their runtime's device. Create optimizers after this call, since
+        their state has the parameters' dtype. For mixed precision use ``Runtime(precision=...)``. Raises UserError for
+        other arguments.
         """
         dtype = asked_dtype(f"{type(self).__name__}.to()", targets, options)
         if dtype is not None:
@@ -40,19 +41,19 @@ class Converted:
         return self
 
     def double(self) -> Self:
-        """As ``to(float64)``; ``float`` and ``bfloat16`` are its like."""
+        """Call ``to(float64)``."""
         return self.to(float64)
 
     def float(self) -> Self:
-        """As ``to(float32)``."""
+        """Call ``to(float32)``."""
         return self.to(float32)
 
     def bfloat16(self) -> Self:
-        """As ``to(bfloat16)``."""
+        """Call ``to(bfloat16)``."""
         return self.to(bfloat16)
 
     def cuda(self, *_: object) -> Self:
-        """This module itself: its tensors live on their runtime's device."""
+        """Return this module unchanged: its tensors live on their runtime's device."""
         return self
 
     cpu = cuda

@@ -1,8 +1,8 @@
-"""Convolutions beyond one group and dilation 1, and of sequences, composed of those of images without either.
+"""Convolutions with groups or dilation, and of sequences, composed of plain two-dimensional convolutions.
 
-    dilation    a window with zeros between its elements
-    groups      a convolution for each group of channels, and their results side by side
-    depthwise   a group a channel: the sum over the window's places of the image, moved there, times a number a channel
+    dilation       a kernel with zeros between its elements
+    groups         one convolution per group of channels, and a concatenation of their results
+    depthwise      one group per channel: the sum over kernel positions of the shifted image times a factor per channel
     one dimension  an image of one row
 """
 
@@ -29,22 +29,23 @@ PADDING_MODES = {"zeros": "constant", "reflect": "reflect", "replicate": "replic
 
 
 def places(what: str, padding: Window | str, kernel: Pair, stride: Pair, dilation: Pair) -> Pair:
-    """The padding as two numbers: "valid" is none, "same" keeps the extents. Raises UserError where it cannot."""
+    """Return the padding as (height, width): "valid" is none, "same" keeps the image's size. Raises UserError if "same"
+    is impossible."""
     if padding == "valid":
         return 0, 0
     if padding == "same":
         whole = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
         if stride != (1, 1) or any(n % 2 for n in whole):
-            raise UserError(f"{what}: padding='same' needs stride 1 and a window of odd extents, not {kernel} with "
+            raise UserError(f"{what}: padding='same' needs stride 1 and a window of odd size, not {kernel} with "
                             f"stride {stride} and dilation {dilation}")
         return whole[0] // 2, whole[1] // 2
     if isinstance(padding, str):
-        raise UserError(f"{what}: padding is numbers, 'same' or 'valid', not {padding!r}")
+        raise UserError(f"{what}: padding must be numbers, 'same' or 'valid', not {padding!r}")
     return pair(padding)
 
 
 def _spaced(w: Tensor, dilation: Pair) -> Tensor:
-    """A window with zeros between its elements."""
+    """Return a kernel [K, C, R, S] with zeros between its elements, for dilation."""
     for axis, distance in ((2, dilation[0]), (3, dilation[1])):
         if distance > 1 and w.shape[axis] > 1:
             size = w.shape[axis]
@@ -57,7 +58,7 @@ def _spaced(w: Tensor, dilation: Pair) -> Tensor:
 
 
 def _depthwise(x: Tensor, w: Tensor, stride: Pair, padding: Pair, dilation: Pair) -> Tensor:
-    """A group a channel.  x: [N, C, H, W], w: [C m, 1, R, S] -> [N, C m, P, Q]."""
+    """Return a convolution with one group per channel. x: [N, C, H, W], w: [C m, 1, R, S] -> [N, C m, P, Q]."""
     n, c, *_ = x.shape
     multiple, (r, s) = w.shape[0] // c, w.shape[2:]
     x = padded(x, (padding[1], padding[1], padding[0], padding[0])) if any(padding) else x
@@ -81,10 +82,8 @@ def _depthwise(x: Tensor, w: Tensor, stride: Pair, padding: Pair, dilation: Pair
 
 def conv2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Window = 1, padding: Window | str = 0,
            dilation: Window = 1, groups: int = 1) -> Tensor:
-    """Cross-correlation.  input: [N, C, H, W] or [C, H, W], weight: [K, C / groups, R, S] -> [N, K, P, Q].
-
-    Of groups, and of a dilation, the parts are composed; see this module. Raises ShapeError, UserError.
-    """
+    """Return the cross-correlation. input: [N, C, H, W] or [C, H, W], weight: [K, C / groups, R, S] -> [N, K, P, Q].
+    Groups and dilation are composed of plain convolutions; see this module. Raises ShapeError, UserError."""
     if input.ndim == 3:
         return squeeze(conv2d(unsqueeze(input, 0), weight, bias, stride, padding, dilation, groups), 0)
     x, w = lowered(input), lowered(weight)
@@ -107,13 +106,14 @@ def _single(value: int | Sequence[int] | str) -> int | str:
     if isinstance(value, int | str):
         return value
     if len(value) != 1:
-        raise ShapeError(f"of sequences a window's extents, strides and padding are one integer, not {tuple(value)}")
+        raise ShapeError(f"for sequences, a window's size, stride and padding are one integer, not {tuple(value)}")
     return value[0]
 
 
 def conv1d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int | Sequence[int] = 1,
            padding: int | Sequence[int] | str = 0, dilation: int | Sequence[int] = 1, groups: int = 1) -> Tensor:
-    """Cross-correlation.  input: [N, C, L] or [C, L], weight: [K, C / groups, R] -> [N, K, P]. Raises as ``conv2d``."""
+    """Return the cross-correlation of sequences. input: [N, C, L] or [C, L], weight: [K, C / groups, R] -> [N, K, P].
+    Raises like ``conv2d``."""
     around = _single(padding)
     y = conv2d(unsqueeze(input, -2), unsqueeze(weight, 2), bias, (1, int(_single(stride))),
                around if isinstance(around, str) else (0, around), (1, int(_single(dilation))), groups)
@@ -122,15 +122,13 @@ def conv1d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: in
 
 def conv_transpose2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Window = 1, padding: Window = 0,
                      output_padding: Window = 0, groups: int = 1, dilation: Window = 1) -> Tensor:
-    """Transposed convolution.  input: [N, K, P, Q], weight: [K, C / groups, R, S] -> [N, C, H, W].
-
-    ``output_padding``: rows and columns more at the end. Raises ShapeError.
-    """
+    """Return the transposed convolution. input: [N, K, P, Q], weight: [K, C / groups, R, S] -> [N, C, H, W].
+    ``output_padding``: additional rows and columns at the end. Raises ShapeError."""
     x, w = lowered(input), _spaced(lowered(weight), pair(dilation))
     steps, around, more = pair(stride), pair(padding), pair(output_padding)
     if groups > 1:
         if x.shape[1] % groups:
-            raise ShapeError(f"conv_transpose2d: {groups} groups of input {list(x.shape)}")
+            raise ShapeError(f"conv_transpose2d: {groups} groups do not divide the channels of {list(x.shape)}")
         parts = zip(split(x, x.shape[1] // groups, 1), split(w, w.shape[0] // groups), strict=True)
         y = concat([conv_transpose2d(a, b, None, steps, around, more) for a, b in parts], 1)
         return y if bias is None else add(y, reshape(cast(bias, y.dtype), (-1, 1, 1)))
@@ -144,6 +142,6 @@ def conv_transpose2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, 
 
 
 def channels_of(what: str, channels: tuple[int, int], groups: int) -> None:
-    """Raise UserError unless both numbers of channels are multiples of the groups."""
+    """Raise UserError unless ``groups`` divides both numbers of channels."""
     if groups < 1 or any(n % groups for n in channels) or prod(channels) == 0:
-        raise UserError(f"{what}: {channels[0]} and {channels[1]} channels in {groups} groups")
+        raise UserError(f"{what}: {groups} groups do not divide {channels[0]} and {channels[1]} channels")

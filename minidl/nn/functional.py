@@ -71,48 +71,48 @@ __all__ = [
 
 
 def gelu(x: Tensor, approximate: str = "none") -> Tensor:
-    """x times the probability that a normal number is below x: exact, or by its tanh form. Raises UserError."""
+    """Return x * Phi(x) with the normal distribution function Phi, exact or in its tanh form. Raises UserError."""
     if approximate not in ("none", "tanh"):
-        raise UserError(f"gelu: approximate is none or tanh, not {approximate!r}")
+        raise UserError(f"gelu: approximate must be none or tanh, not {approximate!r}")
     return elementwise.gelu(x) if approximate == "none" else elementwise.gelu_tanh(x)
 
 
 def dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
-    """In training, zero each element with probability p and divide the rest by 1 - p; else x itself."""
+    """In training, zero each element with probability p and divide the rest by 1 - p; otherwise return x."""
     return elementwise.dropout(x, p, current_runtime().next_seed()) if training and p else x
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x weight^T + bias.  x: [..., in], weight: [out, in]."""
+    """Return x weight^T + bias. x: [..., in], weight: [out, in]."""
     return linear_.linear(lowered(x), lowered(weight), bias)
 
 
 def embedding(ids: Tensor, weight: Tensor) -> Tensor:
-    """Rows of a table, by number."""
+    """Return rows of the table ``weight`` [rows, width], selected by ids: [*ids.shape, width]."""
     return embedding_.embedding(weight, ids, dtype=computed_in(weight.dtype))
 
 
 def max_pool2d(x: Tensor, kernel_size: int | Pair, stride: int | Pair | None = None,
                padding: int | Pair = 0) -> Tensor:
-    """Maximum of each window of [N, C, H, W]; the stride is the window by default."""
+    """Return the maximum of each window of [N, C, H, W]; the default stride is the window's size."""
     return pool.max_pool2d(x, kernel_size, stride=stride, padding=padding)
 
 
 def avg_pool2d(x: Tensor, kernel_size: int | Pair, stride: int | Pair | None = None,
                padding: int | Pair = 0) -> Tensor:
-    """Mean of each window of [N, C, H, W]; the stride is the window by default."""
+    """Return the mean of each window of [N, C, H, W]; the default stride is the window's size."""
     return pool.avg_pool2d(x, kernel_size, stride=stride, padding=padding)
 
 
 def adaptive_avg_pool2d(x: Tensor, output_size: int | Pair) -> Tensor:
-    """Mean over a grid of windows: [N, C, H, W] -> [N, C, *output_size]."""
+    """Return the means over a grid of windows: [N, C, H, W] -> [N, C, *output_size]."""
     return pool.adaptive_avg_pool2d(x, output_size)
 
 
 def layer_norm(x: Tensor, normalized_shape: int | Shape, weight: Tensor | None = None, bias: Tensor | None = None,
                eps: float = 1e-5) -> Tensor:
-    """(x - mean) / sqrt(var + eps) * weight + bias, with mean and variance of the last dimensions, whose shape is
-    ``normalized_shape``. Raises ShapeError."""
+    """Return (x - mean) / sqrt(var + eps) * weight + bias, with mean and variance over the last dimensions.
+    ``normalized_shape`` is the shape of these dimensions. Raises ShapeError."""
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     rows = reshape(x, (*x.shape[:x.ndim - len(shape)], -1)) if len(shape) != 1 else x
     width, kind = rows.shape[-1], None if weight is None else weight.dtype
@@ -124,12 +124,10 @@ def layer_norm(x: Tensor, normalized_shape: int | Shape, weight: Tensor | None =
 
 def group_norm(x: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None,
                eps: float = 1e-5) -> Tensor:
-    """Normalisation of groups of channels (Wu & He 2018), then a factor and a summand a channel.  x: [N, C, ...].
-
-    Raises UserError if there are not so many equal groups.
-    """
+    """Normalise groups of channels (Wu & He 2018), then multiply by weight and add bias per channel. x: [N, C, ...].
+    Raises UserError if ``num_groups`` does not divide the channels."""
     if x.ndim < 2 or x.shape[1] % num_groups:
-        raise UserError(f"group_norm: {num_groups} equal groups of the channels of {list(x.shape)}")
+        raise UserError(f"group_norm: {num_groups} groups do not divide the channels of {list(x.shape)}")
     groups = reshape(x, (x.shape[0], num_groups, -1))
     y = reshape(layer_norm(groups, groups.shape[-1], eps=eps), x.shape)
     channels = (x.shape[1], *(1,) * (x.ndim - 2))
@@ -139,15 +137,15 @@ def group_norm(x: Tensor, num_groups: int, weight: Tensor | None = None, bias: T
 
 def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
                                  dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None) -> Tensor:
-    """softmax(scale q k^T + mask) v.  query: [N, heads, L, D], key and value: [N, heads, S, D].
+    """Return softmax(scale q k^T + mask) v. query: [N, heads, L, D], key and value: [N, heads, S, D].
 
-    N and heads may be missing. ``scale`` is 1 / sqrt(D) by default. A mask of booleans says which positions are seen;
-    another one is added. A position that sees nothing has a result of 0, and no gradient. ``is_causal``: position i
+    N and heads may be missing. ``scale`` defaults to 1 / sqrt(D). A boolean mask is True at positions that are seen; a
+    floating mask is added. The result of a fully masked position is 0, without a gradient. ``is_causal``: position i
     sees positions up to i. ``nn.attend`` is the same with heads side by side. Raises ShapeError; UserError for a mask
-    beside ``is_causal``.
+    together with ``is_causal``.
     """
     if is_causal and attn_mask is not None:
-        raise UserError("attention takes a mask or is_causal, not both: put what is_causal forbids into the mask")
+        raise UserError("attention takes a mask or is_causal, not both; make the mask causal instead")
     if query.ndim in (2, 3):
         q, k, v = (reshape(x, (*(1,) * (4 - x.ndim), *x.shape)) for x in (query, key, value))
         y = scaled_dot_product_attention(q, k, v, attn_mask, dropout_p, is_causal, scale)
@@ -168,7 +166,7 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
 
 
 def _seen(mask: Tensor, query: Tensor) -> tuple[Tensor, Tensor]:
-    """A mask to be added, which lets positions that see nothing see everything; and which these are: [..., 1]."""
+    """Return an additive mask in which fully masked rows are unmasked, and booleans [..., 1] that mark these rows."""
     if mask.dtype.floating:
         lowest = amax(detach(mask), -1, keepdim=True)
         blind = compare(lowest, float("-inf"), "==")

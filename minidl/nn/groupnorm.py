@@ -7,7 +7,7 @@ from minidl.tensor import Tensor
 
 
 class GroupNorm(Module):
-    """Mean and variance of each of ``num_groups`` groups of channels of each example.  x: [N, num_channels, ...]."""
+    """Group normalisation by mean and variance of each group of channels of an example. x: [N, num_channels, ...]."""
 
     def __init__(self, num_groups: int, num_channels: int, eps: float = 1e-5) -> None:
         self.num_groups = num_groups

@@ -1,4 +1,4 @@
-"""Functions that are called before and after a module's forward(): they see what goes in and out, or change it."""
+"""Hooks: functions called before or after a module's forward(), which see or change its inputs or output."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ _numbers = count()
 
 
 class Handle:
-    """A hook of a module, until ``remove()``."""
+    """A handle of a registered hook, with which to remove it."""
 
     def __init__(self, module: Any, number: int) -> None:
         self._module, self._number = module, number
 
     def remove(self) -> None:
-        """Take the hook off its module; again it does nothing."""
+        """Remove the hook from its module; a second call does nothing."""
         self._module._hooks = {n: hook for n, hook in self._module._hooks.items() if n != self._number}
 
 
 def hooked(module: Any, hook: Hook, *, before: bool) -> Handle:
-    """Add a hook to a module, after those that it has."""
+    """Add a hook to a module, after its earlier hooks; return its handle."""
     number = next(_numbers)
     module._hooks = {**module._hooks, number: (before, hook)}
     return Handle(module, number)
 
 
 def run_with_hooks(module: Any, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """``module.forward(*inputs, **options)`` with its hooks."""
+    """Return ``module.forward(*inputs, **options)``, with the module's hooks called around it."""
     hooks = list(module._hooks.values())
     for before, hook in hooks:
         if before and (changed := hook(module, inputs)) is not None:

@@ -1,7 +1,8 @@
 """Layers for images, [N, C, H, W]: convolutions, batch normalisation and pooling. All arithmetic is in minidl.ops.
 
-Arguments have the names, the order and the meaning of torch.nn's, as far as they are supported. Parameters are float32
-in every precision; what a layer computes in is its runtime's (see ``precision``).
+
+Supported arguments have the names, order and meaning of torch.nn's. Parameters are always float32; layers compute in
+the runtime's precision (see ``precision``).
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from minidl.tensor import Tensor
 
 
 class Conv2d(Module):
-    """Cross-correlation.  x: [N, in_channels, H, W] -> [N, out_channels, P, Q].
+    """A two-dimensional convolution (cross-correlation). x: [N, in_channels, H, W] -> [N, out_channels, P, Q].
 
-    ``conv(x, relu=True)`` is relu(conv(x)) without another pass over the feature map. Groups and dilations are composed
-    of other operations (``convolving``); a group a channel is the fastest of these. Raises UserError for channels that
-    cannot be divided among the groups.
+    ``conv(x, relu=True)`` is relu(conv(x)) without another pass over the feature map. Groups and dilation are composed
+    of other operations (``convolving``), of which depthwise convolution is the fastest. Raises UserError if the groups
+    do not divide the channels.
     """
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int | Pair, stride: int | Pair = 1,
@@ -33,7 +34,7 @@ class Conv2d(Module):
                  padding_mode: str = "zeros") -> None:
         channels_of(type(self).__name__, (in_channels, out_channels), groups)
         if padding_mode not in PADDING_MODES:
-            raise UserError(f"{type(self).__name__}: padding_mode is one of {', '.join(PADDING_MODES)}, not "
+            raise UserError(f"{type(self).__name__}: padding_mode must be one of {', '.join(PADDING_MODES)}, not "
                             f"{padding_mode!r}")
         kernel = pair(kernel_size)
         self.stride, self.dilation, self.groups, self.padding_mode = pair(stride), pair(dilation), groups, padding_mode
@@ -62,7 +63,7 @@ class Conv2d(Module):
 
 
 class Conv1d(Module):
-    """Cross-correlation.  x: [N, in_channels, L] -> [N, out_channels, P]: an image of one row. Raises as ``Conv2d``."""
+    """A convolution of sequences. x: [N, in_channels, L] -> [N, out_channels, P]. Raises like ``Conv2d``."""
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int, stride: int = 1, padding: int | str = 0,
                  dilation: int = 1, groups: int = 1, bias: bool = True) -> None:
@@ -78,15 +79,16 @@ class Conv1d(Module):
 
 
 class ConvReLU2d(Conv2d):
-    """relu(conv(x)) without another pass over the feature map, for a Sequential."""
+    """A fused relu(conv(x)) for a Sequential, without another pass over the feature map."""
 
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override] # a Sequential gives x alone
         return super().forward(x, relu=True)
 
 
 class ConvTranspose2d(Module):
-    """Transposed convolution.  x: [N, in_channels, H, W] -> [N, out_channels, (H - 1) stride - 2 padding + R, ...], and
-    ``output_padding`` more. Raises UserError for channels that cannot be divided among the groups."""
+    """A transposed convolution. x: [N, in_channels, H, W] -> [N, out_channels, H', W'] with
+    H' = (H - 1) * stride - 2 * padding + R + output_padding. Raises UserError if the groups do not divide the channels.
+    """
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int | Pair, stride: int | Pair = 1,
                  padding: int | Pair = 0, output_padding: int | Pair = 0, groups: int = 1, bias: bool = True,
@@ -108,17 +110,15 @@ class ConvTranspose2d(Module):
 
 
 class BatchNorm2d(Module):
-    """Batch normalisation over [N, C, H, W] (Ioffe & Szegedy 2015): batch statistics in training, else running ones.
-
-    ``bn(x, residual=r, relu=True)`` is relu(bn(x) + r) in one pass over the feature maps.
-    """
+    """Batch normalisation over [N, C, H, W] (Ioffe & Szegedy 2015), by batch statistics in training, else running ones.
+    ``bn(x, residual=r, relu=True)`` is relu(bn(x) + r) in one pass over the feature maps."""
 
     running_mean: Tensor
     running_var: Tensor
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
         if not isinstance(momentum, int | float):
-            raise UserError(f"{type(self).__name__} has running means of a fixed momentum, not {momentum}")
+            raise UserError(f"{type(self).__name__}: momentum must be a number, not {momentum}")
         self.eps = eps
         self.momentum = momentum
         self.weight = parameter((num_features,))
@@ -138,18 +138,18 @@ class BatchNorm2d(Module):
 
 
 class BatchNorm1d(BatchNorm2d):
-    """The same over [N, C] or [N, C, L]."""
+    """Batch normalisation over [N, C] or [N, C, L]."""
 
 
 class BatchNormReLU2d(BatchNorm2d):
-    """relu(bn(x)) in one pass over the feature maps, for a Sequential."""
+    """A fused relu(bn(x)) for a Sequential, in one pass over the feature maps."""
 
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override] # a Sequential gives x alone
         return super().forward(x, relu=True)
 
 
 class _Pool2d(Module):
-    """A window that slides over [N, C, H, W]; the stride is the window by default."""
+    """A base of pooling layers with a window over [N, C, H, W]; the default stride is the window's size."""
 
     def __init__(self, kernel_size: int | Pair, stride: int | Pair | None = None, padding: int | Pair = 0) -> None:
         self.kernel_size = pair(kernel_size)
@@ -161,14 +161,15 @@ class _Pool2d(Module):
 
 
 class MaxPool2d(_Pool2d):
-    """Maximum of each window of [N, C, H, W]; the stride is the window by default."""
+    """Max-pooling: the maximum of each window of [N, C, H, W]; the default stride is the window's size."""
 
     def forward(self, x: Tensor) -> Tensor:
         return pool.max_pool2d(x, self.kernel_size, stride=self.stride, padding=self.padding)
 
 
 class AvgPool2d(_Pool2d):
-    """Mean of each window of [N, C, H, W]; the stride is the window by default. Padding counts as zeros, or not."""
+    """Average-pooling: the mean of each window of [N, C, H, W]; the default stride is the window's size.
+    With ``count_include_pad`` padding counts as zeros, otherwise not at all."""
 
     def __init__(self, kernel_size: int | Pair, stride: int | Pair | None = None, padding: int | Pair = 0, *,
                  count_include_pad: bool = True) -> None:
@@ -184,7 +185,7 @@ class AvgPool2d(_Pool2d):
 
 
 class AdaptiveAvgPool2d(Module):
-    """Mean over a grid of windows: [N, C, H, W] -> [N, C, *output_size]."""
+    """Adaptive average-pooling: means over a grid of windows, [N, C, H, W] -> [N, C, *output_size]."""
 
     def __init__(self, output_size: int | Pair) -> None:
         self.output_size = pair(output_size)
@@ -197,6 +198,6 @@ class AdaptiveAvgPool2d(Module):
 
 
 def _window(kernel: Pair, stride: Pair, padding: Pair) -> str:
-    """The arguments that describe a window, without those that have their usual value."""
+    """Return a window's arguments for ``extra_repr``, without default padding."""
     text = f", kernel_size={kernel}, stride={stride}"
     return text + (f", padding={padding}" if any(padding) else "")

@@ -1,7 +1,7 @@
-"""Initial values, written in place on the device, under seeds that follow from the runtime's own.
+"""Initialisation of tensors in place on the device, with seeds derived from the runtime's seed.
 
-A fan counts the products that are summed into one output (fan_in) or one
-gradient (fan_out): for a weight [out, in, *window], fan_in = in * window and fan_out = out * window.
+A fan is the number of products summed into one output (fan_in) or one gradient (fan_out): for a weight
+[out, in, *window], fan_in = in * window and fan_out = out * window.
 """
 
 from math import prod, sqrt
@@ -13,18 +13,16 @@ from minidl.tensor import Tensor
 
 
 def fans(tensor: Tensor) -> tuple[int, int]:
-    """(fan_in, fan_out) of a weight [out, in, *window]. Raises UserError below two dimensions."""
+    """Return (fan_in, fan_out) of a weight [out, in, *window]. Raises UserError for fewer than two dimensions."""
     if tensor.ndim < 2:
-        raise UserError(f"the fan of a tensor needs at least two dimensions, not {list(tensor.shape)}")
+        raise UserError(f"fan_in and fan_out need a tensor of at least two dimensions, not {list(tensor.shape)}")
     window = prod(tensor.shape[2:])
     return tensor.shape[1] * window, tensor.shape[0] * window
 
 
 def gain(nonlinearity: str, a: float = 0.0) -> float:
-    """The factor that keeps the scale of activations constant through a nonlinearity; ``a`` is leaky_relu's slope.
-
-    Raises UserError for a nonlinearity that it has no factor for.
-    """
+    """Return the factor that preserves the scale of activations through a nonlinearity; ``a`` is leaky_relu's slope.
+    Raises UserError for an unknown nonlinearity."""
     gains = {"linear": 1.0, "sigmoid": 1.0, "tanh": 5.0 / 3.0, "relu": sqrt(2.0), "leaky_relu": sqrt(2.0 / (1 + a * a))}
     if nonlinearity not in gains:
         raise UserError(f"no gain is known for {nonlinearity!r}; known are {', '.join(gains)}")
@@ -57,27 +55,27 @@ def uniform_(tensor: Tensor, low: float = 0.0, high: float = 1.0) -> None:
 
 
 def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> None:
-    """Uniform in +-gain sqrt(6 / (fan_in + fan_out)): Glorot & Bengio 2010, equation 16. Raises as ``fans``."""
+    """Fill with uniform values in +-gain * sqrt(6 / (fan_in + fan_out)) (Glorot & Bengio 2010, eq. 16). Raises as
+    ``fans``.
+    """
     bound = gain * sqrt(6.0 / sum(fans(tensor)))
     uniform_(tensor, -bound, bound)
 
 
 def kaiming_uniform_(tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> None:
-    """Uniform with the standard deviation of ``kaiming_normal_``, and its errors."""
+    """Fill with uniform values of the standard deviation of ``kaiming_normal_``; it raises the same errors."""
     bound = sqrt(3.0) * _kaiming_std(tensor, a, mode, nonlinearity)
     uniform_(tensor, -bound, bound)
 
 
 def kaiming_normal_(tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> None:
-    """Normal with standard deviation gain / sqrt(fan): He et al. 2015, equations 10 (fan_in) and 14 (fan_out).
-
-    Raises UserError for another mode, an unknown nonlinearity, or a tensor below two dimensions.
-    """
+    """Fill with normal values of standard deviation gain / sqrt(fan) (He et al. 2015, equations 10 and 14).
+    Raises UserError for another mode, an unknown nonlinearity, or fewer than two dimensions."""
     normal_(tensor, 0.0, _kaiming_std(tensor, a, mode, nonlinearity))
 
 
 def default_(weight: Tensor, bias: Tensor | None) -> None:
-    """PyTorch's default for layers with a weight: both uniform in +-1/sqrt(fan_in)."""
+    """Fill weight and bias as PyTorch does by default: uniformly in +-1/sqrt(fan_in)."""
     kaiming_uniform_(weight, a=sqrt(5.0))
     if bias is not None:
         bound = 1.0 / sqrt(fans(weight)[0])
@@ -86,6 +84,6 @@ def default_(weight: Tensor, bias: Tensor | None) -> None:
 
 def _kaiming_std(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float:
     if mode not in ("fan_in", "fan_out"):
-        raise UserError(f"mode is fan_in or fan_out, not {mode!r}")
+        raise UserError(f"mode must be fan_in or fan_out, not {mode!r}")
     fan = fans(tensor)[("fan_in", "fan_out").index(mode)]
     return gain(nonlinearity, a) / sqrt(fan)

@@ -1,7 +1,7 @@
 """Layers for tensors of any shape: a few parameters and one operation each. All arithmetic is in minidl.ops.
 
-Arguments have the names, the order and the meaning of torch.nn's, as far as they are supported. Parameters are float32
-in every precision; what a layer computes in is its runtime's (see ``precision``).
+Supported arguments have the names, order and meaning of torch.nn's. Parameters are always float32; layers compute in
+the runtime's precision (see ``precision``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from minidl.tensor import Tensor
 
 
 class Linear(Module):
-    """y = x w^T + b.  x: [..., in_features] -> [..., out_features]."""
+    """A linear layer: x w^T + b. x: [..., in_features] -> [..., out_features]."""
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
         self.weight = parameter((out_features, in_features))
@@ -35,7 +35,7 @@ class Linear(Module):
 
 
 class LayerNorm(Module):
-    """Layer normalisation (Ba, Kiros & Hinton 2016) of rows of ``normalized_shape`` values: the last dimension."""
+    """Layer normalisation (Ba, Kiros & Hinton 2016) over the last dimension, of ``normalized_shape`` values."""
 
     def __init__(self, normalized_shape: int | tuple[int, ...], eps: float = 1e-5) -> None:
         width = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
@@ -55,7 +55,8 @@ class LayerNorm(Module):
 
 
 class Embedding(Module):
-    """Rows of a table, by number.  ids: integers of any shape -> [*ids.shape, embedding_dim], as activations are."""
+    """A table of vectors, looked up by integers of any shape: ids -> [*ids.shape, embedding_dim], in compute precision.
+    """
 
     def __init__(self, num_embeddings: int, embedding_dim: int) -> None:
         self.weight = parameter((num_embeddings, embedding_dim))
@@ -70,10 +71,8 @@ class Embedding(Module):
 
 
 class Dropout(Module):
-    """In training, zero each element with probability p in [0, 1) and divide the rest by 1 - p; else the identity.
-
-    With ``inplace`` x itself holds the result from then on, which may be written over its bytes.
-    """
+    """Dropout: in training, zero each element with probability p in [0, 1) and divide the rest by 1 - p.
+    With ``inplace`` the handle x then holds the result, and x's bytes may be overwritten."""
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         if not 0.0 <= p < 1.0:
@@ -92,7 +91,7 @@ class Dropout(Module):
 
 
 class Flatten(Module):
-    """Merge the dimensions from ``start_dim`` to ``end_dim`` into one; a view."""
+    """A layer that merges the dimensions from ``start_dim`` to ``end_dim`` into one; a view."""
 
     def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
         self.start_dim = start_dim
@@ -103,12 +102,12 @@ class Flatten(Module):
 
 
 class Identity(Module):
-    """A layer that returns x itself: it keeps a place, or a number in a Sequential."""
+    """A layer that returns its input, for example to keep the numbering of a Sequential."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x
 
 
 def no_bias(bias: Tensor | None) -> str:
-    """What ``extra_repr`` says of a bias: nothing where there is one."""
+    """Return what ``extra_repr`` shows for a missing bias, or an empty string."""
     return "" if bias is not None else ", bias=False"

@@ -8,7 +8,7 @@ from minidl.tensor import Tensor
 
 
 class Loss(Module):
-    """A loss whose ``reduction`` is mean, sum or none."""
+    """A base of losses, with a ``reduction`` of mean, sum or none."""
 
     weight: Tensor | None
 
@@ -17,10 +17,8 @@ class Loss(Module):
 
 
 class CrossEntropyLoss(Loss):
-    """Softmax cross-entropy, averaged over the rows whose label is not ``ignore_index``, by their classes' ``weight``.
-
-    logits: [N, classes, ...], labels: [N, ...] integers -> a scalar.
-    """
+    """Softmax cross-entropy, averaged over the rows whose label is not ``ignore_index``, weighted by class.
+    logits: [N, classes, ...], labels: [N, ...] integers, weight: [classes] -> a scalar."""
 
     def __init__(self, weight: Tensor | None = None, *, ignore_index: int = -100, reduction: str = "mean",
                  label_smoothing: float = 0.0) -> None:
@@ -35,7 +33,7 @@ class CrossEntropyLoss(Loss):
 
 
 class NLLLoss(Loss):
-    """-log_probabilities[n, label of n], averaged over the rows whose label is not ``ignore_index``."""
+    """Negative log-likelihood -log_probabilities[n, label], averaged over rows whose label is not ``ignore_index``."""
 
     def __init__(self, weight: Tensor | None = None, *, ignore_index: int = -100, reduction: str = "mean") -> None:
         super().__init__(reduction)
@@ -48,28 +46,28 @@ class NLLLoss(Loss):
 
 
 class MSELoss(Loss):
-    """(x - target)^2, averaged."""
+    """Mean squared error: (x - target)^2, averaged."""
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
         return losses.mse_loss(x, target, reduction=self.reduction)
 
 
 class L1Loss(Loss):
-    """|x - target|, averaged."""
+    """Mean absolute error: |x - target|, averaged."""
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
         return losses.l1_loss(x, target, reduction=self.reduction)
 
 
 class BCELoss(Loss):
-    """Cross-entropy of probabilities of two classes, averaged."""
+    """Binary cross-entropy of probabilities, averaged."""
 
     def forward(self, p: Tensor, target: Tensor) -> Tensor:
         return losses.binary_cross_entropy(p, target, reduction=self.reduction)
 
 
 class BCEWithLogitsLoss(Loss):
-    """The same of sigmoid(x), without its cancellation."""
+    """Binary cross-entropy of sigmoid(x), averaged and computed stably from x."""
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
         return losses.binary_cross_entropy_with_logits(x, target, reduction=self.reduction)

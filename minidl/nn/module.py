@@ -1,7 +1,7 @@
-"""Module: a tree of named parameters, buffers and submodules, and a forward().
+"""Module: a tree of named parameters, buffers and submodules, with a forward().
 
-A module keeps no tensor of a forward pass: memory is freed when the last handle on it dies, so an attribute that held
-one would keep it alive.
+A module should keep no tensor of a forward pass in an attribute: a tensor's memory is freed when its last handle is
+deleted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Result_co = TypeVar("Result_co", covariant=True)
 
 
 class _Forward(Protocol[Inputs, Result_co]):
-    """What calling a module takes and returns: what its forward() does."""
+    """The type of a module by its forward(): calling the module takes and returns the same."""
 
     _hooks: dict[int, tuple[bool, Hook]]
 
@@ -31,20 +31,20 @@ class _Forward(Protocol[Inputs, Result_co]):
 
 
 class Module(Registered, Converted):
-    """Base class of everything with a forward().
+    """The base class of layers and networks.
 
-    What is assigned to an attribute is registered under its name: a Module as a child, a Tensor as a parameter if
-    ``parameter`` or ``nn.Parameter`` made it, or it is a leaf that requires a gradient. Any other tensor, the result of
-    an operation, say, is an attribute like any other, and keeps its memory as long as the module has it. Tensors that
-    are saved with the parameters but not trained go through ``register_buffer``: a result that is assigned to the name
-    of one is copied into it. There is no base constructor that a subclass would have to call.
+    Assigning an attribute registers it under its name: a Module as a child; a Tensor as a parameter if it was made by
+    ``parameter`` or ``nn.Parameter``, or is a leaf that requires a gradient. Other tensors, such as results of
+    operations, are plain attributes, and their memory stays in use while the module has them. ``register_buffer``
+    registers tensors that are saved but not trained; a value assigned to a buffer's name is copied into the buffer.
+    Subclasses need not call a base constructor.
     """
 
     training: bool = True
     _hooks: dict[int, tuple[bool, Hook]] = {}
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
-        """The result for these inputs, which is what calling the module returns; each subclass says of what shapes."""
+        """Compute the module's result; calling the module calls this method. Subclasses document the shapes."""
         raise NotImplementedError(f"{type(self).__name__} has no forward()")
 
     def __call__(self: _Forward[Inputs, Result_co], *inputs: Inputs.args, **options: Inputs.kwargs) -> Result_co:
@@ -53,37 +53,39 @@ class Module(Registered, Converted):
         return self.forward(*inputs, **options)
 
     def register_forward_pre_hook(self, hook: Hook) -> Handle:
-        """Call ``hook(module, inputs)`` before forward(); what it returns, unless None, are the inputs. The handle's
-        ``remove()`` ends that."""
+        """Call ``hook(module, inputs)`` before each forward(); a result other than None replaces the inputs.
+        Return a handle whose ``remove()`` removes the hook."""
         return hooked(self, hook, before=True)
 
     def register_forward_hook(self, hook: Hook) -> Handle:
-        """Call ``hook(module, inputs, output)`` after forward(); what it returns, unless None, is the output."""
+        """Call ``hook(module, inputs, output)`` after each forward(); a result other than None replaces the output."""
         return hooked(self, hook, before=False)
 
     # ---- the tree
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
-        """The modules directly below this one, in the order of their first assignment."""
+        """Return (name, module) of this module's children, in the order of their first assignment."""
         return ((name, value) for name, value in vars(self).items() if isinstance(value, Module))
 
     def children(self) -> Iterator[Module]:
-        """The modules directly below this one."""
+        """Return this module's children."""
         return (child for _, child in self.named_children())
 
     def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
-        """This module and all below it, parents first, with dotted paths; a shared module comes once a path."""
+        """Yield (dotted path, module) for this module and its descendants, parents first; a shared module once per
+        path.
+        """
         yield prefix, self
         for name, child in self.named_children():
             yield from child.named_modules(f"{prefix}.{name}" if prefix else name)
 
     def modules(self) -> Iterator[Module]:
-        """This module and all below it, parents first."""
+        """Return this module and its descendants, parents first."""
         return (module for _, module in self.named_modules())
 
     def _named_tensors(self, *, parameters: bool, buffers: bool, saved: bool = False) -> Iterator[tuple[str, Tensor]]:
-        """Parameters and buffers of the tree (or those that are ``saved``), each module's parameters before its
-        buffers."""
+        """Yield (dotted name, tensor) for the tree's parameters and buffers, each module's parameters first.
+        saved: leave out tensors that are not part of ``state_dict``."""
         for path, module in self.named_modules():
             own = [(name, value) for name, value in vars(module).items() if isinstance(value, Tensor)
                    and name not in module._plain_names and not (saved and name in module._unsaved_names)]
@@ -93,22 +95,22 @@ class Module(Registered, Converted):
                         yield (f"{path}.{name}" if path else name), tensor
 
     def named_parameters(self, prefix: str = "", recurse: bool = True) -> Iterator[tuple[str, Tensor]]:
-        """Every parameter once, under the first of its dotted names, behind ``prefix``; of this module alone unless
-        ``recurse``."""
+        """Return (dotted name, tensor) for every parameter once, under its first name, with ``prefix`` before it.
+        recurse: False returns only the parameters of this module itself."""
         start = f"{prefix}." if prefix else ""
         return ((start + name, tensor) for name, tensor in
                 _first_of_each(self._named_tensors(parameters=True, buffers=False)) if recurse or "." not in name)
 
     def parameters(self, recurse: bool = True) -> Iterator[Tensor]:
-        """Every parameter once, in the order of ``named_parameters``."""
+        """Return every parameter once, in the order of ``named_parameters``."""
         return (tensor for _, tensor in self.named_parameters(recurse=recurse))
 
     def buffers(self) -> Iterator[Tensor]:
-        """Every buffer once, in the order of ``named_buffers``."""
+        """Return every buffer once, in the order of ``named_buffers``."""
         return (tensor for _, tensor in self.named_buffers())
 
     def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
-        """Every buffer once, under the first of its dotted names."""
+        """Return (dotted name, tensor) for every buffer once, under its first name."""
         return _first_of_each(self._named_tensors(parameters=False, buffers=True))
 
     def apply(self, function: Callable[[Module], object]) -> Self:
@@ -137,22 +139,22 @@ class Module(Registered, Converted):
         return self
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients of every parameter, which frees their memory; there is no other way."""
+        """Set every parameter's gradient to None, which frees its memory; ``set_to_none=False`` does the same."""
         for tensor in self.parameters():
             tensor.grad = None
 
     # ---- state
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """A copy on the host of every parameter and buffer, by dotted name. Waits for the device."""
+        """Return copies on the host of all parameters and buffers, by dotted name. Waits for the device."""
         return {name: tensor.numpy() for name, tensor in self._named_tensors(parameters=True, buffers=True, saved=True)}
 
     def load_state_dict(self, arrays: Mapping[str, Any], strict: bool = True) -> tuple[list[str], list[str]]:
-        """Overwrite parameters and buffers with arrays of the same names and shapes; nothing is written on an error.
+        """Overwrite parameters and buffers with arrays of the same names and shapes; return (missing, unexpected)
+        names.
 
-        Returns the missing and the unexpected names, both empty when ``strict``. Names that end in
-        ``num_batches_tracked`` are ignored. Raises UserError, listing names, when shapes differ, and when ``strict``
-        also when names are missing or unexpected.
+        Names that end in ``num_batches_tracked`` are ignored. Raises UserError, listing names, if shapes differ, or if
+        ``strict`` and names are missing or unexpected; then nothing is written.
         """
         return load(type(self).__name__, dict(self._named_tensors(parameters=True, buffers=True, saved=True)), arrays,
                     strict=strict)
@@ -160,7 +162,7 @@ class Module(Registered, Converted):
     # ---- display
 
     def extra_repr(self) -> str:
-        """What ``repr`` shows of a layer between its parentheses; a subclass overrides it."""
+        """Return the text that ``repr`` shows between a layer's parentheses; subclasses override it."""
         return ""
 
     def __repr__(self) -> str:

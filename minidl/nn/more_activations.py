@@ -14,7 +14,7 @@ from minidl.tensor import Tensor
 
 
 class _Function(Module):
-    """A function of each element, with ``inplace`` in place."""
+    """A base of activation layers, with an optional in-place form (``inplace``)."""
 
     inplace = False
     function: Callable[[Tensor], Tensor]
@@ -23,12 +23,12 @@ class _Function(Module):
         return written(x, self.compute) if self.inplace else self.compute(x)
 
     def compute(self, x: Tensor) -> Tensor:
-        """The result for x."""
+        """Return the activation of x."""
         return type(self).function(x)
 
 
 class LeakyReLU(_Function):
-    """x above 0, ``negative_slope`` x elsewhere."""
+    """x where x > 0, negative_slope * x elsewhere."""
 
     def __init__(self, negative_slope: float = 0.01, inplace: bool = False) -> None:
         self.negative_slope, self.inplace = negative_slope, inplace
@@ -41,7 +41,7 @@ class LeakyReLU(_Function):
 
 
 class PReLU(Module):
-    """x above 0, weight x elsewhere: one trained weight, or one a channel."""
+    """x where x > 0, weight * x elsewhere, with one trained weight or one per channel."""
 
     def __init__(self, num_parameters: int = 1, init: float = 0.25) -> None:
         self.weight = Parameter(full((num_parameters,), init))
@@ -51,7 +51,7 @@ class PReLU(Module):
 
 
 class ELU(_Function):
-    """x above 0, alpha (exp(x) - 1) elsewhere."""
+    """x where x > 0, alpha * (exp(x) - 1) elsewhere."""
 
     def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
         self.alpha, self.inplace = alpha, inplace
@@ -61,14 +61,14 @@ class ELU(_Function):
 
 
 class CELU(ELU):
-    """x above 0, alpha (exp(x / alpha) - 1) elsewhere."""
+    """x where x > 0, alpha * (exp(x / alpha) - 1) elsewhere."""
 
     def compute(self, x: Tensor) -> Tensor:
         return activations.celu(x, self.alpha)
 
 
 class Hardtanh(_Function):
-    """x kept between two bounds."""
+    """x limited to [min_val, max_val]."""
 
     def __init__(self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> None:
         self.min_val, self.max_val, self.inplace = min_val, max_val, inplace
@@ -83,7 +83,7 @@ class _InPlace(_Function):
 
 
 class SELU(_InPlace):
-    """elu with the scale and alpha that keep mean 0 and variance 1."""
+    """A scaled ELU whose scale and alpha preserve mean 0 and variance 1."""
 
     function = staticmethod(activations.selu)
 
@@ -141,7 +141,7 @@ class Softplus(_Function):
 
 
 class Softshrink(_Function):
-    """x moved towards 0 by ``lambd``."""
+    """x moved towards 0 by ``lambd``; 0 where |x| <= lambd."""
 
     def __init__(self, lambd: float = 0.5) -> None:
         self.lambd = lambd
@@ -151,14 +151,14 @@ class Softshrink(_Function):
 
 
 class Hardshrink(Softshrink):
-    """x, but 0 where |x| is at most ``lambd``."""
+    """x where |x| > lambd, 0 elsewhere."""
 
     def compute(self, x: Tensor) -> Tensor:
         return activations.hardshrink(x, self.lambd)
 
 
 class Threshold(_Function):
-    """x where it is above the threshold, ``value`` elsewhere."""
+    """x where x > threshold, ``value`` elsewhere."""
 
     def __init__(self, threshold: float, value: float, inplace: bool = False) -> None:
         self.threshold, self.value, self.inplace = threshold, value, inplace
@@ -168,7 +168,7 @@ class Threshold(_Function):
 
 
 class GLU(_Function):
-    """a sigmoid(b) of the halves a and b of x along a dimension."""
+    """a * sigmoid(b) for the halves a and b of x along a dimension."""
 
     def __init__(self, dim: int = -1) -> None:
         self.dim = dim

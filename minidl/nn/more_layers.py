@@ -22,7 +22,7 @@ from minidl.tensor import Tensor
 
 
 class ParameterList(Module):
-    """Parameters by position, named 0, 1, 2, ... Raises WrongKind for what is no tensor."""
+    """A list of parameters, named 0, 1, 2, ... Raises WrongKind for objects other than tensors."""
 
     def __init__(self, values: Iterable[Tensor] = ()) -> None:
         for value in values:
@@ -31,7 +31,7 @@ class ParameterList(Module):
     def append(self, value: Tensor) -> ParameterList:
         """Add a parameter at the end; returns this list."""
         if not isinstance(value, Tensor):
-            raise WrongKind(f"ParameterList keeps tensors, not a {type(value).__name__}")
+            raise WrongKind(f"ParameterList takes tensors, not a {type(value).__name__}")
         setattr(self, str(len(self)), value)
         return self
 
@@ -56,7 +56,7 @@ class Dropout1d(Dropout):
 
 
 class Dropout2d(Dropout1d):
-    """As ``Dropout1d``, for [N, C, H, W]."""
+    """``Dropout1d`` for [N, C, H, W]."""
 
 
 class RMSNorm(Module):
@@ -78,9 +78,8 @@ class RMSNorm(Module):
 
 
 class InstanceNorm2d(Module):
-    """Each channel of each image less its mean, over its deviation; with ``affine`` a factor and a summand a channel.
-
-    x: [N, C, ...] (Ulyanov, Vedaldi & Lempitsky 2016)."""
+    """Instance normalisation: each channel of each image by its own mean and variance. x: [N, C, ...].
+    ``affine`` adds a trained factor and bias per channel (Ulyanov, Vedaldi & Lempitsky 2016)."""
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = False) -> None:
         self.eps = eps
@@ -96,11 +95,11 @@ class InstanceNorm2d(Module):
 
 
 class InstanceNorm1d(InstanceNorm2d):
-    """As ``InstanceNorm2d``, of [N, C, L]."""
+    """``InstanceNorm2d`` for [N, C, L]."""
 
 
 class _Pad(Module):
-    """Elements before and after along the last dimensions; one number stands for all."""
+    """A base of layers that pad the last dimensions; one number is the padding of all sides."""
 
     mode: ClassVar[str]
     dims: ClassVar[int]
@@ -113,43 +112,43 @@ class _Pad(Module):
 
 
 class ReflectionPad1d(_Pad):
-    """The last dimension, mirrored at both ends."""
+    """A layer that pads the last dimension by reflection, without repeating the edge."""
 
     mode, dims = "reflect", 1
 
 
 class ReflectionPad2d(_Pad):
-    """The last two dimensions, mirrored at all ends."""
+    """A layer that pads the last two dimensions by reflection, without repeating the edge."""
 
     mode, dims = "reflect", 2
 
 
 class ReplicationPad1d(_Pad):
-    """The last dimension, its end elements repeated."""
+    """A layer that pads the last dimension by repeating the edge elements."""
 
     mode, dims = "replicate", 1
 
 
 class ReplicationPad2d(_Pad):
-    """The last two dimensions, their end elements repeated."""
+    """A layer that pads the last two dimensions by repeating the edge elements."""
 
     mode, dims = "replicate", 2
 
 
 class CircularPad2d(_Pad):
-    """The last two dimensions, as if they were rings."""
+    """A layer that pads the last two dimensions with elements of the opposite side."""
 
     mode, dims = "circular", 2
 
 
 class ZeroPad2d(_Pad):
-    """The last two dimensions, with zeros around."""
+    """A layer that pads the last two dimensions with zeros."""
 
     mode, dims = "constant", 2
 
 
 class ConstantPad2d(_Pad):
-    """The last two dimensions, with one value around."""
+    """A layer that pads the last two dimensions with one value."""
 
     mode, dims = "constant", 2
 
@@ -162,7 +161,7 @@ class ConstantPad2d(_Pad):
 
 
 class PixelShuffle(Module):
-    """[N, C r^2, H, W] -> [N, C, H r, W r]."""
+    """A layer that moves channels into pixels: [N, C r^2, H, W] -> [N, C, H r, W r]."""
 
     def __init__(self, upscale_factor: int) -> None:
         self.upscale_factor = upscale_factor
@@ -172,7 +171,7 @@ class PixelShuffle(Module):
 
 
 class Upsample(Module):
-    """x [N, C, ...] with other extents; see ``functional.interpolate``."""
+    """A layer that resizes x [N, C, ...]; see ``functional.interpolate``."""
 
     def __init__(self, size: int | Sequence[int] | None = None, scale_factor: float | Sequence[float] | None = None,
                  mode: str = "nearest", align_corners: bool | None = None) -> None:
@@ -183,7 +182,7 @@ class Upsample(Module):
 
 
 class Unflatten(Module):
-    """One dimension as several."""
+    """A layer that splits one dimension into several."""
 
     def __init__(self, dim: int, unflattened_size: Shape) -> None:
         self.dim, self.unflattened_size = dim, tuple(unflattened_size)
@@ -194,7 +193,7 @@ class Unflatten(Module):
 
 
 class CosineSimilarity(Module):
-    """The product of two vectors over that of their norms, along ``dim``."""
+    """The cosine of the angle between two vectors along ``dim``."""
 
     def __init__(self, dim: int = 1, eps: float = 1e-8) -> None:
         self.dim, self.eps = dim, eps
@@ -204,7 +203,7 @@ class CosineSimilarity(Module):
 
 
 class KLDivLoss(losses_.Loss):
-    """target (log target - x), with x the logarithm of a distribution."""
+    """Kullback-Leibler divergence: target * (log(target) - x) for log-probabilities x, averaged."""
 
     def __init__(self, *, reduction: str = "mean", log_target: bool = False) -> None:
         super().__init__(reduction)
@@ -215,7 +214,7 @@ class KLDivLoss(losses_.Loss):
 
 
 class SmoothL1Loss(losses_.Loss):
-    """(x - target)^2 / (2 beta) near 0, |x - target| - beta / 2 elsewhere."""
+    """(x - target)^2 / (2 beta) where |x - target| < beta, |x - target| - beta / 2 elsewhere, averaged."""
 
     def __init__(self, *, reduction: str = "mean", beta: float = 1.0) -> None:
         super().__init__(reduction)
@@ -226,7 +225,7 @@ class SmoothL1Loss(losses_.Loss):
 
 
 class HuberLoss(losses_.Loss):
-    """(x - target)^2 / 2 near 0, delta (|x - target| - delta / 2) elsewhere."""
+    """(x - target)^2 / 2 where |x - target| <= delta, delta * (|x - target| - delta / 2) elsewhere, averaged."""
 
     def __init__(self, *, reduction: str = "mean", delta: float = 1.0) -> None:
         super().__init__(reduction)

@@ -1,4 +1,4 @@
-"""Persistent leaves made of tensors: parameters of given values, and buffers that an operation has made."""
+"""Persistent leaves with the values of given tensors: parameters and buffers."""
 
 from minidl.autograd import no_grad
 from minidl.ops.update import copy_
@@ -7,7 +7,7 @@ from minidl.tensor import Tensor
 
 
 def kept(x: Tensor, requires_grad: bool = False) -> Tensor:
-    """A persistent leaf with a copy of x's value."""
+    """Return a persistent leaf with a copy of x's value."""
     made = parameter(x.shape, dtype=x.dtype, requires_grad=False)
     with no_grad():
         copy_(made, x)
@@ -16,10 +16,11 @@ def kept(x: Tensor, requires_grad: bool = False) -> Tensor:
 
 
 def is_plain(x: Tensor) -> bool:
-    """Whether a tensor that is assigned to a module's attribute is no parameter: a result, or a leaf made of values."""
+    """True if a tensor assigned to a module is a plain attribute, not a parameter: a result, or a leaf made of
+    values."""
     return bool(x.operation_name) or not x.storage.base.persistent and not x.requires_grad
 
 
 def Parameter(data: Tensor, requires_grad: bool = True) -> Tensor:  # noqa: N802 - PyTorch's name
-    """A parameter with a copy of a tensor's value; ``parameter(shape)`` makes one without."""
+    """Return a parameter with a copy of a tensor's value; ``parameter(shape)`` makes one without values."""
     return kept(data, requires_grad)

@@ -1,8 +1,8 @@
-"""Mixed precision: a layer's master copies are float32, and it computes in the precision of its runtime.
+"""Mixed precision: a layer's parameters are float32 master copies, and it computes in its runtime's precision.
 
-What a layer multiplies (its input and its weight) is lowered; what it only adds (a bias), or normalises with
-(parameters and statistics), stays float32, for it is small. A lowered weight is an activation like any other: kept for
-the gradient, evicted, or made again from its master copy. Its gradient is cast back (``ops.cast``).
+A layer casts ("lowers") its input and its weight. Biases, and the parameters and statistics of normalisation, are small
+and stay float32. A lowered weight is an activation: it is kept for the gradient, evicted, or replayed from its master
+copy. Its gradient is cast back (``ops.cast``).
 """
 
 from minidl.meta import DType, float32
@@ -12,11 +12,11 @@ from minidl.tensor import Tensor
 
 
 def computed_in(dtype: DType) -> DType:
-    """What a layer with parameters of a dtype computes in: the runtime's activations for float32, else that itself."""
+    """Return the dtype in which a layer computes: the runtime's precision for float32 parameters, else their dtype."""
     return current_runtime().precision.activations if dtype is float32 else dtype
 
 
 def lowered(tensor: Tensor) -> Tensor:
-    """A float32 tensor in the dtype of the runtime's activations; itself if it is one already, or no float32."""
+    """Return a float32 tensor cast to the dtype of the runtime's activations; other tensors unchanged."""
     activations = current_runtime().precision.activations
     return tensor if activations is float32 or tensor.dtype is not float32 else cast(tensor, activations)

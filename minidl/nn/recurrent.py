@@ -1,7 +1,7 @@
-"""LSTM (Hochreiter & Schmidhuber 1997) and GRU (Cho et al. 2014) over sequences, as compositions of operations.
+"""RNN, LSTM (Hochreiter & Schmidhuber 1997) and GRU (Cho et al. 2014) over sequences, composed of operations.
 
-Parameters have the names, shapes and order of gates of torch.nn's; what is computed is its formulas. What comes from
-the inputs is one product a layer for all steps.
+Parameters have torch.nn's names, shapes and order of gates, and the formulas are torch.nn's. The inputs' contribution
+to the gates is one matrix product per layer, for all steps.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ State = tuple[Tensor, ...]  # of one layer and direction, [N, H] each
 
 
 class _Recurrent(Module):
-    """Layers, one or two directions each, over [L, N, inputs], or [N, L, inputs] if ``batch_first``."""
+    """A base of recurrent networks: layers of one or two directions, over [L, N, inputs], or [N, L, inputs] if
+    ``batch_first``."""
 
-    gates: int  # how many times H rows the weights have
-    states: int  # tensors of a state
+    gates: int  # the weights have gates * H rows
+    states: int  # number of tensors in a state
 
     def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
                  batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False) -> None:
@@ -49,11 +50,12 @@ class _Recurrent(Module):
                         init.uniform_(made, -bound, bound)
 
     def cell(self, given: Tensor, recurrent: Tensor, state: State) -> State:
-        """The next state, the output first, from what inputs and state contribute to the gates: [N, gates * H] each."""
+        """Return the next state, output first. given, recurrent: linear terms of input and state, [N, gates * H]
+        each."""
         raise NotImplementedError
 
     def run(self, x: Tensor, state: list[State] | None) -> tuple[Tensor, list[Tensor]]:
-        """Outputs in x's layout, and the last states, [layers * directions, N, H] each."""
+        """Return the outputs in x's layout, and the last states, [layers * directions, N, H] each."""
         x = lowered(x if self.batch_first else permute(x, (1, 0, 2)))
         last: list[State] = []
         for layer in range(self.num_layers):
@@ -82,7 +84,7 @@ class _Recurrent(Module):
         return stack(outputs[::-1] if backwards else outputs, 1), state
 
     def _given(self, state: tuple[Tensor, ...] | None) -> list[State] | None:
-        """A state [layers * directions, N, H] as one of each layer and direction."""
+        """Split a state [layers * directions, N, H] into one state per layer and direction."""
         if state is None:
             return None
         return [tuple(lowered(part[i]) for part in state) for i in range(state[0].shape[0])]
@@ -93,7 +95,7 @@ class _Recurrent(Module):
 
 
 class LSTM(_Recurrent):
-    """c = f c + i g and h = o tanh(c), with gates i, f, g, o; returns outputs and (h, c) of the last step."""
+    """An LSTM: c = f c + i g and h = o tanh(c), with gates i, f, g, o; returns outputs and (h, c) of the last step."""
 
     gates = 4
     states = 2
@@ -110,7 +112,7 @@ class LSTM(_Recurrent):
 
 
 class GRU(_Recurrent):
-    """h = (1 - z) n + z h, with n = tanh(x part + r h part) and gates r, z; returns outputs and the last h."""
+    """A GRU: h = (1 - z) n + z h, with n = tanh(W x + r * (U h)) and gates r, z; returns outputs and the last h."""
 
     gates = 3
     states = 1
@@ -128,7 +130,7 @@ class GRU(_Recurrent):
 
 
 class RNN(_Recurrent):
-    """h = tanh (or relu) of what inputs and h contribute (Elman 1990); returns outputs and the last h."""
+    """An Elman RNN (1990): h = tanh(W x + U h), or relu instead of tanh; returns outputs and the last h."""
 
     gates = 1
     states = 1
@@ -137,7 +139,7 @@ class RNN(_Recurrent):
                  bias: bool = True, batch_first: bool = False, dropout: float = 0.0,
                  bidirectional: bool = False) -> None:
         if nonlinearity not in ("tanh", "relu"):
-            raise UserError(f"RNN: nonlinearity is tanh or relu, not {nonlinearity!r}")
+            raise UserError(f"RNN: nonlinearity must be tanh or relu, not {nonlinearity!r}")
         super().__init__(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional)
         self.nonlinearity = nonlinearity
 

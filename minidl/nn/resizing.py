@@ -1,5 +1,4 @@
-"""Padding, resizing and rearranging of images as functions, with PyTorch's names: compositions of joins, look-ups and
-products with matrices of weights."""
+"""PyTorch's functions that pad, resize and rearrange images, composed of joins, look-ups and matrix products."""
 
 from __future__ import annotations
 
@@ -21,14 +20,15 @@ PAD_MODES = ("constant", "reflect", "replicate", "circular")
 
 
 def pad(x: Tensor, pad: Sequence[int], mode: str = "constant", value: float = 0.0) -> Tensor:
-    """x with more elements along its last dimensions: ``pad`` has how many before and after the last one, then before
-    and after the one before it, and so on.
+    """Return x padded along its last dimensions.
 
-    Constant ones take negative numbers, which cut. The other modes take x's own elements: mirrored without the edge,
-    the edge's, or those of the other end. Raises ShapeError, UserError for an unknown mode.
+    pad: numbers of elements before and after the last dimension, then before and after the second to last, and so on.
+    Mode "constant" pads with ``value``, and negative numbers cut; "reflect" mirrors x without repeating the edge,
+    "replicate" repeats the edge, "circular" takes the elements of the opposite side. Raises ShapeError; UserError for
+    an unknown mode.
     """
     if mode not in PAD_MODES:
-        raise UserError(f"pad: mode is one of {', '.join(PAD_MODES)}, not {mode!r}")
+        raise UserError(f"pad: mode must be one of {', '.join(PAD_MODES)}, not {mode!r}")
     if len(pad) % 2 or len(pad) > 2 * x.ndim:
         raise ShapeError(f"pad takes two numbers for each of the last dimensions, not {list(pad)} for {list(x.shape)}")
     for number in range(len(pad) // 2):
@@ -36,7 +36,7 @@ def pad(x: Tensor, pad: Sequence[int], mode: str = "constant", value: float = 0.
         size = x.shape[axis]
         if mode == "constant":
             if size + before + after < 0:
-                raise ShapeError(f"pad: {before} and {after} elements more of {size} along dimension {axis}")
+                raise ShapeError(f"pad: {before} and {after} remove more than the {size} elements of dimension {axis}")
             y = at(x, axis, slice(max(0, -before), size - max(0, -after)))
             parts = [full((*x.shape[:axis], max(0, n), *x.shape[axis + 1:]), value, x.dtype) for n in (before, after)]
             x = concat([part for part in (parts[0], y, parts[1]) if part.shape[axis]] or [y], axis)
@@ -49,7 +49,7 @@ def _places(mode: str, size: int, before: int, after: int) -> np.ndarray:
     places = np.arange(-before, size + after)
     most = {"reflect": size - 1, "circular": size, "replicate": before + after + size}[mode]
     if max(before, after) > most or min(before, after) < 0 or not size:
-        raise ShapeError(f"pad: {before} and {after} elements more of {size} cannot be had by {mode}")
+        raise ShapeError(f"pad: {size} elements cannot be padded by {before} and {after} in mode {mode}")
     if mode == "reflect":
         places = np.abs(places)
         return np.where(places >= size, 2 * (size - 1) - places, places)
@@ -57,27 +57,28 @@ def _places(mode: str, size: int, before: int, after: int) -> np.ndarray:
 
 
 def pixel_shuffle(x: Tensor, upscale_factor: int) -> Tensor:
-    """[N, C r^2, H, W] -> [N, C, H r, W r] (Shi et al. 2016). Raises ShapeError."""
+    """Move channels into pixels: [N, C r^2, H, W] -> [N, C, H r, W r] (Shi et al. 2016). Raises ShapeError."""
     n, c, h, w = x.shape
     r = upscale_factor
     if c % (r * r):
-        raise ShapeError(f"pixel_shuffle: {c} channels are no multiple of {r * r}")
+        raise ShapeError(f"pixel_shuffle: {c} channels are not a multiple of {r * r}")
     y = permute(reshape(x, (n, c // (r * r), r, r, h, w)), (0, 1, 4, 2, 5, 3))
     return reshape(y, (n, c // (r * r), h * r, w * r))
 
 
 def pixel_unshuffle(x: Tensor, downscale_factor: int) -> Tensor:
-    """[N, C, H r, W r] -> [N, C r^2, H, W]: the reverse of ``pixel_shuffle``. Raises ShapeError."""
+    """Move pixels into channels, the inverse of ``pixel_shuffle``: [N, C, H r, W r] -> [N, C r^2, H, W].
+    Raises ShapeError."""
     n, c, h, w = x.shape
     r = downscale_factor
     if h % r or w % r:
-        raise ShapeError(f"pixel_unshuffle: {h} x {w} is no multiple of {r}")
+        raise ShapeError(f"pixel_unshuffle: {h} x {w} is not a multiple of {r}")
     y = permute(reshape(x, (n, c, h // r, r, w // r, r)), (0, 1, 3, 5, 2, 4))
     return reshape(y, (n, c * r * r, h // r, w // r))
 
 
 def _linear_weights(size: int, wanted: int, scale: float, align: bool) -> np.ndarray:
-    """[wanted, size]: how much of each element is in each new one."""
+    """Return the weights of linear interpolation, [wanted, size]: each old element's share in each new one."""
     weights = np.zeros((wanted, size))
     for i in range(wanted):
         place = i * (size - 1) / max(1, wanted - 1) if align else max(0.0, (i + 0.5) * scale - 0.5)
@@ -89,7 +90,7 @@ def _linear_weights(size: int, wanted: int, scale: float, align: bool) -> np.nda
 
 
 def _cubic_weights(size: int, wanted: int, scale: float, align: bool) -> np.ndarray:
-    """The same by cubics with a = -0.75 (Keys 1981)."""
+    """Return the weights of cubic interpolation with a = -0.75 (Keys 1981), [wanted, size]."""
     a = -0.75
 
     def share(d: float) -> float:
@@ -119,14 +120,14 @@ DIMENSIONS = {"linear": 1, "bilinear": 2, "bicubic": 2}
 
 def interpolate(x: Tensor, size: int | Sequence[int] | None = None, scale_factor: float | Sequence[float] | None = None,
                 mode: str = "nearest", align_corners: bool | None = None) -> Tensor:
-    """x [N, C, ...] with other extents: of ``size``, or times ``scale_factor``, by nearest, linear, bilinear, bicubic
-    or area. Raises ShapeError, UserError for an unknown mode."""
+    """Return x [N, C, ...] resized to ``size`` or by ``scale_factor``.
+    mode: nearest, linear, bilinear, bicubic or area. Raises ShapeError; UserError for an unknown mode."""
     known = ("nearest", *WEIGHTS)
     if mode not in known:
-        raise UserError(f"interpolate: mode is one of {', '.join(known)}, not {mode!r}")
+        raise UserError(f"interpolate: mode must be one of {', '.join(known)}, not {mode!r}")
     spatial = x.ndim - 2
     if spatial < 1 or DIMENSIONS.get(mode, spatial) != spatial or (size is None) == (scale_factor is None):
-        raise ShapeError(f"interpolate: {mode} of {list(x.shape)} to size {size}, times {scale_factor}")
+        raise ShapeError(f"interpolate: {mode} cannot resize {list(x.shape)} to size {size}, factor {scale_factor}")
     if size is not None:
         sizes = [size] * spatial if isinstance(size, int) else list(size)
         scales = [0.0] * spatial

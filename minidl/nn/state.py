@@ -1,4 +1,4 @@
-"""Writes saved arrays over a module's tensors: all of them or, after an error, none. Knows names, not modules."""
+"""Load saved arrays into a module's tensors: all of them or, on an error, none. Knows names, not modules."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from minidl.runtime.upload import host_array
 from minidl.tensor import Tensor
 
 NOT_KEPT = "num_batches_tracked"  # PyTorch's count of batches, which only its cumulative averages need
-SHOWN_NAMES = 3  # how many names of each kind of mismatch an error lists
+SHOWN_NAMES = 3  # the most names that an error lists for each kind of mismatch
 
 
 def load(owner: str, targets: Mapping[str, Tensor], arrays: Mapping[str, Any], *,
          strict: bool) -> tuple[list[str], list[str]]:
-    """Overwrite tensors by name; returns the missing and the unexpected names. ``owner`` is named in errors. Raises
-    UserError as ``Module.load_state_dict`` says."""
+    """Overwrite tensors by name; return (missing, unexpected) names. ``owner``: a name for errors.
+    Raises UserError like ``Module.load_state_dict``."""
     arrays = {name: array for name, array in arrays.items() if not name.endswith(NOT_KEPT)}
     missing = [name for name in targets if name not in arrays]
     unexpected = [name for name in arrays if name not in targets]
@@ -32,7 +32,7 @@ def load(owner: str, targets: Mapping[str, Tensor], arrays: Mapping[str, Any], *
         complaints += [_listing("missing", missing), _listing("unexpected", unexpected)]
     if any(complaints):
         raise UserError(f"the state does not fit {owner}: " + "; ".join(filter(None, complaints)))
-    # A copy each: the upload happens in stream order, perhaps after the caller has changed the array.
+    # Copy each array: the upload runs later, in stream order, and the caller may change the array before that.
     copies = {name: np.array(value, targets[name].dtype.name, order="C") for name, value in values.items()}
     for name, value in copies.items():
         upload_(targets[name], value)
@@ -40,11 +40,11 @@ def load(owner: str, targets: Mapping[str, Tensor], arrays: Mapping[str, Any], *
 
 
 def _values(array: Any) -> np.ndarray:
-    """An array of any library, a parameter of PyTorch's too, as one of NumPy's."""
+    """Return an array of any library, or a PyTorch parameter, as a NumPy array."""
     return array.numpy() if isinstance(array, Tensor) else host_array(array, current().device)
 
 
 def _listing(what: str, names: list[str]) -> str:
-    """``3 missing: a, b, c``; the first few names only; empty if there are none."""
+    """Return text such as ``3 missing: a, b, c``, with the first names only; an empty string for no names."""
     shown = ", ".join(names[:SHOWN_NAMES]) + (", ..." if len(names) > SHOWN_NAMES else "")
     return f"{len(names)} {what}: {shown}" if names else ""

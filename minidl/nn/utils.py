@@ -1,4 +1,4 @@
-"""PyTorch's ``nn.utils``, as far as training loops use it."""
+"""The functions of PyTorch's ``nn.utils`` that training loops use."""
 
 from collections.abc import Iterable
 
@@ -10,19 +10,19 @@ from minidl.tensor import Tensor
 
 
 def clip_grad_norm_(parameters: Iterable[Tensor] | Tensor, max_norm: float, norm_type: float = 2.0) -> Tensor:
-    """Scale the gradients down, together, so that their norm is at most ``max_norm``.
+    """Scale all gradients by one factor so that their global norm is at most ``max_norm``; return their norm before.
 
-    Returns the norm that they had, a tensor without dimensions: nothing is read by the host. Raises UserError, for a
-    norm other than the second, too.
+    The norm is a tensor without dimensions; the host does not wait for it. Raises UserError, also for a norm other than
+    the 2-norm.
     """
     if norm_type != 2.0:
-        raise UserError(f"clip_grad_norm_ knows the second norm alone, not {norm_type}")
+        raise UserError(f"clip_grad_norm_ supports only norm_type 2, not {norm_type}")
     norm = clip_global_norm([parameters] if isinstance(parameters, Tensor) else parameters, max_norm)
     return full((), 0.0) if norm is None else norm
 
 
 def clip_grad_value_(parameters: Iterable[Tensor] | Tensor, clip_value: float) -> None:
-    """Keep every element of every gradient between -clip_value and clip_value."""
+    """Limit every element of every gradient to [-clip_value, clip_value], in place."""
     with no_grad():
         for parameter in [parameters] if isinstance(parameters, Tensor) else parameters:
             if parameter.grad is not None:

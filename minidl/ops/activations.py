@@ -1,4 +1,4 @@
-"""Activations of PyTorch's that are composed of other operations. Where one has a kink its gradient is PyTorch's."""
+"""PyTorch's activations that are composed of other operations. At a kink the gradient is PyTorch's."""
 
 from __future__ import annotations
 
@@ -14,39 +14,41 @@ from minidl.tensor import Tensor
 
 
 def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
-    """x above 0, ``negative_slope`` x elsewhere (Maas, Hannun & Ng 2013)."""
+    """Return x where x > 0, negative_slope * x elsewhere (Maas, Hannun & Ng 2013)."""
     return where(compare(x, 0, ">"), x, scale(x, negative_slope))
 
 
 def prelu(x: Tensor, weight: Tensor) -> Tensor:
-    """x above 0, weight x elsewhere (He et al. 2015): one weight, or one for each channel, the second dimension."""
+    """Return x where x > 0, weight * x elsewhere (He et al. 2015). weight: one number, or one per channel (dimension
+    1).
+    """
     if weight.numel() > 1:
         weight = reshape(weight, (-1, *(1,) * (x.ndim - 2)))
     return where(compare(x, 0, ">"), x, mul(x, weight))
 
 
-def _below(x: Tensor) -> Tensor:
-    """exp(x) - 1 below 0, 0 elsewhere."""
+def _expm1_below_zero(x: Tensor) -> Tensor:
+    """Return exp(x) - 1 where x < 0, 0 elsewhere."""
     return expm1(clamp(x, max=0.0))
 
 
 def elu(x: Tensor, alpha: float = 1.0) -> Tensor:
-    """x above 0, alpha (exp(x) - 1) elsewhere (Clevert, Unterthiner & Hochreiter 2016)."""
-    return where(compare(x, 0, ">"), x, scale(_below(x), alpha))
+    """Return x where x > 0, alpha * (exp(x) - 1) elsewhere (Clevert, Unterthiner & Hochreiter 2016)."""
+    return where(compare(x, 0, ">"), x, scale(_expm1_below_zero(x), alpha))
 
 
 def celu(x: Tensor, alpha: float = 1.0) -> Tensor:
-    """x above 0, alpha (exp(x / alpha) - 1) elsewhere (Barron 2017)."""
-    return where(compare(x, 0, ">"), x, scale(_below(scale(x, 1.0 / alpha)), alpha))
+    """Return x where x > 0, alpha * (exp(x / alpha) - 1) elsewhere (Barron 2017)."""
+    return where(compare(x, 0, ">"), x, scale(_expm1_below_zero(scale(x, 1.0 / alpha)), alpha))
 
 
 def selu(x: Tensor) -> Tensor:
-    """elu, with the scale and alpha that keep mean 0 and variance 1 (Klambauer et al. 2017)."""
+    """Return a scaled elu whose scale and alpha preserve mean 0 and variance 1 (Klambauer et al. 2017)."""
     return scale(elu(x, 1.6732632423543772848170429916717), 1.0507009873554804934193349852946)
 
 
 def hardtanh(x: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
-    """x kept between two bounds; the gradient at a bound is 0."""
+    """Return x clamped to [min_val, max_val]; the gradient at a bound is 0."""
     inside = clamp(x, min_val, max_val)
     inside = masked_fill(inside, compare(x, min_val, "<="), min_val)
     return masked_fill(inside, compare(x, max_val, ">="), max_val)
@@ -68,7 +70,7 @@ def hardswish(x: Tensor) -> Tensor:
 
 
 def logsigmoid(x: Tensor) -> Tensor:
-    """log(1 / (1 + exp(-x))), without overflow."""
+    """Return log(1 / (1 + exp(-x))), computed without overflow."""
     return neg(softplus(neg(x)))
 
 
@@ -88,24 +90,25 @@ def tanhshrink(x: Tensor) -> Tensor:
 
 
 def softshrink(x: Tensor, lambd: float = 0.5) -> Tensor:
-    """x moved towards 0 by ``lambd``, 0 where it would pass it."""
+    """Return x moved towards 0 by ``lambd``; 0 where |x| <= lambd."""
     return sub(relu(shift(x, -lambd)), relu(shift(neg(x), -lambd)))
 
 
 def hardshrink(x: Tensor, lambd: float = 0.5) -> Tensor:
-    """x, but 0 where |x| is at most ``lambd``."""
+    """Return x where |x| > lambd, 0 elsewhere."""
     return masked_fill(x, compare(absolute(x), lambd, "<="), 0.0)
 
 
 def threshold(x: Tensor, threshold: float, value: float) -> Tensor:
-    """x where it is above the threshold, ``value`` elsewhere."""
+    """Return x where x > threshold, ``value`` elsewhere."""
     return masked_fill(x, compare(x, threshold, "<="), value)
 
 
 def glu(x: Tensor, dim: int = -1) -> Tensor:
-    """a sigmoid(b) of the halves a and b of x along a dimension (Dauphin et al. 2017). Raises ShapeError."""
+    """Return a * sigmoid(b) for the halves a and b of x along ``dim`` (Dauphin et al. 2017).
+    Raises ShapeError for a dimension of odd size."""
     if not x.ndim or x.shape[dim] % 2:
-        raise ShapeError(f"glu needs a dimension of an even extent, not {dim} of {list(x.shape)}")
+        raise ShapeError(f"glu needs a dimension of even size, not {dim} of {list(x.shape)}")
     a, b = chunk(x, 2, dim)
     return mul(a, sigmoid(b))
 
@@ -116,7 +119,7 @@ def softmin(x: Tensor, dim: int = -1) -> Tensor:
 
 
 def softplus_of(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
-    """log(1 + exp(beta x)) / beta, which is x itself where exp(beta x) would overflow."""
+    """Return log(1 + exp(beta * x)) / beta; x itself where exp(beta * x) would overflow."""
     return softplus(x) if beta == 1 else scale(softplus(scale(x, beta)), 1.0 / beta)
 
 

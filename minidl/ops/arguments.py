@@ -1,5 +1,6 @@
-"""What functions on tensors take: axes and numbers, checked before anything runs; and whether a tensor may be its own
-view. Knows no operation."""
+"""Checks of arguments, such as axes and numbers, that functions on tensors make before anything runs. Knows no
+operation.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +11,21 @@ from minidl.errors import ShapeError, WrongKind
 from minidl.meta import DType, Meta, Shape, boolean, uint8
 from minidl.tensor import Tensor
 
-EXACT = 1 << 53  # integers up to here are floats, too, which is what numbers are handed on as
+EXACT = 1 << 53  # integers up to here are exact as Python floats, the type in which attributes are passed
 
 
 def axis_of(what: str, shape: Shape, axis: int) -> int:
-    """An axis from 0; a negative one counts from the end. Raises ShapeError outside of the shape."""
+    """Return an axis as a non-negative number; a negative axis counts from the end. Raises ShapeError if out of
+    range."""
     if not -len(shape) <= axis < len(shape):
         raise ShapeError(f"{what}: there is no axis {axis} of {list(shape)}")
     return axis % len(shape)
 
 
 def axes_of(what: str, shape: Shape, axes: int | Shape | None) -> Shape:
-    """Several axes from 0, in the given order; all for None. Raises ShapeError, also if one comes twice."""
+    """Return axes as non-negative numbers, in the given order; all axes for None. Raises ShapeError for a repeated
+    axis.
+    """
     if axes is None:
         return tuple(range(len(shape)))
     named = (axes,) if isinstance(axes, int) else tuple(axes)
@@ -32,17 +36,15 @@ def axes_of(what: str, shape: Shape, axes: int | Shape | None) -> Shape:
 
 
 def numbers(x: Meta) -> Meta:
-    """x itself. Raises ShapeError for booleans, which no arithmetic is done with."""
+    """Return x. Raises ShapeError for booleans, which have no arithmetic."""
     if x.dtype is boolean:
-        raise ShapeError(f"{x}: booleans are no numbers to compute with: x.to(dtype) makes 0 and 1 of them")
+        raise ShapeError(f"{x}: booleans have no arithmetic; x.to(dtype) converts them to 0 and 1")
     return x
 
 
 def number_for(what: str, x: Meta, value: float) -> float:
-    """A number that is to be added to each element, or multiplied with it.
-
-    Raises ShapeError for integers where it is a fraction, or larger than their type holds.
-    """
+    """Return a number as a float, checked to be a valid operand beside the elements of x.
+    Raises ShapeError if x has integers and the number is a fraction or exceeds their dtype."""
     plain_number(what, value)
     if not x.dtype.floating and (not math.isfinite(value) or value != int(value) or abs(value) > EXACT
                                  or abs(value) >= _beyond(x.dtype)):
@@ -51,7 +53,7 @@ def number_for(what: str, x: Meta, value: float) -> float:
 
 
 def plain_number(what: str, value: object) -> float:
-    """A number as a float. Raises WrongKind for anything else, for a tensor, too."""
+    """Return a number as a float. Raises WrongKind for other objects, tensors included."""
     if isinstance(value, Tensor):
         raise WrongKind(f"{what} takes a number here, not a tensor, whose gradient would be lost: x.item() reads one")
     if not isinstance(value, int | float) and not hasattr(value, "dtype"):
@@ -60,15 +62,15 @@ def plain_number(what: str, value: object) -> float:
 
 
 def _beyond(dtype: DType) -> int:
-    """The least positive integer that a dtype of integers does not hold."""
+    """Return the smallest positive integer that is out of range of an integer dtype."""
     return 2 if dtype is boolean else 1 << (8 * dtype.itemsize - (dtype is not uint8))
 
 
 def reciprocal(value: float) -> float:
-    """1 / value as on any device: infinite for 0."""
+    """Return 1 / value; infinity with the sign of ``value`` for 0, as devices compute it."""
     return 1.0 / value if value else math.copysign(math.inf, value)
 
 
 def loses_gradient(x: Tensor) -> bool:
-    """Whether what is made of x now is not differentiated, though x is: then it must not be x itself."""
+    """True if x requires a gradient but gradients are disabled: then a function must not return x itself."""
     return x.requires_grad and not current().grad_enabled

@@ -1,8 +1,9 @@
-"""The operators of tensors, with PyTorch's types of results: integers and booleans beside a float become that float.
+"""The arithmetic operators of tensors, with PyTorch's type promotion: beside a float, integers and booleans become
+float.
 
     booleans < uint8 < int32 < int64 < the floating dtypes
-A number of Python's has no dtype of its own: it takes the tensor's, unless it is of a higher kind (boolean, integer,
-float). Two different floating dtypes are refused: a product that became float64 by accident would take twice the room.
+A Python number takes the tensor's dtype, unless it is of a higher kind (boolean < integer < float). Unlike in PyTorch,
+two different floating dtypes raise an error: an accidental float64 result would take twice the memory.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ RANKS: dict[DType, int] = {boolean: 0, uint8: 1, int32: 2, int64: 3}
 
 
 def common(what: str, a: DType, b: DType) -> DType:
-    """The dtype of a result of operands of two. Raises ShapeError for two floating ones."""
+    """Return the dtype of the result for operands of two dtypes. Raises ShapeError for two different floating
+    dtypes."""
     if a is b:
         return a
     if a.floating and b.floating:
@@ -36,7 +38,7 @@ def common(what: str, a: DType, b: DType) -> DType:
 
 
 def beside(dtype: DType, value: object) -> DType:
-    """The dtype of a result of a tensor's and a number."""
+    """Return the dtype of the result for a tensor's dtype and a number."""
     if isinstance(value, bool) or dtype.floating:
         return dtype
     if isinstance(value, int):
@@ -48,12 +50,12 @@ def beside(dtype: DType, value: object) -> DType:
 
 
 def promoted(what: str, a: Tensor, b: Operand) -> tuple[Tensor, Operand]:
-    """Two operands in one dtype; a number stays one. Raises ShapeError."""
+    """Return two operands converted to their common dtype; a number stays a number. Raises ShapeError."""
     if isinstance(b, Tensor):
         dtype = common(what, a.dtype, b.dtype)
         return convert(a, dtype), convert(b, dtype)
     if not isinstance(b, Real) and not hasattr(b, "__float__"):
-        return a, b  # the operation says what it is
+        return a, b  # the operation raises the error
     return convert(a, beside(a.dtype, b)), b
 
 
@@ -62,19 +64,19 @@ def _times(what: str, b: Operand, alpha: float) -> Operand:
 
 
 def add(a: Tensor, b: Operand, *, alpha: float = 1) -> Tensor:
-    """a + alpha b, with NumPy's broadcasting. Raises ShapeError."""
+    """Return a + alpha * b, with broadcasting. Raises ShapeError."""
     a, b = promoted("add", a, _times("add", b, alpha))
     return logical_or(a, _mask(a, b)) if a.dtype is boolean else elementwise.add(a, b)
 
 
 def sub(a: Tensor, b: Operand, *, alpha: float = 1) -> Tensor:
-    """a - alpha b, with NumPy's broadcasting. Raises ShapeError, for booleans, too."""
+    """Return a - alpha * b, with broadcasting. Raises ShapeError, also for booleans."""
     a, b = promoted("sub", a, _times("sub", b, alpha))
     return elementwise.sub(a, b)
 
 
 def mul(a: Tensor, b: Operand) -> Tensor:
-    """a b, element by element, with NumPy's broadcasting. Raises ShapeError."""
+    """Return a * b, element by element, with broadcasting. Raises ShapeError."""
     a, b = promoted("mul", a, b)
     return logical_and(a, _mask(a, b)) if a.dtype is boolean else elementwise.mul(a, b)
 
@@ -84,14 +86,14 @@ def _mask(a: Tensor, b: Operand) -> Tensor:
 
 
 def div(a: Tensor, b: Operand, *, rounding_mode: str | None = None) -> Tensor:
-    """a / b, element by element, with NumPy's broadcasting; of integers it is float32.
+    """Return a / b, element by element, with broadcasting; the quotient of integers is float32.
 
     ``rounding_mode``: "floor" is ``//``, "trunc" rounds towards 0. Raises ShapeError.
     """
     a, b = promoted("div", a, b)
     kind = a.dtype
     if not kind.floating:
-        fraction = float64 if rounding_mode else float32  # float32 has no room for all integers
+        fraction = float64 if rounding_mode else float32  # float32 does not represent all integers
         a = convert(a, fraction)
         b = convert(b, fraction) if isinstance(b, Tensor) else b
     y = elementwise.div(a, b)
@@ -102,25 +104,23 @@ def div(a: Tensor, b: Operand, *, rounding_mode: str | None = None) -> Tensor:
     elif rounding_mode == "trunc":
         y = where(same_compare(y, 0, "<"), elementwise.neg(floor(elementwise.neg(y))), floor(y))
     else:
-        raise ShapeError(f"div: rounding_mode is None, 'floor' or 'trunc', not {rounding_mode!r}")
+        raise ShapeError(f"div: rounding_mode must be None, 'floor' or 'trunc', not {rounding_mode!r}")
     return convert(y, kind)
 
 
 def floor_divide(a: Tensor, b: Operand) -> Tensor:
-    """The largest integer that is not above a / b, element by element. Raises ShapeError."""
+    """Return floor(a / b), element by element. Raises ShapeError."""
     return div(a, b, rounding_mode="floor")
 
 
 def remainder(a: Tensor, b: Operand) -> Tensor:
-    """a - b floor(a / b), element by element: of b's sign, as Python's ``%``. Raises ShapeError."""
+    """Return a - b * floor(a / b), element by element, with the sign of b like Python's ``%``. Raises ShapeError."""
     return sub(a, mul(floor_divide(a, b), b))
 
 
 def power(a: Tensor, exponent: Operand) -> Tensor:
-    """a to the power of a number or a tensor, element by element; integers to one that is no integer are float32.
-
-    Raises ShapeError for integers to a negative integer.
-    """
+    """Return a ** exponent, element by element, for a number or a tensor; integers to a fractional power are float32.
+    Raises ShapeError for integers to a negative integer power."""
     from minidl.ops.functions import power as power_of_number  # functions.py needs the arithmetic above
     if isinstance(exponent, Tensor):
         a, b = promoted("pow", a, exponent)
@@ -158,19 +158,19 @@ def _reverse_remainder(a: Tensor, b: float) -> Tensor:
 
 
 def rsub(a: Tensor, b: Operand, *, alpha: float = 1) -> Tensor:
-    """b - alpha a. Raises ShapeError."""
+    """Return b - alpha * a. Raises ShapeError."""
     return _reverse_sub(mul(a, alpha) if alpha != 1 else a, b)
 
 
 def compare(a: Tensor, b: Operand, relation: str) -> Tensor:
-    """Booleans: whether ``a relation b``, element by element, as ``choose.compare`` with operands in one dtype."""
+    """Return booleans ``a relation b``, element by element; operands are converted to one dtype before."""
     return same_compare(*promoted(relation, a, b), relation)
 
 
 def _named(relation: str) -> Binary:
     def function(a: Tensor, b: Operand) -> Tensor:
         return compare(a, b, relation)
-    function.__doc__ = f"Booleans: a {relation} b, element by element, with NumPy's broadcasting. Raises ShapeError."
+    function.__doc__ = f"Return booleans a {relation} b, element by element, with broadcasting. Raises ShapeError."
     return function
 
 
@@ -178,7 +178,7 @@ eq, ne, lt, le, gt, ge = map(_named, ("==", "!=", "<", "<=", ">", ">="))
 
 
 def invert(x: Tensor) -> Tensor:
-    """Not x: of booleans, or of each bit of an integer (-1 - x). Raises ShapeError for floats."""
+    """Return the negation of booleans, or the bitwise complement of integers (-1 - x). Raises ShapeError for floats."""
     if x.dtype is boolean:
         return logical_not(x)
     if x.dtype.floating:
@@ -192,20 +192,20 @@ def _of_masks(sign: str, function: Callable[[Tensor, Tensor], Tensor]) -> Binary
         b = _mask(a, b) if isinstance(b, bool) else b
         if not isinstance(b, Tensor) or a.dtype is not boolean or b.dtype is not boolean:
             other = b.dtype.name if isinstance(b, Tensor) else type(b).__name__
-            raise ShapeError(f"{sign} is for two masks, not for {a.dtype.name} and {other}: x.bool() makes one")
+            raise ShapeError(f"{sign} needs two boolean tensors, not {a.dtype.name} and {other}; x.bool() converts")
         return function(a, b)
     return operator
 
 
 def logical_xor(a: Tensor, b: Tensor) -> Tensor:
-    """True where one of two booleans is, and not both."""
+    """Return booleans that are True where exactly one of a and b is True."""
     return same_compare(a, b, "!=")
 
 
 def _operator(relation: str) -> Binary:
     def compared(a: Tensor, b: Operand) -> Tensor:
         comparable = isinstance(b, Tensor | Real) or hasattr(b, "__array__")
-        return compare(a, b, relation) if comparable else NotImplemented  # Python knows that anything else differs
+        return compare(a, b, relation) if comparable else NotImplemented  # Python then compares identities
     return compared
 
 

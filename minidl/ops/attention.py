@@ -1,8 +1,7 @@
-"""Attention as one operation; and what it is composed of elsewhere: softmax with a mask, and hidden states as heads.
+"""Attention as one fused operation, and the parts of unfused attention: masked softmax, splitting and merging of heads.
 
-As one operation its scores, one for each pair of positions and head, are never a tensor: what is kept for the gradient
-is q, k, v, the result and one number a row, from which the scores are computed again (Dao, Fu, Ermon, Rudra & Re,
-"FlashAttention", 2022).
+The fused operation never stores its scores (one per head and pair of positions). For the gradient it keeps q, k, v, the
+result and one number per row, and recomputes the scores from them (Dao, Fu, Ermon, Rudra & Re, "FlashAttention", 2022).
 """
 
 from collections.abc import Sequence
@@ -36,7 +35,7 @@ def _softmax_grad_infer(dy: Meta, y: Meta) -> Meta:
 
 def _softmax_vjp(needs: Needs, dy: Tensor, y: Tensor, *, input_shapes: tuple[Shape, ...]) -> Gradients:
     dx = apply(SOFTMAX_GRAD, give(dy), give(y))
-    # What is added to x has the same gradient, summed over the dimensions along which it was broadcast.
+    # The mask is added to x, so it has the same gradient, summed over the dimensions along which it was broadcast.
     dmask = sum_to(dx, input_shapes[1]) if len(needs) > 1 and needs[1] else None
     return (dx if needs[0] else None, dmask)[:len(needs)]
 
@@ -74,7 +73,7 @@ def _attention_grad_infer(dy: Meta, q: Meta, k: Meta, v: Meta, y: Meta, lse: Met
 
 
 def _attention_cost(q: Meta, k: Meta, operands: tuple[Meta, ...], products: int, causal: bool) -> Cost:
-    """2 N L S width operations a product, of which a causal mask spares half; each operand moved once."""
+    """Return the cost: 2 N L S width FLOPs per product, half of them with a causal mask; each operand is moved once."""
     flops = 2.0 * products * q.size * k.shape[1] * (0.5 if causal else 1.0)
     return Cost(flops, float(sum(m.nbytes for m in operands)), "matmul")
 
@@ -82,7 +81,7 @@ def _attention_cost(q: Meta, k: Meta, operands: tuple[Meta, ...], products: int,
 def _attention_vjp(needs: Needs, dy: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, y: Tensor,
                    lse: Tensor, *, heads: int, causal: bool, p: float, seed: int) -> Gradients:
     seen = () if mask is None else (mask,)
-    dy = contiguous(dy)  # the kernel would copy an expanded one, in memory that nobody has counted
+    dy = contiguous(dy)  # the kernel would copy an expanded dy, in memory outside the budget
     gradients = apply_all(ATTENTION_GRAD, give(dy), give(q), give(k), give(v), give(y), give(lse), *seen, heads=heads,
                           causal=causal, p=p, seed=seed)
     return (*(g if need else None for g, need in zip(gradients, needs, strict=False)), None)[:len(needs)]
@@ -93,55 +92,57 @@ def _rows_in_slices(inputs: Sequence[Meta], attrs: Attrs, sliced: Sequence[bool]
 
 
 def _in_slices(mask: int) -> Slices:
-    """Sequence by sequence, and the mask, which is input ``mask``, where it has a batch."""
+    """Return the slicing rule: all inputs by sequence; input number ``mask`` only if it has a batch dimension."""
     def rule(inputs: Sequence[Meta], attrs: Attrs, sliced: Sequence[bool]) -> Rule | None:
         batch = inputs[0].shape[0]
         along = tuple([i != mask or len(m.shape) == 4 and m.shape[0] == batch for i, m in enumerate(inputs)])
-        return Rule(along, first="first" if attrs["p"] else "")  # the random numbers of the whole batch
+        return Rule(along, first="first" if attrs["p"] else "")  # so that dropout's mask is that of the whole batch
     return rule
 
 
-# Forward q k' and p v; backward these scores again, dy v', and one product for each of the three gradients.
+# Forward 2 products, q k' and p v; backward 5: q k' again, dy v', and one for each of the three gradients.
 ATTENTION = Op("scaled_dot_product_attention", _attention_infer, lambda inputs, outputs, attrs: _attention_cost(
     inputs[0], inputs[1], (*inputs, *outputs), 2, attrs["causal"]), vjp=_attention_vjp, outputs=("y", "lse"),
                volatile=("seed",), slices=_in_slices(mask=3))
 ATTENTION_GRAD = Op("scaled_dot_product_attention_grad", _attention_grad_infer, lambda inputs, outputs, attrs:
                     _attention_cost(inputs[1], inputs[2], (*inputs, *outputs), 5, attrs["causal"]),
                     outputs=("dq", "dk", "dv"), volatile=("seed",), slices=_in_slices(mask=6))
-# A softmax of one row has no batch beside it.
+# A softmax of a vector has no batch dimension to slice.
 SOFTMAX_GRAD = Op("softmax_grad", _softmax_grad_infer, _softmax_cost, donates=EITHER, slices=_rows_in_slices)
 SOFTMAX = Op("softmax", _softmax_infer, _softmax_cost, vjp=_softmax_vjp, donates=FIRST, slices=_rows_in_slices)
 
 
 def softmax(x: Tensor, mask: Tensor | None = None) -> Tensor:
-    """exp(x + mask) / sum(exp(x + mask)) over the last dimension.  mask: broadcasts to x. Raises ShapeError."""
+    """Return exp(x + mask) / sum(exp(x + mask)) over the last dimension. mask: broadcasts to x. Raises ShapeError."""
     return apply(SOFTMAX, x) if mask is None else apply(SOFTMAX, x, mask)
 
 
 def scaled_dot_product_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *, heads: int,
                                  causal: bool = False, p: float = 0.0, seed: int = 0) -> Tensor:
-    """dropout(softmax(q k^T / sqrt(D) + mask)) v for each head, as one operation (Vaswani et al. 2017, section 3.2.1).
+    """Return dropout(softmax(q k^T / sqrt(D) + mask)) v per head, as one operation (Vaswani et al. 2017, section
+    3.2.1).
 
-    q: [N, L, heads * D], k, v: [N, S, heads * D] -> [N, L, heads * D].
-    mask: constant, of their dtype or float32; broadcasts to [N, heads, L, S]. A row that sees nothing gives NaN.
-    causal: besides, position i sees positions up to i; L = S then.
-    p, seed: dropout of the probabilities, zeros where ``dropout`` of [N, heads, L, S] has them for the same seed.
-    Raises ShapeError; UserError for a mask that wants a gradient.
+    q        [N, L, heads * D]; k, v: [N, S, heads * D]; the result: [N, L, heads * D]
+    mask     constant, of their dtype or float32; broadcasts to [N, heads, L, S]. A row of -inf gives NaN
+    causal   True: position i also sees only positions up to i; then L = S
+    p, seed  dropout of the probabilities, with the mask that ``dropout`` of [N, heads, L, S] has for the same seed
+
+    Raises ShapeError; UserError for a mask that requires a gradient.
     """
     if mask is not None and mask.requires_grad:
-        raise UserError("attention as one operation has no gradient for its mask: nn.attend makes the scores instead")
+        raise UserError("attention as one operation has no gradient for its mask; use nn.attend")
     seen = () if mask is None else (mask,)
     return apply_all(ATTENTION, q, k, v, *seen, heads=heads, causal=causal, p=plain_number("dropout's p", p),
                      seed=seed)[0]
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
-    """Hidden states as heads: [N, L, heads * D] -> a view [N, heads, L, D]."""
+    """Return hidden states [N, L, heads * D] as a view [N, heads, L, D]."""
     n, length, width = x.shape
     return permute(reshape(x, (n, length, heads, width // heads)), (0, 2, 1, 3))
 
 
 def merge_heads(x: Tensor) -> Tensor:
-    """Heads as hidden states: [N, heads, L, D] -> [N, L, heads * D], a copy: a position's heads lie side by side."""
+    """Return heads [N, heads, L, D] as hidden states [N, L, heads * D], a copy with a position's heads side by side."""
     n, heads, length, width = x.shape
     return reshape(permute(x, (0, 2, 1, 3)), (n, length, heads * width))

@@ -1,18 +1,17 @@
-"""Batch normalisation (Ioffe & Szegedy 2015) as two calls, statistics and apply; alone, or with the ReLU after it.
+"""Batch normalisation (Ioffe & Szegedy 2015) as two calls, statistics and apply; optionally fused with a ReLU after it.
 
-Batch statistics are small and are kept, so that replaying a dropped output is the apply alone. Running statistics are
-updated by an in-place call of their own, once, however often the others are replayed.
+Batch statistics are small and are kept, so that a replay of a dropped output needs only the apply. Running statistics
+are updated by a separate in-place call, once, however often the other calls are replayed.
 
-Every call here moves bytes and computes next to nothing, so what it takes is the number of passes over a feature map.
-The fused calls spare the passes between normalisation, addition and ReLU, in replays too:
+All calls here are memory-bound: their time is the number of passes over a feature map. The fused calls save the passes
+between normalisation, addition and ReLU, in replays, too:
 
     separate  y = relu(norm(x) + residual)    reads x, n, residual, s; writes n, s, y     seven passes
     fused                                     reads x, residual; writes y                 three
 
-Without a residual the gradient finds ReLU's mask again from x, so it needs no pass of its own and no output. The bits
-are those of the separate calls.
-
-Whatever there is of a channel (parameters, statistics, their gradients) is float32 where x is a half: see meta.wide.
+Without a residual the gradient recomputes ReLU's mask from x, without an extra pass and without the output. Fused calls
+give the bits of the separate calls. Per-channel tensors (parameters, statistics, their gradients) are float32 if x is a
+half (``meta.wide``).
 """
 
 from collections.abc import Sequence
@@ -39,7 +38,7 @@ def _check(x: Meta, *per_channel: Meta) -> None:
     if any(m.shape != _channels(x).shape for m in per_channel):
         raise ShapeError(f"batch norm over {list(per_channel[0].shape)} channels does not fit {list(x.shape)}")
     if any(m.dtype is not wide(x.dtype) for m in per_channel):
-        raise ShapeError(f"batch norm of {x.dtype.name} needs what is per channel in {wide(x.dtype).name}, not "
+        raise ShapeError(f"batch norm of {x.dtype.name} needs parameters and statistics in {wide(x.dtype).name}, not "
                          f"{', '.join(m.dtype.name for m in per_channel)}")
 
 
@@ -48,7 +47,7 @@ def _stats_infer(x: Meta) -> tuple[Meta, Meta]:
 
 
 def _stats_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost:
-    # One pass: mean and mean of squares (or Welford's update) are found together.
+    # One pass computes mean and mean of squares (or Welford's update) together.
     return Cost(3.0 * inputs[0].size, float(inputs[0].nbytes), "reduce")
 
 
@@ -90,12 +89,12 @@ def _relu_grad_infer(dy: Meta, x: Meta, gamma: Meta, beta: Meta, mean: Meta, var
 
 def _apply_vjp(needs: Needs, dy: Tensor, x: Tensor, gamma: Tensor, mean: Tensor, var: Tensor, *, eps: float,
                training: bool) -> Gradients:
-    """With batch statistics, mean and var are functions of x: this is the whole gradient of both calls."""
-    dy = contiguous(dy)  # an expanded one would be copied by both kernels, in memory that nobody has counted
+    """Return the gradient of statistics and apply together: with batch statistics, mean and var are functions of x."""
+    dy = contiguous(dy)  # both kernels would copy an expanded dy, in memory outside the budget
     dgamma, dbeta = apply_all(BATCH_NORM_GRAD_REDUCE, dy, x, mean, var, eps=eps)
     dx = None
     if needs[0]:
-        # The last use of dy and of the saved x: either may be written over.
+        # This is the last use of dy and of the saved x, so both are donated.
         dx = apply(BATCH_NORM_GRAD, give(dy), give(x), gamma, mean, var, dgamma, dbeta, eps=eps, training=training)
     return dx, dgamma if needs[1] else None, dbeta if needs[2] else None, None, None
 
@@ -113,7 +112,7 @@ def _relu_vjp(needs: Needs, dy: Tensor, x: Tensor, gamma: Tensor, beta: Tensor, 
 
 def _add_relu_vjp(needs: Needs, dy: Tensor, y: Tensor, x: Tensor, gamma: Tensor, mean: Tensor, var: Tensor, *,
                   eps: float, training: bool) -> Gradients:
-    """The gradient of the sum goes to both branches, so it is made once and read from then on."""
+    """Return the gradients; the gradient of the sum serves both branches, so it is computed once and not donated."""
     dsum = apply(RELU_GRAD, give(dy), give(y))
     dgamma, dbeta = apply_all(BATCH_NORM_GRAD_REDUCE, dsum, x, mean, var, eps=eps)
     dx = None
@@ -127,8 +126,8 @@ def _merge_infer(mean: Meta, var: Meta, other_mean: Meta, other_var: Meta, *, co
     return mean, var
 
 
-# Statistics of two parts of a batch, of ``count`` and ``other`` examples, as those of both (Chan, Golub & LeVeque,
-# "Updating formulae and a pairwise algorithm for computing sample variances", 1979).
+# Merges the statistics of two parts of a batch, of ``count`` and ``other`` examples (Chan, Golub & LeVeque, "Updating
+# formulae and a pairwise algorithm for computing sample variances", 1979).
 BATCH_NORM_MERGE = Op("batch_norm_merge", _merge_infer, outputs=("merged_mean", "merged_var"),
                       donates=((0, 0), (1, 1)))
 BATCH_NORM_STATS = Op("batch_norm_stats", _stats_infer, _stats_cost, outputs=("mean", "var"),
@@ -137,7 +136,7 @@ BATCH_NORM = Op("batch_norm", _apply_infer, vjp=_apply_vjp, donates=((0, 0),), s
 BATCH_NORM_RELU = Op("batch_norm_relu", _apply_infer, vjp=_relu_vjp, donates=((0, 0),), slices=along(0))
 BATCH_NORM_ADD_RELU = Op("batch_norm_add_relu", _add_infer, vjp=_add_relu_vjp, donates=((0, 1), (0, 0)),
                          slices=along(0, 1))
-# The sums are over the whole batch; a kernel divides by the examples of its slice, so a slice takes its share of them.
+# The sums are over the whole batch; a kernel divides by its slice's examples, so each slice gets its share of the sums.
 BATCH_NORM_GRAD_REDUCE = Op("batch_norm_grad_reduce", _grad_reduce_infer, _grad_reduce_cost,
                             outputs=("dgamma", "dbeta"), long_lived=True,
                             slices=along(0, 1, whole=(0, 1), fold=ADD))
@@ -155,11 +154,11 @@ BATCH_NORM_UPDATE = Op("batch_norm_update_",
 def batch_norm(x: Tensor, gamma: Tensor, beta: Tensor, running_mean: Tensor, running_var: Tensor, *,
                training: bool, momentum: float = 0.1, eps: float = 1e-5, relu: bool = False,
                residual: Tensor | None = None) -> Tensor:
-    """n = (x - mean) / sqrt(var + eps) * gamma + beta, per channel.  x: [N, C, ...]; the others: [C].
+    """Return (x - mean) / sqrt(var + eps) * gamma + beta, per channel. x: [N, C, ...]; the others: [C].
 
-    With a residual [N, C, ...] the result is n + residual; with relu, the positive part of it. In training mean and
-    (biased) variance are those of the batch, and the running ones move towards them by ``momentum`` (the variance
-    unbiased, as PyTorch has it); otherwise the running ones are used.  Raises ShapeError.
+    A residual [N, C, ...] is added to the result, then ``relu`` is applied. In training, mean and (biased) variance are
+    those of the batch, and the running statistics move towards them by ``momentum`` (with the unbiased variance, as in
+    PyTorch); otherwise the running statistics are used. Raises ShapeError.
     """
     if not training:
         return _normalise(x, gamma, beta, running_mean, running_var, eps, False, relu, residual)

@@ -1,6 +1,6 @@
-"""Comparisons, which make booleans, and what is chosen by these; and conversions between kinds of numbers.
+"""Comparisons, which give booleans; selection by a boolean mask; and conversions between dtypes.
 
-A comparison has no gradient, nor has a conversion to or from integers.
+Comparisons and conversions to or from integers have no gradient.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ def _compare_number_infer(x: Meta, *, relation: str, value: float) -> Meta:
 
 def _check_mask(what: str, mask: Meta) -> None:
     if mask.dtype is not boolean:
-        raise ShapeError(f"{what} needs a mask of booleans, not {mask}: x > 0 makes one, so does x.bool()")
+        raise ShapeError(f"{what} needs a boolean mask, not {mask}; x > 0 or x.bool() gives one")
 
 
 def _where_infer(mask: Meta, a: Meta, b: Meta) -> Meta:
@@ -71,19 +71,19 @@ def _filled(x: Tensor, mask: Tensor, value: float, *, inverted: bool) -> Tensor:
 
 
 def compare(a: Tensor, b: Tensor | float, relation: str) -> Tensor:
-    """Booleans: whether ``a relation b``, element by element, with NumPy's broadcasting; ``relation`` as Python writes
-    it. Raises ShapeError for two dtypes, or a number that a's dtype has none of."""
+    """Return booleans ``a relation b``, element by element, with broadcasting; ``relation`` is one of RELATIONS.
+    Raises ShapeError for two dtypes, or a number that a's dtype cannot represent."""
     assert relation in RELATIONS, relation
     if isinstance(b, Tensor):
         return apply(COMPARE, a, b, relation=relation)
     if not isinstance(b, int | float | np.number | np.bool_):
-        raise UserError(f"{relation}: a {type(b).__name__} is no tensor: runtime.tensor(x) makes one of it")
+        raise UserError(f"{relation}: a {type(b).__name__} is not a tensor; runtime.tensor(x) converts it")
     return apply(COMPARE_NUMBER, a, relation=relation, value=number_for(relation, a.meta, b))
 
 
 def masked_fill(x: Tensor, mask: Tensor, value: Tensor | float) -> Tensor:
-    """x, but ``value`` where the mask is true, a number or a tensor without dimensions, which has its gradient; the
-    mask broadcasts with x. Raises ShapeError."""
+    """Return ``value`` where the mask is true, x elsewhere. The mask broadcasts with x.
+    value: a number, or a tensor without dimensions, to which gradients flow. Raises ShapeError."""
     if isinstance(value, Tensor):
         if value.shape:
             raise ShapeError(f"masked_fill takes a number or a tensor without dimensions, not {list(value.shape)}")
@@ -93,8 +93,7 @@ def masked_fill(x: Tensor, mask: Tensor, value: Tensor | float) -> Tensor:
 
 
 def where(mask: Tensor, a: Tensor | float, b: Tensor | float) -> Tensor:
-    """a where the mask is true, b elsewhere, with NumPy's broadcasting; one of both may be a number. Raises
-    ShapeError."""
+    """Return a where the mask is true, b elsewhere, with broadcasting; a or b may be a number. Raises ShapeError."""
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         return apply(WHERE, mask, a, b)
     if isinstance(a, Tensor):
@@ -102,12 +101,12 @@ def where(mask: Tensor, a: Tensor | float, b: Tensor | float) -> Tensor:
         return _filled(wide, mask, number_for("where", a.meta, float(b)), inverted=True)
     if isinstance(b, Tensor):
         return masked_fill(b, mask, a)
-    raise ShapeError(f"where needs a tensor beside its mask, not {a} and {b}: full(shape, {a}) makes one")
+    raise ShapeError(f"where needs a tensor beside its mask, not {a} and {b}; full(shape, {a}) makes one")
 
 
 def convert(x: Tensor, dtype: DType) -> Tensor:
-    """x in another dtype: itself if it is of this one, rounded between floats (with a gradient), cut off to integers;
-    as a boolean whether it is not zero."""
+    """Return x in a dtype; x itself if it has that dtype already.
+    Conversions between floats round and have a gradient; floats become integers by truncation; booleans are x != 0."""
     if x.dtype is dtype:
         return x
     if x.dtype.floating and dtype.floating:
@@ -116,17 +115,17 @@ def convert(x: Tensor, dtype: DType) -> Tensor:
 
 
 def logical_not(x: Tensor) -> Tensor:
-    """True where x is zero."""
+    """Return booleans that are True where x is zero."""
     return compare(x, 0, "==")
 
 
 def logical_and(a: Tensor, b: Tensor) -> Tensor:
-    """True where both booleans are."""
+    """Return booleans that are True where both a and b are."""
     return where(a, b, 0)
 
 
 def logical_or(a: Tensor, b: Tensor) -> Tensor:
-    """True where one of two booleans is."""
+    """Return booleans that are True where a or b is."""
     return where(a, 1, b)
 
 

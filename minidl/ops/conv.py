@@ -1,9 +1,8 @@
-"""Two-dimensional convolution (NCHW, cross-correlation) and its two gradients; alone, or with the ReLU after it.
+"""Two-dimensional convolution (NCHW, cross-correlation) and its two gradients; optionally fused with a ReLU after it.
 
-Which algorithm runs, and its workspace, is the device's choice; the arithmetic below is the same for all of them.
-
-A ReLU of its own reads and writes the whole feature map once more, when it is run and when it is replayed. With the
-ReLU in it a convolution takes no longer than without, keeps what the two calls keep, and has their bits.
+The device chooses the algorithm and its workspace; shapes and costs below are the same for all algorithms. A separate
+ReLU reads and writes the feature map once more, in the forward pass and in each replay. A fused convolution takes no
+longer than a convolution alone, keeps the same tensors as the two calls, and gives their bits.
 """
 
 from collections.abc import Sequence
@@ -24,27 +23,27 @@ Pair = tuple[int, int]
 
 
 def pair(value: int | Pair) -> Pair:
-    """Height and width of what may be given as one number: (value, value), or the pair itself. Raises ShapeError."""
+    """Return (height, width) of an argument that is one integer or two. Raises ShapeError."""
     if isinstance(value, int):
         return value, value
     if isinstance(value, str) or len(value) not in (1, 2) or not all(isinstance(n, int) for n in value):
-        raise ShapeError(f"a window's extents, strides and padding are one or two integers, not {value!r}")
+        raise ShapeError(f"a window's size, stride and padding are one or two integers, not {value!r}")
     return value[0], value[-1]
 
 
 def output_extent(size: int, kernel: int, stride: int, padding: int) -> int:
-    """How many positions a window has along a dimension of ``size`` elements."""
+    """Return the number of positions of a sliding window along a dimension of ``size`` elements."""
     return (size + 2 * padding - kernel) // stride + 1
 
 
 def check_window(what: str, kernel: Pair, stride: Pair, padding: Pair) -> None:
-    """Raise ShapeError for a window that cannot slide over anything."""
+    """Raise ShapeError for a window without elements, a stride below 1, or negative padding."""
     if min(kernel) < 1 or min(stride) < 1 or min(padding) < 0:
-        raise ShapeError(f"{what}: there is no {kernel[0]}x{kernel[1]} window of stride {stride} and padding {padding}")
+        raise ShapeError(f"{what}: no {kernel[0]}x{kernel[1]} window can have stride {stride} and padding {padding}")
 
 
 def window_output(x: Shape, kernel: Pair, stride: Pair, padding: Pair, *, what: str) -> Pair:
-    """Output height and width of a sliding window over [N, C, H, W]. Raises ShapeError."""
+    """Return the output (height, width) of a sliding window over [N, C, H, W]. Raises ShapeError."""
     if len(x) != 4:
         raise ShapeError(f"{what} needs [N, C, H, W], not {list(x)}")
     check_window(what, kernel, stride, padding)
@@ -77,7 +76,7 @@ def _wgrad_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -
 
 
 def _cost(y: Meta, w: Meta, operands: tuple[Meta, ...]) -> Cost:
-    """2 N K P Q C R S operations, in the product and in either gradient; each operand moved once."""
+    """Return the cost of the convolution or of one gradient: 2 N K P Q C R S FLOPs; each operand is moved once."""
     _, c, r, s = w.shape
     return Cost(2.0 * y.size * c * r * s, float(sum(m.nbytes for m in operands)), "conv")
 
@@ -85,12 +84,12 @@ def _cost(y: Meta, w: Meta, operands: tuple[Meta, ...]) -> Cost:
 def _conv_vjp(needs: Needs, dy: Tensor, x: Tensor, w: Tensor, *, x_shape: Shape, w_shape: Shape,
               x_partial: Tensor | None, stride: Pair, padding: Pair) -> Gradients:
     db = bias_grad(dy, axis=1) if len(needs) > 2 and needs[2] else None
-    # The weight's gradient first: it is the last use of the saved input, which may then make room for dx.
+    # The weight's gradient comes first: it is the last use of the saved input, whose bytes dx may then use.
     dw = apply(CONV2D_WGRAD, dy, give(x), kernel=w_shape[2:], stride=stride, padding=padding) if needs[1] else None
     dx = None
     if needs[0]:
-        # What has arrived for x from elsewhere is added to in place: at a join of branches this saves a tensor of x's
-        # size, just where memory is fullest, and a pass over it.
+        # dx is added in place to the gradient that x has from another branch. This saves a tensor of x's size at the
+        # memory peak, and a pass over it.
         onto = () if x_partial is None else (give(x_partial),)
         dx = apply(CONV2D_DGRAD, give(dy), w, *onto, x_shape=x_shape, stride=stride, padding=padding)
     return (dx, dw, db)[:len(needs)]
@@ -98,7 +97,7 @@ def _conv_vjp(needs: Needs, dy: Tensor, x: Tensor, w: Tensor, *, x_shape: Shape,
 
 def _relu_vjp(needs: Needs, dy: Tensor, y: Tensor, x: Tensor, w: Tensor, *, x_shape: Shape, w_shape: Shape,
               x_partial: Tensor | None, stride: Pair, padding: Pair) -> Gradients:
-    """Two calls' gradients one after the other: ReLU's mask is found from its output."""
+    """Return the gradients through ReLU, whose mask follows from its output y, and then through the convolution."""
     dy = apply(RELU_GRAD, give(dy), give(y))
     return _conv_vjp(needs, dy, x, w, x_shape=x_shape, w_shape=w_shape, x_partial=x_partial, stride=stride,
                      padding=padding)
@@ -106,7 +105,8 @@ def _relu_vjp(needs: Needs, dy: Tensor, y: Tensor, x: Tensor, w: Tensor, *, x_sh
 
 def _dgrad_vjp(needs: Needs, ddx: Tensor, dy: Tensor, w: Tensor, *, w_shape: Shape, stride: Pair,
                padding: Pair) -> Gradients:
-    """Linear in dy and in w, as a layer of its own (conv_transpose2d): its gradients are the other two of the three."""
+    """Return the gradients of conv_transpose2d, which is conv2d's input gradient and linear in dy and w: they are
+    conv2d and conv2d's weight gradient."""
     dw = apply(CONV2D_WGRAD, give(dy), ddx, kernel=w_shape[2:], stride=stride, padding=padding) if needs[1] else None
     ddy = apply(CONV2D, ddx, w, stride=stride, padding=padding) if needs[0] else None
     return (ddy, dw, ddx)[:len(needs)]
@@ -136,9 +136,9 @@ CONV2D_WGRAD = Op("conv2d_wgrad", _wgrad_infer, _wgrad_cost, long_lived=True,
 
 def conv2d(x: Tensor, w: Tensor, b: Tensor | None = None, *, stride: int | Pair = 1, padding: int | Pair = 0,
            relu: bool = False) -> Tensor:
-    """Cross-correlation.  x: [N, C, H, W], w: [K, C, R, S], b: [K] -> [N, K, P, Q].  Raises ShapeError.
+    """Return the cross-correlation of x and w, plus b. x: [N, C, H, W], w: [K, C, R, S], b: [K] -> [N, K, P, Q].
 
-    x and w are of one dtype; the bias is float32 beside halves. With ``relu`` the positive part of the result.
+    x and w have one dtype; the bias is float32 beside halves. ``relu``: apply a ReLU to the result. Raises ShapeError.
     """
     inputs = (x, w) if b is None else (x, w, b)
     if relu and current().fuses:
@@ -149,8 +149,9 @@ def conv2d(x: Tensor, w: Tensor, b: Tensor | None = None, *, stride: int | Pair 
 
 def conv_transpose2d(x: Tensor, w: Tensor, b: Tensor | None = None, *, stride: int | Pair = 1,
                      padding: int | Pair = 0) -> Tensor:
-    """Transposed convolution: what the input's gradient of conv2d computes (Zeiler et al., "Deconvolutional Networks",
-    CVPR 2010).  x: [N, K, P, Q], w: [K, C, R, S], b: [C] -> [N, C, (P - 1) stride - 2 padding + R, ...].
+    """Return the transposed convolution, the input gradient of conv2d (Zeiler et al., "Deconvolutional Networks", CVPR
+    2010). x: [N, K, P, Q], w: [K, C, R, S], b: [C] -> [N, C, (P - 1) * stride - 2 * padding + R, ...].
+
     Raises ShapeError.
     """
     stride, padding = pair(stride), pair(padding)
@@ -161,6 +162,6 @@ def conv_transpose2d(x: Tensor, w: Tensor, b: Tensor | None = None, *, stride: i
     check_window("conv_transpose2d", (w.shape[2], w.shape[3]), stride, padding)
     h, wd = ((n - 1) * t - 2 * p + k for n, k, t, p in zip(x.shape[2:], w.shape[2:], stride, padding, strict=True))
     if h < 1 or wd < 1:
-        raise ShapeError(f"conv_transpose2d: padding {padding} leaves nothing of {list(x.shape)}")
+        raise ShapeError(f"conv_transpose2d: with padding {padding} the output of {list(x.shape)} has no elements")
     y = apply(CONV2D_DGRAD, x, w, x_shape=(x.shape[0], w.shape[1], h, wd), stride=stride, padding=padding)
     return y if b is None else give(y) + cast(b, y.dtype).reshape((-1, 1, 1))

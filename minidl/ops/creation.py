@@ -1,6 +1,6 @@
-"""New tensors: of values, of one value, of counts, of random numbers. All are of the current runtime.
+"""Functions that create tensors of the current runtime from values, one value, ranges or random numbers.
 
-Random numbers follow from the runtime's seed (``manual_seed`` sets it), and are not those of any other library.
+Random numbers depend on the runtime's seed (``manual_seed`` sets it); they differ from those of other libraries.
 """
 
 from __future__ import annotations
@@ -32,33 +32,32 @@ Sizes = int | Shape
 
 
 def _leaf(made: Tensor) -> Tensor:
-    """A tensor whose gradient is wanted: what made it is no part of any graph."""
+    """Return a new tensor as a leaf that requires a gradient."""
     current().make_leaf(made.storage)
     made.requires_grad = True
     return made
 
 
 def tensor(data: Any, *, dtype: DType | None = None, device: object = None, requires_grad: bool = False) -> Tensor:
-    """A leaf with a copy of the values: numbers, (lists of) lists of them, arrays of any library.
-
-    Python's floats become float32, its integers int64; arrays keep their dtype. Raises UserError, ShapeError.
-    """
+    """Return a leaf tensor with a copy of ``data``: a number, nested lists of numbers, or an array of any library.
+    Python floats become float32, Python integers int64; arrays keep their dtype. Raises UserError, ShapeError."""
     if data is None:
-        raise UserError("there is no tensor of None: give numbers, sequences of them, or an array")
+        raise UserError("tensor needs numbers, sequences of numbers, or an array, not None")
     made = current_runtime().tensor(data.numpy() if isinstance(data, Tensor) else data, dtype=dtype_of(dtype))
     return _leaf(made) if requires_grad else made
 
 
 def _uploaded(values: np.ndarray, dtype: DType) -> Tensor:
-    """A tensor of values that the program makes itself, whole also where batches are cut."""
+    """Return a tensor with values computed on the host; it stays whole where batches are sliced."""
     return apply(UPLOAD, shape=values.shape, dtype=dtype, data=np.ascontiguousarray(values, dtype.name))
 
 
 def full(shape: Sizes, value: float | Tensor, *, dtype: DType | None = None, device: object = None,
          requires_grad: bool = False) -> Tensor:
-    """One value everywhere: float32 of a float, int64 of an integer, booleans of a boolean, unless ``dtype`` says.
+    """Return a tensor with one value in all elements.
 
-    A tensor without dimensions keeps its dtype and its gradient. Raises UserError for a value that the dtype has not.
+    Without ``dtype``, a float gives float32, an integer int64, a boolean booleans. A value that is a tensor without
+    dimensions keeps its dtype, and gradients flow to it. Raises UserError for a value that the dtype cannot represent.
     """
     if isinstance(value, Tensor):
         if value.shape:
@@ -72,48 +71,48 @@ def full(shape: Sizes, value: float | Tensor, *, dtype: DType | None = None, dev
 
 
 def filled_with(value: Tensor, shape: Shape, dtype: DType | None) -> Tensor:
-    """A tensor with bytes of its own whose elements are all one value, through which gradients flow."""
+    """Return a new tensor whose elements all equal ``value``, to which gradients flow."""
     return apply(CONTIGUOUS, expand(convert(value, dtype or value.dtype), shape))
 
 
 def zeros(*sizes: Sizes, dtype: DType = float32, device: object = None, requires_grad: bool = False) -> Tensor:
-    """0 everywhere."""
+    """Return a tensor of zeros."""
     return full(sizes_of(sizes), 0.0, dtype=dtype, requires_grad=requires_grad)
 
 
 def ones(*sizes: Sizes, dtype: DType = float32, device: object = None, requires_grad: bool = False) -> Tensor:
-    """1 everywhere."""
+    """Return a tensor of ones."""
     return full(sizes_of(sizes), 1.0, dtype=dtype, requires_grad=requires_grad)
 
 
 def arange(start: float, stop: float | None = None, step: float = 1, *, dtype: DType | None = None,
            device: object = None) -> Tensor:
-    """From ``start`` (0 if there is one number alone) up to but not including ``stop``."""
+    """Return the numbers from ``start`` up to but not including ``stop``; arange(n) counts from 0 to n - 1."""
     if not step or not all(map(isfinite, (start, step, stop or 0))):
-        raise UserError(f"arange: there are no numbers from {start} to {stop} in steps of {step}")
+        raise UserError(f"arange: cannot count from {start} to {stop} in steps of {step}")
     values = np.arange(start, step=step) if stop is None else np.arange(start, stop, step)
     return _uploaded(values, dtype or (int64 if values.dtype.kind == "i" else float32))
 
 
 def linspace(start: float, stop: float, steps: int, *, dtype: DType = float32, device: object = None) -> Tensor:
-    """So many numbers from ``start`` to ``stop``, both included, at equal distances."""
+    """Return ``steps`` equally spaced numbers from ``start`` to ``stop``, both included."""
     return _uploaded(np.linspace(start, stop, steps), dtype)
 
 
 def eye(n: int, m: int | None = None, *, dtype: DType = float32, device: object = None) -> Tensor:
-    """1 on the diagonal, 0 elsewhere: [n, m]."""
+    """Return a matrix [n, m] with ones on the diagonal and zeros elsewhere."""
     return _uploaded(np.eye(n, m), dtype)
 
 
 def rand(*sizes: Sizes, dtype: DType = float32, device: object = None, requires_grad: bool = False) -> Tensor:
-    """Uniform random numbers in [0, 1)."""
+    """Return uniform random numbers in [0, 1)."""
     made = zeros(*sizes, dtype=dtype)
     uniform_(made, seed=current_runtime().next_seed())
     return _leaf(made) if requires_grad else made
 
 
 def randn(*sizes: Sizes, dtype: DType = float32, device: object = None, requires_grad: bool = False) -> Tensor:
-    """Normal random numbers of mean 0 and variance 1."""
+    """Return normal random numbers with mean 0 and variance 1."""
     made = zeros(*sizes, dtype=dtype)
     normal_(made, seed=current_runtime().next_seed())
     return _leaf(made) if requires_grad else made
@@ -121,7 +120,7 @@ def randn(*sizes: Sizes, dtype: DType = float32, device: object = None, requires
 
 def randint(low: int, high: int | Shape | None = None, size: Shape = (), *, dtype: DType = int64,
             device: object = None) -> Tensor:
-    """Random integers from ``low`` (0 if there is one bound alone) up to but not including ``high``."""
+    """Return random integers from ``low`` up to but not including ``high``; with one bound, from 0 up to it."""
     if isinstance(high, tuple | list):  # PyTorch's randint(high, size)
         size, high = tuple(high), None
     low, high = (0, low) if high is None else (low, high)
@@ -132,33 +131,33 @@ def randint(low: int, high: int | Shape | None = None, size: Shape = (), *, dtyp
 
 
 def randperm(n: int, *, device: object = None) -> Tensor:
-    """The integers below n in random order."""
+    """Return the integers 0 to n - 1 in random order."""
     generator = np.random.Generator(np.random.Philox(key=current_runtime().next_seed()))
     return _uploaded(generator.permutation(n), int64)
 
 
 def zeros_like(x: Tensor, *, dtype: DType | None = None) -> Tensor:
-    """0 everywhere, of x's shape and dtype."""
+    """Return zeros with x's shape and dtype."""
     return zeros(x.shape, dtype=dtype or x.dtype)
 
 
 def ones_like(x: Tensor, *, dtype: DType | None = None) -> Tensor:
-    """1 everywhere, of x's shape and dtype."""
+    """Return ones with x's shape and dtype."""
     return ones(x.shape, dtype=dtype or x.dtype)
 
 
 def full_like(x: Tensor, value: float | Tensor, *, dtype: DType | None = None) -> Tensor:
-    """One value everywhere, of x's shape and dtype."""
+    """Return a tensor with one value in all elements, and x's shape and dtype."""
     return full(x.shape, value, dtype=dtype or x.dtype)
 
 
 def rand_like(x: Tensor) -> Tensor:
-    """Uniform random numbers in [0, 1), of x's shape and dtype."""
+    """Return uniform random numbers in [0, 1) with x's shape and dtype."""
     return rand(x.shape, dtype=x.dtype)
 
 
 def randn_like(x: Tensor) -> Tensor:
-    """Normal random numbers, of x's shape and dtype."""
+    """Return normal random numbers with x's shape and dtype."""
     return randn(x.shape, dtype=x.dtype)
 
 
@@ -172,50 +171,50 @@ def _triangle(x: Tensor, values: np.ndarray) -> Tensor:
 
 
 def tril(x: Tensor, diagonal: int = 0) -> Tensor:
-    """Matrices with 0 above a diagonal. Raises ShapeError."""
+    """Return matrices with the elements above a diagonal set to 0. Raises ShapeError."""
     return _triangle(x, _below("tril", x, diagonal))
 
 
 def triu(x: Tensor, diagonal: int = 0) -> Tensor:
-    """Matrices with 0 below a diagonal. Raises ShapeError."""
+    """Return matrices with the elements below a diagonal set to 0. Raises ShapeError."""
     return _triangle(x, ~_below("triu", x, diagonal - 1))
 
 
 def multinomial(p: Tensor, num_samples: int, replacement: bool = False) -> Tensor:
-    """Positions drawn with the probabilities (or weights) of each row of p: [.., num_samples].
+    """Return indices drawn without replacement with the probabilities (or weights) of each row of p: [.., num_samples].
 
-    Without replacement those of the largest p / e, with e exponential random numbers (Efraimidis & Spirakis 2006).
-    The weights are read, and judged, where the device has values. Raises UserError with replacement of more than one;
-    for weights that are negative, infinite or NaN, or of which too few are above 0.
+    They are the indices of the largest p / e, with e exponential random numbers (Efraimidis & Spirakis 2006). Raises
+    UserError for several draws with replacement, and, if the device has values, for weights that are negative,
+    infinite or NaN, or too few positive weights.
     """
     if replacement and num_samples > 1:
-        raise UserError(f"multinomial draws {num_samples} without replacement alone: draw one, so many times")
+        raise UserError(f"multinomial draws {num_samples} only without replacement; call it more than once")
     if not p.dtype.floating:
         raise ShapeError(f"multinomial needs probabilities, not {p.meta}")
     with no_grad():
         if current().device.has_values:
             weights = p.detach().float().numpy()
             if not (np.isfinite(weights) & (weights >= 0)).all():
-                raise UserError("multinomial: weights are finite and not negative, and these are from "
+                raise UserError("multinomial: weights must be finite and not negative; these range from "
                                 f"{weights.min()} to {weights.max()}")
             fewest = int((weights > 0).sum(-1).min(initial=num_samples))
             if fewest < num_samples:
-                raise UserError(f"multinomial: {num_samples} draws from a row with {fewest} weights above 0")
+                raise UserError(f"multinomial: cannot draw {num_samples} from a row with {fewest} positive weights")
         return topk(div(p, neg(log(rand_like(p)))), num_samples).indices
 
 
 def one_hot(x: Tensor, num_classes: int) -> Tensor:
-    """Rows of ``num_classes`` with a 1 at x's number, 0 elsewhere, int64: [*x.shape, num_classes]."""
+    """Return a one-hot encoding of integers, int64 [*x.shape, num_classes]."""
     return convert(index(x, (..., None)) == arange(num_classes), int64)
 
 
 def manual_seed(seed: int) -> None:
-    """Let all random numbers of the current runtime follow from this seed from now on."""
+    """Set the seed of the current runtime's random numbers."""
     runtime = current_runtime()
     runtime.seed = seed
     runtime.counters.pop("seeds", None)
 
 
 def is_tensor(x: object) -> bool:
-    """Whether something is a tensor."""
+    """True if x is a Tensor."""
     return isinstance(x, Tensor)

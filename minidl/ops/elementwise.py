@@ -1,4 +1,5 @@
-"""Elementwise arithmetic with NumPy's broadcasting, activations, and dropout. Shapes and formulas; no arrays."""
+"""Elementwise arithmetic with NumPy's broadcasting, activations, and dropout: shapes, costs and gradients, no
+arrays."""
 
 from math import nan, prod
 
@@ -12,7 +13,7 @@ from minidl.tensor import Gradients, Needs, Tensor
 
 
 def broadcast(a: Shape, b: Shape) -> Shape:
-    """The common shape of two shapes by NumPy's rules. Raises ShapeError."""
+    """Return the shape to which two shapes broadcast by NumPy's rules. Raises ShapeError."""
     if a == b:
         return a
     longer, other = (a, b) if len(a) >= len(b) else (b, a)
@@ -23,7 +24,7 @@ def broadcast(a: Shape, b: Shape) -> Shape:
 
 
 def same_dtype(a: Meta, b: Meta) -> Meta:
-    """What operands of one dtype broadcast to. Raises ShapeError."""
+    """Return the Meta to which two operands of one dtype broadcast. Raises ShapeError for two dtypes."""
     if a.dtype != b.dtype:
         raise ShapeError(f"dtypes differ: {a.dtype.name} and {b.dtype.name}; x.to(dtype) converts")
     return meta(broadcast(a.shape, b.shape), a.dtype)
@@ -34,7 +35,7 @@ def _binary(a: Meta, b: Meta) -> Meta:
 
 
 def numbers_like(x: Meta) -> Meta:
-    """A result of x's shape and dtype. Raises ShapeError for booleans."""
+    """Return a contiguous Meta of x's shape and dtype. Raises ShapeError for booleans."""
     return meta(numbers(x).shape, x.dtype)
 
 
@@ -43,7 +44,7 @@ def _same_scalar(x: Meta, *, value: float) -> Meta:
 
 
 def gradient_like(dy: Meta, y: Meta) -> Meta:
-    """A gradient of dy's dtype, whose shape must be y's. Raises ShapeError."""
+    """Return the Meta of a gradient like dy, whose shape must be y's. Raises ShapeError."""
     if dy.shape != y.shape:
         raise ShapeError(f"gradient {list(dy.shape)} does not fit {list(y.shape)}")
     return meta(dy.shape, dy.dtype)
@@ -70,20 +71,18 @@ def _expand_infer(x: Meta, *, shape: Shape) -> Meta:
 
 
 def sum_to(x: Tensor, shape: Shape) -> Tensor:
-    """Sum over the dimensions along which ``shape`` was broadcast to ``x.shape``: the gradient of a broadcast.
-
-    Sums of integers are int64, whatever is summed.
-    """
+    """Sum x over the dimensions along which ``shape`` was broadcast to ``x.shape``: the gradient of a broadcast.
+    Sums of any integers are int64."""
     return x if x.shape == shape else apply(SUM_TO, x, shape=shape)
 
 
 def expand(x: Tensor, shape: Shape) -> Tensor:
-    """A view of x broadcast to ``shape``, with stride 0 along the new dimensions. Raises ShapeError."""
+    """Return a view of x broadcast to ``shape``, with stride 0 along the new dimensions. Raises ShapeError."""
     return x if x.shape == shape and not loses_gradient(x) else apply(EXPAND, x, shape=tuple(shape))
 
 
 def _add_vjp(needs: Needs, dy: Tensor, *, a_shape: Shape, b_shape: Shape) -> Gradients:
-    # Both branches share dy: it is not given away here, so neither may overwrite what the other still reads.
+    # Both branches share dy, so it is not donated: neither may overwrite it while the other still reads it.
     return (sum_to(dy, a_shape) if needs[0] else None, sum_to(dy, b_shape) if needs[1] else None)
 
 
@@ -148,86 +147,87 @@ def _dropout_infer(x: Meta, *, p: float, seed: int, start: int = 0) -> Meta:
 
 
 # The gradient is the same operation with the same seed: the mask is a function of (seed, element), never stored.
-# A slice counts its elements from ``start`` on, so that it has the mask that the whole would have there.
+# A slice counts its elements from ``start`` on, so that it has the same mask as the whole batch.
 DROPOUT: Op = Op("dropout", _dropout_infer, donates=FIRST, volatile=("seed",), slices=elementwise(start="start"),
              vjp=lambda needs, dy, *, p, seed: (apply(DROPOUT, give(dy), p=p, seed=seed),))
 
 
 def neg(x: Tensor) -> Tensor:
-    """-x, element by element."""
+    """Return -x, element by element."""
     return apply(NEG, x)
 
 
 def exp(x: Tensor) -> Tensor:
-    """e to the power of every element."""
+    """Return exp(x), element by element."""
     return apply(EXP, x)
 
 
 def log(x: Tensor) -> Tensor:
-    """Natural logarithm of every element."""
+    """Return the natural logarithm of every element."""
     return apply(LOG, x)
 
 
 def sqrt(x: Tensor) -> Tensor:
-    """Square root of every element."""
+    """Return the square root of every element."""
     return apply(SQRT, x)
 
 
 def relu(x: Tensor) -> Tensor:
-    """max(x, 0) for every element; NaN stays NaN."""
+    """Return max(x, 0), element by element; NaN stays NaN."""
     return apply(RELU, x)
 
 
 def tanh(x: Tensor) -> Tensor:
-    """Hyperbolic tangent of every element."""
+    """Return the hyperbolic tangent of every element."""
     return apply(TANH, x)
 
 
 def sigmoid(x: Tensor) -> Tensor:
-    """1 / (1 + exp(-x)) for every element."""
+    """Return 1 / (1 + exp(-x)), element by element."""
     return apply(SIGMOID, x)
 
 
 def gelu(x: Tensor) -> Tensor:
-    """x times the probability that a normal number is below x (Hendrycks & Gimpel 2016), in its exact form with erf."""
+    """Return x * Phi(x), with the normal distribution function Phi in its exact form with erf (Hendrycks & Gimpel
+    2016).
+    """
     return apply(GELU, x)
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
-    """gelu by its approximation x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2 (section 2 there)."""
+    """Return gelu's approximation x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2 (Hendrycks & Gimpel, section 2)."""
     return apply(GELU_TANH, x)
 
 
 def scale(x: Tensor, value: float) -> Tensor:
-    """x times a number, which may differ from one iteration to the next without a new signature.
-
-    Raises ShapeError for integers where the number is none of their type.
-    """
+    """Return x times a number; the number may change between iterations without making the plan invalid.
+    Raises ShapeError for integers and a number that their dtype cannot represent."""
     return apply(SCALE, x, value=number_for("scale", x.meta, value))
 
 
 def shift(x: Tensor, value: float) -> Tensor:
-    """x plus a number, as ``scale``."""
+    """Return x plus a number; the number follows the rules of ``scale``."""
     return apply(SHIFT, x, value=number_for("shift", x.meta, value))
 
 
 def add(a: Tensor, b: Tensor | float) -> Tensor:
-    """a + b, with NumPy's broadcasting. Raises ShapeError for shapes that do not fit, or two dtypes."""
+    """Return a + b, with broadcasting. Raises ShapeError for shapes that do not broadcast, or two dtypes."""
     return apply(ADD, a, b) if isinstance(b, Tensor) else shift(a, b)
 
 
 def sub(a: Tensor, b: Tensor | float) -> Tensor:
-    """a - b, as ``add``."""
+    """Return a - b, with broadcasting. Raises ShapeError like ``add``."""
     return apply(SUB, a, b) if isinstance(b, Tensor) else shift(a, -b)
 
 
 def mul(a: Tensor, b: Tensor | float) -> Tensor:
-    """a * b element by element, as ``add``."""
+    """Return a * b, element by element, with broadcasting. Raises ShapeError like ``add``."""
     return apply(MUL, a, b) if isinstance(b, Tensor) else scale(a, b)
 
 
 def div(a: Tensor, b: Tensor | float) -> Tensor:
-    """a / b element by element, as ``add``; a number becomes a factor 1 / b. Raises ShapeError for integers."""
+    """Return a / b, element by element, with broadcasting; a number b becomes a factor 1 / b.
+    Raises ShapeError like ``add``, and for integers."""
     if not isinstance(b, Tensor) and a.dtype.floating:
         return scale(a, reciprocal(b))
     return apply(DIV, a, b if isinstance(b, Tensor) else a)
@@ -239,25 +239,24 @@ def dropout(x: Tensor, p: float, seed: int) -> Tensor:
 
 
 def _sum(x: Tensor, dim: int | Shape | None, keepdim: bool, dtype: DType) -> Tensor:
-    """The sum in the dtype of the result, or in a wider one."""
+    """Return the sum over ``dim`` with the given dtype."""
     from minidl.ops.shape import reshape  # shape.py needs the arithmetic above
     dims = axes_of("sum", x.shape, dim)
     shape = tuple(1 if i in dims else d for i, d in enumerate(x.shape))
-    # Also where there is nothing to add up: a sum has bytes of its own.
+    # Also if all summed dimensions have size 1: a sum never shares bytes with x.
     total = apply(SUM_TO, x, shape=shape) if dtype is x.dtype else apply(SUM_TO, x, shape=shape, dtype=dtype)
     return total if keepdim else reshape(total, tuple(d for i, d in enumerate(x.shape) if i not in dims))
 
 
 def sum(x: Tensor, dim: int | Shape | None = None, keepdim: bool = False) -> Tensor:  # noqa: A001
-    """Sum over ``dim``, all by default; the dimensions go, or stay with extent 1 (``keepdim``).
-
-    Negative axes count from the end; sums of integers are int64. Raises ShapeError.
-    """
+    """Return the sum over ``dim``, by default over all dimensions; ``keepdim`` keeps them with size 1.
+    Negative axes count from the end; sums of integers are int64. Raises ShapeError."""
     return _sum(x, dim, keepdim, x.dtype)
 
 
 def mean(x: Tensor, dim: int | Shape | None = None, keepdim: bool = False) -> Tensor:
-    """Mean over ``dim``, as ``sum``; of halves it is summed up in float32, of nothing it is NaN. Raises ShapeError."""
+    """Return the mean over ``dim``, with the arguments of ``sum``; halves are summed in float32; an empty mean is NaN.
+    Raises ShapeError for integers."""
     from minidl.ops.shape import cast
     if not x.dtype.floating:
         raise ShapeError(f"mean needs floating-point numbers, not {x.meta}: upload it with a floating dtype")

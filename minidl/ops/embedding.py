@@ -1,4 +1,5 @@
-"""Rows by number: of a table (embedding), or of every sequence of a batch (gather_rows); gradients add rows up."""
+"""Look up rows by index: of a table (embedding), or of each sequence of a batch (gather_rows). Gradients add rows
+up."""
 
 from collections.abc import Sequence
 
@@ -33,7 +34,7 @@ def _gather_grad_infer(dy: Meta, positions: Meta, *, x_shape: Shape) -> Meta:
 
 
 def _scatter_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost:
-    """The output is cleared; every row of dy is read, and added to a row of the output."""
+    """Return the cost of clearing the output, and of reading each row of dy and adding it to a row of the output."""
     return Cost(float(inputs[0].size), float(outputs[0].nbytes + 3 * inputs[0].nbytes), "copy")
 
 
@@ -42,7 +43,7 @@ def _embedding_grad(dy: Tensor, ids: Tensor, rows: int, dtype: DType) -> Tensor:
     return apply(EMBEDDING_GRAD, give(dy), ids, rows=rows, **mixed)
 
 
-# The gradient of a table is dense, as the optimizer wants it, and outlives the activations.
+# The gradient of a table is dense, as optimizers need it, and outlives the activations.
 EMBEDDING_GRAD = Op("embedding_grad", _embedding_grad_infer, _scatter_cost, long_lived=True, integers=("ids",),
                     slices=along(0, 1, whole=(0,), fold=ADD))
 EMBEDDING = Op("embedding", _embedding_infer, copy_cost, integers=("ids",), exact=True, slices=along(1),
@@ -55,13 +56,11 @@ GATHER_ROWS = Op("gather_rows", _gather_infer, copy_cost, integers=("positions",
 
 
 def embedding(w: Tensor, ids: Tensor, *, dtype: DType | None = None) -> Tensor:
-    """Rows of a table.  w: [rows, width], ids: integers of any shape, below rows -> [*ids.shape, width].
-
-    dtype: of the result, into which the rows are rounded; the table's own by default. The gradient has the table's.
-    """
+    """Return rows of a table. w: [rows, width], ids: integers of any shape, below rows -> [*ids.shape, width].
+    dtype: of the result, to which the rows are rounded; default: the table's. The gradient has the table's dtype."""
     return apply(EMBEDDING, w, ids) if dtype is None or dtype is w.dtype else apply(EMBEDDING, w, ids, dtype=dtype)
 
 
 def gather_rows(x: Tensor, positions: Tensor) -> Tensor:
-    """Some rows of each sequence.  x: [N, L, D], positions: [N, P] integers below L -> [N * P, D]."""
+    """Return selected rows of each sequence. x: [N, L, D], positions: [N, P] integers below L -> [N * P, D]."""
     return apply(GATHER_ROWS, x, positions)

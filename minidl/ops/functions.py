@@ -1,4 +1,4 @@
-"""Functions of one tensor beyond arithmetic: powers, SiLU, softplus, log-softmax; and those composed of others."""
+"""Functions of one tensor beyond arithmetic: powers, SiLU, softplus, log-softmax; and functions composed of these."""
 
 from collections.abc import Sequence
 from math import nan, prod
@@ -49,7 +49,7 @@ def _rows_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) ->
 
 def _power_vjp(needs: Needs, dy: Tensor, x: Tensor, *, value: float) -> Gradients:
     if value == 0:
-        return (full(dy.shape, 0.0, dy.dtype),)  # 0 times what is infinite at 0 would be NaN
+        return (full(dy.shape, 0.0, dy.dtype),)  # 0 * x ** -1 would be NaN at 0
     return (scale(mul(give(dy), power(x, value - 1.0)), value),)
 
 
@@ -68,7 +68,8 @@ LOG_SOFTMAX = Op("log_softmax", _rows_infer, _rows_cost, donates=FIRST, slices=a
 
 
 def power(x: Tensor, value: float) -> Tensor:
-    """Every element to the power of a number. Raises ShapeError for integers to a negative number or a fraction."""
+    """Return every element to the power of a number. Raises ShapeError for integers to a negative or fractional
+    power."""
     if not x.dtype.floating:
         return _whole_power(x, value)
     if value == 2:
@@ -79,9 +80,9 @@ def power(x: Tensor, value: float) -> Tensor:
 
 
 def _whole_power(x: Tensor, value: float) -> Tensor:
-    """Integers multiplied with each other, by squaring."""
+    """Return an integer power of integers, by repeated squaring."""
     if value != int(value) or value < 0:
-        raise ShapeError(f"{x.meta} to the power of {value} is no {x.dtype.name}: convert it to a floating dtype")
+        raise ShapeError(f"{x.meta} to the power of {value} is not {x.dtype.name}: convert x to a floating dtype")
     y, square, rest = full(x.shape, 1, x.dtype), x, int(value)
     while rest:
         if rest & 1:
@@ -92,24 +93,23 @@ def _whole_power(x: Tensor, value: float) -> Tensor:
 
 
 def reciprocal(x: Tensor, value: float = 1.0) -> Tensor:
-    """``value`` / x, element by element."""
+    """Return ``value`` / x, element by element."""
     x = floating(x)
     return div(full((), value, x.dtype), x)
 
 
 def silu(x: Tensor) -> Tensor:
-    """x sigmoid(x) for every element (Hendrycks & Gimpel 2016; Elfwing, Uchibe & Doya 2018)."""
+    """Return x * sigmoid(x), element by element (Hendrycks & Gimpel 2016; Elfwing, Uchibe & Doya 2018)."""
     return apply(SILU, x)
 
 
 def softplus(x: Tensor) -> Tensor:
-    """log(1 + exp(x)) for every element, which is x itself where exp(x) would overflow."""
+    """Return log(1 + exp(x)), element by element; x itself where exp(x) would overflow."""
     return apply(SOFTPLUS, x)
 
 
 def over_last(x: Tensor, dim: int, what: str) -> tuple[Tensor, Shape]:
-    """x with one dimension moved to the end, and the order of dimensions that moves it back: x itself and () if it is
-    there."""
+    """Return x with dimension ``dim`` moved to the end, and the permutation that moves it back, () if it is last."""
     axis = axis_of(what, x.shape, dim)
     order = tuple(i for i in range(x.ndim) if i != axis) + (axis,)
     back = tuple(sorted(range(x.ndim), key=order.__getitem__))
@@ -117,14 +117,14 @@ def over_last(x: Tensor, dim: int, what: str) -> tuple[Tensor, Shape]:
 
 
 def log_softmax(x: Tensor, dim: int = -1) -> Tensor:
-    """log(softmax(x)) over one dimension, the last by default. Raises ShapeError."""
+    """Return log(softmax(x)) over one dimension, by default the last. Raises ShapeError."""
     moved, back = over_last(x, dim, "log_softmax")
     y = apply(LOG_SOFTMAX, moved)
     return permute(y, back) if back else y
 
 
 def softmax(x: Tensor, dim: int = -1) -> Tensor:
-    """exp(x) / sum(exp(x)) over one dimension, the last by default. Raises ShapeError."""
+    """Return exp(x) / sum(exp(x)) over one dimension, by default the last. Raises ShapeError."""
     moved, back = over_last(x, dim, "softmax")
     y = last_softmax(moved)
     return permute(y, back) if back else y
@@ -134,8 +134,8 @@ Bound = Tensor | float | None
 
 
 def clamp(x: Tensor, min: Bound = None, max: Bound = None) -> Tensor:  # noqa: A002 - PyTorch's names
-    """x, but ``min`` where it is less and ``max`` where it is more; NaN stays NaN. A bound may be a tensor, which has
-    its gradient. Raises UserError without a bound, ShapeError."""
+    """Return x limited to the range from ``min`` to ``max``; NaN stays NaN.
+    A bound may be a tensor, to which gradients flow. Raises UserError without a bound; ShapeError."""
     if min is None and max is None:
         raise UserError("clamp needs at least one of min and max")
     for bound, relation in ((min, "<"), (max, ">")):
@@ -150,11 +150,9 @@ def clamp(x: Tensor, min: Bound = None, max: Bound = None) -> Tensor:  # noqa: A
 
 def var(x: Tensor, dim: int | Shape | bool | None = None, unbiased: bool | None = None, keepdim: bool = False, *,
         correction: float | None = None) -> Tensor:
-    """Variance over ``dim``, all by default: the sum of squared distances from the mean over their number less
-    ``correction``, which is 1, or 0 where it is not ``unbiased``; of nothing it is NaN.
-
-    ``var(False)`` is ``var(unbiased=False)``, as PyTorch has it. Raises ShapeError.
-    """
+    """Return the variance over ``dim``, by default over all dimensions: sum((x - mean)^2) / (count - correction).
+    ``correction`` is 1 by default; ``unbiased=False`` sets it to 0. The variance of too few elements is NaN.
+    ``var(False)`` means ``var(unbiased=False)``, as in PyTorch. Raises ShapeError."""
     if isinstance(dim, bool):
         dim, unbiased = None, dim
     if unbiased is not None and correction is not None:
@@ -169,14 +167,14 @@ def var(x: Tensor, dim: int | Shape | bool | None = None, unbiased: bool | None 
 
 
 def root(x: Tensor) -> Tensor:
-    """Square root of every element, with a gradient of 0 at 0: of a norm, or a deviation."""
+    """Return the square root of every element, with gradient 0 at 0, for norms and deviations."""
     zero = compare(x, 0, "==")
     return masked_fill(sqrt(masked_fill(x, zero, 1.0)), zero, 0.0)
 
 
 def std(x: Tensor, dim: int | Shape | bool | None = None, unbiased: bool | None = None, keepdim: bool = False, *,
         correction: float | None = None) -> Tensor:
-    """Standard deviation, as ``var``; the gradient of equal values is 0."""
+    """Return the standard deviation, with the arguments of ``var``; its gradient is 0 if all values are equal."""
     return root(var(x, dim, unbiased, keepdim, correction=correction))
 
 

@@ -1,4 +1,5 @@
-"""Whether what runs is differentiated: switches for a part of a program, each also a decorator of a function."""
+"""Switches that enable or disable gradients for a part of a program; each works as a context manager and a
+decorator."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from minidl.context import current
 
 @contextmanager
 def no_grad() -> Iterator[None]:
-    """Nothing that runs inside is differentiated, or keeps its inputs for it."""
+    """Disable gradients inside: calls keep no inputs for a backward pass."""
     executor = current()
     before, executor.grad_enabled = executor.grad_enabled, False
     try:
@@ -20,12 +21,12 @@ def no_grad() -> Iterator[None]:
 
 
 inference_mode = no_grad
-"""As ``no_grad``; what is made inside may be used anywhere."""
+"""The same as ``no_grad``; unlike in PyTorch, tensors made inside may be used anywhere."""
 
 
 @contextmanager
 def enable_grad() -> Iterator[None]:
-    """What runs inside is differentiated, also within ``no_grad()``."""
+    """Enable gradients inside, also within ``no_grad()``."""
     executor = current()
     before, executor.grad_enabled = executor.grad_enabled, True
     try:
@@ -35,19 +36,19 @@ def enable_grad() -> Iterator[None]:
 
 
 class set_grad_enabled:  # noqa: N801 - PyTorch's name
-    """From now on (or inside of ``with``) what runs is differentiated, or is not."""
+    """Enable or disable gradients from now on, or inside a ``with`` block."""
 
     def __init__(self, mode: bool) -> None:
         executor = current()
         self._before, executor.grad_enabled = executor.grad_enabled, bool(mode)
 
     def __enter__(self) -> None:
-        """The mode has been set already."""
+        """Do nothing: the constructor has set the mode."""
 
     def __exit__(self, *_: object) -> None:
         current().grad_enabled = self._before
 
 
 def is_grad_enabled() -> bool:
-    """Whether what runs now is differentiated."""
+    """True if gradients are enabled now."""
     return current().grad_enabled

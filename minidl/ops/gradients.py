@@ -1,4 +1,4 @@
-"""Gradients that are returned and not added to what leaves have: ``minidl.autograd.grad``."""
+"""``minidl.autograd.grad``, which returns gradients instead of adding them to the ``grad`` of leaves."""
 
 from __future__ import annotations
 
@@ -14,12 +14,9 @@ from minidl.tensor import Tensor
 def grad(outputs: Tensor | Sequence[Tensor], inputs: Tensor | Sequence[Tensor],
          grad_outputs: Tensor | Sequence[Tensor | None] | None = None, *, retain_graph: bool = False,
          create_graph: bool = False, allow_unused: bool = False) -> tuple[Tensor | None, ...]:
-    """The gradients of the sum of ``outputs`` with respect to each of ``inputs``, which are returned; no ``grad`` of a
-    leaf changes.
-
-    Raises UserError for an input that no output depends on, unless ``allow_unused``, which gives None; and for
-    ``create_graph``, as there are no second derivatives.
-    """
+    """Return the gradients of the sum of ``outputs`` with respect to each of ``inputs``; no ``grad`` of a leaf changes.
+    For an input that no output depends on, return None with ``allow_unused``, else raise UserError. Raises UserError
+    for ``create_graph``, because there are no second derivatives."""
     if create_graph:
         raise UserError("grad: there are no second derivatives (create_graph)")
     made = [outputs] if isinstance(outputs, Tensor) else list(outputs)
@@ -43,8 +40,7 @@ def grad(outputs: Tensor | Sequence[Tensor], inputs: Tensor | Sequence[Tensor],
             leaf.grad = before
     missing = [x for x in wanted if x.storage not in found]
     if missing and not allow_unused:
-        raise UserError(f"grad: {missing[0].storage.named()} is no part of what the outputs were computed from; "
-                        "allow_unused=True gives None")
+        raise UserError(f"grad: no output was computed from {missing[0].storage.named()}; allow_unused=True gives None")
     return tuple(found.get(x.storage) for x in wanted)
 
 
@@ -53,7 +49,7 @@ def _note(found: dict[Storage, Tensor], storage: Storage, gradient: Tensor) -> N
 
 
 def _leaves(outputs: Sequence[Tensor]) -> set[Storage]:
-    """The leaves that require a gradient, of all that outputs were computed from."""
+    """Return the leaves that require a gradient and from which the outputs were computed."""
     leaves: set[Storage] = set()
     seen: set[int] = set()
     waiting = [y.storage for y in outputs]

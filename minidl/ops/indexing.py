@@ -1,7 +1,7 @@
-"""x[...] as NumPy has it: integers, slices, None and ... are a view; lists and tensors of integers look rows up.
+"""Indexing x[...] as in NumPy: integers, slices, None and ... give a view; lists and tensors of integers look rows up.
 
-A boolean mask chooses a number of elements that its values decide: it is read, and its positions are looked up. What
-is assigned to x[...] is written in place.
+The size of x[mask] depends on the mask's values: the mask is copied to the host, and its positions are looked up.
+Assignment to x[...] writes in place.
 """
 
 from collections.abc import Sequence
@@ -28,29 +28,29 @@ Chosen = dict[int, Array | Tensor]  # integers by the dimension of x that they c
 
 def _integer(value: int, size: int, dim: int) -> int:
     if not -size <= value < size:
-        raise NoSuchIndex(f"index {value} of dimension {dim} is outside of its {size} elements")
+        raise NoSuchIndex(f"index {value} is out of range for dimension {dim} of {size} elements")
     return value % size
 
 
 def _slice(value: slice, size: int) -> tuple[int, ...]:
     if value.step is not None and value.step < 1:
-        raise ShapeError(f"a slice takes steps of 1 or more, not {value.step}: flip the array before it is uploaded")
+        raise ShapeError(f"a slice takes steps of 1 or more, not {value.step}; flip the array before you upload it")
     start, stop, step = value.indices(size)
     return () if (start, stop, step) == (0, size, 1) else (start, max(start, stop), step)
 
 
 def _positions(mask: Tensor | Array) -> tuple[Array, ...]:
-    """Where a mask is true: an array of positions for each of its dimensions. Waits for the device."""
+    """Return the positions where a mask is true, one array per dimension. Waits for the device."""
     if isinstance(mask, Tensor):
         if not current().device.has_values:
-            raise UserError(f"x[mask] is as long as the values of the mask say, and {current().device.name} has no "
-                            "values: use where(mask, x, 0), masked_fill or a sum over mask * x")
+            raise UserError(f"the size of x[mask] depends on the mask's values, and {current().device.name} has no "
+                            "values; use where(mask, x, 0), masked_fill or a sum over mask * x")
         mask = mask.numpy()
     return np.nonzero(mask)
 
 
 def _expanded(x: Tensor, key: Any) -> list[Any]:
-    """The items of a key, with ... as slices, masks as positions, and lists as arrays."""
+    """Return the items of a key, with ... replaced by slices, masks by positions, and lists by arrays."""
     items: list[Any] = []
     for item in key if isinstance(key, tuple) else (key,):
         if isinstance(item, list | range):
@@ -77,7 +77,7 @@ def _expanded(x: Tensor, key: Any) -> list[Any]:
 
 
 def _parsed(x: Tensor, key: Any) -> tuple[Parts, Chosen]:
-    """The view that a key asks for, and what is looked up in it, by its dimensions."""
+    """Return the view that a key's slices describe, and the indices to look up in it, by dimension of the view."""
     parts: list[Part] = []
     chosen: Chosen = {}
     dim = shown = 0  # dimensions of x, and of the view
@@ -98,7 +98,7 @@ def _parsed(x: Tensor, key: Any) -> tuple[Parts, Chosen]:
 
 
 def _inside(numbers: Array, size: int, dim: int) -> Array:
-    """Integers from 0; negative ones count from the end. Raises NoSuchIndex."""
+    """Return indices as non-negative integers; negative ones count from the end. Raises NoSuchIndex."""
     if numbers.size:
         _integer(int(numbers.min()), size, dim)
         _integer(int(numbers.max()), size, dim)
@@ -110,7 +110,7 @@ def _uploaded(numbers: Array) -> Tensor:
 
 
 def _from_zero(numbers: Tensor, size: int) -> Tensor:
-    """Integers of which negative ones count from the end."""
+    """Return a tensor of indices as non-negative int64; negative ones count from the end."""
     if numbers.dtype is uint8:
         return convert(numbers, int64)
     numbers = convert(numbers, int64)
@@ -118,7 +118,7 @@ def _from_zero(numbers: Tensor, size: int) -> Tensor:
 
 
 def _flat(chosen: Chosen, sizes: Sequence[int]) -> Tensor:
-    """One number for each element that several dimensions choose, as if these were one in C order."""
+    """Return flat indices for the indices of several dimensions, as if these were one dimension in C order."""
     arrays = list(chosen.values())
     if all(isinstance(a, np.ndarray) for a in arrays):
         return _uploaded(np.asarray(np.ravel_multi_index(np.broadcast_arrays(*arrays), tuple(sizes))))
@@ -131,14 +131,14 @@ def _flat(chosen: Chosen, sizes: Sequence[int]) -> Tensor:
 
 
 def _looked_up(x: Tensor, chosen: Chosen) -> Tensor:
-    """x[..., numbers, ...]: rows of a table whose rows are the dimensions that are chosen from."""
+    """Return x[..., indices, ...] as an embedding lookup in a table whose rows are the indexed dimensions."""
     dims, rest = tuple(chosen), tuple(i for i in range(x.ndim) if i not in chosen)
     sizes, kept = [x.shape[i] for i in dims], tuple(x.shape[i] for i in rest)
     numbers = _flat(chosen, sizes)
     table = reshape(x if dims + rest == tuple(range(x.ndim)) else permute(x, dims + rest), (prod(sizes), prod(kept)))
     y = reshape(embedding(table, numbers), (*numbers.shape, *kept))
     adjacent = dims == tuple(range(dims[0], dims[-1] + 1))
-    if not adjacent or dims[0] == 0:  # as NumPy has it: else what is looked up comes first
+    if not adjacent or dims[0] == 0:  # as in NumPy, indexed dimensions that are not adjacent come first
         return y
     new = tuple(range(numbers.ndim))
     others = tuple(range(numbers.ndim, y.ndim))
@@ -146,7 +146,7 @@ def _looked_up(x: Tensor, chosen: Chosen) -> Tensor:
 
 
 def _as_run(numbers: Array | Tensor) -> tuple[int, int, int] | None:
-    """The slice that chooses the same as a list of numbers, if there is one."""
+    """Return the slice that selects the same elements as a list of indices, or None."""
     if not isinstance(numbers, np.ndarray) or numbers.ndim != 1 or not numbers.size:
         return None
     step = int(numbers[1] - numbers[0]) if numbers.size > 1 else 1
@@ -156,10 +156,8 @@ def _as_run(numbers: Array | Tensor) -> tuple[int, int, int] | None:
 
 
 def index(x: Tensor, key: Any) -> Tensor:
-    """x[key]: a view for integers, slices, None and ...; a copy where lists, arrays, tensors or masks choose.
-
-    Raises NoSuchIndex, ShapeError; UserError for a mask where there are no values.
-    """
+    """Return x[key]: a view for integers, slices, None and ...; a copy for lists, arrays, tensors or masks.
+    Raises NoSuchIndex, ShapeError; UserError for a mask on a device without values."""
     parts, chosen = _parsed(x, key)
     if not chosen:
         return view_of(x, parts)
@@ -172,8 +170,8 @@ def index(x: Tensor, key: Any) -> Tensor:
 
 
 def assign(x: Tensor, key: Any, value: Tensor | float) -> None:
-    """x[key] = value, in place: a tensor or array that broadcasts, or a number. Raises as ``index``; UserError where
-    lists or tensors of integers choose."""
+    """Set x[key] = value in place; value: a number, or a tensor or array that broadcasts.
+    Raises the errors of ``index``; UserError for lists and tensors of integers."""
     if isinstance(value, np.ndarray):
         value = apply(UPLOAD, shape=value.shape, dtype=x.dtype, data=value)
     if isinstance(key, Tensor) and key.dtype is boolean:
@@ -181,7 +179,7 @@ def assign(x: Tensor, key: Any, value: Tensor | float) -> None:
         while mask.ndim < x.ndim:
             mask = unsqueeze(mask, mask.ndim)
         if isinstance(value, Tensor) and value.numel() != 1:
-            raise UserError(f"x[mask] = a tensor {list(value.shape)}: one value for all; else use where(mask, y, x)")
+            raise UserError(f"x[mask] = y takes one value, not a tensor {list(value.shape)}; use where(mask, y, x)")
         other = reshape(convert(value, x.dtype), ()) if isinstance(value, Tensor) else value
         copy_(x, where(mask, other, x))
         return
@@ -196,7 +194,7 @@ def assign(x: Tensor, key: Any, value: Tensor | float) -> None:
 
 
 def rows(x: Tensor) -> Any:
-    """The parts of x along its first dimension, one after the other."""
+    """Return an iterator over x[0], x[1], ... along the first dimension."""
     return (index(x, i) for i in range(len(x)))
 
 

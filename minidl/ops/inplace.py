@@ -1,8 +1,8 @@
-"""Operators and methods that write in place: ``x += y``, ``x.add_(y, alpha=2)``, ``x.clamp_(0, 1)``; each returns x.
+"""In-place operators and methods: ``x += y``, ``x.add_(y, alpha=2)``, ``x.clamp_(0, 1)``; each returns x.
 
-Where no gradient flows the result is written over x's bytes, so every view and alias of x has it. Where one flows, no
-bytes are written, as the gradient may need them: the handle x goes on with the result and its graph. That is the same
-as long as x is the only handle on its bytes, and is refused where it is not.
+Without a gradient the result is written to x's bytes, so every view and alias of x sees it. With a gradient no bytes
+are overwritten, because the backward pass may need them: the handle x is rebound to the result and its graph. If
+another handle shares x's bytes, this would be visible, so it raises an error.
 """
 
 from __future__ import annotations
@@ -29,31 +29,29 @@ Binary = Callable[[Tensor, Any], Tensor]
 
 
 def written(x: Tensor, function: Callable[[Tensor], Tensor], *operands: object) -> Tensor:
-    """x = function(x), in place; ``operands`` are what else the function reads. Returns x.
-
-    Raises UserError for a leaf that requires a gradient outside of ``no_grad()``, and where a gradient flows and
-    another handle shares x's bytes; ShapeError for a result of another shape, or that x's dtype cannot hold.
-    """
+    """Set x = function(x) in place; ``operands`` are the other tensors that the function reads. Returns x.
+    Raises UserError for a leaf that requires a gradient outside ``no_grad()``, and for a tensor with a gradient whose
+    bytes another handle shares; ShapeError for a result of another shape or of a dtype that does not convert to x's."""
     if _differentiates(x, operands):
-        return _goes_on(x, function, may_give=False)
+        return _rebind(x, function, may_donate=False)
     apply_all(COPY_, x, _fitting(x.meta, function(x)))
     return x
 
 
 def _differentiates(x: Tensor, operands: tuple[object, ...]) -> bool:
-    """Whether a gradient flows through a call with these operands."""
+    """True if a gradient flows through a call with these operands."""
     return current().grad_enabled and any(t.requires_grad for t in (x, *operands) if isinstance(t, Tensor))
 
 
 def _overwrites(x: Tensor, other: object = None) -> bool:
-    """Whether every element of x is written over without a gradient: x may be a leaf that requires one, as it is set
-    and not computed with."""
+    """True if x can be overwritten entirely without a gradient; x may be a leaf that requires one, since no result is
+    computed from it."""
     return not _differentiates(x, (other,)) or (
         x.storage.base.call is None and not (isinstance(other, Tensor) and other.requires_grad))
 
 
 def _fitting(x: Meta, made: Tensor) -> Tensor:
-    """A result in x's dtype. Raises ShapeError if it is none for x."""
+    """Return a result converted to x's dtype. Raises ShapeError if its shape or dtype does not fit x."""
     if made.shape != x.shape:
         raise ShapeError(f"in place: a result of shape {list(made.shape)} does not fit {list(x.shape)}")
     if made.dtype is x.dtype:
@@ -63,17 +61,17 @@ def _fitting(x: Meta, made: Tensor) -> Tensor:
     return convert(made, x.dtype)
 
 
-def _goes_on(x: Tensor, function: Callable[[Tensor], Tensor], *, may_give: bool) -> Tensor:
-    """Let the handle x go on with a result that a gradient flows through. Raises UserError."""
+def _rebind(x: Tensor, function: Callable[[Tensor], Tensor], *, may_donate: bool) -> Tensor:
+    """Rebind the handle x to function(x), through which a gradient flows. Raises UserError."""
     base = x.storage.base
     if base.requires_grad and base.call is None or x.requires_grad and not x.operation_name:
-        raise UserError(f"{x.storage.named()} is a leaf that requires a gradient: it is written in place under "
-                        "no_grad() only")
+        raise UserError(f"{x.storage.named()} is a leaf that requires a gradient: write it in place only under "
+                        "no_grad()")
     if base.refs - base.saved > 1:
         raise UserError(f"in place: a gradient flows through the result, and {x.storage.named()} shares its bytes with "
-                        "another tensor, a view or its base: use the operation that returns a new tensor")
+                        "another tensor, a view or its base; use the operation that returns a new tensor")
     described = x.meta
-    made = _fitting(described, function(give(x) if may_give else x))
+    made = _fitting(described, function(give(x) if may_donate else x))
     if made is not x:
         if x.storage is not GONE:
             x.storage.release()
@@ -82,13 +80,13 @@ def _goes_on(x: Tensor, function: Callable[[Tensor], Tensor], *, may_give: bool)
 
 
 def _combined(x: Tensor, other: Operand, function: Binary) -> Tensor:
-    """x = function(x, other), in place. Raises as ``written``."""
+    """Set x = function(x, other) in place; returns x. Raises the errors of ``written``."""
     if isinstance(other, Tensor) and broadcast(x.shape, other.shape) != x.shape:
         raise ShapeError(f"in place: {list(other.shape)} does not broadcast to {list(x.shape)}")
     if _differentiates(x, (other,)):
-        # Given away, x may be written over by the result: only where its one reader cannot refuse it any more.
+        # Donate x only if the one operation that reads it cannot fail afterwards.
         alike = not isinstance(other, Tensor) or other is not x and other.dtype is x.dtype
-        return _goes_on(x, lambda y: function(y, other), may_give=alike and x.dtype.floating)
+        return _rebind(x, lambda y: function(y, other), may_donate=alike and x.dtype.floating)
     apply_all(COPY_, x, _fitting(x.meta, function(x, other)))
     return x
 
@@ -137,30 +135,28 @@ def or_(x: Tensor, other: Tensor) -> Tensor:
 
 
 def copy_(x: Tensor, other: Tensor) -> Tensor:
-    """Overwrite x with a tensor that broadcasts to it, converted to its dtype; returns x.
-
-    A leaf that requires a gradient takes values that require none also outside of ``no_grad()``. Raises as ``written``.
-    """
+    """Overwrite x with a tensor that broadcasts to it, converted to x's dtype; returns x.
+    Values without a gradient may be copied to a leaf that requires one, also outside ``no_grad()``. Raises the errors
+    of ``written``."""
     if not _overwrites(x, other):
-        return _goes_on(x, lambda y: apply_copy(convert(other, x.dtype), y), may_give=False)
+        return _rebind(x, lambda y: apply_copy(convert(other, x.dtype), y), may_donate=False)
     apply_all(COPY_, x, expand(convert(other, x.dtype), x.shape))
     return x
 
 
 def apply_copy(other: Tensor, x: Tensor) -> Tensor:
-    """A copy of ``other`` in x's shape, with bytes of its own. Raises ShapeError."""
+    """Return a copy of ``other`` broadcast to x's shape. Raises ShapeError."""
     return apply_all(CONTIGUOUS, expand(other, x.shape))[0]
 
 
 def fill_(x: Tensor, value: Operand) -> Tensor:
-    """Overwrite every element of x with one value, a number or a tensor without dimensions; returns x. Raises as
-    ``copy_``."""
+    """Overwrite every element of x with a number or a tensor without dimensions; returns x. Raises like ``copy_``."""
     if isinstance(value, Tensor):
         if value.shape:
             raise ShapeError(f"fill_ takes a number or a tensor without dimensions, not {list(value.shape)}")
         return copy_(x, value)
     if not _overwrites(x):
-        return _goes_on(x, lambda y: full(y.shape, value, y.dtype), may_give=False)
+        return _rebind(x, lambda y: full(y.shape, value, y.dtype), may_donate=False)
     apply_all(FILL_, x, value=value)
     return x
 
@@ -176,7 +172,7 @@ def masked_fill_(x: Tensor, mask: Tensor, value: Operand) -> Tensor:
 
 
 def clamp_(x: Tensor, min: functions.Bound = None, max: functions.Bound = None) -> Tensor:  # noqa: A002 - PyTorch's names
-    """Keep every element between two bounds, in place; returns x. Raises as ``written``."""
+    """Limit every element to the range from min to max, in place; returns x. Raises as ``written``."""
     return written(x, lambda y: functions.clamp(y, min, max), min, max)
 
 
@@ -192,7 +188,7 @@ UNARY: dict[str, Callable[[Tensor], Tensor]] = {
     "neg": elementwise.neg, "exp": elementwise.exp, "log": elementwise.log, "sqrt": elementwise.sqrt,
     "relu": elementwise.relu, "tanh": elementwise.tanh, "sigmoid": elementwise.sigmoid, "abs": absolute,
 }
-"""Functions of one tensor alone that have a method in place, by the name of the function."""
+"""Functions of one tensor that also have an in-place method: name of the function -> function."""
 
 _METHODS: dict[str, Callable[..., Tensor]] = {
     "add_": add_, "sub_": sub_, "mul_": mul_, "div_": div_, "pow_": pow_, "copy_": copy_, "fill_": fill_,

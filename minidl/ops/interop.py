@@ -1,4 +1,4 @@
-"""What Python and NumPy ask of a tensor: copies, arrays, comparisons. Importing this attaches them to Tensor."""
+"""Python's and NumPy's special methods of Tensor: arrays, formats, copies, pickling. Importing this attaches them."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from minidl.tensor import Tensor
 
 
 def array(x: Tensor, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-    """The value for ``np.asarray(x)``: a copy, as ``numpy()``. Raises ValueError where NumPy was told not to copy."""
+    """Return a copy of the values, for ``np.asarray(x)``. Raises ValueError for ``copy=False``."""
     if copy is False:
-        raise ValueError("the values of a tensor cannot be seen without a copy: leave copy=False out")
+        raise ValueError("an array of a tensor's values is always a copy: leave copy=False out")
     return x.numpy() if dtype is None else x.numpy().astype(dtype)
 
 
 def formatted(x: Tensor, specification: str) -> str:
-    """The value's, for a tensor without dimensions: ``f"{loss:.3f}"``. Raises WrongKind for others."""
+    """Format the value of a tensor without dimensions, for ``f"{loss:.3f}"``. Raises WrongKind for other tensors."""
     if not specification:
         return repr(x)
     if x.shape:
-        raise WrongKind(f"a tensor of shape {list(x.shape)} has no format {specification!r}: only one without "
+        raise WrongKind(f"a tensor of shape {list(x.shape)} has no format {specification!r}; only a tensor without "
                         "dimensions is a number")
     return format(x.item(), specification)
 
 
 def copied(x: Tensor) -> Tensor:
-    """``copy.copy(x)``: another handle on the same bytes, as an assignment is another name."""
+    """Return another handle on the same bytes, for ``copy.copy(x)``."""
     return x.alias()
 
 
 def deep_copied(x: Tensor, memo: dict[int, Any]) -> Tensor:
-    """``copy.deepcopy(x)``: a leaf of its own with the same value and gradient. Raises UserError for what an operation
-    has made: a copy would have no graph."""
+    """Return a new leaf with the same value and gradient, for ``copy.deepcopy(x)``.
+    Raises UserError for the result of an operation, because a copy would have no graph."""
     storage = x.storage
     if x.operation_name:
-        raise UserError(f"copy.deepcopy() of {storage.named()}, the result of {x.operation_name}: only a leaf can be "
-                        "copied so; use detach().contiguous() for its value")
+        raise UserError(f"copy.deepcopy() of {storage.named()}, the result of {x.operation_name}: it copies only "
+                        "leaves; use detach().contiguous() to copy the value")
     with no_grad():
         if storage.base.persistent:
             made = parameter(x.shape, dtype=x.dtype, requires_grad=False)
@@ -60,8 +60,8 @@ def deep_copied(x: Tensor, memo: dict[int, Any]) -> Tensor:
 
 
 def refuse_to_pickle(x: Tensor, protocol: int) -> NoReturn:
-    """A tensor's bytes are its runtime's: TypeError, as everything has it that cannot be pickled."""
-    raise TypeError("a tensor cannot be pickled: keep x.numpy(), or a model's state_dict()")
+    """Raise TypeError: a tensor cannot be pickled, because its runtime owns its bytes."""
+    raise TypeError("a tensor cannot be pickled; save x.numpy(), or a model's state_dict()")
 
 
 for _name, _function in {"__array__": array, "__format__": formatted, "__copy__": copied, "__deepcopy__": deep_copied,

@@ -1,7 +1,7 @@
-"""Layer normalisation (Ba, Kiros & Hinton 2016). Batch normalisation has a file of its own.
+"""Layer normalisation (Ba, Kiros & Hinton 2016).
 
-It takes the statistics of each row, and keeps them next to its input, so that neither part of its gradient looks for
-them again. Parameters, statistics and their gradients are float32 where the input is a half: see meta.wide.
+The statistics of each row are kept beside the input, so that the gradient does not recompute them. Parameters,
+statistics and their gradients are float32 if the input is a half (``meta.wide``).
 """
 
 from collections.abc import Sequence
@@ -64,8 +64,6 @@ LAYER_NORM = Op("layer_norm", _layer_infer, _layer_cost, outputs=("y", "mean", "
 
 
 def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, *, eps: float = 1e-5) -> Tensor:
-    """(x - mean) / sqrt(var + eps) * gamma + beta, with mean and biased variance of each row of D values.
-
-    x: [..., D], gamma and beta: [D].  Raises ShapeError.
-    """
+    """Return (x - mean) / sqrt(var + eps) * gamma + beta, with mean and biased variance of each row of D values.
+    x: [..., D], gamma and beta: [D]. Raises ShapeError."""
     return apply_all(LAYER_NORM, x, gamma, beta, eps=eps)[0]

@@ -1,7 +1,7 @@
-"""Elementwise functions of a mathematical library (sin, erf, a power of two tensors), signs, extremes of two tensors.
+"""Elementwise mathematical functions: sin, erf, powers of two tensors, signs, maximum and minimum of two tensors.
 
-Where a function has a kink or a jump its gradient is PyTorch's: 0 of |x| at 0, halves for two equal operands of
-``maximum``, 0 of ``sign`` and ``floor`` everywhere.
+At a kink or jump the gradient is PyTorch's: 0 for |x| at 0, one half for each of two equal operands of ``maximum``, 0
+for ``sign`` and ``floor`` everywhere.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ from minidl.tensor import Gradients, Needs, Tensor
 
 
 def floating(x: Tensor) -> Tensor:
-    """x itself, or as float32 where it is of integers or booleans, which have no fractions."""
+    """Return x, converted to float32 if it has integers or booleans."""
     return x if x.dtype.floating else convert(x, float32)
 
 
@@ -51,7 +51,7 @@ def _nothing(needs: Needs, dy: Tensor, *, x_shape: Shape, x_dtype: DType) -> Gra
 
 
 def _of_the_chosen(relation: str) -> Callable[..., Gradients]:
-    """The gradient of an extreme goes to the operand that it is, and by halves to two equal ones."""
+    """Return the vjp of maximum or minimum: the chosen operand gets the gradient, two equal ones half of it each."""
     other = {"<": ">", ">": "<"}[relation]
 
     def vjp(needs: Needs, dy: Tensor, a: Tensor, b: Tensor, *, a_shape: Shape, b_shape: Shape) -> Gradients:
@@ -68,7 +68,7 @@ def _pow_vjp(needs: Needs, dy: Tensor, a: Tensor, b: Tensor, y: Tensor, *, a_sha
     if needs[0]:
         slope = mul(b, apply(POW, a, shift(b, -1.0)))
         da = sum_to(mul(dy, where(compare(b, 0, "=="), full((), 0.0, b.dtype), slope)), a_shape)
-    if needs[1]:  # 0 to a power that is not negative is 0 or 1 whatever the power
+    if needs[1]:  # 0 ** b for b >= 0 is locally constant in b
         slope = mul(y, log_(a))
         flat = where(compare(b, 0, ">="), compare(a, 0, "=="), full((), 0, boolean))
         db = sum_to(mul(dy, masked_fill(slope, flat, 0.0)), b_shape)
@@ -95,63 +95,59 @@ POW = Op("pow", _pow_infer, donates=EITHER, slices=BROADCAST, vjp=_pow_vjp)
 
 
 def absolute(x: Tensor) -> Tensor:
-    """|x| for every element; the gradient at 0 is 0."""
+    """Return |x|, element by element; the gradient at 0 is 0."""
     return apply(ABS, x)
 
 
 def sign(x: Tensor) -> Tensor:
-    """1 above 0, -1 below, and 0 for 0 and NaN; the gradient is 0."""
+    """Return the sign of every element: 1, -1, or 0 for 0 and NaN; the gradient is 0."""
     return apply(SIGN, x)
 
 
 def floor(x: Tensor) -> Tensor:
-    """The largest integer that is not above, for every element; the gradient is 0."""
+    """Return floor(x), element by element; the gradient is 0."""
     return apply(FLOOR, x) if x.dtype.floating else x.clone()
 
 
 def sin(x: Tensor) -> Tensor:
-    """Sine of every element, in radians."""
+    """Return the sine of every element, in radians."""
     return apply(SIN, floating(x))
 
 
 def cos(x: Tensor) -> Tensor:
-    """Cosine of every element, in radians."""
+    """Return the cosine of every element, in radians."""
     return apply(COS, floating(x))
 
 
 def erf(x: Tensor) -> Tensor:
-    """The error function, 2 / sqrt(pi) times the integral of exp(-t^2) from 0 to x, for every element."""
+    """Return the error function of every element: 2 / sqrt(pi) times the integral of exp(-t^2) from 0 to x."""
     return apply(ERF, floating(x))
 
 
 def log1p(x: Tensor) -> Tensor:
-    """log(1 + x) for every element, exact near 0."""
+    """Return log(1 + x), element by element, accurate near 0."""
     return apply(LOG1P, floating(x))
 
 
 def expm1(x: Tensor) -> Tensor:
-    """exp(x) - 1 for every element, exact near 0."""
+    """Return exp(x) - 1, element by element, accurate near 0."""
     return apply(EXPM1, floating(x))
 
 
 def maximum(a: Tensor, b: Tensor) -> Tensor:
-    """The larger of two elements, with NumPy's broadcasting; NaN where one of them is.
-
-    Of two equal elements each has half of the gradient. Raises ShapeError.
-    """
+    """Return the larger of two elements, with broadcasting; NaN if one of them is NaN.
+    Two equal elements each get half of the gradient. Raises ShapeError."""
     return apply(MAXIMUM, a, b)
 
 
 def minimum(a: Tensor, b: Tensor) -> Tensor:
-    """The smaller of two elements, as ``maximum``."""
+    """Return the smaller of two elements, with the rules of ``maximum``."""
     return apply(MINIMUM, a, b)
 
 
 def pow_of(a: Tensor, b: Tensor) -> Tensor:
-    """a to the power of b, element by element, with NumPy's broadcasting; of integers it is float32.
-
-    NaN for a negative number to a power that is no integer. Raises ShapeError.
-    """
+    """Return a ** b, element by element, with broadcasting; integers become float32.
+    A negative number to a fractional power is NaN. Raises ShapeError."""
     if not a.dtype.floating or not b.dtype.floating:
         dtype = a.dtype if a.dtype.floating else b.dtype if b.dtype.floating else float32
         a, b = convert(a, dtype), convert(b, dtype)
@@ -159,11 +155,11 @@ def pow_of(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _of_any_number(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """A function that takes integers and booleans as float32, too."""
+    """Return a version of a function that also accepts integers and booleans, as float32."""
     def of_any_number(x: Tensor) -> Tensor:
         return function(floating(x))
     of_any_number.__name__ = function.__name__
-    of_any_number.__doc__ = f"{function.__doc__} Of integers it is float32."
+    of_any_number.__doc__ = f"{function.__doc__} Integers become float32."
     return of_any_number
 
 

@@ -13,7 +13,7 @@ from minidl.tensor import Gradients, Needs, Tensor
 
 
 def matmul_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost:
-    """Cost of a product [m, k] [k, n]: 2mnk operations; each operand moved once."""
+    """Return the cost of a product [m, k] [k, n]: 2 m n k FLOPs; each operand is moved once."""
     y, a = outputs[0], inputs[0]
     k = a.shape[-2] if attrs.get("transpose_a") else a.shape[-1]
     return Cost(2.0 * y.size * k, float(sum(m.nbytes for m in (*inputs, *outputs))), "matmul")
@@ -37,7 +37,7 @@ def _matmul_infer(a: Meta, b: Meta, *, transpose_a: bool, transpose_b: bool) -> 
 
 def _matmul_vjp(needs: Needs, dy: Tensor, a: Tensor, b: Tensor, *, a_shape: Shape, b_shape: Shape, transpose_a: bool,
                 transpose_b: bool) -> Gradients:
-    # y = A B with A = a or a^T, B = b or b^T:  dA = dy B^T, dB = A^T dy, each transposed back where it was.
+    # y = A B with A = a or a^T, B = b or b^T:  dA = dy B^T, dB = A^T dy, transposed if the operand was.
     da = db = None
     if needs[0]:
         da = (_matmul(b, dy, transpose_b, True) if transpose_a else _matmul(dy, b, False, not transpose_b))
@@ -49,7 +49,7 @@ def _matmul_vjp(needs: Needs, dy: Tensor, a: Tensor, b: Tensor, *, a_shape: Shap
 
 
 def check_dtypes(what: str, x: Meta, w: Meta, b: Meta | None) -> None:
-    """A weight is of x's dtype, and a bias is float32 where that is a half (meta.wide). Raises ShapeError."""
+    """Raise ShapeError unless the weight has x's dtype and the bias has ``wide`` of it (float32 for halves)."""
     if w.dtype is not x.dtype or b is not None and b.dtype is not wide(x.dtype):
         bias = f" and a {wide(x.dtype).name} bias" if b is not None else ""
         given = ", ".join(m.dtype.name for m in (x, w, b) if m is not None)
@@ -96,15 +96,14 @@ def _matmul(a: Tensor, b: Tensor, transpose_a: bool, transpose_b: bool) -> Tenso
 
 
 def matmul(a: Tensor, b: Tensor, *, transpose_a: bool = False, transpose_b: bool = False) -> Tensor:
-    """a b for matrices [..., M, K] and [..., K, N], broadcast over the rest. Strided operands are read in place.
-
-    transpose_a, transpose_b: swap the last two dimensions of the operand. Raises ShapeError.
-    """
+    """Return the products of matrices [..., M, K] and [..., K, N], broadcast over the leading dimensions.
+    transpose_a, transpose_b: swap the last two dimensions of the operand. Strided operands are not copied. Raises
+    ShapeError."""
     return _matmul(a, b, transpose_a, transpose_b)
 
 
 def linear(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
-    """x w^T + b.  x: [..., in], w: [out, in] of the same dtype, b: [out], float32 beside halves. Raises ShapeError."""
+    """Return x w^T + b. x: [..., in], w: [out, in] of x's dtype, b: [out], float32 for halves. Raises ShapeError."""
     if x.ndim == 1:
         y = linear(reshape(x, (1, -1)), w, b)
         return reshape(y, y.shape[1:])
@@ -112,7 +111,7 @@ def linear(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
 
 
 def bias_grad(dy: Tensor, *, axis: int) -> Tensor:
-    """The gradient of a bias: the sum of dy over every axis but one, float32 of halves."""
+    """Return the gradient of a bias: the sum of dy over all axes except ``axis``, float32 for halves."""
     return apply(BIAS_GRAD, dy, axis=axis)
 
 

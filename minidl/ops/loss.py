@@ -1,7 +1,7 @@
-"""Softmax cross-entropy over the last dimension, averaged over the rows whose label is not to be ignored.
+"""Softmax cross-entropy over the last dimension, averaged over the rows whose label is not ignored.
 
-What is kept for the gradient is softmax(logits) - onehot(label), all but a factor of it already. The softmax alone
-would not do in a half, where a probability near 1 is 1: its row would have no gradient at its label.
+For the gradient it keeps softmax(logits) - onehot(label), the gradient up to a factor. Keeping the softmax would not
+suffice for halves: a probability near 1 rounds to 1, and its row would have no gradient at its label.
 """
 
 from collections.abc import Sequence
@@ -37,8 +37,8 @@ def _share_infer(value: Meta, part: Meta, labels: Meta, *, ignore_index: int = -
     return value
 
 
-# A mean over the counted rows of a slice becomes its part of the mean over all: value * counted in part / in labels.
-# 0, whatever the value is, of a slice that has none; NaN if there are none at all.
+# Scales the mean over a slice to its share of the mean over the batch: value * counted rows of the slice / of the
+# batch. A slice without counted rows gives 0, a batch without any NaN.
 LABEL_SHARE = Op("label_share", _share_infer, integers=("part", "labels"), donates=((0, 0),))
 CROSS_ENTROPY_GRAD = Op("cross_entropy_grad", _grad_infer, donates=((0, 1),), integers=("labels",),
                         slices=along(1, 2, shared=(0,), share=LABEL_SHARE, labels=2))
@@ -49,15 +49,12 @@ CROSS_ENTROPY = Op("cross_entropy", _infer, _cost, outputs=("loss", "residual"),
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, *, ignore_index: int = -100, label_smoothing: float = 0.0) -> Tensor:
-    """-mean(log softmax(logits)[label]).  logits: [N, classes], labels: [N], integers.
+    """Return -mean(log softmax(logits)[label]). logits: [N, classes], labels: [N], integers.
 
-    Rows whose label is ``ignore_index`` count neither in the sum nor in the mean; if there are no others it is NaN.
-
-    With ``label_smoothing`` e the target is 1 - e for the label and e shared by all classes (Szegedy et al. 2016,
-    section 7). As -log softmax(z)[c] is that of the label plus z[label] - z[c], what is added to the loss is e times
-    the mean of z[label] - z over the rows that count: no second softmax is needed.
-
-    The loss is computed in float32, and is float32, where logits are halves.
+    Rows with the label ``ignore_index`` do not count; if all rows are ignored the loss is NaN. ``label_smoothing`` e
+    changes the target to 1 - e for the label plus e / classes for each class (Szegedy et al. 2016, section 7). This
+    adds e * mean(z[label] - z) to the loss, where z are the logits, because -log softmax(z)[c] differs between classes
+    only by -z[c]; no second softmax is needed. For halves the loss is computed in float32, and is float32.
     """
     loss = apply_all(CROSS_ENTROPY, logits, labels, ignore_index=ignore_index)[0]
     if not label_smoothing:
@@ -65,7 +62,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, *, ignore_index: int = -100, l
     n, classes = logits.shape
     ignored = compare(labels, ignore_index, "==")
     own = gather_rows(reshape(logits, (n, classes, 1)), reshape(masked_fill(labels, ignored, 0), (n, 1)))
-    every = mean(cast(logits, loss.dtype), 1)  # a mean in halves would have their few digits
+    every = mean(cast(logits, loss.dtype), 1)  # a mean in halves would lose precision
     apart = masked_fill(sub(reshape(cast(own, loss.dtype), (n,)), every), ignored, 0.0)
     counted = convert(sum_(logical_not(ignored)), loss.dtype)
     return add(loss, scale(div(sum_(apart), counted), label_smoothing))

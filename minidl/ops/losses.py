@@ -1,6 +1,6 @@
-"""Losses composed of other operations; cross-entropy, which keeps less as one operation, has a file of its own.
+"""Losses composed of other operations; ``loss`` has mean cross-entropy as one operation, which keeps less memory.
 
-``reduction`` is PyTorch's: the mean of all elements (of the counted rows), their sum, or none.
+``reduction`` is PyTorch's: the mean of all elements (of the rows that are not ignored), their sum, or none.
 """
 
 from minidl.errors import ShapeError, UserError
@@ -15,24 +15,24 @@ from minidl.ops.loss import cross_entropy as mean_cross_entropy
 from minidl.ops.shape import cast, permute, reshape
 from minidl.tensor import Tensor
 
-LEAST_LOG = -100.0  # of a probability of 0
+LEAST_LOG = -100.0  # the logarithm of a probability of 0
 
 
 def reduced(losses: Tensor, reduction: str) -> Tensor:
-    """The mean of all losses, their sum, or themselves ("none"). Raises UserError for another word."""
+    """Return the mean of all losses, their sum, or the losses ("none"). Raises UserError for another reduction."""
     if reduction == "mean":
         return mean(losses)
     if reduction == "sum":
         return sum_(losses)
     if reduction == "none":
         return losses
-    raise UserError(f"reduction is mean, sum or none, not {reduction!r}")
+    raise UserError(f"reduction must be mean, sum or none, not {reduction!r}")
 
 
 def _rows(x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """[N, classes, ...] and [N, ...] as rows, [M, classes] and [M]. Raises ShapeError."""
+    """Flatten [N, classes, ...] and labels [N, ...] to rows [M, classes] and [M]. Raises ShapeError."""
     if x.ndim < 2 or labels.shape != (x.shape[0], *x.shape[2:]) or labels.dtype.floating:
-        raise ShapeError(f"a loss of classes needs [N, classes, ...] and integer labels [N, ...], not {x.meta} and "
+        raise ShapeError(f"this loss needs [N, classes, ...] and integer labels [N, ...], not {x.meta} and "
                          f"{labels.meta}")
     if x.ndim > 2:
         x = reshape(permute(x, (0, *range(2, x.ndim), 1)), (-1, x.shape[1]))
@@ -40,7 +40,7 @@ def _rows(x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _shares(labels: Tensor, ignored: Tensor, weight: Tensor | None, like: Tensor) -> Tensor:
-    """What each row counts: the weight of its class, 1 by default, and 0 where it is ignored."""
+    """Return the weight of each row: that of its class, by default 1, and 0 if the row is ignored."""
     if weight is None:
         return convert(logical_not(ignored), like.dtype)
     own = reshape(embedding(reshape(weight, (-1, 1)), masked_fill(labels, ignored, 0)), labels.shape)
@@ -49,11 +49,9 @@ def _shares(labels: Tensor, ignored: Tensor, weight: Tensor | None, like: Tensor
 
 def nll_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, *, ignore_index: int = -100,
              reduction: str = "mean") -> Tensor:
-    """-weight[label] input[n, label of n].  input: logarithms [N, classes, ...], target: labels [N, ...].
-
-    ``weight``: [classes], 1 by default; a mean is over the sum of the rows' weights. Rows whose label is
-    ``ignore_index`` count neither in the sum nor in the mean. Raises ShapeError, UserError.
-    """
+    """Return -weight[label] * input[n, label]. input: log-probabilities [N, classes, ...], target: labels [N, ...].
+    ``weight``: [classes], by default 1; a mean divides by the sum of the rows' weights. Rows with the label
+    ``ignore_index`` do not count. Raises ShapeError, UserError."""
     shape = target.shape
     x, labels = _rows(input, target)
     n, classes = x.shape
@@ -68,7 +66,7 @@ def nll_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, *, ign
 
 
 def _soft(logits: Tensor, target: Tensor, weight: Tensor | None, reduction: str, smoothing: float) -> Tensor:
-    """Cross-entropy with a distribution in the place of a label: [N, classes, ...] both."""
+    """Return the cross-entropy of logits and target probabilities, both [N, classes, ...]."""
     if target.shape != logits.shape:
         raise ShapeError(f"cross_entropy: probabilities {list(target.shape)} do not fit logits {list(logits.shape)}")
     target = shift(scale(target, 1.0 - smoothing), smoothing / logits.shape[1]) if smoothing else target
@@ -81,13 +79,11 @@ def _soft(logits: Tensor, target: Tensor, weight: Tensor | None, reduction: str,
 
 def cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, *, ignore_index: int = -100,
                   label_smoothing: float = 0.0, reduction: str = "mean") -> Tensor:
-    """-log softmax(input)[label].  input: [N, classes, ...], target: labels [N, ...], or probabilities as input.
-
-    ``weight``: [classes], as in ``nll_loss``. With ``label_smoothing`` e the target is 1 - e for the label and e shared
-    by all classes; rows whose label is ``ignore_index`` have no part in that either. Raises ShapeError, UserError.
-    """
+    """Return -log softmax(input)[label]. input: [N, classes, ...], target: labels [N, ...] or probabilities like input.
+    ``weight``: [classes], as in ``nll_loss``. ``label_smoothing`` e changes the target to 1 - e for the label plus
+    e / classes for each class. Rows with the label ``ignore_index`` do not count. Raises ShapeError, UserError."""
     if not 0.0 <= label_smoothing <= 1.0:
-        raise UserError(f"label_smoothing is in [0, 1], not {label_smoothing}")
+        raise UserError(f"label_smoothing must be in [0, 1], not {label_smoothing}")
     if target.dtype.floating:
         return _soft(input, target, weight, reduction, label_smoothing)
     if input.ndim == 1 and not target.shape:
@@ -112,19 +108,19 @@ def cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, *
 
 
 def mse_loss(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
-    """(input - target)^2. Raises ShapeError, UserError."""
+    """Return (input - target)^2, reduced. Raises ShapeError, UserError."""
     apart = sub(input, target)
     return reduced(mul(apart, apart), reduction)
 
 
 def l1_loss(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
-    """|input - target|. Raises ShapeError, UserError."""
+    """Return |input - target|, reduced. Raises ShapeError, UserError."""
     return reduced(absolute(sub(input, target)), reduction)
 
 
 def binary_cross_entropy(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
-    """-(target log input + (1 - target) log(1 - input)), where no logarithm is below -100. Raises ShapeError,
-    UserError."""
+    """Return -(target log(input) + (1 - target) log(1 - input)), reduced, with logarithms of at least -100.
+    Raises ShapeError, UserError."""
     def bounded(x: Tensor) -> Tensor:
         y = log(x)
         return masked_fill(y, compare(y, LEAST_LOG, "<"), LEAST_LOG)
@@ -134,16 +130,14 @@ def binary_cross_entropy(input: Tensor, target: Tensor, *, reduction: str = "mea
 
 
 def binary_cross_entropy_with_logits(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
-    """The same of sigmoid(input), without its cancellation: log(1 + exp(input)) - target input. Raises ShapeError,
-    UserError."""
+    """Return the binary cross-entropy of sigmoid(input), computed stably as log(1 + exp(input)) - target * input.
+    Raises ShapeError, UserError."""
     return reduced(sub(softplus(input), mul(input, target)), reduction)
 
 
 def kl_div(input: Tensor, target: Tensor, *, reduction: str = "mean", log_target: bool = False) -> Tensor:
-    """target (log target - input), with input the logarithm of a distribution; 0 where the target is 0.
-
-    ``reduction``: mean of all elements, batchmean (the sum over the batch's extent), sum or none. Raises ShapeError.
-    """
+    """Return target * (log(target) - input), reduced, for log-probabilities ``input``; 0 where the target is 0.
+    ``reduction``: mean of all elements, batchmean (sum / batch size), sum or none. Raises ShapeError, UserError."""
     if log_target:
         terms = mul(exp(target), sub(target, input))
     else:
@@ -155,7 +149,8 @@ def kl_div(input: Tensor, target: Tensor, *, reduction: str = "mean", log_target
 
 
 def smooth_l1_loss(input: Tensor, target: Tensor, *, reduction: str = "mean", beta: float = 1.0) -> Tensor:
-    """d^2 / (2 beta) where d = |input - target| is below beta, else d - beta / 2 (Girshick 2015). Raises ShapeError."""
+    """Return d^2 / (2 beta) where d = |input - target| < beta, else d - beta / 2 (Girshick 2015), reduced.
+    Raises ShapeError, UserError."""
     apart = absolute(sub(input, target))
     if beta == 0:
         return reduced(apart, reduction)
@@ -164,6 +159,6 @@ def smooth_l1_loss(input: Tensor, target: Tensor, *, reduction: str = "mean", be
 
 
 def huber_loss(input: Tensor, target: Tensor, *, reduction: str = "mean", delta: float = 1.0) -> Tensor:
-    """d^2 / 2 where d = |input - target| is at most delta, else delta (d - delta / 2) (Huber 1964). Raises
-    ShapeError."""
+    """Return d^2 / 2 where d = |input - target| <= delta, else delta * (d - delta / 2) (Huber 1964), reduced.
+    Raises ShapeError, UserError."""
     return scale(smooth_l1_loss(input, target, reduction=reduction, beta=delta), delta)

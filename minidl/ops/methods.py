@@ -1,4 +1,4 @@
-"""Methods of tensors that are other names for what is there: PyTorch's users look for them. Computes nothing."""
+"""PyTorch's names for methods of tensors that minidl has under other names. Computes nothing."""
 
 from typing import Any
 
@@ -17,24 +17,24 @@ from minidl.tensor import Tensor
 
 
 def size(x: Tensor, dim: int | None = None) -> Any:
-    """The shape, or the extent of one dimension."""
+    """Return the shape, or the size of one dimension."""
     return x.shape if dim is None else x.shape[dim]
 
 
 _TYPES: dict[Any, DType] = {float: metas.float64, int: metas.int64, bool: metas.boolean}
-_IDLE = ("device", "non_blocking", "memory_format")  # what ``to`` takes without a meaning here
+_IDLE = ("device", "non_blocking", "memory_format")  # arguments of ``to`` that have no effect here
 
 
 def dtype_of(target: object) -> DType | None:
-    """The dtype that something names: itself, a tensor's, or that of Python's own type; None if it names none."""
+    """Return the dtype for a DType, a tensor or a Python type (float, int, bool); None for other objects."""
     if isinstance(target, Tensor):
         return target.dtype
     return target if isinstance(target, DType) else _TYPES.get(target) if isinstance(target, type) else None
 
 
 def asked_dtype(what: str, targets: tuple[object, ...], options: dict[str, Any]) -> DType | None:
-    """The dtype among the arguments of ``to``: (dtype), (device), (device, dtype) or (tensor), also by name; None if
-    there is none. Raises UserError for any other argument."""
+    """Return the dtype among the arguments of ``to``: (dtype), (device), (device, dtype) or (tensor); None without one.
+    Raises UserError for any other argument."""
     unknown = sorted(options.keys() - {*_IDLE, "dtype", "copy", "other"})
     if unknown:
         raise UserError(f"{what} takes a device, a dtype or a tensor, not {', '.join(unknown)}=")
@@ -48,15 +48,15 @@ def asked_dtype(what: str, targets: tuple[object, ...], options: dict[str, Any])
 
 
 def to(x: Tensor, *targets: Any, **options: Any) -> Tensor:
-    """x in the dtype that is asked for; itself where it is of that already, unless ``copy=True``, and for a device, as
-    tensors live on their runtime's. Raises UserError for what is neither."""
+    """Return x converted to a dtype; x itself if it has that dtype already and ``copy`` is not True.
+    A device has no effect, because tensors live on their runtime's device. Raises UserError for other arguments."""
     dtype = asked_dtype("to()", targets, options)
     y = x if dtype is None else convert(x, dtype)
     return clone(x) if y is x and options.get("copy") else y
 
 
 def expanded(x: Tensor, *sizes: int | Shape) -> Tensor:
-    """A view of x broadcast to a shape; -1 keeps an extent. Raises ShapeError."""
+    """Return a view of x broadcast to a shape; -1 keeps a dimension's size. Raises ShapeError."""
     shape = sizes_of(sizes)
     lead = len(shape) - x.ndim
     if lead < 0 or -1 in shape[:lead]:
@@ -65,10 +65,10 @@ def expanded(x: Tensor, *sizes: int | Shape) -> Tensor:
 
 
 def repeat(x: Tensor, *counts: int | Shape) -> Tensor:
-    """x so many times along each dimension, new ones first: a copy. Raises ShapeError."""
+    """Return a copy of x repeated along each dimension; additional counts add leading dimensions. Raises ShapeError."""
     times = sizes_of(counts)
     if len(times) < x.ndim or min(times, default=1) < 1:
-        raise ShapeError(f"repeat: {list(times)} times of {list(x.shape)}")
+        raise ShapeError(f"repeat: counts {list(times)} do not fit {list(x.shape)}")
     y = reshape(x, (1,) * (len(times) - x.ndim) + x.shape)
     for axis, count in enumerate(times):
         y = concat([y] * count, axis) if count > 1 else y
@@ -76,7 +76,7 @@ def repeat(x: Tensor, *counts: int | Shape) -> Tensor:
 
 
 def clone(x: Tensor) -> Tensor:
-    """A copy of x with bytes of its own, through which gradients flow."""
+    """Return a copy of x, through which gradients flow."""
     return apply(CONTIGUOUS, x)
 
 
@@ -87,16 +87,16 @@ def requires_grad_(x: Tensor, requires_grad: bool = True) -> Tensor:
 
 
 def transposed(x: Tensor) -> Tensor:
-    """A matrix with its dimensions exchanged, or a vector itself: a view. Raises ShapeError."""
+    """Return a view of a matrix with its dimensions swapped, or a vector itself. Raises ShapeError."""
     if x.ndim > 2:
-        raise ShapeError(f"t() is for matrices, not {list(x.shape)}: transpose(a, b) exchanges two dimensions")
+        raise ShapeError(f"t() is for matrices, not {list(x.shape)}; transpose(a, b) swaps two dimensions")
     return transpose(x, 0, 1) if x.ndim == 2 else x
 
 
 def set_data(x: Tensor, value: Tensor) -> None:
-    """Copy a tensor of x's shape and dtype into x, whatever requires a gradient. Raises ShapeError."""
+    """Copy a tensor of x's shape and dtype into x, without a gradient (``x.data = value``). Raises ShapeError."""
     if value.storage.base is x.storage.base and value.meta is x.meta:
-        return  # ``x.data += y`` has written through the view already
+        return  # ``x.data += y`` has already written to the same bytes
     executor = current()
     before, executor.grad_enabled = executor.grad_enabled, False
     try:

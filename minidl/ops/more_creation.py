@@ -1,4 +1,5 @@
-"""New tensors like others, and what programs ask of a device: PyTorch's names for what a runtime decides."""
+"""More of PyTorch's functions that create tensors: empty, tensors like others, random numbers in place, typed
+tensors."""
 
 from __future__ import annotations
 
@@ -20,24 +21,24 @@ from minidl.tensor import Tensor
 
 
 def empty(*sizes: Sizes, dtype: DType | None = None, device: object = None, requires_grad: bool = False) -> Tensor:
-    """0 everywhere: no values are left over from what was in memory before, so that every run has the same bits."""
+    """Return a tensor of zeros; old memory contents never appear, so that every run has the same bits."""
     return zeros(*sizes, dtype=dtype_of(dtype) or float32, requires_grad=requires_grad)
 
 
 def empty_like(x: Tensor, *, dtype: DType | None = None) -> Tensor:
-    """0 everywhere, of x's shape and dtype."""
+    """Return zeros with x's shape and dtype."""
     return zeros(x.shape, dtype=dtype or x.dtype)
 
 
 def from_numpy(array: np.ndarray) -> Tensor:
-    """A tensor with a copy of an array's values, of its dtype. Raises UserError for what is no array."""
+    """Return a tensor with a copy of a NumPy array, in its dtype. Raises UserError for other objects."""
     if not isinstance(array, np.ndarray):
-        raise UserError(f"from_numpy takes an array, not a {type(array).__name__}: tensor(x) takes others")
+        raise UserError(f"from_numpy takes an array, not a {type(array).__name__}; tensor(x) takes other data")
     return tensor(array)
 
 
 def as_tensor(data: Any, *, dtype: DType | None = None, device: object = None) -> Tensor:
-    """A tensor itself, in the dtype that is asked for, or a new one of other data. Raises as ``tensor``."""
+    """Return a tensor converted to ``dtype``, or a new tensor of other data. Raises like ``tensor``."""
     if isinstance(data, Tensor):
         return data if dtype is None else data.to(dtype)
     return tensor(data, dtype=dtype)
@@ -45,24 +46,24 @@ def as_tensor(data: Any, *, dtype: DType | None = None, device: object = None) -
 
 def new_zeros(x: Tensor, *sizes: Sizes, dtype: DType | None = None, device: object = None,
               requires_grad: bool = False) -> Tensor:
-    """0 everywhere, of x's dtype."""
+    """Return zeros with x's dtype."""
     return full(sizes_of(sizes), 0.0, dtype=dtype or x.dtype, requires_grad=requires_grad)
 
 
 def new_ones(x: Tensor, *sizes: Sizes, dtype: DType | None = None, device: object = None,
              requires_grad: bool = False) -> Tensor:
-    """1 everywhere, of x's dtype."""
+    """Return ones with x's dtype."""
     return full(sizes_of(sizes), 1.0, dtype=dtype or x.dtype, requires_grad=requires_grad)
 
 
 def new_full(x: Tensor, size: Sizes, fill_value: float, *, dtype: DType | None = None, device: object = None) -> Tensor:
-    """One value everywhere, of x's dtype."""
+    """Return a tensor with one value in all elements, and x's dtype."""
     return full(size, fill_value, dtype=dtype or x.dtype)
 
 
 def new_tensor(x: Tensor, data: Any, *, dtype: DType | None = None, device: object = None,
                requires_grad: bool = False) -> Tensor:
-    """A leaf with a copy of values, of x's dtype."""
+    """Return a leaf tensor with a copy of ``data``, in x's dtype."""
     return tensor(data, dtype=dtype or x.dtype, requires_grad=requires_grad)
 
 
@@ -79,26 +80,26 @@ def uniform_(x: Tensor, low: float = 0.0, high: float = 1.0) -> Tensor:
 
 
 def bernoulli_(x: Tensor, p: float = 0.5) -> Tensor:
-    """Overwrite x with 1 with probability p, else 0; returns x."""
+    """Overwrite each element of x with 1 with probability p, else 0; returns x."""
     draws = zeros(x.shape)
     uniform_(draws)
     return written(x, lambda y: (draws < p).to(y.dtype))
 
 
 def normal(mean: float, std: float, size: Sequence[int]) -> Tensor:
-    """Normal random numbers of a mean and deviation."""
+    """Return normal random numbers with a mean and a standard deviation."""
     return normal_(zeros(tuple(size)), mean, std)
 
 
 def bernoulli(p: Tensor) -> Tensor:
-    """1 with each element's probability, else 0."""
+    """Return a tensor whose elements are 1 with probability p[i], else 0."""
     draws = zeros(p.shape)
     uniform_(draws)
     return (draws < p).to(p.dtype)
 
 
 class FloatTensor:
-    """``FloatTensor(values)`` is ``tensor(values, dtype=float32)``; with sizes, zeros. So are the others."""
+    """A constructor: ``FloatTensor(values)`` returns ``tensor(values, dtype=float32)``; with sizes it returns zeros."""
 
     dtype = float32
 
@@ -109,25 +110,25 @@ class FloatTensor:
 
 
 class DoubleTensor(FloatTensor):
-    """float64 values."""
+    """``FloatTensor`` for float64."""
 
     dtype = float64
 
 
 class LongTensor(FloatTensor):
-    """int64 values."""
+    """``FloatTensor`` for int64."""
 
     dtype = int64
 
 
 class IntTensor(FloatTensor):
-    """int32 values."""
+    """``FloatTensor`` for int32."""
 
     dtype = int32
 
 
 def is_floating_point(x: Tensor) -> bool:
-    """Whether the elements are floating-point numbers."""
+    """True if the elements are floating-point numbers."""
     return x.dtype.floating
 
 

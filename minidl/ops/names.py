@@ -1,15 +1,15 @@
-"""Attaches the functions that are composed of others to Tensor, under their names. Computes nothing."""
+"""Attach the functions that are composed of others to Tensor, under PyTorch's names. Computes nothing."""
 
 from minidl.ops import names_math, products, rearranging, scans
 from minidl.ops.inplace import written
 from minidl.tensor import Tensor
 
 FUNCTIONS = {**names_math.FUNCTIONS, **products.FUNCTIONS, **rearranging.FUNCTIONS, **scans.FUNCTIONS}
-"""Each is a method of tensors, too."""
+"""Functions that are also methods of tensors."""
 
 IN_PLACE = ("ceil", "trunc", "round", "rsqrt", "square", "reciprocal", "nan_to_num", "lerp", "addcmul", "addcdiv",
             "logit", "clip", "frac", "floor", "sin", "cos", "erf", "log1p", "expm1", "sign")
-"""Functions that have a method in place, too."""
+"""Functions that also have an in-place method."""
 
 
 def _in_place(name: str) -> object:

@@ -1,4 +1,4 @@
-"""Elementwise functions of PyTorch's that are composed of other operations, under its names."""
+"""PyTorch's elementwise functions that are composed of other operations."""
 
 from __future__ import annotations
 
@@ -19,25 +19,22 @@ INFINITY = float("inf")
 
 
 def ceil(x: Tensor) -> Tensor:
-    """The smallest integer that is not below, for every element; the gradient is 0."""
+    """Return ceil(x), element by element; the gradient is 0."""
     return neg(floor(neg(x)))
 
 
 def trunc(x: Tensor) -> Tensor:
-    """Every element without its fraction; the gradient is 0."""
+    """Return every element rounded towards 0; the gradient is 0."""
     return where(compare(x, 0, "<"), ceil(x), floor(x))
 
 
 def frac(x: Tensor) -> Tensor:
-    """The fraction of every element, of its sign."""
+    """Return the fractional part x - trunc(x) of every element."""
     return sub(x, trunc(x))
 
 
 def round(x: Tensor, *, decimals: int = 0) -> Tensor:  # noqa: A001 - PyTorch's name
-    """The nearest integer, the even one of two, for every element; with ``decimals`` so many digits after the point.
-
-    The gradient is 0.
-    """
+    """Return every element rounded to ``decimals`` decimals, halves to the even neighbour. The gradient is 0."""
     if decimals:
         return scale(round(scale(x, 10.0**decimals)), 10.0**-decimals)
     if not x.dtype.floating:
@@ -51,22 +48,22 @@ def round(x: Tensor, *, decimals: int = 0) -> Tensor:  # noqa: A001 - PyTorch's 
 
 
 def rsqrt(x: Tensor) -> Tensor:
-    """1 / sqrt(x) for every element."""
+    """Return 1 / sqrt(x), element by element."""
     return reciprocal(sqrt(x))
 
 
 def square(x: Tensor) -> Tensor:
-    """Every element times itself."""
+    """Return x * x, element by element."""
     return mul(x, x)
 
 
 def tan(x: Tensor) -> Tensor:
-    """Tangent of every element, in radians."""
+    """Return the tangent of every element, in radians."""
     return div(sin(x), cos(x))
 
 
 def sinh(x: Tensor) -> Tensor:
-    """Hyperbolic sine of every element: (u + u / (u + 1)) / 2 with u = exp(x) - 1, exact near 0."""
+    """Return the hyperbolic sine of every element: (u + u / (u + 1)) / 2 with u = exp(x) - 1, accurate near 0."""
     u = expm1(absolute(floating(x)))
     y = scale(add(u, div(u, shift(u, 1.0))), 0.5)
     y = where(compare(u, INFINITY, "=="), u, y)
@@ -74,53 +71,53 @@ def sinh(x: Tensor) -> Tensor:
 
 
 def cosh(x: Tensor) -> Tensor:
-    """Hyperbolic cosine of every element."""
+    """Return the hyperbolic cosine of every element."""
     u = exp(absolute(floating(x)))
     return scale(add(u, reciprocal(u)), 0.5)
 
 
 def log2(x: Tensor) -> Tensor:
-    """Logarithm to base 2 of every element."""
+    """Return the logarithm to base 2 of every element."""
     return scale(natural_log(x), 1.0 / log(2.0))
 
 
 def log10(x: Tensor) -> Tensor:
-    """Logarithm to base 10 of every element."""
+    """Return the logarithm to base 10 of every element."""
     return scale(natural_log(x), 1.0 / log(10.0))
 
 
 def exp2(x: Tensor) -> Tensor:
-    """2 to the power of every element."""
+    """Return 2 ** x, element by element."""
     return 2.0 ** floating(x)
 
 
 def erfc(x: Tensor) -> Tensor:
-    """1 - erf(x) for every element; it is 0 where erf(x) rounds to 1."""
+    """Return 1 - erf(x), element by element; 0 where erf(x) rounds to 1."""
     return shift(neg(erf(x)), 1.0)
 
 
 def deg2rad(x: Tensor) -> Tensor:
-    """Degrees in radians."""
+    """Return angles in radians, given in degrees."""
     return scale(floating(x), pi / 180.0)
 
 
 def rad2deg(x: Tensor) -> Tensor:
-    """Radians in degrees."""
+    """Return angles in degrees, given in radians."""
     return scale(floating(x), 180.0 / pi)
 
 
 def isnan(x: Tensor) -> Tensor:
-    """True where x is NaN."""
+    """Return booleans that are True where x is NaN."""
     return compare(x, x, "!=")
 
 
 def isinf(x: Tensor) -> Tensor:
-    """True where x is infinite, of either sign."""
+    """Return booleans that are True where x is infinite, of either sign."""
     return compare(absolute(x), INFINITY, "==") if x.dtype.floating else compare(x, x, "!=")
 
 
 def isfinite(x: Tensor) -> Tensor:
-    """True where x is neither infinite nor NaN."""
+    """Return booleans that are True where x is neither infinite nor NaN."""
     return compare(absolute(x), INFINITY, "<") if x.dtype.floating else compare(x, x, "==")
 
 
@@ -129,7 +126,7 @@ LARGEST = {"float64": 1.7976931348623157e308, "float32": 3.4028234663852886e38, 
 
 
 def nan_to_num(x: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
-    """x with other numbers in the place of NaN and infinities: 0, and the largest of x's dtype, by default."""
+    """Return x with NaN and infinities replaced, by default by 0 and by the largest finite numbers of x's dtype."""
     if not x.dtype.floating:
         return x.clone()
     most = LARGEST[x.dtype.name]
@@ -139,34 +136,34 @@ def nan_to_num(x: Tensor, nan: float = 0.0, posinf: float | None = None, neginf:
 
 
 def lerp(start: Tensor, end: Tensor, weight: Operand) -> Tensor:
-    """start + weight (end - start). Raises ShapeError."""
+    """Return start + weight * (end - start). Raises ShapeError."""
     return add(start, mul(sub(end, start), weight))
 
 
 def addcmul(x: Tensor, a: Tensor, b: Tensor, *, value: float = 1) -> Tensor:
-    """x + value a b. Raises ShapeError."""
+    """Return x + value * a * b. Raises ShapeError."""
     return add(x, mul(a, b), alpha=value)
 
 
 def addcdiv(x: Tensor, a: Tensor, b: Tensor, *, value: float = 1) -> Tensor:
-    """x + value a / b. Raises ShapeError."""
+    """Return x + value * a / b. Raises ShapeError."""
     return add(x, div(a, b), alpha=value)
 
 
 def hypot(a: Tensor, b: Tensor) -> Tensor:
-    """sqrt(a^2 + b^2). Raises ShapeError."""
+    """Return sqrt(a^2 + b^2). Raises ShapeError."""
     return sqrt(add(mul(a, a), mul(b, b)))
 
 
 def logaddexp(a: Tensor, b: Tensor) -> Tensor:
-    """log(exp(a) + exp(b)), without overflow. Raises ShapeError."""
+    """Return log(exp(a) + exp(b)), computed without overflow. Raises ShapeError."""
     apart = absolute(sub(a, b))
-    apart = where(isnan(apart), mul(apart, 0.0), apart)  # of two equal infinities
+    apart = where(isnan(apart), mul(apart, 0.0), apart)  # the difference of two equal infinities
     return add(where(compare(a, b, ">="), a, b), softplus(neg(apart)))
 
 
 def logit(x: Tensor, eps: float | None = None) -> Tensor:
-    """log(x / (1 - x)), with x kept between eps and 1 - eps if there is one."""
+    """Return log(x / (1 - x)); ``eps`` first limits x to [eps, 1 - eps]."""
     x = clamp(x, eps, 1.0 - eps) if eps is not None else x
     return natural_log(div(x, shift(neg(x), 1.0)))
 
@@ -176,31 +173,31 @@ def _truth(x: Tensor) -> Tensor:
 
 
 def logical_and_of(a: Tensor, b: Tensor) -> Tensor:
-    """True where both are not 0. Raises ShapeError."""
+    """Return booleans that are True where a and b are both nonzero. Raises ShapeError."""
     return logical_and(_truth(a), _truth(b))
 
 
 def logical_or_of(a: Tensor, b: Tensor) -> Tensor:
-    """True where one is not 0. Raises ShapeError."""
+    """Return booleans that are True where a or b is nonzero. Raises ShapeError."""
     return logical_or(_truth(a), _truth(b))
 
 
 def logical_xor_of(a: Tensor, b: Tensor) -> Tensor:
-    """True where just one is not 0. Raises ShapeError."""
+    """Return booleans that are True where exactly one of a and b is nonzero. Raises ShapeError."""
     return logical_xor(_truth(a), _truth(b))
 
 
 def sinc(x: Tensor) -> Tensor:
-    """sin(pi x) / (pi x) for every element, 1 at 0."""
+    """Return sin(pi x) / (pi x), element by element; 1 at 0."""
     zero = compare(x, 0, "==")
     turned = scale(masked_fill(floating(x), zero, 1.0), pi)
     return masked_fill(div(sin(turned), turned), zero, 1.0)
 
 
 def where_of(condition: Tensor, a: Operand | None = None, b: Operand | None = None) -> Tensor:
-    """a where the condition is true, b elsewhere, in one dtype of both. Raises ShapeError."""
+    """Return a where the condition is true, b elsewhere, in their common dtype. Raises ShapeError."""
     if a is None or b is None:
-        raise ShapeError("where takes a condition and what to choose from: nonzero(mask, as_tuple=True) has places")
+        raise ShapeError("where takes a condition and two operands; nonzero(mask, as_tuple=True) gives positions")
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         return where(condition, *promoted("where", a, b))
     if not isinstance(a, Tensor) and not isinstance(b, Tensor):
@@ -219,4 +216,4 @@ FUNCTIONS = {
     "logical_xor": logical_xor_of, "logical_not": logical_not, "sinc": sinc, "reciprocal": reciprocal,
     "clip": clamp, "negative": neg, "absolute": absolute,
 }
-"""By the names of PyTorch, as functions and as methods."""
+"""PyTorch's name -> function; each is also a method of tensors."""

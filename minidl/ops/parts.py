@@ -1,4 +1,4 @@
-"""Parts of tensors as views of any step: what x[1:, None, ::2] is made of; cuts and joins along one dimension."""
+"""Strided views of parts of tensors, such as x[1:, None, ::2]; splitting and joining along one dimension."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -23,19 +23,19 @@ def _grad_infer(dy: Meta, onto: Meta | None = None, *, shape: Shape, parts: Part
 
 
 def _vjp(needs: Needs, dy: Tensor, *, x_shape: Shape, x_partial: Tensor | None, parts: Parts) -> Gradients:
-    # What has arrived for x from its other parts is added to in place: in a loop over parts each costs itself alone.
+    # dy is added in place to the gradient that x has from its other parts, so a loop over parts costs only the parts.
     onto = () if x_partial is None else (give(x_partial),)
     return (apply(INDEX_GRAD, give(dy), *onto, shape=x_shape, parts=parts),)
 
 
 def _grad_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost:
-    """The part read and written; all else cleared, unless it is there already."""
+    """Return the cost of writing the part, and of clearing the rest unless the gradient exists already."""
     rest = 0 if len(inputs) > 1 else outputs[0].nbytes - inputs[0].nbytes
     return Cost(0.0, float((1 + len(inputs)) * inputs[0].nbytes + rest), "copy")
 
 
 def _beside_batch(*shapes: str) -> Slices:
-    """Where the first dimension is taken whole, and stays the first."""
+    """Return the slicing rule: calls may be sliced if the first dimension is taken whole and stays the first."""
     def rule(inputs: Sequence[Meta], attrs: Attrs, sliced: Sequence[bool]) -> Rule | None:
         return Rule((True,) * len(inputs), shapes=shapes) if attrs["parts"][:1] == ((),) else None
     return rule
@@ -47,12 +47,12 @@ INDEX = Op("index", _infer, view=True, exact=True, vjp=_vjp, slices=_beside_batc
 
 
 def view_of(x: Tensor, parts: Parts) -> Tensor:
-    """The part of x that a part for each of its dimensions, and None for new ones, choose."""
+    """Return the view of x given by one part per dimension, with None for each new dimension."""
     return apply(INDEX, x, parts=parts)
 
 
 def transpose(x: Tensor, first: int, second: int) -> Tensor:
-    """A view with two dimensions exchanged. Raises ShapeError."""
+    """Return a view of x with two dimensions swapped. Raises ShapeError."""
     order = list(range(x.ndim))
     a, b = axis_of("transpose", x.shape, first), axis_of("transpose", x.shape, second)
     order[a], order[b] = b, a
@@ -60,47 +60,48 @@ def transpose(x: Tensor, first: int, second: int) -> Tensor:
 
 
 def unsqueeze(x: Tensor, dim: int) -> Tensor:
-    """A view with a dimension of extent 1 more, at place ``dim``. Raises ShapeError."""
+    """Return a view of x with a new dimension of size 1 at position ``dim``. Raises ShapeError."""
     at = axis_of("unsqueeze", (*x.shape, 1), dim)
     return view_of(x, (*((),) * at, None, *((),) * (x.ndim - at)))
 
 
 def squeeze(x: Tensor, dim: int | Shape | None = None) -> Tensor:
-    """A view without these dimensions, all by default, where their extent is 1. Raises ShapeError."""
+    """Return a view of x without the given dimensions (by default all) of size 1. Raises ShapeError."""
     gone = axes_of("squeeze", x.shape, dim)
     return view_of(x, tuple(0 if n == 1 and i in gone else () for i, n in enumerate(x.shape)))
 
 
 def split(x: Tensor, sizes: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
-    """Views of parts along one dimension: of one size, the last of what remains; or of the given sizes. Raises
-    ShapeError."""
+    """Return views of x's parts along one dimension, of one size (the last may be smaller) or of the given sizes.
+    Raises ShapeError."""
     axis = axis_of("split", x.shape, dim)
     total = x.shape[axis]
     if isinstance(sizes, int):
         if sizes < 1:
-            raise ShapeError(f"split: parts of {sizes} elements")
+            raise ShapeError(f"split: parts must have at least 1 element, not {sizes}")
         sizes = [min(sizes, total - start) for start in range(0, total, sizes)] or [0]
     if sum(sizes) != total or min(sizes, default=0) < 0:
-        raise ShapeError(f"split: parts {list(sizes)} of dimension {axis} of {list(x.shape)}")
+        raise ShapeError(f"split: parts {list(sizes)} do not add up to dimension {axis} of {list(x.shape)}")
     ends = list(accumulate(sizes))
     return tuple(view_of(x, (*((),) * axis, (end - size, end, 1), *((),) * (x.ndim - axis - 1)))
                  for size, end in zip(sizes, ends, strict=True))
 
 
 def chunk(x: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
-    """Views of at most so many parts along one dimension, of one size but for the last. Raises ShapeError."""
+    """Return views of at most ``chunks`` parts of x along one dimension, of one size except for the last.
+    Raises ShapeError."""
     if chunks < 1:
-        raise ShapeError(f"chunk: {chunks} parts")
+        raise ShapeError(f"chunk: there must be at least 1 part, not {chunks}")
     return split(x, max(1, -(-x.shape[axis_of("chunk", x.shape, dim)] // chunks)), dim)
 
 
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """``concat``, along the first dimension by default. Raises ShapeError."""
+    """Join tensors along an existing dimension, by default the first. Raises ShapeError."""
     return concat(tensors, dim)
 
 
 def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Tensors of one shape and dtype joined along a new dimension. Raises ShapeError."""
+    """Join tensors of one shape and dtype along a new dimension. Raises ShapeError."""
     if not tensors:
         raise ShapeError("nothing to stack")
     return concat([unsqueeze(x, dim) for x in tensors], axis_of("stack", (*tensors[0].shape, 1), dim))

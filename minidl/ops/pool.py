@@ -1,4 +1,6 @@
-"""Pooling over [N, C, H, W]. Max-pool keeps the position of each maximum in its window as one byte, not its input."""
+"""Pooling over [N, C, H, W]. For its gradient, max-pool keeps one byte per output, the maximum's position in its
+window.
+"""
 
 from collections.abc import Sequence
 
@@ -20,7 +22,7 @@ def _pool_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) ->
 def _max_infer(x: Meta, *, kernel: Pair, stride: Pair, padding: Pair) -> tuple[Meta, Meta]:
     check_window("max_pool2d", kernel, stride, padding)
     if kernel[0] * kernel[1] > 256:
-        raise ShapeError(f"max_pool2d keeps a 1-byte position: a {kernel[0]}x{kernel[1]} window has more than 256")
+        raise ShapeError(f"max_pool2d needs at most 256 positions; a {kernel[0]}x{kernel[1]} window has more than 256")
     if 2 * padding[0] > kernel[0] or 2 * padding[1] > kernel[1]:
         raise ShapeError(f"max_pool2d: padding {padding} is more than half of the window {kernel}")
     shape = (*x.shape[:2], *window_output(x.shape, kernel, stride, padding, what="max_pool2d"))
@@ -69,32 +71,27 @@ ADAPTIVE_AVG_POOL2D = Op("adaptive_avg_pool2d", _adaptive_infer, _pool_cost, sli
 
 
 def max_pool2d(x: Tensor, kernel: int | Pair, *, stride: int | Pair | None = None, padding: int | Pair = 0) -> Tensor:
-    """Maximum of each window of [N, C, H, W]; the stride is the window by default.
-
-    The first of equal maxima takes the gradient. Raises ShapeError.
-    """
+    """Return the maximum of each window of [N, C, H, W]; the default stride is the window's size.
+    The first of equal maxima gets the gradient. Raises ShapeError."""
     stride = kernel if stride is None else stride
     return apply_all(MAX_POOL2D, x, kernel=pair(kernel), stride=pair(stride), padding=pair(padding))[0]
 
 
 def avg_pool2d(x: Tensor, kernel: int | Pair, *, stride: int | Pair | None = None, padding: int | Pair = 0,
                count_include_pad: bool = True) -> Tensor:
-    """Mean of each window of [N, C, H, W]; the stride is the window by default.
-
-    Padding counts as zeros, or not at all (``count_include_pad``). Raises ShapeError.
-    """
+    """Return the mean of each window of [N, C, H, W]; the default stride is the window's size.
+    With ``count_include_pad`` padding counts as zeros, otherwise not at all. Raises ShapeError."""
     kernel, padding = pair(kernel), pair(padding)
     window = {"kernel": kernel, "stride": pair(kernel if stride is None else stride), "padding": padding}
     y = apply(AVG_POOL2D, x, **window)
     if count_include_pad or padding == (0, 0):
         return y
-    # The mean over a window of ones is the share of it that is not padding.
+    # The mean of a padded window of ones is the share of the window that is not padding.
     return give(y) / apply(AVG_POOL2D, full((1, 1, *x.shape[2:]), 1.0, x.dtype), **window)
 
 
 def adaptive_avg_pool2d(x: Tensor, size: int | Pair) -> Tensor:
-    """Mean over an h x w grid of windows: [N, C, H, W] -> [N, C, h, w].
-
-    Window i has the rows from floor(i H / h) up to ceil((i + 1) H / h), and columns likewise. Raises ShapeError.
-    """
+    """Return the means over an h x w grid of windows: [N, C, H, W] -> [N, C, h, w].
+    Window (i, j) has the rows floor(i H / h) to ceil((i + 1) H / h) - 1 and the columns floor(j W / w) to
+    ceil((j + 1) W / w) - 1. Raises ShapeError."""
     return apply(ADAPTIVE_AVG_POOL2D, x, size=pair(size))

@@ -1,4 +1,4 @@
-"""Products of matrices and vectors, and norms, under PyTorch's names: compositions of ``matmul`` and sums."""
+"""Products of matrices and vectors, norms and einsum, under PyTorch's names, composed of ``matmul`` and sums."""
 
 from __future__ import annotations
 
@@ -27,10 +27,8 @@ Axes = int | Shape | None
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
-    """The product of matrices, broadcast over leading dimensions; a vector is a row on the left, a column on the right.
-
-    Raises ShapeError.
-    """
+    """Return the product of matrices, broadcast over leading dimensions; a vector is a row if left, a column if right.
+    Raises ShapeError."""
     if a.ndim > 1 and b.ndim > 1:
         return linear.matmul(a, b)
     if not a.ndim or not b.ndim:
@@ -51,72 +49,72 @@ def _dims(what: str, *pairs: tuple[Tensor, int]) -> None:
 
 
 def mm(a: Tensor, b: Tensor) -> Tensor:
-    """The product of two matrices. Raises ShapeError."""
+    """Return the product of two matrices. Raises ShapeError."""
     _dims("mm", (a, 2), (b, 2))
     return linear.matmul(a, b)
 
 
 def bmm(a: Tensor, b: Tensor) -> Tensor:
-    """The products of two batches of matrices, [B, n, k] and [B, k, m]. Raises ShapeError."""
+    """Return the products of two batches of matrices, [B, n, k] and [B, k, m]. Raises ShapeError."""
     _dims("bmm", (a, 3), (b, 3))
     if a.shape[0] != b.shape[0]:
-        raise ShapeError(f"bmm: {a.shape[0]} matrices and {b.shape[0]}")
+        raise ShapeError(f"bmm: the batches have {a.shape[0]} and {b.shape[0]} matrices")
     return linear.matmul(a, b)
 
 
 def mv(a: Tensor, b: Tensor) -> Tensor:
-    """The product of a matrix and a vector. Raises ShapeError."""
+    """Return the product of a matrix and a vector. Raises ShapeError."""
     _dims("mv", (a, 2), (b, 1))
     return matmul(a, b)
 
 
 def dot(a: Tensor, b: Tensor) -> Tensor:
-    """The sum of the products of two vectors' elements. Raises ShapeError."""
+    """Return the dot product of two vectors. Raises ShapeError."""
     _dims("dot", (a, 1), (b, 1))
     if a.shape != b.shape:
-        raise ShapeError(f"dot: {list(a.shape)} and {list(b.shape)}")
+        raise ShapeError(f"dot: the vectors {list(a.shape)} and {list(b.shape)} differ in size")
     return sum_(mul(a, b))
 
 
 def outer(a: Tensor, b: Tensor) -> Tensor:
-    """All products of two vectors' elements: [n] and [m] -> [n, m]. Raises ShapeError."""
+    """Return the outer product of two vectors: [n] and [m] -> [n, m]. Raises ShapeError."""
     _dims("outer", (a, 1), (b, 1))
     return mul(unsqueeze(a, 1), b)
 
 
 def addmm(x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """beta x + alpha a b, of matrices a and b. Raises ShapeError."""
+    """Return beta * x + alpha * (a b) for matrices a and b. Raises ShapeError."""
     y = scale(mm(a, b), alpha) if alpha != 1 else mm(a, b)
     return y if beta == 0 else add(y, scale(x, beta) if beta != 1 else x)
 
 
 def baddbmm(x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """beta x + alpha a b, of batches of matrices a and b. Raises ShapeError."""
+    """Return beta * x + alpha * (a b) for batches of matrices a and b. Raises ShapeError."""
     y = scale(bmm(a, b), alpha) if alpha != 1 else bmm(a, b)
     return y if beta == 0 else add(y, scale(x, beta) if beta != 1 else x)
 
 
 def trace(x: Tensor) -> Tensor:
-    """The sum of a matrix's diagonal. Raises ShapeError."""
+    """Return the sum of a matrix's diagonal. Raises ShapeError."""
     return sum_(diagonal(x))
 
 
 def diagonal(x: Tensor) -> Tensor:
-    """A matrix's diagonal, as a copy. Raises ShapeError."""
+    """Return a copy of a matrix's diagonal. Raises ShapeError."""
     _dims("diagonal", (x, 2))
     places = list(range(min(x.shape)))
     return x[places, places]
 
 
 def norm(x: Tensor, p: float | str | None = 2, dim: Axes = None, keepdim: bool = False) -> Tensor:
-    """(sum of |x|^p)^(1/p) over ``dim``, all by default; inf is the largest |x|, 0 counts what is not 0.
+    """Return the p-norm (sum of |x|^p)^(1/p) over ``dim``, by default over all dimensions.
 
-    The gradient of a norm of 0 is 0. Raises ShapeError.
+    p = inf gives the largest |x|, p = 0 the number of nonzero elements. A norm of 0 has gradient 0. Raises ShapeError.
     """
     if p in ("fro", None):
         p = 2
     if isinstance(p, str):
-        raise ShapeError(f"norm knows numbers, inf and 'fro', not {p!r}")
+        raise ShapeError(f"norm: p must be a number, inf or 'fro', not {p!r}")
     if p == 2:
         return root(sum_(mul(x, x), dim, keepdim))
     size = absolute(x)
@@ -134,30 +132,32 @@ def norm(x: Tensor, p: float | str | None = 2, dim: Axes = None, keepdim: bool =
 
 
 def normalize(x: Tensor, p: float = 2.0, dim: int | Shape = 1, eps: float = 1e-12) -> Tensor:
-    """x over its norm along ``dim``, which counts as at least ``eps``. Raises ShapeError."""
+    """Return x / max(norm of x along ``dim``, eps). Raises ShapeError."""
     return div(x, clamp(norm(x, p, dim, keepdim=True), min=eps))
 
 
 def cosine_similarity(a: Tensor, b: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
-    """The product of two vectors over that of their norms, each at least ``eps``, along ``dim``. Raises ShapeError."""
+    """Return the cosine of the angle between a and b along ``dim``; norms count as at least ``eps``. Raises
+    ShapeError."""
     def unit(x: Tensor) -> Tensor:
         return div(x, clamp(norm(x, 2, dim, keepdim=True), min=eps))
     return sum_(mul(unit(a), unit(b)), dim)
 
 
 def cdist(a: Tensor, b: Tensor, p: float = 2.0) -> Tensor:
-    """Distances of all rows: [..., n, d] and [..., m, d] -> [..., n, m]. Raises ShapeError."""
+    """Return the p-norm distances of all pairs of rows: [..., n, d] and [..., m, d] -> [..., n, m]. Raises
+    ShapeError."""
     return norm(sub(unsqueeze(a, -2), unsqueeze(b, -3)), p, -1)
 
 
 # Einstein's sums ----------------------------------------------------------------------------------------------------
 def _terms(equation: str, operands: Sequence[Tensor]) -> tuple[list[str], str]:
-    """The labels of each operand and of the result, those of ``...`` as capitals that the equation has not. Raises
+    """Return the labels of each operand and of the result; ``...`` is replaced by unused capitals. Raises
     ShapeError."""
     given, arrow, result = equation.replace(" ", "").partition("->")
     terms = given.split(",")
     if len(terms) != len(operands):
-        raise ShapeError(f"einsum: {equation!r} has {len(terms)} operands, and there are {len(operands)}")
+        raise ShapeError(f"einsum: {equation!r} needs {len(terms)} operands, not {len(operands)}")
     free = [c for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if c not in equation]
     most = 0
     for i, (term, x) in enumerate(zip(terms, operands, strict=True)):
@@ -167,7 +167,7 @@ def _terms(equation: str, operands: Sequence[Tensor]) -> tuple[list[str], str]:
         terms[i] = term.replace("...", "".join(free[:rest][::-1]))
         most = max(most, rest)
         if len(set(terms[i])) < len(terms[i]):
-            raise ShapeError(f"einsum: a label comes twice in {term!r}: take the diagonal first")
+            raise ShapeError(f"einsum: a label occurs twice in {term!r}; take the diagonal first")
     wide = "".join(free[:most][::-1])
     if arrow:
         return terms, result.replace("...", wide)
@@ -176,7 +176,7 @@ def _terms(equation: str, operands: Sequence[Tensor]) -> tuple[list[str], str]:
 
 
 def _contracted(a: Tensor, left: str, b: Tensor, right: str, kept: str) -> tuple[Tensor, str]:
-    """Two operands as one, whose labels are those that are kept: batches of products of matrices."""
+    """Contract two operands by batched matrix products; return the result and its labels. kept: labels needed later."""
     def reduced(x: Tensor, labels: str, other: str) -> tuple[Tensor, str]:
         alone = tuple(i for i, c in enumerate(labels) if c not in other and c not in kept)
         return (sum_(x, alone), "".join(c for i, c in enumerate(labels) if i not in alone)) if alone else (x, labels)
@@ -202,8 +202,10 @@ def _contracted(a: Tensor, left: str, b: Tensor, right: str, kept: str) -> tuple
 
 
 def einsum(equation: str, *operands: Any) -> Tensor:
-    """Einstein's sum: ``einsum("bij,bjk->bik", a, b)``. Two operands at a time, in the order that costs least (NumPy's
-    ``einsum_path``). Raises ShapeError."""
+    """Return an Einstein summation: ``einsum("bij,bjk->bik", a, b)``.
+
+    It contracts two operands at a time, in the order of NumPy's greedy ``einsum_path``. Raises ShapeError.
+    """
     tensors: list[Tensor] = list(operands[0] if len(operands) == 1 and isinstance(operands[0], list | tuple)
                                  else operands)
     terms, result = _terms(equation, tensors)
@@ -225,12 +227,12 @@ def einsum(equation: str, *operands: Any) -> Tensor:
     x = sum_(x, gone) if gone else x
     labels = "".join(c for c in labels if c in result)
     if sorted(labels) != sorted(result):
-        raise ShapeError(f"einsum: {equation!r} names a result that its operands do not have")
+        raise ShapeError(f"einsum: the result of {equation!r} has labels that its operands do not have")
     return permute(x, tuple(labels.index(c) for c in result)) if labels != result else x
 
 
 def transposed(x: Tensor) -> Tensor:
-    """Matrices with rows and columns exchanged: the last two dimensions. Raises ShapeError."""
+    """Return a view of x with its last two dimensions swapped. Raises ShapeError."""
     return transpose(x, -2, -1)
 
 

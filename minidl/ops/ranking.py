@@ -1,7 +1,7 @@
-"""The largest (or smallest) elements of rows, and where they stand: one operation for max, min, argmax and topk.
+"""The largest or smallest elements of rows and their positions: one operation for max, min, argmax and topk.
 
-Rows are along the last dimension; others are moved there, which is a view. What is kept for the gradient is where the
-elements came from, not the rows. A NaN comes before all numbers; of equal elements the first comes first.
+Rows are along the last dimension; another dimension is moved there as a view. For the gradient only the positions are
+kept, not the rows. NaN ranks before all numbers; of equal elements the first ranks first.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from minidl.tensor import Gradients, Needs, Tensor
 
 def _infer(x: Meta, *, k: int, largest: bool) -> tuple[Meta, Meta]:
     if not x.shape or not 1 <= k <= x.shape[-1]:
-        raise ShapeError(f"there are no {k} largest or smallest elements in rows of {list(x.shape)}")
+        raise ShapeError(f"topk: rows of {list(x.shape)} do not have {k} elements")
     shape = (*x.shape[:-1], k)
     return meta(shape, x.dtype), meta(shape, int64)
 
@@ -42,7 +42,9 @@ TOPK = Op("topk", _infer, _cost, outputs=("y", "index"), vjp=_vjp, exact=True, s
 
 
 def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True) -> Ranked:
-    """The k largest (or smallest) elements along one dimension, in order, and their positions. Raises ShapeError."""
+    """Return the k largest (or smallest) elements along one dimension, in order, and their positions. Raises
+    ShapeError.
+    """
     moved, back = over_last(x, dim, "topk")
     values, index = apply_all(TOPK, moved, k=k, largest=largest)
     return Ranked(permute(values, back), permute(index, back)) if back else Ranked(values, index)
@@ -66,17 +68,18 @@ def _either(x: Tensor, other: int | Tensor | None, keepdim: bool, largest: bool)
 
 
 def max(x: Tensor, dim: int | Tensor | None = None, keepdim: bool = False) -> Tensor | Ranked:  # noqa: A001
-    """The largest element; with ``dim`` the largest along it and their positions; with a tensor, ``maximum``."""
+    """Return the largest element; with ``dim``, the largest along it and their positions; with a tensor,
+    ``maximum``."""
     return _either(x, dim, keepdim, True)
 
 
 def min(x: Tensor, dim: int | Tensor | None = None, keepdim: bool = False) -> Tensor | Ranked:  # noqa: A001
-    """The smallest element, as ``max``."""
+    """Return the smallest element, with the arguments of ``max``."""
     return _either(x, dim, keepdim, False)
 
 
 def _over(x: Tensor, dim: int | Shape | None, keepdim: bool, largest: bool) -> Tensor:
-    """Over several dimensions: they are moved to the end and merged there."""
+    """Return the extreme over several dimensions, which are moved to the end and merged."""
     axes = axes_of("amax", x.shape, dim)
     kept = tuple(i for i in range(x.ndim) if i not in axes)
     flat = reshape(permute(x, kept + axes), (*[x.shape[i] for i in kept], prod(x.shape[i] for i in axes)))
@@ -85,23 +88,27 @@ def _over(x: Tensor, dim: int | Shape | None, keepdim: bool, largest: bool) -> T
 
 
 def amax(x: Tensor, dim: int | Shape | None = None, keepdim: bool = False) -> Tensor:
-    """The largest element over ``dim``, all by default; its gradient goes to the first of equal ones. Raises
-    ShapeError."""
+    """Return the largest element over ``dim``, by default over all dimensions; the first of equal ones gets the
+    gradient.
+
+    Raises ShapeError.
+    """
     return _over(x, dim, keepdim, True)
 
 
 def amin(x: Tensor, dim: int | Shape | None = None, keepdim: bool = False) -> Tensor:
-    """The smallest element, as ``amax``."""
+    """Return the smallest element, with the arguments of ``amax``."""
     return _over(x, dim, keepdim, False)
 
 
 def argmax(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    """Position of the largest element along ``dim``; in C order if it is None. Raises ShapeError."""
+    """Return the position of the largest element along ``dim``, or in the flattened tensor for None. Raises
+    ShapeError."""
     return _extreme(detach(x), dim, keepdim, True).indices if dim is not None else _first(x, True)
 
 
 def argmin(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    """Position of the smallest element, as ``argmax``."""
+    """Return the position of the smallest element, with the arguments of ``argmax``."""
     return _extreme(detach(x), dim, keepdim, False).indices if dim is not None else _first(x, False)
 
 
@@ -110,8 +117,8 @@ def _first(x: Tensor, largest: bool) -> Tensor:
 
 
 def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
-    """Of each row along ``dim`` the elements at the positions of its row of ``index``, which has x's shape but for
-    that dimension. Raises ShapeError, UserError for a position that is none."""
+    """Return x's elements at the positions in ``index`` along ``dim``; the other dimensions of x and index are equal.
+    Raises ShapeError; UserError for a position out of range."""
     moved, back = over_last(x, dim, "gather")
     at, _ = over_last(index, dim, "gather")
     if moved.shape[:-1] != at.shape[:-1]:

@@ -1,5 +1,4 @@
-"""Elements in another order, more often, or in other places, under PyTorch's names: compositions of views, joins and
-look-ups of rows."""
+"""PyTorch's functions that reorder, repeat or select elements, composed of views, joins and row look-ups."""
 
 from __future__ import annotations
 
@@ -25,41 +24,42 @@ from minidl.tensor import Tensor
 
 
 def uploaded(values: Any, dtype: DType = int64) -> Tensor:
-    """A tensor of values that the program makes itself."""
+    """Return a tensor with values computed on the host."""
     array = np.ascontiguousarray(values, dtype.name)
     return apply(UPLOAD, shape=array.shape, dtype=dtype, data=array)
 
 
 def at(x: Tensor, axis: int, key: Any) -> Tensor:
-    """x[key] along one dimension."""
+    """Return x[key], applied along one dimension."""
     return index(x, (*(slice(None),) * axis, key))
 
 
 def values_of(what: str, x: Tensor) -> np.ndarray:
-    """The values, which the shape of a result depends on. Waits for the device. Raises UserError where it has none."""
+    """Return x's values, on which a result's shape depends. Waits for the device. Raises UserError if it has no
+    values."""
     if not current().device.has_values:
-        raise UserError(f"{what}: its shape follows from values, and {current().device.name} has none")
+        raise UserError(f"{what}: the result's shape depends on values, and {current().device.name} has none")
     return x.numpy()
 
 
 def unbind(x: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
-    """Views of the parts along one dimension, without it. Raises ShapeError."""
+    """Return views of x's parts along one dimension, which is removed. Raises ShapeError."""
     axis = axis_of("unbind", x.shape, dim)
     return tuple(at(x, axis, i) for i in range(x.shape[axis]))
 
 
 def select(x: Tensor, dim: int, index: int) -> Tensor:
-    """A view of one part along a dimension, without it. Raises ShapeError."""
+    """Return a view of part ``index`` along one dimension, which is removed. Raises ShapeError."""
     return at(x, axis_of("select", x.shape, dim), index)
 
 
 def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
-    """Parts along one dimension, by number: a copy. Raises ShapeError."""
+    """Return a copy of x's parts along one dimension, selected by index. Raises ShapeError."""
     return at(x, axis_of("index_select", x.shape, dim), index)
 
 
 def flip(x: Tensor, *dims: int | Shape) -> Tensor:
-    """x read backwards along some dimensions: a copy. Raises ShapeError."""
+    """Return a copy of x, reversed along some dimensions. Raises ShapeError."""
     named = dims[0] if len(dims) == 1 and not isinstance(dims[0], int) else dims
     y = x
     for axis in axes_of("flip", x.shape, tuple(named)):  # type: ignore[arg-type]
@@ -68,8 +68,8 @@ def flip(x: Tensor, *dims: int | Shape) -> Tensor:
 
 
 def roll(x: Tensor, shifts: int | Shape, dims: int | Shape | None = None) -> Tensor:
-    """x moved on along some dimensions, what leaves at the end coming in again at the beginning; without dimensions in
-    C order. Raises ShapeError."""
+    """Return x rotated along some dimensions; elements shifted past the end reappear at the start.
+    Without dimensions, x is rotated in C order. Raises ShapeError."""
     if dims is None:
         if not isinstance(shifts, int):
             raise ShapeError("roll: several distances need several dimensions")
@@ -86,7 +86,7 @@ def roll(x: Tensor, shifts: int | Shape, dims: int | Shape | None = None) -> Ten
 
 
 def movedim(x: Tensor, source: int | Shape, destination: int | Shape) -> Tensor:
-    """A view with some dimensions at other places; the others keep their order. Raises ShapeError."""
+    """Return a view of x with dimensions moved to other positions; the others keep their order. Raises ShapeError."""
     origins, targets = axes_of("movedim", x.shape, source), axes_of("movedim", x.shape, destination)
     rest = iter([i for i in range(x.ndim) if i not in origins])
     places = dict(zip(targets, origins, strict=True))
@@ -94,12 +94,12 @@ def movedim(x: Tensor, source: int | Shape, destination: int | Shape) -> Tensor:
 
 
 def broadcast_to(x: Tensor, size: Shape) -> Tensor:
-    """A view broadcast to a shape. Raises ShapeError."""
+    """Return a view of x broadcast to a shape. Raises ShapeError."""
     return expand(x, tuple(size))
 
 
 def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Views of all in their common shape. Raises ShapeError."""
+    """Return views of the tensors, broadcast to their common shape. Raises ShapeError."""
     shape: Shape = ()
     for x in tensors:
         shape = broadcast(shape, x.shape)
@@ -107,13 +107,13 @@ def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def tile(x: Tensor, *dims: int | Shape) -> Tensor:
-    """x so many times along each of the last dimensions: a copy. Raises ShapeError."""
+    """Return a copy of x repeated along each of its last dimensions. Raises ShapeError."""
     counts = tuple(dims[0]) if len(dims) == 1 and not isinstance(dims[0], int) else dims
     return x.repeat(*(1,) * (x.ndim - len(counts)), *counts)
 
 
 def unflatten(x: Tensor, dim: int, sizes: Shape) -> Tensor:
-    """One dimension as several, of which one may be -1. Raises ShapeError."""
+    """Return x with one dimension split into several, of which one size may be -1. Raises ShapeError."""
     axis = axis_of("unflatten", x.shape, dim)
     rest = x.shape[axis]
     known = int(np.prod([n for n in sizes if n != -1]))
@@ -122,21 +122,23 @@ def unflatten(x: Tensor, dim: int, sizes: Shape) -> Tensor:
 
 
 def hstack(tensors: Sequence[Tensor]) -> Tensor:
-    """Joined along the second dimension, vectors along the first. Raises ShapeError."""
+    """Join tensors along the second dimension, vectors along the first. Raises ShapeError."""
     return concat(list(tensors), 0 if tensors[0].ndim == 1 else 1)
 
 
 def vstack(tensors: Sequence[Tensor]) -> Tensor:
-    """Joined along the first dimension; vectors are rows. Raises ShapeError."""
+    """Join tensors along the first dimension; vectors become rows. Raises ShapeError."""
     return concat([unsqueeze(x, 0) if x.ndim == 1 else x for x in tensors], 0)
 
 
 def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
-    """Vectors as views of one grid: the i-th changes along the i-th dimension ("ij"), or the first two exchanged
-    ("xy"). Raises ShapeError."""
+    """Return vectors as views of one grid: vector i varies along dimension i ("ij"); "xy" swaps the first two.
+
+    Raises ShapeError.
+    """
     given: Sequence[Tensor] = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], list | tuple) else tensors
     if indexing not in ("ij", "xy"):
-        raise ShapeError(f"meshgrid: indexing is ij or xy, not {indexing!r}")
+        raise ShapeError(f"meshgrid: indexing must be ij or xy, not {indexing!r}")
     order = [1, 0, *range(2, len(given))] if indexing == "xy" and len(given) > 1 else list(range(len(given)))
     shape = tuple(given[i].numel() for i in order)
     return tuple(expand(reshape(x, tuple(-1 if j == i else 1 for j in order)), shape)
@@ -144,8 +146,11 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
 
 
 def repeat_interleave(x: Tensor, repeats: int | Tensor, dim: int | None = None) -> Tensor:
-    """Each element along a dimension so many times, one after the other; without a dimension in C order. Counts in a
-    tensor are read. Raises ShapeError, UserError."""
+    """Return x with each element along a dimension repeated ``repeats`` times in place; without a dimension, in C
+    order.
+
+    Counts in a tensor are copied to the host. Raises ShapeError, UserError.
+    """
     if dim is None:
         x, dim = reshape(x, (-1,)), 0
     axis = axis_of("repeat_interleave", x.shape, dim)
@@ -157,28 +162,28 @@ def repeat_interleave(x: Tensor, repeats: int | Tensor, dim: int | None = None) 
 
 
 def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
-    """Rows with a 1 at x's number, 0 elsewhere, int64: [*x.shape, num_classes]; by default as many as x's largest
-    number needs, which is read. Raises UserError."""
+    """Return a one-hot encoding of integers, int64 [*x.shape, num_classes].
+    The default number of classes is 1 + the largest value of x, which is copied to the host. Raises UserError."""
     if num_classes < 0:
         num_classes = int(values_of("one_hot", x).max(initial=-1)) + 1
     return convert(compare(convert(unsqueeze(x, x.ndim), int64), uploaded(np.arange(num_classes)), "=="), int64)
 
 
 def take_along_dim(x: Tensor, indices: Tensor, dim: int) -> Tensor:
-    """As ``gather`` with its arguments in another order. Raises ShapeError, UserError."""
+    """Return ``gather(x, dim, indices)``. Raises ShapeError, UserError."""
     return gather(x, dim, indices)
 
 
 # Places that values decide ------------------------------------------------------------------------------------------
 def nonzero(x: Tensor, *, as_tuple: bool = False) -> Any:
-    """The indices of what is not 0: [how many, dimensions] int64, or a vector for each dimension. The values are
-    read. Raises UserError where there are none."""
+    """Return the indices of nonzero elements: int64 [count, dimensions], or with ``as_tuple`` a vector per dimension.
+    The values are copied to the host. Raises UserError on a device without values."""
     places = np.nonzero(values_of("nonzero", x))
     return tuple(map(uploaded, places)) if as_tuple else uploaded(np.stack(places, -1))
 
 
 def masked_select(x: Tensor, mask: Tensor) -> Tensor:
-    """The elements where a mask is true, in C order; the mask is read. Raises UserError."""
+    """Return the elements where a mask is true, in C order; the mask is copied to the host. Raises UserError."""
     shape = broadcast(x.shape, mask.shape)
     return index(expand(x, shape), expand(mask, shape))
 
@@ -189,4 +194,4 @@ FUNCTIONS: dict[str, Any] = {
     "repeat_interleave": repeat_interleave, "nonzero": nonzero, "masked_select": masked_select,
     "take_along_dim": take_along_dim,
 }
-"""By the names of PyTorch, as functions and as methods."""
+"""PyTorch's name -> function; each is also a method of tensors."""

@@ -1,4 +1,4 @@
-"""Running sums and products, orders, and what is written into places by number, under PyTorch's names: compositions."""
+"""PyTorch's cumulative sums and products, reductions, sorting and scatter functions, composed of other operations."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Axes = int | Shape | None
 # Sums and products along a dimension --------------------------------------------------------------------------------
 def _scanned(x: Tensor, dim: int, what: str, start: float,
              combine: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """y[i] = x[0] o ... o x[i] by doubling: log2(n) joins and combinations."""
+    """Return y[i] = x[0] o ... o x[i] along a dimension, by doubling: log2(n) joins and combinations."""
     axis = axis_of(what, x.shape or (1,), dim)
     if not x.shape:
         return x.clone()
@@ -46,17 +46,17 @@ def _scanned(x: Tensor, dim: int, what: str, start: float,
 
 
 def cumsum(x: Tensor, dim: int) -> Tensor:
-    """Sums of all elements up to each one along a dimension; of integers and booleans int64. Raises ShapeError."""
+    """Return cumulative sums along a dimension; integers and booleans give int64. Raises ShapeError."""
     return _scanned(x if x.dtype.floating else convert(x, int64), dim, "cumsum", 0, add)
 
 
 def cumprod(x: Tensor, dim: int) -> Tensor:
-    """Products of all elements up to each one along a dimension; of integers int64. Raises ShapeError."""
+    """Return cumulative products along a dimension; integers give int64. Raises ShapeError."""
     return _scanned(x if x.dtype.floating else convert(x, int64), dim, "cumprod", 1, mul)
 
 
 def prod(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    """The product along a dimension, or of all elements; of integers int64. Raises ShapeError."""
+    """Return the product along a dimension, or of all elements; integers give int64. Raises ShapeError."""
     x = x if x.dtype.floating else convert(x, int64)
     if dim is None:
         return prod(reshape(x, (-1,)), 0)
@@ -75,22 +75,23 @@ def _truth(x: Tensor) -> Tensor:
 
 
 def any_of(x: Tensor, dim: Axes = None, keepdim: bool = False) -> Tensor:
-    """Whether an element is not 0, along ``dim``, or of all. Raises ShapeError."""
+    """Return booleans that are True if any element along ``dim`` is nonzero, by default any of all. Raises
+    ShapeError."""
     return compare(sum_(_truth(x), dim, keepdim), 0, ">")
 
 
 def all_of(x: Tensor, dim: Axes = None, keepdim: bool = False) -> Tensor:
-    """Whether no element is 0, along ``dim``, or of all. Raises ShapeError."""
+    """Return booleans that are True if all elements along ``dim`` are nonzero, by default all. Raises ShapeError."""
     return compare(sum_(logical_not(_truth(x)), dim, keepdim), 0, "==")
 
 
 def count_nonzero(x: Tensor, dim: Axes = None) -> Tensor:
-    """How many elements are not 0. Raises ShapeError."""
+    """Return the number of nonzero elements along ``dim``, by default of all. Raises ShapeError."""
     return sum_(_truth(x), dim)
 
 
 def logsumexp(x: Tensor, dim: int | Shape, keepdim: bool = False) -> Tensor:
-    """log(sum(exp(x))) along ``dim``, without overflow. Raises ShapeError."""
+    """Return log(sum(exp(x))) along ``dim``, computed without overflow. Raises ShapeError."""
     top = amax(detach(x), dim, keepdim=True)
     top = masked_fill(top, logical_not(logical_and(compare(top, float("-inf"), ">"), compare(top, float("inf"), "<"))),
                       0.0)
@@ -100,35 +101,36 @@ def logsumexp(x: Tensor, dim: int | Shape, keepdim: bool = False) -> Tensor:
 
 # Order --------------------------------------------------------------------------------------------------------------
 def sort(x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = True) -> Ranked:
-    """All elements along a dimension in order, and their positions: the first of equal ones first. NaN counts as the
-    largest. Raises ShapeError."""
+    """Return the elements along a dimension in order, and their positions; the sort is stable and NaN is largest.
+    Raises ShapeError."""
     axis = axis_of("sort", x.shape, dim)
     n = x.shape[axis]
     if descending or n < 2:
         return topk(x, n, axis, largest=True) if n else Ranked(x.clone(), convert(x, int64))
-    # Largest first of the elements read backwards, read backwards: so equal ones keep their order.
+    # Reverse, sort with the largest first, and reverse again, so that equal elements keep their order.
     values, places = topk(flip(x, axis), n, axis, largest=True)
     return Ranked(flip(values, axis), shift(neg(flip(places, axis)), n - 1))
 
 
 def argsort(x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = True) -> Tensor:
-    """The positions of ``sort``. Raises ShapeError."""
+    """Return the positions that ``sort`` returns. Raises ShapeError."""
     return sort(detach(x), dim, descending, stable=stable).indices
 
 
 # Into other places --------------------------------------------------------------------------------------------------
 def scatter_add(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
-    """x with the elements of ``src`` added at the positions along ``dim`` that ``index``, of its shape, names.
+    """Return x with the elements of ``src`` added at the positions ``index`` along ``dim``; index and src have one
+    shape.
 
-    ``index`` has x's shape but for that dimension. Raises ShapeError, UserError for a position that is none.
+    The other dimensions of index and x are equal. Raises ShapeError; UserError for a position out of range.
     """
-    return add(x, _spread(x, dim, index, src))
+    return add(x, _scattered(x, dim, index, src))
 
 
-def _spread(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
-    """Zeros of x's shape with what is scattered added to them."""
+def _scattered(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
+    """Return zeros of x's shape with ``src`` added at the positions ``index``."""
     if src.requires_grad and current().grad_enabled:
-        return _Spread.of(x, dim, index, src)
+        return _DifferentiableScatter.of(x, dim, index, src)
     moved, back = over_last(x, dim, "scatter_add")
     places, _ = over_last(index, dim, "scatter_add")
     given, _ = over_last(src, dim, "scatter_add")
@@ -142,12 +144,12 @@ def _spread(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     return permute(y, back) if back else y
 
 
-class _Spread:
-    """What is scattered with a gradient: a product with a matrix of 0 and 1 for each row."""
+class _DifferentiableScatter:
+    """A scatter with a gradient: the product of each row with a one-hot matrix."""
 
     @staticmethod
     def of(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
-        """As ``_spread``."""
+        """Return the same as ``_scattered``."""
         moved, back = over_last(x, dim, "scatter_add")
         places, given = (over_last(t, dim, "scatter_add")[0] for t in (index, src))
         hits = convert(one_hot(places, moved.shape[-1]), x.dtype)
@@ -156,20 +158,20 @@ class _Spread:
 
 
 def scatter(x: Tensor, dim: int, index: Tensor, value: float) -> Tensor:
-    """x with a number at the positions along ``dim`` that ``index`` names. Raises ShapeError, UserError."""
+    """Return x with a number written at the positions ``index`` along ``dim``. Raises ShapeError, UserError."""
     if isinstance(value, Tensor):
-        raise UserError("scatter takes a number: scatter_add takes a tensor, and adds what meets in one place")
-    with_hits = _spread(full(x.shape, 0.0), dim, index, full(index.shape, 1.0))
+        raise UserError("scatter takes a number; scatter_add takes a tensor, and adds elements with equal positions")
+    with_hits = _scattered(full(x.shape, 0.0), dim, index, full(index.shape, 1.0))
     return masked_fill(x, compare(with_hits, 0, "!="), value)
 
 
 def allclose(a: Tensor, b: Tensor, rtol: float = 1e-5, atol: float = 1e-8) -> bool:
-    """Whether |a - b| <= atol + rtol |b| everywhere. The values are read."""
+    """True if |a - b| <= atol + rtol * |b| everywhere. The values are copied to the host."""
     return bool(np.allclose(a.numpy(), b.numpy(), rtol, atol))
 
 
 def equal(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors have one shape and the same values. The values are read."""
+    """True if two tensors have the same shape and values. The values are copied to the host."""
     return a.shape == b.shape and bool(np.array_equal(a.numpy(), b.numpy()))
 
 
@@ -178,4 +180,4 @@ FUNCTIONS: dict[str, Any] = {
     "logsumexp": logsumexp, "sort": sort, "argsort": argsort, "scatter_add": scatter_add, "scatter": scatter,
     "allclose": allclose, "equal": equal,
 }
-"""By the names of PyTorch, as functions and as methods."""
+"""PyTorch's name -> function; each is also a method of tensors."""

@@ -13,7 +13,7 @@ from minidl.tensor import Gradients, Needs, Tensor
 
 
 def copy_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost:
-    """Cost of a copy: every element read once and written once."""
+    """Return the cost of a copy: every element is read once and written once."""
     return Cost(0.0, float(2 * sum(m.nbytes for m in outputs)), "copy")
 
 
@@ -83,7 +83,7 @@ PERMUTE = Op("permute", _permute_infer, view=True, exact=True, vjp=_permute_vjp,
 NARROW = Op("narrow", _narrow_infer, view=True, exact=True, slices=beside_batch(),
             vjp=lambda needs, dy, *, x_shape, axis, start:
             (apply(NARROW_GRAD, dy, shape=x_shape, axis=axis, start=start),))
-# What is cast is nearly always a parameter, so the gradient outlives the activations.
+# Most casts are of parameters, whose gradients outlive the activations.
 CAST_GRAD = Op("cast_grad", _cast_infer, _cast_cost, long_lived=True, slices=along(0))
 CAST = Op("cast", _cast_infer, _cast_cost, slices=along(0),
           vjp=lambda needs, dy, *, x_dtype: (apply(CAST_GRAD, dy, dtype=x_dtype),))
@@ -93,26 +93,26 @@ CONCAT = Op("concat", _concat_infer, copy_cost, exact=True, vjp=_concat_vjp, sli
 
 
 def contiguous(x: Tensor) -> Tensor:
-    """x itself if its elements lie in C order, else a copy in which they do."""
+    """Return x if it is contiguous (C order), else a contiguous copy."""
     return x if x.meta.contiguous else apply(CONTIGUOUS, x)
 
 
 def cast(x: Tensor, dtype: DType) -> Tensor:
-    """x itself if it is of this dtype, else a copy rounded to it; its gradient has x's. Raises ShapeError."""
+    """Return x if it has the dtype, else a copy rounded to it; the gradient has x's dtype. Raises ShapeError."""
     return x if x.dtype is dtype else apply(CAST, x, dtype=dtype)
 
 
 def sizes_of(given: tuple[int | Shape, ...]) -> Shape:
-    """Several integers, or one sequence of them: ``view(2, 3)`` is ``view((2, 3))``."""
+    """Return the sizes given as several integers or as one sequence: ``view(2, 3)`` is ``view((2, 3))``."""
     first = given[0] if given else ()
     return tuple(first) if len(given) == 1 and not isinstance(first, int) else given  # type: ignore[return-value]
 
 
 def reshape(x: Tensor, *sizes: int | Shape) -> Tensor:
-    """A view of another shape; one dimension may be -1. Copies first if x is not contiguous. Raises ShapeError."""
+    """Return a view of x in another shape, of a copy if x is not contiguous; one size may be -1. Raises ShapeError."""
     shape = sizes_of(sizes)
     if any(d < -1 for d in shape) or shape.count(-1) > 1:
-        raise ShapeError(f"cannot reshape {list(x.shape)} to {list(shape)}: one dimension may be -1, none below")
+        raise ShapeError(f"cannot reshape {list(x.shape)} to {list(shape)}: only one size may be negative, -1")
     if shape.count(-1) == 1:
         known = -prod(shape)
         if known == 0 or x.numel() % known:
@@ -122,25 +122,28 @@ def reshape(x: Tensor, *sizes: int | Shape) -> Tensor:
 
 
 def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
-    """The dimensions from ``start_dim`` to ``end_dim`` (both included) merged into one, as ``reshape``. Raises
-    ShapeError."""
+    """Return x with the dimensions ``start_dim`` to ``end_dim`` (included) merged, a view if contiguous. Raises
+    ShapeError.
+    """
     shape = x.shape or (1,)
     start, end = axis_of("flatten", shape, start_dim), axis_of("flatten", shape, end_dim) + 1
     return reshape(x, shape[:start] + (prod(shape[start:end]),) + shape[end:])
 
 
 def permute(x: Tensor, *axes: int | Shape) -> Tensor:
-    """A view with the dimensions in the given order; negative axes count from the end. Raises ShapeError."""
+    """Return a view of x with its dimensions in the given order; negative axes count from the end. Raises
+    ShapeError."""
     return apply(PERMUTE, x, axes=axes_of("permute", x.shape, sizes_of(axes)))
 
 
 def between(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
-    """A view of the elements start:stop along one axis; a negative axis counts from the end. Raises ShapeError."""
+    """Return a view of the elements start:stop along an axis; a negative axis counts from the end. Raises
+    ShapeError."""
     return apply(NARROW, x, axis=axis_of("narrow", x.shape, axis), start=start, stop=stop)
 
 
 def narrow(x: Tensor, dim: int, start: int, length: int) -> Tensor:
-    """A view of ``length`` elements along one dimension, from ``start`` on, which counts from the end if negative.
+    """Return a view of ``length`` elements along one dimension from ``start`` on; a negative start counts from the end.
     Raises ShapeError."""
     axis = axis_of("narrow", x.shape, dim)
     first = start + x.shape[axis] if start < 0 else start
@@ -148,15 +151,14 @@ def narrow(x: Tensor, dim: int, start: int, length: int) -> Tensor:
 
 
 def concat(tensors: Sequence[Tensor], axis: int = 1) -> Tensor:
-    """Tensors of one dtype joined along an axis, in which alone their shapes may differ; a negative axis counts from
-    the end. Raises ShapeError."""
+    """Join tensors of one dtype along an existing axis; their other sizes must be equal. Raises ShapeError."""
     if not tensors:
         raise ShapeError("nothing to concatenate")
     return apply(CONCAT, *tensors, axis=axis_of("concat", tensors[0].shape, axis))
 
 
 def detach(x: Tensor) -> Tensor:
-    """A view that gradients do not flow through."""
+    """Return a view of x through which no gradient flows."""
     return apply(DETACH, x)
 
 

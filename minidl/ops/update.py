@@ -1,6 +1,7 @@
-"""Operations that write in place, and those that bring values in: never in a lineage, without a gradient.
+"""Operations that write in place or create values, without gradients: optimizer steps, fills, random numbers, uploads.
 
-Optimizer steps take many parameters at once, in groups: all parameters, then all of each state, then all gradients.
+One optimizer call updates many parameters. Its inputs are groups: all parameters, then all tensors of each state, then
+all gradients.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +16,7 @@ from minidl.ops.shape import copy_cost
 from minidl.parts.slice_rules import along
 from minidl.tensor import Tensor
 
-# What a call costs, as ``Op.cost`` has it.
+# The signature of ``Op.cost``.
 Costs = Callable[[Sequence[Meta], Sequence[Meta], Attrs], Cost]
 
 
@@ -76,7 +77,7 @@ NORMAL_ = Op("normal_", _no_output, _update_cost(1), mutates=lambda n: (0,), vol
 UNIFORM_ = Op("uniform_", _no_output, _update_cost(1), mutates=lambda n: (0,), volatile=("seed", "low", "high"))
 FULL = Op("full", lambda *, shape, dtype, value: meta(shape, dtype),
           lambda inputs, outputs, attrs: Cost(0.0, float(outputs[0].nbytes), "elementwise"), volatile=("value",))
-# `data` is a host array, or None where only its shape matters; bytes cross the link, so it cannot be replayed.
+# `data` is a host array, or None if only its shape matters. An upload cannot be replayed.
 UPLOAD = Op("upload", lambda *, shape, dtype, data: meta(shape, dtype),
             lambda inputs, outputs, attrs: Cost(0.0, float(outputs[0].nbytes), "link"),
             volatile=("data",), replayable=False)
@@ -85,17 +86,17 @@ UPLOAD_ = Op("upload_", _no_output, lambda inputs, outputs, attrs: Cost(0.0, flo
 
 
 def full(shape: Shape, value: float, dtype: DType = float32) -> Tensor:
-    """A new tensor of one value."""
+    """Return a new tensor with one value in all elements."""
     return apply(FULL, shape=tuple(shape), dtype=dtype, value=value)
 
 
 def add_(a: Tensor, b: Tensor) -> None:
-    """a += b, in place, of one shape and dtype. Raises ShapeError."""
+    """Add b to a in place; both have one shape and dtype. Raises ShapeError."""
     apply_all(ADD_, a, b)
 
 
 def copy_(a: Tensor, b: Tensor) -> None:
-    """Overwrite a with b, of its shape and dtype. Raises ShapeError."""
+    """Overwrite a with b, of the same shape and dtype. Raises ShapeError."""
     apply_all(COPY_, a, b)
 
 
@@ -105,12 +106,12 @@ def fill_(a: Tensor, value: float) -> None:
 
 
 def normal_(a: Tensor, *, seed: int, mean: float = 0.0, std: float = 1.0) -> None:
-    """Overwrite a with normal random numbers that follow from the seed."""
+    """Overwrite a with normal random numbers, determined by the seed."""
     apply_all(NORMAL_, a, seed=seed, mean=mean, std=std)
 
 
 def uniform_(a: Tensor, *, seed: int, low: float = 0.0, high: float = 1.0) -> None:
-    """Overwrite a with uniform random numbers in [low, high) that follow from the seed."""
+    """Overwrite a with uniform random numbers in [low, high), determined by the seed."""
     apply_all(UNIFORM_, a, seed=seed, low=low, high=high)
 
 

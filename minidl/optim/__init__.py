@@ -1,4 +1,4 @@
-"""Optimizers: state on the device, updates in place, in groups of parameters; learning rates, and clipping."""
+"""Optimizers with state on the device and in-place updates; learning-rate schedules; gradient clipping."""
 
 from minidl.optim import lr_scheduler
 from minidl.optim.adadelta import Adadelta

@@ -1,4 +1,4 @@
-"""Adadelta (Zeiler 2012, Algorithm 1), with a learning rate as PyTorch has it. The kernel has the formula.
+"""Adadelta (Zeiler 2012, Algorithm 1), with a learning rate as in PyTorch. The kernel computes the formula.
 
     v = rho v + (1 - rho) g^2;   d = sqrt(u + eps) / sqrt(v + eps) g;   u = rho u + (1 - rho) d^2;   p -= lr d
 """
@@ -14,11 +14,11 @@ from minidl.tensor import Tensor
 
 
 class Adadelta(Optimizer):
-    """Steps as large as the steps so far, relative to gradients as large as the gradients so far: two states."""
+    """Adadelta: scales gradients by the ratio of running root mean squares of steps and gradients; two states."""
 
     def __init__(self, params: Parameters, lr: float = 1.0, rho: float = 0.9, eps: float = 1e-6,
                  weight_decay: float = 0.0, *, decays: Callable[[Tensor], bool] | None = None) -> None:
-        """``decays`` says which parameters the weight decay is for; all by default."""
+        """``decays``: returns True for a parameter to which weight decay applies; default: all parameters."""
         super().__init__(params, rates={"lr": lr, "rho": rho, "eps": eps, "weight_decay": weight_decay},
                          op=update.ADADELTA, states=("square_avg", "acc_delta"), decays=decays)
 
@@ -26,7 +26,7 @@ class Adadelta(Optimizer):
         super().check(group)
         require_at_least_zero(eps=group["eps"])
         if not 0.0 <= group["rho"] <= 1.0:
-            raise UserError(f"Adadelta's rho must be in [0, 1], and is {group['rho']}")
+            raise UserError(f"Adadelta's rho must be in [0, 1], not {group['rho']}")
 
     def attributes(self, index: int = 0) -> Attrs:
         rates = self.rates(index)

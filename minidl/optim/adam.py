@@ -1,4 +1,4 @@
-"""Adam (Kingma & Ba 2015, Algorithm 1) and AdamW (Loshchilov & Hutter 2019, Algorithm 2). The kernel has the formula.
+"""Adam (Kingma & Ba 2015, Algorithm 1) and AdamW (Loshchilov & Hutter 2019, Algorithm 2), computed by one kernel.
 
     Adam:  g = grad + weight_decay * p                      AdamW:  g = grad;    p -= lr * weight_decay * p
     m = beta1 m + (1 - beta1) g;    v = beta2 v + (1 - beta2) g^2
@@ -29,30 +29,30 @@ STEP = "step"
 
 
 def _fresh_name() -> str:
-    """A name for the counts of one optimizer among those of its runtime."""
+    """Return an unused prefix for an optimizer's counters in its runtime."""
     return f"adam.{sum(key.endswith(f'.{STEP}') for key in current_runtime().counters)}"
 
 
 class Adam(Composed):
-    """Adam with two states a parameter, three with ``amsgrad`` (Reddi, Kale & Kumar 2018).
+    """Adam, with two states per parameter, or three with ``amsgrad`` (Reddi, Kale & Kumar 2018).
 
-    Each parameter's steps, t, are counted from its first gradient on, from 1. ``amsgrad`` and ``maximize`` are composed
-    of operations, all else is one.
+    A parameter's step t counts from 1, from its first gradient on. ``amsgrad`` and ``maximize`` are composed of several
+    operations; otherwise an update is one operation.
     """
 
     def __init__(self, params: Parameters, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
                  eps: float = 1e-8, weight_decay: float = 0.0, amsgrad: bool = False, *, maximize: bool = False,
                  foreach: bool | None = None, fused: bool | None = None,
                  decays: Callable[[Tensor], bool] | None = None) -> None:
-        """``decays`` says which parameters the weight decay is for; all by default. ``foreach`` and ``fused`` say
-        nothing: parameters are updated together anyway. Raises UserError."""
+        """``decays``: returns True for a parameter to which weight decay applies; default: all. ``foreach`` and
+        ``fused`` have no effect: updates are always fused. Raises UserError."""
         self._plain = not (amsgrad or maximize)
         rates = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad,
                  "maximize": maximize}
         super().__init__(params, rates=rates, op=update.ADAM, states=("m", "v", "v_max") if amsgrad else ("m", "v"),
                          decays=decays)
-        # The counts live with the runtime, which can then take back the steps of a dry run: all calls of ``step``, and
-        # for each parameter how many of them found no gradient. Most have none, so most have no such count.
+        # The runtime holds the counters, so that it can undo the steps of a dry run. One counts all calls of ``step``;
+        # further ones count for each parameter the calls without a gradient, if there were any.
         counters = current_runtime().counters
         self._name = _fresh_name()
         counters[f"{self._name}.{STEP}"] = 0
@@ -61,9 +61,9 @@ class Adam(Composed):
         super().check(group)
         require_at_least_zero(eps=group["eps"])
         if self._plain and (group["amsgrad"] or group["maximize"]):
-            raise UserError("Adam's amsgrad and maximize are said when it is made, for all groups")
+            raise UserError("Adam's amsgrad and maximize must be arguments of the constructor, for all groups")
         if not all(0.0 <= beta < 1.0 for beta in group["betas"]):
-            raise UserError(f"Adam's betas must be in [0, 1), and are {group['betas']}")
+            raise UserError(f"Adam's betas must be in [0, 1), not {group['betas']}")
 
     def attributes(self, index: int = 0) -> Attrs:
         rates = self.rates(index)
@@ -71,7 +71,7 @@ class Adam(Composed):
         return super().attributes(index) | {"beta1": float(beta1), "beta2": float(beta2), "eps": float(rates["eps"]),
                                             "step": self._steps(index) + 1}
 
-    decoupled = False  # whether the weight decay passes the moments by
+    decoupled = False  # True: weight decay does not enter the moments (AdamW)
 
     def _update(self, chunk: list[int]) -> None:
         if self._plain:
@@ -97,12 +97,12 @@ class Adam(Composed):
         return group, decays, self._steps(index)
 
     def _steps(self, index: int) -> int:
-        """How many steps a parameter has taken."""
+        """Return the number of steps that a parameter has taken."""
         counters = current_runtime().counters
         return counters[f"{self._name}.{STEP}"] - counters.get(f"{self._name}.missed.{index}", 0)
 
     def stepped(self, updated: set[int]) -> None:
-        """Count a step of each of these parameters; for the others it is none."""
+        """Count one step for the updated parameters, and none for the others."""
         if updated:
             counters = current_runtime().counters
             counters[f"{self._name}.{STEP}"] += 1
@@ -120,7 +120,7 @@ class Adam(Composed):
                 counters[f"{self._name}.missed.{index}"] = counters[f"{self._name}.{STEP}"]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Adam:
-        """An optimizer of the copied parameters, with states and counts of its own."""
+        """Return an optimizer of the copied parameters, with copies of states and counters."""
         made = type(self).__new__(type(self))
         memo[id(self)] = made
         made.__dict__.update(copy.deepcopy(self.__dict__, memo))
@@ -131,14 +131,12 @@ class Adam(Composed):
         return made
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """A copy on the host of both moments, and as ``step`` of the number of steps that each parameter has taken."""
+        """Return copies on the host of the moments, and in ``step`` the number of steps of each parameter."""
         return super().state_dict() | {STEP: np.array([self._steps(i) for i in range(len(self.parameters))], np.int64)}
 
     def load_state_dict(self, arrays: Mapping[str, Any]) -> None:
-        """Overwrite the moments and the numbers of steps; nothing is written if it raises UserError.
-
-        One number stands for all parameters.
-        """
+        """Overwrite the moments and the numbers of steps; on a UserError nothing is written.
+        A single number of steps applies to all parameters."""
         moments = dict(arrays)
         if STEP not in moments:
             raise UserError(f"the state does not fit {type(self).__name__}: {STEP} is missing")
@@ -147,8 +145,8 @@ class Adam(Composed):
             raise UserError(f"the state does not fit {type(self).__name__}: {STEP} is {list(steps.shape)} and must be "
                             f"[{len(self.parameters)}]")
         if steps.dtype.kind not in "biuf" or not (np.isfinite(steps) & (steps >= 0) & (steps == np.floor(steps))).all():
-            raise UserError(f"the state does not fit {type(self).__name__}: {STEP} has numbers of steps, whole and not "
-                            f"negative, and these are {steps.tolist()}")
+            raise UserError(f"the state does not fit {type(self).__name__}: {STEP} must have whole numbers >= 0, not "
+                            f"{steps.tolist()}")
         steps = steps.astype(np.int64)
         super().load_state_dict(moments)
         counters, most = current_runtime().counters, int(steps.max())
@@ -161,10 +159,8 @@ class Adam(Composed):
 
 
 class AdamW(Adam):
-    """Adam whose weight decay does not pass through the moments: p shrinks by the factor 1 - lr * weight_decay.
-
-    It is usual to leave biases and norms alone: ``decays=lambda p: p.ndim > 1``.
-    """
+    """Adam with decoupled weight decay: p is multiplied by 1 - lr * weight_decay, and the decay does not enter moments.
+    ``decays=lambda p: p.ndim > 1`` exempts biases and norms, as is usual."""
 
     def __init__(self, params: Parameters, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
                  eps: float = 1e-8, weight_decay: float = 0.01, amsgrad: bool = False, *, maximize: bool = False,

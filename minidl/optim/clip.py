@@ -2,7 +2,8 @@
 
     norm = sqrt(sum of all gradients' squares);    g = g * limit / max(norm, limit)
 
-Nothing is read by the host: the factor is a tensor, so a step that clips is as asynchronous as one that does not.
+
+The factor is a tensor on the device, so the host does not wait and a step with clipping stays asynchronous.
 """
 
 from collections.abc import Iterable
@@ -16,11 +17,11 @@ from minidl.tensor import Tensor
 
 
 def clip_global_norm(parameters: Iterable[Tensor], limit: float) -> Tensor | None:
-    """Scale the gradients of all parameters down, together, so that their norm is at most ``limit``; returns the norm
-    that they had, a tensor without dimensions, or None if there are none.
+    """Scale all gradients by one factor so that their global norm is at most ``limit``; return their norm before.
 
-    A gradient is written over its old bytes. Within the limit they keep every bit, as the factor is exactly 1.
-    Raises UserError if the limit is not above 0, or the gradients are of several types.
+    The norm is a tensor without dimensions, or None without gradients. Gradients are donated to the scaled ones. Within
+    the limit they keep every bit, because the factor is exactly 1. Raises UserError if the limit is not positive, or
+    the gradients have several dtypes.
     """
     if isinstance(limit, Tensor) or not limit > 0:
         raise UserError(f"gradients cannot be clipped to a norm of {limit}")
@@ -28,7 +29,7 @@ def clip_global_norm(parameters: Iterable[Tensor], limit: float) -> Tensor | Non
     if not clipped:
         return None
     if len({p.dtype for p in clipped}) > 1:
-        raise UserError("gradients of several types have no common norm")
+        raise UserError("gradients of several dtypes have no common norm")
     with no_grad():
         squares: Tensor | None = None
         for parameter in clipped:
@@ -39,19 +40,19 @@ def clip_global_norm(parameters: Iterable[Tensor], limit: float) -> Tensor | Non
             del gradient
         assert squares is not None
         norm = sqrt(squares)
-        # max(norm, limit) without an operation of its own; limit / limit is exactly 1.
+        # max(norm, limit) by existing operations; limit / limit is exactly 1.
         largest = shift(relu(sub(norm, full((), limit, norm.dtype))), limit)
         factor = div(full((), limit, norm.dtype), largest)
-        current().make_leaf(factor.storage)  # else its record would hold all gradients, and these their bytes
+        current().make_leaf(factor.storage)  # otherwise its lineage would keep all gradients in memory
         current().make_leaf(norm.storage)
         del squares, largest
         for parameter in clipped:
             gradient = parameter.grad
             assert gradient is not None
             ours, parameter.grad = gradient.alias(), None
-            del gradient  # the program may hold this handle, and goes on to see the old values
+            del gradient  # if the program holds this handle, it keeps the old values
             scaled = mul(give(ours), factor)
             del ours
-            current().make_leaf(scaled.storage)  # like any gradient: it keeps its bytes, and pins nothing
+            current().make_leaf(scaled.storage)  # like any gradient, it has no lineage that keeps other tensors
             parameter.grad = scaled
     return norm

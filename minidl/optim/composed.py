@@ -1,7 +1,7 @@
-"""Steps that no kernel computes at once: the direction is composed of operations, then each parameter moves along it.
+"""Optimizers without a fused kernel: operations compute a direction, and ``sgd_`` moves the parameter along it.
 
-A parameter, or a piece of a large one, is updated by itself: that takes its gradient, its states and a few results of
-their size at once. The last call is ``sgd_`` along the direction, which ends the iteration as every update does.
+Each parameter, or piece of a large one, is updated on its own, so that only its gradient, its states and a few
+intermediates of their size are needed at once.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ States = dict[str, Tensor]
 
 
 class Composed(Optimizer):
-    """Base class: a subclass says the direction of a parameter's step, and updates its states."""
+    """A base of optimizers whose subclasses compute the direction of a parameter's step and update its states."""
 
     def direction(self, index: int, p: Tensor, gradient: Tensor, states: States) -> Tensor:
-        """What lr times is subtracted from the parameter of this number; the states have been written. Raises
-        OutOfMemory."""
+        """Update the states of parameter number ``index``, and return the direction d of its step, p -= lr * d.
+        Raises OutOfMemory."""
         raise NotImplementedError
 
     def _update(self, chunk: list[int]) -> None:
@@ -39,7 +39,7 @@ class Composed(Optimizer):
             apply_all(SGD, p, way, lr=float(self.rates(index)["lr"]), weight_decay=0.0)
 
     def decayed(self, index: int, p: Tensor, gradient: Tensor) -> Tensor:
-        """The gradient, turned round where the group maximizes, with weight_decay times the parameter added."""
+        """Return the gradient (negated if the group maximizes) plus weight_decay times the parameter."""
         rates = self.rates(index)
         gradient = neg(gradient) if rates.get("maximize") else gradient
         decay = float(rates["weight_decay"]) if self._decays[index] else 0.0
@@ -47,28 +47,29 @@ class Composed(Optimizer):
 
 
 def kept_in(state: Tensor, value: Tensor) -> Tensor:
-    """Write a state; returns it."""
+    """Overwrite a state with a value; return the state."""
     copy_(state, value)
     return state
 
 
 def mean_square(state: Tensor, x: Tensor, share: float) -> Tensor:
-    """state = share state + (1 - share) x^2, in place."""
+    """Set state = share * state + (1 - share) * x^2 in place; return the state."""
     return kept_in(state, add(scale(state, share), scale(mul(x, x), 1.0 - share)))
 
 
 class RMSprop(Composed):
-    """Steps along gradients over the root of their running mean square (Hinton 2012, lecture 6e).
+    """RMSprop: divides gradients by the root of their running mean square (Hinton 2012, lecture 6e).
 
         v = alpha v + (1 - alpha) g^2;   d = g / (sqrt(v) + eps);   buf = momentum buf + d;   p -= lr buf
 
-    ``centered``: v less the square of the running mean of g (Graves 2013).
+
+    ``centered`` subtracts the square of the running mean of g from v (Graves 2013).
     """
 
     def __init__(self, params: Parameters, lr: float = 1e-2, alpha: float = 0.99, eps: float = 1e-8,
                  weight_decay: float = 0.0, momentum: float = 0.0, centered: bool = False, *, maximize: bool = False,
                  decays: Callable[[Tensor], bool] | None = None) -> None:
-        """``decays`` says which parameters the weight decay is for; all by default. Raises UserError."""
+        """``decays``: returns True for a parameter to which weight decay applies; default: all. Raises UserError."""
         states = ("square_avg", *(("grad_avg",) if centered else ()), *(("momentum_buffer",) if momentum else ()))
         super().__init__(params, rates={"lr": lr, "alpha": alpha, "eps": eps, "weight_decay": weight_decay,
                                         "momentum": momentum, "maximize": maximize}, op=SGD, states=states,
@@ -93,7 +94,7 @@ class RMSprop(Composed):
 
 
 class Adagrad(Composed):
-    """Steps along gradients over the root of the sum of their squares (Duchi, Hazan & Singer 2011).
+    """Adagrad: divides gradients by the root of the sum of their squares (Duchi, Hazan & Singer 2011).
 
         s = s + g^2;   p -= lr g / (sqrt(s) + eps)
     """
@@ -101,11 +102,11 @@ class Adagrad(Composed):
     def __init__(self, params: Parameters, lr: float = 1e-2, lr_decay: float = 0.0, weight_decay: float = 0.0,
                  initial_accumulator_value: float = 0.0, eps: float = 1e-10, *, maximize: bool = False,
                  decays: Callable[[Tensor], bool] | None = None) -> None:
-        """``decays`` says which parameters the weight decay is for; all by default. Raises UserError, for a decay of
-        the rate, too, which is a schedule's."""
+        """``decays``: returns True for a parameter to which weight decay applies; default: all. Raises UserError, also
+        for ``lr_decay``, for which there are schedules."""
         if lr_decay or initial_accumulator_value:
-            raise UserError("Adagrad: lr_decay and initial_accumulator_value are 0 here; optim.lr_scheduler.LambdaLR "
-                            "changes the rate")
+            raise UserError("Adagrad: lr_decay and initial_accumulator_value must be 0; use "
+                            "optim.lr_scheduler.LambdaLR to change the rate")
         super().__init__(params, rates={"lr": lr, "eps": eps, "weight_decay": weight_decay, "maximize": maximize},
                          op=SGD, states=("sum",), decays=decays)
 

@@ -1,7 +1,7 @@
-"""Learning rates by epoch under PyTorch's names: ``step()`` after each epoch sets those of every group.
+"""PyTorch's learning-rate schedulers by epoch: ``step()`` after each epoch sets the rate of every parameter group.
 
-Each is a factor of the rate that a group began with, found from the number of the epoch alone. ``Schedule`` is the one
-that training here uses, by step and with a warm-up.
+A scheduler multiplies the initial rate of a group by a factor that depends only on the epoch. minidl's own training
+uses ``Schedule`` instead, which goes by step and has a warm-up.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from minidl.optim.optimizer import Optimizer
 
 
 class LambdaLR:
-    """The first rate of each group times ``factor(epoch)``, from epoch 0 on."""
+    """A scheduler that sets each group's rate to its initial rate times ``lr_lambda(epoch)``, from epoch 0 on."""
 
     def __init__(self, optimizer: Optimizer, lr_lambda: Callable[[int], float]) -> None:
         self.optimizer = optimizer
@@ -29,24 +29,24 @@ class LambdaLR:
             group["lr"] = self.rate(base)
 
     def rate(self, base: float) -> float:
-        """The rate of this epoch for a group that began with ``base``."""
+        """Return the current epoch's rate for a group with the initial rate ``base``."""
         return base * self._factor(self.last_epoch)
 
     def step(self) -> None:
-        """Go on to the next epoch."""
+        """Advance to the next epoch and set its rates."""
         self.last_epoch += 1
         self._set()
 
     def get_last_lr(self) -> list[float]:
-        """The rate of each group now."""
+        """Return the current rate of each group."""
         return [float(group["lr"]) for group in self.optimizer.param_groups]
 
     def state_dict(self) -> dict[str, Any]:
-        """The epoch, and the first rates."""
+        """Return the epoch and the initial rates."""
         return {"last_epoch": self.last_epoch, "base_lrs": list(self.base_lrs)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on at the epoch of another one's ``state_dict``; nothing is changed if it raises UserError."""
+        """Continue at the epoch of a ``state_dict``; on a UserError nothing changes."""
         epoch, rates = state.get("last_epoch"), state.get("base_lrs")
         groups = len(self.optimizer.param_groups)
         if not isinstance(epoch, int | np.integer) or epoch < 0 or not isinstance(rates, list | tuple) or (
@@ -58,14 +58,15 @@ class LambdaLR:
 
 
 class StepLR(LambdaLR):
-    """Times ``gamma`` after each ``step_size`` epochs."""
+    """A scheduler that multiplies the rate by ``gamma`` after every ``step_size`` epochs."""
 
     def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1) -> None:
         super().__init__(optimizer, lambda epoch: gamma ** (epoch // step_size))
 
 
 class CosineAnnealingLR(LambdaLR):
-    """Down to ``eta_min`` in ``T_max`` epochs, along half a cosine (Loshchilov & Hutter 2017, SGDR, equation 5)."""
+    """A scheduler that lowers the rate to ``eta_min`` in ``T_max`` epochs, along half a cosine (Loshchilov & Hutter
+    2017, SGDR, equation 5)."""
 
     def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0) -> None:  # noqa: N803 - PyTorch's name
         self._least = eta_min

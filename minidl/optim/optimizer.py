@@ -1,4 +1,4 @@
-"""What optimizers share: the list of parameters, their state, and updates in chunks."""
+"""The base class of optimizers: parameters in groups, their state, and updates in chunks."""
 
 from __future__ import annotations
 
@@ -19,20 +19,19 @@ from minidl.parts.sharding.sharder import shard_bounds
 from minidl.runtime import parameter
 from minidl.tensor import Tensor
 
-# Parameters, state and gradients of one update call must be on the device together. Calls of this size (bytes of
-# parameters) cost nothing noticeable to launch. On small devices they are smaller (``Memory.update_bytes``), so that
-# the largest call of a program is one of its layers, or the update of one parameter.
+# The most bytes of parameters in one update call, whose parameters, state and gradients must be on the device together.
+# At this size the launch costs nothing noticeable. On small devices calls are smaller (``Memory.update_bytes``), so
+# that the program's largest call is a layer, or the update of one parameter.
 CHUNK_BYTES = 8 * 2**20
 
 
-# The states of a parameter of more bytes than this are kept in parts along its first dimension, with a call for each,
-# so that an update needs the parameter, its gradient and a part of each state at once: the same bits, as it is
-# elementwise.
+# The states of a parameter with more bytes are stored in parts along its first dimension, with one update call per
+# part, so that a call needs only a part of each state. The bits are the same, because updates are elementwise.
 PART_BYTES = 512 * 2**20
 
 
 class Piece(NamedTuple):
-    """Rows ``start`` to ``stop`` of its owner, a parameter by number; ``whole``: these are all."""
+    """The rows ``start`` to ``stop`` - 1 of parameter number ``owner``; ``whole``: True if these are all rows."""
 
     owner: int
     start: int
@@ -40,27 +39,25 @@ class Piece(NamedTuple):
     whole: bool
 
 
-# Tensors, or groups of them with rates of their own.
+# Tensors, or groups of tensors with their own rates.
 Parameters = Iterable[Tensor] | Iterable[Mapping[str, Any]]
 
 
 class Optimizer:
-    """Base class: ``step()`` runs one in-place update operation for each chunk of parameters that have a gradient.
+    """The base class of optimizers: ``step()`` runs one in-place update call per chunk of parameters with a gradient.
 
-    Parameters come in groups, each with rates of its own, which ``param_groups`` shows and lets change at any time, as
-    does ``lr``, which is that of all groups. The state is made here, not at the first step, so that what a training
-    step needs is known before the first one; it starts at zero. A subclass names its states, and gives the operation
-    and its attributes.
+    Each group of parameters has its own rates in ``param_groups``, which may change at any time; setting ``lr`` sets
+    the rate of all groups. The constructor creates the state, as zeros, so that a training step's memory is known
+    before the first step. A subclass names its states, the update operation and its attributes.
     """
 
     def __init__(self, params: Parameters, *, op: Op, rates: dict[str, Any], states: tuple[str, ...] = (),
                  decays: Callable[[Tensor], bool] | None = None) -> None:
-        """``params``: tensors, or groups of them: {"params": tensors, "lr": ...} with the ``rates`` that differ.
-        ``decays`` says which parameters the weight decay is for; all by default.
+        """``params``: tensors, or groups {"params": tensors, "lr": ...} with the rates that differ from ``rates``.
 
-        Parameters that are not trained yet (``requires_grad``) have no gradient, so they stay as they are. Raises
-        UserError if there are no parameters, one comes twice or is the result of an operation, a number is negative, or
-        a group has a rate that the optimizer has not.
+        ``decays``: returns True for a parameter to which weight decay applies; default: all. Parameters without a
+        gradient are not updated. Raises UserError for no parameters, a repeated parameter, the result of an operation,
+        a negative number, or a group with an unknown rate.
         """
         self.param_groups: list[dict[str, Any]] = []
         self.parameters: list[Tensor] = []
@@ -73,8 +70,8 @@ class Optimizer:
         self._extend(_groups(params, rates))
 
     def add_param_group(self, param_group: Mapping[str, Any]) -> None:
-        """Update a further group of parameters, too, from the next step on; its state starts at zero. Raises UserError
-        as the constructor does."""
+        """Add a group of parameters, updated from the next step on; its state starts at zero. Raises like the
+        constructor."""
         self._extend(_groups([param_group], self.defaults))
 
     def _extend(self, groups: list[dict[str, Any]]) -> None:
@@ -83,11 +80,11 @@ class Optimizer:
             raise UserError("the optimizer was given no parameters")
         for p in added:
             if not isinstance(p, Tensor):
-                raise WrongKind(f"the optimizer was given a {type(p).__name__} in the place of a parameter")
+                raise WrongKind(f"the optimizer was given a {type(p).__name__} instead of a parameter")
         if len({p.tensor_id for p in (*self.parameters, *added)}) < len(self.parameters) + len(added):
             raise UserError("the optimizer was given the same parameter more than once")
         if any(p.operation_name for p in added):
-            raise UserError("the optimizer was given the result of an operation, which no step can change")
+            raise UserError("the optimizer was given the result of an operation; it can update only leaves")
         for group in groups:
             self.check(group)
         first = len(self.parameters)
@@ -102,12 +99,12 @@ class Optimizer:
             self._states[name] += made
 
     def check(self, group: dict[str, Any]) -> None:
-        """Raise UserError for a group's rates that make no sense."""
+        """Raise UserError for invalid rates of a group."""
         require_at_least_zero(lr=group["lr"], weight_decay=group["weight_decay"])
 
     @property
     def lr(self) -> float:
-        """The learning rate of the first group; what is set is that of all groups."""
+        """The learning rate of the first group; setting it sets the rate of all groups."""
         rate: float = self.param_groups[0]["lr"]
         return rate
 
@@ -117,24 +114,21 @@ class Optimizer:
             group["lr"] = value
 
     def rates(self, index: int) -> dict[str, Any]:
-        """The rates of a parameter's group."""
+        """Return the rates of a parameter's group."""
         return self.param_groups[self._group[index]]
 
     def attributes(self, index: int = 0) -> Attrs:
-        """The attributes of the update operation at this step, for one parameter: those that share a call agree."""
+        """Return the update operation's attributes for one parameter; parameters of one call have equal attributes."""
         rates = self.rates(index)
         return {"lr": float(rates["lr"]), "weight_decay": float(rates["weight_decay"]) if self._decays[index] else 0.0}
 
     def kind(self, index: int) -> tuple[int, bool, int]:
-        """What a parameter's attributes follow from: its group, the first the highest; whether it decays; and its
-        number of steps if they count."""
+        """Return a key of a parameter's attributes: (minus its group, True if it decays, its number of steps or 0)."""
         return -self._group[index], self._decays[index], 0
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update every parameter that has a gradient; what ``closure`` returns, which is called first and makes them.
-
-        A parameter that an error (OutOfMemory, say) keeps from being updated has not stepped, and no count says so.
-        """
+        """Call ``closure``, if given, update every parameter that has a gradient, and return the closure's result.
+        After an error, such as OutOfMemory, only the parameters that were updated count the step."""
         result = closure() if closure is not None else None
         updated: set[int] = set()
         try:
@@ -146,7 +140,7 @@ class Optimizer:
         return result
 
     def _update(self, chunk: list[int]) -> None:
-        """Update the pieces of these numbers, which are of one kind, in one call."""
+        """Update the pieces with these numbers, all of one kind, in one call."""
         pieces = [self._pieces[number] for number in chunk]
         with no_grad():
             tensors = [rows_of_piece(self.parameters[piece.owner], piece) for piece in pieces]
@@ -157,18 +151,16 @@ class Optimizer:
         apply_all(self._op, *tensors, **self.attributes(pieces[0].owner))
 
     def stepped(self, updated: set[int]) -> None:
-        """Note which parameters, by number, a step has updated."""
+        """Count the step of the parameters, given by number, that were updated."""
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients, which frees their memory; there is no other way (``set_to_none``)."""
+        """Set all gradients to None, which frees their memory; ``set_to_none=False`` does the same."""
         for tensor in self.parameters:
             tensor.grad = None
 
     def _chunks(self) -> Iterator[list[int]]:
-        """Numbers of the pieces that have a gradient, in order: one kind after the other, the highest first.
-
-        A chunk is over CHUNK_BYTES, or with its states and gradients over what memory allows, only if it is one piece.
-        """
+        """Yield chunks of piece numbers whose parameters have a gradient, grouped by kind, the highest kind first.
+        A chunk exceeds CHUNK_BYTES, or the memory's limit with states and gradients, only if it is a single piece."""
         most = current().memory.update_bytes // (len(self._states) + 2)
         alike: dict[tuple[int, bool, int], list[int]] = {}
         for number, piece in enumerate(self._pieces):
@@ -176,7 +168,7 @@ class Optimizer:
                 alike.setdefault(self.kind(piece.owner), []).append(number)
         for _, numbers in sorted(alike.items(), reverse=True):
             chunk: list[int] = []
-            nbytes = taken = 0  # of the parameters, and of the blocks that they lie in
+            nbytes = taken = 0  # bytes of the parameters, and of their blocks
             for number in numbers:
                 piece = self._pieces[number]
                 tensor = self.parameters[piece.owner]
@@ -192,12 +184,13 @@ class Optimizer:
                 yield chunk
 
     def named_states(self) -> dict[str, Tensor]:
-        """The tensors of the state, as ``<state>.<index of the parameter>``, of a part with its first row."""
+        """Return the state's tensors by name: ``<state>.<parameter index>``, for a part followed by ``.<first
+        row>``."""
         return {f"{name}.{piece.owner}" if piece.whole else f"{name}.{piece.owner}.{piece.start}": tensor
                 for name, tensors in self._states.items() for piece, tensor in zip(self._pieces, tensors, strict=True)}
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """A copy on the host of the state, as ``<state>.<index of the parameter>``; not of lr and the other rates."""
+        """Return copies on the host of the state, by ``<state>.<parameter index>``, without lr and other rates."""
         found: dict[str, list[np.ndarray]] = {}
         for name, tensors in self._states.items():
             for piece, tensor in zip(self._pieces, tensors, strict=True):
@@ -205,7 +198,7 @@ class Optimizer:
         return {name: parts[0] if len(parts) == 1 else np.concatenate(parts) for name, parts in found.items()}
 
     def load_state_dict(self, arrays: Mapping[str, Any]) -> None:
-        """Overwrite the state with what ``state_dict`` returned; nothing is written if it raises UserError."""
+        """Overwrite the state with a ``state_dict``; on a UserError nothing is written."""
         shapes = {f"{name}.{index}": p.shape for name in self._states for index, p in enumerate(self.parameters)}
         if arrays.keys() != shapes.keys():
             wrong = sorted(arrays.keys() ^ shapes.keys())
@@ -216,14 +209,14 @@ class Optimizer:
             if values[name].shape != shape:
                 raise UserError(f"the state does not fit {type(self).__name__}: {name} is "
                                 f"{list(values[name].shape)} and must be {list(shape)}")
-        writes: list[tuple[Tensor, np.ndarray]] = []  # before any is written: a value may be no number
+        writes: list[tuple[Tensor, np.ndarray]] = []  # check all values before the first write
         for name, tensors in self._states.items():
             for piece, tensor in zip(self._pieces, tensors, strict=True):
                 array = values[f"{name}.{piece.owner}"]
                 if array.dtype.kind not in "biuf" and array.dtype.name not in DTYPES:
                     raise UserError(f"the state does not fit {type(self).__name__}: {name}.{piece.owner} has values of "
                                     f"{array.dtype.name}")
-                # A copy: the upload happens in stream order, perhaps after the caller has changed the array.
+                # Copy: the upload runs later, in stream order, and the caller may change the array before that.
                 writes.append((tensor, np.array(array if piece.whole else array[piece.start:piece.stop],
                                                 tensor.dtype.name, order="C")))
         for tensor, array in writes:
@@ -231,9 +224,9 @@ class Optimizer:
 
 
 def _groups(params: Parameters, rates: dict[str, Any]) -> list[dict[str, Any]]:
-    """The groups with all their rates; tensors alone, or names with them, are one group."""
+    """Return the parameter groups with all rates filled in; tensors, or (name, tensor) pairs, are one group."""
     if isinstance(params, Tensor):
-        raise WrongKind("an optimizer takes parameters in a list, or groups of them, not one tensor: [tensor]")
+        raise WrongKind("an optimizer takes a list of parameters, or groups of them, not one tensor: use [tensor]")
     given = list(params)
     groups = given if given and isinstance(given[0], Mapping) else [{"params": given}]
     made = []
@@ -252,11 +245,11 @@ def require_at_least_zero(**numbers: float) -> None:
     """Raise UserError for a number below zero (or NaN), by its name."""
     for name, number in numbers.items():
         if not number >= 0:
-            raise UserError(f"the optimizer's {name} must not be negative, and is {number}")
+            raise UserError(f"the optimizer's {name} must not be negative, but is {number}")
 
 
 def _pieces(index: int, tensor: Tensor) -> list[Piece]:
-    """The parts of a parameter, or of each of its shards, that are updated by themselves, as equal as can be."""
+    """Return the pieces of a parameter that are updated by separate calls: parts of equal size of each shard."""
     found = []
     for first, stop in (bounds := shard_bounds(tensor)):
         rows = stop - first
@@ -267,7 +260,7 @@ def _pieces(index: int, tensor: Tensor) -> list[Piece]:
 
 
 def rows_of_piece(tensor: Tensor, piece: Piece) -> Tensor:
-    """A piece of a parameter, or of its gradient: a view."""
+    """Return a piece of a parameter or of its gradient, as a view."""
     return tensor if piece.whole else between(tensor, 0, piece.start, piece.stop)
 
 

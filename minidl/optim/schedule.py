@@ -6,7 +6,8 @@ With W steps of warm-up out of N, and t the step from 0:
     linear     peak (N - t) / (N - W)
     cosine     peak (1 + cos(pi (t - W) / (N - W))) / 2            Loshchilov & Hutter 2017, SGDR, equation 5
     step       peak rate^floor((t - W) / every)
-No step has a rate of 0: the warm-up starts above it, and the last step, t = N - 1, comes before it.
+
+No step has a rate of 0: the warm-up starts above 0, and the rate would reach 0 only after the last step, t = N - 1.
 """
 
 from dataclasses import dataclass
@@ -20,15 +21,15 @@ ENDING_SHAPES = ("linear", "cosine")  # their rates depend on how many steps the
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The learning rate of each step: ``schedule(step)``, counted from 0.
+    """A learning-rate schedule: ``schedule(step)`` returns the rate of a step, counted from 0.
 
-    peak           after the warm-up
+    peak           learning rate after the warm-up
     shape          one of SHAPES
-    warmup_steps   steps until then
+    warmup_steps   number of warm-up steps
     total_steps    for linear and cosine; later steps have the rate 0
-    every, rate    for step: the rate is multiplied by ``rate`` after each ``every`` steps
+    every, rate    for step: the learning rate is multiplied by ``rate`` after every ``every`` steps
 
-    Raises UserError for a shape that does not exist, or numbers that leave no step for it.
+    Raises UserError for an unknown shape, or numbers that leave no step for it.
     """
 
     peak: float
@@ -40,7 +41,7 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if self.shape not in SHAPES:
-            raise UserError(f"there is no schedule {self.shape!r}: {', '.join(SHAPES)}")
+            raise UserError(f"there is no schedule {self.shape!r}; there are {', '.join(SHAPES)}")
         if self.warmup_steps < 0 or self.every < 1:
             raise UserError(f"a schedule cannot have {self.warmup_steps} steps of warm-up and decay every {self.every}")
         if self.shape in ENDING_SHAPES and (self.total_steps is None or self.total_steps <= self.warmup_steps):
@@ -48,7 +49,7 @@ class Schedule:
                             f"{self.warmup_steps} of warm-up")
 
     def __call__(self, step: int) -> float:
-        """The learning rate of a step. Raises UserError for one that no number is large enough for."""
+        """Return the learning rate of a step. Raises UserError if it overflows."""
         if step < self.warmup_steps:
             return self.peak * (step + 1) / (self.warmup_steps + 1)
         after = step - self.warmup_steps
@@ -58,8 +59,8 @@ class Schedule:
             try:
                 return self.peak * self.rate ** (after // self.every)
             except OverflowError:
-                raise UserError(f"the learning rate of step {step} is beyond all numbers: {self.peak} x {self.rate} to "
-                                f"the power of {after // self.every}") from None
+                raise UserError(f"the learning rate of step {step} overflows: {self.peak} x {self.rate} to the power "
+                                f"of {after // self.every}") from None
         assert self.total_steps is not None
         part = min(1.0, after / (self.total_steps - self.warmup_steps))
         return self.peak * (1.0 - part if self.shape == "linear" else 0.5 * (1.0 + cos(pi * part)))

@@ -1,4 +1,4 @@
-"""Stochastic gradient descent, with momentum as PyTorch defines it. The kernel has the formula.
+"""Stochastic gradient descent, with momentum as PyTorch defines it. The kernel computes the formula.
 
     d = grad + weight_decay * p;    buf = momentum * buf + d;    p -= lr * buf
     nesterov: p -= lr * (d + momentum * buf)        (Sutskever, Martens, Dahl & Hinton 2013)
@@ -17,18 +17,18 @@ from minidl.tensor import Tensor
 
 
 class SGD(Composed):
-    """p -= lr * (grad + weight_decay * p), through a running sum if ``momentum`` is not zero (one state a parameter).
+    """SGD: p -= lr * (grad + weight_decay * p), with a momentum buffer per parameter if ``momentum`` is not zero.
 
-    The sum starts at zero, so the first step needs no case of its own. ``nesterov`` and ``maximize`` are composed of
-    operations, all else is one.
+    The buffer starts at zero, so the first step is not special. ``nesterov`` and ``maximize`` are composed of several
+    operations; otherwise an update is one operation.
     """
 
     def __init__(self, params: Parameters, lr: float = 1e-3, momentum: float = 0.0, dampening: float = 0.0,
                  weight_decay: float = 0.0, nesterov: bool = False, *, maximize: bool = False,
                  foreach: bool | None = None, fused: bool | None = None,
                  decays: Callable[[Tensor], bool] | None = None) -> None:
-        """``decays`` says which parameters the weight decay is for; all by default. ``foreach`` and ``fused`` say
-        nothing: parameters are updated together anyway. Raises UserError, for ``dampening``, too."""
+        """``decays``: returns True for a parameter to which weight decay applies; default: all. ``foreach`` and
+        ``fused`` have no effect: updates are always fused. Raises UserError, also for ``dampening``."""
         params = params if isinstance(params, Tensor) else list(params)  # type: ignore[assignment]
         groups = [] if isinstance(params, Tensor) else [group for group in params if isinstance(group, Mapping)]
         keeps = bool(momentum) or any(group.get("momentum") for group in groups)
@@ -43,7 +43,7 @@ class SGD(Composed):
         super().check(group)
         require_at_least_zero(momentum=group["momentum"])
         if group["dampening"]:
-            raise UserError(f"SGD has no dampening, and is given {group['dampening']}")
+            raise UserError(f"SGD has no dampening: it must be 0, not {group['dampening']}")
         if group["nesterov"] and not group["momentum"] > 0:
             raise UserError("SGD: nesterov needs a momentum above 0")
 

@@ -1,1 +1,1 @@
-"""The world outside of the process: files to read and to write, numbers that people type, names, and this machine."""
+"""The world outside the process: files to read and write, numbers that people type, plug-ins, and this machine."""

@@ -1,7 +1,7 @@
-"""What this machine, or the container that the program runs in, has, and has left. Knows no device and no flags.
+"""The processors and the free memory of this machine, or of the container around the program. Knows no device.
 
-A container is a control group of Linux, and each of the groups around it may have a limit of its own. What a group
-uses counts the pages of files that it has read; the inactive ones of these are given up before anything else is.
+A container is a Linux control group; it and each parent group may have a memory limit. A group's usage includes its
+page cache, whose inactive pages the kernel frees first, so they count as free here.
 """
 
 import os
@@ -12,20 +12,20 @@ GROUPS, MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 def processors() -> int:
-    """How many processors this process may use."""
+    """Return the number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def free_memory() -> int | None:
-    """Bytes of memory that programs may still take here; None where the system does not say."""
+    """Return the bytes of memory that programs may still allocate, or None if the system does not report them."""
     known = [nbytes for nbytes in (free_on_machine(), free_in_groups()) if nbytes is not None]
     return min(known, default=None)
 
 
 def free_on_machine() -> int | None:
-    """Bytes that the whole machine has left, whoever may take them."""
+    """Return the available bytes of the whole machine, without container limits; None if unknown."""
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:
             for line in lines:
@@ -37,13 +37,13 @@ def free_on_machine() -> int | None:
 
 
 def free_in_groups(groups: Path = GROUPS, membership: Path = MEMBERSHIP) -> int | None:
-    """The least that this process's control group, or one around it, has left; None without a limit."""
+    """Return the least free bytes among this process's control group and its parents; None without a limit."""
     left = [room for folder in _folders(groups, membership) if (room := _room(folder)) is not None]
     return min(left, default=None)
 
 
 def _folders(groups: Path, membership: Path) -> Iterator[Path]:
-    """The folders of the groups that this process is in, of version 2 (``0::/path``) or 1 (``4:memory:/path``)."""
+    """Yield the folders of this process's control groups, of version 2 (``0::/path``) or 1 (``4:memory:/path``)."""
     try:
         lines = membership.read_text().splitlines()
     except (OSError, ValueError):
@@ -63,6 +63,6 @@ def _room(folder: Path) -> int | None:
             most, used = int((folder / limit).read_text()), int((folder / usage).read_text())
             rows = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
             return max(0, most - used + int(rows.get(inactive, 0)))
-        except (OSError, ValueError):  # not there, or "max"
+        except (OSError, ValueError):  # missing, or "max"
             continue
     return None

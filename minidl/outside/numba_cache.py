@@ -1,11 +1,10 @@
-"""Numba's compiler, whose results are kept on disk with a checksum: damaged machine code is compiled anew, never run.
+"""Numba's compiler with a checksummed disk cache: damaged machine code is compiled again and never runs.
 
-By itself Numba unpickles and runs whatever its files hold; one damaged byte is a crash of the interpreter. Here each
-file of its cache ends with the SHA-256 of what comes before, behind the end of the pickle, where Numba does not look.
-A file whose sum does not agree, or that has none, counts as not there.
+Numba alone unpickles and runs whatever its cache files hold, and one damaged byte crashes the interpreter. Here each
+cache file ends with the SHA-256 of its content, after the end of the pickle, where Numba does not read. A file without
+a matching checksum counts as missing.
 
-Everything that minidl compiles for the CPU is compiled through here. This imports Numba: import it only where that is
-wanted.
+All code that minidl compiles for the CPU is compiled through this module. It imports Numba, which is slow.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ MOST_FILE_BYTES = 1 << 30
 
 
 class CheckedFiles(IndexDataCacheFile):
-    """The files in which Numba keeps one function: an index, and machine code for each combination of types."""
+    """Numba's cache files of one function, with checksums: an index, and machine code per combination of types."""
 
     def save(self, key: Any, data: Any) -> None:
-        """Keep machine code. A disk that is full or read-only costs time in the next process, nothing else."""
+        """Save machine code. On a full or read-only disk nothing is saved, and the next process compiles again."""
         with suppress(OSError):
             super().save(key, data)
 
@@ -41,7 +40,7 @@ class CheckedFiles(IndexDataCacheFile):
 
     def _load_data(self, name: str) -> Any:
         if not _is_whole(self._data_path(name)):
-            raise FileNotFoundError(name)  # what Numba takes for an entry that is gone
+            raise FileNotFoundError(name)  # Numba then treats the entry as missing
         return super()._load_data(name)
 
     @contextmanager
@@ -62,10 +61,10 @@ def _is_whole(path: str) -> bool:
 
 
 def njit(*, cache: bool = True, **options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """``numba.njit``, with what it compiles kept on disk and checked."""
+    """Return a decorator like ``numba.njit`` whose results are cached on disk with checksums."""
     def decorate(function: Callable[..., Any]) -> Any:
         dispatcher = numba.njit(cache=cache, **options)(function)
-        kept = getattr(dispatcher, "_cache", None)  # there is none where Numba is told not to compile
+        kept = getattr(dispatcher, "_cache", None)  # None if Numba's compilation is disabled
         files = getattr(kept, "_cache_file", None)
         if kept is not None and files is not None:
             kept._cache_file = CheckedFiles(kept.cache_path, kept._impl.filename_base, files._source_stamp)
@@ -75,11 +74,11 @@ def njit(*, cache: bool = True, **options: Any) -> Callable[[Callable[..., Any]]
 
 
 class _Counter(event.Listener):
-    """Counts the functions that Numba compiles; those that are compiled for another one count with it."""
+    """A listener that counts the functions that Numba compiles; nested compilations count with the outer function."""
 
     def __init__(self, tell: Callable[[int], None], then: Callable[[], object] = lambda: None) -> None:
         self._tell = tell
-        self._then = then  # is called after each
+        self._then = then  # called after each compilation
         self._depth = self._count = 0
 
     def on_start(self, event: Any) -> None:
@@ -94,16 +93,15 @@ class _Counter(event.Listener):
             self._then()
 
 
-# The compiler leaves cycles behind, whose frames hold on to those of its callers, and so to the tensors of an operation
-# whose kernel is compiled when it is first called. Their memory may be wanted before Python looks for cycles by itself.
+# The compiler leaves reference cycles whose frames keep the callers' frames alive, and so the tensors of an operation
+# whose kernel is compiled at its first call. Collect them now: their memory may be needed before Python's next
+# collection.
 event.register("numba:compile", _Counter(lambda count: None, then=gc.collect))
 
 
 @contextmanager
 def counted(tell: Callable[[int], None]) -> Iterator[None]:
-    """Whenever Numba begins to compile one more function inside, ``tell`` is called with their number so far.
-
-    What is found on disk does not count. The call comes from the thread that compiles; only one does at a time.
-    """
+    """Inside, call ``tell`` with the number of compiled functions so far whenever Numba starts to compile another one.
+    Functions found in the cache do not count. The compiling thread makes the call; only one compiles at a time."""
     with event.install_listener("numba:compile", _Counter(tell)):
         yield

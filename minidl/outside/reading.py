@@ -1,8 +1,8 @@
-"""What lies outside, read: the one place where files and JSON that others have made are opened. Knows no format.
+"""Reading of files and JSON from outside minidl; no other module opens them. Knows no format.
 
-A name may lead to anything. What is no regular file (a folder, a pipe that nobody writes to, a socket, a device without
-an end) is refused before it is opened, by name; so is what may not be read, and what is longer than its reader takes.
-Links are followed. Nothing here waits, and no message has more than one line.
+A path may lead to anything. A path that is not a regular file (a folder, pipe, socket or device) raises Unreadable
+before it is opened; so does a file without read permission, or longer than the caller's limit. Links are followed.
+Nothing here blocks, and every message is one line.
 """
 
 import json
@@ -19,8 +19,8 @@ Path = str | os.PathLike[str]
 Found = TypeVar("Found")
 
 MOST_JSON_BYTES = 256 << 20
-_MARK = "\ufeff"  # that some programs write at the beginning of a text
-# Not to wait: a pipe that nobody writes to would never open.
+_MARK = "\ufeff"  # the byte order mark that some programs write at the beginning of a text
+# Non-blocking, because opening a pipe without a writer would wait forever.
 _TO_READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
     (stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"), (stat.S_ISCHR, "a device"),
@@ -28,7 +28,7 @@ _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
 
 
 class Unreadable(UserError):
-    """A file or folder that cannot be read: ``path``, and ``why``."""
+    """The error for a file or folder that cannot be read; ``path`` and the reason ``why``."""
 
     def __init__(self, path: object, why: str) -> None:
         super().__init__(f"cannot read {path}: {why}")
@@ -37,7 +37,7 @@ class Unreadable(UserError):
 
 
 class NotJson(UserError, ValueError):
-    """Bytes that are no JSON: ``offset`` is where that shows, ``what`` is wrong there."""
+    """The error for invalid JSON: at byte ``offset``, ``what`` is wrong."""
 
     def __init__(self, offset: int, what: str) -> None:
         super().__init__(f"at byte {offset}: {what}")
@@ -46,19 +46,19 @@ class NotJson(UserError, ValueError):
 
 
 def reason(error: OSError | ValueError) -> str:
-    """Why a system call refused a name, in a few words."""
+    """Return the reason why a system call refused a path, in a few words."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
-    return "no file can have that name"  # a zero byte is in it, or a character that no file system takes
+    return "no file can have that name"  # it contains a zero byte, or a character that no file system allows
 
 
 # Files ---------------------------------------------------------------------------------------------------------------
 def descriptor(path: Path) -> int:
-    """The number of a regular file, opened to be read; the caller closes it. Raises Unreadable."""
-    _require_file(path, _asked(path, os.stat))  # opening a device may do something
+    """Open a regular file for reading and return its descriptor, which the caller closes. Raises Unreadable."""
+    _require_file(path, _asked(path, os.stat))  # checked first, because opening a device may have effects
     number: int = _asked(path, lambda name: os.open(name, _TO_READ))
     try:
-        _require_file(path, os.fstat(number))  # something else may have taken the name
+        _require_file(path, os.fstat(number))  # the path may have changed since the first check
     except BaseException:
         os.close(number)
         raise
@@ -66,13 +66,13 @@ def descriptor(path: Path) -> int:
 
 
 def open_file(path: Path) -> BufferedReader:
-    """A regular file, opened to be read as bytes. Raises Unreadable."""
+    """Open a regular file for reading bytes and return it. Raises Unreadable."""
     return os.fdopen(descriptor(path), "rb")
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Within, whatever the system refuses is Unreadable of this name: a disk may fail after a file was opened."""
+    """Inside, turn an OSError into Unreadable with this path: a disk may fail after a file was opened."""
     try:
         yield
     except OSError as error:
@@ -80,19 +80,16 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def read_bytes(path: Path, *, most: int) -> bytes:
-    """All of a file, if it is not longer than ``most`` bytes. Raises Unreadable."""
+    """Return the content of a file of at most ``most`` bytes. Raises Unreadable."""
     with reading(path), open_file(path) as file:
         data = file.read(most + 1)
     if len(data) > most:
-        raise Unreadable(path, f"longer than the {most} bytes that are read")
+        raise Unreadable(path, f"longer than the limit of {most} bytes")
     return data
 
 
 def read_text(path: Path, *, most: int) -> str:
-    """All of a file of UTF-8, if it is not longer than ``most`` bytes; a byte order mark is left out.
-
-    Raises Unreadable.
-    """
+    """Return the text of a UTF-8 file of at most ``most`` bytes, without a byte order mark. Raises Unreadable."""
     data = read_bytes(path, most=most)
     try:
         return data.decode().removeprefix(_MARK)
@@ -107,23 +104,22 @@ def _require_file(path: Path, found: os.stat_result) -> None:
 
 # Names ---------------------------------------------------------------------------------------------------------------
 def is_there(path: Path) -> bool:
-    """Whether a name leads to anything. Raises Unreadable where that cannot be said (a folder that may not be searched,
-    a name that is too long), unlike ``Path.exists``, which raises other errors there."""
+    """True if a path exists. Raises Unreadable if that is unknown (a folder without permission, a name too long)."""
     return _mode(path) is not None
 
 
 def is_file(path: Path) -> bool:
-    """Whether a name leads to a regular file. Raises Unreadable like ``is_there``."""
+    """True if a path is a regular file. Raises Unreadable like ``is_there``."""
     return stat.S_ISREG(_mode(path) or 0)
 
 
 def is_folder(path: Path) -> bool:
-    """Whether a name leads to a folder. Raises Unreadable like ``is_there``."""
+    """True if a path is a folder. Raises Unreadable like ``is_there``."""
     return stat.S_ISDIR(_mode(path) or 0)
 
 
 def names_in(folder: Path) -> list[str]:
-    """What lies in a folder, in the order of the names. Raises Unreadable."""
+    """Return the sorted names in a folder. Raises Unreadable."""
     return sorted(_asked(folder, os.listdir))
 
 
@@ -145,8 +141,8 @@ def _asked(path: Path, call: Callable[[Path], Found]) -> Found:
 
 # JSON ----------------------------------------------------------------------------------------------------------------
 def parse_json(data: bytes | str, *, unique_keys: bool = False) -> Any:
-    """The value that a JSON document holds. Raises NotJson, also for what is nested too deeply, for a number of
-    thousands of digits and, if ``unique_keys``, for an object that has a key twice."""
+    """Return the value of a JSON document. Raises NotJson, also for too deep nesting, a number of thousands of digits
+    and, with ``unique_keys``, a repeated key of an object."""
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
@@ -168,7 +164,7 @@ def parse_json(data: bytes | str, *, unique_keys: bool = False) -> Any:
 
 
 def read_json(path: Path, *, most: int = MOST_JSON_BYTES) -> Any:
-    """The value that a file of JSON holds. Raises Unreadable."""
+    """Return the value of a JSON file. Raises Unreadable."""
     try:
         return parse_json(read_bytes(path, most=most))
     except NotJson as error:

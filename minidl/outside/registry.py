@@ -1,12 +1,14 @@
-"""What can be asked for by its name: our own things from a literal table, others from installed packages.
+"""Registries of plug-ins by name: minidl's own from a table, others from installed packages.
 
-A package offers something through an entry point (its ``pyproject.toml``, or ``entry_points.txt`` in its metadata):
+A package provides a plug-in through an entry point (in its ``pyproject.toml``, or ``entry_points.txt`` in its
+metadata):
 
     [project.entry-points."minidl.policies"]
     largest = "my_package.largest:LargestFirst"
 
-Its name must be none of ours. It is imported when it is asked for, and not before. Which packages there are is looked
-up once in a process.
+
+Its name must differ from minidl's own names. The package is imported when the plug-in is first requested. Installed
+packages are searched once per process.
 """
 
 from __future__ import annotations
@@ -26,9 +28,13 @@ T = TypeVar("T")
 
 
 class Registry(Generic[T]):
-    """The things of one kind by name. ``kind`` names one in messages; ``group`` is that of the entry points; ``ours``
-    makes each of our own; ``former``: names that were given up,
-    and the present ones, accepted for one version."""
+    """The plug-ins of one kind, by name.
+
+    kind    the kind's name in messages
+    group   the group of entry points
+    ours    minidl's own names -> functions that create the objects
+    former  old names -> new names, accepted for one version
+    """
 
     def __init__(self, kind: str, group: str, ours: Mapping[str, Callable[[], T]],
                  former: Mapping[str, str] = MappingProxyType({})) -> None:
@@ -39,32 +45,32 @@ class Registry(Generic[T]):
 
     @cached_property
     def _offered(self) -> dict[str, list[EntryPoint]]:
-        """What packages offer, by name; nothing of it is imported yet."""
-        from importlib.metadata import entry_points  # takes a tenth of a second, and most programs name none
+        """The entry points of installed packages, by name, without importing them."""
+        from importlib.metadata import entry_points  # it takes a tenth of a second, and most programs need none
 
         offered: dict[str, list[EntryPoint]] = {}
         for entry in entry_points(group=self.group):
             same = offered.setdefault(entry.name, [])
-            if entry not in same:  # a package that is found on two paths is still one
+            if entry not in same:  # a package found on two paths counts once
                 same.append(entry)
         return offered
 
     def names(self) -> list[str]:
-        """All names: ours in the order of their table, then those of packages by the alphabet."""
+        """Return all names: minidl's own in the order of their table, then those of packages, sorted."""
         return [*self._ours, *sorted(set(self._offered) - set(self._ours))]
 
     def current(self, name: str) -> str:
-        """The present name of what may be given by its former one."""
+        """Return the new name for an old one; other names unchanged."""
         return self._former.get(name, name)
 
     def require(self, name: str) -> None:
-        """Raises UserError, with the nearest names, if there is nothing of this name, or if two offer it."""
+        """Raise UserError if no plug-in has this name (with the nearest names), or if two have it."""
         name = self.current(name)
         offered = self._offered.get(name, [])
         sources = [*(["minidl itself"] if name in self._ours else []), *map(_source, offered)]
         if len(sources) > 1:
-            raise UserError(f"{self.kind} {name!r} is offered by {' and by '.join(sources)}: one of them has to change "
-                            "its name, or go")
+            raise UserError(f"{self.kind} {name!r} is provided by {' and by '.join(sources)}; rename or uninstall one "
+                            "of them")
         if not sources:
             names = self.names()
             near = get_close_matches(name, names, n=3, cutoff=0.4)
@@ -72,8 +78,8 @@ class Registry(Generic[T]):
             raise UserError(f"there is no {self.kind} {name!r}; {hint}")
 
     def create(self, name: str) -> T:
-        """A new one of that name. Raises UserError as :meth:`require` does, or naming the package whose own cannot be
-        loaded."""
+        """Create the object of that name. Raises UserError like :meth:`require`, or if a package's plug-in fails to
+        load."""
         self.require(name)
         name = self.current(name)
         if name in self._ours:
@@ -81,7 +87,7 @@ class Registry(Generic[T]):
         entry = self._offered[name][0]
         try:
             made: T = entry.load()()
-        except Exception as error:  # whatever a foreign package does while it is imported
+        except Exception as error:  # importing a foreign package may raise anything
             raise UserError(f"{self.kind} {name!r} of {_source(entry)} cannot be loaded from {entry.value!r}: "
                             f"{type(error).__name__}: {error}") from error
         return made

@@ -1,4 +1,4 @@
-"""Sizes in bytes, as people write them."""
+"""Sizes in bytes as text: parsing and formatting."""
 
 import re
 from decimal import Decimal
@@ -18,10 +18,10 @@ _MOST_CHARACTERS = 400
 
 
 def parse_bytes(text: str) -> int:
-    """Bytes in ``"16GiB"``, ``"512 MB"`` or ``"1000"``; fractions of a byte are cut off.
+    """Return the bytes in ``"16GiB"``, ``"512 MB"`` or ``"1000"``; fractions of a byte are cut off.
 
-    Units are read in any case: kB, MB, GB, TB are powers of 1000, KiB, MiB, GiB, TiB powers of 1024, none is bytes.
-    Raises UserError for anything else; a bare ``16G`` too, because people mean either by it; and for more than 2^53.
+    Units may be in any case: kB, MB, GB, TB are powers of 1000; KiB, MiB, GiB, TiB powers of 1024; no unit means bytes.
+    Raises UserError for other text, for the ambiguous ``16G``, and for more than 2^53 bytes.
     """
     match = _SIZE.fullmatch(text.strip()) if len(text) <= _MOST_CHARACTERS else None
     number, unit = match.groups() if match else ("", "?")
@@ -29,18 +29,19 @@ def parse_bytes(text: str) -> int:
     if factor is None:
         near = [number + known for known in UNITS if known.lower() in (f"{unit}b".lower(), f"{unit}ib".lower())]
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        raise UserError(f"{shown(text)!r} is no size in bytes: write it like 16GiB, 512MB or 1000{hint}")
+        raise UserError(f"{shown(text)!r} is not a size in bytes: write it like 16GiB, 512MB or 1000{hint}")
     nbytes = Decimal(number) * factor
     if nbytes > MOST_WHOLE:
-        raise UserError(f"{shown(text)} is more than the {format_bytes(MOST_WHOLE)} that any memory may have")
+        raise UserError(f"{shown(text)} is more than the largest size, {format_bytes(MOST_WHOLE)}")
     return int(nbytes)
 
 
 def format_bytes(nbytes: float) -> str:
-    """``"15.3 GiB"``: one decimal in the largest binary unit that leaves at least 1; whole bytes below 1 KiB."""
+    """Return text such as ``"15.3 GiB"``: one decimal, in the largest binary unit with a value of at least 1; below 1
+    KiB whole bytes."""
     size, unit = float(abs(nbytes)), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
-        # Compared as it will be shown, so that no 1024.0 KiB appears where 1.0 MiB is meant.
+        # Compare the rounded value, so that 1.0 MiB is not shown as 1024.0 KiB.
         if round(size, 0 if unit == "B" else 1) < 1024:
             break
         size, unit = size / 1024, larger
@@ -49,7 +50,7 @@ def format_bytes(nbytes: float) -> str:
 
 
 def flag_bytes(nbytes: int) -> str:
-    """``"15.31GiB"``, as ``parse_bytes`` reads it: at least so many bytes, and less than one part in 300 more."""
+    """Return text such as ``"15.31GiB"`` for ``parse_bytes``, rounded up by less than 1/300."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         if nbytes >= 3 * UNITS[unit]:
             hundredths = -(-100 * nbytes // UNITS[unit])

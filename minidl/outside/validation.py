@@ -1,7 +1,7 @@
-"""Numbers that others have written: in flags, files and documents. The one place that says which are taken.
+"""Validation of numbers from flags, files and documents: the only place that defines which are accepted.
 
-Whole numbers are at most 2^53, up to which a float has each of them, and reals are finite and at most 1e30: no sum,
-product or conversion of a few of them overflows. Whoever needs narrower bounds names them.
+Integers are at most 2^53, up to which floats represent all integers; reals are finite and at most 1e30, so that no sum,
+product or conversion of a few of them overflows. Callers may pass narrower bounds.
 """
 
 from collections.abc import Callable
@@ -18,22 +18,22 @@ _MOST_SHOWN = 60  # characters of a value in a message
 
 
 def is_whole(value: object, *, least: int = 0, most: int = MOST_WHOLE) -> bool:
-    """Whether a value is an integer in these bounds; True and False are none."""
+    """True if a value is an integer within bounds; booleans do not count."""
     return type(value) is int and least <= value <= most
 
 
 def is_real(value: object, *, least: float = 0.0, most: float = MOST_REAL) -> bool:
-    """Whether a value is a number in these bounds, whole or not; NaN, True and False are none."""
+    """True if a value is an integer or float within bounds; NaN and booleans do not count."""
     return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
 
 
 def whole(text: str, *, least: int = 0, most: int = MOST_WHOLE, wanted: str = "") -> int:
-    """The integer that a text is. Raises UserError, which says what is taken, in the words of ``wanted``."""
+    """Return the integer in a text. Raises UserError; ``wanted``: its description of valid values."""
     return _read(text, int, least, most, wanted or f"a whole number of at least {least}")
 
 
 def real(text: str, *, least: float = 0.0, most: float = MOST_REAL, wanted: str = "") -> float:
-    """The number that a text is. Raises UserError, which says what is taken, in the words of ``wanted``."""
+    """Return the number in a text. Raises UserError; ``wanted``: its description of valid values."""
     return _read(text, float, least, most, wanted or f"a number of at least {least:g}")
 
 
@@ -43,14 +43,14 @@ def _read(text: str, kind: Callable[[str], Number], least: Number, most: Number,
     except ValueError:
         value = None
     if value is None or not least <= value <= most:
-        beyond = text.strip().isdigit() if value is None else value > most  # also with more digits than are read
+        beyond = text.strip().isdigit() if value is None else value > most  # also if it has too many digits to parse
         too_large = f" and at most {most:g}" if beyond else ""
         raise UserError(f"must be {wanted}{too_large}, not {shown(text)}")
     return value
 
 
 def shown(value: object, *, most: int = _MOST_SHOWN) -> str:
-    """A value for a message: the beginning of what is long."""
+    """Return a value as text for a message, cut to ``most`` characters."""
     try:
         text = str(value)
     except ValueError:  # an integer of thousands of digits has no decimal form

@@ -1,12 +1,10 @@
-"""Files, written: the one place where minidl's files are made. Whole or not at all, and never over a stranger's.
+"""Atomic writing of minidl's files, without overwriting files that minidl did not write. Knows no format.
 
-A file is written beside its place, under a hidden name, and takes its place by one rename when the disk has all of it;
-then its folder is synced, so that the name lasts. ``replace_file`` does this in a folder of ours, and raises OSError.
-
-Where a command was told to write, what is there already is written over only if it is a regular file that is empty or,
-by its beginning, one of ours; anything else only by force, and what is no regular file (a folder, a link, a device)
-never. ``require_place`` says all this before the work is done, ``write_whole`` does it; they raise Unwritable with the
-path. Knows no format.
+A file is written under a hidden name in the target's folder, synced, and renamed to the target; then the folder is
+synced. ``replace_file`` does this in a folder of minidl's, and raises OSError. At a path that the user named, an
+existing file is overwritten only if it is empty or begins like a file of minidl's, or with ``force``; a path that is
+not a regular file (a folder, link or device) is never overwritten. ``require_place`` checks this before the work,
+``write_whole`` writes; both raise Unwritable with the path.
 """
 
 from __future__ import annotations
@@ -23,25 +21,25 @@ from minidl.errors import UserError
 
 
 class Unwritable(UserError):
-    """A file that cannot be written."""
+    """The error for a file that cannot be written."""
 
 
-Own = Callable[[bytes], bool]  # whether a file that begins like this is one that minidl wrote
-HEAD_BYTES = 4096  # that are looked at
+Own = Callable[[bytes], bool]  # True if minidl wrote the file that begins with these bytes
+HEAD_BYTES = 4096  # the bytes passed to ``Own``
 HIDDEN = "."
-_LONGEST_NAME = 200  # bytes, of the 255 that most file systems allow: a number follows
+_LONGEST_NAME = 200  # bytes, of the 255 that most file systems allow: the process number follows
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 _MORE = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
 _NOT_SYNCED = (errno.EINVAL, errno.ENOTSUP, errno.EACCES)  # a folder of a file system, or with rights, that forbids it
 
 
 def begins_with(mark: bytes) -> Own:
-    """Files of ours that begin with these bytes."""
+    """Return an ``Own`` that recognizes minidl's files by their first bytes."""
     return lambda head: head.startswith(mark)
 
 
 def require_place(path: str | Path, own: Own, *, force: bool = False) -> None:
-    """Raises Unwritable if a file of ours could not be written there; leaves what is there as it is."""
+    """Raise Unwritable if ``write_whole`` could not write there; an existing file is not changed."""
     with _refusing(path):
         _require_ours(Path(path), own, force=force)
         file = _beside(Path(path))
@@ -53,28 +51,29 @@ def require_place(path: str | Path, own: Own, *, force: bool = False) -> None:
 
 
 def write_whole(path: str | Path, data: bytes | Iterable[bytes | memoryview], own: Own, *, force: bool = False) -> None:
-    """Write a file, in pieces that are asked for one by one; if that fails there is what was there before."""
+    """Write a file atomically from bytes or an iterable of pieces; on an error the old file stays. Raises
+    Unwritable."""
     with _in_place_of(path, own, force=force) as number:
         for piece in (data,) if isinstance(data, bytes) else data:
             write_all(number, piece)
-            del piece  # before the next one is made
+            del piece  # free it before the iterator makes the next one
 
 
 @contextmanager
 def open_whole(path: str | Path, own: Own, *, force: bool = False) -> Iterator[BinaryIO]:
-    """A file to be written, which takes its place if all goes well inside."""
+    """Yield a file open for writing, which replaces ``path`` unless the block raises an error."""
     with _in_place_of(path, own, force=force) as number, open(number, "w+b", closefd=False) as file:
         yield file
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write a file of ours anew: whoever opens it finds the old content or the new, whole. Raises OSError."""
+    """Replace a file of minidl's atomically: readers see the whole old or the whole new content. Raises OSError."""
     with _replacing(path, path.with_name(HIDDEN + path.name)) as number:
         write_all(number, data)
 
 
 def append_to_file(path: Path, data: bytes) -> None:
-    """Write at the end of a file of ours, which need not be there yet. Raises OSError."""
+    """Append to a file of minidl's, which is created if missing. Raises OSError."""
     number = os.open(path, _MORE, 0o666)
     try:
         write_all(number, data)
@@ -84,7 +83,7 @@ def append_to_file(path: Path, data: bytes) -> None:
 
 @contextmanager
 def _in_place_of(path: str | Path, own: Own, *, force: bool) -> Iterator[int]:
-    """The number of a file that takes its place if all goes well inside."""
+    """Yield the descriptor of a new file, which replaces ``path`` unless the block raises an error."""
     target = Path(path)
 
     def require_ours() -> None:
@@ -92,14 +91,17 @@ def _in_place_of(path: str | Path, own: Own, *, force: bool) -> Iterator[int]:
 
     with _refusing(path):
         require_ours()
-        with _replacing(target, _beside(target), require_ours) as number:  # something may come in the meantime
+        with _replacing(target, _beside(target), require_ours) as number:  # checked again before the rename
             yield number
 
 
 @contextmanager
 def _replacing(target: Path, hidden: Path, require: Callable[[], None] = lambda: None) -> Iterator[int]:
-    """The number of a new file under a hidden name, which becomes the target when it has been written inside and what
-    is required then holds. Raises OSError."""
+    """Yield the descriptor of a new hidden file; after the block, sync it, call ``require`` and rename it to
+    ``target``.
+
+    Raises OSError.
+    """
     try:
         number = create(hidden)
         try:
@@ -118,11 +120,9 @@ def _replacing(target: Path, hidden: Path, require: Callable[[], None] = lambda:
 
 # Steps of it ---------------------------------------------------------------------------------------------------------
 def create(path: Path) -> int:
-    """The number of a new file, with the mode that the umask leaves it. Raises OSError.
-
-    What has that name goes first: names that are made like this are hidden, or lie in a folder that is, and a program
-    that was killed may have left them.
-    """
+    """Create a file with the umask's mode and return its descriptor. Raises OSError.
+    An existing file of that name is deleted: such names are hidden, or in a hidden folder, and a killed program may
+    have left the file."""
     try:
         return os.open(path, _NEW, 0o666)
     except FileExistsError:
@@ -138,14 +138,14 @@ def write_all(number: int, data: bytes | memoryview) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, and those that it lies in, if it is not there yet. Raises OSError."""
+    """Create a folder and its parents if missing. Raises OSError."""
     if not path.is_dir():
         os.makedirs(path, exist_ok=True)
         sync_folder(path.parent)
 
 
 def sync_folder(path: Path) -> None:
-    """Sync a folder, so that the names in it last, where that can be done. Raises OSError."""
+    """Sync a folder, so that its entries survive a crash, if the system supports it. Raises OSError."""
     if os.name == "nt":
         return
     try:
@@ -162,7 +162,7 @@ def sync_folder(path: Path) -> None:
 # Places --------------------------------------------------------------------------------------------------------------
 def _require_ours(path: Path, own: Own, *, force: bool) -> None:
     if "\0" in str(path):
-        raise Unwritable(f"cannot write {path}: no name of a file has a NUL")
+        raise Unwritable(f"cannot write {path}: a file name cannot contain NUL")
     try:
         found = os.lstat(path)
     except FileNotFoundError:
@@ -170,12 +170,12 @@ def _require_ours(path: Path, own: Own, *, force: bool) -> None:
     if stat.S_ISDIR(found.st_mode):
         raise Unwritable(f"cannot write {path}: Is a directory")
     if not stat.S_ISREG(found.st_mode):
-        raise Unwritable(f"cannot write {path}: it is a {_kind(found.st_mode)}, and only a file is written over")
+        raise Unwritable(f"cannot write {path}: it is a {_kind(found.st_mode)}, and only files are overwritten")
     if force or not found.st_size:
         return
     with open(path, "rb") as file:
         if not own(file.read(HEAD_BYTES)):
-            raise Unwritable(f"cannot write {path}: minidl did not write what is there; --force writes over it")
+            raise Unwritable(f"cannot write {path}: minidl did not write the existing file; --force overwrites it")
     if not os.access(path, os.W_OK):
         raise Unwritable(f"cannot write {path}: Permission denied")
 
@@ -186,7 +186,7 @@ def _kind(mode: int) -> str:
 
 
 def _beside(path: Path) -> Path:
-    """A name of this process's own in the same folder; as short as that of a file may have to be."""
+    """Return a hidden name in the same folder that is unique to this process, short enough for file systems."""
     return path.parent / f"{HIDDEN}{os.fsdecode(os.fsencode(path.name)[:_LONGEST_NAME])}.{os.getpid()}"
 
 

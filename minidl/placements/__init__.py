@@ -1,4 +1,5 @@
-"""Where blocks go in an arena, by name: one file a placement, one line in the table."""
+"""Placements by name: strategies for the addresses of blocks in an arena. Each has one file and one line in the table.
+"""
 
 from collections.abc import Callable
 

@@ -1,9 +1,9 @@
-"""Best fit with coalescing, as TensorFlow's BFC allocator places: a hole is split only if the rest is worth it.
+"""Best fit with coalescing, like TensorFlow's BFC allocator: a hole is split only if the rest is large enough.
 
 TensorFlow keeps free chunks in bins, one for each doubling of the size, each sorted by size and address, and searches
-from the bin of the request upwards. Since bins ascend, what it finds is the best fit of all, the lowest of equals; the
-bins make that search fast, and the arena's index does so here. What differs from best fit is the split: a chunk of less
-than twice the request goes out whole, unless 128 MiB or more of it would be wasted. There is one end, and no chunk is
+from the request's bin upwards. Bins ascend, so it finds the best fit of all, the lowest of equal ones; the arena's
+index finds the same. The difference to best fit is the split: a chunk of less than twice the request is given out
+whole, unless 128 MiB or more of it would be wasted. There is no separate end for long-lived blocks, and no chunk is
 ever moved. (tensorflow/core/common_runtime/bfc_allocator.cc, FindChunkPtr.)
 """
 
@@ -11,12 +11,15 @@ from collections.abc import Sequence
 
 from minidl.placements.placement import Hole, Place, Placement
 
-MOST_WASTED = 128 << 20  # bytes: a rest of this size is always split off
+MOST_WASTED = 128 << 20  # bytes: a rest of at least this size is always split off
 
 
 class Bfc(Placement):
-    """``most_wasted``: bytes beyond a request from which on the rest of a chunk is split off, however large the request
-    is; smaller ones are if they are at least as large as the request."""
+    """TensorFlow's BFC placement.
+
+    ``most_wasted``: a rest of so many bytes is always split off; a smaller one only if it is not smaller than the
+    request.
+    """
 
     name = "bfc"
     compacts = False
@@ -25,7 +28,7 @@ class Bfc(Placement):
         self.most_wasted = most_wasted
 
     def place(self, nbytes: int, holes: Sequence[Hole], *, high: bool) -> Place:
-        """At the low end of the best fit, and all of it if the rest is not worth a chunk of its own."""
+        """Return the low end of the best fit, or the whole hole if its rest is too small to be split off."""
         chunk = holes[0]
         rest = chunk.size - nbytes
         return Place(chunk.offset, nbytes if rest >= min(nbytes, self.most_wasted) else chunk.size)

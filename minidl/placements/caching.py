@@ -1,16 +1,16 @@
-"""Segments that stay reserved, as PyTorch's caching allocator places: requests are served from what was freed in them.
+"""Segments that stay reserved, like PyTorch's caching allocator: requests are served from freed pieces of segments.
 
-    round a request up to 512 bytes; up to 1 MiB it is small, and the two kinds never share a segment
-    take the smallest free piece of a segment of its kind; split it if the rest is worth it (small: 512 bytes or
-        more; large: more than 1 MiB), else all of it is taken
-    if there is none, reserve a segment: 2 MiB for small requests, 20 MiB for large ones below 10 MiB, and for what is
-        larger one of its own, rounded up to 2 MiB
-    if there is no room for it, let go of segments that are all free, and try again
+  round a request up to 512 bytes; up to 1 MiB it is small, and small and large requests never share a segment
+  take the smallest sufficient free piece of a segment of its kind; split it if the rest is large enough (small: 512
+      bytes or more; large: more than 1 MiB), else take all of it
+  if there is none, reserve a segment: 2 MiB for small requests, 20 MiB for large ones below 10 MiB, and for larger
+      ones a segment of their own, rounded up to 2 MiB
+  if there is no room for the segment, release segments that are entirely free, and try again
 
-Free neighbours are united inside a segment only, and nothing is ever moved, so free bytes may be of the wrong kind, or
-scattered. PyTorch asks the driver for segments, and what an address space has in plenty is never short of order; here
-they lie in one arena. It also fails when a segment of the usual size does not fit; here a last one takes what is left,
-if that holds the request. (c10/cuda/CUDACachingAllocator.cpp.)
+Free neighbours are merged only within a segment, and nothing is ever moved, so free bytes may be of the wrong kind or
+fragmented. PyTorch gets segments from the driver, anywhere in a large address space; here they share one arena, which
+can fragment. PyTorch also fails if a segment of the usual size does not fit; here a last segment takes what is left, if
+that holds the request. (c10/cuda/CUDACachingAllocator.cpp.)
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from minidl.placements.placement import Hole, Place, Placement
 
 
 class Segment(NamedTuple):
-    """Bytes that are reserved for small or for large blocks, from ``offset`` up to, not including, ``end``."""
+    """A range of bytes reserved for small or for large blocks, from ``offset`` up to, not including, ``end``."""
 
     offset: int
     end: int
@@ -33,14 +33,16 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Reserved(Place):
-    """A place in a segment that has still to be reserved."""
+    """A place in a segment that is yet to be reserved."""
 
     segment: Segment
 
 
 class Caching(Placement):
-    """``unit`` is what requests are rounded to (bytes; a multiple of the arena's alignment); all other sizes follow
-    from it as they do from PyTorch's 512."""
+    """PyTorch's caching placement.
+
+    ``unit``: requests are rounded up to it (bytes; a multiple of the arena's alignment). Other sizes follow from it.
+    """
 
     name = "caching"
     compacts = False
@@ -50,11 +52,11 @@ class Caching(Placement):
         self.most_small = 2048 * unit  # 1 MiB: the largest small request, and what a large one may waste
         self.small_segment = 4096 * unit  # 2 MiB
         self.large_segment = 40_960 * unit  # 20 MiB
-        self.least_alone = 20_480 * unit  # 10 MiB: from here on a request has a segment of its own
+        self.least_alone = 20_480 * unit  # 10 MiB: from this size on a request gets a segment of its own
         self._segments: list[Segment] = []  # by address
 
     def place(self, nbytes: int, holes: Sequence[Hole], *, high: bool) -> Place | None:
-        """In a cached piece, or at the low end of a segment that would have to be reserved."""
+        """Return a place in a free piece of a segment, or at the low end of a new segment; None if there is no room."""
         size = _rounded(nbytes, self.unit)
         small = size <= self.most_small
         pieces = [piece for hole in holes for piece, segment in self._pieces(hole)
@@ -75,20 +77,20 @@ class Caching(Placement):
         return None
 
     def taken(self, place: Place) -> None:
-        """Reserve the segment that this place needs, in the stead of those that were let go of for it."""
+        """Reserve the segment that this place needs, and forget the released segments that it replaces."""
         if isinstance(place, Reserved):
             new = place.segment
             self._segments = [s for s in self._segments if s.end <= new.offset or new.end <= s.offset]
             insort(self._segments, new)
 
     def _split(self, size: int, whole: int, small: bool) -> int:
-        """How much of a piece a block takes: its size, or all, if the rest would be too small for others."""
+        """Return the bytes that a block takes of a piece: its size, or all of it if the rest would be too small."""
         rest = whole - size
         return size if (rest >= self.unit if small else rest > self.most_small) else whole
 
     def _pieces(self, hole: Hole, *, release: bool = False) -> Iterator[tuple[Hole, Segment | None]]:
-        """A hole, cut where segments begin and end; None stands for what no segment has reserved. With ``release``
-        segments that are all free count as none."""
+        """Yield a hole cut at segment borders, with None for parts outside segments.
+        With ``release``, segments that are entirely free count as outside."""
         start, end = hole.offset, hole.end
         segments = self._segments
         index = max(bisect_right(segments, start, key=lambda segment: segment.offset) - 1, 0)

@@ -1,7 +1,7 @@
-"""The interface of a placement, which chooses the address of a new block in an arena. Nothing here acts.
+"""The interface of a placement, which chooses the address of a new block in an arena. It changes nothing itself.
 
-The arena owns blocks, their neighbours and their marks, so no placement can make two blocks overlap, or forget who has
-used a byte. A placement sees the holes that are large enough, and answers with an address and a size.
+The arena owns blocks, their neighbours and their marks, so no placement can make two blocks overlap or lose a mark. A
+placement gets the holes that are large enough, and returns an address and a size.
 """
 
 from __future__ import annotations
@@ -13,23 +13,22 @@ from typing import NamedTuple
 
 
 class Hole(NamedTuple):
-    """Free bytes between two owned blocks, or an owned block and an end of the arena: all of them, since the arena
-    unites free neighbours at once. ``offset`` and ``size`` are in bytes."""
+    """A maximal range of free bytes between blocks, or a block and an end of the arena. ``offset``, ``size``: bytes."""
 
     offset: int
     size: int
 
     @property
     def end(self) -> int:
-        """The first byte behind it."""
+        """The first byte after the hole."""
         return self.offset + self.size
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a block goes: ``size`` bytes from ``offset`` on, all of them in one hole.
+    """The place of a block: ``size`` bytes from ``offset`` on, all of them in one hole.
 
-    ``size`` is what was asked for, or more: what the placement rounds up, or does not split off.
+    ``size`` is the requested size or more, if the placement rounds up or does not split the hole.
     """
 
     offset: int
@@ -37,10 +36,10 @@ class Place:
 
 
 class Placement(ABC):
-    """Where new blocks go. One object serves one arena.
+    """A strategy for the addresses of new blocks. One object serves one arena.
 
-    ``compacts``: whether blocks may be put anywhere else, too: slid together when free bytes are scattered, or to the
-    address that a plan has for them. False is what most allocators do: an address is theirs to choose, and final.
+    ``compacts``: True if the arena may move blocks: slide them together when memory is fragmented, or put them at a
+    plan's addresses. With False, as in most allocators, the placement's address is final.
     """
 
     name = ""
@@ -48,14 +47,14 @@ class Placement(ABC):
 
     @abstractmethod
     def place(self, nbytes: int, holes: Sequence[Hole], *, high: bool) -> Place | None:
-        """Where ``nbytes`` go, or None if this placement has no place for them.
+        """Return a place for ``nbytes``, or None if this placement has none.
 
         nbytes  a multiple of the arena's alignment, as every offset and size must be.
-        holes   all that have ``nbytes`` or more, by size and then by address: the first is the best fit.
-        high    the block will live long: who has two ends keeps one of them for such blocks.
+        holes   all holes of at least ``nbytes``, by size and then by address: the first is the best fit.
+        high    True for a long-lived block; a placement with two ends keeps one of them for such blocks.
 
-        Changes nothing: the arena also asks about holes that there would be if something was evicted.
+        It must not change any state: the arena also asks about holes that would exist after an eviction.
         """
 
     def taken(self, place: Place) -> None:  # noqa: B027 - most placements remember nothing
-        """A block was put where :meth:`place` said. Here a placement that remembers does so."""
+        """Tell the placement that a block was put where :meth:`place` said. The default remembers nothing."""

@@ -1,13 +1,14 @@
-"""The costs that plans are judged by: of the link and the disk; and the bytes that a plan may use."""
+"""The costs of copies over the link and to the disk, and the bytes that a plan may use."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class DiskCosts:
-    """A disk behind host memory: one transfer at a time, either way, and each as long as link or disk take for it.
+    """The costs of a disk behind host memory, which does one transfer at a time, in either direction.
 
-    memory_bytes   of the host come first: a copy that finds no room there goes on to the disk.
+    memory_bytes   bytes of host memory; a copy for which they have no room goes to the disk. It takes the longer of
+                   the link's time and the disk's.
     """
 
     memory_bytes: int
@@ -18,13 +19,12 @@ class DiskCosts:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """The costs that a plan is judged by: seconds per byte on the link, each way, and the latency of a copy.
+    """The costs of copies: seconds per byte over the link in each direction, and the latency of a copy.
 
-    contention  seconds that computation loses for each second that a copy runs beside it: none on a GPU, whose copies
-                have engines of their own; many where copies take processors and memory from the kernels; 1 where
-                computation stands still meanwhile.
-    disk        what lies behind the host's memory; None: nothing.
-    move_seconds_per_byte   of a copy within the device, which takes computation's time.
+    contention  seconds that computation loses per second of a concurrent copy: 0 on a GPU with copy engines, more where
+                copies use the processors and memory bandwidth of the kernels, 1 where computation waits for copies.
+    disk        the disk behind host memory, or None.
+    move_seconds_per_byte   of a copy within the device, which runs on the compute stream.
     """
 
     out_seconds_per_byte: float
@@ -37,11 +37,8 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bytes that a plan may use.
-
-    addresses  whether the device's bytes are an arena, in which a plan says where tensors lie; False: bytes alone
-               count.
-    """
+    """The bytes that a plan may use.
+    addresses  True if the device is an arena in which a plan chooses addresses; False if only byte counts matter."""
 
     device_bytes: int
     host_bytes: int

@@ -1,6 +1,6 @@
-"""The common part of the JSON documents of traces and plans: writing them, and checking them against a description.
+"""Write and read JSON documents: the common part of the formats of traces and plans.
 
-A key that is unknown, missing or of the wrong type is a UserError that says where. Knows neither traces nor plans.
+A key that is unknown, missing or of the wrong type raises a UserError with its place. Knows neither traces nor plans.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from minidl.errors import UserError
 from minidl.outside.reading import read_bytes
 from minidl.outside.validation import MOST_REAL, MOST_WHOLE
 
-MOST_BYTES = 256 << 20  # of a file: a trace has about 400 a call
-MOST_SHOWN = 200  # characters of a message: what a file calls its keys may be of any length
+MOST_BYTES = 256 << 20  # of a file: a trace has about 400 bytes per call
+MOST_SHOWN = 200  # characters of a message: keys in a file may be of any length
 MOST_ID = (1 << 63) - 1
 
 Count = Annotated[int, Meta(ge=0, le=MOST_WHOLE)]
@@ -38,22 +38,23 @@ class Head(Struct):
 
 
 class Row(Struct, forbid_unknown_fields=True):
-    """A part of a document, which has no other keys than those of its class."""
+    """A base of objects in a document: keys that are not fields of the class are errors."""
 
 
 Document = TypeVar("Document", bound=Head)
 Readers = Mapping[int, tuple[type[Any], Callable[[Any], Value]]]
-"""Of each version that can be read: its description, and what makes a value of it."""
+"""Version of the format -> (msgspec class of the document, function from that class to a value)."""
 
 
 # Writing -------------------------------------------------------------------------------------------------------------
 def beginning(name: str) -> str:
-    """How a document of a format begins."""
+    """Return the first characters of every document of a format."""
     return f'{{"format": "{name}"'
 
 
 def document(name: str, version: int, parts: Mapping[str, object]) -> str:
-    """A document with a line for each entry of a list. Raises ValueError for seconds beyond floats."""
+    """Return a document as JSON, with a line for each entry of a list. Raises ValueError for infinite or NaN
+    numbers."""
     lines = [f'{beginning(name)}, "version": {version}']
     for key, value in parts.items():
         rows = ",\n  ".join(map(_line, value)) if isinstance(value, list) else ""
@@ -66,17 +67,17 @@ def _line(value: object) -> str:
 
 
 def _by_name(value: Any) -> dict[str, object]:
-    """A call or an algorithm by the names of its fields, which are those of the file."""
+    """Return the fields of a dataclass as a dict; the file uses the same names."""
     return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
 # Reading -------------------------------------------------------------------------------------------------------------
 def read(text: str | bytes, name: str, readers: Readers[Value]) -> Value:
-    """The content of a document of a format. Raises UserError naming the mistake and its place."""
+    """Return the value that a document holds. Raises UserError with the mistake and its place."""
     if len(text) > MOST_BYTES:
-        raise UserError(f"{name}: longer than the {MOST_BYTES} bytes that are read")
+        raise UserError(f"{name}: longer than the limit of {MOST_BYTES} bytes")
     try:
-        head = decode(text, type=Head)  # alone, as a file of another version may have other keys
+        head = decode(text, type=Head)  # first without the rest: another version may have other keys
         if head.format != name:
             raise UserError(f"{name}: the format of this file is {_short(json.dumps(head.format))}")
         if head.version not in readers:
@@ -94,7 +95,7 @@ def read(text: str | bytes, name: str, readers: Readers[Value]) -> Value:
 
 
 def read_file(path: str, name: str, readers: Readers[Value]) -> Value:
-    """The content of a file of a format. Raises UserError naming the file, the mistake and its place."""
+    """Return the value that a file holds. Raises UserError with the file, the mistake and its place."""
     data = read_bytes(path, most=MOST_BYTES)
     try:
         return read(data, name, readers)
@@ -103,7 +104,7 @@ def read_file(path: str, name: str, readers: Readers[Value]) -> Value:
 
 
 def each_once(where: str, pairs: Iterable[tuple[Key, Value]]) -> dict[Key, Value]:
-    """The pairs as a dictionary. Raises ValidationError for a key that comes twice."""
+    """Return the pairs as a dict. Raises ValidationError for a repeated key."""
     found: dict[Key, Value] = {}
     for n, (key, value) in enumerate(pairs):
         if key in found:

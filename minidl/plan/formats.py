@@ -1,8 +1,8 @@
-"""Plans as JSON: what was planned on one machine can be kept, compared and followed on another.
+"""Plans as JSON files, so that a plan made on one machine can be kept, compared and followed on another.
 
-docs/formats.md describes the document; the classes below say the same to msgspec, which holds a file against them.
-Knows no policy: of a plan only what the engine obeys is kept, not what its policy noted for itself (search state, room
-for feedback), beside what tells the iteration that it was made for.
+docs/formats.md describes the document; the classes below describe it for msgspec, which validates files against them.
+A file holds the decisions that the engine follows and facts that identify the plan's iteration. It leaves out the
+policy's own notes, such as search state. Knows no policy.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ Address = Annotated[int, Meta(ge=0, le=MOST_WHOLE, multiple_of=ALIGNMENT)]
 
 @dataclass(frozen=True)
 class SavedPlan:
-    """A plan as a file holds it, with what tells the iteration that it was made for.
+    """A plan in a file, with facts that identify the iteration that it was made for.
 
-    calls    how many that has.
-    evicted  the tensors that the plan evicts -> the operation that makes each ("" if none does), and bytes.
+    calls    number of calls of the iteration
+    evicted  evicted tensor -> (operation that makes it, or "" if none does; its bytes)
     """
 
     plan: Plan
@@ -39,7 +39,7 @@ class SavedPlan:
 
     @classmethod
     def of(cls, plan: Plan, trace: Trace) -> SavedPlan:
-        """A plan for an iteration like this one. Raises KeyError for a tensor that the trace does not have."""
+        """Combine a plan with the trace of its iteration. Raises KeyError for a tensor that is not in the trace."""
         made_by = {tensor_id: call.op for call in trace.calls for tensor_id in call.outputs}
         evicted = {t: (made_by.get(t, ""), trace.tensors[t].nbytes) for t, _ in plan.evictions}
         return cls(plan, len(trace.calls), evicted)
@@ -47,8 +47,7 @@ class SavedPlan:
 
 # Writing -------------------------------------------------------------------------------------------------------------
 def plan_to_json(saved: SavedPlan) -> str:
-    """A plan as a document with a line for each eviction and each in-trigger. Raises ValueError for seconds
-    beyond floats."""
+    """Return a plan as a JSON document. Raises ValueError if its predicted seconds are infinite or NaN."""
     plan = saved.plan
     return document(FORMAT, VERSION, {
         "calls": saved.calls, "predicted_seconds": plan.predicted_seconds,
@@ -70,11 +69,11 @@ def _releases(releases: Mapping[AccessKey, tuple[Eviction, ...]]) -> list[dict[s
 
 
 def is_plan(head: bytes) -> bool:
-    """True if a file that begins like this was made by ``plan_to_json``."""
+    """True if a file that begins with these bytes was written by ``plan_to_json``."""
     return head.startswith(beginning(FORMAT).encode())
 
 
-# What a file holds ---------------------------------------------------------------------------------------------------
+# The content of a file -----------------------------------------------------------------------------------------------
 class _Access(Row):
     tensor: Id
     access: AccessCount
@@ -122,7 +121,7 @@ class _Offset(Row):
     offset: Address
 
 
-class _PlanOfThree(Head, forbid_unknown_fields=True):
+class _PlanV3(Head, forbid_unknown_fields=True):
     calls: Count
     predicted_seconds: Seconds | None
     evictions: list[_Eviction]
@@ -135,22 +134,22 @@ class _PlanOfThree(Head, forbid_unknown_fields=True):
     algorithms: list[_Choice]
 
 
-class _Plan(_PlanOfThree, forbid_unknown_fields=True):
+class _Plan(_PlanV3, forbid_unknown_fields=True):
     moves: list[_Moves]
 
 
 # Reading -------------------------------------------------------------------------------------------------------------
 def plan_from_json(text: str | bytes) -> SavedPlan:
-    """The plan that a document holds. Raises UserError naming what is wrong, and where."""
+    """Return the plan that a document holds. Raises UserError with the mistake and its place."""
     return read(text, FORMAT, READERS)
 
 
 def read_plan(path: str) -> SavedPlan:
-    """The plan in a file. Raises UserError naming the file, what is wrong, and where."""
+    """Return the plan in a file. Raises UserError with the file, the mistake and its place."""
     return read_file(path, FORMAT, READERS)
 
 
-def _plan(file: _PlanOfThree) -> SavedPlan:
+def _plan(file: _PlanV3) -> SavedPlan:
     evicted: dict[TensorId, tuple[str, int]] = {}
     for n, row in enumerate(file.evictions):
         if evicted.setdefault(row.tensor, (row.op, row.bytes)) != (row.op, row.bytes):
@@ -169,8 +168,8 @@ def _plan(file: _PlanOfThree) -> SavedPlan:
     return SavedPlan(plan, file.calls, evicted)
 
 
-def _moves(file: _PlanOfThree) -> list[_Moves]:
+def _moves(file: _PlanV3) -> list[_Moves]:
     return file.moves if isinstance(file, _Plan) else []
 
 
-READERS = {3: (_PlanOfThree, _plan), VERSION: (_Plan, _plan)}
+READERS = {3: (_PlanV3, _plan), VERSION: (_Plan, _plan)}

@@ -1,6 +1,6 @@
 """The Protocol of a policy, and the facts that a policy sees. Nothing here acts.
 
-The engine carries decisions out and does all the accounting, so every policy is measured the same way.
+The engine executes the decisions and does all accounting, so that every policy is measured in the same way.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,14 +15,15 @@ from minidl.plan.trace import TensorId, Trace
 
 
 class Residency(NamedTuple):
-    """A tensor on the device that may be evicted now. ``first_access`` is None before its first use in this iteration.
+    """A tensor on the device that may be evicted now.
 
-    host_valid         evicting it needs no copy.
-    recompute_seconds  to make it again with all that was dropped around it (``memory.neighbourhood``); None where that
-                       cannot be done, or the policy does not weigh recomputation.
-    idle_calls         calls since its last use, also over iterations; a replay's use counts.
-    replays            how often it has been made again.
-    free_before, free_after   bytes of the holes that its block touches.
+    first_access       sequence number of its first access in this iteration, or None before that.
+    host_valid         True if the host has a valid copy, so that a swap-out needs no copy.
+    recompute_seconds  time to replay it together with the dropped tensors around it (``memory.neighbourhood``); None if
+                       it cannot be replayed or the policy does not weigh recomputation.
+    idle_calls         calls since its last use, across iterations; uses by replays count.
+    replays            how often it has been replayed.
+    free_before, free_after   bytes of the holes before and after its block.
     """
 
     tensor_id: TensorId
@@ -41,11 +42,11 @@ class Residency(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
-    """Why something has to leave: bytes wanted on the device, bytes of the host, how many are free; copies' costs.
+    """An allocation that needs evictions: the bytes needed on the device, the host's bytes, and the costs of copies.
 
-    call   the number in its iteration of the call that wants them.
-    trace  the measured iteration that this one has been like so far; None where none is known, or the policy plans
-           nothing.
+    call   position in its iteration of the call that allocates.
+    trace  a measured iteration whose calls this one has repeated so far; None if there is none or the policy does not
+           plan.
     """
 
     nbytes: int
@@ -58,14 +59,15 @@ class Pressure:
 
 @dataclass(frozen=True)
 class Observation:
-    """The results of an iteration under a plan.
+    """The measured results of an iteration under a plan.
 
     trace, costs, limits   the facts that the plan was made from; the trace is that of the measured iteration.
     late      tensor -> seconds that the compute stream waited for its swap-in at the back-access.
     paged_in  bytes swapped in on demand: the plan had evicted them, and no prefetch brought them back in time.
     seconds   of the iteration; infinite if an allocation failed under the plan.
-    may_plan  true if there is time for a search: planning may take a small share of a run on the wall clock.
-    unseen    iterations before this one in the transition from another plan, whose time belongs to neither plan.
+    may_plan  True if there is time for a search: on the wall clock planning may take a small share of a run.
+    unseen    number of iterations before this one in which the engine changed over from another plan; their time counts
+              for neither plan.
     """
 
     trace: Trace
@@ -82,9 +84,9 @@ class Observation:
 class Price(Enum):
     """The neighbours of a tensor that count in its recompute_seconds (``memory.neighbourhood``)."""
 
-    REGIONS = "all missing calls that hang together with it, by classes of equivalence"
-    NEIGHBOURHOOD = "missing calls that it needs, and those that need it, each once"
-    ANCESTORS = "missing calls that it needs"
+    REGIONS = "all dropped calls connected with it, by equivalence classes"
+    NEIGHBOURHOOD = "dropped calls that it needs, and those that need it, each once"
+    ANCESTORS = "dropped calls that it needs"
     OWN = "its own call"
 
 
@@ -93,18 +95,18 @@ class Front(Enum):
 
     ACCESS_LIST = "the tensor access list (``access_order``)"
     RECENCY = "the most idle calls first, then the smallest id"
-    PRICE = "seconds of the cheaper way back, for a byte and an idle call"
+    PRICE = "the least seconds of the cheaper way back, divided by bytes and idle calls"
 
 
 @dataclass(frozen=True, slots=True)
 class Regime:
-    """How the engine is to behave for a system that was built on another one.
+    """Settings of the engine that imitate the framework on which another system was built.
 
-    keeps_outputs  a call keeps all that it reads and makes until its gradient is taken, as a tape of tensors does.
+    keeps_outputs  a call keeps its inputs and outputs until its gradient is computed, as a tape does.
     keeps_freed    freed bytes stay on the device until they are evicted.
-    swaps          False: nothing is ever copied to the host.
-    one_piece      victims leave until what is wanted is free in one piece, rather than in total.
-    price          what recompute_seconds counts.
+    swaps          False: no tensor is ever copied to the host.
+    one_piece      evict until the needed bytes are free in one hole, rather than in total.
+    price          the calls that recompute_seconds counts.
     front          the order of a policy that reads residents from its front.
     """
 
@@ -117,14 +119,14 @@ class Regime:
 
 
 class Policy(Protocol):
-    """Decides what leaves the device. Pure: it sees immutable facts, returns data, and remembers nothing itself.
+    """A policy decides which tensors leave the device. It is pure: it sees frozen facts and returns data.
 
-    ``moves_tensors`` False means that nothing may be evicted at all: an allocation that fails is the end.
-    ``weighs_recomputation`` False spares the engine from finding out each Residency's recompute_seconds.
-    ``reads_from_front`` True says that ``victims`` ranks as ``regime.front`` does (``memory.access_list``,
-    ``memory.stalest``): it is asked about the front of that, and about more only where that is not enough.
-    ``plans`` False means that every plan is the empty one: nothing is measured, and ``plan`` is never called.
-    ``regime`` is not the usual one for some systems of the literature.
+    moves_tensors         False: nothing may be evicted; an allocation that fails ends the run.
+    weighs_recomputation  False: the engine need not compute each Residency's recompute_seconds.
+    reads_from_front      True: ``victims`` ranks by ``regime.front`` (``memory.access_list``, ``memory.stalest``), so
+                          the engine passes only the front of that order, and more if the front is not enough.
+    plans                 False: every plan is empty; the engine measures nothing and never calls ``plan``.
+    regime                settings of the engine; some systems of the literature need other ones than the default.
     """
 
     name: str
@@ -135,45 +137,45 @@ class Policy(Protocol):
     regime: Regime
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
-        """A plan for the iterations after the measured one. Raises Unsuitable where the policy can make none."""
+        """Return a plan for the iterations after the measured one. Raises Unsuitable if the policy finds none."""
         ...
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
-        """Passive mode: what to evict for an allocation, most expendable first.
+        """Return the tensors to evict for a failed allocation (on-demand mode), the first victim first.
 
-        The engine takes as many as it needs. A tensor that is not listed stays. One that cannot be swapped out is
-        dropped, and one that cannot be dropped is swapped out, whichever was asked for.
+        The engine evicts as many as it needs, in this order. Tensors that are not listed stay. A tensor that cannot be
+        swapped out is dropped instead, and a tensor that cannot be dropped is swapped out.
         """
         ...
 
     def feedback(self, proposal: Proposal, observed: Observation) -> Proposal:
-        """The proposal corrected by what was seen; the same object if there is nothing to correct."""
+        """Return the proposal corrected by the observed results, or the same object if it needs no correction."""
         ...
 
     def keep(self, proposal: Proposal) -> SavedProposal:
-        """What a checkpoint holds of a proposal: the plan that a later run is to begin with."""
+        """Return the proposal in the form that a checkpoint holds, for ``recall``."""
         ...
 
     def recall(self, kept: SavedProposal) -> Proposal:
-        """The proposal with which a later run goes on, under the same costs and limits."""
+        """Return the proposal that a resumed run starts with, under the same costs and limits."""
         ...
 
 
 def required(policy: Any) -> Policy:
-    """The policy, if it has all that the engine asks of one; else raises UserError."""
+    """Return the policy, checked to have all members of ``Policy``. Raises UserError if one is missing."""
     wanted = [*Policy.__annotations__, *(name for name in vars(Policy) if callable(getattr(OnDemand, name, None)))]
     missing = [name for name in wanted if name[0] != "_" and not hasattr(policy, name)]
     if missing or isinstance(policy, type):
         what = f"the class {policy.__name__}" if isinstance(policy, type) else repr(policy) if policy is None else (
             f"{type(policy).__name__}")
         why = f", which has no {', '.join(missing)}" if missing and policy is not None else ""
-        raise UserError(f"a policy is a name or an object with all that minidl.plan.policy.Policy has, not {what}{why}")
+        raise UserError(f"a policy is a name or an object with the members of plan.policy.Policy, not {what}{why}")
     found: Policy = policy
     return found
 
 
 def required_proposal(policy: Policy, method: str, answer: Any) -> Proposal:
-    """The policy's answer, checked to be a proposal. Raises UserError if it is not."""
+    """Return the policy's answer, checked to be a Proposal. Raises UserError if it is not."""
     if not isinstance(answer, Proposal) or not isinstance(answer.plan, Plan):
         what = f"a Proposal of {type(answer.plan).__name__}" if isinstance(answer, Proposal) else type(answer).__name__
         raise UserError(f"policy {policy.name!r}: {method}() must return a Proposal with a Plan, not {what}")
@@ -181,11 +183,8 @@ def required_proposal(policy: Policy, method: str, answer: Any) -> Proposal:
 
 
 class OnDemand:
-    """A base for policies: one that plans nothing, corrects nothing, and keeps the plan alone.
-
-    A policy that is derived from it and plans has ``plan`` and says ``plans = True``; one without the other is a
-    TypeError when the class is made.
-    """
+    """A base class of policies: it plans nothing, corrects nothing, and saves the plan without notes.
+    A subclass that plans defines ``plan`` and sets ``plans = True``; only one of the two raises TypeError."""
 
     name = ""
     moves_tensors = True
@@ -195,23 +194,23 @@ class OnDemand:
     regime = Regime()
 
     def __init_subclass__(cls) -> None:
-        """The engine asks for plans where ``plans`` is True: raises TypeError where that does not match ``plan``."""
+        """Raise TypeError if ``plans`` does not say whether the subclass defines ``plan``."""
         if cls.plans != (cls.plan is not OnDemand.plan):
             raise TypeError(f"policy {cls.__name__} " + ("says plans = True but has no plan()" if cls.plans else
                                                          "has plan() but does not say plans = True"))
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
-        """No plan."""
+        """Return no plan."""
         return NO_PLAN
 
     def feedback(self, proposal: Proposal, observed: Observation) -> Proposal:
-        """The same proposal."""
+        """Return the same proposal."""
         return proposal
 
     def keep(self, proposal: Proposal) -> SavedProposal:
-        """The plan without the notes."""
+        """Return the plan without the notes."""
         return SavedProposal(proposal.plan)
 
     def recall(self, kept: SavedProposal) -> Proposal:
-        """The plan as it was, to be followed and not corrected."""
+        """Return the saved plan, without notes, so that it is not corrected."""
         return Proposal(kept.plan)

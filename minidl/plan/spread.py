@@ -1,4 +1,4 @@
-"""How much what should be alike differs by itself."""
+"""The noise of repeated measurements."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from statistics import median
 
 
 def spread(seconds: Collection[float]) -> float:
-    """How far from their median half of some durations were, as a share of it; 0 if there are none, or it is 0."""
+    """Return the median absolute deviation of durations divided by their median; 0 for no durations or a median of
+    0."""
     middle = median(seconds) if seconds else 0.0
     return median(abs(each - middle) for each in seconds) / middle if middle else 0.0

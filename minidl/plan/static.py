@@ -1,7 +1,7 @@
-"""Times for planners that have measured nothing: every call takes its FLOPs at the device's peak.
+"""Estimated times for planners without measurements: a call takes its FLOPs divided by the device's peak rate.
 
-What is bound by memory, which is all but convolutions and products, then looks almost free: so thinks a system that
-goes by layer types, such as vDNN or OpenAI's checkpointing in its speed mode.
+Memory-bound calls (all but convolutions and matrix products) then look almost free. Systems that decide by layer type,
+such as vDNN or OpenAI's checkpointing in its speed mode, assume the same.
 """
 
 from collections.abc import Sequence
@@ -11,10 +11,8 @@ from minidl.plan.trace import Trace
 
 
 def with_static_times(trace: Trace, flops: Sequence[float], *, peak_flops: float) -> Trace:
-    """The same trace with static seconds. ``flops``: of each call; ``peak_flops``: a second.
-
-    The algorithms of a call keep their ratios to each other; the fastest takes the call's static time.
-    """
+    """Return the trace with estimated times. ``flops``: of each call; ``peak_flops``: FLOPs per second.
+    A call's fastest algorithm takes the estimated time; its other algorithms keep their ratios to the fastest."""
     calls = []
     for call, work in zip(trace.calls, flops, strict=True):
         seconds = work / peak_flops

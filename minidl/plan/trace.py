@@ -1,7 +1,7 @@
 """The record of one iteration, as frozen plain data: calls, accesses, allocations and frees. Knows no storages.
 
-A call's accesses share its time; they are ordered by sequence number. Replays and copies are not part of a trace, which
-records the program's own calls: it is the same under every policy and on every device (times and workspaces aside).
+Accesses of one call have the same time; their sequence numbers order them. A trace records the program's own calls, not
+replays and copies: except for times and workspaces it is the same under every policy and on every device.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,16 +10,18 @@ from functools import cached_property
 from statistics import median
 
 from minidl.meta import Algorithm
+from minidl.outside.shown import Shown
+from minidl.outside.units import format_bytes
 
 TensorId = int
 
 
 @dataclass(frozen=True, slots=True)
 class TraceTensor:
-    """A tensor of the iteration: bytes, and whether it outlives it (parameters, buffers, optimizer state).
+    """A tensor of the iteration: its bytes, and whether it is persistent (parameters, buffers, optimizer state).
 
-    idle  of what was there before the first iteration: how many calls before it (an initialisation's) it was last used,
-          where that is known, which only running the trace again needs to know.
+    idle  for a tensor from before the first iteration: the number of calls between its last use and the iteration, or 0
+          if unknown. Only running the trace again uses it.
     """
 
     tensor_id: TensorId
@@ -30,19 +32,19 @@ class TraceTensor:
 
 @dataclass(frozen=True, slots=True)
 class TraceCall:
-    """One call. ``seconds`` is device time; ``frees`` are the tensors whose last use went with it.
+    """One call. ``seconds`` is device time; ``frees`` are the tensors freed after it.
 
-    writes      inputs that were written in place.
-    donated     pairs (output id, input id): the output took over the input's bytes.
-    may_donate  pairs for which the operation allows that, and whose bytes coincide.
-    replayable  the same inputs give the same outputs again.
+    writes      inputs that it writes in place.
+    donated     pairs (output id, input id): the input was donated to the output.
+    may_donate  pairs for which the operation allows donation and the sizes agree.
+    replayable  True if the same inputs give the same outputs again.
 
-    Beside what the program asked for, four facts that only running the trace again needs (``report.recording``):
+    Four facts serve only to run the trace again (``report.recording``):
 
-    saves       what it keeps for its gradient, of its inputs and outputs.
-    takes       earlier calls, by position, whose gradient is taken before this one: they keep nothing any more.
-    leaves      tensors whose lineage is cut before this one: gradients that have reached their parameter.
-    long_lived  its outputs usually outlive the activations.
+    saves       inputs and outputs that the call keeps for its gradient.
+    takes       positions of earlier calls whose gradient is computed before this call; they keep nothing after that.
+    leaves      tensors whose lineage is cut before this call: gradients that have reached their parameter.
+    long_lived  True if its outputs usually outlive the activations.
     """
 
     op: str
@@ -71,14 +73,14 @@ class Access:
     time_s: float
 
 
-@dataclass(frozen=True)
-class Trace:
-    """One iteration: its calls in program order, and the tensors they name.
+@dataclass(frozen=True, repr=False)
+class Trace(Shown):
+    """One iteration: its calls in program order, and their tensors.
 
-    observed_seconds  of the measured iterations, waits and replays included, their median; None: not known. It says how
-                      the iteration was carried out, and is no part of what it is.
-    windows           the only gaps that a plan may use: tensor -> the calls of two accesses, one after the other,
-                      between which its bytes may leave. A tensor that is not named stays. None: all gaps may be used.
+    observed_seconds  median duration of the measured iterations, waits and replays included; None if unknown. It does
+                      not count in comparisons of traces.
+    windows           the only gaps that a plan may use: tensor -> the calls of two consecutive accesses between which
+                      it may leave the device. Other tensors stay. None: a plan may use all gaps.
     """
 
     calls: tuple[TraceCall, ...]
@@ -86,8 +88,15 @@ class Trace:
     observed_seconds: float | None = field(default=None, compare=False)
     windows: Mapping[TensorId, tuple[int, int]] | None = None
 
+    def facts(self) -> dict[str, str]:
+        """The trace in numbers, for ``repr``; ``lasting`` are the bytes that outlive the iteration."""
+        lasting = format_bytes(sum(t.nbytes for t in self.tensors.values() if t.persistent))
+        return {"calls": str(len(self.calls)), "tensors": str(len(self.tensors)), "seconds": f"{self.seconds:.6g}",
+                "lasting": lasting}
+
     def may_leave(self, tensor_id: TensorId, after: int, until: int) -> bool:
-        """Whether a tensor's bytes may leave between the calls of two accesses that follow one another."""
+        """True if a tensor may leave the device between the calls ``after`` and ``until`` of two consecutive
+        accesses."""
         return self.windows is None or self.windows.get(tensor_id) == (after, until)
 
     @cached_property
@@ -105,14 +114,14 @@ class Trace:
 
     @cached_property
     def uses(self) -> dict[TensorId, list[int]]:
-        """Tensor -> the calls that access it, in order: its n-th access is by the n-th of them."""
+        """A map from each tensor to the calls that access it: its n-th access is by the n-th call of the list."""
         found: dict[TensorId, list[int]] = {}
         for access in self.accesses:
             found.setdefault(access.tensor_id, []).append(access.call)
         return found
 
     def same_calls(self, other: "Trace") -> bool:
-        """True if both are of one program: the same operations on tensors of the same ids and sizes, in this order."""
+        """True if both traces have the same operations, on tensors of the same ids and sizes, in the same order."""
         def what(trace: Trace) -> list[object]:
             return [(call.op, call.inputs, call.outputs,
                      [trace.tensors[tensor_id].nbytes for tensor_id in (*call.inputs, *call.outputs)])
@@ -126,16 +135,16 @@ class Trace:
 
 
 def scaled(algorithms: tuple[Algorithm, ...], factor: float) -> tuple[Algorithm, ...]:
-    """The same with all their seconds multiplied; the same object for a factor of 1, that of modelled times."""
+    """Return the algorithms with their seconds multiplied by ``factor``; the same object for a factor of 1."""
     return algorithms if factor == 1.0 else tuple(replace(a, seconds=a.seconds * factor) for a in algorithms)
 
 
 def typical(traces: Sequence[Trace]) -> Trace:
-    """The last of several traces of the same calls, with each call's median duration.
+    """Return the last of several traces of the same calls, with each call's median duration.
 
-    What other work on the machine adds to a call now and then is not in it. A call may have been carried out by
-    different algorithms in different iterations: what is compared is its speed against the modelled one. Calls that add
-    up to more than the iterations took are scaled down to that.
+    The median removes occasional disturbances by other work on the machine. A call may have used different algorithms
+    in different iterations, so the median is taken of the ratio of measured to modelled time. If the calls' times then
+    add up to more than the iterations took, they are scaled down to that.
     """
     if len(traces) == 1:
         return traces[0]
@@ -147,7 +156,7 @@ def typical(traces: Sequence[Trace]) -> Trace:
         calls.append(replace(last, seconds=last.seconds * factor, algorithms=scaled(last.algorithms, factor)))
     observed = [trace.observed_seconds for trace in traces if trace.observed_seconds is not None]
     took, computed = median(observed) if observed else None, sum(call.seconds for call in calls)
-    if took is not None and computed > took:  # each call was disturbed now and then, and all of them never together
+    if took is not None and computed > took:  # calls were disturbed at different times, so their medians add up to more
         share = took / computed
         calls = [replace(call, seconds=call.seconds * share, algorithms=scaled(call.algorithms, share))
                  for call in calls]

@@ -1,8 +1,8 @@
-"""Traces as JSON: what is measured on one machine can be planned, compared or replayed on another.
+"""Traces as JSON files: a trace measured on one machine can be planned, compared or run again on another.
 
-docs/formats.md describes the document; the classes below say the same to msgspec, which holds a file against them.
-Version 2 has beside the calls what only replaying them needs (``TraceCall``: saves, takes, leaves, long_lived), and
-takes a call that names no more than it has. Version 1 is still read.
+docs/formats.md describes the document; the classes below describe it for msgspec, which validates files against them.
+Version 2 adds the fields that running the calls again needs (``TraceCall``: saves, takes, leaves, long_lived), and most
+keys of a call are optional. Version 1 is still read.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ FORMAT, VERSION = "minidl-trace", 2
 
 
 def trace_to_json(trace: Trace) -> str:
-    """A trace as a document with a line for each tensor and each call. Raises ValueError for seconds beyond floats."""
+    """Return a trace as a JSON document. Raises ValueError for seconds that are infinite or NaN."""
     tensors = [{"id": t.tensor_id, "bytes": t.nbytes, "persistent": t.persistent, "idle": t.idle}
                for t in trace.tensors.values()]
     return document(FORMAT, VERSION, {"tensors": tensors, "calls": list(trace.calls)})
 
 
 def is_trace(head: bytes) -> bool:
-    """True if a file that begins like this was made by ``trace_to_json``."""
+    """True if a file that begins with these bytes was written by ``trace_to_json``."""
     return head.startswith(beginning(FORMAT).encode())
 
 
 def trace_from_json(text: str | bytes) -> Trace:
-    """The trace that a document holds. Raises UserError naming what is wrong, and where."""
+    """Return the trace that a document holds. Raises UserError with the mistake and its place."""
     return read(text, FORMAT, READERS)
 
 
 def read_trace(path: str) -> Trace:
-    """The trace in a file. Raises UserError naming the file, what is wrong, and where."""
+    """Return the trace in a file. Raises UserError with the file, the mistake and its place."""
     return read_file(path, FORMAT, READERS)
 
 
-# What a file holds ---------------------------------------------------------------------------------------------------
+# The content of a file -----------------------------------------------------------------------------------------------
 class _Tensor(Row):
     id: Id
     bytes: Count
@@ -62,7 +62,7 @@ class _Tensor(Row):
     idle: Count = 0
 
 
-class _TensorOfOne(Row):
+class _TensorV1(Row):
     id: Id
     bytes: Count
     persistent: bool
@@ -79,7 +79,7 @@ class _Algorithm(Row):
     bits_class: str = ""
 
 
-class _AlgorithmOfOne(Row):
+class _AlgorithmV1(Row):
     name: str
     seconds: Seconds
     workspace: Count
@@ -103,12 +103,12 @@ class _Call(Row):
     long_lived: bool = False
 
 
-class _CallOfOne(Row):
+class _CallV1(Row):
     op: str
     inputs: Ids
     outputs: Ids
     seconds: Seconds
-    algorithms: Annotated[list[_AlgorithmOfOne], Meta(min_length=1)]
+    algorithms: Annotated[list[_AlgorithmV1], Meta(min_length=1)]
     frees: Ids
     donated: Pairs
     may_donate: Pairs
@@ -121,17 +121,17 @@ class _Trace(Head, forbid_unknown_fields=True):
     calls: list[_Call]
 
 
-class _TraceOfOne(Head, forbid_unknown_fields=True):
-    tensors: list[_TensorOfOne]
-    calls: list[_CallOfOne]
+class _TraceV1(Head, forbid_unknown_fields=True):
+    tensors: list[_TensorV1]
+    calls: list[_CallV1]
 
 
-def _trace(file: _Trace | _TraceOfOne) -> Trace:
+def _trace(file: _Trace | _TraceV1) -> Trace:
     tensors = each_once("tensors", ((row.id, TraceTensor(row.id, row.bytes, row.persistent, row.idle))
                                     for row in file.tensors))
     made: set[TensorId] = set()
     read_before: set[TensorId] = set()
-    calls: Sequence[_Call | _CallOfOne] = file.calls
+    calls: Sequence[_Call | _CallV1] = file.calls
     for n, call in enumerate(calls):
         named = {*call.inputs, *call.outputs, *call.frees, *call.writes, *chain(*call.donated, *call.may_donate)}
         if isinstance(call, _Call):
@@ -153,4 +153,4 @@ def _trace(file: _Trace | _TraceOfOne) -> Trace:
     return Trace(convert(file.calls, tuple[TraceCall, ...], from_attributes=True), tensors)
 
 
-READERS = {1: (_TraceOfOne, _trace), VERSION: (_Trace, _trace)}
+READERS = {1: (_TraceV1, _trace), VERSION: (_Trace, _trace)}

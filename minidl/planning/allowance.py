@@ -1,9 +1,9 @@
-"""How long planning may take: a small share of the run, so that it costs less than it gains. Knows no plan.
+"""The limit on planning time: a small share of the run, so that planning costs less than it gains. Knows no plan.
 
-Planning goes on in the training's own thread. Where device time is modelled it costs none of that, and only the
-planners' own limits, which count work, hold: so a simulated run is the same every time. On the wall clock a planner is
-asked again only if an answer that takes as long as the longest so far stays within the share. First plans are exempt,
-since without them there is nothing to gain; how much work they may be is counted.
+Planning runs in the training thread. On a simulated device it takes no device time, so only the planners' own limits
+apply; these count work, not seconds, and a simulated run is therefore reproducible. On the wall clock a planner is
+called again only if another call as long as the longest so far stays within the share. First plans are exempt, because
+without them there is no gain; the planners' own limits bound their work.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ SHARE = 0.02  # of the run so far
 
 
 class Allowance:
-    """Counts a run's seconds and those of planning.
+    """Counts the seconds of a run and the seconds spent on planning.
 
-    seconds        of planning so far, first plans included, on this machine's clock.
-    first_seconds  of the first plans among these.
-    run_seconds    of the iterations so far, on the device's clock, without planning.
+    seconds        planning time so far, first plans included, on this machine's clock.
+    first_seconds  the part of ``seconds`` that first plans took.
+    run_seconds    time of the iterations so far, on the device's clock, without planning.
     """
 
     def __init__(self, clock: Callable[[], float], *, limited: bool) -> None:
-        """clock: this machine's; limited: whether planning takes from the run's own time."""
+        """clock: returns this machine's time in seconds; limited: True if planning takes time from the run."""
         self.limited = limited
         self.seconds = self.run_seconds = 0.0
         self._clock = clock
@@ -31,17 +31,17 @@ class Allowance:
 
     @property
     def open(self) -> bool:
-        """True if another answer of a planner stays within the share."""
+        """True if another call of a planner stays within the share."""
         return not self.limited or self.seconds - self.first_seconds + self._longest <= SHARE * self.run_seconds
 
     @property
     def share(self) -> float | None:
-        """Of the run that planning took so far, first plans included; None where the run's time is modelled."""
+        """The fraction of the run spent on planning, first plans included; None if device time is simulated."""
         return self.seconds / (self.run_seconds + self.seconds) if self.limited and self.seconds else None
 
     @contextmanager
     def planning(self, *, exempt: bool = False) -> Iterator[None]:
-        """Around all that a planner is asked."""
+        """Measure the time of a planner's call; ``exempt`` marks a first plan."""
         began = self._clock()
         try:
             yield

@@ -1,19 +1,19 @@
-"""How fast an iteration can be at best: a linear program that any plan for the same trace satisfies.
+"""A lower bound of an iteration's time: the optimum of a linear program that any plan for the same trace satisfies.
 
-Tensors are fractions: of each, in each gap between two accesses, some is kept, some copied out and back, and some
-dropped and made again once. A call that is repeated needs its inputs: it is not done to a larger part than they are on
-the device, and what the program has freed is made again for it. Memory is looked at during a few calls, the instants:
-the operands of that call, what was there before the iteration, and the fractions that are on the device may not exceed
-the budget. Between two instants a link carries each way what computation, replays and stalls there give it
-time for. So the iteration takes at least
+Tensors are divisible: in each gap between two accesses a fraction of the tensor is kept, a fraction is swapped out and
+in, and a fraction is dropped and replayed once. A call is replayed at most to the fraction of its inputs that is on the
+device; inputs that the program has freed are replayed for it, too. Memory is checked during a few calls, the instants:
+the operands of the instant's call, the tensors from before the iteration, and the fractions on the device must fit the
+budget. Between two instants each direction of the link is busy no longer than computation, replays and stalls there
+last. So the iteration takes at least
 
-    unmanaged seconds + replays + stalls,   least over all fractions
+    unmanaged seconds + replays + stalls,   minimal over all fractions
 
-and not less than the host takes to launch its calls and its replays, one after the other: of tiny calls that is more
-than they compute, and the device stands still. More instants make the bound higher and the program larger. Left out,
-always in favour of the bound: latencies, workspaces, addresses, memory between the instants, tensors too small to be
-worth moving, and that a lasting tensor (parameters, optimizer state) may have no copy on the host: only one that is
-written by its last call must be copied out to be away between iterations. Knows no storages and no device.
+and at least the time in which the host launches its calls and replays, one after the other; with tiny calls this is
+longer than the computation. More instants make the bound tighter and the program larger. Leaving out the following
+only lowers the bound: latencies, workspaces, addresses, memory between the instants, tensors too small to be worth
+moving, and missing host copies of persistent tensors (parameters, optimizer state): only a tensor that its last call
+writes must be copied out to be away between iterations. Knows no storages and no device.
 """
 
 from __future__ import annotations
@@ -33,9 +33,13 @@ INSTANTS = 40
 
 @dataclass(frozen=True)
 class Bound:
-    """``seconds``: no plan takes less; infinite if none can fit. Of these, ``replay_seconds`` are computation that the
-    best fractional plan repeats and ``stall_seconds`` waits for the link or the host; ``moved_bytes`` is what it copies
-    out."""
+    """The lower bound, and the best fractional plan's costs.
+
+    seconds         no plan takes less; infinite if no plan fits the budget.
+    replay_seconds  the part of ``seconds`` that replays take.
+    stall_seconds   the part of ``seconds`` in which computation waits for the link or the host.
+    moved_bytes     bytes that the plan copies out.
+    """
 
     seconds: float
     unmanaged_seconds: float
@@ -45,15 +49,14 @@ class Bound:
 
     @property
     def speed(self) -> float:
-        """Share of the unmanaged speed that is not exceeded."""
+        """The upper bound of the speed, as a fraction of the unmanaged speed."""
         return self.unmanaged_seconds / self.seconds if self.seconds else 1.0
 
 
 def bound(trace: Trace, costs: Costs, budget: int, *, instants: int = INSTANTS, launch_seconds: float = 0.0,
           launches: int = 0) -> Bound:
-    """The bound for a trace within a budget of device bytes, with memory looked at during ``instants`` calls.
-    ``launch_seconds``: of the host, for each call that it launches; ``launches``: so many of the trace's calls are
-    launched."""
+    """Return the bound for a trace and a budget in bytes of device memory, which is checked during ``instants`` calls.
+    launch_seconds: host time per launched call; launches: number of the trace's calls that the host launches."""
     return _Relaxation(problem(trace, costs), costs, budget, instants).solve(launch_seconds, launches)
 
 
@@ -74,11 +77,11 @@ class _Relaxation:
         self.out: list[list[Term]] = [[] for _ in range(count + 1)]  # seconds of the link, per interval
         self.into: list[list[Term]] = [[] for _ in range(count + 1)]
         self.replays: list[list[Term]] = [[] for _ in range(count + 1)]
-        self.repeated: dict[tuple[int, int], int] = {}  # (call, interval) -> the part of it that is done again
-        self.present: dict[tuple[int, int], list[Term]] = {}  # (tensor, interval) -> parts that are there during it
-        self.copies: dict[int, list[Term]] = {}  # per tensor: parts copied out in its gaps so far
-        self.copied: list[Term] = []  # parts copied out, and their tensors' bytes
-        self.gone: dict[tuple[int, int], list[Term]] = {}  # (tensor, call) -> parts that leave after that call
+        self.repeated: dict[tuple[int, int], int] = {}  # (call, interval) -> fraction of the call that is replayed
+        self.present: dict[tuple[int, int], list[Term]] = {}  # (tensor, interval) -> fractions on the device
+        self.copies: dict[int, list[Term]] = {}  # tensor -> fractions copied out in its gaps so far
+        self.copied: list[Term] = []  # fractions copied out, and their tensors' bytes
+        self.gone: dict[tuple[int, int], list[Term]] = {}  # (tensor, call) -> fractions that leave after the call
         for gap in range(len(facts.gap_call)):
             self._gap(gap)
         self._inputs_of_replays()
@@ -92,7 +95,7 @@ class _Relaxation:
                 self.program.row([*link, *longer], high=bounds[i + 1] - bounds[i])
 
     def _instants(self, count: int) -> list[int]:
-        """In each of ``count`` equal parts of the time, the call during which most is wanted."""
+        """Return the call of highest memory demand in each of ``count`` equal parts of the iteration's time."""
         facts = self.facts
         held = np.zeros(self.calls + 1)
         np.add.at(held, facts.gap_call + 1, facts.size[facts.gap_tensor])
@@ -106,23 +109,23 @@ class _Relaxation:
         return [int(calls[np.argmax(wanted[calls])]) for p in range(count) if len(calls := np.nonzero(part == p)[0])]
 
     def _operands(self, call: int) -> float:
-        """Bytes of a call's inputs and outputs, less those that may take the place of an input that ends there."""
+        """Return the bytes of a call's inputs and outputs, without outputs that may reuse a donated input's bytes."""
         facts = self.facts
         inputs = facts.in_idx[facts.in_ptr[call]:facts.in_ptr[call + 1]]
         outputs = facts.out_idx[facts.out_ptr[call]:facts.out_ptr[call + 1]]
-        over = self._ends_under(call)
-        made = inputs[~self.fixed[inputs]]  # the others are counted as what is there all the time
+        over = self._donatable(call)
+        made = inputs[~self.fixed[inputs]]  # fixed tensors are counted once, for the whole iteration
         return float(facts.size[made].sum() + facts.size[outputs].sum() - sum(facts.size[o] for o in over))
 
-    def _ends_under(self, call: int) -> set[int]:
-        """Outputs that may take the place of an input that ends with the call."""
+    def _donatable(self, call: int) -> set[int]:
+        """Return the outputs of a call that may be written over an input that the call frees."""
         facts = self.facts
         freed = set(facts.free_idx[facts.free_ptr[call]:facts.free_ptr[call + 1]].tolist())
         return {int(facts.may_out[j]) for j in range(facts.may_ptr[call], facts.may_ptr[call + 1])
                 if int(facts.may_in[j]) in freed}
 
     def _gap(self, gap: int) -> None:
-        """One tensor between two accesses: its parts, from instant to instant."""
+        """Add variables and rows for one gap: the tensor's fractions in each interval between instants."""
         facts, program = self.facts, self.program
         tensor = int(facts.gap_tensor[gap])
         first = bisect_right(self.instants, int(facts.gap_call[gap]))
@@ -138,7 +141,7 @@ class _Relaxation:
         link = 1.0 if np.isfinite(out_seconds + in_seconds) else 0.0
         maker = int(facts.produced[tensor])
         dropped = program.variable(high=float(facts.can_drop[gap]))
-        again = program.variable(high=1.0)  # leaves, and has a copy on the host from an earlier gap
+        again = program.variable(high=1.0)  # evicted without a copy, since an earlier gap left one on the host
         earlier = self.copies.setdefault(tensor, [])
         if facts.gap_round[gap] < 0:
             program.row([(again, 1.0), *((v, -c) for v, c in earlier)], high=0.0)
@@ -146,8 +149,8 @@ class _Relaxation:
             program.row([(again, 1.0)], high=0.0)
         leaving: list[Term] = [(dropped, 1.0), (again, 1.0)]
         remade: list[Term] = [(dropped, -1.0)]
-        here, here_constant = [(dropped, -1.0), (again, -1.0)], 1.0  # what is on the device before an interval
-        away: list[Term] = [(again, 1.0)]  # and on the host alone
+        here, here_constant = [(dropped, -1.0), (again, -1.0)], 1.0  # the fraction on the device before an interval
+        away: list[Term] = [(again, 1.0)]  # the fraction on the host only
         for n, i in enumerate(intervals):
             flow = list(here)
             if n:
@@ -174,7 +177,7 @@ class _Relaxation:
             now, host = program.variable(high=1.0), program.variable(high=1.0)
             program.row([*flow, (now, -1.0)], low=-here_constant, high=-here_constant)
             program.row([*away, (host, -1.0)], low=0.0, high=0.0)
-            if i < len(self.instants):  # the last interval of an iteration ends with none
+            if i < len(self.instants):  # the last interval of an iteration ends without an instant
                 self.memory[i].append((now, size))
             here, here_constant, away = [(now, 1.0)], 0.0, [(host, 1.0)]
         program.row(remade, low=0.0, high=0.0)
@@ -186,7 +189,7 @@ class _Relaxation:
         return tensor in facts.write_idx[facts.write_ptr[call]:facts.write_ptr[call + 1]]
 
     def _repeat(self, call: int, interval: int) -> int:
-        """The part of a call that is done again in an interval; its outputs share it."""
+        """Return the variable for the fraction of a call that is replayed in an interval, for all outputs alike."""
         key = (call, interval)
         if key not in self.repeated:
             seconds = float(self.call_seconds[call])
@@ -195,7 +198,7 @@ class _Relaxation:
         return self.repeated[key]
 
     def _inputs_of_replays(self) -> None:
-        """The inputs of a repeated call are on the device at some time in the interval, or are recomputed in it."""
+        """Add rows: inputs of a replayed call are on the device at some time in the interval, or are replayed in it."""
         facts = self.facts
         dies = np.full(len(facts.size), self.calls)
         for k in range(self.calls):
@@ -214,14 +217,14 @@ class _Relaxation:
                     self.program.row([(part, 1.0), (self._repeat(maker, i), -1.0)], high=0.0)
 
     def _working_set(self, i: int, call: int) -> None:
-        """Memory during one instant."""
+        """Add the row that holds memory during an instant within the budget."""
         facts = self.facts
         before = float(facts.size[self.fixed].sum())
         terms = list(self.memory[i])
-        over = self._ends_under(call)
+        over = self._donatable(call)
         for j in range(facts.may_ptr[call], facts.may_ptr[call + 1]):
             output, source = int(facts.may_out[j]), int(facts.may_in[j])
-            if output not in over:  # what leaves right after, before memory is looked at again, may be written over
+            if output not in over:  # a tensor evicted right after the call may be overwritten by its output
                 over.add(output)
                 written = self.program.variable(high=1.0)
                 if (source, call) in self.gone:
@@ -231,8 +234,8 @@ class _Relaxation:
                          high=1.0 - (before + self._operands(call)) / self.budget)
 
     def _launched(self, seconds: float, count: int) -> float:
-        """Seconds by which launching the calls alone takes longer than computing them, if it does. The iteration then
-        takes as long as all launches, those of replays included."""
+        """Return the seconds by which launching the calls takes longer than computing them, or 0.
+        If it takes longer, a row makes the iteration last as long as all launches, those of replays included."""
         idle = seconds * count - float(self.starts[-1])
         if idle <= 0.0:
             return 0.0
@@ -241,7 +244,7 @@ class _Relaxation:
         return idle
 
     def solve(self, launch_seconds: float, launches: int) -> Bound:
-        """The least time over all fractions."""
+        """Solve the program for the least time over all fractions."""
         idle = self._launched(launch_seconds, launches)
         computed = float(self.starts[-1])
         solution = self.program.solve()

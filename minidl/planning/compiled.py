@@ -20,8 +20,8 @@ Weighed = Callable[[problem.Problem, timing.Room, problem.Array, problem.Array, 
 MODULES = (problem, walk, expansion, levels, timing, schedule)  # what the compiled function is made of
 PARTS: tuple[Function, ...] = (expansion.expand, expansion._trimmed, timing.beginnings, timing.over, levels.tops,
                                timing._openings, timing.place, timing._pass, timing.run)
-# What is done at every step of the simulation. No references are counted there, for each of these is handed groups of
-# forty arrays: counting takes fifty times as long as the rest.
+# Functions that run at every step of the simulation. Reference counting is off for them: each receives groups of forty
+# arrays, and counting their references takes fifty times as long as the rest.
 PIECES: tuple[Function, ...] = (
     expansion._start, expansion._arrive, expansion._end_note, expansion._find_replays, expansion._bring_back,
     expansion._find_endings, expansion._take_step, expansion._after_replay, expansion._copy, expansion._forget_copy,
@@ -30,10 +30,8 @@ PIECES: tuple[Function, ...] = (
 
 
 def forget_older(compiled: Any, modules: tuple[ModuleType, ...]) -> None:
-    """Remove from Numba's cache what was compiled before one of these modules changed.
-
-    By itself Numba looks at the file of the function alone, not at the files of those that it calls.
-    """
+    """Remove from Numba's cache the code of ``compiled`` that is older than one of these modules.
+    Numba itself checks only the file of the function, not the files of the functions that it calls."""
     newest = max(Path(module.__file__ or "").stat().st_mtime for module in modules)
     code = compiled.py_func.__code__
     for index in Path(compiled.stats.cache_path).glob(f"{Path(code.co_filename).stem}.{code.co_name}-*.nbi"):
@@ -43,7 +41,7 @@ def forget_older(compiled: Any, modules: tuple[ModuleType, ...]) -> None:
 
 
 for part in PARTS:
-    register_jitable(part)  # compiled code may call it; for everybody else it stays a plain function
+    register_jitable(part)  # compiled code may call it; Python code calls it as a plain function
 for part in PIECES:
     register_jitable(_nrt=False)(part)
 
@@ -53,5 +51,5 @@ forget_older(weighed, MODULES)
 
 def simulate(that: problem.Problem, room: timing.Room, mode: problem.Array, prefetch_at: problem.Array,
              notes: problem.Array) -> schedule.Outcome:
-    """As ``schedule.simulate``."""
+    """Simulate one iteration, compiled; arguments and result are those of ``schedule.simulate``."""
     return weighed(that, room, mode, prefetch_at, notes, schedule.FREE, inf)

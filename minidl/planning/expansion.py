@@ -1,7 +1,7 @@
-"""The steps that a choice of modes expands into: the program's calls, the replays before each, and bytes in use.
+"""Expand a choice of modes into steps: the program's calls, the replays before each call, and the bytes in use.
 
-The first part of ``schedule``: it knows positions and bytes, no times but those of replays. Plain Python that Numba can
-compile: state is in arrays, of which ``Walk.counts`` holds what would else be plain variables.
+The first part of ``schedule``: it knows positions and bytes, and no times except those of replays. Plain Python that
+Numba can compile: all state is in arrays, and scalars are entries of ``Walk.counts``.
 """
 
 from __future__ import annotations
@@ -34,13 +34,11 @@ from minidl.planning.walk import (
 
 def expand(problem: Problem, mode: Array, prefetch_at: Array, notes: Array
            ) -> tuple[Steps, CopiesOut, SwapIns, Total]:
-    """All steps and transfers of an iteration, and its residencies if ``notes`` is not empty; see ``schedule``.
-
-    FAILED as number of notes if something is to be made again that cannot be, or the replays are too many.
-    """
+    """Return all steps and transfers of an iteration; if ``notes`` is not empty, write its residencies there.
+    The number of notes is FAILED if a tensor that cannot be replayed would have to be, or if replays are too many."""
     calls, tensors, gaps = len(problem.in_ptr) - 1, len(problem.size), len(problem.gap_tensor) + 1
     most = 6 * calls + 64
-    # Unwritten rows are cut off in the end; untouched pages cost nothing.
+    # Unused rows are cut off at the end; untouched pages cost nothing.
     steps = Steps(np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int64))
     out = CopiesOut(np.empty(gaps, np.int64), np.empty(gaps, np.int64), np.empty(gaps, np.int64),
                     np.empty(gaps, np.bool_))
@@ -76,7 +74,7 @@ def expand(problem: Problem, mode: Array, prefetch_at: Array, notes: Array
 
 def _trimmed(steps: Steps, out: CopiesOut, back: SwapIns, walk: Walk, noted: int, replay_seconds: float
              ) -> tuple[Steps, CopiesOut, SwapIns, Total]:
-    """The same arrays without what was not written."""
+    """Return the arrays cut to the rows that were written."""
     n, outs, backs = walk.counts[STEPS], walk.counts[OUTS], walk.counts[BACKS]
     return (Steps(steps.call[:n], steps.group[:n], steps.during[:n]),
             CopiesOut(out.tensor[:outs], out.step[:outs], out.note[:outs], out.spilled[:outs]),
@@ -86,7 +84,7 @@ def _trimmed(steps: Steps, out: CopiesOut, back: SwapIns, walk: Walk, noted: int
 
 
 def _start(problem: Problem, walk: Walk, mode: Array, notes: Array) -> None:
-    """Tensors that exist before the iteration: on the device, or still on the host since the previous one."""
+    """Enter the tensors from before the iteration: on the device, or on the host since the previous iteration."""
     for g in range(len(problem.gap_head)):
         if problem.gap_head[g] >= 0 and mode[g] == SWAP:
             t = problem.gap_tensor[g]
@@ -99,7 +97,7 @@ def _start(problem: Problem, walk: Walk, mode: Array, notes: Array) -> None:
 
 
 def _arrive(problem: Problem, walk: Walk, t: int, step: int, notes: Array) -> None:
-    """A tensor comes to the device with a step."""
+    """Record that a tensor occupies device memory from a step on."""
     walk.state[t] = RESIDENT
     walk.counts[LIVE] += problem.size[t]
     if len(notes):
@@ -109,13 +107,13 @@ def _arrive(problem: Problem, walk: Walk, t: int, step: int, notes: Array) -> No
 
 
 def _end_note(walk: Walk, t: int, notes: Array) -> None:
-    """A tensor's bytes are given up after the latest step, unless something has been written over them."""
+    """End a tensor's residency after the latest step, unless a donation has ended it already."""
     if len(notes) and notes[walk.note[t], 2] < 0:
         notes[walk.note[t], 2] = walk.counts[STEPS] - 1
 
 
 def _find_replays(problem: Problem, walk: Walk, k: int) -> int:
-    """Put the calls to replay before call k into ``walk.replay``; how many, or FAILED if one of them cannot be."""
+    """Write the calls to replay before call k to ``walk.replay``; return their number, or FAILED if one cannot be."""
     state, stack, replay = walk.state, walk.stack, walk.replay
     replays = 0
     for i in range(problem.in_ptr[k], problem.in_ptr[k + 1]):
@@ -157,7 +155,7 @@ def _bring_back(problem: Problem, walk: Walk, c: int, back: SwapIns, notes: Arra
 
 
 def _find_endings(problem: Problem, walk: Walk, k: int, mode: Array) -> None:
-    """Tensors that are freed or dropped after call k may be donated to it."""
+    """Mark the tensors that are freed or dropped after call k: they may be donated to it."""
     for i in range(problem.free_ptr[k], problem.free_ptr[k + 1]):
         walk.ends[problem.free_idx[i]] = k
     for g in range(problem.gap_ptr[k], problem.gap_ptr[k + 1]):
@@ -166,7 +164,7 @@ def _find_endings(problem: Problem, walk: Walk, k: int, mode: Array) -> None:
 
 
 def _take_step(problem: Problem, walk: Walk, c: int, k: int, steps: Steps, notes: Array) -> None:
-    """Do call c, for itself or as a replay for call k: the bytes in use meanwhile, and its outputs' residencies."""
+    """Append a step, call k itself (c == k) or a replay of c for k, with its bytes in use and outputs' residencies."""
     s = walk.counts[STEPS]
     extra = 0
     for j in range(problem.out_ptr[c], problem.out_ptr[c + 1]):
@@ -198,7 +196,7 @@ def _take_step(problem: Problem, walk: Walk, c: int, k: int, steps: Steps, notes
 
 
 def _after_replay(problem: Problem, walk: Walk, c: int, notes: Array) -> None:
-    """An output of a replay stays if it had been dropped; otherwise until the last replay that reads it."""
+    """Keep the outputs of a replay that had been dropped; keep the others until the last replay that reads them."""
     for j in range(problem.out_ptr[c], problem.out_ptr[c + 1]):
         t = problem.out_idx[j]
         if walk.state[t] == DROPPED:
@@ -217,7 +215,7 @@ def _after_replay(problem: Problem, walk: Walk, c: int, notes: Array) -> None:
 
 
 def _copy(problem: Problem, walk: Walk, t: int) -> None:
-    """The host has a copy of a tensor from now on: on the disk if its memory has no room."""
+    """Record a tensor's copy on the host: in memory, or on the disk if memory is full."""
     walk.copied[t] = True
     walk.counts[HOST] += problem.size[t]
     walk.spilled[t] = walk.counts[IN_MEMORY] + problem.size[t] > problem.memory_bytes
@@ -226,7 +224,7 @@ def _copy(problem: Problem, walk: Walk, t: int) -> None:
 
 
 def _forget_copy(problem: Problem, walk: Walk, t: int) -> None:
-    """The host's copy of a tensor, if there is one, is given up."""
+    """Free the host's copy of a tensor, if there is one."""
     if walk.copied[t]:
         walk.copied[t] = False
         walk.counts[HOST] -= problem.size[t]
@@ -235,7 +233,7 @@ def _forget_copy(problem: Problem, walk: Walk, t: int) -> None:
 
 
 def _after_call(problem: Problem, walk: Walk, k: int, notes: Array) -> None:
-    """A call of the program has made its outputs, and what ends with it goes."""
+    """Make call k's outputs resident, free the tensors that end with it, and free host copies that it made stale."""
     for i in range(problem.out_ptr[k], problem.out_ptr[k + 1]):
         walk.state[problem.out_idx[i]] = RESIDENT
         walk.counts[LIVE] += problem.size[problem.out_idx[i]]
@@ -252,7 +250,7 @@ def _after_call(problem: Problem, walk: Walk, k: int, notes: Array) -> None:
 
 def _evict(problem: Problem, walk: Walk, k: int, mode: Array, prefetch_at: Array, out: CopiesOut, notes: Array
            ) -> None:
-    """Evict after call k: drop, or swap out, with a copy unless the host has one."""
+    """Evict tensors after call k: drop them, or swap them out; a tensor with a copy on the host is not copied again."""
     for g in range(problem.gap_ptr[k], problem.gap_ptr[k + 1]):
         t = problem.gap_tensor[g]
         prefetch_at[g] = -1

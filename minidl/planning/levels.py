@@ -1,7 +1,7 @@
-"""Bytes in use by step, raised over a stretch at a time: how far back from a step is there room?
+"""Bytes in use by step, with fast range additions and range maxima (square-root decomposition).
 
-Steps lie in blocks. What all of a block is raised by is kept once, beside its highest level, so that a long stretch
-takes as many steps as it has blocks. Plain Python that Numba can compile.
+Steps are grouped in blocks. A block stores its maximum, and one addend for additions that cover the whole block, so
+that an operation on a long range costs one unit per block. Plain Python that Numba can compile.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ BLOCK = 64  # steps: about the square root of the longest iterations
 
 
 def tops(level: Array) -> Array:
-    """The highest level of each block."""
+    """Return the highest level of each block."""
     top = np.zeros(len(level) // BLOCK + 1, np.int64)
     for s in range(len(level)):
         top[s // BLOCK] = max(top[s // BLOCK], level[s])
@@ -22,8 +22,8 @@ def tops(level: Array) -> Array:
 
 
 def reach(level: Array, top: Array, added: Array, low: int, end: int, most: int) -> int:
-    """The first step from ``low`` on from which to ``end`` (exclusive) no level is above ``most``; ``end`` if that of
-    the last one is."""
+    """Return the smallest step s >= ``low`` such that no level in [s, ``end``) exceeds ``most``; ``end`` if there is
+    none."""
     s = end
     while s > low:
         block = (s - 1) // BLOCK
@@ -38,7 +38,7 @@ def reach(level: Array, top: Array, added: Array, low: int, end: int, most: int)
 
 
 def lift(level: Array, top: Array, added: Array, begin: int, end: int, by: int) -> None:
-    """Raise the levels from ``begin`` to ``end`` (exclusive) by so many bytes, of which there are none below 0."""
+    """Add ``by`` >= 0 bytes to the levels in [``begin``, ``end``)."""
     s = begin
     while s < end:
         block = s // BLOCK
@@ -54,6 +54,6 @@ def lift(level: Array, top: Array, added: Array, begin: int, end: int, by: int) 
 
 
 def settle(level: Array, added: Array) -> None:
-    """Give each level what all of its block has been raised by."""
+    """Add to each level its block's addend, so that ``level`` alone holds the final values."""
     for s in range(len(level)):
         level[s] += added[s // BLOCK]

@@ -1,7 +1,7 @@
-"""The lifetimes of a Trace's tensors: when each is used, made and freed, and the bytes live during each call.
+"""The lifetimes of a Trace's tensors: when each is made, used and freed, and the bytes live during each call.
 
-Calls are numbered 0..n-1. A tensor that no call makes was there before the iteration; one that no call frees stays
-after it. Knows no plan and no device.
+Calls are numbered 0..n-1. A tensor that no call makes exists before the iteration; one that no call frees outlives it.
+Knows no plan and no device.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from dataclasses import dataclass, field
 from minidl.meta import aligned, block_bytes
 from minidl.plan.trace import TensorId, Trace
 
-BEFORE = -1  # "made by" of a tensor that is there when the iteration starts
+BEFORE = -1  # the maker of a tensor that exists when the iteration starts
 
 
 @dataclass(frozen=True)
 class Lifetimes:
-    """One iteration seen by tensor.
+    """The facts of one iteration, indexed by tensor.
 
     start_s     per call: its start on the stall-free timeline, in seconds; one more entry, the end
     nbytes      tensor -> bytes it takes on the device (aligned)
     uses        tensor -> the calls that access it, the one that makes it first
     made        tensor -> the call that makes it, or BEFORE
-    freed       tensor -> the call with which its bytes are given up, or the number of calls
+    freed       tensor -> the call after which it is freed, or the number of calls
     writes      tensor -> the calls that write it in place
-    live_bytes  per call: bytes on the device while it runs, were nothing evicted. What an output takes over from an
-                input that ends there counts once; the least workspace that the call can do with counts too.
+    live_bytes  per call: bytes on the device while it runs, without evictions. A donated input and the output over it
+                count once; the smallest workspace of the call's algorithms is included.
     """
 
     trace: Trace
@@ -41,7 +41,7 @@ class Lifetimes:
 
     @classmethod
     def of(cls, trace: Trace) -> Lifetimes:
-        """In time linear in the trace."""
+        """Collect the lifetimes of a trace, in linear time."""
         facts = cls(trace, [0.0], {t.tensor_id: block_bytes(t.nbytes) for t in trace.tensors.values()},
                     {t: [] for t in trace.tensors}, {}, {}, {})
         facts._collect()
@@ -70,26 +70,26 @@ class Lifetimes:
             dying[k] = dying.get(k, 0) + self.nbytes[tensor_id]
         for k, call in enumerate(self.trace.calls):
             live += sum(self.nbytes[t] for t in dict.fromkeys(call.outputs) if self.made[t] == k)
-            # An input that is written over though it is wanted again was given up for want of memory: it still counts.
-            taken_over = sum(self.nbytes[o] for o, i in call.donated if self.freed.get(i) == k)
+            # An input that was donated though it is used later was dropped for lack of memory: it still counts.
+            donated = sum(self.nbytes[o] for o, i in call.donated if self.freed.get(i) == k)
             workspace = min((a.workspace for a in call.algorithms), default=0)
-            self.live_bytes.append(live - taken_over + (aligned(workspace) if workspace else 0))
+            self.live_bytes.append(live - donated + (aligned(workspace) if workspace else 0))
             live -= dying.get(k, 0)
 
     def gaps(self, tensor_id: TensorId) -> Iterator[tuple[int, int, int]]:
-        """The gaps between its accesses that a plan may use: the number of the access before each, from 1 on, and the
-        calls before and after."""
+        """Yield the gaps of a tensor in which a plan may evict it: (number of the access before the gap, from 1; call
+        before; call after)."""
         calls = self.uses[tensor_id]
         for count, (before, after) in enumerate(zip(calls, calls[1:], strict=False), 1):
             if self.trace.may_leave(tensor_id, before, after):
                 yield count, before, after
 
     def live_at(self, tensor_id: TensorId, call: int) -> bool:
-        """True if its bytes are wanted while a call runs."""
+        """True if a tensor is live while a call runs: made before it and freed with or after it."""
         return self.made[tensor_id] < call <= self.freed[tensor_id]
 
     def written_between(self, tensor_id: TensorId, after: int, until: int) -> bool:
-        """True if it is written in place by a call in (after, until]."""
+        """True if a call in (after, until] writes the tensor in place."""
         writes = self.writes.get(tensor_id, ())
         first = bisect_right(writes, after)
         return first < len(writes) and writes[first] <= until

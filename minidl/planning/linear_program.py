@@ -22,8 +22,14 @@ OPTIMAL, INFEASIBLE, FAILED = 0, 2, 4  # statuses of scipy.optimize.milp
 
 @dataclass(frozen=True)
 class Solution:
-    """values of the variables (None: none was found), their objective, the proven lower bound of any, and whether there
-    is none at all."""
+    """The result of a solve.
+
+    values      of the variables; None if no solution was found
+    objective   of these values; infinite without values
+    bound       the proven lower bound of the objective
+    infeasible  True if the program is proven to have no solution
+    optimal     True if the values are proven optimal
+    """
 
     values: np.ndarray | None
     objective: float
@@ -47,7 +53,7 @@ class LinearProgram:
         self._row_high: list[float] = []
 
     def variable(self, *, low: float = 0.0, high: float = inf, cost: float = 0.0, integer: bool = False) -> int:
-        """A new variable's number."""
+        """Add a variable with low <= value <= high and return its number."""
         self._cost.append(cost)
         self._low.append(low)
         self._high.append(high)
@@ -55,15 +61,15 @@ class LinearProgram:
         return len(self._cost) - 1
 
     def binary(self, *, high: float = 1.0) -> int:
-        """A variable that is 0 or 1."""
+        """Add a variable that is 0 or 1 and return its number."""
         return self.variable(high=high, integer=True)
 
     def price(self, variable: int, cost: float) -> None:
-        """Set what a variable costs."""
+        """Set a variable's coefficient in the objective."""
         self._cost[variable] = cost
 
     def row(self, terms: Iterable[Term], *, low: float = -inf, high: float = inf) -> None:
-        """One constraint; a variable may occur in several terms, which add up."""
+        """Add the constraint low <= sum of terms <= high; several terms of one variable add up."""
         for column, value in terms:
             self._columns.append(column)
             self._values.append(value)
@@ -73,14 +79,12 @@ class LinearProgram:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(rows, variables)."""
+        """The program's size: (rows, variables)."""
         return len(self._row_low), len(self._cost)
 
     def solve(self, *, seconds: float = inf, gap: float = 0.0, relaxed: bool = False) -> Solution:
-        """The best solution found within a time limit; ``gap`` is the relative distance to the bound that will do.
-
-        relaxed: binary variables may be fractions.
-        """
+        """Return the best solution found in ``seconds``, stopping early once the relative optimality gap is ``gap``.
+        relaxed: integer variables may take fractional values."""
         if not self._cost:  # nothing to decide
             held = all(low <= 0.0 <= high for low, high in zip(self._row_low, self._row_high, strict=True))
             return Solution(np.zeros(0) if held else None, 0.0 if held else inf, 0.0 if held else inf, not held, held)

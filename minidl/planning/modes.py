@@ -1,7 +1,4 @@
-"""A choice of modes as a plan, and a plan as the choice that it was made from.
-
-A planner decides for each gap of a ``Problem``; a plan speaks of accesses, as the engine does.
-"""
+"""Conversion between a planner's modes (one per gap of a ``Problem``) and a Plan (decisions per access)."""
 
 from __future__ import annotations
 
@@ -13,13 +10,13 @@ from minidl.planning.problem import DROP, KEEP, SWAP, Array, Problem
 
 
 def _keys(trace: Trace) -> tuple[dict[tuple[int, TensorId], AccessKey], dict[int, AccessKey]]:
-    """The access of a tensor by a call, and the first access of each call."""
+    """Return two maps: (call, tensor) -> access, and call -> its first access."""
     key_of = {(access.call, access.tensor_id): (access.tensor_id, access.access_count) for access in trace.accesses}
     return key_of, first_accesses(trace)
 
 
 def first_accesses(trace: Trace) -> dict[int, AccessKey]:
-    """The first access of each call."""
+    """Return a map from each call to its first access."""
     first: dict[int, AccessKey] = {}
     for access in trace.accesses:
         first.setdefault(access.call, (access.tensor_id, access.access_count))
@@ -27,7 +24,7 @@ def first_accesses(trace: Trace) -> dict[int, AccessKey]:
 
 
 def modes_of(plan: Plan, facts: Problem, trace: Trace) -> Array:
-    """The choice that a plan was made from: a mode of each gap."""
+    """Return the mode of each gap under a plan, int64 [gaps]."""
     key_of, _ = _keys(trace)
     mode = np.full(len(facts.gap_call), KEEP, np.int64)
     for gap, (call, tensor_id) in enumerate(_gaps(facts)):
@@ -38,20 +35,21 @@ def modes_of(plan: Plan, facts: Problem, trace: Trace) -> Array:
 
 
 def waiting(facts: Problem, plan: Plan, trace: Trace) -> Problem:
-    """The same facts with a wait after each call after which a plan has one."""
+    """Return a copy of the problem that waits for copies after the calls after which the plan waits."""
     waits = np.zeros(len(trace.calls), np.bool_)
     waits[[access.call for access in trace.accesses if (access.tensor_id, access.access_count) in plan.waits]] = True
     return facts._replace(waits=waits)
 
 
 def effective(facts: Problem, mode: Array) -> Array:
-    """The same choice without what is not done: a lasting tensor that stays between iterations stays in them, too."""
+    """Return the modes with KEEP in every gap of a persistent tensor that stays on the device between iterations."""
     stays: Array = np.where((facts.gap_round >= 0) & (mode[facts.gap_round] == KEEP), KEEP, mode)
     return stays
 
 
 def to_plan(trace: Trace, facts: Problem, mode: Array, prefetch_at: Array) -> Plan:
-    """Modes and calls as accesses: the evicted-access of each gap, and the access at which its swap-in starts."""
+    """Return the Plan for these modes.
+    prefetch_at: per gap, the call at whose start its swap-in begins (the in-trigger is the call before it), or <= 0."""
     key_of, first = _keys(trace)
     gaps = _gaps(facts)
     mode = effective(facts, mode)
@@ -67,5 +65,5 @@ def to_plan(trace: Trace, facts: Problem, mode: Array, prefetch_at: Array) -> Pl
 
 
 def _gaps(facts: Problem) -> list[tuple[int, TensorId]]:
-    """Each gap's tensor by its id, and the call after which it begins."""
+    """Return (call after which it begins, tensor id) of each gap."""
     return list(zip(facts.gap_call.tolist(), facts.ids[facts.gap_tensor].tolist(), strict=True))

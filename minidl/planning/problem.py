@@ -1,4 +1,4 @@
-"""A trace as arrays of integers and floats, so that the simulation of a plan can be compiled. Decides nothing."""
+"""A trace as arrays of integers and floats, so that Numba can compile the simulation of a plan. Decides nothing."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from minidl.plan.trace import TensorId, Trace, TraceCall
 
 KEEP, SWAP, DROP = 0, 1, 2  # the mode of a gap
 NEVER = 1 << 30
-ENDLESS = 1 << 62  # bytes of host memory that no disk lies behind
-WORTH_MOVING = 1e-4  # of all that is live at once: smaller tensors stay, they are too many for what they hold
+ENDLESS = 1 << 62  # bytes of host memory if there is no disk behind it
+WORTH_MOVING = 1e-4  # share of all tensors' bytes: smaller tensors are many, hold little, and stay
 
 Array: TypeAlias = np.ndarray
 
 
 class Problem(NamedTuple):
-    """A trace as arrays: calls 0..K-1, tensors 0..T-1 (``ids`` names them), gaps 0..G-1 in order of ``gap_call``
-    and, after that, of its operands.
+    """A trace as arrays: calls 0..K-1, tensors 0..T-1 (``ids`` has their ids), gaps 0..G-1 in the order of ``gap_call``
+    and of that call's operands.
 
-    Lists of variable length are a pointer array of K + 1 entries and a flat array: inputs, outputs, frees, writes in
-    place, donations that a call may make, its algorithms (fastest first; the last needs least workspace), and the gaps
-    that begin with it. A gap lies between the calls ``gap_call`` and ``gap_next`` that access ``gap_tensor`` one after
-    the other. What outlives the iterations (a lasting tensor) has a gap round their end, too: from its last access to
-    K, and from the start of the next iteration to its first access there, ``gap_head`` (-1 for all other gaps). Its
-    gaps name that one as ``gap_round`` (-1 for all other tensors): only what is away between iterations may leave in
-    the midst of them, for else it would end an iteration elsewhere in memory than it began.
+    Lists of variable length are a pointer array of K + 1 entries and a flat array: a call's inputs, outputs, frees,
+    writes in place, possible donations, algorithms (fastest first; the last needs the least workspace), and the gaps
+    that begin after it. A gap lies between ``gap_call`` and ``gap_next``, two consecutive calls that access
+    ``gap_tensor``. A persistent tensor also has a gap across the iteration's end: from its last access to K, and from
+    the start of the next iteration to its first access there, ``gap_head`` (-1 for all other gaps). ``gap_round`` of
+    all its gaps is that gap (-1 for other tensors). A persistent tensor may leave within the iteration only if it is
+    also away between iterations; otherwise its address at the end would differ from that at the start.
 
     size                     per tensor: bytes on the device
-    produced                 per tensor: the call that makes it, or -1 if it was there before the iteration
-    out_seconds, in_seconds  per tensor: what a copy takes each way
-    disk_out_seconds, disk_in_seconds   per tensor: the same of one that goes on to the disk, or comes from there
-    can_drop                 per gap: whether its tensor can be made again at its end
-    waits                    per call: whether computation goes on after it only when all copies so far have ended
-    seconds                  of the iteration, were every call to take its fastest algorithm and nothing to move
+    produced                 per tensor: the call that makes it, or -1 if it exists before the iteration
+    out_seconds, in_seconds  per tensor: seconds of a copy to, from the host
+    disk_out_seconds, disk_in_seconds   per tensor: seconds of a copy through the host to, from the disk
+    can_drop                 per gap: True if its tensor can be replayed at the gap's end
+    waits                    per call: True if computation waits after it until all copies so far have ended
+    seconds                  of the iteration with the fastest algorithms and without copies
     contention               seconds that computation loses for each second that a copy runs beside it
-    memory_bytes             of the host, behind which the disk begins
+    memory_bytes             of the host; further copies go to the disk
     """
 
     ids: Array
@@ -82,7 +82,7 @@ def _flat(lists: list[list[int]]) -> tuple[Array, Array]:
 
 
 def _algorithms(call: TraceCall) -> list[tuple[float, int]]:
-    """(seconds, workspace) of the algorithms worth having: each faster one needs more workspace."""
+    """Return (seconds, workspace) of the Pareto-optimal algorithms of a call, the fastest first."""
     best: list[tuple[float, int]] = []
     for seconds, workspace in sorted(((a.seconds, a.workspace) for a in call.algorithms), key=lambda a: (a[1], a[0])):
         if not best or seconds < best[-1][0]:
@@ -91,13 +91,13 @@ def _algorithms(call: TraceCall) -> list[tuple[float, int]]:
 
 
 def problem(trace: Trace, costs: Costs, *, lasting: bool = True) -> Problem:
-    """The arrays of a trace. lasting: whether what outlives the iterations has gaps, too."""
+    """Return a trace as a Problem. lasting: True to give persistent tensors gaps, too."""
     ids = tuple(trace.tensors)
     number = {tensor_id: n for n, tensor_id in enumerate(ids)}
     calls = trace.calls
     size = np.array([block_bytes(trace.tensors[i].nbytes) for i in ids], np.int64)
     produced = np.full(len(ids), -1, np.int64)
-    uses: list[list[tuple[int, int]]] = [[] for _ in ids]  # call, and place among its operands
+    uses: list[list[tuple[int, int]]] = [[] for _ in ids]  # (call, position among its operands)
     last_write = np.full(len(ids), -1, np.int64)
     for k, call in enumerate(calls):
         for position, tensor_id in enumerate(dict.fromkeys((*call.inputs, *call.outputs))):
@@ -114,7 +114,7 @@ def problem(trace: Trace, costs: Costs, *, lasting: bool = True) -> Problem:
     round_the_end = {n for n, at in enumerate(uses) if stays[n] and size[n] >= least and at
                      and at[0][0] + len(calls) > at[-1][0] + 1}
     movable = [produced[n] >= 0 and size[n] >= least or n in round_the_end for n in range(len(ids))]
-    # After a call its operands leave in their order, as the engine has it: their copies queue on the link.
+    # After a call its operands leave in their order, as in the engine, because their copies queue on the link.
     ordered = [(a, position, b, n, -1) for n, at in enumerate(uses) if movable[n]
                for (a, position), (b, _) in zip(at, at[1:], strict=False)
                if b > a + 1 and trace.may_leave(ids[n], a, b)]
@@ -153,10 +153,8 @@ def problem(trace: Trace, costs: Costs, *, lasting: bool = True) -> Problem:
 
 def _latest_replay(trace: Trace, number: dict[TensorId, int], produced: Array,
                    last_write: Array) -> Array:
-    """The last call before which each tensor's value could be made again; -1: never.
-
-    A leaf that is written in place ends the replays that read it before.
-    """
+    """Return per tensor the last call before which it can be replayed, or -1 if it never can.
+    A leaf that is written in place ends the replays that read its old value."""
     latest = np.full(len(produced), NEVER, np.int64)
     for call in trace.calls:
         for tensor_id in call.outputs:

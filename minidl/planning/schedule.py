@@ -1,19 +1,18 @@
-"""The simulated iteration: its memory and time if each gap between two accesses of a tensor has a given mode.
+"""Simulate an iteration: its memory and time if each gap between two accesses of a tensor has a given mode.
 
-A gap's mode is KEEP, SWAP or DROP. A choice of modes is expanded into one linear list of steps: the program's calls,
-and before each the replays that it needs. Memory is accounted by position in that list; time only decides stalls.
+A gap's mode is KEEP, SWAP or DROP. The modes are expanded into one linear list of steps: the program's calls, and
+before each call the replays that it needs. Memory depends on the position in that list only; times decide stalls.
 
-  expand   walk the calls with the state of every tensor. An input that was dropped is replayed: the missing calls of
-           its lineage, in program order, each once; their outputs with a later use stay.
-  place    each swap-in starts as late as hides it behind computation (one transfer at a time), or else at the earliest
-           call from which there is room for it until its use; what is used first gets room first.
-  run      forward: copies out start when their tensor has been used and occupy its memory until they have landed or,
-           when memory is wanted, stall the computation, earliest first. A call takes the fastest algorithm whose
-           workspace is left over.
+  expand   walk the calls and track every tensor's state. A dropped input is replayed: the missing calls of its lineage,
+           in program order, each once; their outputs with a later use stay.
+  place    start each swap-in as late as computation still hides it (one transfer at a time), but not before there is
+           room for it until its use. Swap-ins get room in the order of their uses.
+  run      walk the steps with times. A copy out starts after its tensor's use and occupies the tensor's memory until it
+           ends; if memory is needed before, computation stalls until the earliest copies have ended. A call takes the
+           fastest algorithm whose workspace fits into the free memory.
 
-The same walk can note every residency, the steps for which a tensor holds its bytes, so that addresses can be found
-for them (``packing``). Everything is arrays of integers and floats (``problem``), so that Numba can compile it
-(``compiled``); the same functions run without it.
+The walk can also note every residency, so that ``packing`` can find addresses. All data are arrays of integers and
+floats (``problem``), so that Numba can compile these functions (``compiled``); they also run uncompiled.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ NO_NOTES = np.zeros((0, 4), np.int64)
 
 
 class Prices(NamedTuple):
-    """Seconds that a byte over the budget counts for, and a byte copied: copies that computation hides are not free,
-    they leave no room for a slower link."""
+    """The search's penalties, in seconds per byte over the budget and per byte copied.
+    Copies that computation hides have a price, too, so that the plan keeps a margin for a slower link."""
 
     excess: float
     copy: float
@@ -44,13 +43,12 @@ FREE = Prices(0.0, 0.0)
 class Outcome(NamedTuple):
     """The result of a choice of modes.
 
-    seconds         of the iteration.
-    excess          bytes; 0 if neither budget (of the device, of the host) is ever exceeded, otherwise the worst of all
-                    steps and a part of their sum, so that a search that is far from a feasible choice sees each step
-                    towards it.
-    replay_seconds  spent in replays.
-    moved           bytes copied, both ways.
-    noted           how many residencies were noted.
+    seconds         of the iteration
+    excess          bytes over the budgets of device and host; 0 if neither is exceeded. The largest excess of a step
+                    plus a part of the sum over steps, so that a search far from a feasible choice sees its progress
+    replay_seconds  seconds of replays
+    moved           bytes copied, both ways
+    noted           number of residencies noted
     """
 
     seconds: float
@@ -61,22 +59,22 @@ class Outcome(NamedTuple):
 
 
 def simulate(problem: Problem, room: Room, mode: Array, prefetch_at: Array, notes: Array) -> Outcome:
-    """One iteration under a choice of modes, one of each gap. A choice that cannot be carried out takes 1e9 seconds.
+    """Simulate one iteration with a mode for each gap; modes that cannot be carried out take 1e9 seconds.
 
-    ``prefetch_at[gap]`` is set to the call before which the swap-in after it starts, or -1 for on demand.
-
-    notes: [any length, 4]; unless empty, each residency is noted there in the order of its first step but for
-    prefetches: tensor (-1 - tensor for an unused output of a replay), first and last step (-1: until the end;
-    -2 - s: until step s of the next iteration, while it is still copied out), and the residency whose bytes it was
-    written over, or -1. Workspaces follow, with the number of tensors + that of their algorithm as tensor.
+    prefetch_at  [gaps] output: the call before which the gap's swap-in starts, or -1 for a swap-in on demand
+    notes        [any length, 4] output, unless empty: each residency, in the order of its first step (before prefetches
+                 move it): its tensor (-1 - tensor for an unused output of a replay); its first step; its last step (-1:
+                 until the end; -2 - s: until step s of the next iteration, when its copy out ends); and the residency
+                 whose bytes were donated to it, or -1. Workspaces follow; their tensor is the number of tensors plus
+                 the number of their algorithm.
     """
     return weighed(problem, room, mode, prefetch_at, notes, FREE, np.inf)
 
 
 def weighed(problem: Problem, room: Room, mode: Array, prefetch_at: Array, notes: Array, prices: Prices, most: float
             ) -> Outcome:
-    """As ``simulate``; but a choice that comes to more than ``most`` seconds, prices included, is given up as soon as
-    that is certain, and said to take 1e9. A search refuses most of its choices, and most of these early."""
+    """Simulate like ``simulate``, but stop as soon as seconds plus prices certainly exceed ``most``; then return 1e9
+    seconds. A search rejects most of its choices, and most of those early."""
     steps, out, back, total = expand(problem, mode, prefetch_at, notes)
     if total.noted == FAILED:
         return Outcome(1e9, 1 << 60, 0.0, 0, 0)

@@ -1,7 +1,8 @@
-"""When the transfers of an expanded iteration start, and how long it takes: the second and third part of ``schedule``.
+"""The start times of an expanded iteration's transfers, and its duration: the second and third part of ``schedule``.
 
-One transfer at a time each way, and one in all to the disk and from it; only the compute stream waits: for what it
-uses, for memory, and for all copies so far where a plan says so. Plain Python that Numba can compile.
+Each direction of the link carries one transfer at a time, and so does the disk, both directions together. Only the
+compute stream waits: for its inputs, for memory, and for all copies so far after calls with a wait. Plain Python that
+Numba can compile.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from minidl.planning.walk import CopiesOut, Steps, SwapIns
 
 
 class Room(NamedTuple):
-    """Bytes that an iteration may use, and the share of its duration by which a swap-in starts earlier than it must."""
+    """The bytes that an iteration may use; ``slack``: the share of its own duration by which a swap-in starts early."""
 
     device_bytes: int
     host_bytes: int
@@ -24,7 +25,8 @@ class Room(NamedTuple):
 
 
 def beginnings(problem: Problem, steps: Steps) -> Array:
-    """[steps + 1]: when each step begins, and the last one ends, if nothing waits and calls are as fast as can be."""
+    """Return the start of each step, and the end of the last, without waits and with the fastest algorithms: seconds
+    [steps + 1]."""
     starts = np.zeros(len(steps.call) + 1)
     for s in range(len(steps.call)):
         starts[s + 1] = starts[s] + problem.algorithm_seconds[problem.algorithm_ptr[steps.call[s]]]
@@ -33,9 +35,9 @@ def beginnings(problem: Problem, steps: Steps) -> Array:
 
 def place(problem: Problem, room: Room, steps: Steps, starts: Array, back: SwapIns, prefetch_at: Array, notes: Array
           ) -> None:
-    """Find where each swap-in starts: as late as hides it, if one follows the other on the link up to the last use, but
-    not before there is room for it. What is used first gets room first: else what is far off would fill the memory that
-    the next call waits for, whenever the link is slower than the computation that is to hide it."""
+    """Choose the step at which each swap-in starts: as late as the serial link allows, but not before there is room.
+    Swap-ins get room in the order of their uses. Otherwise, if the link is slower than the computation that hides it,
+    tensors needed later would fill the memory that the next call waits for."""
     during, group, size = steps.during, steps.group, problem.size
     begin = np.zeros(len(back.tensor))
     link_free = starts[len(steps.call)]
@@ -49,7 +51,7 @@ def place(problem: Problem, room: Room, steps: Steps, starts: Array, back: SwapI
     for n in range(len(back.tensor)):
         t, use = back.tensor[n], back.use[n]
         latest = min(np.searchsorted(starts, begin[n], side="right") - 1, use - 1)
-        hidden = first[latest] if latest >= 0 else -1  # the latest opening that hides it
+        hidden = first[latest] if latest >= 0 else -1  # the latest start that computation hides
         roomy = reach(during, top, added, max(hidden, back.left[n] + 1), use, room.device_bytes - size[t])
         best = hidden if roomy == hidden else min(following[roomy], use)
         lift(during, top, added, best, use, size[t])
@@ -62,8 +64,8 @@ def place(problem: Problem, room: Room, steps: Steps, starts: Array, back: SwapI
 
 
 def _openings(steps: Steps) -> tuple[Array, Array]:
-    """[steps], [steps + 1]: where a swap-in may start, between two calls of the program: the latest such step up to
-    each, and the earliest from each on (or the end)."""
+    """Return for each step the latest opening up to it [steps], and the earliest from it on, or the end [steps + 1].
+    An opening is a step before which a swap-in may start: the first step after a call of the program."""
     count = len(steps.call)
     first, following = np.zeros(count, np.int64), np.full(count + 1, count, np.int64)
     for s in range(1, count):
@@ -74,8 +76,8 @@ def _openings(steps: Steps) -> tuple[Array, Array]:
 
 
 def over(room: Room, steps: Steps) -> int:
-    """Bytes over the budget in the worst step, and a part of their sum over all steps. Swap-ins ahead of their use and
-    copies out behind it wait for room, so they add nothing."""
+    """Return the bytes over the budget in the worst step, plus an eighth of their sum over all steps.
+    Early swap-ins and unfinished copies out wait for room, so they add nothing."""
     worst = excess = 0
     for s in range(len(steps.during)):
         if steps.during[s] > room.device_bytes:
@@ -86,36 +88,36 @@ def over(room: Room, steps: Steps) -> int:
 
 def run(problem: Problem, room: Room, steps: Steps, starts: Array, out: CopiesOut, back: SwapIns, most: float,
         notes: Array, noted: int) -> tuple[float, int]:
-    """(Seconds, residencies noted) of an iteration, step by step; it ends early when more than ``most`` are certain.
+    """Walk the steps and return (seconds, residencies noted); stop early once more than ``most`` seconds are certain.
 
-    A tail is memory that a copy out still occupies. Copies out that the iteration leaves behind (of what outlives it)
-    are under way when the next one starts: then all is done once more with their tails, as it is from then on. starts:
-    ``beginnings``; notes: workspaces are noted after the ``noted`` first ones.
+    A tail is memory that an unfinished copy out still occupies. If copies out of persistent tensors are unfinished at
+    the end of the iteration, they run on into the next one; then the walk is repeated from that state, which is the
+    steady state. starts: from ``beginnings``; notes: workspaces are noted after the first ``noted`` rows.
     """
     now, written, first, late = _pass(problem, room, steps, starts, out, back, most, notes, noted, len(out.tensor),
                                       np.zeros(0))
     if now <= most and first < len(out.tensor):
         now, written, _, _ = _pass(problem, room, steps, starts, out, back, most, notes, noted, first, late)
         took = np.where(out.spilled, problem.disk_out_seconds[out.tensor], problem.out_seconds[out.tensor])
-        now = max(now, took.sum())  # or ever more would be left behind
+        now = max(now, took.sum())  # a shorter iteration would leave more copies unfinished each time
     return now, written
 
 
 def _lost(problem: Problem, seconds: float, now: float, out_ready: float, in_ready: float) -> float:
-    """Seconds that a kernel starting now loses to copies, each way, that run until the given times."""
+    """Return the seconds that a kernel starting now loses to copies that run until ``out_ready`` and ``in_ready``."""
     if problem.contention <= 0.0:
         return 0.0
-    # If one goes on for all of it; where computation stands still beside copies, it does so until they have ended.
+    # The kernel's duration if a copy runs beside all of it; with a contention of 1 it waits until the copies end.
     longest = seconds / (1.0 - problem.contention) if problem.contention < 1.0 else np.inf
     return problem.contention * (min(max(out_ready - now, 0.0), longest) + min(max(in_ready - now, 0.0), longest))
 
 
 def _pass(problem: Problem, room: Room, steps: Steps, starts: Array, out: CopiesOut, back: SwapIns, most: float,
           notes: Array, noted: int, first_carried: int, carried_end: Array) -> tuple[float, int, int, Array]:
-    """One iteration that starts with copies out under way, from the number ``first_carried`` of the one before on,
-    which end at ``carried_end``.
+    """Walk one iteration that starts with unfinished copies out: those of the previous iteration from number
+    ``first_carried`` on, which end at ``carried_end``.
 
-    As ``run``, and the first copy out that has not landed at its end, and how much longer each from there on takes.
+    Return (seconds, residencies noted, first copy out that is unfinished at the end, seconds left of each from it on).
     """
     budget, during, outs, backs = room.device_bytes, steps.during, len(out.tensor), len(back.tensor)
     before = outs - first_carried
@@ -159,7 +161,7 @@ def _pass(problem: Problem, room: Room, steps: Steps, starts: Array, out: Copies
             else:
                 in_ready += problem.in_seconds[t]
             arrive[n] = in_ready
-        while next_arrival < backs and back.use[next_arrival] == s:  # what this step uses must be there
+        while next_arrival < backs and back.use[next_arrival] == s:  # this step's inputs must have arrived
             now = max(now, arrive[next_arrival])
             next_arrival += 1
         c = steps.call[s]
@@ -189,5 +191,5 @@ def _pass(problem: Problem, room: Room, steps: Steps, starts: Array, out: Copies
             now = max(now, out_ready, in_ready)
     while first_tail < last_tail and tail_end[first_tail] <= now:
         first_tail += 1
-    first_tail = max(first_tail, before)  # what was carried here has landed in any steady state
+    first_tail = max(first_tail, before)  # in a steady state the previous iteration's copies have ended
     return now, noted, first_tail - before, tail_end[first_tail:last_tail] - now

@@ -7,13 +7,13 @@ from typing import NamedTuple
 from minidl.planning.problem import Array
 
 FAILED = -1
-ABSENT, RESIDENT, AWAY, DROPPED, TEMPORARY = 0, 1, 2, 3, 4  # temporary: made by a replay, for another one to read
+ABSENT, RESIDENT, AWAY, DROPPED, TEMPORARY = 0, 1, 2, 3, 4  # temporary: an intermediate of replays
 STEPS, OUTS, BACKS, NOTED, LIVE, HOST, MOST_ON_HOST, IN_MEMORY = 0, 1, 2, 3, 4, 5, 6, 7  # in ``Walk.counts``
 
 
 class Steps(NamedTuple):
-    """The steps in order, as arrays: the call of each step, the program's call that it serves, and the bytes in use
-    during it, except for early swap-ins and unfinished copies out."""
+    """The steps in order, as arrays: ``call``, the call that the step executes; ``group``, the program's call that it
+    is for; ``during``, the bytes in use, without early swap-ins and unfinished copies out."""
 
     call: Array
     group: Array
@@ -21,8 +21,8 @@ class Steps(NamedTuple):
 
 
 class CopiesOut(NamedTuple):
-    """Copies out, in the order in which they start: tensor, the step after which it leaves, its residency's note, and
-    whether it goes on to the disk."""
+    """The copies out, in the order of their starts: the tensor, the step after which it leaves, its residency's note,
+    and True in ``spilled`` if the copy goes to the disk."""
 
     tensor: Array
     step: Array
@@ -31,9 +31,13 @@ class CopiesOut(NamedTuple):
 
 
 class SwapIns(NamedTuple):
-    """Swap-ins in the order of their uses: tensor, the step that uses it, the one after which it had left, the gap in
-    between, its new residency's note; the step before which it is to start, which ``timing.place`` finds; and whether
-    it comes from the disk."""
+    """The swap-ins, in the order of their uses.
+
+    tensor, use, left   the tensor, the step that uses it, the step after which it was evicted
+    gap, note           the gap that ends, and the note of the new residency
+    start               the step before which the swap-in starts (``timing.place``)
+    spilled             True if the copy comes from the disk
+    """
 
     tensor: Array
     use: Array
@@ -45,7 +49,7 @@ class SwapIns(NamedTuple):
 
 
 class Total(NamedTuple):
-    """Of all steps: the most bytes on the host at once, seconds spent in replays, residencies noted or FAILED."""
+    """The totals of an expansion: peak bytes on the host, seconds of replays, number of residencies noted or FAILED."""
 
     host_bytes: int
     replay_seconds: float
@@ -53,18 +57,21 @@ class Total(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """Where each tensor is as the calls are walked, and how much has been written down.
+    """The state of an expansion while it walks the calls.
 
-    counts     steps, copies out, swap-ins and notes so far; bytes on the device and the host, the most of these, and
-               those of the host that are in its memory
+    counts     numbers of steps, copies out, swap-ins and notes so far; bytes on the device; bytes on the host, their
+               peak, and the part of them in host memory
     state      per tensor: ABSENT, RESIDENT, AWAY, DROPPED or TEMPORARY
-    left       per tensor: the step after which it was swapped out; gap: the one that it is in; note: its residency now
-    copied     per tensor: whether the host has a valid copy; spilled: and whether that is on the disk
-    ends       per tensor: the call with which it is freed or dropped, once that has been reached
-    remaining  per tensor: how many replays before this call still read it
-    donor      per tensor: the one whose bytes it is about to take over, or -1
-    replay     the calls to replay before this one, in program order; seen: per call, the last one it is replayed for
-    stack      tensors whose lineage is looked at
+    left       per tensor: the step after which it was swapped out
+    gap, note  per tensor: its current gap; the note of its current residency
+    copied     per tensor: True if the host has a valid copy
+    spilled    per tensor: True if that copy is on the disk
+    ends       per tensor: the call with which it is freed or dropped, once the walk has reached it
+    remaining  per tensor: number of replays before this call that still read it
+    donor      per tensor: the tensor that is donated to it, or -1
+    replay     the calls to replay before this one, in program order
+    seen       per call: the last call that it was replayed for
+    stack      tensors whose lineage is being searched
     """
 
     counts: Array

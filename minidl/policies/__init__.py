@@ -1,4 +1,4 @@
-"""Policies decide about memory. Each has a file, and a line in the table by its name."""
+"""The memory policies by name: a policy decides which tensors leave the device, when and how."""
 
 from collections.abc import Callable
 
@@ -27,7 +27,7 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     **SYSTEMS,
 }
 
-# The policies that people choose from; docs/policies.md says what each does, and has all others.
+# The policies that --help lists; docs/policies.md describes these and all others.
 CHOICES = ("auto", "capuchin", "capuchin-swap", "capuchin-recompute", "passive", "lru", "recompute", "dtr-swap", "dtr",
            "vdnn-dyn", "checkmate", "none")
 REGISTRY: Registry[Policy] = Registry("policy", "minidl.policies", POLICIES, former={"str": "str-ilp"})
@@ -35,5 +35,5 @@ names, create = REGISTRY.names, REGISTRY.create
 
 
 def choices() -> list[str]:
-    """CHOICES, and the policies that installed packages offer."""
+    """Return CHOICES and the names of policies that installed packages provide."""
     return [*CHOICES, *(name for name in names() if name not in POLICIES)]

@@ -2,13 +2,13 @@
 
     h = price / (bytes x staleness), and the least leaves first
 
-The price is that of the cheaper way back. Making a tensor again costs its own call and all that was dropped around it
-(``memory.neighbourhood``); swapping costs a copy out, unless the host has a valid one, and a copy in, and
-computation waits for both here. Some tensors can only be swapped, so the bytes of the host become dearer for the
-others as it fills.
+The price is the time of the cheaper way to get the tensor back. A replay costs the tensor's own call and the calls of
+the dropped tensors around it (``memory.neighbourhood``). A swap costs a copy in, and a copy out unless the host has a
+valid copy; computation waits for both. Some tensors can only be swapped, so swapping gets more expensive as the host
+fills.
 
-Source: Kirisame et al., Dynamic Tensor Rematerialization, ICLR 2021 (h_DTR); swapping and the host are not in it.
-Staleness is counted in calls, not in seconds, so that a run on shapes alone decides alike.
+Source: Kirisame et al., Dynamic Tensor Rematerialization, ICLR 2021 (h_DTR); swapping is not part of that paper.
+Staleness is counted in calls, not in seconds, so that a dry run decides alike.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from minidl.plan.policy import Front, OnDemand, Pressure, Regime, Residency
 
 
 class DtrSwap(OnDemand):
-    """Drop what is cheap to make again, swap what is not, the stalest first."""
+    """A policy that drops tensors that are cheap to replay and swaps out the others, the stalest first."""
 
     name = "dtr-swap"
     weighs_recomputation = True
@@ -27,7 +27,7 @@ class DtrSwap(OnDemand):
     regime = Regime(front=Front.PRICE)
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
-        """All of them, the least price by bytes and staleness first, each in the cheaper way."""
+        """Return all residents by rising h, each with its cheaper action."""
         costs, free = pressure.costs, pressure.host_free_bytes
         scarcity = pressure.host_bytes / free if free else inf
         ranked = []
@@ -39,5 +39,5 @@ class DtrSwap(OnDemand):
             if r.recompute_seconds is not None and r.recompute_seconds <= seconds:
                 seconds, action = r.recompute_seconds, Action.DROP
             ranked.append((seconds / (r.nbytes * (r.idle_calls + 1)), r.tensor_id, action))
-        ranked.sort(key=lambda entry: entry[:2])  # equally good ones by id: the same program, the same victims
+        ranked.sort(key=lambda entry: entry[:2])  # ties by id, so that the same program has the same victims
         return [Eviction(tensor_id, action) for _, tensor_id, action in ranked]

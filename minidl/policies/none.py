@@ -1,4 +1,4 @@
-"""No memory management: what does not fit is an error at the first failure."""
+"""No memory management: the first allocation that fails is an error."""
 
 from collections.abc import Sequence
 
@@ -7,11 +7,11 @@ from minidl.plan.policy import OnDemand, Pressure, Residency
 
 
 class NoPolicy(OnDemand):
-    """Evicts nothing: bytes are freed only after their last use (the paper's TF-ori)."""
+    """A policy that evicts nothing: bytes are freed only after their last use (the paper's TF-ori)."""
 
     name = "none"
     moves_tensors = False
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
-        """Nothing."""
+        """Return no victims."""
         return ()

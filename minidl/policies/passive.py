@@ -1,8 +1,8 @@
-"""On-demand paging of whole tensors (Capuchin, section 4.2, passive mode).
+"""On-demand swapping of whole tensors (Capuchin, section 4.2, passive mode).
 
-When an allocation fails, the tensor access list is scanned from its front for tensors of about the size that is
-needed: what was accessed first is, in the backward pass, wanted last. Tensors that this iteration has not used yet
-come at the end of the list.
+When an allocation fails, the tensor access list is scanned from its front for tensors of about the needed size: the
+backward pass needs the tensor last that was accessed first. Tensors that this iteration has not used yet are at the
+end of the list.
 """
 
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ from minidl.plan.policy import OnDemand, Pressure, Residency
 
 
 class Passive(OnDemand):
-    """Swap from the front of the access list."""
+    """A policy that swaps out tensors from the front of the access list."""
 
     name = "passive"
     reads_from_front = True
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
-        """Swap all of them, from the front of the access list."""
+        """Return swap-outs of all residents, from the front of the access list."""
         return [Eviction(r.tensor_id, Action.SWAP_OUT) for r in in_access_order(resident, pressure.nbytes)]

@@ -1,7 +1,7 @@
-"""On-demand paging that drops what lineage can make again, and swaps the rest.
+"""On-demand eviction that drops tensors that can be replayed quickly, and swaps out the rest.
 
-What is dropped makes what hangs together with it dearer to make again (``memory.neighbourhood``), without end where
-calls are many and small. So a tensor is swapped, too, when its replay would take longer than its copies.
+Each dropped tensor makes replays of its neighbours longer (``memory.neighbourhood``), without limit if calls are many
+and small. So a tensor is swapped out if its replay would take longer than its copies.
 """
 
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ from minidl.plan.policy import OnDemand, Pressure, Residency
 
 
 class Recompute(OnDemand):
-    """Drop from the front of the access list; swap only what cannot be recomputed in less time, and last."""
+    """A policy that drops tensors from the front of the access list, and swaps out last those slower to replay."""
 
     name = "recompute"
     weighs_recomputation = True
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
-        """Drop what can be made again, from the front of the access list; then swap the rest."""
+        """Return drops of tensors that replay faster than they swap, in access order, then swap-outs of the rest."""
         costs = pressure.costs
         seconds_per_byte = costs.out_seconds_per_byte + costs.in_seconds_per_byte
 

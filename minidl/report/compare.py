@@ -1,8 +1,8 @@
-"""Two plans beside each other: what they agree on, and the largest tensors that they treat differently.
+"""Compare two plans: the decisions that they share, and the largest tensors that they treat differently.
 
-    minidl compare A.json B.json [--rows N]
+  minidl compare A.json B.json [--rows N]
 
-Files are those of ``train.py --save-plan``. Knows plans alone, no trace: which is faster only a run can tell.
+Files are those of ``train.py --save-plan``. Knows plans alone, no trace: only a run can tell which one is faster.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ STAYS = "stays"
 
 
 def comparison(a: SavedPlan, b: SavedPlan, *, rows: int) -> str:
-    """Lines for people. Raises UserError if the plans are not for the same iteration."""
+    """Return the comparison as lines of text. Raises UserError if the plans are not for the same iteration."""
     if a.calls != b.calls:
         raise UserError(f"the plans are for different iterations: of {a.calls} calls and of {b.calls}")
     for tensor_id in sorted(a.evicted.keys() & b.evicted.keys()):
@@ -61,7 +61,7 @@ def _what(saved: SavedPlan, key: AccessKey) -> str:
 
 
 def _triggers(saved: SavedPlan) -> dict[int, list[AccessKey]]:
-    """Tensor -> the accesses after which its swap-ins start."""
+    """Return, by tensor, the accesses after which its swap-ins start."""
     triggers: dict[int, list[AccessKey]] = {}
     for key, tensor_ids in saved.plan.prefetches.items():
         for tensor_id in tensor_ids:

@@ -1,16 +1,16 @@
-"""A plan, one decision at a time: why it was possible, its expected cost, and its real cost.
+"""Explain a plan, one decision at a time: why it was possible, its expected cost, and its real cost.
 
-Works from a trace, a plan and the costs of the link alone, so it explains every policy's plan in the same terms, those
-of the paper (sections 4.3 to 4.5):
+It uses a trace, a plan and the link's costs alone, so it explains every policy's plan in the same terms, those of the
+paper (sections 4.3 to 4.5):
 
-    free time     (back-access - SwapTime in) - (evicted-access + SwapTime out): at least 0, a swap can be hidden.
-    MSPS          memory saving per second: bytes / seconds of recomputation from what is on the device or the host.
-    swap costs    seconds that stick out of the gap, were this the only transfer.
-    again costs   seconds of recomputation, were this the only one.
-    expected      seconds lost for this decision when all of them are carried out: on the stall-free timeline, which
-                  each wait moves on; swap-ins queue; what comes by in one replay needs none of its own.
+  free time     (back-access - SwapTime in) - (evicted-access + SwapTime out): at least 0, a swap can be hidden.
+  MSPS          memory saving per second: bytes / seconds of recomputation from tensors on the device or the host.
+  swap costs    seconds by which the transfers exceed the gap, if this were the only transfer.
+  again costs   seconds of recomputation, if this were the only one.
+  expected      seconds lost by this decision when all of them are carried out: on the stall-free timeline, which each
+                wait delays; swap-ins queue; a tensor that another tensor's replay also computes costs nothing.
 
-Knows no policy; acts on nothing.
+Knows no policy; changes nothing.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from minidl.policies.capuchin.msps import Candidate, lineage
 class Decision:
     """One tensor that leaves the device after its access ``count``, by call ``evict``, until call ``back``.
 
-    op                  makes the tensor; "" if it was there before the iteration.
+    op                  the operation that made the tensor; "" if it existed before the iteration.
     evict_s, back_s     start of these calls on the stall-free timeline, in seconds.
-    back                is the number of calls if nothing in this iteration wants it back.
-    free_time_s         negative: the gap is too short for both transfers by so much.
-    recompute_seconds   None where it cannot be made again.
+    back                the number of calls if nothing in this iteration uses it again.
+    free_time_s         if negative, the seconds by which the gap is too short for both transfers.
+    recompute_seconds   None if it cannot be recomputed.
     expected_s          seconds lost: a wait for the swap-in, or a replay.
     """
 
@@ -54,30 +54,30 @@ class Decision:
 
     @property
     def key(self) -> AccessKey:
-        """The access after which the tensor leaves, as plans name it."""
+        """The access after which the tensor leaves, in the form of plans."""
         return self.tensor_id, self.count
 
     @property
     def swap_seconds(self) -> float:
-        """Seconds of a swap alone on the link."""
+        """Seconds by which both transfers exceed the gap, if this were the only swap."""
         return max(0.0, -self.free_time_s)
 
     @property
     def msps(self) -> float | None:
-        """Bytes saved a second of recomputation."""
+        """Bytes saved per second of recomputation; None if it cannot be recomputed."""
         return self.nbytes / self.recompute_seconds if self.recompute_seconds else None
 
 
 @dataclass(frozen=True, slots=True)
 class _Gap:
-    """Between two accesses: the calls of both."""
+    """The calls of two consecutive accesses of a tensor."""
 
     evict: int
     back: int
 
 
 def decisions(trace: Trace, plan: Plan, costs: Costs) -> list[Decision]:
-    """Every eviction of a plan, largest first. Accesses that the trace does not have are left out."""
+    """Return every eviction of a plan, largest first. Accesses that the trace does not have are left out."""
     facts = Lifetimes.of(trace)
     made_by = {tensor_id: call.op for call in trace.calls for tensor_id in call.outputs}
     gaps = _gaps(facts, plan)
@@ -105,7 +105,7 @@ def _gaps(facts: Lifetimes, plan: Plan) -> dict[AccessKey, _Gap]:
 
 
 def _expected(facts: Lifetimes, plan: Plan, costs: Costs, gaps: Mapping[AccessKey, _Gap]) -> dict[AccessKey, float]:
-    """Seconds lost for each decision if the plan is carried out as it says and memory suffices."""
+    """Return the seconds lost by each decision if the plan is carried out exactly and memory suffices."""
     calls = facts.trace.calls
     wanted: dict[int, list[AccessKey]] = {}
     for key, gap in gaps.items():
@@ -120,7 +120,7 @@ def _expected(facts: Lifetimes, plan: Plan, costs: Costs, gaps: Mapping[AccessKe
             dropped.setdefault(key[0], []).append(key)
 
     def missing(tensor_id: TensorId, call: int) -> AccessKey | None:
-        """The gap for which a tensor is dropped, and not yet made again, when a call starts."""
+        """Return the gap in which a tensor is dropped and not yet recomputed when a call starts, or None."""
         return next((key for key in dropped.get(tensor_id, ())
                      if gaps[key].evict < call <= gaps[key].back and key not in made_again), None)
 
@@ -144,7 +144,7 @@ def _expected(facts: Lifetimes, plan: Plan, costs: Costs, gaps: Mapping[AccessKe
 
 
 def _started(facts: Lifetimes, plan: Plan, gaps: Mapping[AccessKey, _Gap]) -> dict[int, list[AccessKey]]:
-    """Call -> the swap-ins that are started after it, in order."""
+    """Return, by call, the swap-ins that start after it, in order."""
     started: dict[int, list[AccessKey]] = {}
     for (trigger, count), tensor_ids in plan.prefetches.items():
         calls = facts.uses.get(trigger, [])
@@ -159,7 +159,7 @@ def _started(facts: Lifetimes, plan: Plan, gaps: Mapping[AccessKey, _Gap]) -> di
 
 def _replay(facts: Lifetimes, tensor_id: TensorId, gap: _Gap,
             is_away: Callable[[TensorId, int], bool]) -> set[int] | None:
-    """The calls that make a tensor again at its back-access; None if lineage does not allow it."""
+    """Return the calls that recompute a tensor at its back-access; None if its lineage does not allow it."""
     found = lineage(facts, Candidate(tensor_id, facts.nbytes[tensor_id], gap.evict, gap.back), is_away)
     return None if found is None else found[0]
 
@@ -184,7 +184,7 @@ RIGHT = {2, 3, 4, 5, 6, 7, 8, 10}  # columns of numbers
 
 def explanation(trace: Trace, last: Followed, found: Sequence[Decision], names: Mapping[TensorId, str], *,
                 rows: int) -> str:
-    """A table of the largest ``rows`` decisions of the plan of an iteration, and totals over all of them.
+    """Return a table of the plan's largest ``rows`` decisions in an iteration, and totals over all of them.
 
     names: tensor -> the layer that made it. "away" is the call and its start in ms on the stall-free timeline.
     """
@@ -205,7 +205,7 @@ def explanation(trace: Trace, last: Followed, found: Sequence[Decision], names: 
 
 
 def observed(decision: Decision, returns: Returns) -> str:
-    """How the tensor came back in the iteration that was watched."""
+    """Return how the tensor came back in the observed iteration."""
     key = decision.key
     if key in returns.late:
         late = returns.late[key]
@@ -215,8 +215,8 @@ def observed(decision: Decision, returns: Returns) -> str:
     if key in returns.recomputed:
         return f"replayed {_ms(returns.recomputed[key])}"
     if decision.action is Action.DROP:
-        return "came by"  # in the replay of another
-    return "stayed"  # wanted before its memory was
+        return "came by"  # the replay of another tensor computed it
+    return "stayed"  # it was used before its memory was needed
 
 
 def _totals(trace: Trace, found: Sequence[Decision], last: Followed) -> list[str]:

@@ -1,8 +1,8 @@
-"""Which layer made which tensor, for people: the dotted name of the module whose forward pass it came from.
+"""Names of the layers that made tensors: the dotted name of the module whose forward pass made it.
 
-Temporary tensors are numbered by their position in the iteration, so a module's are the numbers given out between the
-beginning and the end of its forward(). Nothing is noted per operation; and nothing at all without a request. Of a
-batch in slices, whose calls are carried out later, the slicer tells.
+Temporary tensors are numbered by their position in the iteration, so a module's tensors are the numbers assigned
+between the beginning and the end of its forward(). Nothing is recorded per operation, and nothing at all without a
+request. In a sliced batch calls run later; there the slicer records the names.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from minidl.plan.trace import TensorId, Trace
 
 
 class LayerNames:
-    """Names by tensor id, as the forward passes of the last iteration gave them; parameters and buffers by their own.
+    """Names by tensor id from the forward passes of the last iteration; parameters and buffers have their own names.
 
-    In ``made`` the innermost module names a tensor; what the network itself makes goes by the name of its class.
+    In ``made`` the innermost module names a tensor; tensors of the network itself have the name of its class.
     """
 
     def __init__(self, model: Module, executor: Executor) -> None:
@@ -33,7 +33,7 @@ class LayerNames:
         self._iteration = -1
 
     def noting(self, forward: Callable[..., Any], name: str) -> Callable[..., Any]:
-        """A forward() that does the same, and notes which tensors it made."""
+        """Wrap a forward() so that it records which tensors it made."""
         tracker, origins = self._tracker, self._origins
 
         def run(*inputs: Any, **options: Any) -> Any:
@@ -46,16 +46,16 @@ class LayerNames:
             with _within(origins, name):
                 result = forward(*inputs, **options)
             for tensor_id in range(first, tracker.temporaries):
-                self.made.setdefault(tensor_id, name)  # an inner module has ended before, and named its own
+                self.made.setdefault(tensor_id, name)  # an inner module has ended already and named its tensors
             return result
 
         return run
 
     def of(self, trace: Trace) -> dict[TensorId, str]:
-        """A layer for every tensor of a trace that has one.
+        """Return a layer for every tensor of a trace that has one.
 
-        What a backward pass makes goes by a layer that its call reads from: the owner of a parameter, or else the
-        maker of the latest activation, or else of a gradient.
+        A tensor of a backward pass has the name of a layer that its call reads from: the owner of a parameter, else the
+        maker of the latest activation, else of a gradient.
         """
         later = self._origins.made if self._origins is not None else []
         made = self.made | {tensor_id: name for name, ids in later for tensor_id in ids}
@@ -72,7 +72,7 @@ class LayerNames:
 
 @contextmanager
 def _within(origins: Origins | None, name: str) -> Iterator[None]:
-    """Attribute the operations called inside to this layer."""
+    """Attribute the operations called inside the ``with`` block to this layer."""
     if origins is None:
         yield
         return
@@ -85,15 +85,15 @@ def _within(origins: Origins | None, name: str) -> Iterator[None]:
 
 @contextmanager
 def layer_names(model: Module, executor: Executor) -> Iterator[LayerNames]:
-    """Note who makes what in the forward passes that run inside; a few additions for each module's forward()."""
+    """Record which module makes which tensor in the forward passes inside the ``with`` block; it costs little."""
     names = LayerNames(model, executor)
     modules: dict[Module, str] = {}
     for path, module in model.named_modules():
         modules.setdefault(module, path or type(module).__name__)
     for module, name in modules.items():
-        module.forward = names.noting(module.forward, name)  # type: ignore[method-assign] # this instance's, in here
+        module.forward = names.noting(module.forward, name)  # type: ignore[method-assign] # only of this instance
     try:
         yield names
     finally:
         for module in modules:
-            del module.forward  # that of the class shows again
+            del module.forward  # uncovers the class's method

@@ -1,7 +1,7 @@
-"""Facts that only a rerun of a trace needs: which tensors gradients keep and until when, and where lineage is cut.
+"""Record facts that only the rerun of a trace needs: the tensors that gradients save, until when, and ends of lineage.
 
-A recorder looks on beside an executor, after each call, at the records of what was made so far. It is attached to the
-few iterations whose traces are to be kept, and costs the others nothing.
+A recorder is called after each call of an executor and compares the records of tensors with those before. It is
+attached to the few iterations whose traces are kept, and costs other iterations nothing.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from minidl.runtime import Runtime
 
 
 class Recorder:
-    """Notes for each call of an iteration, by its position, what a trace does not have of it."""
+    """A recorder of facts about each call of an iteration, by the call's position, that a trace lacks."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._memory, self._executor = runtime.memory, runtime.executor
         self._before = self._executor.inspect
-        sequence = runtime.tracker.sequence  # of the last call before the first iteration that is looked at
+        sequence = runtime.tracker.sequence  # of the last call before the first recorded iteration
         self._idle = {s.tensor_id: sequence - s.last_access for s in runtime.memory.live()
                       if s.persistent and s.last_access >= 0}
         self._iteration = -1
@@ -33,11 +33,12 @@ class Recorder:
         self._takes: dict[int, list[int]] = {}
         self._leaves: dict[int, list[TensorId]] = {}
         self._long_lived: set[int] = set()
-        self._keeping: dict[ref[Call], int] = {}  # calls that keep something for their gradient
+        self._keeping: dict[ref[Call], int] = {}  # calls that save tensors for their gradient
         self._growing: dict[ref[Storage], TensorId] = {}  # tensors with lineage
 
     def look(self, op: str, inputs: tuple[Storage, ...], results: tuple[Storage, ...]) -> None:
-        """A call has ended: what has changed since the one before, and what it keeps."""
+        """Record, after a call, the tensors it saves, and the saves and lineages that have ended since the last call.
+        """
         if self._before is not None:
             self._before(op, inputs, results)
         tracker = self._executor.tracker
@@ -73,7 +74,7 @@ class Recorder:
                     self._leaves.setdefault(position, []).append(tensor_id)
 
     def complete(self, trace: Trace) -> Trace:
-        """The iteration's trace with what was noted of it, and with all that was there before it, used or not."""
+        """Return the iteration's trace with the recorded facts and with all persistent tensors, used or not."""
         calls = tuple(
             replace(call, saves=self._saves.get(n, ()), takes=tuple(self._takes.get(n, ())),
                     leaves=tuple(self._leaves.get(n, ())), long_lived=n in self._long_lived)
@@ -86,7 +87,7 @@ class Recorder:
 
 @contextmanager
 def recording(runtime: Runtime) -> Iterator[Recorder]:
-    """Inside, iterations are noted; their traces are to be completed before they end."""
+    """Record the iterations inside the ``with`` block; complete their traces before they end."""
     executor = runtime.executor
     recorder = Recorder(runtime)
     before, executor.inspect = executor.inspect, recorder.look

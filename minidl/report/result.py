@@ -9,6 +9,8 @@ from math import isfinite
 from typing import Any
 
 from minidl import __version__
+from minidl.outside.shown import Shown
+from minidl.outside.units import format_bytes
 from minidl.outside.writing import write_whole
 
 KEYS: dict[str, str] = {
@@ -17,42 +19,42 @@ KEYS: dict[str, str] = {
     "device": "name",
     "policy": "name",
     "precision": "fp32, tf32 or bf16: what layers computed in",
-    "budget_bytes": "device memory that the run was allowed (bytes)",
-    "peak_bytes": "the most of it that was in use at once (bytes)",
+    "budget_bytes": "device memory that the run was allowed to use (bytes)",
+    "peak_bytes": "the most device memory in use at once (bytes)",
     "unmanaged_peak_bytes": "what the same step needs without memory management (bytes)",
-    "largest_op": "{name, bytes}: the operation with the largest working set, the least that any policy needs",
+    "largest_op": "{name, bytes}: the operation with the largest working set; no policy can run in less",
     "step_seconds": "one step (seconds)",
-    "items_per_second": "images a second",
+    "items_per_second": "images (or pairs of sentences) per second",
     "swapped_out_bytes": "copied to the host in a step (bytes)",
     "swapped_in_bytes": "copied back in a step (bytes)",
-    "recomputed_bytes": "computed again in a step (bytes)",
-    "recompute_seconds": "device time of that in a step (seconds)",
+    "recomputed_bytes": "recomputed in a step (bytes)",
+    "recompute_seconds": "device time of recomputation in a step (seconds)",
     "stall_seconds": "how long the device waited for copies in a step (seconds)",
-    "host_peak_bytes": "the most host memory that swapped tensors took at once (bytes)",
+    "host_peak_bytes": "the most host memory that swapped tensors took at one time (bytes)",
     "loss": "of the last step",
     "accuracy": "share of the test images that were recognised, after training",
-    "accuracy_top5": "share of them whose class was among the five most likely",
+    "accuracy_top5": "share of the test images whose class was among the five most likely",
     "dice": "of test images with masks: mean over the classes of 2 |A and B| / (|A| + |B|)",
     "masked_lm_loss": "of held-out text: mean cross-entropy of the masked words (nats)",
-    "masked_lm_accuracy": "share of these words that were predicted",
-    "next_sentence_accuracy": "share of its pairs of segments whose order was recognised",
+    "masked_lm_accuracy": "of held-out text: share of the masked words that were predicted",
+    "next_sentence_accuracy": "of held-out text: share of pairs for which the next sentence was recognised",
     "data_seconds": "how long a step waited for its batch (seconds)",
-    "examples_per_second": "how many images, or pairs of sentences, a second the threads can make of the data",
+    "examples_per_second": "how many images (or pairs of sentences) per second the data threads can prepare",
     "skipped_files": "how many broken files were left out",
-    "planning_seconds": "all that planning took of the run's own time (seconds)",
-    "planning_share": "of the run that this was",
+    "planning_seconds": "time of the run spent on planning (seconds)",
+    "planning_share": "share of the run spent on planning",
     "moved_bytes": "slid to other addresses in a step (bytes)",
-    "search_seconds": "what finding the plan cost: how much longer the first half of the steps took (seconds)",
-    "unmanaged_step_seconds": "one step with unlimited memory, where that is modelled (seconds)",
-    "seed": "that all random numbers follow from",
-    "version": "of minidl",
-    "versions": "{python, numpy, numba}: of what computed it",
+    "search_seconds": "cost of finding the plan: how much longer the first half of the steps took (seconds)",
+    "unmanaged_step_seconds": "one step with unlimited memory, if that is modelled (seconds)",
+    "seed": "the seed of all random numbers",
+    "version": "version of minidl",
+    "versions": "{python, numpy, numba}: versions of the software that computed it",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class LargestOp:
-    """The operation with the largest working set."""
+    """The operation with the largest working set: its name and bytes."""
 
     name: str
     bytes: int
@@ -60,16 +62,17 @@ class LargestOp:
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """Of what computes: the interpreter, and the packages that results depend on."""
+    """Versions of the interpreter and of the packages that results depend on."""
 
     python: str = field(default_factory=platform.python_version)
     numpy: str = field(default_factory=partial(version, "numpy"))
     numba: str = field(default_factory=partial(version, "numba"))
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    """One run; the fields are KEYS. Numbers "in a step" are medians over the later half. None: not there."""
+@dataclass(frozen=True, slots=True, repr=False)
+class Result(Shown):
+    """The result of one run; KEYS explains the fields. Numbers per step are medians of the later half; None: unknown.
+    """
 
     model: str
     batch: int
@@ -107,17 +110,24 @@ class Result:
     version: str = __version__
     versions: Versions = field(default_factory=Versions)
 
+    def facts(self) -> dict[str, str]:
+        """The numbers of the summary, for ``repr``."""
+        found = {"model": self.model, "batch": str(self.batch), "device": self.device, "policy": self.policy,
+                 "peak": f"{format_bytes(self.peak_bytes)} of {format_bytes(self.budget_bytes)}",
+                 "unmanaged": format_bytes(self.unmanaged_peak_bytes), "a second": f"{self.items_per_second:.4g}"}
+        return found if self.loss is None else {**found, "loss": f"{self.loss:.6g}"}
+
     def to_json(self) -> str:
-        """As one JSON object; a number that is not finite becomes null."""
+        """Return the result as one JSON object; a number that is not finite becomes null."""
         return json.dumps(_finite(asdict(self)), indent=2) + "\n"
 
     def write(self, path: str, *, force: bool = False) -> None:
-        """``to_json`` to a file, as ``minidl.outside.writing`` has it. Raises UserError."""
+        """Write ``to_json`` to a file, by ``write_whole``. Raises UserError."""
         write_whole(path, self.to_json().encode(), is_own, force=force)
 
 
 def is_own(head: bytes) -> bool:
-    """True if a file that begins like this was made by ``Result.to_json``."""
+    """Return True if a file with this beginning was written by ``Result.to_json``."""
     return head.startswith(b'{\n  "model": ') and b'\n  "unmanaged_peak_bytes": ' in head
 
 

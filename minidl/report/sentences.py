@@ -1,4 +1,4 @@
-"""A plan's decisions as sentences, for who reads no table. The numbers are those of ``explain``."""
+"""A plan's decisions as sentences, for readers who prefer them to a table. The numbers are those of ``explain``."""
 
 from __future__ import annotations
 
@@ -10,27 +10,29 @@ from minidl.plan.plan import Action
 from minidl.plan.trace import TensorId
 from minidl.report.explain import Decision, observed
 
-TOLD = 5  # of the largest decisions, where not all are told
+TOLD = 5  # largest decisions, if not all are described
 
 
 def sentences(found: Sequence[Decision], calls: int, returns: Returns, names: Mapping[TensorId, str], *,
               told: int | None = None) -> list[str]:
-    """A few sentences for each of a plan's decisions (or for the first ``told`` of them), which are those of an
-    iteration of so many calls."""
+    """Return a few sentences for each of a plan's decisions, or for the first ``told`` of them.
+
+    calls: the number of calls of the iteration.
+    """
     copying = sum(copy_seconds(decision) for decision in found if decision.action is Action.SWAP_OUT)
     return [sentence(decision, calls, returns, names.get(decision.tensor_id, ""), copying_s=copying)
             for decision in found[:told]]
 
 
 def copy_seconds(decision: Decision) -> float:
-    """Seconds of a tensor's two copies."""
+    """Return the seconds of a tensor's two copies."""
     return decision.back_s - decision.evict_s - decision.free_time_s
 
 
 def sentence(decision: Decision, calls: int, returns: Returns, name: str, *, copying_s: float = 0.0) -> str:
-    """Why one tensor leaves, what the other way would have cost, and how it came back.
+    """Return why one tensor leaves, what the alternative would have cost, and how it came back.
 
-    ``copying_s``: what the copies of all the plan's swaps take; 0 where that is not known.
+    ``copying_s``: the seconds of the copies of all swaps of the plan; 0 if unknown.
     """
     d = decision
     told = ", ".join(part for part in (name, d.op, format_bytes(d.nbytes)) if part)
@@ -45,17 +47,17 @@ def sentence(decision: Decision, calls: int, returns: Returns, name: str, *, cop
 def _swap(d: Decision) -> str:
     fits = (f"Both copies fit into that time, with {seconds(d.free_time_s)} to spare" if d.free_time_s >= 0 else
             f"Both copies take {seconds(d.swap_seconds)} more than that")
-    other = ("nothing else could bring it back" if d.recompute_seconds is None else
-             f"to compute it again would take {seconds(d.recompute_seconds)}")
+    other = ("it cannot be recomputed" if d.recompute_seconds is None else
+             f"to recompute it would take {seconds(d.recompute_seconds)}")
     return f"{fits}; {other}."
 
 
 def _drop(d: Decision, copying_s: float) -> str:
     takes = "" if d.recompute_seconds is None else (
-        f"To compute it again takes {seconds(d.recompute_seconds)}"
+        f"To recompute it takes {seconds(d.recompute_seconds)}"
         + (f", which saves {format_bytes(d.msps)} for each second" if d.msps else "") + "; ")
-    other = ("a swap could be hidden, were it the only one" if d.free_time_s >= 0 else
-             f"a swap would take {seconds(d.swap_seconds)} more than there is")
+    other = ("a swap could be hidden if it were the only one" if d.free_time_s >= 0 else
+             f"the copies of a swap would take {seconds(d.swap_seconds)} more than the gap")
     if d.free_time_s >= 0 and copying_s:
         other += f": its copies would add {seconds(copy_seconds(d))} to {seconds(copying_s)} of this plan's others"
     told = f"{takes}{other}."
@@ -67,5 +69,5 @@ def _unit(d: Decision, returns: Returns) -> str:
 
 
 def seconds(value: float) -> str:
-    """Seconds as people say them: in ms below one of them."""
+    """Return seconds as text, in ms below one second."""
     return f"{value:.2f} s" if abs(value) >= 1 else f"{value * 1e3:.1f} ms"

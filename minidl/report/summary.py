@@ -1,16 +1,19 @@
-"""The closing summary: what the run needed, what management cost, and what to try next."""
+"""The closing summary of a run: the memory it needed, the cost of memory management, and hints for the next run."""
 
 from minidl.outside.units import format_bytes
 from minidl.report.meter import BOTTLENECK, rate, share
 from minidl.report.result import Result
 
-TOP = 5  # of at most so many classes every one is among the top five
+TOP = 5  # with at most so many classes, every class is among the top five
 
 
 def summary(result: Result, unmanaged_seconds: float | None, hints: list[str], *, items: str = "images",
             classes: int = 0) -> str:
-    """Aligned lines for people. unmanaged_seconds: of a step, where that can be modelled; items: what a batch is of;
-    classes: of the data, 0 where that is not known."""
+    """Return the summary as aligned lines of text.
+
+    unmanaged_seconds: of a step, if that can be modelled; items: the unit of a batch; classes: of the data, 0 if
+    unknown.
+    """
     top5 = None if 0 < classes <= TOP else result.accuracy_top5
     lines = [
         ("memory", f"peak {format_bytes(result.peak_bytes)} of a budget of {format_bytes(result.budget_bytes)}; "
@@ -26,7 +29,7 @@ def summary(result: Result, unmanaged_seconds: float | None, hints: list[str], *
         lines.append(("time lost a step", f"{_cost(result.stall_seconds, result)} waiting for copies, "
                                           f"{_cost(result.recompute_seconds, result)} recomputing"))
     if result.search_seconds is not None:
-        lines.append(("to find this", f"{result.search_seconds:.3g} s, which the first half of the steps took longer"))
+        lines.append(("to find this", f"{result.search_seconds:.3g} s: the first half of the steps took longer"))
     if result.planning_seconds and result.planning_share is not None:
         lines.append(("planning", f"{result.planning_seconds:.3g} s, {result.planning_share:.1%} of the run"))
     learnt = [f"{name} {value:{form}}" for name, value, form in (
@@ -44,13 +47,13 @@ def summary(result: Result, unmanaged_seconds: float | None, hints: list[str], *
 
 
 def _unmanaged(result: Result) -> str:
-    """Bytes of an unmanaged step; a run with more memory uses larger workspaces, which are faster."""
+    """Return the bytes of an unmanaged step; with more memory a run uses larger workspaces, which are faster."""
     needed = format_bytes(result.unmanaged_peak_bytes)
-    return f"{needed}, with the least workspaces" if result.peak_bytes > result.unmanaged_peak_bytes else needed
+    return f"{needed}, with the smallest workspaces" if result.peak_bytes > result.unmanaged_peak_bytes else needed
 
 
 def _speed(result: Result, unmanaged_seconds: float | None, items: str) -> str:
-    count = result.items_per_second * result.step_seconds  # of a step, which may have several batches
+    count = result.items_per_second * result.step_seconds  # items of a step, which may have several batches
     text = f"{rate(count, result.step_seconds)} {items}/s, {result.step_seconds:.3g} s a step"
     if unmanaged_seconds:
         text += (f"; {share(unmanaged_seconds, result.step_seconds)} of the "
@@ -59,10 +62,11 @@ def _speed(result: Result, unmanaged_seconds: float | None, items: str) -> str:
 
 
 def _data(result: Result, made: float) -> str:
-    """How the input pipeline keeps up: what it makes, what a step that never waits would take, and the waits."""
+    """Return how the input pipeline keeps up: the rate it can reach, the rate the steps need, and the waits."""
     items = result.items_per_second * result.step_seconds
-    text = (f"{rate(made, 1.0)} examples/s can be made, {rate(items, result.step_seconds - result.data_seconds)} "
-            f"examples/s is what the steps take; a step waits {_cost(result.data_seconds, result)}")
+    needed = rate(items, result.step_seconds - result.data_seconds)
+    text = (f"threads can make {rate(made, 1.0)} examples/s, the steps need {needed}; "
+            f"a step waits {_cost(result.data_seconds, result)}")
     if result.data_seconds > BOTTLENECK * result.step_seconds:
         text += ": data is the bottleneck (--workers, smaller files, fewer pixels)"
     return text

@@ -38,7 +38,8 @@ from minidl.memory.switches import ALL_ON, Switches
 from minidl.memory.tracker import Tracker
 from minidl.meta import DType, Shape, float32, meta
 from minidl.ops.update import UPLOAD
-from minidl.outside.units import parse_bytes
+from minidl.outside.shown import Shown
+from minidl.outside.units import format_bytes, parse_bytes
 from minidl.parts.sharding.sharder import Sharder
 from minidl.parts.slicing.slicer import Slicer
 from minidl.placements import Placement
@@ -51,7 +52,7 @@ from minidl.runtime.stats import Stats
 from minidl.tensor import Tensor
 
 
-class Runtime:
+class Runtime(Shown):
     """Device, budget and policy under one executor; current inside its ``with``.
 
     device         "cpu", "cpu:FILE.json", "cpu:virtual", "cuda", "sim:PROFILE", "sim:FILE.json" or a Device
@@ -112,6 +113,15 @@ class Runtime:
         self.seed = seed
         self.counters: dict[str, int] = {}  # numbers that a step advances; a dry run puts them back
         self._contexts: list[Any] = []
+
+    def facts(self) -> dict[str, str]:
+        """The device, the policy and the bytes in use, for ``repr``."""
+        memory = self.memory
+        return {"device": self.device.name, "policy": self.policy.name,
+                "budget": format_bytes(self.budget_bytes), "in use": format_bytes(memory.arena.used_bytes),
+                "peak": format_bytes(memory.arena.peak_bytes), "host": format_bytes(self.host_bytes),
+                "host in use": format_bytes(memory.allocator.host.used_bytes),
+                "iterations": str(memory.tracker.iteration)}
 
     @property
     def budget_bytes(self) -> int:

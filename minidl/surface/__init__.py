@@ -1,7 +1,7 @@
-"""What can be done with a tensor, declared: operators and methods that other modules attach when they are imported.
+"""Declarations of a tensor's operators and methods, for type checkers and editors; ``minidl.ops`` attaches the code.
 
-Nothing here runs. Names and arguments are PyTorch's; a method is the function of its name in ``minidl.ops``, which says
-more.
+Nothing here runs. Names and arguments are PyTorch's; each method is the function of its name in ``minidl.ops``, whose
+docstring has the details.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
     from minidl.tensor import Tensor
 
-# The names of Python's types are those of methods below.
+# Other names for Python's types, because methods below are called float, int and bool.
 Real = float
 Whole = int
 Truth = bool
 
 
 class Ranked(NamedTuple):
-    """Elements, and their positions along the dimension that they were chosen from."""
+    """Selected elements (``values``), and their positions along a dimension (``indices``)."""
 
     values: Tensor
     indices: Tensor
 
 
 class Surface(Named, Writes):
-    """Base of Tensor, with neither state nor code."""
+    """A base of Tensor that declares operators and methods, without state and code."""
 
     __slots__ = ()
 
@@ -68,187 +68,187 @@ class Surface(Named, Writes):
         def __array__(self, dtype: Any = None, copy: Truth | None = None) -> np.ndarray: ...
 
         def sum(self, dim: Whole | Shape | None = None, keepdim: Truth = False) -> Tensor:
-            """Sum over ``dim``, all by default."""
+            """Return the sum over ``dim``, by default over all dimensions."""
 
         def mean(self, dim: Whole | Shape | None = None, keepdim: Truth = False) -> Tensor:
-            """Mean over ``dim``, all by default."""
+            """Return the mean over ``dim``, by default over all dimensions."""
 
         def var(self, dim: Whole | Shape | Truth | None = None, unbiased: Truth | None = None, keepdim: Truth = False,
                 *, correction: Real | None = None) -> Tensor:
-            """Variance over ``dim``, all by default."""
+            """Return the variance over ``dim``, by default over all dimensions."""
 
         def std(self, dim: Whole | Shape | Truth | None = None, unbiased: Truth | None = None, keepdim: Truth = False,
                 *, correction: Real | None = None) -> Tensor:
-            """Standard deviation over ``dim``, all by default."""
+            """Return the standard deviation over ``dim``, by default over all dimensions."""
 
         def max(self, dim: Whole | Tensor | None = None, keepdim: Truth = False) -> Any:
-            """The largest element; with ``dim`` the largest along it and their positions (values, indices)."""
+            """Return the largest element; with ``dim``, the largest along it and their positions (values, indices)."""
 
         def min(self, dim: Whole | Tensor | None = None, keepdim: Truth = False) -> Any:
-            """The smallest element, as ``max``."""
+            """Return the smallest element, with the arguments of ``max``."""
 
         def amax(self, dim: Whole | Shape | None = None, keepdim: Truth = False) -> Tensor:
-            """The largest element over ``dim``, all by default."""
+            """Return the largest element over ``dim``, by default over all dimensions."""
 
         def amin(self, dim: Whole | Shape | None = None, keepdim: Truth = False) -> Tensor:
-            """The smallest element over ``dim``, all by default."""
+            """Return the smallest element over ``dim``, by default over all dimensions."""
 
         def argmax(self, dim: Whole | None = None, keepdim: Truth = False) -> Tensor:
-            """Position of the largest element along ``dim``."""
+            """Return the position of the largest element along ``dim``, or in the flattened tensor for None."""
 
         def argmin(self, dim: Whole | None = None, keepdim: Truth = False) -> Tensor:
-            """Position of the smallest element along ``dim``."""
+            """Return the position of the smallest element along ``dim``, or in the flattened tensor for None."""
 
         def topk(self, k: Whole, dim: Whole = -1, largest: Truth = True) -> Ranked:
-            """The k largest elements along ``dim``, in order, and their positions."""
+            """Return the k largest elements along ``dim``, in order, and their positions."""
 
         def gather(self, dim: Whole, index: Tensor) -> Tensor:
-            """Of each row along ``dim`` the elements at the positions in ``index``."""
+            """Return the elements at the positions in ``index`` along ``dim``."""
 
         def exp(self) -> Tensor:
-            """e to the power of every element."""
+            """Return exp(x), element by element."""
 
         def log(self) -> Tensor:
-            """Natural logarithm of every element."""
+            """Return the natural logarithm of every element."""
 
         def sqrt(self) -> Tensor:
-            """Square root of every element."""
+            """Return the square root of every element."""
 
         def pow(self, value: Tensor | Real) -> Tensor:
-            """Every element to a power."""
+            """Return every element to a power."""
 
         def square(self) -> Tensor:
-            """Every element times itself."""
+            """Return x * x, element by element."""
 
         def abs(self) -> Tensor:
-            """Every element without its sign."""
+            """Return the absolute value of every element."""
 
         def clamp(self, min: Tensor | Real | None = None, max: Tensor | Real | None = None) -> Tensor:
-            """Every element, kept between two bounds."""
+            """Return every element limited to the range from min to max."""
 
         def relu(self) -> Tensor:
-            """max(x, 0) for every element."""
+            """Return max(x, 0), element by element."""
 
         def tanh(self) -> Tensor:
-            """Hyperbolic tangent of every element."""
+            """Return the hyperbolic tangent of every element."""
 
         def sigmoid(self) -> Tensor:
-            """1 / (1 + exp(-x)) for every element."""
+            """Return 1 / (1 + exp(-x)), element by element."""
 
         def softmax(self, dim: Whole = -1) -> Tensor:
-            """exp(x) / sum(exp(x)) over one dimension."""
+            """Return exp(x) / sum(exp(x)) over one dimension."""
 
         def log_softmax(self, dim: Whole = -1) -> Tensor:
-            """log(softmax(x)) over one dimension."""
+            """Return log(softmax(x)) over one dimension."""
 
         def masked_fill(self, mask: Tensor, value: Tensor | Real) -> Tensor:
-            """This tensor, but ``value`` where the mask is true."""
+            """Return ``value`` where the mask is true, this tensor elsewhere."""
 
         def matmul(self, other: Tensor) -> Tensor:
-            """The product of matrices, as ``@``."""
+            """Return the matrix product, like ``@``."""
 
         def add(self, other: Tensor | Real) -> Tensor:
-            """As ``+``; ``sub``, ``mul`` and ``div`` are its like."""
+            """Return x + other; ``sub``, ``mul`` and ``div`` return x - other, x * other and x / other."""
 
         sub = mul = div = add
 
         def eq(self, other: Tensor | Real) -> Tensor:
-            """As ``==``: booleans; ``ne``, ``lt``, ``le``, ``gt`` and ``ge`` are its like."""
+            """Return booleans x == other; ``ne``, ``lt``, ``le``, ``gt`` and ``ge`` are !=, <, <=, > and >=."""
 
         ne = lt = le = gt = ge = eq
 
         def reshape(self, *sizes: Whole | Shape) -> Tensor:
-            """A view of another shape, of a copy in C order where one is needed; one dimension may be -1."""
+            """Return a view in another shape, of a contiguous copy if needed; one size may be -1."""
 
         def view(self, *sizes: Whole | Shape) -> Tensor:
-            """As ``reshape``."""
+            """Return ``reshape(*sizes)``."""
 
         def view_as(self, other: Tensor) -> Tensor:
-            """A view of another tensor's shape, as ``reshape``."""
+            """Return ``reshape(other.shape)``."""
 
         def permute(self, *axes: Whole | Shape) -> Tensor:
-            """A view with its dimensions in the given order."""
+            """Return a view with the dimensions in the given order."""
 
         def transpose(self, first: Whole, second: Whole) -> Tensor:
-            """A view with two dimensions exchanged."""
+            """Return a view with two dimensions swapped."""
 
         def t(self) -> Tensor:
-            """A matrix transposed: a view."""
+            """Return a transposed view of a matrix."""
 
         def unsqueeze(self, dim: Whole) -> Tensor:
-            """A view with a dimension of extent 1 more, at place ``dim``."""
+            """Return a view with a new dimension of size 1 at position ``dim``."""
 
         def squeeze(self, dim: Whole | Shape | None = None) -> Tensor:
-            """A view without dimensions of extent 1."""
+            """Return a view without dimensions of size 1."""
 
         def expand(self, *sizes: Whole | Shape) -> Tensor:
-            """A view broadcast to another shape; -1 keeps an extent."""
+            """Return a view broadcast to another shape; -1 keeps a dimension's size."""
 
         def expand_as(self, other: Tensor) -> Tensor:
-            """A view broadcast to another tensor's shape."""
+            """Return a view broadcast to another tensor's shape."""
 
         def repeat(self, *counts: Whole | Shape) -> Tensor:
-            """A copy, so many times along each dimension."""
+            """Return a copy repeated along each dimension."""
 
         def narrow(self, dim: Whole, start: Whole, length: Whole) -> Tensor:
-            """A view of ``length`` elements along one dimension, from ``start`` on."""
+            """Return a view of ``length`` elements along one dimension, from ``start`` on."""
 
         def split(self, sizes: Whole | Sequence[Whole], dim: Whole = 0) -> tuple[Tensor, ...]:
-            """Views of parts along one dimension."""
+            """Return views of parts along one dimension, of one size or of given sizes."""
 
         def chunk(self, chunks: Whole, dim: Whole = 0) -> tuple[Tensor, ...]:
-            """Views of so many parts along one dimension."""
+            """Return views of at most ``chunks`` parts along one dimension."""
 
         def flatten(self, start_dim: Whole = 0, end_dim: Whole = -1) -> Tensor:
-            """The dimensions from ``start_dim`` to ``end_dim`` merged into one."""
+            """Return the tensor with the dimensions from ``start_dim`` to ``end_dim`` merged into one."""
 
         def contiguous(self) -> Tensor:
-            """This tensor if its elements lie in C order, else a copy in which they do."""
+            """Return this tensor if it is contiguous (C order), else a contiguous copy."""
 
         def clone(self) -> Tensor:
-            """A copy, through which gradients flow."""
+            """Return a copy, through which gradients flow."""
 
         def cast(self, dtype: DType) -> Tensor:
-            """This tensor if it is of this floating dtype, else a copy rounded to it."""
+            """Return this tensor if it has the floating dtype, else a copy rounded to it."""
 
         def to(self, *targets: Any, **options: Any) -> Tensor:
-            """This tensor in the dtype that is asked for: to(dtype), to(device, dtype), to(tensor), also by name."""
+            """Return this tensor in a dtype: to(dtype), to(device, dtype), to(tensor), also by keyword."""
 
         def type_as(self, other: Tensor) -> Tensor:
-            """This tensor in another one's dtype."""
+            """Return this tensor in another tensor's dtype."""
 
         def float(self) -> Tensor:
-            """This tensor in float32."""
+            """Return this tensor in float32."""
 
         def double(self) -> Tensor:
-            """This tensor in float64."""
+            """Return this tensor in float64."""
 
         def bfloat16(self) -> Tensor:
-            """This tensor in bfloat16."""
+            """Return this tensor in bfloat16."""
 
         def half(self) -> Tensor:
-            """This tensor in float16."""
+            """Return this tensor in float16."""
 
         def long(self) -> Tensor:
-            """This tensor in int64, cut off."""
+            """Return this tensor truncated to int64."""
 
         def int(self) -> Tensor:
-            """This tensor in int32, cut off."""
+            """Return this tensor truncated to int32."""
 
         def bool(self) -> Tensor:
-            """Whether elements are not zero."""
+            """Return booleans that are True where elements are nonzero."""
 
         def cuda(self, *_: Any) -> Tensor:
-            """This tensor itself, where the runtime's device is a GPU; UserError elsewhere."""
+            """Return this tensor if the runtime's device is a GPU. Raises UserError otherwise."""
 
         def neg(self) -> Tensor:
-            """As ``-x``."""
+            """Return -x."""
 
         def cpu(self) -> Tensor:
-            """This tensor itself: ``numpy()`` has its values on the host."""
+            """Return this tensor; ``numpy()`` copies its values to the host."""
 
         def detach(self) -> Tensor:
-            """A view that gradients do not flow through."""
+            """Return a view through which no gradient flows."""
 
         def requires_grad_(self, requires_grad: Truth = True) -> Tensor:
             """Set ``requires_grad``; returns this tensor."""
@@ -257,25 +257,25 @@ class Surface(Named, Writes):
             """Add the gradient of this tensor to the ``grad`` of every leaf that requires it."""
 
         def size(self, dim: Whole | None = None) -> Any:
-            """The shape, or the extent of one dimension."""
+            """Return the shape, or the size of one dimension."""
 
         def dim(self) -> Whole:
-            """Number of dimensions."""
+            """Return the number of dimensions."""
 
         def tolist(self) -> Any:
-            """The values as (lists of) numbers of Python's."""
+            """Return the values as Python numbers, in nested lists."""
 
         @property
         def T(self) -> Tensor:  # noqa: N802 - PyTorch's name
-            """A matrix transposed: a view."""
+            """A transposed view of a matrix."""
 
         @property
         def data(self) -> Tensor:
-            """As ``detach()``; what is assigned is copied in, whatever requires a gradient."""
+            """``detach()``; assigning copies values in, without a gradient."""
 
         @data.setter
         def data(self, value: Tensor) -> None: ...
 
         @property
         def device(self) -> str:
-            """Name of the device of the current runtime, on which all its tensors live."""
+            """The name of the current runtime's device, on which all its tensors live."""

@@ -1,4 +1,5 @@
-"""What writes a tensor in place, declared, as ``minidl.surface`` declares the rest. Nothing here runs."""
+"""Declarations of a tensor's in-place operators and methods; ``minidl.surface`` declares the rest. Nothing here
+runs."""
 
 from __future__ import annotations
 
@@ -9,10 +10,10 @@ if TYPE_CHECKING:
 
 
 class Writes:
-    """Operators and methods that write in place and return the tensor, with neither state nor code.
+    """A base of Tensor that declares operators and methods that write in place and return the tensor.
 
-    A leaf that requires a gradient is written under ``no_grad()`` only. Where a gradient flows through the result, the
-    tensor goes on with it, and no other tensor may share its bytes. ``minidl.ops.inplace`` says more.
+    A leaf that requires a gradient may be written only under ``no_grad()``. If a gradient flows through the result, the
+    tensor is rebound to it, and no other tensor may share its bytes. ``minidl.ops.inplace`` has the details.
     """
 
     __slots__ = ()
@@ -33,7 +34,7 @@ class Writes:
             """Subtract ``alpha`` times a tensor that broadcasts to this one, or a number."""
 
         def mul_(self, other: Tensor | float) -> Tensor:
-            """Multiply with a tensor that broadcasts to this one, or a number."""
+            """Multiply by a tensor that broadcasts to this one, or a number."""
 
         def div_(self, other: Tensor | float) -> Tensor:
             """Divide by a tensor that broadcasts to this one, or a number."""
@@ -54,10 +55,10 @@ class Writes:
             """Write ``value`` where the mask is true."""
 
         def clamp_(self, min: float | None = None, max: float | None = None) -> Tensor:
-            """Keep every element between two bounds."""
+            """Limit every element to the range from ``min`` to ``max``."""
 
         def neg_(self) -> Tensor:
-            """Change every sign; ``exp_``, ``log_``, ``sqrt_``, ``relu_``, ``tanh_``, ``sigmoid_`` and ``abs_`` are
-            their functions in place, too."""
+            """Negate every element; ``exp_``, ``log_``, ``sqrt_``, ``relu_``, ``tanh_``, ``sigmoid_`` and ``abs_``
+            apply their functions in place."""
 
         exp_ = log_ = sqrt_ = relu_ = tanh_ = sigmoid_ = abs_ = neg_

@@ -60,8 +60,9 @@ class Backend(Protocol):
     traffic: Traffic
     contention: float
 
-    def out(self, storage: Any) -> Copy | None:
-        """Begin to copy a storage to the host; None if there is no room. The backend holds it as long as it must."""
+    def out(self, storage: Any, again: Copy | None = None) -> Copy | None:
+        """Begin to copy a storage to the host; None if there is no room. The backend holds it as long as it must.
+        again: a copy of as many bytes, into whose buffer it goes."""
         ...
 
     def into(self, copy: Copy, device: torch.device) -> Any:
@@ -76,9 +77,16 @@ class Backend(Protocol):
         """The copy is not wanted any more."""
         ...
 
+    def disown(self, copy: Copy) -> None:
+        """The same, but others hold its buffer: that is not used again."""
+        ...
+
     def settle(self) -> None:
         """Return when all copies so far have ended."""
         ...
+
+
+on_host: set[int] = set()  # addresses of storages that hold a copy where a program sees it
 
 
 @contextmanager
@@ -104,6 +112,12 @@ def empty_storage(nbytes: int, device: torch.device) -> Any:
     return storage
 
 
+def allocated(nbytes: int, device_type: str) -> int:
+    """Bytes that PyTorch's allocator takes for so many: on a GPU multiples of 512, from 10 MiB on of 2 MiB."""
+    grain = 1 if device_type != "cuda" else 512 if nbytes < 10 << 20 else 2 << 20
+    return -(-nbytes // grain) * grain
+
+
 def pageable(nbytes: int) -> Any:
     """A buffer of so many bytes on the host."""
     return torch.empty(nbytes, dtype=torch.uint8, device="cpu").untyped_storage()
@@ -118,10 +132,10 @@ class Immediate:
         self.host = HostPool(host_bytes, pageable)
         self.traffic = Traffic()
 
-    def out(self, storage: Any) -> Copy | None:
+    def out(self, storage: Any, again: Copy | None = None) -> Copy | None:
         """As the protocol says."""
         nbytes = storage.nbytes()
-        buffer = self.host.take(nbytes)
+        buffer = self.host.take(nbytes) if again is None else again.buffer
         if buffer is None:
             return None
         began = perf_counter()
@@ -129,7 +143,7 @@ class Immediate:
         self.traffic.out_seconds += perf_counter() - began
         self.traffic.out_bytes += nbytes
         self.traffic.copies += 1
-        return Copy(nbytes, buffer)
+        return Copy(nbytes, buffer) if again is None else again
 
     def into(self, copy: Copy, device: torch.device) -> Any:
         """As the protocol says."""
@@ -147,6 +161,10 @@ class Immediate:
     def free(self, copy: Copy) -> None:
         """As the protocol says."""
         self.host.give(copy.nbytes, copy.buffer)
+
+    def disown(self, copy: Copy) -> None:
+        """As the protocol says."""
+        self.host.leave(copy.nbytes)
 
     def settle(self) -> None:
         """They have."""

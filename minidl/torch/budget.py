@@ -1,76 +1,105 @@
-"""What a step needs at least, and what that is made of: what a budget that is too small is refused with."""
+"""The fewest bytes that a step can do with, and what they are: what a budget that is too small is refused with."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
+import numpy as np
 
 from minidl.errors import UserError
-from minidl.outside.units import format_bytes
+from minidl.outside.units import format_bytes, parse_bytes
+from minidl.plan.costs import Costs, Limits
 from minidl.planning.lifetimes import Lifetimes
-from minidl.torch.tracing import Seen
+from minidl.planning.problem import SWAP, problem
+from minidl.torch.planned import bytes_during
+from minidl.torch.seen import Kind, Seen
+
+AT_WORK, STAYS = "at work", "other tensors that stay"
 
 
 class BudgetTooSmall(UserError, MemoryError):
-    """A step does not fit into the budget with all saved tensors away.
+    """A step does not fit into the budget with all away that may leave.
 
-    budget_bytes, need_bytes  what there is, and what the step needs at least.
+    budget_bytes, need_bytes  the budget, and what the step needs at least.
+    parts                     what these are: bytes by name.
     """
 
-    def __init__(self, message: str, *, budget_bytes: int, need_bytes: int) -> None:
+    def __init__(self, message: str, *, budget_bytes: int, need_bytes: int, parts: Mapping[str, int]) -> None:
         super().__init__(message)
-        self.budget_bytes, self.need_bytes = budget_bytes, need_bytes
+        self.budget_bytes, self.need_bytes, self.parts = budget_bytes, need_bytes, parts
 
 
 @dataclass(frozen=True)
-class Need:
-    """Bytes of what outlives a step."""
+class Floor:
+    """The most bytes that a step has at once when all has left that may, and their parts.
 
-    parameters: int = 0
-    gradients: int = 0
-    state: int = 0
+    at     the call that has most: its operation, and where it comes from.
+    parts  bytes by name: parameters, gradients, optimizer state, other tensors that stay, at work.
+    """
 
+    nbytes: int
+    at: str
+    parts: Mapping[str, int]
 
-def need_of(optimizer: torch.optim.Optimizer | None) -> Need:
-    """The bytes that an optimizer's parameters have, their gradients, and its state."""
-    if optimizer is None:
-        return Need()
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    gradients = [p.grad for p in parameters if p.grad is not None]
-    return Need(_bytes(parameters), _bytes(gradients), _bytes(_state(optimizer)))
+    def __str__(self) -> str:
+        return f"{format_bytes(self.nbytes)}, at {self.at}: {_listed(self.parts)}"
 
 
-def lasting_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """All tensors that an optimizer knows: parameters, gradients, state."""
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    return [*parameters, *(p.grad for p in parameters if p.grad is not None), *_state(optimizer)]
+def floor_of(seen: Seen, costs: Costs, limits: Limits) -> Floor:
+    """Of a recorded step."""
+    facts = problem(seen.trace, costs)
+    mode = np.full(len(facts.gap_call), SWAP, np.int64)
+    during = bytes_during(facts, mode, np.full(len(mode), -1, np.int64), limits, ahead=False)
+    assert during is not None
+    calls, most = during
+    if not len(most):
+        return Floor(0, "no call", {})
+    worst = int(np.argmax(most))
+    call = int(calls[worst])
+    op, origin = seen.trace.calls[call].op, seen.origins[call] if seen.origins else ""
+    return Floor(int(most[worst]), f"{op} ({origin})" if str(origin) else op, _parts(seen, call, int(most[worst])))
 
 
-def _state(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    return [value for state in optimizer.state.values() if isinstance(state, dict)
-            for value in state.values() if isinstance(value, torch.Tensor)]
+def _parts(seen: Seen, call: int, total: int) -> dict[str, int]:
+    """The bytes at a call by name."""
+    lives = Lifetimes.of(seen.trace)
+    parts = dict.fromkeys([*(kind.value for kind in Kind), STAYS], 0)
+    for tensor_id, nbytes in lives.nbytes.items():
+        left, back = (seen.trace.windows or {}).get(tensor_id, (call, call))
+        if not lives.made[tensor_id] <= call <= lives.freed[tensor_id] or left < call < back:
+            continue
+        kind = seen.kinds.get(tensor_id)
+        if kind is not None:
+            parts[kind.value] += nbytes
+        elif seen.trace.tensors[tensor_id].persistent:
+            parts[STAYS] += nbytes
+    parts[AT_WORK] = max(0, total - sum(parts.values()))
+    return {name: nbytes for name, nbytes in parts.items() if nbytes}
 
 
-def _bytes(tensors: list[torch.Tensor]) -> int:
-    storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors
-                if t.layout is torch.strided}
-    return sum(storages.values())
+def refuse(budget: int, floor: Floor, *, states: bool) -> None:
+    """Raise BudgetTooSmall. states: whether the optimizer's state is away, too."""
+    away = "saved tensors and the optimizer's state" if states else "saved tensors"
+    raise BudgetTooSmall(f"{format_bytes(budget)}; with all {away} away this step needs {floor}", budget_bytes=budget,
+                         need_bytes=floor.nbytes, parts=floor.parts)
 
 
-def refuse(budget: int, floor: int, seen: Seen, optimizer: torch.optim.Optimizer | None) -> None:
-    """Raise BudgetTooSmall, with what makes the need up."""
-    need = need_of(optimizer)
-    parts = {"parameters": need.parameters, "gradients": need.gradients, "optimizer state": need.state}
-    rest = floor - sum(parts.values())
-    parts["at work and outside of autograd"] = max(0, rest)
-    facts = Lifetimes.of(seen.trace)
-    away = [0] * (len(seen.trace.calls) + 1)
-    for tensor_id, (left, back) in (seen.trace.windows or {}).items():
-        for call in range(left + 1, back):
-            away[call] += facts.nbytes[tensor_id]
-    worst = max(range(len(facts.live_bytes)), key=lambda call: facts.live_bytes[call] - away[call])
-    made_of = ", ".join(f"{what} {format_bytes(nbytes)}" for what, nbytes in parts.items() if nbytes)
-    raise BudgetTooSmall(
-        f"{format_bytes(budget)}; with all saved tensors away this step needs {format_bytes(floor)}, at "
-        f"{seen.trace.calls[worst].op}: {made_of}", budget_bytes=budget, need_bytes=floor)
+def refuse_early(budget: int, parts: Mapping[str, int], when: str) -> None:
+    """Raise BudgetTooSmall if parts of what a step needs are more than the budget already."""
+    need = sum(parts.values())
+    if need > budget:
+        raise BudgetTooSmall(f"{format_bytes(budget)}; {when} there are {format_bytes(need)} already: {_listed(parts)}",
+                             budget_bytes=budget, need_bytes=need, parts=parts)
+
+
+def _listed(parts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {format_bytes(nbytes)}" for name, nbytes in parts.items() if nbytes)
+
+
+def size_of(what: str, size: str | int) -> int:
+    """Bytes of a size. Raises UserError."""
+    nbytes = parse_bytes(size) if isinstance(size, str) else size
+    if isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes <= 0:
+        raise UserError(f"{what} is a number of bytes or a size like '12GiB', not {size!r}")
+    return nbytes

@@ -20,10 +20,11 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
+from minidl.plan.costs import Limits
 from minidl.plan.plan import Proposal
 from minidl.torch.items import RETREAT, SWAP, Decision
 from minidl.torch.planned import Obeyed
-from minidl.torch.tracing import Seen
+from minidl.torch.seen import Kind, Seen
 
 MOST_KNOWN = 64   # kinds of steps
 MOST_VAIN = 8     # recordings in a row that were of another step than expected: no more are made
@@ -45,19 +46,28 @@ class Known:
     """A kind of step.
 
     packs     shape and type of all that it packs.
-    seen      its recording, if there is one; obeyed: its plan; proposal: what the policy wants to know again.
+    recorded  its recording, if there is one; seen: the same, as it is planned for.
+    obeyed    its plan; proposal: what the policy wants to know again; limits: that it was made for.
     next      the kind that has followed it.
     """
 
     packs: tuple[Packed, ...]
+    recorded: Seen | None = None
     seen: Seen | None = None
     obeyed: Obeyed | None = None
     proposal: Proposal | None = None
+    limits: Limits | None = None
     next: Known | None = None
     seconds: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
-    floor_bytes: int = 0
     used: int = 0
     staying: Sequence[Packed | None] = ()
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Of its optimizer's parameters."""
+        seen = self.recorded
+        return sum(seen.trace.tensors[i].nbytes for i, kind in seen.kinds.items()
+                   if kind is Kind.PARAMETER and i in seen.trace.tensors) if seen is not None else 0
 
     def obey(self, obeyed: Obeyed) -> None:
         """Follow a plan from the next step on."""

@@ -44,6 +44,10 @@ class HostPool:
         self._kept += nbytes
         self._free.setdefault(nbytes, []).append(buffer)
 
+    def leave(self, nbytes: int) -> None:
+        """A buffer is not ours any more."""
+        self.used -= nbytes
+
     def free(self) -> list[Any]:
         """The buffers that are kept to be used again."""
         return [buffer for free in self._free.values() for buffer in free]

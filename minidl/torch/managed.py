@@ -19,21 +19,25 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from minidl import policies
 from minidl.errors import UserError
-from minidl.outside.units import parse_bytes
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.policy import Policy, required
 from minidl.planning.allowance import Allowance
 from minidl.torch.backends import Backend, Immediate
-from minidl.torch.budget import lasting_of, refuse
+from minidl.torch.budget import floor_of, refuse, size_of
 from minidl.torch.correcting import corrected
 from minidl.torch.course import Course, Known, Phase
+from minidl.torch.cuda import Cuda
 from minidl.torch.dropping import Dropping
-from minidl.torch.fitting import Point, fit
-from minidl.torch.planned import Obeyed, everything, obeyed, proposed, swapping, unmanaged
+from minidl.torch.early import Early
+from minidl.torch.fitting import Fit, fit
+from minidl.torch.observing import Observer
+from minidl.torch.planned import Obeyed, obeyed, unmanaged
+from minidl.torch.planner import Planner
 from minidl.torch.recorder import Recorder
 from minidl.torch.reporting import Report
 from minidl.torch.saved import Saved
-from minidl.torch.tracing import Notes, Seen
+from minidl.torch.seen import Seen
+from minidl.torch.states import States
 
 ENDLESS = 1 << 60
 F = TypeVar("F", bound=Callable[..., Any])
@@ -42,32 +46,39 @@ F = TypeVar("F", bound=Callable[..., Any])
 class managed:  # noqa: N801 # it is used as a function is
     """Keep what runs inside within a budget of device bytes, with the bits that it has without.
 
-    A context, a decorator, or ``start()`` and ``stop()``. Raises BudgetTooSmall after the second step where the step
-    does not fit with all saved tensors away.
+    A context, a decorator, or ``start()`` and ``stop()``. Raises BudgetTooSmall as soon as it is known that a step does
+    not fit with all away that may leave: in the first step, before anything has changed, where the parameters are
+    already too many; else after the second.
     """
 
     def __init__(self, budget: str | int, *, policy: str | Policy = "auto", host: str | int | None = None,
-                 device: str | None = None, recompute: bool = True, backend: Backend | None = None) -> None:
+                 device: str | None = None, recompute: bool = True, states: bool = True,
+                 backend: Backend | None = None) -> None:
         """budget, host: bytes on the device, and of the host for copies (None: no limit). device: the type whose
         tensors are managed; None: ``cuda`` where there is one, else ``cpu``. recompute: whether plans may drop what can
-        be computed again. Raises UserError for a size or a policy that there is not."""
-        self.budget = _bytes("budget", budget)
-        host_bytes = ENDLESS if host is None else _bytes("host", host)
-        self.policy = policies.create(policy) if isinstance(policy, str) else required(policy)
+        be computed again. states: whether the optimizer's state may wait on the host between steps. Raises UserError
+        for a size or a policy that there is not."""
+        self.budget = size_of("budget", budget)
+        host_bytes = ENDLESS if host is None else size_of("host", host)
         self.limits = Limits(self.budget, host_bytes, addresses=False)
-        self.recompute = recompute
-        self.backend: Backend = Immediate(host_bytes) if backend is None else backend
         device_type = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        self.backend: Backend = backend or (Cuda if device_type == "cuda" else Immediate)(host_bytes)
         self.course = Course()
         self.saved = Saved(self.backend, device_type, self.course)
         self.recorder = Recorder(device_type, perf_counter if device_type == "cpu" else _when_done)
+        self.recorder.allocator = torch.cuda if device_type == "cuda" else None
         self.dropping = Dropping(self.saved, self.recorder)
+        self.states = States(self.backend, device_type, on=states)
+        self.saved.retreating = self.states.all_away
         # Recording lineage takes time from a program that computes on the processor that it runs on.
-        self.counts_recording = device_type == "cpu"
-        self._notes: Notes | None = None
+        self.planner = Planner(policies.create(policy) if isinstance(policy, str) else required(policy),
+                               recompute=recompute, counts_recording=device_type == "cpu")
+        self.observer = Observer(self.recorder, self.saved, self.states)
+        self.early = Early(self.budget, self.states)
         self._hooks: Any = None
         self._handles: list[Any] = []
-        self._lasting: list[torch.Tensor] = []
+        self._optimizer: torch.optim.Optimizer | None = None  # that has ended the last step
+        self._share = 1.0  # of the states that stay, by the plans so far
         self._began = self._stalled = 0.0
         self._thread = 0  # in which it was started
         self.allowance = Allowance(perf_counter, limited=True)
@@ -79,8 +90,10 @@ class managed:  # noqa: N801 # it is used as a function is
         if self._hooks is not None:
             raise UserError("this memory is managed already: stop() comes before another start()")
         self.course.left, self._thread = False, get_ident()
-        self._handles = [register_optimizer_step_pre_hook(self.dropping.rest),
+        self._handles = [register_optimizer_step_pre_hook(self._stepping),
                          register_optimizer_step_post_hook(self._stepped)]
+        if not self.course.steps:
+            self.early.begin()
         self._hooks = saved_tensors_hooks(self.saved.pack, self.saved.unpack)
         self._hooks.__enter__()
         self._begin()
@@ -94,8 +107,10 @@ class managed:  # noqa: N801 # it is used as a function is
         for handle in self._handles:
             handle.remove()
         self._hooks = None
-        self._notes = self.saved.watch = None
+        self.observer.end()
         self.recorder.leave()
+        self.early.end()
+        self.states.home()
         self.course.left = True
         self.course.phase = Phase.AWAY
 
@@ -114,10 +129,25 @@ class managed:  # noqa: N801 # it is used as a function is
         return around  # type: ignore[return-value]
 
     # Steps -----------------------------------------------------------------------------------------------------------
+    def _elsewhere(self) -> bool:
+        """An optimizer of another thread's training, which the hooks of this one do not see."""
+        return get_ident() != self._thread and torch._C._current_graph_task_id() == -1
+
+    def _stepping(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if self._elsewhere():
+            return
+        self.dropping.rest()
+        if not self.course.steps:
+            self.early.stepping(optimizer)
+        self.observer.stepping(optimizer)
+        self.states.before(optimizer, args, kwargs)
+
     def _stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if get_ident() != self._thread and torch._C._current_graph_task_id() == -1:
-            return  # another thread's training, which hooks of this one do not see
-        self._lasting = lasting_of(optimizer)
+        if self._elsewhere():
+            return
+        self.observer.stepped(optimizer)
+        self.states.after(optimizer)
+        self._optimizer = optimizer
         # An optimizer that steps in the midst of a backward pass ends no step: the pass goes on.
         if torch._C._current_graph_task_id() != -1:
             self.saved.before, self.course.staying = self.step, ()
@@ -127,6 +157,7 @@ class managed:  # noqa: N801 # it is used as a function is
     def step(self, optimizer: torch.optim.Optimizer | None = None) -> None:
         """A step has ended here. Raises BudgetTooSmall."""
         self.saved.before = None
+        self.early.end()
         packs = self.saved.packs
         if not packs or self._hooks is None:
             return
@@ -137,99 +168,92 @@ class managed:  # noqa: N801 # it is used as a function is
         self._report.stepped(phase, seconds, self.saved, known)
         try:
             self.allowance.run_seconds += seconds
-            if phase is Phase.MEASURED and known is expected and self._notes is not None:
-                self._plan(known, optimizer)
+            if phase is Phase.MEASURED and known is expected and self.observer.notes is not None:
+                self._plan(known, self.observer.notes.seen())
             elif phase is Phase.GUIDED and known is expected:
                 self._correct(known, seconds)
         finally:
             self._begin()
 
-    def _plan(self, known: Known, optimizer: torch.optim.Optimizer | None) -> None:
-        assert self._notes is not None
-        seen = known.seen = self._notes.seen()
-        costs = self.backend.traffic.costs(self.backend.contention)
-        known.floor_bytes = everything(seen, costs, self.limits)
-        self._report.measured(unmanaged(seen.trace), known.floor_bytes)
-        if known.floor_bytes > self.budget:
-            refuse(self.budget, known.floor_bytes, seen, optimizer)
+    def _plan(self, known: Known, seen: Seen) -> None:
+        known.recorded = seen
+        costs = self._costs()
+        floor = floor_of(seen, costs, self.limits)
+        self._report.measured(unmanaged(seen.staying(1.0).trace), floor)
+        if floor.nbytes > self.budget:
+            refuse(self.budget, floor, states=bool(seen.states))
         with self.allowance.planning(exempt=True):
-            known.obey(self._cheaper(known, seen, costs))
-
-    def _cheaper(self, known: Known, seen: Seen, costs: Costs) -> Obeyed:
-        """The policy's plan; or the one without drops, if recording lineage would cost more than these gain."""
-        plan = self._planned(known, seen, costs)
-        if plan.drops and self.counts_recording:
-            proposal, swaps = known.proposal, self._planned(known, swapping(seen), costs)
-            if plan.seconds <= swaps.seconds or swaps.over_bytes > plan.over_bytes:
-                known.proposal = proposal
-            else:
-                known.seen, plan = swapping(seen), swaps
-        return plan
+            best = self.planner.best(seen, costs, self.limits, most=self._share,
+                                     others_bytes=self.states.others_bytes(self._optimizer))
+        self._share = best.share
+        known.seen, known.proposal, known.limits = best.seen, best.proposal, best.limits
+        known.obey(best.obeyed)
 
     def _correct(self, known: Known, seconds: float) -> None:
         """Let the policy see how its plan did."""
-        costs = self.backend.traffic.costs(self.backend.contention)
+        costs = self._costs()
         stalled = self.backend.traffic.stalled_seconds - self._stalled
-        found = corrected(self.policy, known, costs, self.limits, seconds=seconds, stalled=stalled,
+        limits = known.limits or self.limits
+        found = corrected(self.planner.policy, known, costs, limits, seconds=seconds, stalled=stalled,
                           late=self.saved.late_ids if self.backend.contention < 1.0 else {}, allowance=self.allowance)
         if found is not None and known.seen is not None:
             same = known.proposal is not None and known.proposal.plan is found.plan
             known.proposal = found
             if not same:
-                known.obey(obeyed(found.plan, known.seen, costs, self.limits, recompute=self.recompute))
+                known.obey(obeyed(found.plan, known.seen, costs, limits, recompute=self.planner.recompute))
 
-    def _planned(self, known: Known, seen: Seen, costs: Costs) -> Obeyed:
-        known.proposal = proposed(self.policy, seen, costs, self.limits)
-        return obeyed(known.proposal.plan, seen, costs, self.limits, recompute=self.recompute)
+    def _costs(self) -> Costs:
+        return self.backend.traffic.costs(self.backend.contention)
 
     def _begin(self) -> None:
         self.course.begin()
-        self._notes = self.saved.watch = None
-        self.recorder.listener = None
-        measured = self.course.phase is Phase.MEASURED
+        self.observer.end()
+        self._place_states()
         plan: Obeyed | None = self.course.expected.obeyed if self.course.expected is not None else None
-        drops = self.course.phase is Phase.GUIDED and plan is not None and plan.drops
-        if measured:
-            self.recorder.enter()
+        if self.course.phase is Phase.MEASURED:
             self.dropping.end()
-            self._notes = Notes(self.recorder, self.recorder.begin(self._lasting))
-            self.recorder.listener = self.saved.watch = self._notes
-            self.recorder.on = True
-        elif drops:
+            self.observer.begin(self._optimizer)
+        elif self.course.phase is Phase.GUIDED and plan is not None and plan.drops:
             self.recorder.enter()
             self.recorder.begin()
-            assert plan is not None
             self.dropping.begin(plan.replayed)
         else:
             self.recorder.leave()
             self.dropping.end()
+        self.saved.early = self.early.saw
         self.saved.begin()
-        self._lasting = []
+        self._optimizer = None
         self._began, self._stalled = perf_counter(), self.backend.traffic.stalled_seconds
+
+    def _place_states(self) -> None:
+        """As the plan has them; but in a step that is not planned all wait, as if there were no room for them."""
+        guided = self.course.phase is Phase.GUIDED
+        self.states.staying = self._share if guided else 0.0
+        known = self.course.expected
+        self.states.whole = guided and known is not None and known.obeyed is not None and (
+            known.obeyed.peak_bytes + 2 * known.parameter_bytes <= self.budget)
+        if not guided:
+            self.states.all_away()
 
     # What is known ---------------------------------------------------------------------------------------------------
     def report(self) -> Report:
         """What it has come to so far."""
-        return self._report.now(self.backend, self.dropping.replay.calls, self.course)
+        return self._report.now(self.backend, self.dropping.replay.calls, self.course, self.states.moved_bytes,
+                                self.planner.remark)
 
-    def fit(self) -> list[Point]:
-        """Budgets from the floor to what a step takes by itself, and what a step is predicted to take in each. Raises
-        UserError before the second step has ended."""
-        seen = next((known.seen for known in reversed(self.course.known) if known.seen is not None), None)
+    def fit(self) -> Fit:
+        """The floor of a step and what makes it up, what the step takes by itself, and what it is predicted to take in
+        budgets between these. Raises UserError before the second step has ended."""
+        return fit(self._recorded("fit()"), self.planner, self._costs(), self.limits)
+
+    def _recorded(self, what: str) -> Seen:
+        seen = next((known.recorded for known in reversed(self.course.known) if known.recorded is not None), None)
         if seen is None:
-            raise UserError("no step has been recorded yet: fit() is known when the second step has ended")
-        costs = self.backend.traffic.costs(self.backend.contention)
-        return fit(seen, self.policy, costs, self.limits, recompute=self.recompute)
+            raise UserError(f"no step has been recorded yet: {what} is known when the second step has ended")
+        return seen
 
 
 def _when_done() -> float:
     """The time at which all that a GPU was asked for has been done."""
     torch.cuda.synchronize()
     return perf_counter()
-
-
-def _bytes(what: str, size: str | int) -> int:
-    nbytes = parse_bytes(size) if isinstance(size, str) else size
-    if isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes <= 0:
-        raise UserError(f"{what} is a number of bytes or a size like '12GiB', not {size!r}")
-    return nbytes

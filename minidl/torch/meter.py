@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from minidl.torch.backends import unseen
+from minidl.torch.backends import on_host, unseen
 from minidl.torch.schemas import tensors_in
 
 
@@ -37,6 +37,8 @@ class Meter(TorchDispatchMode):
 
     def _count(self, storage: Any) -> None:
         address = storage._cdata
+        if address in on_host:
+            return  # where a processor is the device, too, it is a copy's memory nevertheless
         known = self._seen.get(address)
         if known is not None and known() is not None:
             return

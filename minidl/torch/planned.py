@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -18,13 +18,14 @@ from minidl.plan.policy import Policy, required_proposal
 from minidl.plan.trace import TensorId, Trace
 from minidl.planning.compiled import simulate
 from minidl.planning.expansion import expand
+from minidl.planning.lifetimes import Lifetimes
 from minidl.planning.modes import modes_of, to_plan
 from minidl.planning.problem import DROP, KEEP, SWAP, Array, Problem, problem
 from minidl.planning.schedule import NO_NOTES
 from minidl.planning.timing import Room, beginnings, place
 from minidl.planning.walk import FAILED
 from minidl.torch.items import STAY, Decision
-from minidl.torch.tracing import Seen
+from minidl.torch.seen import Seen
 
 UNRECORDED = 0.3  # of what recording takes a call, a call takes that only passes the recorder
 
@@ -97,12 +98,6 @@ def _replayed(facts: Problem, mode: Array, seen: Seen) -> frozenset[int]:
     return frozenset(seen.orders[call] for call in np.unique(steps.call[steps.call != steps.group]).tolist())
 
 
-def swapping(seen: Seen) -> Seen:
-    """The same step, of which nothing can be computed again."""
-    calls = tuple(replace(call, replayable=False) for call in seen.trace.calls)
-    return replace(seen, trace=replace(seen.trace, calls=calls))
-
-
 def completed(facts: Problem, mode: Array, prefetch_at: Array, limits: Limits, *, ahead: bool) -> int:
     """Swap more, in ``mode``, until the budget is held or nothing else may leave; returns the most bytes at once."""
     while True:
@@ -129,15 +124,15 @@ def completed(facts: Problem, mode: Array, prefetch_at: Array, limits: Limits, *
 
 def bytes_during(facts: Problem, mode: Array, prefetch_at: Array, limits: Limits, *, ahead: bool
                  ) -> tuple[Array, Array] | None:
-    """Per step: the program's call that it is for, and the bytes in use; None for what cannot be carried out. ahead:
-    whether swap-ins begin before their use."""
+    """Per step: the program's call that it is for, and the bytes in use, the least workspace among them; None for what
+    cannot be carried out. ahead: whether swap-ins begin before their use."""
     steps, _, back, total = expand(facts, mode, prefetch_at, NO_NOTES)
     if total.noted == FAILED:
         return None
     if ahead:
         place(facts, Room(limits.device_bytes, limits.host_bytes, 0.0), steps, beginnings(facts, steps), back,
               prefetch_at, NO_NOTES)
-    return steps.group, steps.during
+    return steps.group, steps.during + facts.algorithm_bytes[facts.algorithm_ptr[1:] - 1][steps.call]
 
 
 def _triggers(plan: Plan, seen: Seen, action: Mapping[TensorId, Action]) -> dict[int, tuple[TensorId, ...]]:
@@ -157,17 +152,6 @@ def _triggers(plan: Plan, seen: Seen, action: Mapping[TensorId, Action]) -> dict
     return {number: tuple(tensors) for number, tensors in found.items()}
 
 
-def everything(seen: Seen, costs: Costs, limits: Limits) -> int:
-    """The floor: the most bytes at once when all that may leave has left."""
-    facts = problem(seen.trace, costs)
-    mode = np.full(len(facts.gap_call), SWAP, np.int64)
-    during = bytes_during(facts, mode, np.full(len(mode), -1, np.int64), limits, ahead=False)
-    assert during is not None
-    return int(during[1].max(initial=0))
-
-
 def unmanaged(trace: Trace) -> int:
     """The most bytes at once when nothing leaves."""
-    from minidl.planning.lifetimes import Lifetimes
-
     return max(Lifetimes.of(trace).live_bytes, default=0)

@@ -18,6 +18,7 @@ import torch
 from torch.utils import _python_dispatch as modes
 
 from minidl.torch.lineage import Value, frozen
+from minidl.torch.mode_stack import lifted, put_back
 from minidl.torch.schemas import schema_of, tensors_in, written_by
 
 PASSED_THROUGH = ("FakeTensor", "FunctionalTensor")  # shapes alone, while a compiler looks
@@ -27,8 +28,9 @@ class Listener(Protocol):
     """Is told what happens in a step."""
 
     def called(self, name: str, reads: list[Value], made: list[Value], written: list[tuple[Value, Value]],
-               seconds: float, again: bool) -> None:
-        """A call has read and made values; of those it wrote, the old and the new. again: it can be repeated."""
+               seconds: float, again: bool, workspace: int) -> None:
+        """A call has read and made values; of those it wrote, the old and the new. again: it can be repeated.
+        workspace: bytes that it has taken beside these."""
         ...
 
     def died(self, value: Value) -> None:
@@ -43,6 +45,7 @@ class Recorder(modes.TorchDispatchMode):
     lineage   whether values remember the calls that made them. What is written over is then seen while it is not on,
               too.
     only      numbers of the calls, in the order in which a step makes them, of which lineage is wanted; None: of all.
+    allocator  knows how many bytes are allocated, and the most so far (``torch.cuda``); None: that is not known.
     spent     seconds that recording has taken, beside the calls themselves.
     before_write  is told of a leaf whose bytes replays may start from, before they are written over.
     """
@@ -52,6 +55,7 @@ class Recorder(modes.TorchDispatchMode):
         self.device_type, self.clock = device_type, clock
         self.before_write: Callable[[Value], None] = lambda value: None
         self.listener: Listener | None = None
+        self.allocator: Any = None
         self.on = self.lineage = False
         self.order = 0
         self.only: frozenset[int] | None = None
@@ -64,9 +68,9 @@ class Recorder(modes.TorchDispatchMode):
     def enter(self) -> None:
         """Lie at the bottom of the stack."""
         if not self._placed:
-            above = _lifted()
+            above = lifted()
             self.__enter__()
-            _put_back(above)
+            put_back(above)
             self._placed = True
 
     def leave(self) -> None:
@@ -78,9 +82,9 @@ class Recorder(modes.TorchDispatchMode):
         if not any(mode is self for mode in stack):
             self._placed = False  # another thread's stack, or a program that has taken it away
             return
-        above = _lifted(until=self)
+        above = lifted(until=self)
         self.__exit__(None, None, None)
-        _put_back(above)
+        put_back(above)
         self._placed = False
 
     def begin(self, lasting: Iterable[torch.Tensor] = ()) -> list[Value]:
@@ -155,16 +159,22 @@ class Recorder(modes.TorchDispatchMode):
         reads = list({id(v): v for v in map(self.value_of, operands)}.values())
         again = schema.again_on(self.device_type)
         call = frozen(self, schema, func, args, kwargs, written) if self.lineage and again else None
+        if self.allocator is not None:
+            self.allocator.reset_peak_memory_stats()
         began = self.clock()
         result = func(*args, **kwargs)
         seconds = self.clock() - began
+        workspace = 0
+        if self.allocator is not None:
+            workspace = max(0, self.allocator.max_memory_allocated() - self.allocator.memory_allocated())
         made, outputs = self._made(result, reads)
         changed = self._changed(written)
         if call is not None:
             call.finish(outputs, changed)
         if self.listener is not None:
             told = self._changed_beside(changed, [t for t in written if id(t) in scratch])
-            self.listener.called(schema.name, reads, made, told, seconds, again and all(old.fresh for old, _ in told))
+            self.listener.called(schema.name, reads, made, told, seconds, again and all(old.fresh for old, _ in told),
+                                 workspace)
         self.spent += self.clock() - entered - seconds
         return result
 
@@ -227,19 +237,3 @@ class Recorder(modes.TorchDispatchMode):
 def _has_own_dispatch(kind: Any) -> bool:
     return kind.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl and (
         kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__)
-
-
-def _lifted(until: Any = None) -> list[Any]:
-    """Take modes off the stack, down to one of them or to the bottom; the topmost is the last of what is returned."""
-    above: list[Any] = []
-    stack = modes._get_current_dispatch_mode_stack()
-    for mode in reversed([m for m in stack if getattr(m, "_mode_key", None) is None]):
-        if mode is until:
-            break
-        above.insert(0, modes._pop_mode())
-    return above
-
-
-def _put_back(above: list[Any]) -> None:
-    for mode in above:
-        modes._push_mode(mode)

@@ -7,6 +7,7 @@ from statistics import median
 from typing import Any
 
 from minidl.outside.units import format_bytes
+from minidl.torch.budget import Floor
 from minidl.torch.course import Course, Known, Phase
 
 
@@ -14,27 +15,36 @@ from minidl.torch.course import Course, Known, Phase
 class Report:
     """Bytes and seconds so far.
 
-    budget_bytes     the budget; unmanaged_bytes: the most that the step would have at once; floor_bytes: with all saved
-                     tensors away; planned_bytes: by the plan that is followed. 0 where it is not known yet.
+    budget_bytes     the budget; unmanaged_bytes: the most that the step would have at once; floor: with all away that
+                     may leave; planned_bytes: by the plan that is followed. 0 or None where it is not known yet.
+    state_bytes      of the optimizer's state, copied out and in; these are among out_bytes and in_bytes, too.
+    remark           why the policy has no plan of its own; "" if it has.
     steps            how many there were of each phase; diverged: of these, how many left the plan that they followed.
     seconds          the median step of each phase.
     """
 
     budget_bytes: int
     unmanaged_bytes: int = 0
-    floor_bytes: int = 0
+    floor: Floor | None = None
     planned_bytes: int = 0
     out_bytes: int = 0
     in_bytes: int = 0
     host_bytes: int = 0
+    state_bytes: int = 0
     stalled_seconds: float = 0.0
     replayed_calls: int = 0
     refused: int = 0
     late: int = 0
     diverged: int = 0
+    remark: str = ""
     steps: dict[Phase, int] = field(default_factory=dict)
     seconds: dict[Phase, float] = field(default_factory=dict)
     _took: dict[Phase, list[float]] = field(default_factory=dict, repr=False)
+
+    @property
+    def floor_bytes(self) -> int:
+        """The fewest bytes that the step can do with."""
+        return self.floor.nbytes if self.floor is not None else 0
 
     def stepped(self, phase: Phase, seconds: float, saved: Any, known: Known) -> None:
         """A step has ended."""
@@ -46,25 +56,26 @@ class Report:
         if known.obeyed is not None:
             self.planned_bytes = known.obeyed.peak_bytes
 
-    def measured(self, unmanaged_bytes: int, floor_bytes: int) -> None:
+    def measured(self, unmanaged_bytes: int, floor: Floor) -> None:
         """A step was recorded."""
-        self.unmanaged_bytes, self.floor_bytes = unmanaged_bytes, floor_bytes
+        self.unmanaged_bytes, self.floor = unmanaged_bytes, floor
 
-    def now(self, backend: Any, replayed_calls: int, course: Course) -> Report:
+    def now(self, backend: Any, replayed_calls: int, course: Course, state_bytes: int, remark: str) -> Report:
         """The same with what others count."""
         traffic = backend.traffic
         return replace(self, out_bytes=traffic.out_bytes, in_bytes=traffic.in_bytes, host_bytes=backend.host.most,
                        stalled_seconds=traffic.stalled_seconds, replayed_calls=replayed_calls, diverged=course.diverged,
+                       state_bytes=state_bytes, remark=remark,
                        steps=dict(self.steps), seconds={phase: median(took) for phase, took in self._took.items()})
 
     def __str__(self) -> str:
         lines = [("budget", format_bytes(self.budget_bytes))]
-        if self.unmanaged_bytes:
-            lines += [("unmanaged peak", format_bytes(self.unmanaged_bytes)),
-                      ("floor, all saved tensors away", format_bytes(self.floor_bytes))]
+        if self.floor is not None:
+            lines += [("unmanaged peak", format_bytes(self.unmanaged_bytes)), ("floor, all away", str(self.floor))]
         if self.planned_bytes:
             lines.append(("peak of the plan", format_bytes(self.planned_bytes)))
         lines += [("copied out", format_bytes(self.out_bytes)), ("copied in", format_bytes(self.in_bytes)),
+                  ("of these the optimizer's state", format_bytes(self.state_bytes)),
                   ("most on the host", format_bytes(self.host_bytes)),
                   ("calls computed again", str(self.replayed_calls)), ("brought back late", str(self.late)),
                   ("stalled", f"{self.stalled_seconds * 1e3:.1f} ms")]
@@ -74,5 +85,7 @@ class Report:
             lines.append(("of these like no known step", str(self.diverged)))
         if self.refused:
             lines.append(("saved tensors that found no room on the host", str(self.refused)))
+        if self.remark:
+            lines.append(("swaps in place of a plan", self.remark))
         width = max(len(name) for name, _ in lines)
         return "\n".join(f"{name:{width}}  {value}" for name, value in lines)

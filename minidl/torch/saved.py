@@ -27,6 +27,7 @@ class Saved:
     lineage    is told of each new item and whether it is to be dropped, and gives the value by which it is made again;
                None if it has to be swapped. recompute: makes its storage again from that. forward: is told of each
                pack (True) and unpack (False). before: is called before the next pack outside of a backward pass.
+    early      is told of each tensor that is packed. retreating: is called when a step has left its plan.
     idle       in this step an unpack of what stays has nothing else to do.
     """
 
@@ -37,6 +38,8 @@ class Saved:
         self.recompute: Callable[[Item], Any] | None = None
         self.forward: Callable[[bool], None] | None = None
         self.before: Callable[[], None] | None = None
+        self.early: Callable[[torch.Tensor], None] | None = None
+        self.retreating: Callable[[], None] | None = None
         self.idle = False
         self.lock = Lock()  # a backward pass may run in another thread, and each device has one
         self._gone: deque[Item] = deque()  # without handles: let go of as soon as the lock is free
@@ -75,6 +78,8 @@ class Saved:
             return self._stays(tensor)
         if self.before is not None and torch._C._current_graph_task_id() == -1:
             self.before()
+        if self.early is not None:
+            self.early(tensor)
         with self.lock:
             if self._gone:
                 self._let_go()
@@ -135,6 +140,8 @@ class Saved:
 
     def _retreat(self) -> None:
         """What was kept in this step leaves, too."""
+        if self.retreating is not None:
+            self.retreating()
         for ref in self._kept:
             kept = ref()
             tensor = kept.tensor if kept is not None else None

@@ -55,19 +55,24 @@ class Threads:
         for queue in self._queues:
             Thread(target=_work, args=(queue,), name="minidl copies", daemon=True).start()
 
-    def out(self, storage: Any) -> Copy | None:
+    def out(self, storage: Any, again: Copy | None = None) -> Copy | None:
         """As the protocol says."""
         nbytes = storage.nbytes()
-        with self._lock:
-            buffer = self.host.take(nbytes)
-        if buffer is None:
-            return None
-        copy = Moved(nbytes, buffer)
+        if again is None:
+            with self._lock:
+                buffer = self.host.take(nbytes)
+            if buffer is None:
+                return None
+            copy = Moved(nbytes, buffer)
+        else:
+            assert isinstance(again, Moved)
+            copy, copy.written = again, Event()
         while self._leaving and self._leaving_bytes + nbytes > self._most:
             self._wait(self._leaving.popleft())
         self._leaving.append(copy)
         self._leaving_bytes += nbytes
-        copy.under_way += 1
+        with self._lock:
+            copy.under_way += 1
         self._queues[0].put((self._write, copy, storage))
         return copy
 
@@ -99,6 +104,11 @@ class Threads:
         with self._lock:
             copy.freed = True
             self._give_back(copy)
+
+    def disown(self, copy: Copy) -> None:
+        """As the protocol says."""
+        with self._lock:
+            self.host.leave(copy.nbytes)
 
     def settle(self) -> None:
         """As the protocol says."""

@@ -8,14 +8,20 @@ still holds a saved tensor, ``brought back`` where its gradient wants it. Betwee
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from minidl.meta import Algorithm
 from minidl.plan.trace import TensorId, Trace, TraceCall, TraceTensor
+from minidl.torch.backends import allocated
 from minidl.torch.items import Item
 from minidl.torch.lineage import Value
+from minidl.torch.origins import NOWHERE, Origin, Origins
 from minidl.torch.recorder import Recorder
+from minidl.torch.seen import Kind, Seen
 
 GIVEN, LET_GO, BROUGHT_BACK = "given", "let go", "brought back"
 
@@ -28,36 +34,23 @@ class Note:
     inputs: list[TensorId] = field(default_factory=list)
     outputs: list[TensorId] = field(default_factory=list)
     seconds: float = 0.0
+    workspace: int = 0
     frees: list[TensorId] = field(default_factory=list)
     donated: list[tuple[TensorId, TensorId]] = field(default_factory=list)
     writes: list[TensorId] = field(default_factory=list)
     again: bool = False
     order: int = 0  # among the calls that the recorder has seen
-
-
-@dataclass(frozen=True)
-class Seen:
-    """A recorded step.
-
-    packs    the tensor of each managed pack, by its number.
-    unpacks  per unpack: the call of the trace that comes next. An unpack is before it.
-    orders   per call of the trace: its number among the calls that a recorder sees; 0: it is none.
-    recording_seconds  that recording has taken a call.
-    """
-
-    trace: Trace
-    packs: dict[int, TensorId]
-    unpacks: tuple[int, ...]
-    orders: tuple[int, ...] = ()
-    recording_seconds: float = 0.0
+    origin: Origin = NOWHERE
 
 
 class Notes:
     """Listens to a recorder and watches saved tensors, for one step."""
 
-    def __init__(self, recorder: Recorder, lasting: list[Value]) -> None:
+    def __init__(self, recorder: Recorder, lasting: list[Value], origins: Origins) -> None:
         """lasting: what outlives the steps, as far as it is known."""
-        self.recorder = recorder
+        self.recorder, self.origins = recorder, origins
+        self.kinds: dict[TensorId, Kind] = {}
+        self.states: dict[TensorId, tuple[int, int]] = {}
         self.calls: list[Note] = []
         self.bytes: dict[TensorId, int] = {}
         self.before: set[TensorId] = set()
@@ -84,12 +77,25 @@ class Notes:
         assert value.number is not None
         return value.number
 
+    # What optimizers have --------------------------------------------------------------------------------------------
+    def know(self, kind: Kind, tensors: Iterable[torch.Tensor]) -> None:
+        """These are of a kind, as far as the step has met them."""
+        for tensor in tensors:
+            value = self.recorder.held(tensor.untyped_storage()) if self.recorder.sees(tensor) else None
+            if value is not None and value.number in self.bytes:
+                self.kinds[value.number] = kind
+
+    def brought(self, tensor: torch.Tensor, number: int, parts: int) -> None:
+        """A part of a state has come to the device."""
+        tensor_id = self._id(self.recorder.hold(tensor.untyped_storage(), None))
+        self.kinds[tensor_id], self.states[tensor_id] = Kind.STATE, (number, parts)
+
     # What the recorder tells -----------------------------------------------------------------------------------------
     def called(self, name: str, reads: list[Value], made: list[Value], written: list[tuple[Value, Value]],
-               seconds: float, again: bool) -> None:
+               seconds: float, again: bool, workspace: int) -> None:
         """A call of the program."""
         note = Note(name.removeprefix("aten::"), [self._id(value) for value in reads], seconds=seconds, again=again,
-                    order=self.recorder.order)
+                    order=self.recorder.order, workspace=workspace, origin=self.origins.now())
         note.outputs = [self._new(value) for value in made]
         for old, new in written:
             if not old.fresh:
@@ -97,6 +103,8 @@ class Notes:
                 note.writes.append(new.number)
                 continue
             before, after = self._id(old), self._new(new)
+            if before in self.kinds:
+                self.kinds[after] = self.kinds[before]
             note.outputs.append(after)
             note.donated.append((after, before))
             note.frees.append(before)
@@ -171,14 +179,18 @@ class Notes:
                 self.calls[n - 1].frees += self.calls[n].frees
         calls = tuple(_call(note) for n, note in enumerate(self.calls) if n not in gone)
         named = {i for call in calls for i in (*call.inputs, *call.outputs, *call.frees)} | (self.before - self.ended)
-        tensors = {i: TraceTensor(i, self.bytes[i], i in self.before and i not in self.ended) for i in sorted(named)}
+        device = self.recorder.device_type
+        tensors = {i: TraceTensor(i, allocated(self.bytes[i], device), i in self.before and i not in self.ended)
+                   for i in sorted(named)}
         windows = {i: (position[self.let_go[i]], position[self.back[i]]) for i in self.back}
         orders = tuple(note.order for n, note in enumerate(self.calls) if n not in gone)
         return Seen(Trace(calls, tensors, windows=windows), dict(self.packs), tuple(position[n] for n in self.unpacks),
-                    orders, self.recorder.spent / max(1, self.recorder.order))
+                    orders, self.recorder.spent / max(1, self.recorder.order), dict(self.kinds),
+                    {i: part for i, part in self.states.items() if i in self.ended},
+                    tuple(note.origin for n, note in enumerate(self.calls) if n not in gone))
 
 
 def _call(note: Note) -> TraceCall:
     return TraceCall(note.op, tuple(dict.fromkeys(note.inputs)), tuple(dict.fromkeys(note.outputs)), note.seconds,
-                     (Algorithm(note.op, note.seconds),), tuple(dict.fromkeys(note.frees)), tuple(note.donated),
-                     tuple(note.donated), tuple(dict.fromkeys(note.writes)), note.again)
+                     (Algorithm(note.op, note.seconds, note.workspace),), tuple(dict.fromkeys(note.frees)),
+                     tuple(note.donated), tuple(note.donated), tuple(dict.fromkeys(note.writes)), note.again)

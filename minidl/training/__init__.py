@@ -1,4 +1,4 @@
-"""The parts of a training: the step, the scores, and a watch for the first value that is not finite."""
+"""The parts of a training: the training step, scores on test data, and the detection of NaN."""
 
 from minidl.training.anomaly import detect_anomaly
 from minidl.training.trainer import Trainer

@@ -1,7 +1,7 @@
-"""A watch for the first operation whose result is no number.
+"""Detection of the first operation whose result contains NaN.
 
-Every result is read when it is made, so the host waits for each operation: a step takes several times as long. The
-values themselves, and what memory management does, stay as they are.
+The host reads every result as soon as it is computed, so a step takes several times as long. Values and the decisions
+of memory management do not change.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from minidl.memory.storage import IN, Storage
 
 
 class Anomaly(UserError):
-    """An operation made NaN: its name is ``op``."""
+    """The error for an operation that made NaN; ``op`` is the operation's name."""
 
     def __init__(self, message: str, *, op: str) -> None:
         super().__init__(message)
@@ -26,8 +26,8 @@ class Anomaly(UserError):
 
 @contextmanager
 def detect_anomaly() -> Iterator[None]:
-    """Inside, an operation of the current runtime that makes NaN raises Anomaly with its name, its inputs and how many
-    values of its result are NaN. On a device without values nothing is looked at."""
+    """Inside, an operation that makes NaN raises Anomaly with its name, its inputs and the number of NaN values.
+    It applies to the current runtime; on a device without values it does nothing."""
     executor = current()
     if not executor.device.has_values:
         yield
@@ -46,7 +46,7 @@ def detect_anomaly() -> Iterator[None]:
                               f"its inputs: {given or 'none'}", op=op)
 
     def described(storage: Storage) -> str:
-        # What the operation wrote over, or was allowed to write over, is no longer there to be looked at.
+        # A donated or evicted input has no bytes on the device to read.
         if storage.base.status is not IN or not storage.meta.dtype.floating:
             return f"{storage.meta}"
         value = executor.device.read(storage)

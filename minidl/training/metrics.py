@@ -1,4 +1,4 @@
-"""Scores of predictions, counted on the host."""
+"""Scores of predictions, computed on the host."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ class Score(Protocol):
 
     @property
     def count(self) -> int:
-        """How many examples were scored."""
+        """The number of scored examples."""
 
     @property
     def named(self) -> dict[str, float]:
-        """The numbers that are told, by the names that a run folder has for them."""
+        """The reported numbers, by their names in a run folder."""
 
     def __add__(self, other: Any) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """How many predictions were right; of two batches it can be added up."""
+    """Counts of right predictions: top-1 and top-5. The counts of two batches can be added."""
 
     count: int = 0
     right: int = 0
@@ -34,10 +34,8 @@ class Accuracy:
 
     @classmethod
     def of(cls, logits: np.ndarray, labels: np.ndarray | None, *, ignore: int = IGNORED) -> Accuracy:
-        """logits: [N, classes], labels: [N]. Rows with the label ``ignore`` do not count.
-
-        Images and their classes; or predicted positions of text and the words that are there (masked-LM accuracy).
-        """
+        """Count right predictions. logits: [N, classes], labels: [N]. Rows with the label ``ignore`` do not count.
+        The rows are images and their classes, or masked positions of a text and their words."""
         assert labels is not None
         rank = ranks(logits[labels != ignore], labels[labels != ignore])
         return cls(len(rank), int((rank < 1).sum()), int((rank < 5).sum()))
@@ -52,19 +50,19 @@ class Accuracy:
 
     @property
     def top1(self) -> float:
-        """Share whose largest logit is that of the label."""
+        """The share of examples whose largest logit is that of the label."""
         return self.right / self.count
 
     @property
     def top5(self) -> float:
-        """Share whose label is among the five largest logits."""
+        """The share of examples whose label is among the five largest logits."""
         return self.among_five / self.count
 
 
 def ranks(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """How many classes come before the label's: [N, classes], [N] -> [N].
+    """Return the rank of each label, the number of classes before it: [N, classes], [N] -> [N].
 
-    Of equal logits the first class comes first, as for argmax. A label whose logit is NaN is last.
+    Classes are ranked by falling logit, equal logits by class number, as in argmax. A label with a NaN logit is last.
     """
     own = np.take_along_axis(logits, labels[:, None], axis=1)
     earlier = np.arange(logits.shape[1]) < labels[:, None]
@@ -75,7 +73,11 @@ def ranks(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """Pixels of each class, [classes]: predicted and there, and the two together; of two batches they add up."""
+    """Counts of pixels per class, [classes]; the counts of two batches can be added.
+
+    both      pixels whose predicted class and label are the class
+    together  pixels predicted as the class plus pixels labelled as it
+    """
 
     count: int
     both: np.ndarray
@@ -83,7 +85,7 @@ class Overlap:
 
     @classmethod
     def of(cls, scores: np.ndarray, labels: np.ndarray) -> Overlap:
-        """scores: [N, classes, H, W], labels: [N, H, W]. Pixels with the label IGNORED do not count."""
+        """Count pixels. scores: [N, classes, H, W], labels: [N, H, W]. Pixels with the label IGNORED do not count."""
         seen, classes = labels != IGNORED, scores.shape[1]
         return cls(len(labels), *_overlap(scores.argmax(axis=1)[seen], labels[seen], classes))
 
@@ -92,21 +94,19 @@ class Overlap:
 
     @property
     def named(self) -> dict[str, float]:
-        """``dice`` alone."""
+        """``dice`` only."""
         return {"dice": self.dice}
 
     @property
     def dice(self) -> float:
-        """The mean over the classes of ``dice``, counted over all images at once."""
+        """The mean Dice coefficient over the classes, with pixels counted over all images together."""
         return _mean_dice(self.both, self.together)
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """How well masked words and the order of segments were predicted; of two batches it can be added up.
-
-    loss   sum over the words of -log of the probability given to the right one (nats)
-    """
+    """Counts for predictions of masked words and of the order of segments; those of two batches can be added.
+    loss   sum over the words of -log(probability of the right word), in nats"""
 
     count: int
     words: int
@@ -116,7 +116,7 @@ class Words:
 
     @classmethod
     def of(cls, logits: np.ndarray, labels: np.ndarray, order: np.ndarray, follows: np.ndarray) -> Words:
-        """logits: [words, vocabulary], labels: [words] (IGNORED: does not count); order: [N, 2], follows: [N]."""
+        """Count. logits: [words, vocabulary], labels: [words] (IGNORED does not count); order: [N, 2], follows: [N]."""
         counted = labels != IGNORED
         logits, labels = logits[counted].astype(np.float64), labels[counted]
         logits -= logits.max(axis=1, keepdims=True)
@@ -131,22 +131,23 @@ class Words:
 
     @property
     def named(self) -> dict[str, float]:
-        """The words' mean loss (nats) and accuracy, and how often the order was right."""
+        """The words' mean loss (nats) and accuracy, and the accuracy of the order."""
         return {"masked_lm_loss": self.loss / self.words, "masked_lm_accuracy": self.right / self.words,
                 "next_sentence_accuracy": self.ordered / self.count}
 
 
 def dice(predicted: np.ndarray, truth: np.ndarray, classes: int) -> float:
-    """Mean over the classes of 2 |A and B| / (|A| + |B|), A the pixels predicted to be of a class, B those that are.
+    """Return the mean Dice coefficient, 2 |A and B| / (|A| + |B|), over classes.
 
-    Both: integers of any one shape, below ``classes``. A class that neither has does not count; if there is no other
-    it is NaN. Dice, "Measures of the Amount of Ecologic Association Between Species", Ecology 26 (1945).
+    A: the pixels predicted as a class, B: the pixels of the class. predicted, truth: integers below ``classes``, of one
+    shape. Classes that occur in neither do not count; without any class the mean is NaN. Dice, "Measures of the Amount
+    of Ecologic Association Between Species", Ecology 26 (1945).
     """
     return _mean_dice(*_overlap(predicted, truth, classes))
 
 
 def _overlap(predicted: np.ndarray, truth: np.ndarray, classes: int) -> tuple[np.ndarray, np.ndarray]:
-    """(pixels of each class in both, in one plus in the other), [classes] each."""
+    """Return per class |A and B| and |A| + |B| (see ``dice``), [classes] each."""
     both = np.bincount(truth[predicted == truth].ravel(), minlength=classes)
     together = np.bincount(predicted.ravel(), minlength=classes) + np.bincount(truth.ravel(), minlength=classes)
     return both, together

@@ -1,6 +1,6 @@
-"""Scores of a model's predictions for a batch, in the current runtime.
+"""Functions that score a model's predictions for a batch, in the current runtime.
 
-Each function uploads the batch, and releases it before it counts. Without values there is nothing to count.
+Each uploads the batch, and frees it before it counts. On a device without values they return None.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from minidl.training.metrics import Accuracy, Overlap, Words
 
 
 def of_images(model: Module, batch: Batch) -> Accuracy | None:
-    """Hits of a classifier, which gives a score a class for each image: [N, C, H, W] -> [N, classes]."""
+    """Return the Accuracy of a classifier of images: [N, C, H, W] -> [N, classes]."""
     images, _ = batch.upload(current_runtime())
     scores = model(images)
     del images
@@ -20,7 +20,7 @@ def of_images(model: Module, batch: Batch) -> Accuracy | None:
 
 
 def of_pixels(model: Module, batch: Batch) -> Overlap | None:
-    """Overlap of a segmentation, which gives a score a class for each pixel: [N, C, H, W] -> [N, classes, H, W]."""
+    """Return the Overlap of a segmentation model: [N, C, H, W] -> [N, classes, H, W]."""
     images, _ = batch.upload(current_runtime())
     scores = model(images)
     del images
@@ -28,7 +28,7 @@ def of_pixels(model: Module, batch: Batch) -> Overlap | None:
 
 
 def of_words(model: Any, batch: TextBatch) -> Words | None:
-    """Hits of a BertForPreTraining: of its scores a word at each masked position, and of the order of the segments."""
+    """Return the Words score of a BertForPreTraining: masked words, and the order of segments."""
     ids, types, seen, positions, _, _ = batch.upload(current_runtime())
     words, pooled = model.masked_words(ids, types, seen, positions)
     order = model.cls.seq_relationship(pooled)

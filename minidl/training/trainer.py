@@ -1,4 +1,4 @@
-"""One training step, and one pass over test data."""
+"""The Trainer: training steps, and passes over test data."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from minidl.tensor import Tensor
 from minidl.training import scores
 from minidl.training.metrics import Score
 
-STEPS = "steps"  # the runtime's counter of steps done: a dry run puts it back, a checkpoint keeps it
+STEPS = "steps"  # the runtime's counter of steps done: a dry run restores it, a checkpoint keeps it
 
 
 class Trainer:
-    """A model and its optimizer in the current runtime, and what one step of them is.
+    """It trains a model with an optimizer in the current runtime.
 
-    loss         uploads a batch and returns the scalar to differentiate. It must keep no handle on images or logits:
-                 that would keep their memory.
+    loss         a function that uploads a batch and returns the scalar to differentiate. It must keep no handle on
+                 images or logits, since that would keep their memory in use
     schedule     the learning rate of each step
-    accumulate   parts that a batch is cut into. Their gradients are added up before the one update; a loss that is a
-                 mean over equal parts is the mean of theirs. (Batch norm normalises each part by itself.)
-    clip_norm    the most that the gradients' global norm may be; None: no limit
-    score        of the model's predictions for a batch: one of ``minidl.training.scores``
+    accumulate   number of parts of a batch. Their gradients are added up before one update, and the loss is the mean of
+                 the parts' losses. (Batch norm normalises each part on its own.)
+    clip_norm    the largest global norm of the gradients; None for no limit
+    score        a function that scores the model's predictions for a batch: one of ``minidl.training.scores``
     """
 
     def __init__(self, model: Module, optimizer: Optimizer, loss: Callable[[Any], Tensor], schedule: Schedule, *,
@@ -38,19 +38,20 @@ class Trainer:
         self.schedule = schedule
         self.accumulate = accumulate
         self.clip_norm = clip_norm
-        self.sound = True  # false from the beginning of a step to its end: one that fails leaves half of an update
+        self.sound = True  # False during a step, so also after a failed step, which may leave half of an update
         self._loss = loss
         self._score = score
-        # On the device, so that the parts' losses are added up without being read one by one.
+        # On the device, so that the host need not wait for the loss of each part.
         self._total = parameter((), requires_grad=False) if accumulate > 1 else None
 
     @property
     def steps_done(self) -> int:
-        """How many steps the current runtime has done, those before a checkpoint included."""
+        """The number of steps that the current runtime has done, including those before a checkpoint."""
         return current_runtime().counters.get(STEPS, 0)
 
     def step(self, batch: AnyBatch) -> float:
-        """Train on one batch in one iteration; returns the loss, NaN on a device without values. Raises OutOfMemory."""
+        """Train on one batch in one iteration; return the loss, or NaN on a device without values. Raises
+        OutOfMemory."""
         runtime, done = current_runtime(), self.steps_done
         self.optimizer.lr = self.schedule(done)
         self.sound = False
@@ -67,7 +68,7 @@ class Trainer:
         return loss
 
     def _add_gradients(self, batch: AnyBatch) -> Tensor:
-        """Differentiate the loss of a batch, part by part; returns it."""
+        """Compute the loss of a batch and its gradients, part by part; return the loss."""
         if self._total is None:
             loss = self._loss(batch)
             loss.backward()
@@ -77,11 +78,11 @@ class Trainer:
             loss = scale(self._loss(part), 1.0 / self.accumulate)
             loss.backward()
             self._total.add_(loss.detach())
-            del loss  # its record is all that still holds the images
+            del loss  # its lineage is the last reference to the images
         return self._total.alias()
 
     def evaluate(self, batches: Iterable[AnyBatch]) -> Any:
-        """The Score of all batches together, in inference mode; None without any, or without values."""
+        """Return the Score of all batches together, in inference mode; None without batches or values."""
         score: Any = None
         if current_runtime().device.has_values:
             for batch in batches:
@@ -90,7 +91,8 @@ class Trainer:
         return score
 
     def predict(self, batch: AnyBatch) -> Any:
-        """The Score of one batch, in inference mode and in an iteration of its own; None if it is of shapes alone."""
+        """Return the Score of one batch, in inference mode, in a separate iteration; None if the batch has no
+        values."""
         self.model.eval()
         try:
             with no_grad(), current_runtime().iteration():

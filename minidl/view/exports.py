@@ -1,11 +1,11 @@
-"""A recorded step for other programs: Perfetto's timelines, PyTorch's picture of memory, a drawing for a paper.
+"""Export a recorded step to other programs: Perfetto's timelines, PyTorch's memory picture, a drawing for a paper.
 
-Works on what a page holds, so a page is enough to make them.
+An export needs only the data that a page holds.
 
-    Perfetto      Chrome's trace events: the three streams, counters of memory, and an arrow from each copy out to the
-                  copy in of the same tensor
-    memory_viz    a snapshot as torch.cuda.memory has it: one segment, which is the arena, and the history of its blocks
-    SVG           memory by category above addresses
+  Perfetto      Chrome's trace events: the three streams, counters of memory, and an arrow from each copy out to the
+                copy in of the same tensor
+  memory_viz    a snapshot in the format of torch.cuda.memory: one segment, the arena, and the history of its blocks
+  SVG           memory by category above addresses
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from minidl.view.packing import values
 from minidl.view.recording import EventKind, Fate, Kind, State
 
 Packed = Mapping[str, Any]
-STREAM_OF = {EventKind.COPY_OUT: 1, EventKind.COPY_IN: 2}  # all else computes
+STREAM_OF = {EventKind.COPY_OUT: 1, EventKind.COPY_IN: 2}  # all other kinds run on the compute stream
 NAMES = ("parameters", "gradients", "optimizer state", "activations", "other tensors")
 COLOURS = ("#0072b2", "#d55e00", "#56b4e9", "#009e73", "#8a8f98", "#cc79a7", "#f0e442")
 BANDS = (*NAMES, "being copied out", "being copied in")
@@ -32,13 +32,13 @@ WIDTH, STACK, ADDRESSES, LEFT, GAP = 900, 200, 320, 70, 40  # of the drawing, in
 
 
 def columns(packed: Packed, part: str) -> dict[str, Any]:
-    """The numbers of a part of what a page holds, by name."""
+    """Return the numbers of one part of a page's data, by name."""
     return {name: values(each) if isinstance(each, dict) and "type" in each else each
             for name, each in packed[part].items()}
 
 
 def labels(packed: Packed) -> list[str]:
-    """The tensors for people."""
+    """Return a readable label for each tensor."""
     names = (packed["words"][number] for number in values(packed["subjects"]["name"]))
     return [f"tensor {tensor_id}{f' ({name})' if name else ''}"
             for tensor_id, name in zip(packed["subjects"]["id"], names, strict=True)]
@@ -46,7 +46,7 @@ def labels(packed: Packed) -> list[str]:
 
 # Perfetto ------------------------------------------------------------------------------------------------------------
 def perfetto(packed: Packed) -> str:
-    """The step as Chrome's trace events, which Perfetto opens."""
+    """Return the step as Chrome's trace events, which Perfetto opens."""
     return json.dumps({"traceEvents": list(_trace_events(packed)), "displayTimeUnit": "ms"}, separators=(",", ":"))
 
 
@@ -81,7 +81,7 @@ def _trace_events(packed: Packed) -> Iterator[dict[str, Any]]:
 
 # memory_viz ----------------------------------------------------------------------------------------------------------
 def memory_viz(packed: Packed) -> bytes:
-    """The step as a snapshot that PyTorch's memory_viz reads: pickled plain lists and numbers."""
+    """Return the step as a snapshot that PyTorch's memory_viz reads: pickled plain lists and numbers."""
     stays, events, names = columns(packed, "stays"), columns(packed, "events"), labels(packed)
     count, budget = len(events["kind"]), int(packed["budget"])
     changes: list[tuple[int, int, int]] = []  # (event, 0 freed or 1 allocated, stay)
@@ -124,7 +124,7 @@ def _block(address: int, size: int, name: str) -> dict[str, Any]:
 
 # A drawing -----------------------------------------------------------------------------------------------------------
 def svg(packed: Packed) -> str:
-    """Memory by category above addresses over time, as a drawing that scales."""
+    """Return the step as an SVG drawing: memory by category above addresses, over time."""
     stays, events, subjects = columns(packed, "stays"), columns(packed, "events"), columns(packed, "subjects")
     count, budget = len(events["kind"]), packed["budget"]
     last = float(events["time"][-1]) or 1.0
@@ -171,7 +171,7 @@ def _band(state: State, kind: Kind) -> int:
 
 
 def _steps(x: np.ndarray, height: np.ndarray, most: float) -> Iterator[tuple[float, float]]:
-    """The corners of a curve that stays level from one event to the next."""
+    """Yield the corners of a curve that is constant between events."""
     for left, right, bytes_then in zip(x, x[1:], height, strict=False):
         y = 10 + STACK - STACK * bytes_then / most
         yield float(left), float(y)

@@ -1,7 +1,7 @@
-"""A recording as one JSON object that a page holds: columns of numbers as base64 of little-endian arrays, names once.
+"""A recording as one JSON object for a page: columns of numbers as base64 of little-endian arrays, each name once.
 
-A tensor is named by its position among the subjects, since ids go beyond what JavaScript counts exactly. Of a trace's
-tensors those that had no bytes in this step come after the others.
+A tensor is referred to by its position among the subjects, because ids can exceed JavaScript's exact integers. Tensors
+of the trace without bytes in this step come after the others.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from minidl.plan.trace import Trace
 from minidl.view.recording import Event, Kind, Recording, Stay, Subject
 
 WHOLE, REAL, SMALL = "i32", "f64", "u8"
-TYPES = {WHOLE: "<i4", REAL: "<f8", SMALL: "<u1"}  # bytes are REAL: they may be more than 32 bits hold
+TYPES = {WHOLE: "<i4", REAL: "<f8", SMALL: "<u1"}  # bytes are REAL: they may exceed 32 bits
 
 
 def pack(recording: Recording) -> dict[str, Any]:
-    """The recording as plain data for JSON."""
+    """Return the recording as plain data for JSON."""
     words = _Words()
     subjects = [*recording.subjects, *_others(recording.trace, recording.subjects)]
     row = {subject.tensor_id: n for n, subject in reversed(list(enumerate(subjects)))}
@@ -40,7 +40,7 @@ def pack(recording: Recording) -> dict[str, Any]:
 
 
 class _Words:
-    """Strings by number, each once."""
+    """A table that gives each distinct string a number."""
 
     def __init__(self) -> None:
         self.all: list[str] = []
@@ -103,18 +103,18 @@ def _stays(stays: Sequence[Stay]) -> dict[str, Any]:
 
 
 def column(kind: str, values: Iterable[float]) -> dict[str, str]:
-    """Numbers of one kind. Raises OverflowError for one that it does not hold."""
+    """Return numbers as a packed column. Raises OverflowError for a number outside the type's range."""
     data = np.array(list(values), TYPES[kind]).tobytes()
     return {"type": kind, "data": base64.b64encode(data).decode()}
 
 
 def values(packed: Mapping[str, str]) -> np.ndarray:
-    """The numbers of a column."""
+    """Return the numbers of a packed column."""
     return np.frombuffer(base64.b64decode(packed["data"]), TYPES[packed["type"]])
 
 
 def _lists(lists: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """Lists of whole numbers, one after the other, and where each ends."""
+    """Pack lists of whole numbers as one flat list and the end of each."""
     ends: list[int] = []
     flat: list[int] = []
     for each in lists:

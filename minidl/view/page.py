@@ -1,4 +1,4 @@
-"""The page as one file: its template with style, program and data in it. It loads nothing, from nowhere."""
+"""The page as one file: its template with style, program and data inside. It loads nothing else."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OPENS, CLOSES = '<script type="application/json" id="data">', "</script>"
 
 
 def page(packed: Sequence[Mapping[str, Any]]) -> str:
-    """The page of one recording, or of two on one clock, each as ``packing.pack`` has it."""
+    """Return the page of one recording, or of two on one time axis, each packed by ``packing.pack``."""
     here = files(__package__)
     template = here.joinpath("page.html").read_text(encoding="utf-8")
     title = " against ".join(each["title"] for each in packed)
@@ -30,10 +30,10 @@ def page(packed: Sequence[Mapping[str, Any]]) -> str:
 
 
 def is_page(head: bytes) -> bool:
-    """True if a file that begins like this was made by ``page``."""
+    """Return True if a file with this beginning was made by ``page``."""
     return MARK.encode() in head
 
 
 def write_page(path: str, packed: Sequence[Mapping[str, Any]], *, force: bool = False) -> None:
-    """``page`` to a file, as ``minidl.outside.writing`` has it. Raises UserError."""
+    """Write ``page`` to a file, by ``write_whole``. Raises UserError."""
     write_whole(path, page(packed).encode(), is_page, force=force)

@@ -1,8 +1,7 @@
-"""Records one step while it runs. It looks at the arena's own list of blocks whenever work is issued, and notes what
-has changed since the last time; it keeps no count of bytes of its own.
+"""Record one step while it runs. Recording costs time: on the wall clock a recorded step is slower than others.
 
-The device's verbs are wrapped for the time of the step, and no other code knows of it. Looking costs time: on a clock
-of the wall a recorded step is slower than others.
+Whenever work is issued, the recorder reads the arena's own list of blocks and notes the changes; it keeps no count of
+bytes of its own. The device's methods are wrapped during the step, and no other code knows of it.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from minidl.plan.trace import Trace
 from minidl.runtime import Runtime
 from minidl.view.recording import Event, EventKind, Fate, Kind, State, Stay, Subject
 
-Place = tuple[int, int, State]  # whose bytes (a position among the subjects), how many, whether they are being copied
-Measured = WorkerStreams | EventStreams  # clocks on the wall's time
-SCRATCH = -(1 << 50)  # ids below it stand for what replays compute beside what they are asked for
+Place = tuple[int, int, State]  # (position of the tensor among the subjects, bytes, state of the bytes)
+Measured = WorkerStreams | EventStreams  # clocks on real time
+SCRATCH = -(1 << 50)  # ids below it are temporary values of replays
 STATES = {SWAPPING_OUT: State.LEAVING, SWAPPING_IN: State.ARRIVING}
 
 
@@ -49,8 +48,11 @@ class _Noted:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A tensor as it was seen first. ``backward``: it was made where no gradients are noted; ``owner``: it was, or has
-    become, the gradient of the parameter of this id, which is negative (0: of none)."""
+    """A tensor when it was first seen.
+
+    backward: it was made without recording gradients. owner: the negative id of the parameter whose gradient it is, or
+    0.
+    """
 
     tensor_id: TensorId
     nbytes: int
@@ -61,7 +63,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Recorded:
-    """A recorded step: tensors without names, which the rest refers to by their positions."""
+    """A recorded step, with tensors without names; events and stays refer to tensors by position."""
 
     trace: Trace
     tensors: tuple[Seen, ...]
@@ -69,7 +71,7 @@ class Recorded:
     stays: tuple[Stay, ...]
 
     def subjects(self, names: Mapping[TensorId, str], parameters: Mapping[TensorId, str]) -> tuple[Subject, ...]:
-        """The tensors with their names: of layers, and of parameters."""
+        """Return the tensors with their names, from layers and parameters."""
         found = []
         for seen in self.tensors:
             if seen.tensor_id in parameters:
@@ -86,7 +88,7 @@ class Recorded:
 
 
 class Recorder:
-    """``with recorder.recording():`` around one step; then ``recorded`` has it."""
+    """A recorder of one step: run it inside ``with recorder.recording():``, then read ``recorded``."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.recorded: Recorded | None = None
@@ -97,7 +99,7 @@ class Recorder:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Record the step that runs inside, which is one iteration."""
+        """Record the step that runs inside, which must be one iteration."""
         runtime, device = self._runtime, self._device
         wrapped: dict[str, Callable[..., Any]] = {
             "launch": self._launching(device.launch), "move": self._moving(device.move),
@@ -120,18 +122,18 @@ class Recorder:
                 device.clock.measure(False)
 
     def _begin(self) -> None:
-        """Forget all that was seen, and begin with what lies in the arena now."""
+        """Delete all records, and start from the arena's present contents."""
         self._iteration = self._tracker.iteration
         self._began = self._device.now()
-        self._owners: dict[weakref.ref[Storage], int] = {}  # held, so that no other owner can be taken for one of these
+        self._owners: dict[weakref.ref[Storage], int] = {}  # kept, so that no new owner gets the same reference
         self._refs: list[weakref.ref[Storage]] = []
         self._rows: list[Seen] = []
-        self._places: dict[int, tuple[Place, int]] = {}  # by address: what lies there, and since which event
+        self._places: dict[int, tuple[Place, int]] = {}  # by address: (place, the event at which it appeared)
         self._events: list[_Noted] = []
         self._stays: list[Stay] = []
         self._backward: set[TensorId] = set()
         self._scratch = 0
-        self._launched = -1  # the call that was launched last
+        self._launched = -1  # the last launched call
 
     # The verbs -----------------------------------------------------------------------------------------------
     def _launching(self, launch: Callable[..., int]) -> Callable[..., int]:
@@ -153,7 +155,7 @@ class Recorder:
         return noted
 
     def _copying(self, copy: Callable[..., int], stream: int) -> Callable[..., int]:
-        """``copy_out(host, offset, nbytes)`` or ``copy_in(offset, host, nbytes)``."""
+        """Wrap ``copy_out(host, offset, nbytes)`` or ``copy_in(offset, host, nbytes)``."""
         def noted(*arguments: Any) -> int:
             self._require_this_iteration()
             out = stream == COPY_OUT
@@ -175,11 +177,11 @@ class Recorder:
         return noted
 
     def _call(self) -> int:
-        """The call that is under way, or comes next if the last one has been launched."""
+        """Return the current call, or the next one if the last one has been launched."""
         return max(self._launched + 1, self._tracker.sequence - self._tracker.iteration_start)
 
     def _require_this_iteration(self) -> None:
-        """Discard events before the iteration, if the previous iteration has ended since."""
+        """Discard earlier events if a new iteration has begun."""
         if self._tracker.iteration != self._iteration:
             self._begin()
 
@@ -191,7 +193,7 @@ class Recorder:
               before: tuple[int, float], workspace: tuple[int, int] = (0, 0)) -> None:
         clock, arena, last = self._device.clock, self._memory.arena, self._device.positions[stream]
         span = None
-        if isinstance(clock, VirtualClock):  # its times are known at once, and forgotten at the iteration's end
+        if isinstance(clock, VirtualClock):  # its times are known at once, and deleted at the iteration's end
             end = clock.finish_time(stream, last)
             span = end - (clock.busy[stream] - before[1]), end
         call = self._call()
@@ -216,21 +218,21 @@ class Recorder:
         return found
 
     def _look(self, at: int = -1, state: State | None = None) -> int:
-        """Note what has changed in the arena since the last event: the next one begins with it as it is now. Returns
-        what lies at an address (-1: nothing); ``state``: that of its bytes, which are about to be copied."""
+        """Record the arena's changes since the last event; return the subject at address ``at``, or -1.
+        ``state``: the state of that subject's bytes, which are about to be copied."""
         now, event = {}, len(self._events)
         for block in self._memory.arena.blocks():
             if block.owner is None:
                 continue
             storage = storage_of(block)
-            assert storage is not None, "a block whose owner is gone"
+            assert storage is not None, "a block whose owner no longer exists"
             kept = state if state is not None and block.offset == at else STATES.get(storage.status, State.HERE)
             now[block.offset] = (self._subject(storage), block.size, kept)
         before = self._places
         here = {place[0] for place in now.values()}
         for offset in [offset for offset, (place, _) in before.items() if now.get(offset) != place]:
             place, first = before.pop(offset)
-            if first < event:  # else it came and went with no work in between
+            if first < event:  # otherwise no work was issued while it existed
                 subject, size, kept = place
                 follows = now.get(offset)
                 fate = (Fate.CHANGED if follows is not None and follows[0] == subject else
@@ -245,7 +247,7 @@ class Recorder:
         storage = self._refs[subject]()
         if storage is None:
             return Fate.FREED
-        if storage.block is not None:  # it names its block until the call that writes over it has been launched
+        if storage.block is not None:  # it keeps its block until the call that overwrites it has been launched
             return Fate.OVERWRITTEN
         if storage.status is not RECOMPUTE:
             return Fate.SWAPPED
@@ -264,16 +266,16 @@ class Recorder:
         stays = [*self._stays, *(Stay(subject, offset, size, kept, first, len(self._events), Fate.STAYS)
                                  for offset, ((subject, size, kept), first) in self._places.items())]
         stays.sort(key=lambda stay: (stay.first, stay.offset))
-        # What has outlived its iteration as a parameter's gradient has got its name from that.
+        # A tensor that has outlived its iteration as a parameter's gradient is named after the parameter.
         owners = {n: _owner(storage) for n, ref in enumerate(self._refs) if (storage := ref()) is not None}
         seen = tuple(replace(row, owner=owners.get(n) or row.owner) for n, row in enumerate(self._rows))
         return Recorded(trace, seen, tuple(self._timed()), tuple(stays))
 
     def _timed(self) -> Iterator[Event]:
-        """The events with their times, in seconds from the beginning."""
+        """Yield the events with their times, in seconds from the beginning."""
         clock, now = self._device.clock, 0.0
         spans = clock.spans if isinstance(clock, Measured) else None
-        free = 0.0  # when the compute stream has done all so far
+        free = 0.0  # when the compute stream has finished its work so far
         for noted in self._events:
             start, end = noted.span or (self._began + free, self._began + free)
             if spans is not None and noted.kind is not EventKind.BOUNDARY:
@@ -291,6 +293,6 @@ class Recorder:
 
 
 def _owner(storage: Storage) -> TensorId:
-    """The parameter whose gradient a storage is since its iteration has ended; 0 of any other."""
+    """Return the id of the parameter whose gradient a storage has become at its iteration's end, or 0."""
     owner = GRADIENT_ID - storage.tensor_id
     return owner if owner < 0 else 0

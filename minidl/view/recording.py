@@ -1,7 +1,7 @@
 """The facts of one recorded step, as frozen plain data. Knows no engine and no picture.
 
-A step is a list of events in program order: whatever was issued to the device. Between two events the arena is as it
-was at the first of them, so a tensor's stay goes from one event up to, not including, another.
+A step is a list of events in program order: each piece of work issued to the device. The arena does not change between
+two events. A stay is a tensor's time at one address, from one event up to, not including, another.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from minidl.plan.trace import TensorId, Trace
 
 
 class EventKind(IntEnum):
-    """The kind of an event. BOUNDARY is no work: it marks the end of the step and of the iteration."""
+    """The kind of an event. BOUNDARY is not work: it marks the end of the step and of the iteration."""
 
     CALL = 0
     REPLAY = 1
@@ -27,7 +27,7 @@ class EventKind(IntEnum):
 
 
 class Kind(IntEnum):
-    """The role of a tensor in the training."""
+    """The role of a tensor in training."""
 
     PARAMETER = 0
     GRADIENT = 1
@@ -37,8 +37,10 @@ class Kind(IntEnum):
 
 
 class Fate(IntEnum):
-    """How a stay ended. STAYS: it did not. MOVED: the next one begins where blocks were slid to. CHANGED: the next one
-    begins at the same address, with another state."""
+    """How a stay ended.
+
+    STAYS: it did not end. MOVED: the tensor was slid elsewhere. CHANGED: the next stay is here, in another state.
+    """
 
     STAYS = 0
     FREED = 1
@@ -50,7 +52,7 @@ class Fate(IntEnum):
 
 
 class State(IntEnum):
-    """The state of a residency: its bytes are there, or are being copied."""
+    """The state of a stay: the bytes are present, or are being copied out or in."""
 
     HERE = 0
     LEAVING = 1
@@ -59,7 +61,7 @@ class State(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A tensor that had bytes on the device. ``name``: of a parameter, or of the layer that made it; "" of none."""
+    """A tensor that had bytes on the device. ``name``: of the parameter, or of the layer that made it, or ""."""
 
     tensor_id: TensorId
     name: str
@@ -69,15 +71,15 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One piece of work, and the arena as it was issued.
+    """One piece of work, and the arena when it was issued.
 
-    call              its position in the iteration, or that of the call which it was issued for
-    subject           what is copied: a position among the subjects; -1: none, or several
+    call              the position in the iteration of this call, or of the call that the work is for
+    subject           position of the copied tensor among the subjects; -1: none, or several
     start_s, end_s    on its own stream, in seconds from the step's beginning
-    time_s            when the compute stream gets there: ascending over a step's events
+    time_s            when the compute stream reaches it: ascending over a step's events
     used_bytes        of all owned blocks, by the arena's own counter
-    largest_bytes     of the largest free block
-    workspace         address and bytes of what was lent to the call
+    largest_bytes     of the largest hole
+    workspace         address and bytes of the call's workspace
     """
 
     kind: EventKind
@@ -96,7 +98,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """Bytes of a subject at one address, in one state, from event ``first`` up to event ``end``."""
+    """A tensor's bytes at one address, in one state, from event ``first`` up to, not including, event ``end``."""
 
     subject: int
     offset: int
@@ -111,9 +113,9 @@ class Stay:
 class Step:
     """One step of the run.
 
-    predicted_seconds   what its plan had predicted; None: there was none, or it predicts nothing
+    predicted_seconds   the plan's prediction; None: no plan, or no prediction
     swapped_bytes       copied out and in
-    plan                the number of its plan among those of the run, from 1 as they came; 0: none
+    plan                the number of its plan among those of the run, from 1; 0: no plan
     """
 
     seconds: float
@@ -125,7 +127,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Recording:
-    """One step of a run. ``remarks``: tensor -> sentences about why it leaves, for people."""
+    """One recorded step of a run. ``remarks``: (tensor, sentences about why it leaves)."""
 
     title: str
     budget_bytes: int
@@ -140,15 +142,15 @@ class Recording:
     facts: Sequence[tuple[str, Any]] = ()
 
     def check(self) -> None:
-        """Raises AssertionError unless, at every event, the stays are the bytes that the arena counted, lie in its
-        budget, and share none of them."""
+        """Raise AssertionError unless at every event the stays are disjoint, in budget, and add up to the bytes in use.
+        """
         changes: list[list[Stay]] = [[] for _ in range(len(self.events) + 1)]
         for stay in self.stays:
             assert 0 <= stay.first < stay.end <= len(self.events), f"{stay} of {len(self.events)} events"
             changes[stay.first].append(stay)
             changes[stay.end].append(stay)
         live: dict[int, Stay] = {}
-        order: list[int] = []  # the addresses of what is live
+        order: list[int] = []  # the addresses of live stays
         used = 0
         for position, event in enumerate(self.events):
             for stay in changes[position]:

@@ -1,4 +1,4 @@
-"""Pages that were written before, read again: the recordings in them, as ``packing.pack`` has made them."""
+"""Read the recordings in a saved page, in the form of ``packing.pack``."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from minidl.outside.reading import NotJson, parse_json, read_text
 from minidl.view.page import CLOSES, MARK, OPENS
 
 MOST_BYTES = 256 << 20
-HEAD = 4096  # characters, in which a page says that it is one
-# What each recording has, and what that is made of.
+HEAD = 4096  # characters in which the page's mark must appear
+# The keys of each recording, and the types of their values.
 PARTS: dict[str, type] = {"title": str, "budget": int, "unmanaged": int, "host": int, "facts": list, "words": list,
                           "remarks": list, "subjects": dict, "calls": dict, "events": dict, "stays": dict,
                           "steps": dict}
 
 
 def read_page(path: str | Path) -> list[dict[str, Any]]:
-    """The recordings that a page holds. Raises UserError for what is no page."""
+    """Return the recordings that a page holds. Raises UserError if the file is not a page."""
     text = read_text(Path(path), most=MOST_BYTES)
     _, opened, rest = text.partition(OPENS)
     data, closed, _ = rest.partition(CLOSES)
@@ -27,7 +27,7 @@ def read_page(path: str | Path) -> list[dict[str, Any]]:
     except NotJson:
         found = None
     if not isinstance(found, list) or not found or not all(map(_is_recording, found)):
-        raise UserError(f"{path} is no memory page: minidl view writes one")
+        raise UserError(f"{path} is not a memory page: minidl view writes one")
     return found
 
 

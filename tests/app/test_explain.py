@@ -196,23 +196,23 @@ def test_a_decision_in_words_says_why_what_else_and_what_came_of_it():
     d, = decisions(WIDE, Plan({(0, 1): OUT}), COSTS)
     text = sentence(d, len(WIDE.calls), Returns(late={(0, 1): 0.0}), "block.conv")
     assert text == ("Tensor 0 (block.conv, op0, 4.0 MiB) is copied to the host after call 0 and is used again by "
-                    "call 3, 10.0 ms later. Both copies fit into that time, with 2.0 ms to spare; to compute it again "
+                    "call 3, 10.0 ms later. Both copies fit into that time, with 2.0 ms to spare; to recompute it "
                     "would take 3.0 ms. It was expected to lose 4.0 ms; observed: in time.")
     d, = decisions(WIDE, Plan({(0, 1): DROP}), COSTS)
     text = sentence(d, 3, Returns(recomputed={(0, 1): 3e-3}), "")
     assert text == ("Tensor 0 (op0, 4.0 MiB) is dropped after call 0 and is not used again in this iteration. To "
-                    "compute it again takes 3.0 ms, which saves 1.3 GiB for each second; a swap could be hidden, were "
-                    "it the only one. It was expected to lose 3.0 ms; observed: replayed 3.0 ms.")
+                    "recompute it takes 3.0 ms, which saves 1.3 GiB for each second; a swap could be hidden if "
+                    "it were the only one. It was expected to lose 3.0 ms; observed: replayed 3.0 ms.")
 
 
 def test_a_drop_whose_swap_could_be_hidden_alone_says_how_busy_the_link_is_already():
     dropped, = decisions(WIDE, Plan({(0, 1): DROP}), COSTS)  # 4 MiB each way at 1 ms/MiB: 8 ms, and 10 ms for them
     swapped = replace(dropped, tensor_id=9, action=OUT, free_time_s=-20e-3)  # 30 ms of copies in these 10
     first, second = sentences([dropped, swapped], 3, Returns(), {})
-    assert "were it the only one: its copies would add 8.0 ms to 30.0 ms of this plan's others. It was" in first
-    assert "were it the only one" not in second
+    assert "if it were the only one: its copies would add 8.0 ms to 30.0 ms of this plan's others. It was" in first
+    assert "if it were the only one" not in second
     assert sentences([dropped, swapped], 3, Returns(), {}, told=1) == [first]
-    assert "were it the only one. It was" in sentences([dropped], 3, Returns(), {})[0]
+    assert "if it were the only one. It was" in sentences([dropped], 3, Returns(), {})[0]
 
 
 def test_a_quiet_run_prints_the_explanation_that_was_asked_for_and_nothing_else(capsys):

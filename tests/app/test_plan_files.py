@@ -42,21 +42,21 @@ def test_the_plan_of_a_file_is_followed_where_it_fits_and_never_corrected():
 
 
 @pytest.mark.parametrize(("other", "message"), [
-    (trace(ops=("conv", "relu")), "there it has 3 calls, and here 2"),
-    (trace(nbytes=12), "tensor 1 is 8 bytes of conv there, and 12 bytes of conv here"),
-    (trace(ops=("pool", "relu", "loss")), "tensor 1 is 8 bytes of conv there, and 8 bytes of pool here"),
+    (trace(ops=("conv", "relu")), "its iteration has 3 calls, and this one 2"),
+    (trace(nbytes=12), "tensor 1 is 8 bytes of conv in the plan, and 12 bytes of conv here"),
+    (trace(ops=("pool", "relu", "loss")), "tensor 1 is 8 bytes of conv in the plan, and 8 bytes of pool here"),
 ])
 def test_a_plan_for_another_iteration_does_not_fit_for_what_differs(other, message):
     assert misfit(SAVED, other) == message and misfit(SAVED, trace()) is None
 
 
 @pytest.mark.parametrize(("plan", "message"), [
-    (Plan({(9, 1): OUT}), "it evicts tensor 9, which is not used here"),
-    (Plan({(1, 4): OUT}), "it names access 4 of tensor 1, and here are 3"),
-    (Plan({}, {(3, 2): ()}), "it names access 2 of tensor 3, and here are 1"),
-    (Plan({}, {(2, 1): (1,)}), "it brings tensor 1 back, which it does not evict"),
-    (Plan(moves={(2, 3): (Move(1, 0),)}), "it names access 3 of tensor 2, and here are 2"),
-    (Plan(moves={(2, 1): (Move(1, 0), Move(9, 0))}), "it gives tensor 9 an address, which is not used here"),
+    (Plan({(9, 1): OUT}), "it evicts tensor 9, unused in this iteration"),
+    (Plan({(1, 4): OUT}), "it names access 4 of tensor 1, which has 3"),
+    (Plan({}, {(3, 2): ()}), "it names access 2 of tensor 3, which has 1"),
+    (Plan({}, {(2, 1): (1,)}), "it swaps in tensor 1, which it does not evict"),
+    (Plan(moves={(2, 3): (Move(1, 0),)}), "it names access 3 of tensor 2, which has 2"),
+    (Plan(moves={(2, 1): (Move(1, 0), Move(9, 0))}), "it gives an address to tensor 9, unused in this iteration"),
 ])
 def test_a_plan_that_names_what_is_not_there_is_refused(plan, message):
     saved = SavedPlan(plan, 3, {t: ("conv", 8) for t, _ in plan.evictions})
@@ -115,7 +115,7 @@ def test_a_file_that_does_not_fit_is_named(tmp_path, capsys):
     path.write_text("{}")
     assert refusal(capsys, "--plan", str(path))== f"{path}: minidl-plan: Object missing required field `format`"
     path.write_text(plan_to_json(SAVED))
-    assert refusal(capsys, "--plan", str(path)).startswith(f"{path} holds a plan for another iteration: there it has 3")
+    assert refusal(capsys, "--plan", str(path)).startswith(f"{path} holds a plan for another iteration: its iteration")
 
 
 @pytest.mark.parametrize("flags", [["--save-plan", "a.plan"], ["--explain"]])

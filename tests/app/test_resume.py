@@ -18,7 +18,7 @@ from forged import forge
 from killed import STEPS, TRAINING
 
 import train
-from minidl import Runtime, models
+from minidl import Runtime
 from minidl.checkpoint import CorruptFile, Store, documents_of, durable, read_checkpoint, restore, tensors_of
 from minidl.cli.app import train as program
 from minidl.cli.app.flags import parse
@@ -191,7 +191,7 @@ def test_resume_takes_the_arguments_of_the_run_and_the_new_ones_count_more(whole
 
 # What is refused -----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("flags", "message"), [
-    (["--lr", "0.5"], "was made with no --lr, not --lr 0.5: to go on with it, leave that as it was"),
+    (["--lr", "0.5"], "was made with no --lr, not --lr 0.5: to continue it, use the same value"),
     (["--seed", "6"], "was made with --seed 5, not --seed 6"),
     (["--batch", "100"], "was made with --batch 150, not --batch 100"),
     (["--steps", "20"], "was made with --steps 12, not --steps 20"),  # the cosine ends elsewhere
@@ -234,9 +234,9 @@ def signalled(number, at):
 def test_the_way_to_go_on_is_the_command_that_was_typed(tmp_path, capsys, monkeypatch, name, typed):
     with monkeypatch.context() as patch:
         patch.setattr(Meter, "add", signalled(signal.SIGINT, 2))
-        assert program.main([*TRAINING, "--run-dir", str(tmp_path / "run")], models, name=name) == 130
+        assert program.main([*TRAINING, "--run-dir", str(tmp_path / "run")], name=name) == 130
     assert f"To go on: {typed} --resume " in capsys.readouterr().out.splitlines()[-1]
-    assert program.main(["--help"], models, name=name) == 0
+    assert program.main(["--help"], name=name) == 0
     assert capsys.readouterr().out.startswith(f"usage: {name} ")
 
 

@@ -62,7 +62,7 @@ def test_schedules_are_those_of_pytorch():
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    ((1.0, "triangle"), "there is no schedule 'triangle': constant, linear, cosine, step"),
+    ((1.0, "triangle"), "there is no schedule 'triangle'; there are constant, linear, cosine, step"),
     ((1.0, "cosine", 5, 5), "a cosine schedule of 5 steps leaves none after 5 of warm-up"),
     ((1.0, "linear"), "a linear schedule of None steps"),
     ((1.0, "step", 0, None, 0), "decay every 0"),

@@ -21,7 +21,7 @@ def test_a_size_is_a_number_and_a_unit_of_1000_or_1024(text, nbytes):
 @pytest.mark.parametrize("text", ["", "GiB", "-1", "1e9", "16 GiB x", "1,5GiB", "16XB", "16iB", "0x10", "nan", "1 2",
                                   "."])
 def test_anything_else_is_an_error_that_shows_it(text):
-    with pytest.raises(UserError, match=r"is no size in bytes: write it like 16GiB, 512MB or 1000$") as error:
+    with pytest.raises(UserError, match=r"is not a size in bytes: write it like 16GiB, 512MB or 1000$") as error:
         parse_bytes(text)
     assert repr(text) in str(error.value)
 

@@ -61,7 +61,7 @@ def test_a_file_has_the_mode_that_the_umask_leaves_and_replaces_ours(tmp_path):
 
 
 @pytest.mark.parametrize(("make", "message"), [
-    (lambda path: path.write_bytes(b"theirs"), "minidl did not write what is there; --force"),
+    (lambda path: path.write_bytes(b"theirs"), "minidl did not write the existing file; --force"),
     (lambda path: path.symlink_to("elsewhere"), "it is a link"),
     (lambda path: path.mkdir(), "Is a directory"),
     (lambda path: os.mkfifo(path), "it is a pipe"),
@@ -179,7 +179,7 @@ def test_other_commands_write_over_nothing_of_a_strangers(capsys, tmp_path):
     for main, arguments in ((convert, [tmp_path / "a.npz", tmp_path / "b.safetensors"]),
                             (placement, [tmp_path / "log.csv", "--save", tmp_path / "log.csv"])):
         before = kept(tmp_path)
-        assert "minidl did not write what is there" in refusal(capsys, main, *arguments)
+        assert "minidl did not write the existing file" in refusal(capsys, main, *arguments)
         assert kept(tmp_path) == before
         assert main([*map(str, arguments), "--force"]) == 0
         assert main([*map(str, arguments)]) == 0  # it is ours now

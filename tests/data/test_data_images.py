@@ -150,7 +150,7 @@ def test_an_image_and_a_mask_that_are_turned_differently_are_refused(tmp_path):
     masks(tmp_path / "data", count=12)
     path = tmp_path / "data" / "images" / "003.png"
     path.write_bytes(turned(np.asarray(Image.open(path)), 3))
-    with pytest.raises(BadFile, match=r"003.png: EXIF turns it \(orientation 3\) otherwise than its mask \(1\)"):
+    with pytest.raises(BadFile, match=r"003.png: its EXIF orientation 3 differs from its mask's \(1\)"):
         list(islice(opened("masks", tmp_path / "data").batches(4), 3))
 
 
@@ -176,9 +176,9 @@ def test_images_in_linked_folders_are_used(tmp_path):
 
 
 @pytest.mark.parametrize(("spoil", "message"), [
-    (lambda root: (root / "class 1" / "more").symlink_to(root), "class 1/more: a link to a folder that it lies in"),
-    (lambda root: (root / "class 1" / "more").symlink_to(root / "nowhere"), "more: a link that leads nowhere"),
-    (lambda root: (root / "class 3").symlink_to(root / "nowhere"), "class 3: a link that leads nowhere"),
+    (lambda root: (root / "class 1" / "more").symlink_to(root), "class 1/more: a link to a folder that contains it"),
+    (lambda root: (root / "class 1" / "more").symlink_to(root / "nowhere"), "more: a dangling link"),
+    (lambda root: (root / "class 3").symlink_to(root / "nowhere"), "class 3: a dangling link"),
     (lambda root: (root / "class 1" / "more").symlink_to(root / "class 1" / "more"), "more: Too many levels of symbol"),
     (lambda root: (root / "class 1" / "more").symlink_to("x" * 300), "more: File name too long"),
 ])
@@ -195,15 +195,15 @@ def test_images_that_a_link_hides_are_an_error_or_counted(tmp_path, spoil, messa
 @pytest.mark.parametrize(("kind", "name", "message"), [
     ("class_folders", "lost.png", "lost.png: an image beside the folders of classes"),
     ("class_folders", "lost.TIF", "lost.TIF: an image beside the folders of classes"),
-    ("class_folders", "class 1/more/lost.tiff", "lost.tiff: an image of a kind that is not read"),
+    ("class_folders", "class 1/more/lost.tiff", "lost.tiff: an image of an unsupported kind"),
     ("shards", "lost.png", "lost.png: an image beside part-0.tar"),
     ("parquet", "lost.png", "lost.png: an image beside train-00000.parquet"),
     ("cifar", "lost.png", "lost.png: an image beside CIFAR-10's files"),
     ("masks", "lost.png", "lost.png: an image beside images and masks"),
     ("masks", "images/more/lost.png", "images/more: a folder among images"),
-    ("masks", "masks/lost.png", "lost.png: a mask of no image in"),
+    ("masks", "masks/lost.png", "lost.png: a mask without an image in"),
     ("masks", "masks/003_mask.gif", "003_mask.png: 003_mask.gif has the same name before its suffix"),
-    ("masks", "images/lost.heic", "lost.heic: an image of a kind that is not read"),
+    ("masks", "images/lost.heic", "lost.heic: an image of an unsupported kind"),
 ])
 def test_images_that_nothing_would_read_are_an_error_or_counted(tmp_path, kind, name, message):
     root = getattr(made_data, kind)(tmp_path / "data")
@@ -239,7 +239,7 @@ def test_a_folder_with_train_alone_is_no_class_of_that_name(tmp_path):
 def test_shards_of_two_kinds_are_refused(tmp_path):
     shards(tmp_path)
     parquet(tmp_path)
-    with pytest.raises(UserError, match=r"2 files \*.tar and 2 \*.parquet, and only one kind is read"):
+    with pytest.raises(UserError, match=r"2 files \*.tar and 2 \*.parquet, but only one kind is read"):
         opened("shards", tmp_path)
 
 
@@ -299,7 +299,7 @@ def test_255_in_a_mask_is_no_class_but_the_second_of_two():
     out = np.empty((2, 2), np.int64)
     classes_of(mask, whole(2, 2), 2, "m", num_classes=3, out=out)
     assert out.tolist() == [[0, 1], [2, -100]]
-    with pytest.raises(BadFile, match=r"m: a pixel of class 2, and there are 2 \(0 to 1\)"):
+    with pytest.raises(BadFile, match=r"m: a pixel of class 2, but there are only 2 \(0 to 1\)"):
         classes_of(mask, whole(2, 2), 2, "m", num_classes=2, out=out)
     two = Image.fromarray(np.array([[0, 255], [1, 0]], np.uint8))
     classes_of(two, whole(2, 2), 2, "m", num_classes=2, out=out)
@@ -326,12 +326,12 @@ def damage(kind, root):
         return str(path), "not an image that can be decoded"
     if kind == "masks":
         (root / "masks" / "004_mask.png").unlink()
-        return "004.png", "there is no mask 004"
+        return "004.png", "it has no mask 004"
     if kind == "cifar":
         data = bytearray((root / "data_batch_1.bin").read_bytes())
         data[3073 * 7] = 77
         (root / "data_batch_1.bin").write_bytes(data)
-        return "data_batch_1.bin:record 7", "its class is 77, and there are 10"
+        return "data_batch_1.bin:record 7", "class 77, but there are only 10"
     if kind == "shards":
         shard(root / "part-2.tar", [1])
         with tarfile.open(root / "part-2.tar", "a") as archive:
@@ -425,15 +425,15 @@ def rewrite(path, label):
     ("class_folders", lambda root: [(root / part).mkdir() for part in ("train", "val")] and [
         (root / part / name).mkdir() for part, name in (("train", "a"), ("val", "b"))],
      "train.a: a class without images"),
-    ("cifar", lambda root: cut(root / "data_batch_2.bin", 3073 * 3 + 5), "9224 bytes, which is no multiple of 3073"),
-    ("shards", lambda root: cut(root / "part-1.tar", 10_300), "part-1.tar: .*cut off"),
-    ("shards", lambda root: cut(root / "part-1.tar", 512), "part-1.tar: cut off"),
-    ("shards", lambda root: cut(root / "part-1.tar", end_of_members(root / "part-1.tar")), "part-1.tar: cut off or"),
+    ("cifar", lambda root: cut(root / "data_batch_2.bin", 3073 * 3 + 5), "9224 bytes, not a multiple of a record's"),
+    ("shards", lambda root: cut(root / "part-1.tar", 10_300), "part-1.tar: .*truncated"),
+    ("shards", lambda root: cut(root / "part-1.tar", 512), "part-1.tar: truncated"),
+    ("shards", lambda root: cut(root / "part-1.tar", end_of_members(root / "part-1.tar")), "part-1.tar: truncated or"),
     ("shards", lambda root: rewrite(root / "part-1.tar", b"9" * 20), "part-1.tar:s: its class is b'999999"),
     ("shards", lambda root: (root / "part-1.tar").write_bytes(b"x" * 2000), "part-1.tar: not a tar archive"),
     ("shards", lambda root: os.mkfifo(root / "part-3.tar"), "part-3.tar: a pipe, not a file"),
     ("parquet", lambda root: cut(next(root.glob("train*")), 3000), "train-00000.parquet: not a Parquet file, or"),
-    ("masks", lambda root: [path.unlink() for path in root.glob("images/*")], "there are no images with masks"),
+    ("masks", lambda root: [path.unlink() for path in root.glob("images/*")], "it has no images with masks"),
 ])
 def test_what_is_wrong_with_a_file_is_said_with_its_name(tmp_path, kind, spoil, message):
     spoil(getattr(made_data, kind)(tmp_path))
@@ -442,9 +442,9 @@ def test_what_is_wrong_with_a_file_is_said_with_its_name(tmp_path, kind, spoil, 
 
 
 def test_a_label_that_there_is_no_class_for_is_an_error_that_names_its_sample(tmp_path):
-    with pytest.raises(BadFile, match=r"part-0.tar:some/folder/00002: its class is 2, and there are 2 \(0 to 1\)"):
+    with pytest.raises(BadFile, match=r"part-0.tar:some/folder/00002: class 2, but there are only 2 \(0 to 1\)"):
         opened("shards", shards(tmp_path), num_classes=2)
-    with pytest.raises(BadFile, match=r"parquet:row 2: its class is 2, and there are 2"):
+    with pytest.raises(BadFile, match=r"parquet:row 2: class 2, but there are only 2"):
         opened("parquet", parquet(tmp_path / "p"), num_classes=2)
     with pytest.raises(UserError, match="--num-classes 4: .* has 3 classes"):
         opened("class_folders", class_folders(tmp_path / "c"), num_classes=4)
@@ -454,7 +454,7 @@ def test_of_a_shard_that_is_cut_off_the_samples_before_count_if_it_is_skipped(tm
     cut(shards(tmp_path) / "part-1.tar", 30_000)
     bad = BadFiles(skip=True)
     data = opened("shards", tmp_path, bad=bad)
-    assert 21 < data.train_size + 2 < 42 and len(bad) == 1 and "part-1.tar: cut off" in bad.messages[0]
+    assert 21 < data.train_size + 2 < 42 and len(bad) == 1 and "part-1.tar: truncated" in bad.messages[0]
 
 
 @pytest.mark.parametrize("kind", [kind for kind in IMAGES if kind != "cifar"])
@@ -464,7 +464,7 @@ def test_images_for_a_network_that_labels_pixels_need_masks(tmp_path, kind):
 
 
 def test_masks_are_refused_where_an_image_has_one_class(tmp_path):
-    with pytest.raises(UserError, match="this network gives one class an image"):
+    with pytest.raises(UserError, match="this network predicts one class per image"):
         opened("masks", masks(tmp_path), pixel_labels=False)
 
 
@@ -474,7 +474,7 @@ def test_a_folder_with_train_and_val_is_tested_with_the_latter(tmp_path):
     data = opened("class_folders", tmp_path)
     assert data.train_size == 30 and [batch.size for batch in data.test_batches(4)] == [4, 4, 1]
     (tmp_path / "val" / "class 9").mkdir()
-    with pytest.raises(UserError, match="class 9: not among what is trained on"):
+    with pytest.raises(UserError, match="class 9: not a class to train on"):
         opened("class_folders", tmp_path)
 
 
@@ -487,7 +487,7 @@ def test_cifar_has_one_size_and_ten_classes(tmp_path):
 
 # Sizes that files claim ----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("side", "message"), [
-    (9200, f"9200 x 9200 pixels, and at most {MOST_PIXELS} are decoded"), (60_000, "exceeds limit")])
+    (9200, f"9200 x 9200 pixels; at most {MOST_PIXELS} are decoded"), (60_000, "exceeds limit")])
 def test_an_image_that_claims_to_be_huge_is_refused_before_anything_is_allocated_for_it(side, message):
     data = bytearray(encoded(picture(1)))
     data[16:24] = side.to_bytes(4, "big") * 2  # width and height in the first chunk of a PNG
@@ -506,7 +506,7 @@ def test_a_file_that_is_too_large_or_no_file_is_not_read(tmp_path):
     one_epoch(data)
     list(data.test_batches(5))
     assert [message.rsplit("/")[-1] for message in bad.messages] == [
-        f"huge.png: {MOST_FILE_BYTES + 1} bytes, and an image has 1 to {MOST_FILE_BYTES}", "pipe.png: a pipe, not a "
+        f"huge.png: {MOST_FILE_BYTES + 1} bytes; an image must have 1 to {MOST_FILE_BYTES}", "pipe.png: a pipe, not a "
         "file"]
 
 

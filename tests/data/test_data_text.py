@@ -110,10 +110,10 @@ def test_a_vocabulary_is_the_same_whenever_it_is_trained_and_its_file_gives_it_b
 
 
 @pytest.mark.parametrize(("data", "message"), [
-    (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n", r"\[MASK\] is not in it"),
-    (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\na\n", "'a' is there twice"),
+    (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n", r"\[MASK\] is missing"),
+    (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\na\n", "'a' appears twice"),
     (b"[PAD]\n\xff", ": not UTF-8 at byte 6"),
-    (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n", "no pieces but the 5 special ones are in it"),
+    (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n", "it has only the 5 special pieces"),
 ])
 def test_what_is_no_vocabulary_is_refused(tmp_path, data, message):
     (tmp_path / "v.txt").write_bytes(data)
@@ -140,8 +140,8 @@ def test_sentences_come_back_from_the_mapped_file(written):
 
 
 @pytest.mark.parametrize(("offset", "value", "message"), [
-    (0, 0, "not a token file"), (16, 9, "which is not what 10 tokens of 2 bytes, 5 sentences and 9 documents take"),
-    (32, 255, "which is not what 255 tokens"), (HEADER_BYTES, 200, "damaged: a token above the 8 pieces"),
+    (0, 0, "not a token file"), (16, 9, "which do not agree with 10 tokens of 2 bytes, 5 sentences and 9 documents"),
+    (32, 255, "which do not agree with 255 tokens"), (HEADER_BYTES, 200, "damaged: a token above the 8 pieces"),
     (HEADER_BYTES + 24, 0, "damaged: its ends are not in order"),
 ])
 def test_a_damaged_file_of_tokens_is_refused(written, offset, value, message):
@@ -178,7 +178,7 @@ def test_a_corpus_without_its_broken_files_is_made_again_and_told_again(tmp_path
 
 
 def test_where_tokens_cannot_be_written_another_place_can_be_named(tmp_path):
-    with pytest.raises(UserError, match="--token-file names another place"):
+    with pytest.raises(UserError, match="use --token-file for another path"):
         opened("text", text(tmp_path / "text"), token_file=tmp_path / "nowhere" / "t")
 
 

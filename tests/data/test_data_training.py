@@ -114,16 +114,16 @@ def test_the_summary_tells_what_the_threads_make_beside_what_the_steps_take():
     known = Result("m", 10, "cpu", "passive", "tf32", 1, 1, 1, LargestOp("add", 1), 2.0, 5.0, 0, 0, 0, None, None, 0,
                    None, None, data_seconds=1.5, examples_per_second=40.0)
     text = summary(known, None, [])  # of 10 images in 2 s: without the wait it would be 10 in half a second
-    assert "40 examples/s can be made, 20 examples/s is what the steps take; a step waits 1.5 s (75%): data is" in text
+    assert "threads can make 40 examples/s, the steps need 20; a step waits 1.5 s (75%): data is" in text
     assert "bottleneck" not in summary(replace(known, data_seconds=0.1), None, [])
     assert "data  " not in summary(replace(known, examples_per_second=None), None, [])
 
 
 @pytest.mark.parametrize(("flags", "message"), [
     (["--data", "/nowhere"], "--data /nowhere: there is no such file or folder, and no data set of that name"),
-    (["--data", "{text}"], "there are no folders of images, one a class, in it"),
+    (["--data", "{text}"], "it has no folders of images, one per class"),
     (["--data", "{text}/0.txt"], "0.txt: this network reads images: a folder of classes"),
-    (["--model", "bert-tiny", "--data", "{class_folders}"], "this network reads text, and there is no file *.txt in"),
+    (["--model", "bert-tiny", "--data", "{class_folders}"], "this network reads text, but there is no file *.txt here"),
     (["--model", "bert-tiny", "--data", "shapes"], "bert-tiny reads text: --data shapes"),
     (["--model", "gpt2", "--data", "{text}"], "gpt2 reads noise only (--data synthetic)"),
     (["--model", "unet", "--data", "{class_folders}"], "this network labels pixels: it needs images/ and masks/"),
@@ -133,7 +133,7 @@ def test_the_summary_tells_what_the_threads_make_beside_what_the_steps_take():
     (["--model", "mlp", "--vocab-size", "9"], "--vocab-size is for text, and mlp reads images"),
     (["--model", "bert-tiny", "--vocab", "a", "--vocab-size", "9"], "--vocab-size is for a vocabulary that is trained"),
     (["--model", "bert-tiny", "--data", "{text}", "--vocab", "/nowhere"], "cannot read /nowhere: No such file"),
-    (["--model", "bert-tiny", "--sequence-length", "600"], "bert knows 512 positions, and a sequence has 600 tokens"),
+    (["--model", "bert-tiny", "--sequence-length", "600"], "bert has 512 positions, but a sequence has 600 tokens"),
     (["--on-bad-file", "ignore"], "--on-bad-file: invalid choice: 'ignore'"),
     (["--workers", "0"], "--workers/-j: must be a whole number of at least 1, not 0"),
     (["--model", "mlp", "--data", "{class_folders}", "--batch", "40"], "there are only 38 images to train on"),

@@ -21,22 +21,10 @@ OPENING = re.compile(r"(What|Whether|Whoever)\b")
 WORDS = re.compile(r"\b(whoever|nobody|somebody)\b|\bas (it comes|they come)\b", re.IGNORECASE)
 ALLOWED: dict[str, int] = {
     "course": 23,
-    "examples": 2,
     "minidl": 18,
-    "minidl/checkpoint": 1,
-    "minidl/device": 0,
-    "minidl/kernels": 0,
     "minidl/memory": 71,
-    "minidl/nn": 8,
-    "minidl/ops": 19,
-    "minidl/optim": 3,
-    "minidl/outside": 15,
     "minidl/parts": 26,
-    "minidl/plan": 3,
-    "minidl/policies": 2,
-    "minidl/surface": 7,
     "minidl/torch": 25,
-    "models": 4,
 }
 
 

@@ -15,6 +15,7 @@ from cuda_kernel_calls import call, channels_last, make_blocks_tiny, reversed_in
 from bench.support.cuda_calls import PRECISIONS, sources
 from bench.support.kernel_cases import Case
 from minidl.kernels import cuda
+from minidl.kernels.cuda import fast
 
 if importlib.util.find_spec("numba_cuda") is None:
     pytest.skip("numba-cuda is not installed (pip install -e '.[cuda13]')", allow_module_level=True)
@@ -129,12 +130,13 @@ SERVED = sorted({(name_of(source.make), dtype) for dtype in (*PRECISIONS, "float
 
 def written():
     """The kernels that the files define: functions of tools and of options, the number of threads among them."""
-    for module in pkgutil.iter_modules(cuda.__path__):
-        if module.name not in ("compile", "words"):  # which import CUDA
-            for function in vars(importlib.import_module(f"{cuda.__name__}.{module.name}")).values():
-                named = inspect.getfullargspec(function) if inspect.isfunction(function) else None
-                if named and named.args == ["tools"] and "threads" in named.kwonlyargs:
-                    yield name_of(function)
+    for package in (cuda, fast):
+        for module in pkgutil.iter_modules(package.__path__):
+            if module.name not in ("compile", "words"):  # which import CUDA
+                for function in vars(importlib.import_module(f"{package.__name__}.{module.name}")).values():
+                    named = inspect.getfullargspec(function) if inspect.isfunction(function) else None
+                    if named and named.args == ["tools"] and "threads" in named.kwonlyargs:
+                        yield name_of(function)
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from minidl.cli.lab import kinds, run, trace
 from minidl.lab import grid, kept, table
 from minidl.lab.cell import COLUMNS, Machine, Row
 from minidl.lab.grid import Limits
-from minidl.lab.kept import Cell, Kept
+from minidl.lab.kept import Cell, CellFolder
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +193,7 @@ def test_a_cluster_gives_the_same_table(tmp_path):
 
 
 def test_a_row_that_is_damaged_counts_as_missing(tmp_path):
-    folder, cell = Kept(str(tmp_path)), lenet_cells()[0]
+    folder, cell = CellFolder(str(tmp_path)), lenet_cells()[0]
     assert folder.row(cell) is None
     folder.keep(cell, cell.failed("died: of signal 9"))
     assert folder.row(cell) == Row("lenet:32", "p100", "passive", 0, 0.95, 0.0, status="died: of signal 9")
@@ -214,7 +214,7 @@ def test_tables_and_cells_with_the_former_columns_are_read_and_tables_name_the_n
     found, = table.read_csv(str(tmp_path / "rows.csv"))
     assert (found["stall_seconds"], found["recompute_seconds"]) == (2.0, 3.0)
     assert "rows.csv: column replay_s is now: recompute_seconds" in capsys.readouterr().err
-    folder, cell = Kept(str(tmp_path)), lenet_cells()[0]
+    folder, cell = CellFolder(str(tmp_path)), lenet_cells()[0]
     folder.keep(cell, row)
     path = tmp_path / "cells" / f"{cell.name}.json"
     path.write_text(path.read_text().replace("stall_seconds", "stall_s").replace("recompute_seconds", "replay_s"))

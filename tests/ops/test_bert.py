@@ -75,7 +75,7 @@ def test_a_synthetic_batch_is_the_same_for_the_same_seed_and_only_shapes_on_a_si
 def test_what_does_not_fit_is_the_users_error():
     with Runtime("cpu", memory_budget="64MiB") as runtime:
         model = BertForPreTraining(TINY)
-        with pytest.raises(ShapeError, match="bert knows 32 positions, and a sequence has 33 tokens"):
+        with pytest.raises(ShapeError, match="bert has 32 positions, but a sequence has 33 tokens"):
             loss(model, synthetic_batch(runtime, 1, replace(TEXT, length=33)))
         with pytest.raises(ShapeError, match="25 positions cannot be predicted in a sequence of 24"):
             synthetic_batch(runtime, 1, replace(TEXT, predictions=25))

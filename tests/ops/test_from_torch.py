@@ -54,21 +54,21 @@ def test_what_is_assigned_is_written_in_place(runtime):
 
 
 @pytest.mark.parametrize(("use", "error", "message"), [
-    (lambda x: x[2], NoSuchIndex, "index 2 of dimension 0 is outside of its 2 elements"),
-    (lambda x: x[:, [3]], IndexError, "index 3 of dimension 1 is outside of its 3 elements"),
+    (lambda x: x[2], NoSuchIndex, "index 2 is out of range for dimension 0 of 2 elements"),
+    (lambda x: x[:, [3]], IndexError, "index 3 is out of range for dimension 1 of 3 elements"),
     (lambda x: x[0, 0, 0, 0], NoSuchIndex, "4 indices for [2, 3, 4]"),
     (lambda x: x[..., ...], NoSuchIndex, "0 indices and more than one ... for [2, 3, 4]"),
     (lambda x: x[::-1], ShapeError, "steps of 1 or more, not -1"),
     (lambda x: x[1.5], UserError, "takes integers, slices, None, ... and masks, not float"),
     (lambda x: x[x], UserError, "not Tensor DType(name='float32'"),
     (lambda x: x.__setitem__([0, 1], 1.0), UserError, "for lists and tensors of integers use where()"),
-    (lambda x: -(x > 1), ShapeError, "booleans are no numbers to compute with: x.to(dtype)"),
+    (lambda x: -(x > 1), ShapeError, "booleans have no arithmetic; x.to(dtype)"),
     (lambda x: x * x.double(), ShapeError, "dtypes differ: float32 and float64 in mul; x.to(dtype) converts"),
     (lambda x: ~x, ShapeError, "~ is for booleans and integers, not float32[2, 3, 4]"),
-    (lambda x: x & (x > 1), ShapeError, "& is for two masks, not for float32 and bool: x.bool() makes one"),
+    (lambda x: x & (x > 1), ShapeError, "& needs two boolean tensors, not float32 and bool; x.bool() converts"),
     (lambda x: x.masked_fill(x, 0.0), ShapeError, "masked_fill needs integers for mask"),
-    (lambda x: x.split([1, 1], 1), ShapeError, "split: parts [1, 1] of dimension 1 of [2, 3, 4]"),
-    (lambda x: x.topk(5), ShapeError, "no 5 largest or smallest elements in rows of [2, 3, 4]")])
+    (lambda x: x.split([1, 1], 1), ShapeError, "split: parts [1, 1] do not add up to dimension 1 of [2, 3, 4]"),
+    (lambda x: x.topk(5), ShapeError, "rows of [2, 3, 4] do not have 5 elements")])
 def test_what_cannot_be_chosen_is_an_error_of_one_line(runtime, use, error, message):
     with pytest.raises(error, match=re.escape(message)):
         use(runtime.tensor(A))

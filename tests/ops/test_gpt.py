@@ -80,7 +80,7 @@ def test_a_synthetic_batch_asks_for_the_next_token_and_is_the_same_for_the_same_
 def test_a_sequence_that_is_too_long_is_the_users_error():
     with Runtime("sim:p100") as runtime:
         model = create("gpt2")
-        with pytest.raises(ShapeError, match="gpt knows 1024 positions, and a sequence has 1025 tokens"):
+        with pytest.raises(ShapeError, match="gpt has 1024 positions, but a sequence has 1025 tokens"):
             model(*synthetic_batch(runtime, 1, Text(1025, 1025, 50_257)))
 
 

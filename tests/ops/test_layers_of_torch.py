@@ -102,26 +102,26 @@ def test_lists_of_parameters_are_those_of_their_module():
         module.scales = nn.ParameterList([nn.Parameter(minidl.ones(2)), nn.Parameter(minidl.zeros(3))])
         assert [name for name, _ in module.named_parameters()] == ["scales.0", "scales.1"]
         assert len(module.scales) == 2 and module.scales[1].shape == (3,) and len(list(module.scales)) == 2
-        with pytest.raises(TypeError, match="ParameterList keeps tensors, not a int"):
+        with pytest.raises(TypeError, match="ParameterList takes tensors, not a int"):
             module.scales.append(3)
 
 
 @pytest.mark.parametrize(("make", "message"), [
-    (lambda: nn.Conv2d(4, 6, 3, groups=3), "4 and 6 channels in 3 groups"),
-    (lambda: nn.Conv2d(4, 6, 3, padding_mode="mirror"), "padding_mode is one of zeros, reflect"),
-    (lambda: nn.Conv2d(4, 6, 2, padding="same"), "padding='same' needs stride 1 and a window of odd extents"),
-    (lambda: nn.Conv2d(4, 6, 3, padding="full"), "padding is numbers, 'same' or 'valid', not 'full'"),
+    (lambda: nn.Conv2d(4, 6, 3, groups=3), "3 groups do not divide 4 and 6 channels"),
+    (lambda: nn.Conv2d(4, 6, 3, padding_mode="mirror"), "padding_mode must be one of zeros, reflect"),
+    (lambda: nn.Conv2d(4, 6, 2, padding="same"), "padding='same' needs stride 1 and a window of odd size"),
+    (lambda: nn.Conv2d(4, 6, 3, padding="full"), "padding must be numbers, 'same' or 'valid', not 'full'"),
     (lambda: nn.ConvTranspose2d(2, 2, 3, 2, 1, 2)(minidl.ones(1, 2, 3, 3)),
      "output_padding .2, 2. is not below the stride"),
-    (lambda: nn.RNN(2, 3, nonlinearity="sin"), "nonlinearity is tanh or relu, not 'sin'"),
+    (lambda: nn.RNN(2, 3, nonlinearity="sin"), "nonlinearity must be tanh or relu, not 'sin'"),
     (lambda: nn.functional.pad(minidl.ones(2, 3), (4, 0), "reflect"),
-     "4 and 0 elements more of 3 cannot be had by reflect"),
+     "3 elements cannot be padded by 4 and 0 in mode reflect"),
     (lambda: nn.functional.interpolate(minidl.ones(1, 1, 2, 2), 3, mode="spline"), "mode is one of nearest, linear"),
     (lambda: minidl.einsum("ij,jk->il", minidl.ones(2, 3), minidl.ones(3, 4)),
-     "names a result that its operands do not"),
-    (lambda: minidl.einsum("iij->j", minidl.ones(2, 2, 3)), "a label comes twice in 'iij'"),
-    (lambda: minidl.einsum("ij,jk", minidl.ones(2, 3)), "has 2 operands, and there are 1"),
-    (lambda: minidl.bmm(minidl.ones(2, 3, 4), minidl.ones(3, 4, 5)), "bmm: 2 matrices and 3"),
+     "has labels that its operands do not"),
+    (lambda: minidl.einsum("iij->j", minidl.ones(2, 2, 3)), "a label occurs twice in 'iij'"),
+    (lambda: minidl.einsum("ij,jk", minidl.ones(2, 3)), "needs 2 operands, not 1"),
+    (lambda: minidl.bmm(minidl.ones(2, 3, 4), minidl.ones(3, 4, 5)), "bmm: the batches have 2 and 3 matrices"),
     (lambda: minidl.mm(minidl.ones(2), minidl.ones(2, 2)), "mm needs tensors of 2 and 2 dimensions"),
 ])
 def test_what_no_layer_or_function_can_do_is_refused_with_the_numbers_in_it(make, message):

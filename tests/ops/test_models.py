@@ -198,7 +198,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(on_simulated_gpu):
         create("resnet51")
     with pytest.raises(UserError, match="'inceptionv3'; did you mean inception_v3"):
         create("inceptionv3")
-    with pytest.raises(UserError, match="--list-models names all there are"):
+    with pytest.raises(UserError, match="--list-models lists all names"):
         create("zzzz")
 
 
@@ -208,11 +208,11 @@ def test_the_listing_has_every_name_once_below_its_paper():
     assert names == list(MODELS)
     families = [line for line in lines if not line.startswith("  ")]
     assert len(families) == len(set(families)) == 10 and all(family[-1] == "." for family in families)
-    assert lines[lines.index("  unet              3x224x224 images, 2 classes a pixel") - 1].startswith("U-Net: Ronneb")
+    assert lines[lines.index("  unet              3x224x224 images, 2 classes per pixel") - 1].startswith("U-Net: ")
 
 
 def test_lenet_refuses_a_size_that_its_frame_does_not_hold(on_simulated_gpu):
-    with pytest.raises(UserError, match="28, 30 or 32 pixels a side, not 8"):
+    with pytest.raises(UserError, match="28x28, 30x30 or 32x32 pixels, not 8x8"):
         create("lenet", image_size=8)
 
 
@@ -232,7 +232,7 @@ def test_a_network_of_ones_own_comes_by_module_and_function(on_simulated_gpu):
 
 
 @pytest.mark.parametrize(("function", "message"), [
-    ("own", r"takes no in_channels, and 3 was asked for \(a model is a function like build\(num_classes="),
+    ("own", r"takes no in_channels, so it cannot be 3 \(a model is a function like build\(num_classes="),
     ("absent", "cannot load the model"),
     ("__doc__", "__doc__ cannot be called"),
 ])

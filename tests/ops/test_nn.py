@@ -90,9 +90,9 @@ def test_a_result_that_is_assigned_to_a_buffer_is_copied_into_it():
 def test_a_buffer_that_would_hide_something_is_refused_and_none_keeps_its_name():
     module = nn.Linear(2, 2)
     for name in ("weight", "forward"):
-        with pytest.raises(UserError, match=f"Linear.{name} is there already, and a buffer would hide it"):
+        with pytest.raises(UserError, match=f"Linear.{name} exists already, and a buffer would hide it"):
             module.register_buffer(name, minidl.ones(2, 2))
-    with pytest.raises(TypeError, match="a buffer is a tensor or None, not 3"):
+    with pytest.raises(TypeError, match="a buffer must be a tensor or None, not 3"):
         module.register_buffer("mean", 3)
     module.register_buffer("mean", None)
     assert module.mean is None and list(module.state_dict()) == ["weight", "bias"]

@@ -313,7 +313,7 @@ def test_what_an_optimizer_cannot_use_is_an_error():
                                    ([p], {"momentum": -0.5}, "momentum must not be negative")]:
         with pytest.raises(UserError, match=message):
             optim.SGD(params, **{"lr": 0.1, **rates})
-    with pytest.raises(UserError, match=re.escape("betas must be in [0, 1), and are (0.9, 1.0)")):
+    with pytest.raises(UserError, match=re.escape("betas must be in [0, 1), not (0.9, 1.0)")):
         optim.Adam([p], betas=(0.9, 1.0))
 
 

@@ -42,7 +42,7 @@ def test_what_a_transposed_convolution_cannot_do_is_one_error(runtime):
         conv_transpose2d(x, w, b)
     with pytest.raises(ShapeError, match=r"input \[2, 4, 2, 2\] \[N, K, P, Q\] does not fit"):
         conv_transpose2d(w, x)
-    with pytest.raises(ShapeError, match="padding .* leaves nothing"):
+    with pytest.raises(ShapeError, match="has no elements"):
         conv_transpose2d(x, w, padding=2)
 
 
@@ -63,7 +63,7 @@ def test_gelu_has_two_forms_and_no_third(runtime):
     np.testing.assert_allclose(nn.GELU()(x).numpy(), [-0.158655, 0.0, 1.954500], rtol=1e-5)
     np.testing.assert_allclose(nn.GELU("tanh")(x).numpy(), [-0.158808, 0.0, 1.954598], rtol=1e-5)
     assert repr(nn.GELU()) == "GELU()" and repr(nn.GELU("tanh")) == "GELU(approximate='tanh')"
-    with pytest.raises(UserError, match="approximate is none or tanh, not 'erf'"):
+    with pytest.raises(UserError, match="approximate must be none or tanh, not 'erf'"):
         nn.GELU("erf")
 
 

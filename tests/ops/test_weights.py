@@ -106,8 +106,8 @@ def test_what_does_not_fit_is_one_error_with_the_file_and_the_names(tmp_path):
 
 @pytest.mark.parametrize(("name", "content", "message"), [
     ("a.safetensors", None, "a.safetensors: cannot be read: No such file"),
-    ("a.safetensors", b"", "a.safetensors: is no safetensors file"),
-    ("a.safetensors", b"\xff" * 64, "a.safetensors: is no safetensors file"),
+    ("a.safetensors", b"", "a.safetensors: not a readable safetensors file"),
+    ("a.safetensors", b"\xff" * 64, "a.safetensors: not a readable safetensors file"),
     ("a.pth", b"", "a.pth: weights are read from .safetensors files; minidl convert"),
 ])
 def test_a_file_that_holds_no_weights_is_one_error(tmp_path, name, content, message):
@@ -154,19 +154,19 @@ def encrypted(data):
 
 
 @pytest.mark.parametrize(("content", "message"), [
-    pytest.param(b"", "no .npz that can be read", id="nothing"),
-    pytest.param(archive(), "holds no weights by name", id="no arrays"),
-    pytest.param(archive(a=np.zeros(2, np.complex64)), "a is complex64, and a safetensors file has float64",
+    pytest.param(b"", "not a readable .npz file", id="nothing"),
+    pytest.param(archive(), "it holds no named weights", id="no arrays"),
+    pytest.param(archive(a=np.zeros(2, np.complex64)), "a is complex64; a safetensors file can hold float64",
                  id="complex"),
-    pytest.param(archive(a=np.array(["x"])), "a is str32, and a safetensors file has float64", id="text"),
-    pytest.param(archive(a=np.array([{}], object)), "no .npz that can be read: Object arrays cannot", id="objects"),
-    pytest.param(archive(a=np.arange(99))[:-40], "no .npz that can be read: not an archive", id="cut off"),
+    pytest.param(archive(a=np.array(["x"])), "a is str32; a safetensors file can hold float64", id="text"),
+    pytest.param(archive(a=np.array([{}], object)), "not a readable .npz file: Object arrays cannot", id="objects"),
+    pytest.param(archive(a=np.arange(99))[:-40], "not a readable .npz file: not an archive", id="cut off"),
     pytest.param(with_other(archive(a=np.arange(9)), np.int64(5).tobytes(), np.int64(7).tobytes()), "Bad CRC-32",
                  id="a wrong sum"),
     pytest.param(encrypted(archive(a=np.arange(9))), "is encrypted", id="encrypted"),
-    pytest.param(with_other(archive(a=np.arange(9)), b"(9,)", b"(7e9"), "no .npz that can be read", id="a wrong shape"),
-    pytest.param(bare(), "a single array, and .npz has them by name", id="a bare array"),
-    pytest.param(b"\x80\x04N.", "no .npz that can be read", id="a pickle"),
+    pytest.param(with_other(archive(a=np.arange(9)), b"(9,)", b"(7e9"), "not a readable .npz file", id="a wrong shape"),
+    pytest.param(bare(), "a single array, not named arrays as in .npz", id="a bare array"),
+    pytest.param(b"\x80\x04N.", "not a readable .npz file", id="a pickle"),
 ])
 def test_an_archive_that_cannot_be_converted_is_one_line_and_no_file(tmp_path, capsys, content, message):
     (tmp_path / "w.npz").write_bytes(content)
@@ -194,8 +194,8 @@ def test_a_file_of_pytorch_is_converted_whatever_it_is_wrapped_in(tmp_path, wrap
     ("w.pth", b"no", "w.bin", "the result must end in .safetensors"),
     ("w.onnx", b"no", "w.safetensors", "known formats are .pth, .pt, .bin, .ckpt and .npz"),
     ("w.npz", None, "w.safetensors", "w.npz: No such file"),
-    ("w.npz", b"no", "w.safetensors", "w.npz: no .npz that can be read"),
-    ("w.pth", b"no", "w.safetensors", "w.pth: no weights that can be read without running code"),
+    ("w.npz", b"no", "w.safetensors", "w.npz: not a readable .npz file"),
+    ("w.pth", b"no", "w.safetensors", "w.pth: its weights cannot be read without running code"),
 ])
 def test_what_cannot_be_converted_is_one_error_and_exit_code_2(tmp_path, capsys, source, content, target, message):
     if source.endswith(".pth"):

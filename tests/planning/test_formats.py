@@ -243,7 +243,7 @@ def test_json_that_is_nested_too_deeply_is_refused_with_one_message(text):
 def test_no_more_of_a_file_is_read_than_a_plan_may_have(monkeypatch, tmp_path):
     monkeypatch.setattr(document, "MOST_BYTES", 1000)
     (tmp_path / "plan").write_bytes(b" " * 1001)
-    with pytest.raises(UserError, match="/plan: longer than the 1000 bytes that are read$"):
+    with pytest.raises(UserError, match="/plan: longer than the limit of 1000 bytes$"):
         read_plan(str(tmp_path / "plan"))
 
 

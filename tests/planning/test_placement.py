@@ -221,7 +221,7 @@ def test_files_that_cannot_be_read_or_written_are_one_line(tmp_path, capsys):
 
 @pytest.mark.parametrize(("arguments", "message"), [
     (["--strategy", "bestfit"], "there is no strategy 'bestfit'; did you mean best-fit or first-fit or bfc?"),
-    (["--capacity", "16G"], "'16G' is no size in bytes"),
+    (["--capacity", "16G"], "'16G' is not a size in bytes"),
     (["--capacity", "8"], "log.csv does not fit 8 B: up to 9 B are live at once"),
     (["--capacity", "12", "--strategy", "best-fit"], "does not fit with best-fit: no room for 'e' of 5 B at time 2"),
 ])

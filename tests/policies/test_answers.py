@@ -14,7 +14,7 @@ from minidl.policies.passive import Passive
     (Passive, "not the class Passive$"), (object(), "which has no name, moves_tensors, weighs_recomputation"),
 ])
 def test_what_is_no_policy_is_refused(policy, words):
-    with pytest.raises(UserError, match="^a policy is a name or an object with all that .*" + words):
+    with pytest.raises(UserError, match="^a policy is a name or an object with the members .*" + words):
         Runtime("sim:p100", policy=policy)
 
 

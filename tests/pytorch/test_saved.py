@@ -165,9 +165,10 @@ def test_a_budget_below_the_floor_is_refused_with_what_makes_the_need_up():
     known = minidl.torch.managed(ROOMY)
     run(make, 2, known)
     floor = known.report().floor_bytes
-    with pytest.raises(minidl.torch.BudgetTooSmall, match="parameters .*, gradients .*, optimizer state ") as refused:
+    with pytest.raises(minidl.torch.BudgetTooSmall, match=r"needs .* at .*parameters .*gradients ") as refused:
         run(make, 3, minidl.torch.managed(floor - 1))
     assert refused.value.need_bytes == floor and refused.value.budget_bytes == floor - 1
+    assert sum(refused.value.parts.values()) == floor
     run(make, 3, minidl.torch.managed(floor))
 
 
@@ -182,8 +183,9 @@ def test_what_a_step_takes_is_told_by_budget_from_its_floor_up():
     with pytest.raises(UserError, match="second step"):
         memory.fit()
     run(NETWORKS["transformer"], 2, memory)
-    points = memory.fit()
-    report = memory.report()
+    found = memory.fit()
+    points, report = found.points, memory.report()
+    assert sum(found.floor.parts.values()) == found.floor.nbytes == report.floor_bytes and str(points[-1]) in str(found)
     assert points[0].budget_bytes == report.unmanaged_bytes and points[0].slower == pytest.approx(1.0, rel=1e-3)
     assert points[-1].budget_bytes == report.floor_bytes
     assert all(point.peak_bytes <= point.budget_bytes for point in points)

@@ -57,7 +57,7 @@ class Forced(OnDemand):
 def forced(how: str, budget: int = ROOMY, **more: Any) -> Any:
     """What manages a training in which all that may leave does so in one way, whatever that costs."""
     memory = minidl.torch.managed(budget, policy=Forced(how), **more)
-    memory.counts_recording = False
+    memory.planner.counts_recording = False
     return memory
 
 

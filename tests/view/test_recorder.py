@@ -226,5 +226,5 @@ def test_a_page_is_one_file_that_loads_nothing_and_gives_its_recording_back(tmp_
     assert read_page(path) == [packed] and len(text) < 400_000
     assert text.count("</script>") == 2 and "http:" not in text and "https:" not in text and "src=" not in text
     path.write_text(path.read_text().replace("\"budget\"", "\"budge\""))
-    with pytest.raises(minidl.errors.UserError, match="no memory page"):
+    with pytest.raises(minidl.errors.UserError, match="not a memory page"):
         read_page(path)

@@ -1,5 +1,4 @@
-"""Text: files of sentences, a vocabulary of word pieces, token ids in a mapped file, and pairs of segments to learn
-from."""
+"""Text: files of sentences, a vocabulary of word pieces, token ids in a memory-mapped file, and pairs of segments."""
 
 from minidl.data.text.sentences import Sentences
 

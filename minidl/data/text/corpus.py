@@ -1,8 +1,8 @@
-"""Sentences out of text files, document by document. Knows no tokens.
+"""Sentences of text files, document by document. Knows no tokens.
 
-A file has a sentence a line, and blank lines between its documents. Project Gutenberg's files are told by their first
-lines and need no preparation: the licence text is left out, lines that were broken to a width are joined, and cut
-into sentences; documents are what two or more blank lines lie between (chapters, usually).
+A file has one sentence per line, and blank lines between its documents. Files of Project Gutenberg are recognised by
+their first lines and need no preparation: the licence text is left out, wrapped lines are joined and cut into
+sentences; two or more blank lines separate documents (chapters, usually).
 """
 
 import re
@@ -16,17 +16,18 @@ Document = list[str]  # sentences
 
 _GUTENBERG = re.compile(r"\*\*\*\s*(START|END) OF (?:THE|THIS) PROJECT GUTENBERG", re.IGNORECASE)
 _LATIN = re.compile(rb"character set encoding:\s*(?:iso[ -]?(?:8859-1|latin-1)|ascii)", re.IGNORECASE)
-_HEAD_LINES = 400  # in which a file says what it is
+_HEAD_LINES = 400  # lines in which Project Gutenberg's mark must appear
 # After a full stop, and before a capital letter, a figure or a quotation mark.
 _SENTENCE_END = re.compile(r"""(?:(?<=[.!?])|(?<=[.!?]["'\u201d\u2019)]))\s+(?=["'\u201c\u2018(]*[A-Z0-9])""")
 _TITLE_END = re.compile(r"\b(?:Mr|Mrs|Ms|Dr|St|Prof|Rev|Hon|Messrs|vol|No|[A-Z])\.$")
-MOST_LINE_CHARACTERS = 1 << 20  # more is no sentence, but a file of another kind
+MOST_LINE_CHARACTERS = 1 << 20  # a longer line means another kind of file
 
 
 def documents(path: Path) -> Iterator[Document]:
-    """The documents of a file that hold a sentence.
+    """Yield the documents of a file that have a sentence.
 
-    Raises BadFile, with the line, if it is no text in UTF-8 (of Project Gutenberg: in the encoding that it names).
+    Raises BadFile, with the line, for text that is not UTF-8 (Project Gutenberg: not in the encoding that the file
+    names).
     """
     with as_bad_file(path):
         with open_file(path) as file:
@@ -37,10 +38,10 @@ def documents(path: Path) -> Iterator[Document]:
 
 
 def sentences(paragraph: str) -> list[str]:
-    """The sentences of a paragraph, in order."""
+    """Return the sentences of a paragraph, in order."""
     found: list[str] = []
     for piece in _SENTENCE_END.split(paragraph):
-        if found and _TITLE_END.search(found[-1]):  # no sentence ends in an abbreviation like these
+        if found and _TITLE_END.search(found[-1]):  # an abbreviation does not end a sentence
             found[-1] += " " + piece
         elif piece:
             found.append(piece)
@@ -48,7 +49,7 @@ def sentences(paragraph: str) -> list[str]:
 
 
 def _lines(path: Path, encoding: str) -> Iterator[str]:
-    """Without their ends. Raises BadFile."""
+    """Yield the lines of a file, stripped. Raises BadFile."""
     with open_file(path) as file:
         number = 0
         while line := file.readline(4 * MOST_LINE_CHARACTERS):
@@ -60,12 +61,12 @@ def _lines(path: Path, encoding: str) -> Iterator[str]:
             except UnicodeDecodeError as error:
                 raise BadFile(str(path), f"line {number}, byte {error.start}: not UTF-8") from None
             if "\0" in text:
-                raise BadFile(str(path), f"line {number}: a zero byte, so not a text")
+                raise BadFile(str(path), f"line {number}: a zero byte, so not text")
             yield text.strip()
 
 
 def _first_of_gutenberg(path: Path, lines: Iterable[str]) -> int | None:
-    """The number of the line above the text itself; None of any other file."""
+    """Return the number of the line before the text itself; None for files of another kind."""
     for number, line in enumerate(lines):
         if number > _HEAD_LINES:
             break

@@ -1,16 +1,16 @@
-"""Pairs of segments for BERT to learn from: which sentences make them up, and what of them is to be predicted.
+"""Pairs of segments for BERT's pre-training: how sentences are paired, and which tokens are to be predicted.
 
 Devlin, Chang, Lee & Toutanova, NAACL 2019, sections 3.1 and A.1-A.2:
 
-    until a document's sentences are used up:
-        take sentences until there are enough for a sequence (of one document in ten: for a shorter one)
-        the first few of them, how many is drawn, are segment A
-        half of the time the others are segment B, which follows; else B is taken from anywhere in another document, and
-        the others are used again
-    cut the longer segment, at a side that is drawn, until both fit
-    of the tokens 15% (at most 20 of 128) are to be predicted: 8 in 10 of these become [MASK], 1 in 10 another word
+  until a document's sentences are used up:
+      take sentences until there are enough for a sequence (for one document in ten: for a shorter one)
+      the first few of them, a random number, are segment A
+      half of the time the others are segment B, which follows; else B is taken from a random place in another
+      document, and the others are used again
+  cut the longer segment, at a random end, until both fit
+  predict 15% of the tokens (at most 20 of 128): 8 in 10 of these become [MASK], 1 in 10 another word
 
-Which sentences make a pair is settled once for a corpus; what is cut and masked is drawn anew in each epoch.
+The pairs of sentences are chosen once for a corpus; cuts and masks are random in each epoch.
 """
 
 from collections.abc import Sequence
@@ -23,19 +23,19 @@ from minidl.data.text.token_file import Tokens
 from minidl.data.text.vocabulary import Vocabulary
 
 MASKED_SHARE = 0.15
-MASK_SHARE, KEPT_SHARE = 0.8, 0.1  # of these; the rest becomes another word
-SHORT_SHARE = 0.1  # of the documents
-ELSEWHERE_SHARE = 0.5  # of the pairs
+MASK_SHARE, KEPT_SHARE = 0.8, 0.1  # of the predicted tokens; the rest becomes another word
+SHORT_SHARE = 0.1  # share of the documents with shorter sequences
+ELSEWHERE_SHARE = 0.5  # share of the pairs whose B is from another document
 EXTRA = 3  # [CLS] A [SEP] B [SEP]
 IGNORED = -100  # label of a prediction that does not count
 _TRIES = 10  # to find another document
 
-Span = tuple[int, int]  # of sentences: the first, and the one after the last
+Span = tuple[int, int]  # (the first sentence, the one after the last)
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two segments, as sentences; ``follows`` whether the second comes after the first in its text."""
+    """Two segments, as spans of sentences; ``follows``: True if the second comes after the first in its text."""
 
     a: Span
     b: Span
@@ -44,7 +44,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One row of a batch, unpadded: ids and types [n]; positions and labels [predicted], ascending by position."""
+    """One row of a batch, unpadded: ids and types [n]; positions and labels [predicted], sorted by position."""
 
     ids: np.ndarray
     types: np.ndarray
@@ -54,7 +54,7 @@ class Example:
 
 
 def make_pairs(tokens: Tokens, documents: Sequence[Span], length: int) -> list[Pair]:
-    """The pairs of some documents, for sequences of ``length`` tokens; always the same ones."""
+    """Return the pairs of some documents, for sequences of ``length`` tokens; always the same ones."""
     ends = np.asarray(tokens.sentence_ends)
     sizes = np.diff(ends, prepend=0)
     most = length - EXTRA
@@ -73,7 +73,7 @@ def make_pairs(tokens: Tokens, documents: Sequence[Span], length: int) -> list[P
             if at == start + 1 or random.random() < ELSEWHERE_SHARE:
                 wanted = enough - int(sizes[start:cut].sum())
                 pairs.append(Pair((start, cut), _elsewhere(documents, number, sizes, wanted, random), False))
-                at = cut  # what was not used is taken again
+                at = cut  # the unused sentences are used again
             else:
                 pairs.append(Pair((start, cut), (cut, at), True))
             start, held = at, 0
@@ -82,7 +82,7 @@ def make_pairs(tokens: Tokens, documents: Sequence[Span], length: int) -> list[P
 
 def _elsewhere(documents: Sequence[Span], number: int, sizes: np.ndarray, wanted: int,
                random: np.random.Generator) -> Span:
-    """Sentences of another document (if there is one) that are long enough, or go on to its end."""
+    """Return sentences of another document (if there is one), enough for ``wanted`` tokens or up to its end."""
     other = number
     for _ in range(_TRIES):
         other = int(random.integers(len(documents)))
@@ -98,9 +98,9 @@ def _elsewhere(documents: Sequence[Span], number: int, sizes: np.ndarray, wanted
 
 def example_of(tokens: Tokens, pair: Pair, vocabulary: Vocabulary, ordinary: np.ndarray, *, length: int,
                predictions: int, random: np.random.Generator) -> Example:
-    """Cut a pair to ``length`` tokens, and mask some; ``ordinary`` are the pieces that another word is drawn from.
+    """Cut a pair to ``length`` tokens, and mask some; random words are drawn from ``ordinary`` pieces.
 
-    (BERT's own program draws from the special pieces too, which are 5 of 30,522.)
+    (BERT's own program also draws from the special pieces, 5 of 30,522.)
     """
     a, b = (_end_of(tokens, span, most=length) for span in (pair.a, pair.b))
     while len(a) + len(b) > length - EXTRA:
@@ -122,5 +122,5 @@ def example_of(tokens: Tokens, pair: Pair, vocabulary: Vocabulary, ordinary: np.
 
 
 def _end_of(tokens: Tokens, span: Span, *, most: int) -> np.ndarray:
-    # Of a sentence that is longer than any sequence the beginning will do: it would be cut token by token.
+    # The beginning of an overlong sentence is enough: the rest would be cut off token by token.
     return np.asarray(tokens.span(*span)[:2 * most])

@@ -1,4 +1,4 @@
-"""A data set of sentences for BERT: a corpus and a vocabulary in, batches of masked pairs out."""
+"""The data set of sentences for BERT: from a corpus and a vocabulary to batches of masked pairs."""
 
 from collections.abc import Generator, Iterator, Sequence
 from functools import partial
@@ -21,14 +21,14 @@ from minidl.outside.reading import is_there
 from minidl.outside.writing import begins_with, require_place, write_whole
 
 LEAST_LENGTH = EXTRA + 2
-FEW = 10  # documents; of fewer, the end of each is held out
+FEW = 10  # with fewer documents, the end of each is held out
 
 
 class Sentences:
     """Pairs of segments of text files: see ``pairs``. A tenth of the documents is held out for the test.
 
-    vocabulary    pieces that the text is cut into
-    length        tokens a sequence; predictions: at most, of these
+    vocabulary    the word pieces of the text
+    length        tokens per sequence; predictions: at most so many of them are predicted
     """
 
     label_shape: tuple[int, ...] = ()
@@ -52,14 +52,14 @@ class Sentences:
 
     @property
     def train_size(self) -> int:
-        """How many pairs there are to train on."""
+        """The number of training pairs."""
         return len(self._train)
 
     @property
     def unigram_entropy(self) -> float:
         """The entropy of single tokens, in nats.
 
-        It is the loss of a model that knows only how frequent each piece is.
+        It is the loss of a model that knows only the frequency of each piece.
         """
         counts = np.bincount(self._tokens.ids, minlength=1)
         shares = counts[counts > 0] / len(self._tokens.ids)
@@ -67,23 +67,23 @@ class Sentences:
 
     @property
     def described(self) -> str:
-        """How much there is of it, for people."""
+        """The size of the data set, as text."""
         tokens = self._tokens
         return (f"{len(tokens.document_ends)} documents, {len(tokens.sentence_ends)} sentences, {len(tokens.ids)} "
                 f"tokens of {len(self.vocabulary)} word pieces with a unigram entropy of {self.unigram_entropy:.3f}; "
                 f"{len(self._train)} pairs to train on, {len(self._test)} to test with")
 
     def shapes(self, batch: int) -> TextBatch:
-        """A batch of that many examples, without values."""
+        """Return a batch of that many examples, without values."""
         return TextBatch(batch, self.input_shape[0], self.predictions)
 
     def batches(self, batch: int, *, seed: int = 0, skip: int = 0) -> Generator[TextBatch, None, None]:
-        """Batches to train on, without end, as Data describes them."""
+        """Yield training batches without end, as described in Data."""
         chosen = in_order(len(self._train), batch, seed=seed, skip=skip)
         yield from self._feed.run(self._job(self._train, some, seed) for some in chosen)
 
     def test_batches(self, batch: int) -> Iterator[TextBatch]:
-        """Every pair that was held out once, always masked alike."""
+        """Yield every held-out pair once, always with the same masks."""
         return self._feed.run(self._job(self._test, some, SPLIT_SEED) for some in once(len(self._test), batch))
 
     def _job(self, pairs: list[Pair], chosen: Chosen, seed: int) -> Job[TextBatch]:
@@ -110,10 +110,10 @@ class Sentences:
 
 def open_sentences(paths: Sequence[Path], *, vocab: Path | None, vocab_size: int, token_file: Path, length: int,
                    predictions: int, bad: BadFiles, feed: Feed, force: bool = False) -> Sentences:
-    """Read a vocabulary, or train one (kept beside the token file), and make the token file unless it is there.
+    """Read a vocabulary, or train one (stored beside the token file), and write the token file unless it exists.
 
-    force: write over files that minidl did not write, too. Raises BadFile, with its name, for a file that is no text;
-    UserError for one that cannot be written, and for a corpus without a pair to train on.
+    force: also overwrite files that minidl did not write. Raises BadFile, with its name, for a file that is not text;
+    UserError if a file cannot be written, and for a corpus without a pair to train on.
     """
     require_place(token_file, token_file_is_own, force=force)
     vocabulary, made_of = _kept(paths, vocab, vocab_size, token_file)
@@ -123,19 +123,19 @@ def open_sentences(paths: Sequence[Path], *, vocab: Path | None, vocab_size: int
         write_whole(_beside(token_file), vocabulary.text().encode(), begins_with("".join(
             piece + "\n" for piece in SPECIAL).encode()), force=force)
     if not is_made_of(token_file, made_of):
-        # Without some of its files the corpus is another one; the next start has to find (and to tell) that again.
+        # Without some of its files it is another corpus; the next run must notice (and report) that again.
         write_tokens(token_file, _documents(paths, bad), vocabulary, lambda: UNKNOWN if len(bad) else made_of,
                      force=force)
     tokens = read_tokens(token_file)
     data = Sentences(tokens, vocabulary, length=length, predictions=predictions, feed=feed)
     if not data.train_size:
-        raise UserError(f"{paths[0]}: there is not a pair of sentences to train on in it")
+        raise UserError(f"{paths[0]}: it has no pair of sentences to train on")
     return data
 
 
 def _kept(paths: Sequence[Path], vocab: Path | None, vocab_size: int,
           token_file: Path) -> tuple[Vocabulary | None, bytes]:
-    """The vocabulary that was given, or that of the token file if both were made of this text; and the fingerprint."""
+    """Return the given vocabulary, or that of an up-to-date token file, or None; and the fingerprint of the sources."""
     if vocab is not None:
         vocabulary = read_vocabulary(vocab)
         return vocabulary, fingerprint(paths, vocabulary, trained_for=None)
@@ -162,7 +162,7 @@ def _documents(paths: Sequence[Path], bad: BadFiles) -> Iterator[list[str]]:
 
 
 def _parts(tokens: Tokens) -> tuple[list[Span], list[Span]]:
-    """(documents to train on, documents to test with), as spans of sentences."""
+    """Return (training documents, test documents), as spans of sentences."""
     ends = [int(end) for end in tokens.document_ends]
     spans = list(zip([0, *ends[:-1]], ends, strict=True))
     if len(spans) >= FEW:

@@ -1,13 +1,13 @@
-"""A text as numbers in one file, which is mapped into memory and not read: a corpus may be larger than the memory.
+"""A tokenised corpus in one file, which is memory-mapped: a corpus may be larger than memory.
 
-    16 bytes    ``minidl tokens 1`` and a line feed
-    6 uint64    documents, sentences, tokens, bytes of a token (2 or 4), pieces of the vocabulary, 0
-    32 bytes    SHA-256 of what it was made of: the text files and the vocabulary
-    tokens      [tokens], then zeros up to a multiple of 8 bytes
-    int64       [sentences], how many tokens there are up to the end of each
-    int64       [documents], how many sentences there are up to the end of each
+  16 bytes    ``minidl tokens 1`` and a line feed
+  6 uint64    documents, sentences, tokens, bytes of a token (2 or 4), pieces of the vocabulary, 0
+  32 bytes    SHA-256 of its sources: the text files and the vocabulary
+  tokens      [tokens], then zeros up to a multiple of 8 bytes
+  int64       [sentences], the number of tokens up to the end of each
+  int64       [documents], the number of sentences up to the end of each
 
-All little-endian. Nothing is taken from a file whose length does not agree with its first 96 bytes.
+All little-endian. A file whose length does not agree with its first 96 bytes is refused.
 """
 
 import hashlib
@@ -28,14 +28,14 @@ from minidl.outside.writing import begins_with, open_whole
 
 MAGIC = b"minidl tokens 1\n"
 HEADER_BYTES = len(MAGIC) + 6 * 8 + 32
-UNKNOWN = bytes(32)  # made of what is not to be found again: it will be made anew
+UNKNOWN = bytes(32)  # a fingerprint that never matches: the file will be rebuilt
 _GROUP = 256  # documents that are encoded at once
-_CHECKED = 1 << 22  # tokens
+_CHECKED = 1 << 22  # tokens that are checked at once
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """``ids`` [tokens]; sentence n is ids[sentence_ends[n - 1]:sentence_ends[n]], and documents are so of sentences."""
+    """``ids`` [tokens]; sentence n is ids[sentence_ends[n - 1]:sentence_ends[n]]; document_ends count sentences."""
 
     ids: np.ndarray
     sentence_ends: np.ndarray
@@ -43,14 +43,14 @@ class Tokens:
     pieces: int
 
     def span(self, first: int, end: int) -> np.ndarray:
-        """The tokens of sentences ``first`` up to, not with, ``end``."""
+        """Return the tokens of sentences ``first`` up to, not including, ``end``."""
         return self.ids[self.sentence_ends[first - 1] if first else 0:self.sentence_ends[end - 1] if end else 0]
 
 
 def fingerprint(paths: Sequence[Path], vocabulary: Vocabulary, *, trained_for: int | None) -> bytes:
-    """The 32 bytes that identify the sources of a token file: the files' contents count, their paths do not.
+    """Return the 32 bytes that identify the sources of a token file, from the files' contents, not their paths.
 
-    trained_for  how many pieces were asked for, of a vocabulary that was trained. Raises UserError.
+    trained_for: the requested size of a trained vocabulary. Raises Unreadable.
     """
     whole = hashlib.sha256(f"{trained_for} {vocabulary.text()}".encode())
     for path in paths:
@@ -64,9 +64,9 @@ is_own = begins_with(MAGIC)
 
 def write_tokens(path: Path, documents: Iterable[Document], vocabulary: Vocabulary, made_of: Callable[[], bytes], *,
                  force: bool = False) -> None:
-    """Encode a corpus, a few documents at a time, as ``minidl.outside.writing`` has it. Raises UserError.
+    """Encode a corpus, a few documents at a time, into a file (``outside.writing``). Raises UserError.
 
-    made_of is asked for at the end, when it is known whether all of the corpus was read.
+    ``made_of`` is called at the end, when it is known if all of the corpus was read.
     """
     kind = np.dtype("<u2" if len(vocabulary) <= 1 << 16 else "<u4")
     sentence_ends, document_ends = array("q"), array("q")
@@ -93,7 +93,7 @@ def write_tokens(path: Path, documents: Iterable[Document], vocabulary: Vocabula
 
 
 def is_made_of(path: Path, made_of: bytes) -> bool:
-    """True if a token file is there that was made of this."""
+    """Return True if a token file exists that was made of these sources."""
     try:
         with as_bad_file(path), open_file(path) as file:
             head = file.read(HEADER_BYTES)
@@ -103,7 +103,7 @@ def is_made_of(path: Path, made_of: bytes) -> bool:
 
 
 def read_tokens(path: Path) -> Tokens:
-    """Map a token file. Raises BadFile if it is none, or damaged where that would matter."""
+    """Map a token file. Raises BadFile if it has another format or is damaged."""
     with as_bad_file(path), open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
         head = file.read(HEADER_BYTES)
@@ -113,8 +113,8 @@ def read_tokens(path: Path) -> Tokens:
         documents, sentences, total, width, pieces = map(int, numbers[:5])
         after = HEADER_BYTES + -(-total * width // 8) * 8
         if width not in (2, 4) or after + 8 * (sentences + documents) != size or not documents:
-            raise BadFile(str(path), f"{size} bytes, which is not what {total} tokens of {width} bytes, {sentences} "
-                                     f"sentences and {documents} documents take")
+            raise BadFile(str(path), f"{size} bytes, which do not agree with {total} tokens of {width} bytes, "
+                                     f"{sentences} sentences and {documents} documents")
         if not sentences or not total:
             raise BadFile(str(path), "damaged: documents without a token")
         ids = np.memmap(file, f"<u{width}", "r", HEADER_BYTES, (total,))

@@ -1,8 +1,8 @@
-"""Word pieces: a vocabulary that is read from a file or trained on a text, and text as numbers in it.
+"""Word pieces: a vocabulary read from a file or trained on a text, and the encoding of text with it.
 
-Wu et al., "Google's Neural Machine Translation System", 2016, section 4.1, with BERT's way of finding words (Devlin et
-al. 2019). The package tokenizers does both; it is imported when it is needed. A vocabulary file has a piece a line, as
-BERT's ``vocab.txt``; pieces inside of words begin with ``##``.
+Wu et al., "Google's Neural Machine Translation System", 2016, section 4.1, with BERT's word splitting (Devlin et al.
+2019). The package tokenizers does both; it is imported on demand. A vocabulary file has one piece per line, like BERT's
+``vocab.txt``; pieces inside words begin with ``##``.
 """
 
 from collections import Counter
@@ -18,14 +18,14 @@ from minidl.outside.validation import shown
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MOST_PIECES = 1 << 20
-MOST_LETTERS = 2000  # those inside of words, ##, counted apart
+MOST_LETTERS = 2000  # letters inside words (##) count separately
 MOST_FILE_BYTES = 1 << 26
 
 
 class Vocabulary:
-    """Pieces, by number. Letters are made small unless a piece has a capital one.
+    """Word pieces, by number. Text is lower-cased unless a piece has a capital letter.
 
-    Raises UserError if a special piece is missing, if there are no others, or if one is there twice.
+    Raises UserError if a special piece is missing, if there are no other pieces, or if a piece appears twice.
     """
 
     def __init__(self, pieces: Sequence[str], *, name: str = "the vocabulary") -> None:
@@ -33,12 +33,12 @@ class Vocabulary:
         self._ids = {piece: number for number, piece in enumerate(self.pieces)}
         missing = [piece for piece in SPECIAL if piece not in self._ids]
         if missing:
-            raise UserError(f"{name}: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not in it")
+            raise UserError(f"{name}: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing")
         if len(self._ids) != len(self.pieces):
             twice = next(piece for number, piece in enumerate(self.pieces) if self._ids[piece] != number)
-            raise UserError(f"{name}: {shown(twice)!r} is there twice")
+            raise UserError(f"{name}: {shown(twice)!r} appears twice")
         if len(self.pieces) == len(SPECIAL):
-            raise UserError(f"{name}: no pieces but the {len(SPECIAL)} special ones are in it")
+            raise UserError(f"{name}: it has only the {len(SPECIAL)} special pieces")
         self.pad, self.unknown, self.cls, self.sep, self.mask = (self._ids[piece] for piece in SPECIAL)
         self.lowercase = not any(piece != piece.lower() for piece in self.pieces
                                  if not (piece.startswith("[") and piece.endswith("]")))
@@ -49,11 +49,11 @@ class Vocabulary:
 
     @property
     def ordinary(self) -> np.ndarray:
-        """The numbers of all pieces but the special ones, ascending: what a random word is drawn from."""
+        """The numbers of all pieces except the special ones, ascending: random words are drawn from them."""
         return np.array([number for piece, number in self._ids.items() if piece not in SPECIAL], np.int64)
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
-        """The numbers of each sentence's pieces."""
+        """Return the numbers of each sentence's pieces."""
         if self._tokenizer is None:
             tokenizers = _tokenizers()
             model = tokenizers.models.WordPiece(self._ids, unk_token=SPECIAL[1], max_input_chars_per_word=100)
@@ -61,30 +61,29 @@ class Vocabulary:
         return [found.ids for found in self._tokenizer.encode_batch(list(sentences), add_special_tokens=False)]
 
     def text(self) -> str:
-        """The vocabulary as a file has it, a piece a line."""
+        """Return the vocabulary in file format, one piece per line."""
         return "".join(piece + "\n" for piece in self.pieces)
 
 
 def read_vocabulary(path: Path) -> Vocabulary:
-    """The vocabulary in a file that has a piece a line. Raises UserError."""
+    """Return the vocabulary in a file with one piece per line. Raises UserError."""
     pieces = read_text(path, most=MOST_FILE_BYTES).removesuffix("\n").split("\n")
     if len(pieces) > MOST_PIECES:
-        raise UserError(f"{path}: {len(pieces)} pieces, and at most {MOST_PIECES} are taken")
+        raise UserError(f"{path}: {len(pieces)} pieces; at most {MOST_PIECES} are allowed")
     return Vocabulary([piece.removesuffix("\r") for piece in pieces], name=str(path))
 
 
 def train_vocabulary(sentences: Callable[[], Iterable[str]], size: int) -> Vocabulary:
-    """A vocabulary of at most ``size`` pieces, in small letters; of one text always the same.
+    """Return a vocabulary of at most ``size`` lower-case pieces; always the same for a text.
 
-    The text is gone through twice. Raises UserError if there is not even room for the letters, and for more pieces than
-    are taken.
+    It reads the text twice. Raises UserError if ``size`` is too small for the text's letters, or above MOST_PIECES.
     """
     if size > MOST_PIECES:
         raise UserError(f"--vocab-size must be at most {MOST_PIECES}, not {size}")
     tokenizers = _tokenizers()
     tokenizer = _finding_words(tokenizers, tokenizers.models.WordPiece(unk_token=SPECIAL[1]), lowercase=True)
-    # Letters are given their numbers here, in order: the trainer's own order, and with it which of two pairs that are
-    # equally frequent becomes a piece, is another one in every process.
+    # Letters get their numbers here, sorted. The trainer's own order differs between processes, and it decides which of
+    # two equally frequent pairs becomes a piece.
     first = [*SPECIAL, *_letters(tokenizer, sentences())]
     if size < len(first):
         raise UserError(f"--vocab-size must be at least {len(first)}, for this text's letters, not {size}")
@@ -95,7 +94,8 @@ def train_vocabulary(sentences: Callable[[], Iterable[str]], size: int) -> Vocab
 
 
 def _letters(tokenizer: Any, sentences: Iterable[str]) -> list[str]:
-    """The letters that begin words, and (``##``) continue them, in order; if there are very many, without rare ones."""
+    """Return the letters that begin words, and (``##``) continue them, sorted; without the rarest beyond MOST_LETTERS.
+    """
     found: Counter[str] = Counter()
     for sentence in sentences:
         for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(sentence)):

@@ -1,5 +1,7 @@
 """Pooling of [N, C, H, W], one plane at a time."""
 
+from collections.abc import Callable
+
 import numpy as np
 from numba import prange
 
@@ -122,6 +124,17 @@ def _planes(a: Array) -> Array:
     return a.reshape(-1, *a.shape[2:])
 
 
+def _by_planes(run: Callable[..., None], result: Array, *operands: Array, options: tuple[Pair, ...] = ()) -> None:
+    """Run a kernel on pieces of whole planes: its result, its operands and its options."""
+    largest = max((result, *operands), key=lambda a: a.size)
+    for planes in pieces(largest.shape, result, *operands, whole=2):
+        places = planes[:2]
+        part, sources = result[places], [source(operand[places]) for operand in operands]
+        values = room(part)
+        run(max(part.size, sources[0].size), _planes(values), *map(_planes, sources), *options)
+        settle(part, values)
+
+
 def max_pool2d(y: Array, index: Array, x: Array, *, kernel: Pair, stride: Pair, padding: Pair) -> None:
     """Maximum of each window and its position r * S + s, the first of equal ones; NaN counts as the largest."""
     for planes in pieces(x.shape, y, x, whole=2):
@@ -134,48 +147,28 @@ def max_pool2d(y: Array, index: Array, x: Array, *, kernel: Pair, stride: Pair, 
 def max_pool2d_grad(dx: Array, dy: Array, index: Array, *, x_shape: Shape, kernel: Pair, stride: Pair,
                     padding: Pair) -> None:
     """dx: each dy goes to the position of its window's maximum; overlapping windows add up."""
-    for planes in pieces(dx.shape, dx, dy, index, whole=2):
-        part = dx[planes]
-        results = room(part)
-        _max_pool_grad(part.size, _planes(results), _planes(source(dy[planes[:2]])),
-                       _planes(source(index[planes[:2]])), kernel, stride, padding)
-        settle(part, results)
+    _by_planes(_max_pool_grad, dx, dy, index, options=(kernel, stride, padding))
 
 
 def avg_pool2d(y: Array, x: Array, *, kernel: Pair, stride: Pair, padding: Pair) -> None:
     """Mean of each window, padding counted as zeros."""
-    for planes in pieces(x.shape, y, x, whole=2):
-        part = y[planes[:2]]
-        results, values = room(part), source(x[planes])
-        _avg_pool(values.size, _planes(results), _planes(values), kernel, stride, padding)
-        settle(part, results)
+    _by_planes(_avg_pool, y, x, options=(kernel, stride, padding))
 
 
 def avg_pool2d_grad(dx: Array, dy: Array, *, x_shape: Shape, kernel: Pair, stride: Pair, padding: Pair) -> None:
     """dy / (R S) to every position of the window that is not padding."""
-    for planes in pieces(dx.shape, dx, dy, whole=2):
-        part = dx[planes]
-        results = room(part)
-        _avg_pool_grad(part.size, _planes(results), _planes(source(dy[planes[:2]])), kernel, stride, padding)
-        settle(part, results)
+    _by_planes(_avg_pool_grad, dx, dy, options=(kernel, stride, padding))
 
 
 def adaptive_avg_pool2d(y: Array, x: Array, *, size: Pair) -> None:
     """Mean of each cell of a ``size`` = (h, w) grid: rows floor(i H / h) to ceil((i + 1) H / h), columns alike."""
-    for planes in pieces(x.shape, y, x, whole=2):
-        part = y[planes[:2]]
-        results, values = room(part), source(x[planes])
-        if size == (1, 1):
-            _global_avg_pool(values.size, results.reshape(-1), values.reshape(results.size, -1))
-        else:
-            _adaptive_avg_pool(values.size, _planes(results), _planes(values))
-        settle(part, results)
+    _by_planes(_mean_of_planes if size == (1, 1) else _adaptive_avg_pool, y, x)
+
+
+def _mean_of_planes(work: int, y: Array, x: Array) -> None:
+    _global_avg_pool(work, y.reshape(-1), x.reshape(y.size, -1))
 
 
 def adaptive_avg_pool2d_grad(dx: Array, dy: Array, *, x_shape: Shape) -> None:
     """dy / area to every position of its cell; cells may overlap by one row or column."""
-    for planes in pieces(dx.shape, dx, dy, whole=2):
-        part = dx[planes]
-        results = room(part)
-        _adaptive_avg_pool_grad(part.size, _planes(results), _planes(source(dy[planes[:2]])))
-        settle(part, results)
+    _by_planes(_adaptive_avg_pool_grad, dx, dy)

@@ -13,8 +13,12 @@ from minidl.kernels.cuda.elementwise import ITEMS, outer, over_elements, walk_ar
 from minidl.kernels.cuda.launch import Argument, Kernel, Number, Planner, View, blocks_of, compute
 from minidl.kernels.cuda.layout import RANK, merged, padded
 from minidl.kernels.cuda.tools import Tools
-from minidl.kernels.relations import RELATIONS
 from minidl.meta import DType
+
+# Every relation except != is False if one of the numbers is NaN.
+RELATIONS: dict[str, Callable[[Any, Any], bool]] = {
+    "==": lambda a, b: bool(a == b), "!=": lambda a, b: bool(a != b), "<": lambda a, b: bool(a < b),
+    "<=": lambda a, b: bool(a <= b), ">": lambda a, b: bool(a > b), ">=": lambda a, b: bool(a >= b)}
 
 
 def compared(tools: Tools, *, dtype: str, relation: str, beside: bool, narrow: bool,

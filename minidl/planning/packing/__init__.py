@@ -2,14 +2,12 @@
 
   strip        the facts, and an independent check
   orders       heuristics: largest first, then other orders
-  valleys      what can lie in a half-filled strip, and why nothing else can
-  search       exact search over that
-  blocks       rectangles that look like parts of a whole are joined before they are searched for
-  solve        all of it, with limited work
-  routes       what finds no place for all of its time goes from one to the next
-  residencies  what an iteration's plan needs
-
-Only ``addresses`` of the last is asked for by those who plan.
+  valleys      the rectangles that fit into a half-filled strip, and the reasons why others do not
+  search       exact search over valleys
+  blocks       joins rectangles that look like parts of one block before the search
+  solve        all of these, with limited work
+  routes       gives a rectangle without one address several, one after the other
+  residencies  addresses for an iteration's plan; planners call only its ``addresses``
 """
 
 from minidl.planning.packing.residencies import NO_ADDRESS, SMALL, addresses

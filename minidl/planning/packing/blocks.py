@@ -1,14 +1,14 @@
-"""Rectangles that look like parts of one block are joined, so that the search has fewer and larger ones to place.
+"""Join rectangles that look like parts of one block, so that the search has fewer and larger ones to place.
 
-Where hardly anything of a strip is free, what ends with a section leaves just the room in which the next section's
-begin. From the sections alone, and roughly the heights, one sees what belongs together:
+In a nearly full strip, the rectangles that end at a border between two sections leave just the room for the rectangles
+that begin there. So sections and approximate heights alone show which rectangles belong together:
 
-  in line   one ends where the other begins, and they are of one height;
+  in line   one ends where the other begins, and both have the same height;
   stacked   they begin together and end together;
   pinwheel  four around a fifth.
 
-Again and again, until nothing looks like it: of a strip cut by straight cuts one block is left. This is a guess, but
-whatever is found for the blocks is a packing of their parts.
+Joining repeats until none of these patterns is left. The patterns are guesses, but any packing of the blocks gives a
+valid packing of their parts.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ import numpy as np
 from minidl.planning.packing.strip import ANYWHERE, Strip, live, sections
 from minidl.planning.problem import Array
 
-MOST = 7  # with more than these on one side of a border nothing is guessed there
-Group = tuple[tuple[int, ...], tuple[int, ...]]  # what ends and what begins at a border, in the same room
+MOST = 7  # no guess at a border with more rectangles than this on one side
+Group = tuple[tuple[int, ...], tuple[int, ...]]  # rectangles that end, and that begin, at a border in the same room
 
 
 class Guess(NamedTuple):
-    """How boldly is joined.
+    """The parameters that say how readily rectangles are joined.
 
-    tolerance  heights that differ by less than this many times what is free, as a share, count as equal.
-    overlook   share of the groups that are left out, by chance: some are wrong.
-    alike      whether any that begin and end together are stacked, not only those of one group at both ends.
-    single     whether a border's group counts only if it has no other.
+    tolerance  heights count as equal if they differ by less than this factor times the free share of the strip.
+    overlook   the share of groups that is left out at random, because some groups are wrong.
+    alike      True: stack all rectangles that begin and end together; False: only those of one group at both ends.
+    single     True: a border's group counts only if the border has no other.
     """
 
     tolerance: float = 2.0
@@ -63,7 +63,7 @@ class Blocks:
             pass
 
     def left(self) -> tuple[Strip, list[int]]:
-        """The strip with what is left to place, blocks and those that nothing was joined with; their numbers."""
+        """Return the strip of the blocks and rectangles that remain to be placed, and their numbers."""
         fixed = np.nonzero(self.strip.fixed != ANYWHERE)[0]
         left = fixed.tolist() + sorted(p for there in self.begin for p in there)
         first, last, size = (np.array([of[p] for p in left], np.int64) for of in (self.first, self.last, self.size))
@@ -71,7 +71,7 @@ class Blocks:
         return Strip(first, last, size, self.strip.room, at), left
 
     def offsets(self, left: Iterable[int], offset: Array) -> Array:
-        """The offset of each rectangle, from those of what was left."""
+        """Return the offset of each original rectangle, given the offsets of the rectangles that ``left`` returned."""
         result = np.zeros(len(self.strip.size), np.int64)
         stack = list(zip(left, offset.tolist(), strict=True))
         while stack:
@@ -82,7 +82,8 @@ class Blocks:
         return result
 
     def _join(self, parts: Sequence[tuple[int, int]]) -> bool:
-        """Make one of these, each at an offset; False, and nothing is done, if more room is lost than there is."""
+        """Join ``parts`` (rectangle, offset) into one block; return False, changing nothing, if it wastes more bytes
+        than are spare."""
         first, last = min(self.first[p] for p, _ in parts), max(self.last[p] for p, _ in parts)
         size = max(low + self.size[p] for p, low in parts)
         lost = np.full(last - first + 1, size, np.int64)
@@ -137,7 +138,7 @@ class Blocks:
         return joined
 
     def _join_pinwheel(self, middle: int) -> bool:
-        """Join these five, or their mirror image, if they are there:
+        """Join five rectangles in this arrangement, or its mirror image, if they exist; return True if they do:
 
             left   top    top
             left   middle right
@@ -164,7 +165,7 @@ class Blocks:
         return self._join([(bottom, 0), (right, 0), (left, size[bottom]), (middle, size[bottom]), (top, above)])
 
     def _groups(self, border: int) -> list[Group]:
-        """The rectangles that end and that begin at a border, in groups of equal height on both sides."""
+        """Return groups of rectangles at a border: those of a group that end there are as high as those that begin."""
         gone, come = tuple(sorted(self.end[border])), tuple(sorted(self.begin[border]))
         if border in (0, self.count):
             return [(gone, come)]
@@ -191,7 +192,7 @@ class Blocks:
         return [] if gone or come else groups
 
     def _least_group(self, gone: list[int], come: list[int]) -> Group | None:
-        """Of all that are as high on both sides that of fewest rectangles, of these the one that is so most exactly."""
+        """Return the group of equal height on both sides with the fewest rectangles; among equals, the most exact."""
         size = self.size
         others = sorted((sum(size[p] for p in some), some)
                         for k in range(len(come)) for some in combinations(come, k + 1))

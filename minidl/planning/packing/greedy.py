@@ -1,8 +1,8 @@
-"""Greedy placing at any size: several orders, in each of which every rectangle takes the first hole, or the smallest,
-that is free during all its steps. As fast as a comparison of each with those that lie already; never improved.
+"""Greedy packing for any number of rectangles: first fit and best fit in several fixed orders, without improvement.
 
-The orders are those of planners, largest, longest or largest area first, and that of time, in which an allocator sees
-them (Pisarchyk and Lee 2020, "Efficient Memory Management for Deep Neural Net Inference").
+Each rectangle takes the first hole, or the smallest, that is free during all its steps; it is compared with each placed
+one. The orders are those of planners (largest, longest or largest area first) and the order of time, in which an
+allocator sees them (Pisarchyk and Lee 2020, "Efficient Memory Management for Deep Neural Net Inference").
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from minidl.outside.numba_cache import njit
 from minidl.planning.packing.strip import ANYWHERE, Strip
 from minidl.planning.problem import Array
 
-MOST_PAIRS = 600_000_000  # compared for all orders: a second or two
+MOST_PAIRS = 600_000_000  # the most comparisons for all orders: a second or two
 
 
 def greedy(strip: Strip) -> Iterator[Array]:
-    """Offsets by one order after the other, the most promising first, as far as MOST_PAIRS allows; one at least."""
+    """Yield offsets for one order after the other, the most promising first, within MOST_PAIRS; at least one."""
     long, count = strip.last - strip.first + 1, len(strip.size)
     free = strip.fixed == ANYWHERE
     by_size, by_time = (-strip.size, -long, strip.first), (strip.first, -strip.size)
@@ -36,9 +36,9 @@ def greedy(strip: Strip) -> Iterator[Array]:
 
 @njit(cache=True)
 def _placed(first: Array, last: Array, size: Array, fixed: Array, order: Array, begin: int, smallest: bool) -> Array:
-    """Offsets in one order, of which the first ``begin`` lie already. smallest: each takes the smallest hole."""
+    """Return offsets for one order, whose first ``begin`` rectangles are fixed. smallest: best fit, else first fit."""
     offset, count = fixed.copy(), len(order)
-    # Of what lies, by its offset, side by side in memory: most of the time goes into looking at these.
+    # The placed rectangles, sorted by offset and contiguous in memory, because most of the time goes into reading them.
     low, high = np.zeros(count + 1, np.int64), np.zeros(count + 1, np.int64)
     starts, ends = np.zeros(count + 1, np.int64), np.zeros(count + 1, np.int64)
     for n in range(count):

@@ -1,10 +1,11 @@
-"""Heuristic placing: in some order each rectangle takes the lowest bytes that are free during all its steps.
+"""First-fit packing in a given order, with local search over orders.
 
-Largest first is good (greedy by size: Pisarchyk and Lee 2020, "Efficient Memory Management for Deep Neural Net
-Inference"), mostly. While some reach above the strip, one of these goes to a random earlier place in the order, or any
-to any other place; kept unless more bytes are above the strip than before. Only what meets something that has moved is
-placed again. Work is counted, in comparisons; if it is used up before all have been placed once, the rest goes on top,
-with no comparisons.
+In order, each rectangle takes the lowest bytes that are free during all its steps. Largest first is a good order
+(greedy by size: Pisarchyk and Lee 2020, "Efficient Memory Management for Deep Neural Net Inference"). While rectangles
+reach above the strip, the search moves one of them to a random earlier position of the order, or any rectangle to any
+position, and keeps the change unless more bytes are above the strip than before. Only rectangles that overlap a moved
+one in time are placed again. Work is counted in comparisons; if it is used up during the first pass, the remaining
+rectangles are stacked on top without comparisons.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from minidl.outside.numba_cache import njit
 from minidl.planning.packing.strip import ANYWHERE, Strip
 from minidl.planning.problem import Array
 
-TRIAL = 10  # of what work is left, each first order has one part in so many; that which did best has the rest
-A_PAIR = 6  # units of work to find two that meet, or to look at them as to where they lie
+TRIAL = 10  # each first order gets 1/TRIAL of the remaining work; the best of them gets the rest
+A_PAIR = 6  # units of work to find, or to compare, two rectangles that overlap in time
 MUCH = 1 << 62
 
 
 def by_orders(strip: Strip, most_work: int) -> tuple[Array, int]:
-    """(offsets, bytes of what lies above the room and by how many the highest does)."""
+    """Return (offsets, excess as ``above`` defines it) of the best order found; an excess of 0 if all rectangles
+    fit."""
     long = strip.first - strip.last
     keys = ((strip.first, -strip.size), (strip.size * (long - 1.0),), (long, -strip.size))  # later keys weigh more
     free = strip.fixed == ANYWHERE
@@ -47,15 +49,16 @@ def by_orders(strip: Strip, most_work: int) -> tuple[Array, int]:
 
 
 def above(offset: Array, size: Array, room: int) -> int:
-    """Bytes of what lies above the room and by how many the highest does."""
+    """Return a packing's excess: the bytes of rectangles that reach above the room, plus the highest one's
+    overshoot."""
     ends = offset + size
     return int(size[ends > room].sum()) + max(0, int(ends.max(initial=0)) - room)
 
 
 @njit(cache=True)
 def _meeting(first: Array, last: Array, by_first: Array, most: int) -> tuple[Array, Array]:
-    """For each rectangle those that share a step with it: where its own begin, and all of them; none if they are more
-    than so many."""
+    """List the rectangles that overlap each rectangle in time: (pointers [rectangles + 1], flat list).
+    The list is empty if there are more than ``most`` entries."""
     count = len(first)
     there = np.zeros(count, np.int64)
     begins = np.zeros(count + 1, np.int64)
@@ -91,10 +94,8 @@ def _meeting(first: Array, last: Array, by_first: Array, most: int) -> tuple[Arr
 @register_jitable(_nrt=False)
 def _place_all(first: Array, last: Array, size: Array, order: Array, begin: int, offset: Array, by_offset: Array,
                most_work: int) -> int:
-    """Place all in this order from ``begin`` on; returns the work done. What comes before lies somewhere already.
-
-    by_offset: as long as the order, to work in.
-    """
+    """Place the rectangles of ``order`` from position ``begin`` on; return the work done.
+    The rectangles before ``begin`` have offsets already. by_offset: scratch array, as long as ``order``."""
     high = work = 0
     for n in range(len(order)):
         i, at, m = order[n], 0, n
@@ -122,8 +123,8 @@ def _place_all(first: Array, last: Array, size: Array, order: Array, begin: int,
 
 @register_jitable(_nrt=False)
 def _lowest(i: int, size: Array, offset: Array, place: Array, begins: Array, others: Array) -> int:
-    """The lowest free bytes for one, beside what meets it and comes before it in the order. What meets it is left
-    sorted by where it lies: next time little has changed."""
+    """Return the lowest offset for rectangle i that is free of the overlapping rectangles before it in the order.
+    Its list of overlapping rectangles is left sorted by offset, so that the next sort is nearly free."""
     at = 0
     for k in range(begins[i], begins[i + 1]):
         j, m = others[k], k
@@ -154,8 +155,8 @@ def _shift(order: Array, place: Array, at: int, to: int) -> None:
 @njit(cache=True)
 def _improve(first: Array, last: Array, size: Array, fixed: Array, order: Array, begin: int, begins: Array,
              others: Array, room: int, most_work: int, seed: int) -> tuple[Array, int, int]:
-    """(offsets, bytes above the room as ``by_orders``, work done), the best that was found from one first order, in
-    which what is fixed comes first, as it lies; ``begin``: how many these are. begins, others: what meets what."""
+    """Improve one order; return (offsets, excess as in ``by_orders``, work done) of the best order found.
+    The first ``begin`` rectangles of the order are fixed. begins, others: the overlaps that ``_meeting`` returns."""
     np.random.seed(seed)
     count = len(order)
     offset, place = fixed.copy(), np.zeros(count, np.int64)
@@ -172,7 +173,7 @@ def _improve(first: Array, last: Array, size: Array, fixed: Array, order: Array,
         if np.random.random() < 0.6:
             above = 0
             at = begin
-            for k in range(begin, count):  # one of those above the room, each as likely
+            for k in range(begin, count):  # a uniformly random rectangle above the room
                 if offset[order[k]] + size[order[k]] > room:
                     above += 1
                     if np.random.randint(above) == 0:
@@ -209,7 +210,7 @@ def _improve(first: Array, last: Array, size: Array, fixed: Array, order: Array,
             offset[i] = new
             now += size[i] * ((new + size[i] > room) - (old + size[i] > room))
             for k in range(begins[i], begins[i + 1]):
-                j = others[k]  # of what comes later: what could lie lower now, and what is in the way
+                j = others[k]  # later rectangles that could be placed lower now, or that the moved one overlaps
                 if place[j] >= n and not again[j] and (
                         old < offset[j] or (new < offset[j] + size[j] and offset[j] < new + size[i])):
                     again[j] = True

@@ -1,8 +1,8 @@
-"""Addresses for a planned iteration: every residency is a rectangle, steps wide and bytes high, in one strip of memory.
+"""Addresses for a planned iteration: each residency is a rectangle, steps wide and bytes high, in one strip of memory.
 
-What is written over something else lies where that lay: such residencies are one rectangle. A plan's residencies nest,
-nearly as a stack's do, so what is packed (``solve``) ends within a percent or two of what is live at once. What still
-does not fit gets no address. Knows steps and sizes only.
+A donated input and the output over it have one address: they are one rectangle. A plan's residencies nest nearly like a
+stack, so packing (``solve``) needs only a percent or two more than the live bytes. A residency that does not fit gets
+no address. Knows steps and sizes only.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from minidl.planning.packing.strip import ANYWHERE, Strip, most_live, stacked, s
 from minidl.planning.problem import Array
 
 NO_ADDRESS = -1
-# The most work for n rectangles: so many units for each n log2 n, and never more than about a second's.
+# The most work for n rectangles: this many units times n log2 n, and at most about one second's.
 ORDERS, MOST_ORDERS = 200_000, 250_000_000
 SEARCHES, MOST_SEARCHES = 100_000, 250_000_000
-FOR_WORKSPACES = 0.2  # of this, for all attempts together, when all tensors have a place already
-TOLERANCES = (0.02, 0.01, 0.005, 0.0025)  # shares by which a residency may be taken for larger than it is
-SMALL = 1e-4  # of the room: smaller residencies are too many for what they hold, and get no address
+FOR_WORKSPACES = 0.2  # the share of this work for all attempts that make room for workspaces
+TOLERANCES = (0.02, 0.01, 0.005, 0.0025)  # shares by which residencies may be rounded up
+SMALL = 1e-4  # share of the room: smaller residencies are many, hold little, and get no address
 
 
 class Moved(NamedTuple):
-    """A residency whose bytes go to another offset before a step."""
+    """A planned relocation: the bytes of residency ``note`` move to ``offset`` before ``step``."""
 
     note: int
     step: int
@@ -35,8 +35,7 @@ class Moved(NamedTuple):
 
 
 class Addresses(NamedTuple):
-    """The offset in the strip at which each residency begins, or NO_ADDRESS; bytes that found no place; and what goes
-    on elsewhere."""
+    """The result of packing: each residency's offset or NO_ADDRESS, the bytes without an address, and relocations."""
 
     offsets: Array
     over: int
@@ -44,22 +43,26 @@ class Addresses(NamedTuple):
 
 
 Movable = Callable[[int], Array]
-"""Of a residency, the steps before which its bytes may be moved, in ascending order."""
+"""Returns the steps before which a residency may be moved, in ascending order."""
 
 
 def addresses(notes: Array, steps: int, size: Array, *, born_before: Array, outlives: Array, successor: Array,
               room: int, effort: float = 1.0, movable: Movable | None = None) -> Addresses:
-    """Where all residencies lie.
+    """Return addresses for all residencies of an iteration that repeats.
 
-    notes: [residencies, 4] of ``schedule.simulate``; size: of each tensor and, after them, each workspace, in bytes;
-    room: bytes of the strip. effort: share of the usual work. movable: without it nothing is moved.
+    notes        [residencies, 4] of ``schedule.simulate``
+    size         bytes of each tensor and, after the tensors, of each workspace
+    born_before  per tensor: True if it exists when the iteration starts
+    outlives     per tensor: True if it outlives the iteration; if born before it, it lies outside the strip
+    successor    per tensor: the tensor of this iteration that replaces it when the next one starts, or -1
+    room         bytes of the strip
+    effort       share of the usual work
+    movable      the steps at which a residency may be relocated; None forbids relocation
 
-    What is there when one iteration ends and the next one starts lies in the same place then. born_before: tensors that
-    are there when it starts; of these those that outlive it lie elsewhere. successor: of each such tensor, the one that
-    is made in this iteration and is there in its stead when the next one starts, or -1; it lies at the strip's low end.
-    Above them lie those that are gone without successor, but for those that go at once, and what is copied out past the
-    end. Other small tensors get the room that is left above the strip. Workspaces get no address either: where there is
-    no hole for one, a way to place the tensors is looked for that leaves it; without it a call is only slower.
+    Bytes that are live across the iteration's end have the same address at its end and at its start. Successors lie at
+    the strip's low end; above them lie tensors that are freed without a successor, then tensors whose copy out ends in
+    the next iteration. Small tensors get no address; room for them is left above the strip. Workspaces get no address
+    either: packing only tries to leave a hole for each. Without a hole a call still runs, with a slower algorithm.
     """
     tensors = len(born_before)
     none = np.zeros(len(size) - tensors, np.bool_)
@@ -87,7 +90,7 @@ def addresses(notes: Array, steps: int, size: Array, *, born_before: Array, outl
 
 
 def _homeless(notes: Array, tensors: int, offsets: Array, size: Array, room: int) -> Array:
-    """Which workspaces find no hole between the tensors that lie somewhere while their call runs."""
+    """Mark the workspaces that find no hole between the placed tensors of their step, bool [residencies]."""
     result = np.zeros(len(notes), np.bool_)
     lies = np.nonzero((notes[:, 0] < tensors) & (offsets >= 0))[0]
     begins = offsets[lies]
@@ -106,7 +109,7 @@ def _addresses(notes: Array, steps: int, size: Array, born_before: Array, outliv
     count = len(notes)
     tensor = np.where(notes[:, 0] < 0, -1 - notes[:, 0], notes[:, 0])
     first, last = notes[:, 1], np.where(notes[:, 2] < 0, steps - 1, notes[:, 2])
-    until = -2 - notes[:, 2]  # until this step of the next iteration, if it is not negative
+    until = -2 - notes[:, 2]  # if not negative: the step of the next iteration at which the residency ends
     head = np.arange(count)
     for n in range(count):
         if notes[n, 3] >= 0:
@@ -117,13 +120,13 @@ def _addresses(notes: Array, steps: int, size: Array, born_before: Array, outliv
     at_start = born_before[tensor] & (first == 0)
     old = np.nonzero(at_start & (successor[tensor] >= 0))[0]
     latest = np.full(len(size), -1)
-    latest[tensor] = head  # of its residencies the last one's
+    latest[tensor] = head  # each tensor's last residency
     new = latest[successor[tensor[old]]]
     elsewhere = at_start & (outlives[tensor] | (last == 0)) & (successor[tensor] < 0)
     whole = np.nonzero((head == np.arange(count)) & ~elsewhere)[0]
-    stays = ~at_start & (notes[:, 2] < 0)  # which lies in the way of the next iteration's, were it anywhere
+    stays = ~at_start & (notes[:, 2] < 0)  # its address must not collide with those of the next iteration
     small = (size[tensor[whole]] < SMALL * room) & ~np.isin(whole, np.append(old, head[stays]))
-    # A quarter more than they need: they get addresses at run time, and must not enter the strip.
+    # Leave a quarter more than small tensors need: they get addresses at run time, outside the strip.
     little = whole[small]
     left = room - most_live(strip(first[little], end[little], size[tensor[little]], room)) * 5 // 4
     placed = whole[~small]
@@ -150,7 +153,7 @@ def _addresses(notes: Array, steps: int, size: Array, born_before: Array, outliv
         by_head = np.argsort(head, kind="stable")
 
         def parts(n: int) -> Array:
-            """Of a rectangle, in the order of their steps."""
+            """Return the residencies of rectangle n, in the order of their steps."""
             return by_head[slice(*np.searchsorted(head[by_head], (rows[n], rows[n] + 1)))]
 
         def cuts(n: int) -> Array:
@@ -179,9 +182,9 @@ def _packed(that: Strip, effort: float) -> tuple[Array, int]:
 
 
 def _rounded(that: Strip) -> Strip:
-    """The same strip with what may lie anywhere as large as the largest that is hardly larger, if it all has room so.
-    Of a batch that the number of slices does not divide some slices are an example larger: two halves of the one do not
-    fill the place of a whole of the other, and what is left between them is of no use."""
+    """Round nearly equal sizes of movable rectangles up to the largest of them, if the live bytes still fit.
+    In a batch that the number of slices does not divide, some slices are one example larger. Rounding avoids the small
+    useless holes that such unequal sizes leave."""
     free = that.fixed == ANYWHERE
     for tolerance in TOLERANCES:
         size = that.size.copy()
@@ -193,7 +196,7 @@ def _rounded(that: Strip) -> Strip:
 
 
 def _classes(size: Array, tolerance: float) -> Array:
-    """Each size, or the largest that is larger by a share of at most this, from the largest down."""
+    """Replace each size by the largest one that exceeds it by at most the share ``tolerance``, largest size first."""
     sizes, which = np.unique(size, return_inverse=True)
     largest = sizes.copy()
     for n in range(len(sizes) - 2, -1, -1):

@@ -1,9 +1,8 @@
-"""Routes: what finds no place for all of its time lies in several, one after the other, with a move in between.
+"""Routes: a rectangle without one address for its whole lifetime gets several in turn, with a move between them.
 
-Packed strips are full but for holes that come and go. Nearly each rectangle that found no place can stay in one of
-these holes until something else is to lie there, be moved to the next, and so on; a move within the device takes a
-hundredth of the time that a copy to the host and back would. The hole that lasts longest is taken each time, which
-makes the fewest moves.
+Packed strips are full except for holes that open and close. Almost every rectangle without an address can occupy such a
+hole until it closes, then move to the next one; a move within the device takes a hundredth of the time of a copy to the
+host and back. Choosing the hole that lasts longest each time makes the fewest moves.
 """
 
 from __future__ import annotations
@@ -19,23 +18,26 @@ from minidl.planning.problem import Array
 
 
 class Stay(NamedTuple):
-    """One place of a rectangle: from a step on, at an offset."""
+    """A rectangle's offset from one step on, until its next stay."""
 
     step: int
     offset: int
 
 
 Cuts = Callable[[int], Array]
-"""Of a rectangle, the steps before which it may be moved, in ascending order."""
-LARGEST = 256    # of those without a place, so many at most are looked at;
-CANDIDATES = 16  # places at most that are tried for one that has no route, if what lies there can go elsewhere,
-MOST = 2_000     # and so many routes that are looked for on the way, in all;
-MEETING = 2_000  # not where more than so many meet it
+"""Returns the steps before which a rectangle may be moved, in ascending order."""
+LARGEST = 256    # rectangles without an address that are tried, the largest first
+CANDIDATES = 16  # offsets tried for a rectangle without a route, if the rectangles there can be routed elsewhere
+MOST = 2_000     # routes searched for in all of these trials together
+MEETING = 2_000  # no trials for a rectangle that overlaps more rectangles than this in time
 
 
 def routes(that: Strip, offset: Array, cuts: Cuts, effort: float = 1.0) -> dict[int, list[Stay]]:
-    """The stays of each rectangle that lies above the room and finds places all the same, and of each that makes way
-    for one of them; the others lie as given. effort: share of the usual work, at most all of it."""
+    """Return the stays of each rectangle above the room that gets a route, and of each that makes way for one.
+
+
+    All other rectangles keep their ``offset``. effort: share of the usual work, at most 1.
+    """
     effort = min(effort, 1.0)
     layout, found = _Layout.of(that, offset), {}
     homeless = np.nonzero((offset + that.size > that.room) & (that.fixed == ANYWHERE))[0]
@@ -67,7 +69,7 @@ def routes(that: Strip, offset: Array, cuts: Cuts, effort: float = 1.0) -> dict[
 
 
 class _Layout(NamedTuple):
-    """The placed parts: the rectangle of each, its first and last step, its lowest byte and the first byte above."""
+    """The placed parts of rectangles: each part's rectangle, its first and last step, and its bytes [low, high)."""
 
     whose: Array
     first: Array
@@ -77,33 +79,33 @@ class _Layout(NamedTuple):
 
     @classmethod
     def of(cls, that: Strip, offset: Array) -> _Layout:
-        """The rectangles that do not reach above the room."""
+        """Return the layout of the rectangles that do not reach above the room."""
         lies = np.nonzero(offset + that.size <= that.room)[0]
         return cls(lies, that.first[lies], that.last[lies], offset[lies], (offset + that.size)[lies])
 
     def without(self, rectangles: Array) -> _Layout:
-        """The others."""
+        """Return the layout without some rectangles."""
         rest = ~np.isin(self.whose, rectangles)
         return _Layout(*(each[rest] for each in self))
 
     def with_stays(self, that: Strip, n: int, stays: list[Stay]) -> _Layout:
-        """All that lies there, and one rectangle with its stays."""
+        """Return the layout with one more rectangle, placed at its stays."""
         steps, places = (np.array(each) for each in zip(*stays, strict=True))
         parts = np.full(len(stays), n), steps, np.append(steps[1:] - 1, that.last[n]), places, places + that.size[n]
         return _Layout(*(np.append(each, more) for each, more in zip(self, parts, strict=True)))
 
     def meeting(self, that: Strip, n: int) -> _Layout:
-        """The parts that share a step with a rectangle, in the order of their first steps."""
+        """Return the parts that overlap rectangle n in time, in the order of their first steps."""
         meets = np.nonzero((self.last >= that.first[n]) & (self.first <= that.last[n]))[0]
         meets = meets[np.argsort(self.first[meets], kind="stable")]
         return _Layout(*(each[meets] for each in self))
 
     def route(self, that: Strip, n: int, cuts: Array) -> list[Stay]:
-        """The stays of one rectangle between all that lies there; none if at some time there is no hole for it."""
+        """Return stays for rectangle n in the holes of the layout; an empty list if at some step no hole fits."""
         _, first, last, low, high = self.meeting(that, n)
         step, end, nbytes = int(that.first[n]), int(that.last[n]), int(that.size[n])
         stays: list[Stay] = []
-        here = -nbytes  # what is moved does not overlap the place that it comes from
+        here = -nbytes  # the current offset: source and destination of a move do not overlap
         while True:
             until, offset = _longest(first, last, low, high, step, nbytes, here, that.room)
             if offset < 0:
@@ -117,7 +119,7 @@ class _Layout(NamedTuple):
             step, here = int(cuts[cut]), offset
 
     def places(self, that: Strip, n: int) -> list[tuple[int, Array]]:
-        """Where one could lie for all of its time, with what would have to go for it, the fewest bytes first."""
+        """Return offsets for rectangle n with the rectangles that would have to move away, the fewest bytes first."""
         meets, nbytes = self.meeting(that, n), int(that.size[n])
         if len(meets.whose) > MEETING:
             return []
@@ -133,10 +135,8 @@ class _Layout(NamedTuple):
 @njit(cache=True)
 def _longest(first: Array, last: Array, low: Array, high: Array, step: int, nbytes: int, here: int, room: int
              ) -> tuple[int, int]:
-    """(The last step, offset) of the place that is free for longest from a step on; offset -1 if there is none.
-
-    first ... high: what lies somewhere, in the order of its first steps; here: another place that is taken meanwhile.
-    """
+    """Return (last step, offset) of the hole of ``nbytes`` that stays free longest from ``step`` on; offset -1 if none.
+    first, last, low, high: the placed parts, in the order of their first steps; here: an offset that is also taken."""
     lows, highs = np.zeros(2 * len(first) + 4, np.int64), np.zeros(2 * len(first) + 4, np.int64)
     highs[0] = room
     count = 1

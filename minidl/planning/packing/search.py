@@ -1,16 +1,16 @@
-"""Exact search: a strip is filled from below, valley by valley, until all lie in it or no way is left.
+"""Exact search: fill a strip from below, valley by valley, until all rectangles are placed or no branch is left.
 
-At an end of a valley (``valleys``) lies one of the rectangles that fit there, or nothing. In some packing, if there is
-any, everything lies on the floor or on something else, so one of these answers is right.
+A decision is about one end of a valley (``valleys``): its answer is a rectangle that fits there, or nothing. If a
+packing exists, one exists in which every rectangle rests on the floor or on another one, so one answer is right.
 
-  look-ahead  the end with the fewest answers is next; one without any, or a valley that cannot be filled to its walls
-              with what fits into it, ends the branch.
-  contention  among equals, that end is next where most has failed.
-  conflicts   each failure has decisions that are to blame: those that made the floor and the walls. The search returns
-              to the latest of these at once, and what has been learned is blamed on the others (conflict-directed
-              backjumping: Prosser 1993, "Hybrid Algorithms for the Constraint Satisfaction Problem").
-  restarts    work is limited. The next search begins with what has been learned about contention, and with the places
-              that rectangles had last.
+  look-ahead  decide the end with the fewest answers next; an end without answers, or a valley that its fitting
+              rectangles cannot fill to its walls, ends the branch.
+  contention  among equals, decide the end where most branches have failed.
+  conflicts   the decisions that made the floor and the walls cause a failure. The search jumps back to the latest of
+              them and adds the others to its reasons (conflict-directed backjumping: Prosser 1993, "Hybrid
+              Algorithms for the Constraint Satisfaction Problem").
+  restarts    work is limited. The next search starts with the contention learned so far, and prefers the offsets that
+              rectangles had last.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from minidl.planning.problem import Array
 
 FOUND, NONE, UNKNOWN = 1, 0, -1
 NOTHING = -1
-# Columns of the decisions: the end of the valley that each is about; its answer, the sections that this fills, what is
-# lost in each, its first entry; its first and its next option, and the end of these.
+# Columns of a decision: the valley's first and last section and which end is decided; the answer, the sections that it
+# fills, the bytes that it wastes in each, its first entry; its first option, next option, and end of options.
 LEFT, RIGHT, END, ANSWER, BEGIN, UPTO, LOST, ENTRY, FIRST, NEXT, STOP = range(11)
 
 
 class Search:
-    """The search for one strip, which can be continued: ``attempt`` is one of its restarts."""
+    """The exact search for one strip; each call of ``attempt`` is one restart."""
 
     def __init__(self, strip: Strip) -> None:
         first, last = sections(strip)
         count = int(last.max()) + 1
         self.free = free = np.nonzero(strip.fixed == ANYWHERE)[0]
         self.offsets = strip.fixed.copy()
-        self.floor = np.zeros(count, np.int64)  # what is below something fixed is given up
+        self.floor = np.zeros(count, np.int64)  # the bytes below a fixed rectangle are not used
         for n in np.nonzero(strip.fixed != ANYWHERE)[0]:
             under = self.floor[first[n]:last[n] + 1]
             np.maximum(under, strip.fixed[n] + strip.size[n], out=under)
@@ -54,7 +54,7 @@ class Search:
         self.attempts = 0
 
     def attempt(self, work: int) -> tuple[int, int]:
-        """(FOUND, NONE if there is no packing or UNKNOWN, work done: sections looked at)."""
+        """Search once; return (FOUND, NONE if no packing exists or UNKNOWN, work done in sections visited)."""
         if self.spare.min() < 0:
             return NONE, 0
         found, done = _search(self.that, self.floor, self.spare, self.open, work, self.attempts, self.places,
@@ -72,7 +72,7 @@ def _listed(key: Array, other: Array, size: Array, count: int) -> tuple[Array, A
 
 @register_jitable(_nrt=False)
 def _choose(state: State, weight: Array, decision: Array) -> int:
-    """The end of a valley that is to be decided next: how many answers it has."""
+    """Write the valley end to decide next to ``decision``; return the number of its answers."""
     least, fewest = 1e300, 0
     for left in range(len(state.right)):
         right = state.right[left]
@@ -90,7 +90,7 @@ def _choose(state: State, weight: Array, decision: Array) -> int:
 @register_jitable(_nrt=False)
 def _list(that: Rectangles, state: State, decision: Array, options: Array, found: Array, rank: Array, places: Array
           ) -> None:
-    """The options of a decision: what lay there last, then the most by rank, nothing last."""
+    """List the options of a decision: the rectangle that was there last, then others by falling rank, NOTHING last."""
     left, right, at_left = decision[LEFT], decision[RIGHT], decision[END] == 0
     floor = state.floor[left]
     count = fitting(that, state, left, right, at_left, found)
@@ -115,7 +115,7 @@ def _list(that: Rectangles, state: State, decision: Array, options: Array, found
 
 @register_jitable(_nrt=False)
 def _do(that: Rectangles, state: State, decision: Array, level: int, p: int, places: Array, used: int) -> int:
-    """Carry out an answer; how many entries there are now."""
+    """Carry out an answer; return the number of entries used."""
     edge = decision[LEFT] if decision[END] == 0 else decision[RIGHT]
     floor = state.floor[edge]
     if p == NOTHING:
@@ -159,7 +159,7 @@ def _latest(bits: Array, level: int) -> int:
 @njit(cache=True)
 def _search(that: Rectangles, floor: Array, spare: Array, still: Array, most_work: int, seed: int, places: Array,
             weight: Array) -> tuple[int, int]:
-    """(FOUND, NONE or UNKNOWN, work done) of one search; ``places`` and ``weight`` are what is learned."""
+    """Run one search; return (FOUND, NONE or UNKNOWN, work done). ``places`` and ``weight`` keep what it learns."""
     np.random.seed(seed)
     count, sections = len(that.first), len(floor)
     most = 2 * (count + sections) + 64
@@ -193,7 +193,7 @@ def _search(that: Rectangles, floor: Array, spare: Array, still: Array, most_wor
         why[level] = 0
         begin, end = sections, -1
         while decisions[level, NEXT] == decisions[level, STOP]:
-            # Nothing is left to try: back to the latest decision that is to blame.
+            # No option is left: jump back to the latest decision that caused the failure.
             decision, reason = decisions[level], why[level]
             blame(that, state, reason, decision[LEFT], decision[RIGHT], decision[END] == 0)
             weight[decision[LEFT] if decision[END] == 0 else decision[RIGHT]] += 1.0

@@ -1,12 +1,12 @@
-"""A strip packed: by heuristic orders first, then by exact search, part by part.
+"""Pack a strip: first by heuristic orders, then by exact search.
 
-  1. Parts of the strip that nothing crosses are packed apart.
-  2. Orders of placing (``orders``).
-     Those of allocators (``greedy``), if they leave less above the strip.
-  3. If some still lie above the strip and all could lie in it: exact search (``search``), in turns of the rectangles as
-     they are and of blocks that they seem to make (``blocks``), with more work the longer nothing has been found.
+  1. Split the strip into parts that do not overlap in time, and pack each part on its own.
+  2. Try orders of placing (``orders``), and those of allocators (``greedy``) if they leave less above the strip.
+  3. If some rectangles still lie above the strip though the live bytes fit: exact search (``search``), alternating
+     between the original rectangles and guessed blocks of them (``blocks``), with growing work limits.
 
-Work is limited, and counted: the same strip has the same packing on any machine. A unit is about two nanoseconds.
+Work is limited and counted, not timed: the same strip has the same packing on any machine. A unit is about two
+nanoseconds.
 """
 
 from __future__ import annotations
@@ -22,21 +22,19 @@ from minidl.planning.packing.search import FOUND, NONE, Search
 from minidl.planning.packing.strip import Strip, apart, most_live
 from minidl.planning.problem import Array
 
-A_SECTION = 16  # units of work for one section that a search has looked at
+A_SECTION = 16  # units of work for one section that a search visits
 A_GUESS = 50_000  # units of work to find the blocks, for each rectangle
 FIRST_SEARCH = 500_000  # sections
 MOST_SEARCHED = 2_000  # rectangles
 HALVINGS = 6
 GUESSES = (None, Guess(alike=True), Guess(tolerance=2.5, alike=True), Guess(overlook=0.2, alike=True), None,
            Guess(tolerance=0.5, alike=True), Guess(tolerance=2.5, overlook=0.1, alike=True), Guess(single=True),
-           Guess(overlook=0.4, alike=True))  # None: as they are
+           Guess(overlook=0.4, alike=True))  # None: the rectangles themselves, without blocks
 
 
 def pack(strip: Strip, *, orders: int, searches: int) -> tuple[Array, int]:
-    """(offsets, bytes of what lies above the room).
-
-    orders, searches: the most work that each takes.
-    """
+    """Return (offsets, excess as ``orders.above`` defines it); an excess of 0 if all rectangles fit.
+    orders, searches: limits of the work for orders and for exact search."""
     offset = np.zeros(len(strip.size), np.int64)
     over = 0
     parts = list(apart(strip)) if len(strip.size) else []
@@ -48,9 +46,9 @@ def pack(strip: Strip, *, orders: int, searches: int) -> tuple[Array, int]:
 
 
 def pack_low(strip: Strip, *, orders: int, searches: int) -> Array:
-    """Offsets for as little room as is found: what a greedy order needs at most; what is live at once if that can be
-    had, otherwise halfway to what has been found, and so on. The work is for each of these; ``strip.room`` does not
-    count."""
+    """Return offsets for the smallest room found, at most that of a greedy order.
+    It bisects between the peak of live bytes and the best packing so far, with the full work for each attempt;
+    ``strip.room`` is ignored."""
     low = most_live(strip)
     high, best = min(((int((offset + strip.size).max(initial=0)), offset) for offset in greedy(strip)),
                      key=lambda each: each[0])
@@ -62,7 +60,7 @@ def pack_low(strip: Strip, *, orders: int, searches: int) -> Array:
         if (offset + strip.size).max() < high:
             best, high = offset, int((offset + strip.size).max())
         if over:
-            low = room + 1  # or so it seems
+            low = room + 1  # taken as impossible, though the search may have missed a packing
         room = (low + high) // 2
     return best
 
@@ -80,7 +78,7 @@ def _pack_part(part: Strip, orders: int, searches: int) -> tuple[Array, int]:
 
 
 def _search(part: Strip, most_work: int) -> Array | None:
-    """Offsets that all lie in the strip, or None if none were found."""
+    """Return offsets with all rectangles inside the strip, or None if the search found none."""
     plain = Search(part)
     done = 0
     for turn in count():
@@ -105,7 +103,7 @@ def _search(part: Strip, most_work: int) -> Array | None:
 
 
 def _luby(n: int) -> int:
-    """The n-th term, from 1, of 1 1 2 1 1 2 4 ...: restarts after so much work are never much worse than the best
-    choice (Luby, Sinclair, Zuckerman 1993, "Optimal Speedup of Las Vegas Algorithms")."""
+    """Return the n-th term, n >= 1, of the Luby sequence 1 1 2 1 1 2 4 ...: restart limits that are within a
+    logarithmic factor of the optimum (Luby, Sinclair, Zuckerman 1993, "Optimal Speedup of Las Vegas Algorithms")."""
     power = n.bit_length()
     return 1 << (power - 1) if n == (1 << power) - 1 else _luby(n - (1 << (power - 1)) + 1)

@@ -1,4 +1,4 @@
-"""Facts of a packing: rectangles, steps wide and bytes high, and the strip of memory that is to hold them."""
+"""The packing problem: rectangles, steps wide and bytes high, and the strip of memory that has to hold them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ ANYWHERE = -1
 
 
 class Strip(NamedTuple):
-    """A packing problem: each rectangle's first and last step and its bytes; and the bytes of the strip.
-
-    ``fixed``: the address of each, in bytes from the strip's low end; ANYWHERE if the packing chooses it.
-    """
+    """A packing problem: each rectangle's first and last step and its size in bytes, and the strip's bytes ``room``.
+    ``fixed``: each rectangle's given offset from the strip's low end, or ANYWHERE if the packing chooses it."""
 
     first: Array
     last: Array
@@ -25,17 +23,17 @@ class Strip(NamedTuple):
     fixed: Array
 
     def of(self, chosen: Array) -> Strip:
-        """The same strip with the chosen rectangles alone."""
+        """Return the strip with the chosen rectangles only."""
         return Strip(self.first[chosen], self.last[chosen], self.size[chosen], self.room, self.fixed[chosen])
 
 
 def strip(first: Array, last: Array, size: Array, room: int) -> Strip:
-    """A strip for rectangles of which each may lie anywhere."""
+    """Return a strip whose rectangles may all be placed anywhere."""
     return Strip(first, last, size, room, np.full(len(size), ANYWHERE))
 
 
 def live(first: Array, last: Array, size: Array, steps: int) -> Array:
-    """Bytes that are live at each step."""
+    """Return the bytes live at each step, int64 [steps]."""
     change = np.zeros(steps + 1, np.int64)
     np.add.at(change, first, size)
     np.add.at(change, last + 1, -size)
@@ -43,8 +41,8 @@ def live(first: Array, last: Array, size: Array, steps: int) -> Array:
 
 
 def stacked(first: Array, last: Array, size: Array) -> Array:
-    """Offsets at which rectangles lie one on the other, from 0 on, the longest lowest: where all begin or all end
-    together, nothing is lost between them."""
+    """Return offsets that stack the rectangles from 0 upwards, the longest-lived lowest.
+    If all begin or all end at the same step, the stack wastes no bytes."""
     order = np.argsort(first - last, kind="stable")
     offset = np.empty(len(size), np.int64)
     offset[order] = np.cumsum(size[order]) - size[order]
@@ -52,30 +50,28 @@ def stacked(first: Array, last: Array, size: Array) -> Array:
 
 
 def most_live(strip: Strip) -> int:
-    """The most bytes that are live at one step: in less room they cannot all lie."""
+    """Return the peak of live bytes over all steps, a lower bound of the room that any packing needs."""
     steps = int(strip.last.max(initial=-1)) + 1
     return int(live(strip.first, strip.last, strip.size, steps).max(initial=0))
 
 
 def sections(strip: Strip) -> tuple[Array, Array]:
-    """(first, last section of each rectangle). A section begins with each step with which a rectangle begins, so
-    rectangles meet if they share a section."""
+    """Return (first section, last section) of each rectangle.
+    A section begins at each step where a rectangle begins; two rectangles overlap in time if they share a section."""
     begins = np.unique(strip.first)
     return np.searchsorted(begins, strip.first), np.searchsorted(begins, strip.last, side="right") - 1
 
 
 def apart(strip: Strip) -> Iterator[Array]:
-    """The rectangles in parts, by number: none of a part meets one of another, so each is a packing of its own."""
+    """Yield the rectangles' numbers in parts that do not overlap in time, so that each part can be packed alone."""
     order = np.argsort(strip.first, kind="stable")
     ends = np.maximum.accumulate(strip.last[order])
     yield from np.split(order, np.nonzero(strip.first[order][1:] > ends[:-1])[0] + 1)
 
 
 def check(strip: Strip, offset: Array) -> None:
-    """Raise AssertionError unless all lie in the strip and no two share a byte at the same step.
-
-    A sweep over the steps that compares what begins with all that is there. It shares nothing with what finds offsets.
-    """
+    """Raise AssertionError unless all rectangles lie in the strip and no two share a byte at the same step.
+    It sweeps over the steps and compares each new rectangle with all live ones; it shares no code with the packers."""
     there: set[int] = set()
     events = [(last + 1, False, n) for n, last in enumerate(strip.last.tolist())]
     events += [(first, True, n) for n, first in enumerate(strip.first.tolist())]

@@ -1,9 +1,8 @@
-"""Valleys of a half-filled strip: what can lie on their floors, and which decisions are to blame that nothing else can.
+"""Valleys of a half-filled strip: which rectangles fit on a valley's floor, and which decisions exclude the others.
 
-A valley is a run of sections filled to one height between higher ones. What lies next at an end of it, on the floor? A
-rectangle that begins there and ends in the valley, or nothing: then the floor rises to the lower wall, or to where the
-least rectangle inside leads. Compiled: state is in arrays, and no references to them are counted, since each function
-is handed a dozen.
+A valley is a run of sections filled to one height between higher ones. The answer at an end of it is a rectangle that
+begins there and ends in the valley, or nothing: then the floor rises to the lower wall, or to the top of the smallest
+rectangle inside. Compiled: state is in arrays, without reference counting, since each function receives a dozen arrays.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from numba.extending import register_jitable
 
 from minidl.planning.problem import Array
 
-HIGH = 1 << 62  # of a wall that nothing crosses
+HIGH = 1 << 62  # the height of a wall that no remaining rectangle crosses
 
 
 class Rectangles(NamedTuple):
-    """The rectangles to place. ``from_idx[from_ptr[s]:from_ptr[s + 1]]`` begin with section s, and
-    ``to_idx[to_ptr[s]:...]`` end with it; equal rectangles are neighbours there."""
+    """The rectangles to place: ``from_idx[from_ptr[s]:from_ptr[s + 1]]`` begin with section s, and
+    ``to_idx[to_ptr[s]:...]`` end with it; equal rectangles are neighbours in these lists."""
 
     first: Array
     last: Array
@@ -32,17 +31,17 @@ class Rectangles(NamedTuple):
 
 
 class State(NamedTuple):
-    """How far the strip is filled.
+    """The search's state: how far the strip is filled.
 
-    floor    of each section: bytes that are filled or given up.
-    spare    of each section: bytes that may still be given up.
-    open     of each section: how many rectangles are still to be placed.
-    level    of each rectangle: the decision that placed it, or -1.
-    latest   of each section: the last entry in the chain of what raised its floor.
-    entries  [any, 3] the decision, the floor before, the entry before.
-    right    of each section: if a valley begins here, its last section, otherwise -1.
-    answers  [sections, 2] how many answers that valley has at its first and at its last section.
-    inside   scratch.
+    floor    per section: bytes that are filled or wasted
+    spare    per section: bytes that may still be wasted
+    open     per section: number of rectangles still to place
+    level    per rectangle: the decision that placed it, or -1
+    latest   per section: the last entry in the chain of rises of its floor
+    entries  [any, 3]: a rise's decision, the floor before it, the entry before it
+    right    per section: the last section of the valley that begins here, or -1
+    answers  [sections, 2]: number of answers of that valley at its first and at its last section
+    inside   scratch
     """
 
     floor: Array
@@ -58,7 +57,7 @@ class State(NamedTuple):
 
 @register_jitable(_nrt=False)
 def wall(state: State, s: int) -> int:
-    """The height below which nothing can cross section s."""
+    """Return the height below which no remaining rectangle can cross section s."""
     if s < 0 or s >= len(state.open) or state.open[s] == 0:
         return HIGH
     return int(state.floor[s])
@@ -66,7 +65,7 @@ def wall(state: State, s: int) -> int:
 
 @register_jitable(_nrt=False)
 def fitting(that: Rectangles, state: State, left: int, right: int, at_left: bool, found: Array) -> int:
-    """How many different rectangles fit at this end of a valley; ``found`` has their numbers."""
+    """Write the different rectangles that fit at this end of a valley to ``found``; return how many there are."""
     count = 0
     before = -1
     pointer, numbers, edge = (that.from_ptr, that.from_idx, left) if at_left else (that.to_ptr, that.to_idx, right)
@@ -83,7 +82,7 @@ def fitting(that: Rectangles, state: State, left: int, right: int, at_left: bool
 
 @register_jitable(_nrt=False)
 def rise(that: Rectangles, state: State, left: int, right: int, at_left: bool) -> tuple[int, int]:
-    """(last section, height) to which the floor rises if nothing lies at this end of a valley."""
+    """Return (last section, height) to which the floor rises if this end of a valley stays empty."""
     floor = state.floor[left]
     height = min(wall(state, left - 1), wall(state, right + 1))
     if at_left:
@@ -105,8 +104,8 @@ def rise(that: Rectangles, state: State, left: int, right: int, at_left: bool) -
 
 @register_jitable(_nrt=False)
 def may_rise(that: Rectangles, state: State, left: int, right: int, at_left: bool, found: Array, count: int) -> bool:
-    """True if this end of a valley may stay empty: no section loses more than it can spare, and none of the ``count``
-    rectangles that fit here would also fit in the lost area."""
+    """True if this end of a valley may stay empty: no section wastes more than it can spare, and none of the ``count``
+    rectangles that fit here would also fit in the wasted area."""
     edge = left if at_left else right
     if state.spare[edge] == 0:
         return False
@@ -124,7 +123,8 @@ def may_rise(that: Rectangles, state: State, left: int, right: int, at_left: boo
 
 @register_jitable(_nrt=False)
 def _starved(that: Rectangles, state: State, left: int, right: int) -> tuple[int, int]:
-    """(a section that what fits into the valley does not fill to the lower wall, the bytes of that), or (-1, 0)."""
+    """Return (section, bytes): a section that the fitting rectangles cannot fill to the lower wall, and the bytes that
+    they fill there; (-1, 0) if there is none."""
     depth = min(wall(state, left - 1), wall(state, right + 1)) - state.floor[left]
     if depth > HIGH // 2:
         return -1, 0
@@ -158,7 +158,7 @@ def _look(that: Rectangles, state: State, left: int, right: int, found: Array) -
 
 @register_jitable(_nrt=False)
 def survey(that: Rectangles, state: State, begin: int, end: int, found: Array) -> int:
-    """Look at every valley that is another one since begin..end has changed; the sections looked at."""
+    """Count the answers of each valley affected by a change of the sections begin..end; return the sections visited."""
     sections = len(state.open)
     s, stop = max(begin - 1, 0), min(end + 1, sections - 1)
     while s > 0 and state.open[s] and state.open[s - 1] and state.floor[s - 1] == state.floor[s]:
@@ -194,11 +194,11 @@ def _blame_section(state: State, bits: Array, s: int) -> None:
 
 @register_jitable(_nrt=False)
 def _blame_wall(state: State, bits: Array, s: int, low: int, high: int) -> None:
-    """Why nothing that crosses section s can begin at low..high."""
+    """Mark the decisions because of which no rectangle that crosses section s can have its offset in low..high."""
     if s < 0 or s >= len(state.open):
         return
     if state.open[s] == 0 and state.floor[s] <= high:
-        _blame_section(state, bits, s)  # all that cross it have their places
+        _blame_section(state, bits, s)  # all rectangles that cross it are placed
         return
     e = state.latest[s]
     while e >= 0:
@@ -211,7 +211,7 @@ def _blame_wall(state: State, bits: Array, s: int, low: int, high: int) -> None:
 
 @register_jitable(_nrt=False)
 def blame(that: Rectangles, state: State, bits: Array, left: int, right: int, at_left: bool) -> None:
-    """Mark the decisions for which this end of a valley has the answers that it has, and no others."""
+    """Mark the decisions because of which this end of a valley has exactly its present answers."""
     edge = left if at_left else right
     floor = state.floor[edge]
     starved, total = _starved(that, state, left, right)
@@ -224,7 +224,7 @@ def blame(that: Rectangles, state: State, bits: Array, left: int, right: int, at
     end, height = rise(that, state, left, right, at_left)
     lost = height - floor
     if state.spare[edge] < lost:
-        lost = state.spare[edge] + 1  # so little would have been too much
+        lost = state.spare[edge] + 1  # the least waste that would have been too much
     else:
         for s in range(min(edge, end), max(edge, end) + 1):
             if state.spare[s] < lost:
@@ -233,7 +233,7 @@ def blame(that: Rectangles, state: State, bits: Array, left: int, right: int, at
                 break
     _blame_wall(state, bits, left - 1, floor, floor + lost - 1)
     _blame_wall(state, bits, right + 1, floor, floor + lost - 1)
-    if lost > 1:  # with one of those inside that have a place by now the floor might rise less, or fewer sections
+    if lost > 1:  # if a rectangle inside the valley were not placed yet, the floor might rise less or more narrowly
         for n in range(that.from_ptr[left], that.from_ptr[right + 1]):
             p = that.from_idx[n]
             if state.level[p] >= 0 and that.last[p] <= right:

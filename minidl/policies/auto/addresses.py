@@ -1,5 +1,5 @@
-"""Where the tensors of a planned iteration lie: every residency of its simulation is noted, and packed. What finds no
-place for all of its time is moved from one to the next meanwhile."""
+"""Addresses for a plan's tensors: simulate the iteration, note every residency, and pack the residencies.
+A residency without one address for its whole lifetime is relocated during it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from minidl.policies.auto.search import SLACK
 if TYPE_CHECKING:
     from minidl.planning.packing.residencies import Addresses
 
-NOTES = 12  # residencies noted a call, at most
+NOTES = 12  # the most residencies noted per call
 
 
 def with_addresses(found: Found, trace: Trace, facts: Problem, limits: Limits, effort: float = 1.0
                    ) -> tuple[Found, int]:
-    """The plan with an address for each residency that finds one, with moves for those that find several, and the bytes
-    of those that find none. effort: share of the usual work."""
+    """Return the plan with addresses and relocations for its residencies, and the bytes of residencies without an
+    address. effort: share of the usual work."""
     from minidl.planning.compiled import simulate
 
     mode = modes_of(found.plan, facts, trace)
@@ -45,15 +45,12 @@ def with_addresses(found: Found, trace: Trace, facts: Problem, limits: Limits, e
 
 def addresses(facts: Problem, mode: Array, notes: Array, limits: Limits, effort: float = 1.0,
               openings: Openings | None = None) -> tuple[dict[ResidencyKey, int], Addresses]:
-    """Where each residency's bytes go, and all that the packing says. What is there all the time lies below, packed
-    together.
-
-    notes: [residencies, 4], as ``schedule.simulate`` leaves them; openings: without them nothing is moved.
-    """
+    """Return each residency's address, and the result of packing. Tensors that stay all the time fill the lowest bytes.
+    notes: [residencies, 4] of ``schedule.simulate``; openings: where relocations are possible, None for nowhere."""
     from minidl.planning import packing
 
     before = facts.produced < 0
-    before[facts.gap_tensor[(facts.gap_head >= 0) & (mode == SWAP)]] = False  # between iterations on the host
+    before[facts.gap_tensor[(facts.gap_head >= 0) & (mode == SWAP)]] = False  # on the host between iterations
     outlives = before.copy()
     outlives[facts.free_idx] = False
     below = int(facts.size[outlives].sum())
@@ -74,12 +71,12 @@ def addresses(facts: Problem, mode: Array, notes: Array, limits: Limits, effort:
 
 
 class Openings:
-    """The steps before which bytes may be moved: the first ones after a call of the program, as far as they are known
-    from what calls have made."""
+    """The steps before which tensors may be relocated: the first step after each call of the program that makes a
+    tensor."""
 
     def __init__(self, facts: Problem, notes: Array) -> None:
         self._notes = notes
-        made, rows = np.unique(notes[:, 0], return_index=True)  # a tensor's first residency is its making
+        made, rows = np.unique(notes[:, 0], return_index=True)  # a tensor's first residency begins when it is made
         own = (made >= 0) & (made < len(facts.size))
         made, rows = made[own], rows[own]
         rows, calls = rows[facts.produced[made] >= 0], facts.produced[made[facts.produced[made] >= 0]]
@@ -92,12 +89,12 @@ class Openings:
                 self._accesses.setdefault(tensor, []).append(step)
 
     def call_before(self, step: int) -> int:
-        """The call after which a step is the first."""
+        """Return the call right before a step."""
         return int(self._calls[np.searchsorted(self._steps, step - 1)])
 
     def of(self, note: int) -> Array:
-        """Those of a residency, in ascending order: between its first and its last access by the program, when it is
-        neither on its way here nor on its way out."""
+        """Return the steps before which a residency may be relocated, in ascending order.
+        They lie between its first and last access by the program, when no copy of the tensor is under way."""
         tensor, first, last, _ = self._notes[note].tolist()
         steps = [step for step in self._accesses.get(tensor, ()) if first <= step and (step <= last or last < 0)]
         if not steps:
@@ -107,9 +104,9 @@ class Openings:
 
 
 def successors(facts: Problem) -> Array:
-    """Of each tensor, the one that is there in its stead when the next iteration starts, or -1: gradients, mostly. It
-    has as many bytes, and is made when the other is gone; of several, which is whose does not matter.
-    """
+    """Return per tensor the tensor that replaces it when the next iteration starts, or -1.
+    Gradients, mostly: a tensor from before the iteration is freed, and later one of the same size is made and stays.
+    Among several candidates any assignment will do."""
     freed = np.full(len(facts.size), -1, np.int64)
     freed[facts.free_idx] = np.repeat(np.arange(len(facts.free_ptr) - 1), np.diff(facts.free_ptr))
     made: dict[int, list[int]] = {}

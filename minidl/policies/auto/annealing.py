@@ -1,4 +1,4 @@
-"""Local search over modes with the compiled simulation as its objective. Imported only when a plan is searched for."""
+"""Simulated annealing over modes, with the compiled simulation as objective. Imported when the first search starts."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from minidl.planning.problem import DROP, Array, Problem
 from minidl.planning.schedule import Prices
 from minidl.planning.timing import Room
 
-DOUBLINGS = 4   # a move changes 2, 4, 8 or 16 gaps of a kind,
+DOUBLINGS = 4   # a move changes 2, 4, 8 or 16 gaps of one kind
 LONGEST = 1 << DOUBLINGS
-SINGLE = 0.3    # and of all moves this share a single one
+SINGLE = 0.3    # the share of moves that change a single gap
 
 
 class Moves(NamedTuple):
-    """The gaps whose mode may change: those tried often, and those tried less often. alike: for each gap the next one
-    of the same kind, or -1 (``choices.alike``)."""
+    """The gaps whose mode may change, often or rarely; alike: per gap the next one of its kind, or -1
+    (``choices.alike``)."""
 
     often: Array
     rare: Array
@@ -28,7 +28,7 @@ class Moves(NamedTuple):
 
 
 class Effort(NamedTuple):
-    """How long and how boldly to search: choices tried, the first temperature in seconds, the seed of the moves."""
+    """The parameters of annealing: number of moves tried, first temperature in seconds, seed of the moves."""
 
     evaluations: int
     temperature: float
@@ -38,11 +38,11 @@ class Effort(NamedTuple):
 @njit(cache=True)
 def improve(problem: Problem, room: Room, prices: Prices, moves: Moves, effort: Effort, mode: Array, prefetch_at: Array
             ) -> Any:
-    """Improve ``mode`` in place; returns the (objective, seconds, bytes over the budget) of the best found.
+    """Improve ``mode`` in place; return (objective, seconds, bytes over the budget) of the best modes found.
 
-    The objective is seconds and the prices of bytes over the budget and of bytes copied. A move changes one gap's mode
-    or exchanges two, alone or with those of the same kind that follow; it is kept if it is better, or worse by less
-    than a temperature that falls to nothing.
+    The objective is the iteration's seconds plus the prices of bytes over the budget and of bytes copied. A move sets
+    one gap's mode or exchanges the modes of two, alone or together with the next gaps of their kind. It is kept if the
+    objective falls, or rises by less than a random share of a temperature that falls to 0.
     """
     np.random.seed(effort.seed)
     nothing = np.zeros((0, 4), np.int64)

@@ -1,4 +1,4 @@
-"""Which gaps a search considers, and the simple choices of modes that it begins with."""
+"""The gaps that a search considers, and the simple choices of modes that it starts from."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 from minidl.plan.trace import Trace
 from minidl.planning.problem import DROP, SWAP, Array, Problem
 
-KEPT = (0.0, 0.2, 0.4, 0.6, 0.8)                  # a first choice keeps one of these shares of the budget,
-DROPPED = tuple(n / 10 for n in range(11))        # and drops one of these of the rest
-SHORT_GAP = 0.01      # of the iteration: shorter gaps away from the fullest moment are not considered, unless they
-CROWDED = 0.5         # lie over a call that needs so much of the budget when all others are away
+KEPT = (0.0, 0.2, 0.4, 0.6, 0.8)                  # shares of the budget that simple choices keep
+DROPPED = tuple(n / 10 for n in range(11))        # shares of the remaining bytes that simple choices drop
+SHORT_GAP = 0.01      # of the iteration: shorter gaps outside the memory peak are ignored, except over crowded calls
+CROWDED = 0.5         # a call is crowded if it needs this share of the budget though all long gaps are away
 
 
 def most_held(facts: Problem) -> Array:
-    """The gaps at the iteration's fullest moment."""
+    """Return the gaps that span the iteration's memory peak."""
     held = _change(facts, np.ones(len(facts.gap_call), np.bool_))
     fullest = int(np.argmax(np.cumsum(held)))
     there = ((facts.gap_call < fullest) & (facts.gap_next >= fullest)) | (facts.gap_head > fullest)
@@ -25,9 +25,9 @@ def most_held(facts: Problem) -> Array:
 
 
 def movable(facts: Problem, budget: int) -> tuple[Array, Array]:
-    """The gaps worth considering, as two groups: those at the iteration's fullest moment; other ones, which matter only
-    when the budget is a small part of what is needed: long ones, and shorter ones that lie over crowded calls, which
-    with all of these away still need a large part of the budget (slices of a batch that is normalized, for one)."""
+    """Return the gaps that a search considers: those at the memory peak, and others that are tried less often.
+    The others matter only if the budget is a small part of the peak. They are long gaps, and shorter gaps over crowded
+    calls (for example, the slices of a batch that is normalized)."""
     often = most_held(facts)
     starts = np.concatenate([[0.0], np.cumsum(facts.algorithm_seconds[facts.algorithm_ptr[:-1]])])
     seconds = starts[facts.gap_next] - starts[facts.gap_call] + starts[np.maximum(facts.gap_head, 0)]
@@ -40,7 +40,7 @@ def movable(facts: Problem, budget: int) -> tuple[Array, Array]:
 
 
 def _change(facts: Problem, away: Array) -> Array:
-    """Per call: how many more bytes are in some gaps, given by a mask, than at the call before."""
+    """Return per call the change of the bytes in the masked gaps against the call before, int64 [calls + 1]."""
     change = np.zeros(len(facts.gap_ptr), np.int64)
     sizes, begin, end, head = (of[away] for of in (facts.size[facts.gap_tensor], facts.gap_call, facts.gap_next,
                                                    facts.gap_head))
@@ -53,7 +53,7 @@ def _change(facts: Problem, away: Array) -> Array:
 
 
 def live_bytes(facts: Problem) -> Array:
-    """Per call: bytes on the device while it runs, were nothing evicted and nothing written over."""
+    """Return the bytes on the device during each call, without evictions and donations."""
     calls = len(facts.gap_ptr) - 1
     change = np.zeros(calls + 1, np.int64)
     np.add.at(change, np.maximum(facts.produced, 0), facts.size)
@@ -64,9 +64,10 @@ def live_bytes(facts: Problem) -> Array:
 
 
 def simple_choices(facts: Problem, budget: int) -> Iterator[Array]:
-    """Choices to begin with: of what is there at the fullest moment, what was made last stays, up to some share of the
-    budget; of the rest, what is cheapest to make again for its bytes is dropped, and the others swapped. Each comes
-    twice: the second time everything else that is considered is swapped, too, for where nothing less has room."""
+    """Yield simple modes for a search to start from, int64 [gaps].
+    Of the gaps at the memory peak, the latest stay, up to a share of the budget. Of the others, a share is dropped,
+    those with the least replay time per byte first, and the rest is swapped. Each choice comes twice; the second time
+    all other considered gaps are swapped, too, for budgets that need it."""
     gaps, others = movable(facts, budget)
     tensors, droppable = facts.gap_tensor[gaps], facts.can_drop[gaps]
     makers = np.maximum(facts.produced[tensors], 0)
@@ -92,8 +93,9 @@ def simple_choices(facts: Problem, budget: int) -> Iterator[Array]:
 
 
 def alike(trace: Trace, facts: Problem) -> Array:
-    """For each gap the next one of the same kind, -1 for the last: of tensors of one size, between operations of the
-    same names, made by one of the same name. Slices of a batch are of a kind, and so are blocks that come again."""
+    """Return for each gap the next gap of the same kind, or -1.
+    Gaps are of one kind if their tensors have the same size and are made by the same operation, and if the same
+    operations begin and end the gaps: slices of a batch, or repeated blocks of a network."""
     following = np.full(len(facts.gap_call), -1, np.int64)
     latest: dict[tuple[str, str, str, int], int] = {}
     for gap, (tensor, begin, end) in enumerate(zip(facts.gap_tensor, facts.gap_call, facts.gap_next, strict=True)):

@@ -1,4 +1,4 @@
-"""A plan whose bytes all find an address: where some do not, others are searched for that need less memory."""
+"""Find addresses for a plan; if some tensors find none, search for similar plans that need less memory."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from minidl.policies.auto.addresses import with_addresses
 from minidl.policies.auto.progress import Found
 from minidl.policies.auto.search import WORK, search
 
-TIGHTENINGS = 4       # at most, one after the other,
-LEAST_EFFORT = 0.5    # of the usual one for addresses,
-QUICK = 0.2           # and so much of it where a tighter plan is tried
-TIGHTER = 0.03        # of the budget less at most: a large tensor without an address is no measure,
-LEAST_TIGHTER = 0.005  # and at least
-LEAST_SHARE = 0.5     # of the budget that a plan is made for
-WARM = 0.3            # of the usual temperature: where a search around a known plan begins
+TIGHTENINGS = 4       # the most searches for a tighter plan
+LEAST_EFFORT = 0.5    # the least effort of packing, as a share of the usual one
+QUICK = 0.2           # the share of that effort for a tighter plan
+TIGHTER = 0.03        # the most by which a tighter plan lowers its share of the budget,
+LEAST_TIGHTER = 0.005  # and the least
+LEAST_SHARE = 0.5     # the least share of the budget that a plan is made for
+WARM = 0.3            # the first temperature of a search around a known plan, as a share of the usual one
 
 
 def fitted(found: Found, trace: Trace, facts: Problem, costs: Costs, limits: Limits, *, seed: int, work: float
            ) -> tuple[Found, int]:
-    """(The plan with addresses, or a tighter one near it; how many tighter ones were searched for, with half the work.)
+    """Return the plan with addresses, or a tighter plan near it, and the number of searches for tighter plans.
 
-    What has no address is placed as it comes, in the way of what has one. A byte of it counts as much as one that is
-    copied out and in while computation waits: less memory may do better, even at the price of a slower plan. A machine
-    without addresses takes the plan as it is.
+    The engine places a tensor without an address wherever there is a hole, perhaps where a planned tensor belongs. So
+    each of its bytes is charged like a byte that is copied out and in while computation waits, and a slower plan that
+    needs less memory may be the better one. If the device has no addresses, the plan is returned unchanged.
     """
     if not limits.addresses:
         return found, 0
@@ -46,7 +46,7 @@ def fitted(found: Found, trace: Trace, facts: Problem, costs: Costs, limits: Lim
         tighter = search(trace, facts, costs, limits, [modes_of(found.plan, facts, trace)], share=share, seed=seed,
                          work=work / 2, temperature=WARM) if share >= LEAST_SHARE else None
         tightened += 1
-        if tighter is None or tighter.share != share:  # it took the whole budget
+        if tighter is None or tighter.share != share:  # it needs the whole budget
             break
         found, over = with_addresses(tighter, trace, facts, limits, effort * QUICK)
         found = priced(found, over)

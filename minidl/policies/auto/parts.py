@@ -1,7 +1,7 @@
-"""Other planners' choices, as modes, which ``auto`` judges beside its own: it is never beaten by its parts.
+"""The choices of other planners, as modes, from which a search of ``auto`` starts; so its plan is at least as good.
 
 Belady's choice swaps, whenever memory is short, the tensor with the latest next use (Belady 1966, "A study of
-replacement algorithms"). Chen's keeps every k-th value, or one after every so many bytes, and recomputes the others
+replacement algorithms"). Chen's keeps every k-th value, or one value after a number of bytes, and recomputes the others
 (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost"). Capuchin's are the plans of ``policies/capuchin``.
 """
 
@@ -21,11 +21,11 @@ from minidl.policies.capuchin.policy import Capuchin, CapuchinRecompute
 
 EVERY = (2, 3, 4, 6, 8, 12)             # Chen's k
 MOST_PAIRS = 100_000                    # of candidates and decisions: about a third of a second of Capuchin's planner
-SEGMENTS = (2, 3, 4, 6, 8, 12, 16, 24)  # parts of equal bytes, at whose ends Chen's greedy choice keeps a value
+SEGMENTS = (2, 3, 4, 6, 8, 12, 16, 24)  # numbers of parts of equal bytes; Chen's greedy choice keeps the end of each
 
 
 def parts(trace: Trace, facts: Problem, costs: Costs, limits: Limits) -> Iterator[Array]:
-    """A choice of modes for each planner; some may need more memory than there is."""
+    """Yield the modes of each planner; some may exceed the budget."""
     yield belady(facts, limits.device_bytes)
     yield from every_kth(facts)
     yield from by_bytes(facts)
@@ -33,7 +33,7 @@ def parts(trace: Trace, facts: Problem, costs: Costs, limits: Limits) -> Iterato
 
 
 def capuchins(trace: Trace, facts: Problem, costs: Costs, limits: Limits, most: int) -> Iterator[Array]:
-    """The choices of the paper's two planners, if they look at no more than so many pairs of candidate and decision."""
+    """Yield the modes of Capuchin's two planners, if they examine at most ``most`` pairs of candidate and decision."""
     for policy in (Capuchin(), CapuchinRecompute()) if _pairs(facts, limits.device_bytes) <= most else ():
         mode = modes_of(policy.plan(trace, costs, limits).plan, facts, trace)
         mode[(mode == DROP) & ~facts.can_drop] = SWAP
@@ -41,14 +41,14 @@ def capuchins(trace: Trace, facts: Problem, costs: Costs, limits: Limits, most: 
 
 
 def _pairs(facts: Problem, budget: int) -> float:
-    """How much work Capuchin's choice is: for each decision it looks at all candidates."""
+    """Estimate Capuchin's work: number of candidates times number of decisions."""
     sizes = facts.size[np.unique(facts.gap_tensor[facts.gap_round < 0])]
     over = float(live_bytes(facts).max(initial=0)) - budget
     return len(sizes) * min(len(sizes), max(over, 0.0) / max(1.0, sizes.mean())) if len(sizes) else 0.0
 
 
 def belady(facts: Problem, budget: int) -> Array:
-    """Swap, at each call for which memory is short, what is there and wanted again last."""
+    """Return Belady's modes: at each call without enough memory, swap the resident tensors whose next use is latest."""
     live = live_bytes(facts)
     mode = np.zeros(len(facts.gap_call), np.int64)
     there: list[tuple[int, int]] = []  # (-next use, gap)
@@ -65,7 +65,7 @@ def belady(facts: Problem, budget: int) -> Array:
 
 
 def every_kth(facts: Problem) -> Iterator[Array]:
-    """Of what can be made again and is there at the fullest moment, keep every k-th."""
+    """Yield Chen's modes: of the droppable tensors at the memory peak keep every k-th, and drop the others."""
     gaps = _droppable(facts)
     for k in EVERY:
         mode = np.zeros(len(facts.gap_call), np.int64)
@@ -75,7 +75,8 @@ def every_kth(facts: Problem) -> Iterator[Array]:
 
 
 def by_bytes(facts: Problem) -> Iterator[Array]:
-    """The same, but keep a value whenever an equal part of all these bytes has been passed."""
+    """Yield Chen's greedy modes: of the droppable tensors at the memory peak, keep one after each equal part of
+    bytes."""
     gaps = _droppable(facts)
     passed = np.cumsum(facts.size[facts.gap_tensor[gaps]])
     for count in SEGMENTS:

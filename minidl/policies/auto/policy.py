@@ -1,16 +1,16 @@
-"""Our own planner: keep, swap or drop for every tensor, found by local search on the simulated iteration.
+"""The policy ``auto``: it decides keep, swap or drop for every gap by local search on the simulated iteration.
 
-The paper ranks tensors by free time and by memory saving per second. Both judge one tensor at a time, on the profile
-that was measured. Here a whole choice is judged, on the profile that it leads to (``planning/schedule.py``): replays
-with their own transients, copies out due when their memory is wanted, transfers that queue. A first plan comes from a
-short search; the iterations that follow refine it, while the program runs under the fastest that is known.
+Capuchin ranks tensors one at a time, by free time and by memory saving per second, on the measured profile. ``auto``
+judges all decisions together, on the profile that they cause (``planning/schedule.py``): replays with their
+intermediates, memory that waits for copies out, transfers that queue. The first plan comes from a short search; later
+iterations refine it, while the program runs under the fastest plan known.
 
-    choices     which gaps are considered, and simple choices that a search begins with
+    choices     the gaps that a search considers, and simple choices to start from
     parts       the choices of other planners
     search      one search for one share of the budget; ``annealing`` is its compiled part
-    addresses   where the tensors of a plan lie
+    addresses   the addresses of a plan's tensors
     fitting     a plan whose tensors all find an address
-    progress    what was tried, how it went, and what is followed next
+    progress    the plans tried, their times, and the plan to follow next
 """
 
 from __future__ import annotations
@@ -37,22 +37,23 @@ from minidl.policies.auto.progress import LEAST_GAIN, ON_DEMAND, TRIAL_EVERY, Fo
 from minidl.policies.auto.search import ENOUGH, SLACK, WORK, search
 from minidl.policies.dtr_swap import DtrSwap
 
-FIRST_WORK = 3e6      # calls simulated for the first plan, which is wanted at once
-# Shares of the budget that plans are made for: the less of it, the more surely all finds an address, and the slower.
+FIRST_WORK = 3e6      # calls simulated for the first plan, which is needed at once
+# Shares of the budget that plans are made for: with a smaller share more tensors find an address, but plans are slower.
 SHARES = (0.985, 0.99, 0.98, 1.0, 0.97)
-ROUNDS = 14           # searches, at most one an iteration but for tighter plans,
-FRUITLESS = 5         # and no more when so many in a row have found nothing better
-LONG, MOST = 1.25, 6  # seconds: what a search takes grows with the root of an iteration's length beyond that; with the
-SELDOM = 4            # length, up to so many times, if it simulates the iteration less than so often for each gap
-# A search that simulates the iteration less than so often for each gap ends far behind one around the best plan if it
-FRESH = 16            # begins with simple choices, as every second one does that simulates more. Of the others only the
-EARLY = 3             # second and the fourth begin anew, with all kept, and simulate more:
-RISING = 4            # times as much at most. Beside the second there is one from what Capuchin would do, looking at
-MORE_PAIRS = 200_000  # so many pairs of candidate and decision at most, twice as many as for a first plan.
+ROUNDS = 14           # the most searches, one per iteration except for tighter plans
+FRUITLESS = 5         # the search ends after this many in a row without a better plan
+# The work of a search grows with the square root of the iteration's length beyond LONG seconds; with the length itself,
+LONG, MOST = 1.25, 6  # up to MOST times, if it would otherwise simulate the iteration
+SELDOM = 4            # fewer times than this per gap.
+# Every second search starts from simple choices, if it simulates the iteration FRESH times per gap; with fewer, such
+FRESH = 16            # searches end far behind those around the best plan. Then only odd searches up to number
+EARLY = 3             # EARLY start anew, with all gaps kept and up to
+RISING = 4            # RISING times the work. The first of them also starts from Capuchin's choices, for up to
+MORE_PAIRS = 200_000  # MORE_PAIRS pairs of candidate and decision, twice as many as for the first plan.
 
 
 class Auto(OnDemand):
-    """Search with the simulator as its objective; of what ``rounds`` searches at most find, the plan that ran
+    """A policy that searches for plans on the simulated iteration, ``rounds`` times at most, and follows the
     fastest."""
 
     name = "auto"
@@ -65,12 +66,11 @@ class Auto(OnDemand):
         self.rounds = rounds
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
-        """What ``dtr-swap`` would evict."""
+        """Return the victims of ``dtr-swap``."""
         return DtrSwap().victims(resident, pressure)
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
-        """The plan of a short search, unless it promises less than going on without one; no plan if all fits, the
-        workspaces of the fastest algorithms included."""
+        """Return the plan of a short search; no plan if on-demand mode promises to be faster, or if everything fits."""
         facts = problem(trace, costs)
         mode = np.zeros(len(facts.gap_call), np.int64)
         kept = simulate(facts, Room(limits.device_bytes, limits.host_bytes, SLACK), mode, mode.copy(), NO_NOTES)
@@ -83,7 +83,7 @@ class Auto(OnDemand):
         return progress.searched(found, 0).next()
 
     def feedback(self, proposal: Proposal, observed: Observation) -> Proposal:
-        """The next plan to follow, after a search if there is time for one."""
+        """Record the observed iteration, search once if there is time, and return the next plan to follow."""
         progress: Progress | None = proposal.notes
         if progress is None:
             return proposal
@@ -103,19 +103,19 @@ class Auto(OnDemand):
 
     def _search(self, progress: Progress, number: int, trace: Trace, facts: Problem, costs: Costs, limits: Limits,
                 work: float | None = None) -> tuple[Found | None, int]:
-        """(A plan, searched for from scratch for a share, or around the best one, with addresses if it promises
-        more than all that was tried or waits, None if none was found; how many searches it took.)"""
+        """Search once, from scratch or around the best plan; return (plan or None, number of searches used).
+        The plan has addresses if it promises to be faster than all plans tried or waiting."""
         if not progress.beats(facts.seconds):
             return None, 1
         around, work, spent = progress.best, work or _work(facts), 1
-        wanting = FRESH * _simulated(facts) / work  # over 1: searches simulate each gap too seldom
+        wanting = FRESH * _simulated(facts) / work  # above 1: a search simulates each gap too seldom
         if around is None or (number % 2 and (number <= EARLY or wanting <= 1)):
             share = SHARES[number % len(SHARES)]
-            begins: list[tuple[Iterable[Array] | None, int]] = []  # and how many searches' work they are worth
+            begins: list[tuple[Iterable[Array] | None, int]] = []  # (choices to start from, multiple of the usual work)
             if number % 2 and wanting > 1:
                 begins.append((None, ceil(min(RISING, wanting))))
                 choices = list(capuchins(trace, facts, costs, limits, MORE_PAIRS)) if number == 1 else []
-                if choices:  # what is near them is now and then better than all that is found from scratch
+                if choices:  # plans near them are sometimes better than all plans found from scratch
                     begins.append((choices, 1))
             else:
                 begins.append((chain(simple_choices(facts, int(share * limits.device_bytes)),
@@ -134,7 +134,7 @@ class Auto(OnDemand):
         return placed, spent + tightened // 2
 
     def keep(self, proposal: Proposal) -> SavedProposal:
-        """The fastest plan so far, the share that it was made for, and the number of searches."""
+        """Return the fastest plan so far, its share of the budget, and the number of searches."""
         progress: Progress | None = proposal.notes
         if progress is None:
             return SavedProposal(proposal.plan)
@@ -142,9 +142,9 @@ class Auto(OnDemand):
         return SavedProposal(best.plan, {"round": progress.round, "share": best.share})
 
     def recall(self, kept: SavedProposal) -> Proposal:
-        """The kept plan, from which the search goes on. Raises UserError for numbers that no plan has."""
+        """Return the saved plan, from which the search continues. Raises UserError for an invalid share."""
         numbers = kept.numbers
-        if "round" not in numbers:  # all fits
+        if "round" not in numbers:  # all tensors fit
             return Proposal(kept.plan)
         share = numbers.get("share", 1.0)
         if not LEAST_SHARE <= share <= 1.0:
@@ -155,11 +155,11 @@ class Auto(OnDemand):
 
 
 def _simulated(facts: Problem) -> int:
-    """The calls of an iteration that is simulated once for each gap."""
+    """Return the number of calls in one simulation per gap."""
     return (len(facts.gap_ptr) - 1) * len(facts.gap_call)
 
 
 def _work(facts: Problem) -> float:
-    """Calls that one search simulates."""
+    """Return the number of calls that one search simulates."""
     long = min(max(facts.seconds / LONG, 1.0), MOST)
     return min(max(WORK * sqrt(long), SELDOM * _simulated(facts)), WORK * long, ENOUGH * _simulated(facts))

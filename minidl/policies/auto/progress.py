@@ -1,9 +1,8 @@
-"""How far the search for one sequence has come: what was tried and how it went, and what is to be followed next.
+"""The progress of ``auto`` for one sequence of calls: plans tried, their times, and the plan to follow next.
 
-An iteration under a plan that is slower is time lost, and iterations on a real machine differ by themselves. So the
-program runs under what has been fastest, as the median of several iterations. Another plan is tried now and then, and
-only if its prediction beats what has been observed by more than the noise: by more than iterations that were alike have
-differed.
+Trying a slower plan loses time, and times on a real machine are noisy. So the program runs under the plan with the
+least median time. Another plan is tried now and then, and only if its prediction beats that time by more than the
+noise, the spread of iterations under one plan.
 """
 
 from __future__ import annotations
@@ -15,19 +14,19 @@ from statistics import median
 from minidl.plan.plan import EMPTY_PLAN, Plan, Proposal
 from minidl.plan.spread import spread
 
-LEAST_GAIN = 0.001    # of an iteration: what is predicted to gain less is not worth a trial
-LEAST_NEARER = 0.01   # of what the nearest plan promises: what promises to gain less on it is no progress
-TRIAL_EVERY = 4       # iterations: of so many at most one belongs to a trial
-TIMES = 7             # iterations whose seconds are remembered of a plan
-ENOUGH_TIMES = 3      # of these tell how much iterations differ by themselves
-MOST_BIAS = 1.02      # times as long as predicted
-REMEMBERED = 4        # plans, the fastest ones, beside none at all
+LEAST_GAIN = 0.001    # share of an iteration: a plan with a smaller predicted gain is not tried
+LEAST_NEARER = 0.01   # share of the nearest plan's time: a plan with a smaller gain on it is no progress
+TRIAL_EVERY = 4       # at most one of so many iterations belongs to a trial
+TIMES = 7             # iterations of a plan whose seconds are remembered
+ENOUGH_TIMES = 3      # the fewest of them that give a spread
+MOST_BIAS = 1.02      # limit of the ratio of measured to predicted time
+REMEMBERED = 4        # the fastest plans that are remembered, besides on-demand mode
 
 
 @dataclass(frozen=True)
 class Found:
-    """The result of a search: a plan, the share of the device's budget that it was made for, and the seconds beyond its
-    prediction that bytes without an address may cost."""
+    """The result of a search: a plan, the share of the budget that it was made for, and ``hindered``, the extra seconds
+    that relocations and bytes without an address may cost."""
 
     plan: Plan
     share: float
@@ -35,12 +34,12 @@ class Found:
 
     @property
     def predicted(self) -> float:
-        """Seconds that the plan's iteration is to take; for no plan nothing is predicted."""
+        """Predicted seconds of an iteration; infinite without a plan."""
         return self.plan.predicted_seconds if self.plan.predicted_seconds is not None else inf
 
     @property
     def promised(self) -> float:
-        """Seconds that its iteration may be expected to take."""
+        """Predicted seconds plus the extra seconds for addresses."""
         return self.predicted + self.hindered
 
 
@@ -49,19 +48,19 @@ ON_DEMAND = Found(EMPTY_PLAN, 1.0)
 
 @dataclass(frozen=True)
 class Tried:
-    """A plan, or none at all, and what its latest iterations took."""
+    """A plan (or on-demand mode) that has run, and the seconds of its latest iterations."""
 
     found: Found
     times: tuple[float, ...] = ()
 
     @property
     def seconds(self) -> float:
-        """The median; of what has not run yet, and of what failed, infinite."""
+        """The median time; infinite if it has not run yet or failed."""
         return median(self.times) if self.times else inf
 
     @property
     def spread(self) -> float:
-        """How far from the median half of the iterations were, as a share of it."""
+        """The median absolute deviation of the times as a share of their median; 0 for too few times."""
         if len(self.times) < ENOUGH_TIMES or self.seconds == inf:
             return 0.0
         return spread(self.times)
@@ -71,12 +70,13 @@ class Tried:
 class Progress:
     """The notes of ``auto`` beside a plan.
 
-    round     number of searches; fruitless: how many of the latest in a row found nothing better.
-    tried     the executions tried so far, on demand first.
-    waiting   the most promising plan that has not run yet.
-    nearest   the best plan while none is faster than on-demand mode; after several searches it may be.
-    rested    iterations since the latest trial, with the trial and the transition to it.
-    cost      iterations that a trial takes, with the transitions there and back.
+    round      number of searches
+    fruitless  number of the latest searches in a row that found no better plan
+    tried      the executions tried so far, on-demand mode first
+    waiting    the most promising plan that has not run yet
+    nearest    the best plan while none is predicted to beat on-demand mode; a search around it may find one that does
+    rested     iterations since the latest trial, including the trial and the changeover to it
+    cost       iterations that a trial takes, including the changeovers to it and back
     """
 
     round: int = 0
@@ -94,33 +94,34 @@ class Progress:
 
     @property
     def best(self) -> Found | None:
-        """The plan that a search may go on around."""
+        """The plan around which a search may continue."""
         leader = self.leader.found
         return self.waiting or (leader if leader.plan.evictions else self.nearest)
 
     @property
     def noise(self) -> float:
-        """The share of an iteration by which two plans must differ for one to be called faster."""
+        """The share of an iteration by which one plan must beat another to count as faster."""
         return max(LEAST_GAIN, *(each.spread for each in self.tried))
 
     @property
     def bias(self) -> float:
-        """How much longer iterations take than promised: the median of the plans that were tried. Of a plan that took
-        far longer nothing is concluded for others: something was in its way that the prediction does not know."""
+        """The median ratio of measured to promised time over the plans tried, at most MOST_BIAS: a plan that took far
+        longer met something that the prediction does not model, so it says nothing about others."""
         ratios = [each.seconds / each.found.promised for each in self.tried
                   if each.seconds < inf and 0.0 < each.found.promised < inf]
         return min(median(ratios), MOST_BIAS) if ratios else 1.0
 
     def beats(self, predicted_seconds: float) -> bool:
-        """True if an iteration that is predicted to take this would be faster than any that was seen."""
+        """True if a predicted time, corrected by the bias, beats the fastest execution by more than the noise."""
         return predicted_seconds * self.bias < self.leader.seconds * (1.0 - self.noise)
 
     def promises(self, found: Found) -> bool:
-        """True if a plan would be faster than any that was seen, and than the one that waits."""
+        """True if a plan is predicted to beat all plans tried, and the plan that waits."""
         return self.beats(found.promised) and (self.waiting is None or found.promised < self.waiting.promised)
 
     def after(self, plan: Plan, seconds: float, unseen: int = 0) -> Progress:
-        """An iteration has run under a plan, after so many that led to it; only the fastest ones are remembered."""
+        """Return the progress after an iteration under a plan, preceded by ``unseen`` iterations of changeover.
+        Only the fastest plans are remembered."""
         tried = [replace(each, times=(*each.times, seconds)[-TIMES:]) if each.found.plan is plan else each
                  for each in self.tried]
         others = sorted(tried[1:], key=lambda each: each.seconds)
@@ -128,7 +129,7 @@ class Progress:
                        cost=max(self.cost, 1 + 2 * unseen))
 
     def searched(self, found: Found | None, searches: int = 1) -> Progress:
-        """So many more searches are over, and this is what they found."""
+        """Return the progress after ``searches`` more searches that found ``found``."""
         searched = replace(self, round=self.round + searches, fruitless=0)
         if found is not None and self.promises(found):
             return replace(searched, waiting=found)
@@ -137,12 +138,12 @@ class Progress:
         return replace(searched, fruitless=self.fruitless + 1)
 
     def _comes_nearer(self, found: Found) -> bool:
-        """True if no plan is faster than on-demand mode, and this one is faster than the best plan."""
+        """True if no plan beats on-demand mode, and this one is clearly faster than the nearest plan so far."""
         best = self.best
         return best is self.nearest and (best is None or found.promised < (1.0 - LEAST_NEARER) * best.promised)
 
     def next(self) -> Proposal:
-        """The plan of the next iteration: the fastest known, or once in a while one that may be faster."""
+        """Return the plan of the next iteration: the fastest known, or now and then the waiting one, as a trial."""
         waiting = self.waiting
         if waiting is not None and not self.beats(waiting.promised):
             return replace(self, waiting=None).next()
@@ -151,6 +152,6 @@ class Progress:
         return Proposal(self.leader.found.plan, self)
 
     def nothing_new(self, plan: Plan) -> bool:
-        """True if a plan is followed for good: it is the fastest, for several iterations, and no other one waits."""
+        """True if a plan is final: it is the fastest, it has enough times, and no other plan waits."""
         leader = self.leader
         return self.waiting is None and leader.found.plan is plan and len(leader.times) >= TIMES

@@ -16,27 +16,28 @@ from minidl.planning.timing import Room
 from minidl.policies.auto.choices import alike, movable
 from minidl.policies.auto.progress import Found
 
-SLACK = 0.05          # a swap-in starts this share of its duration earlier than it must
-EXCESS_WEIGHT = 2e3   # going over the budget by all of it costs as much as this many iterations
+SLACK = 0.05          # a swap-in starts earlier than it must by this share of its duration
+EXCESS_WEIGHT = 2e3   # exceeding the budget by 100% costs as much as this many iterations
 COPY_WEIGHT = 0.002   # a copied byte costs this share of its time on the link, even when computation hides it
-TEMPERATURE = 0.003   # of the iteration: how much worse a move may be and still be kept, at first
+TEMPERATURE = 0.003   # the first temperature, as a share of the iteration
 WORK = 6e6            # calls simulated for one plan
-ENOUGH = 4000         # simulations a gap: a small iteration needs no more
-FEWEST = 40           # simulations from one choice, however long the iteration
-STARTS = 8            # choices that a search improves a little,
-STRIDE = 3            # each so many places behind the other in the order of what they come to
-RISING = (1e-5, 1e-4, 1e-3, 1e-2)  # of EXCESS_WEIGHT: the prices under which a search from scratch begins
+ENOUGH = 4000         # the most simulations per gap
+FEWEST = 40           # the fewest simulations from one choice, however long the iteration
+STARTS = 8            # the most choices that a search improves a little before it goes on with the best
+STRIDE = 3            # it takes every third choice in the order of their objectives
+RISING = (1e-5, 1e-4, 1e-3, 1e-2)  # of EXCESS_WEIGHT: the rising prices of a search from scratch
 
 
 def search(trace: Trace, facts: Problem, costs: Costs, limits: Limits, begin: Iterable[Array] | None, *, share: float,
            seed: int, work: float = WORK, temperature: float = 1.0) -> Found | None:
-    """The plan that is found from some choices of modes; None if it needs more than the whole budget.
+    """Return the plan that annealing finds, or None if it exceeds the whole budget.
 
-    begin: the choices; several of the best ones are improved a little, as none says how good what is near it is, and
-    the one that has become best with what is left of the work. None: from scratch, with all kept and a price of bytes
-    over the budget that is low at first and rises, so that they go where that costs least time. work: calls to
-    simulate; temperature: that of the beginning, in multiples of the usual one; seed: another one begins with other
-    choices, too.
+    begin        modes to start from. Several of the best are improved with half of the work, since a choice's objective
+                 does not say how good its neighbours are; the best of the results gets the other half. None: start
+                 with all gaps kept, and a price of bytes over the budget that rises, so that cheap evictions come first
+    share, work  share of the device's budget to plan for; calls to simulate
+    seed         of the moves; it also selects among the choices
+    temperature  the first temperature, in multiples of the usual one
     """
     from minidl.planning.compiled import simulate  # compiled code: loaded when the first plan is made
     from minidl.policies.auto.annealing import Effort, Moves, improve

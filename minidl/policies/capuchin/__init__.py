@@ -1,4 +1,4 @@
-"""Capuchin (Peng et al., ASPLOS 2020): the paper's policy maker, and its two halves alone, and as printed."""
+"""Capuchin (Peng et al., ASPLOS 2020): the paper's policy, its swap-only and recompute-only variants, its listing."""
 
 from minidl.policies.capuchin.policy import Capuchin, CapuchinListing, CapuchinRecompute, CapuchinSwap
 

@@ -1,17 +1,17 @@
-"""Capuchin's hybrid of swapping and recomputing (section 4.5, Algorithm 1): which tensors to evict, and how.
+"""Capuchin's hybrid of swapping and recomputing (section 4.5, Algorithm 1): it chooses tensors to swap out or to drop.
 
-    candidates    tensors whose gap between two consecutive accesses meets the peak: the calls during which live bytes,
-                  less what the plan saves already, exceed the budget. Of several gaps the one of most free time,
-                  FT = (back-access - SwapTime in) - (evicted-access + SwapTime out).
-    swap          what both directions of the link can hide, in order of FT, longest first, until the peak is gone. A
-                  copy out is hidden if it has landed when the peak wants its memory, a copy in if it fits between the
-                  peak and the back-access.
-    hybrid        then, again and again, the swap with the least exposed time against the recomputation with the most
-                  memory saved a second; the cheaper one is taken, the other goes back.
-    as listed     instead of both: each candidate, by FT, in the cheaper way.
+    candidates    tensors with a gap between two consecutive accesses that overlaps the peak: the calls during which
+                  live bytes, less those that the plan saves already, exceed the budget. Of several gaps the one with
+                  the most free time, FT = (back-access - SwapTime in) - (evicted-access + SwapTime out).
+    swap          swap candidates whose copies are hidden, by falling FT, until the peak is gone. A copy out is hidden
+                  if it ends before the peak needs its memory, a copy in if it fits between the peak and the
+                  back-access.
+    hybrid        then repeatedly compare the swap with the least exposed time and the recomputation with the largest
+                  MSPS, and choose the cheaper one.
+    as listed     instead of both: each candidate, by falling FT, in its cheaper way.
 
-Other ways to read the paper are in ``readings``; the two algorithms as printed are ``listing``. Persistent tensors
-stay. Times are whole nanoseconds, so that a sum does not depend on its order.
+Other readings of the paper are switches in ``readings``; ``listing`` has the two algorithms as printed. Persistent
+tensors stay. Times are whole nanoseconds, so that sums do not depend on their order.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from minidl.policies.capuchin.mem_saving import passive_bytes
 from minidl.policies.capuchin.msps import Candidate, Recomputation, lineage
 from minidl.policies.capuchin.readings import DEFAULT, Readings
 
-NANO = 1_000_000_000  # nanoseconds a second
+NANO = 1_000_000_000  # nanoseconds per second
 
 
 class Swaps(NamedTuple):
-    """The cost of swapping each of some candidates as the next decision. Arrays, times in nanoseconds.
+    """The cost of swapping each of several candidates as the next decision: arrays, times in nanoseconds.
 
-    overhead  the parts of both transfers that nothing hides.
-    landed    when the copy out has landed, or computation waits for it.
-    start     when the copy in starts; due: the first call that misses the memory.
+    overhead    the time of both transfers that computation does not hide
+    landed      the end of the copy out, or the time from which computation waits for it
+    start, due  the start of the copy in; the first call that needs the tensor's memory
     """
 
     overhead: Array
@@ -47,11 +47,11 @@ class Swaps(NamedTuple):
 
 
 class Choice:
-    """The evictions, chosen step by step. ``candidates`` is in order of FT, longest first.
+    """Capuchin's planner: it chooses evictions one by one. ``candidates`` are sorted by falling FT.
 
-    live   per call: bytes on the device that the plan leaves, a swapped tensor's until its copy out has landed and from
-           the start of its copy in on.
-    apart  the same with nothing brought back before its back-access.
+    live   per call: bytes on the device under the plan. A swapped tensor counts until its copy out ends, and again from
+           the start of its copy in.
+    apart  per call: the same without prefetches, so that tensors return at their back-access.
     """
 
     def __init__(self, facts: Lifetimes, costs: Costs, budget_bytes: int, readings: Readings = DEFAULT) -> None:
@@ -61,12 +61,12 @@ class Choice:
         self.starts = np.array([round(start * NANO) for start in facts.start_s], np.int64)
         self.live = np.array(facts.live_bytes, np.int64)
         self.apart = self.live.copy()
-        self.mem_saving = passive_bytes(facts, budget_bytes) if readings.one_sum else 0  # what is left of it
+        self.mem_saving = passive_bytes(facts, budget_bytes) if readings.one_sum else 0  # bytes still to save
         self.link_out, self.link_in = LinkTime(self.starts), LinkTime(self.starts)
         self.swapped: dict[TensorId, Candidate] = {}
         self.dropped: dict[TensorId, Candidate] = {}
         self.triggers: dict[TensorId, tuple[int, int]] = {}  # SwapInStart, and the first call that may be in-trigger
-        self.overhead = 0  # nanoseconds that all of it is expected to cost
+        self.overhead = 0  # predicted nanoseconds of all decisions
         self.recomputation: Recomputation | None = None
         self._find_peak()
         order = self._candidates(costs)
@@ -97,7 +97,7 @@ class Choice:
 
     # The peak ------------------------------------------------------------------------------------------------
     def _find_peak(self) -> None:
-        """For each call the next one over the budget, itself included, and the one before it that is."""
+        """Compute for each call the first call over the budget from it on, and the last one before it."""
         calls = len(self.live)
         over = self.live > self.budget_bytes
         numbers = np.arange(calls)
@@ -106,15 +106,15 @@ class Choice:
 
     @property
     def over_budget(self) -> bool:
-        """True if there still is a peak, or a sum to be saved."""
+        """True if a peak is left (or, with the reading ``one_sum``, bytes to save)."""
         return self.mem_saving > 0 if self.readings.one_sum else bool(self._next[0] < len(self.live))
 
     def helps(self, candidate: Candidate) -> bool:
-        """True if evicting it would lower what is left of the peak."""
+        """True if evicting the candidate would lower the remaining peak."""
         return bool(self._next[candidate.evict + 1] < candidate.back)
 
     def swaps(self, which: Array) -> Swaps:
-        """The cost of swapping each of these candidates now; they are numbered in order of FT."""
+        """Return the cost of swapping each of these candidates now; ``which``: their positions in the order of FT."""
         evict, back, out, back_in = self._evict[which], self._back[which], self._out[which], self._in[which]
         begin = evict + int(self.readings.after_call)
         landed = self.link_out.out_end(begin, out)
@@ -130,11 +130,11 @@ class Choice:
         return Swaps(exposed, landed, self.link_in.in_start(earliest, back, back_in), due)
 
     def swap_overhead(self, candidate: Candidate) -> int:
-        """Nanoseconds of its two transfers that neither computation nor a gap between others hides."""
+        """Return the nanoseconds of the candidate's two transfers that computation does not hide."""
         return int(self.swaps(np.array([self._position[candidate.tensor_id]])).overhead[0])
 
     def is_away(self, tensor_id: TensorId, call: int) -> bool:
-        """True if a tensor that was chosen is off the device, and not yet on its way back, when a call starts."""
+        """True if a chosen tensor is off the device, and its copy in has not started, when a call starts."""
         if tensor_id in self.dropped:
             return self.dropped[tensor_id].evict < call < self.dropped[tensor_id].back
         swapped = self.swapped.get(tensor_id)
@@ -143,7 +143,7 @@ class Choice:
 
     # Steps ---------------------------------------------------------------------------------------------------
     def swap_what_can_be_hidden(self) -> None:
-        """Candidates by FT, as long as there is a peak: those whose transfers are hidden."""
+        """Swap the candidates whose transfers computation hides, by falling FT, until the peak is gone."""
         while self.over_budget:
             cheapest = self._least_exposed()
             if cheapest is None or self.swap_overhead(cheapest):
@@ -151,7 +151,7 @@ class Choice:
             self.take_swap(cheapest)
 
     def take_cheapest_first(self, *, swap: bool, recompute: bool) -> None:
-        """The text of section 4.5: best swap against best recomputation, the cheaper one first."""
+        """Choose the cheaper of the best swap and the best recomputation until the peak is gone (section 4.5, text)."""
         if recompute and self.over_budget:
             self._weigh_recomputation()
         while self.over_budget:
@@ -169,7 +169,7 @@ class Choice:
         return recompute * swap.nbytes <= exposed * drop.nbytes if self.readings.per_byte else recompute <= exposed
 
     def _least_exposed(self) -> Candidate | None:
-        """The swap with the least overhead, of equals that of most FT, among those that lower the peak."""
+        """Return the swap with the least overhead, then the largest FT, among those that lower the peak."""
         which = np.flatnonzero(self._undecided & (self._next[self._evict + 1] < self._back))
         if not len(which):
             return None
@@ -178,7 +178,7 @@ class Choice:
         return self._order[int(which[least])]
 
     def take_in_order(self, *, swap: bool, recompute: bool) -> None:
-        """Algorithm 1 as listed: candidates by FT, each in the way that costs less."""
+        """Choose candidates by falling FT, each in its cheaper way (Algorithm 1 as listed)."""
         if recompute:
             self._weigh_recomputation()
         for candidate in list(self.candidates.values()):
@@ -198,7 +198,7 @@ class Choice:
                                            overwritten=self.readings.overwritten)
 
     def take_swap(self, candidate: Candidate) -> None:
-        """Swap this candidate out after its evicted-access."""
+        """Add to the plan: swap the candidate out after its evicted-access."""
         overhead, landed, start, due = (int(of[0]) for of in self.swaps(
             np.array([self._position[candidate.tensor_id]])))
         self.overhead += overhead
@@ -217,13 +217,14 @@ class Choice:
         self._taken(candidate, first, last)
 
     def _in_trigger(self, candidate: Candidate) -> tuple[int, int]:
-        """SwapInStart as the link is now, and the first call after the evicted-access and after the peak, as it is."""
+        """Return SwapInStart on the link as it is now, and the first call after both the evicted-access and the
+        peak."""
         back = np.array([candidate.back])
         start = self.link_in.in_start(self.starts[[candidate.evict + 1]], back, np.array([candidate.swap_in]))
         return int(start[0]), max(candidate.evict, int(self._last[candidate.back])) + 1
 
     def take_drop(self, candidate: Candidate) -> None:
-        """Drop this candidate after its evicted-access, to be recomputed."""
+        """Add to the plan: drop the candidate after its evicted-access, and recompute it at its back-access."""
         assert self.recomputation is not None
         self.overhead += candidate.overhead or 0
         self.dropped[candidate.tensor_id] = candidate
@@ -231,7 +232,7 @@ class Choice:
         self._taken(candidate, candidate.evict + 1, candidate.back - 1)
 
     def _taken(self, candidate: Candidate, first: int, last: int) -> None:
-        """Its bytes are away from the call ``first`` to the call ``last``."""
+        """Subtract the candidate's bytes from the calls ``first`` to ``last``, and find the peak that is left."""
         del self.candidates[candidate.tensor_id]
         self._undecided[self._position[candidate.tensor_id]] = False
         self.apart[first:candidate.back] -= candidate.nbytes
@@ -242,7 +243,7 @@ class Choice:
 
     # Afterwards ----------------------------------------------------------------------------------------------
     def wanted_by_replays(self) -> dict[TensorId, int]:
-        """Swapped tensor -> the first call whose replays read it, where that is before its back-access."""
+        """Return swapped tensor -> the first call whose replays read it, if that is before its back-access."""
         wanted: dict[TensorId, int] = {}
         for drop in self.dropped.values():
             found = lineage(self.facts, drop, lambda t, call: t in self.dropped and self.is_away(t, call))

@@ -1,10 +1,10 @@
-"""Capuchin's policy maker as printed: Algorithms 1 and 2 (Peng et al., ASPLOS 2020, section 4.5), to be laid beside it.
+"""Capuchin's policy as printed: Algorithms 1 and 2 (Peng et al., ASPLOS 2020, section 4.5), line by line.
 
-The numbers in comments are the lines of the printed algorithms. What the paper leaves open is filled in as plainly as
-can be: the peak is the measured one; the in-trigger is the latest access before SwapInStart, out of the peak, or else
-the back-access; every transfer has the link to itself; a swapped tensor counts as a source that is there. All steps
-look at everything. What is better than the letter is in ``hybrid`` and ``msps``, and ``readings`` has a switch for each
-difference. Times are whole nanoseconds. Corrections by feedback are not part of these algorithms.
+Numbers in comments are lines of the printed algorithms. Details that the paper leaves open are filled in simply: the
+peak is the measured one; the in-trigger is the latest access before SwapInStart and outside the peak, or else the
+back-access; every transfer has the link to itself; a swapped tensor counts as an available source. No step is
+optimized. ``hybrid`` and ``msps`` improve on the printed algorithms, and ``readings`` has a switch for each difference.
+Times are whole nanoseconds. Feedback is not part of these algorithms.
 
 ext_time, printed and counted: T1 -> T2 and T1 -> T3, T1 taking 1 ms to make. T2 is chosen, then T3; each replay of both
 starts from T1, so dropping T1, too, would make it three times in all. Line 31 sets its ext_time to ext_ct * rp_time
@@ -25,7 +25,7 @@ from minidl.policies.capuchin.msps import Candidate, lineage
 
 @dataclass(eq=False)
 class Tensor:
-    """A candidate: evicted-access and back-access by their calls, and what swapping or recomputing it would cost."""
+    """A candidate: the calls of its evicted-access and back-access, and its costs of swapping and recomputing."""
 
     id: TensorId
     mem: int
@@ -36,18 +36,18 @@ class Tensor:
     swap_in_time: int
     free_time: int
     in_trigger: int = 0  # the call that starts the swap-in; the back-access if nothing is earlier
-    rp_time: float = inf  # inf: it cannot be made again
+    rp_time: float = inf  # inf: it cannot be replayed
     ext_time: float = 0
     srcs: set[TensorId] = field(default_factory=set)
 
     @property
     def msps(self) -> float:
-        """Memory saved a nanosecond (equation 2)."""
+        """Memory saving per nanosecond (equation 2): bytes / (rp_time + ext_time)."""
         return self.mem / (self.rp_time + self.ext_time) if self.rp_time + self.ext_time else inf
 
 
 class Listing:
-    """Both algorithms over one measured iteration. ``counted``: ext_time counts all choices, not only the last."""
+    """Both algorithms on one measured iteration. ``counted``: ext_time counts all choices, not only the last."""
 
     def __init__(self, trace: Trace, costs: Costs, budget_bytes: int, *, counted: bool = False) -> None:
         self.facts = facts = Lifetimes.of(trace)
@@ -61,7 +61,7 @@ class Listing:
         self.init_msps()
 
     def algorithm_1(self) -> None:
-        """The hybrid policy: each candidate in the way that costs less, longest free time first."""
+        """Run the hybrid policy: choose candidates by falling free time, each in its cheaper way."""
         for t in list(self.candidates):  # 2
             if self.mem_saving <= 0:  # 13, 14
                 break
@@ -74,11 +74,11 @@ class Listing:
             elif r_overhead < inf:  # 9
                 self.recompute(t)  # 10, 16
             else:
-                continue  # neither way is open
+                continue  # it can neither be swapped cheaply nor be recomputed
             self.mem_saving -= t.mem  # 12
 
     def algorithm_2(self) -> None:
-        """The recomputation policy: the largest MSPS first."""
+        """Run the recomputation policy: choose the candidate with the largest MSPS first."""
         while self.mem_saving > 0:  # 3
             t = max(self.candidates, key=lambda c: (c.msps, -c.id), default=None)  # 4
             if t is None or t.rp_time == inf:
@@ -106,7 +106,7 @@ class Listing:
                     cand.ext_time = sum(cand.rp_time for rp in self.recomps if cand.id in rp.srcs)
 
     def identify_and_sort_candidates(self, costs: Costs) -> list[Tensor]:
-        """Tensors of more than one access whose gap meets the peak, by the free time of their widest gap (section 4.5,
+        """Return the tensors with a gap that overlaps the peak, by falling free time of their best gap (section 4.5,
         equation 1)."""
         found = []
         for tensor_id in self.facts.uses:
@@ -122,7 +122,7 @@ class Listing:
         return sorted(found, key=lambda t: (-t.free_time, t.id))
 
     def init_msps(self) -> None:
-        """rp_time, from the nearest sources, and which of these are candidates (section 4.4)."""
+        """Set each candidate's rp_time and its sources that are candidates (section 4.4)."""
         ids = {t.id for t in self.candidates}
         for t in self.candidates:
             found = lineage(self.facts, Candidate(t.id, t.mem, t.evict, t.back), lambda source, call: False)
@@ -131,13 +131,14 @@ class Listing:
                 t.srcs = found[1] & ids
 
     def choose_swap_in_trigger(self, t: Tensor) -> None:
-        """The latest access earlier than SwapInStart, but after the evicted-access and after the peak (section 4.4)."""
+        """Choose the latest call before SwapInStart that is after the evicted-access and the peak (section 4.4)."""
         after_peak = max(k for k in range(t.evict + 1, t.back) if self.peak[k]) + 1
         swap_in_start = self.time[t.back] - t.swap_in_time
         earlier = [k for k in range(after_peak, t.back) if self.time[k] < swap_in_start]
         t.in_trigger = earlier[-1] if earlier else after_peak
 
     def swap_overhead(self, t: Tensor) -> int:
-        """The rest of the swap-in at the back-access if it starts with the in-trigger, after the swap-out."""
+        """Return the time by which a swap-in from the in-trigger, and after the swap-out, is late at the
+        back-access."""
         swap_out_end = self.time[t.evict] + t.swap_out_time
         return max(0, t.swap_in_time - (self.time[t.back] - max(swap_out_end, self.time[t.in_trigger])))

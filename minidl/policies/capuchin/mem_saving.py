@@ -1,4 +1,4 @@
-"""mem_saving, the input of both algorithms: how many bytes passive mode has to evict in one iteration."""
+"""mem_saving, an input of both algorithms: the bytes that passive mode evicts in one iteration."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from minidl.planning.lifetimes import Lifetimes
 
 
 def passive_bytes(facts: Lifetimes, budget_bytes: int) -> int:
-    """mem_saving: the bytes that passive mode evicts in an iteration, front of the access list first (section 5.2)."""
+    """Return the bytes that passive mode evicts in an iteration, from the access list's front (section 5.2)."""
     away: dict[TensorId, int] = {}
     total = 0
     for k, call in enumerate(facts.trace.calls):
         operands = {*call.inputs, *call.outputs}
         for tensor_id in operands & away.keys():
-            del away[tensor_id]  # an access to what is not there brings it back
+            del away[tensor_id]  # an access to an evicted tensor brings it back
         need = facts.live_bytes[k] - sum(away.values()) - budget_bytes
         if need > 0:
             there = [Residency(t, n, 0, facts.uses[t][0] if facts.uses[t] and facts.uses[t][0] < k else None, None,

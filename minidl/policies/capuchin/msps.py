@@ -1,15 +1,16 @@
-"""Which tensor to recompute: memory saving per second (Capuchin, sections 4.4 and 4.5, equation 2 and Algorithm 2).
+"""Choose tensors to recompute by memory saving per second, MSPS (Capuchin, sections 4.4 and 4.5, Algorithm 2).
 
     MSPS = bytes / (rp_time + ext_time)
-    rp_time   the calls that make the tensor again, from the nearest sources: tensors that are live at its back-access,
-              candidates not yet chosen among them. What is dead by then is followed to its own inputs.
-    ext_time  what dropping this tensor too would add to the choices made before, which start from it: rp_time once for
-              each of them.
+
+    rp_time   time of the calls that replay the tensor from its nearest sources: tensors that are live at its
+              back-access, among them candidates not yet chosen. A dead input is traced back to its own inputs.
+    ext_time  the time that dropping this tensor adds to the earlier choices that start from it: rp_time for each.
+
     When t is chosen, tensors that started from t start from t's sources: choices keep rp_time, candidates add t's.
 
-As listed in the paper this takes quadratic time. Here candidates are found by source, the choices that start from a
-tensor are one set of bits, and the largest MSPS is the front of a heap whose entries may be stale. Times are whole
-nanoseconds. Knows no links and no memory limit.
+The paper's listing takes quadratic time. Here an index finds candidates by source, the choices that start from a tensor
+are one bit set, and the largest MSPS is at the front of a heap with lazy deletion. Times are whole nanoseconds. Knows
+no links and no memory limit.
 """
 
 from __future__ import annotations
@@ -26,11 +27,9 @@ MOST_CALLS = 50  # a lineage of more calls is not worth recomputing; it would ma
 
 @dataclass(slots=True)
 class Candidate:
-    """A tensor that may be evicted after call ``evict`` and is wanted again by call ``back``.
-
-    rp_time is None where it cannot be recomputed; ``sources`` are the other candidates that its replay starts from;
-    ``started`` has bit n set if the n-th choice starts its replay from this tensor; ext_time is ext_ct times rp_time.
-    """
+    """A tensor that may be evicted after call ``evict`` and is used next by call ``back``.
+    rp_time is None if it cannot be recomputed; ``sources`` are the other candidates from which its replay starts;
+    ``started`` has bit n set if the replay of the n-th choice starts from this tensor; ext_time is ext_ct * rp_time."""
 
     tensor_id: TensorId
     nbytes: int
@@ -47,20 +46,20 @@ class Candidate:
 
     @property
     def overhead(self) -> int | None:
-        """Nanoseconds that recomputing it costs, ext_time included; None if it cannot be."""
+        """Nanoseconds of recomputing it, ext_time included; None if it cannot be recomputed."""
         return None if self.rp_time is None else self.rp_time * (1 + self.ext_ct)
 
     @property
     def msps(self) -> float:
-        """Bytes saved a nanosecond."""
+        """Bytes saved per nanosecond (equation 2); -1 if it cannot be recomputed."""
         overhead = self.overhead
         return -1.0 if overhead is None else self.nbytes / overhead if overhead else float("inf")
 
 
 def lineage(facts: Lifetimes, candidate: Candidate, is_away: Callable[[TensorId, int], bool]
             ) -> tuple[set[int], set[TensorId]] | None:
-    """The calls to replay for a tensor at its back-access, and the tensors that they start from; None if it cannot be
-    made again. ``is_away(tensor, call)``: whether the plan has evicted it when that call runs."""
+    """Return the calls that replay a tensor at its back-access, and their source tensors; None if replay is impossible.
+    ``is_away(tensor, call)``: True if the plan has evicted the tensor when the call runs."""
     calls: set[int] = set()
     sources: set[TensorId] = set()
     wanted = [candidate.tensor_id]
@@ -83,7 +82,7 @@ def lineage(facts: Lifetimes, candidate: Candidate, is_away: Callable[[TensorId,
 
 
 class Recomputation:
-    """Algorithm 2 over a set of candidates, one choice at a time."""
+    """Algorithm 2: it chooses tensors to recompute among candidates, one at a time."""
 
     def __init__(self, facts: Lifetimes, seconds: Callable[[int], int], candidates: Iterable[Candidate],
                  is_away: Callable[[TensorId, int], bool], *, overwritten: bool = False) -> None:
@@ -109,7 +108,8 @@ class Recomputation:
             heapq.heappush(self._heap, (-candidate.msps, candidate.tensor_id))
 
     def best(self, wanted: Callable[[Candidate], bool]) -> Candidate | None:
-        """The wanted candidate of the largest MSPS (of equals the smallest id); the unwanted on the way leave."""
+        """Return the candidate with the largest MSPS (then the smallest id) for which ``wanted`` is true, or None.
+        Candidates with a larger MSPS that are not wanted leave the heap."""
         while self._heap:
             msps, tensor_id = self._heap[0]
             candidate = self.candidates.get(tensor_id)
@@ -119,7 +119,7 @@ class Recomputation:
         return None
 
     def recompute(self, chosen: Candidate) -> None:
-        """Take a candidate: tensors that start from it now start from its sources."""
+        """Choose a candidate for recomputation; tensors whose replay started from it now start from its sources."""
         assert chosen.rp_time is not None
         del self.candidates[chosen.tensor_id]
         started = chosen.started | 1 << self._chosen
@@ -136,7 +136,7 @@ class Recomputation:
             self._push(candidate)
 
     def swap(self, chosen: Candidate, is_away: Callable[[int], bool]) -> None:
-        """Take a candidate that will be swapped: who wants it while it is away starts from its sources."""
+        """Remove a candidate that will be swapped; replays that need it while it is away start from its sources."""
         del self.candidates[chosen.tensor_id]
         users = [self.candidates[u] for u in self._users.pop(chosen.tensor_id, ())]
         for user in users:
@@ -150,7 +150,7 @@ class Recomputation:
             if user.rp_time is None:
                 continue
             if chosen.rp_time is None:
-                user.rp_time = None  # its source is neither there nor to be made again
+                user.rp_time = None  # its source is away and cannot be replayed
                 continue
             user.rp_time += chosen.rp_time
             user.ext_ct = user.started.bit_count()

@@ -1,11 +1,11 @@
-"""Capuchin (Peng et al., ASPLOS 2020): a plan from one measured iteration, corrected by what the next ones show.
+"""Capuchin (Peng et al., ASPLOS 2020): a plan from one measured iteration, corrected by feedback from the next ones.
 
-    hybrid, msps   what is swapped out and what is dropped; ``live_bytes`` and ``link_time`` are what that uses up.
-    triggers       when each swap-in is started.
-    feedback       a tensor that is late has its SwapInStart moved earlier by 5% of its SwapTime.
+    hybrid, msps   choose the tensors to swap out and to drop
+    triggers       chooses the in-trigger of each swap-in
+    feedback       moves the SwapInStart of a late tensor earlier by 5% of its SwapTime
 
-Not in the paper: a correction that makes an iteration far slower, or several in a row that make it no faster, end
-feedback with the fastest plan so far, for a tensor that comes earlier takes memory that others may then wait for.
+Not in the paper: a tensor that arrives earlier takes memory that others may then wait for. So feedback ends with the
+fastest plan so far if a correction makes the iteration far slower, or several in a row make it no faster.
 """
 
 from __future__ import annotations
@@ -25,23 +25,24 @@ from minidl.policies.capuchin.readings import DEFAULT, Readings
 from minidl.policies.capuchin.triggers import Timetable
 from minidl.policies.passive import Passive
 
-FEEDBACK_SHARE = 0.05  # of its SwapTime, by which a late tensor's in-trigger moves
-LATE_SECONDS = 1e-6  # less is not a delay but the clock's grain
-SLOWER = 1.1  # than the fastest iteration so far: corrections have led astray
-NO_FASTER = 1.001  # than it: not a gain, and not the clock's grain either
-PATIENCE = 5  # iterations in a row that may be slower
+FEEDBACK_SHARE = 0.05  # share of its SwapTime by which a late tensor's in-trigger moves
+LATE_SECONDS = 1e-6  # shorter delays are the clock's resolution
+SLOWER = 1.1  # times the fastest iteration: a correction this much slower ends feedback
+NO_FASTER = 1.001  # times the fastest iteration: longer iterations count as slower
+PATIENCE = 5  # so many slower iterations in a row end feedback
 
 
 @dataclass(frozen=True)
 class Corrections:
     """The notes of ``capuchin`` beside a plan.
 
-    timetable  the facts that determine in-triggers; the same for all corrections.
-    stuck      tensors that cannot start earlier.
-    moved      tensor -> nanoseconds by which feedback has moved its SwapInStart earlier.
-    best       the proposal that was fastest when it was tried, and best_seconds what it took.
-    slower     how many iterations in a row have been slower than that.
-    final      corrections have made it slower: there is no other one.
+    timetable     the facts that determine in-triggers; the same for all corrections
+    stuck         tensors whose swap-in cannot start earlier
+    moved         tensor -> nanoseconds by which feedback has moved its SwapInStart earlier
+    best          the fastest proposal so far
+    best_seconds  the seconds of its iteration
+    slower        number of iterations in a row that were slower than that
+    final         True if feedback has ended
     """
 
     timetable: Timetable
@@ -54,11 +55,9 @@ class Corrections:
 
 
 class Capuchin(Passive):
-    """Swap what can be hidden, then the cheaper of swapping and recomputing.
-
-    swap, recompute  which of the two may be used (the paper's breakdown turns one off).
-    readings         how the paper is read where it can be read in several ways.
-    """
+    """The policy that swaps tensors if copies are hidden, and then chooses the cheaper of swapping and recomputing.
+    swap, recompute  False turns one of the two off (the paper's breakdown).
+    readings         switches for the readings of the paper."""
 
     name = "capuchin"
     plans = True
@@ -69,7 +68,7 @@ class Capuchin(Passive):
         self.readings = readings
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
-        """Raises nothing: what the plan cannot save is left to passive mode."""
+        """Return a plan; passive mode evicts the bytes that it does not save."""
         choice = Choice(Lifetimes.of(trace), costs, limits.device_bytes, self.readings)
         if self.readings.listing:
             choice.take_in_order(swap=self.swap, recompute=self.recompute)
@@ -80,7 +79,8 @@ class Capuchin(Passive):
         return NO_PLAN if not choice.swapped and not choice.dropped else _proposal(choice)
 
     def feedback(self, proposal: Proposal, observed: Observation) -> Proposal:
-        """In-triggers of what was late, moved earlier; the fastest plan, for good, if that no longer helps."""
+        """Return the plan with earlier in-triggers for late tensors, or, once that no longer helps, the fastest
+        plan."""
         notes: Corrections | None = proposal.notes
         if notes is None or notes.final:
             return proposal
@@ -102,14 +102,14 @@ class Capuchin(Passive):
         return Proposal(replace(proposal.plan, prefetches=placed.prefetches), corrected)
 
     def keep(self, proposal: Proposal) -> SavedProposal:
-        """The fastest plan so far. A later run does not correct it any more."""
+        """Return the fastest plan so far; a resumed run does not correct it."""
         notes: Corrections | None = proposal.notes
         best = notes.best if notes is not None else None
         return SavedProposal(proposal.plan if best is None else best.plan)
 
 
 class CapuchinSwap(Capuchin):
-    """Swap only: when nothing more can be hidden, what is exposed least."""
+    """Capuchin that only swaps: first tensors whose copies are hidden, then those with the least exposed time."""
 
     name = "capuchin-swap"
 
@@ -118,7 +118,7 @@ class CapuchinSwap(Capuchin):
 
 
 class CapuchinRecompute(Capuchin):
-    """Recompute only, by memory saved a second."""
+    """Capuchin that only recomputes, by memory saving per second."""
 
     name = "capuchin-recompute"
 
@@ -127,8 +127,7 @@ class CapuchinRecompute(Capuchin):
 
 
 class CapuchinListing(Passive):
-    """Algorithm 1 as printed, to compare with. Its plan is not corrected; what it does not save is left to passive
-    mode."""
+    """Algorithm 1 as printed, for comparison, without feedback; passive mode evicts the bytes that it does not save."""
 
     name = "capuchin-listing"
     plans = True
@@ -138,7 +137,7 @@ class CapuchinListing(Passive):
         self.counted = counted
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
-        """Raises nothing."""
+        """Return the plan of the printed Algorithm 1."""
         made = Listing(trace, costs, limits.device_bytes, counted=self.counted)
         made.algorithm_1()
         last = {access.call: (access.tensor_id, access.access_count) for access in trace.accesses}
@@ -152,7 +151,7 @@ class CapuchinListing(Passive):
 
 
 def _proposal(choice: Choice) -> Proposal:
-    """A choice's evictions, with in-triggers for what is swapped."""
+    """Return the Proposal of a choice: its evictions, and in-triggers for its swaps."""
     timetable = Timetable.of(choice)
     placed = timetable.placed({})
     evictions = {(c.tensor_id, c.count): action

@@ -1,6 +1,6 @@
-"""How the paper is read where it can be read in more than one way: each reading is a switch of the policy maker.
+"""Switches for the passages of the paper that can be read in several ways.
 
-What each is worth is in ``bench/results/capuchin.md``, and why the defaults are what they are in ``docs/paper.md``.
+``bench/results/capuchin.md`` measures each reading; ``docs/paper.md`` gives the reasons for the defaults.
 """
 
 from dataclasses import dataclass
@@ -8,27 +8,26 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """The defaults are the readings nearest to the text that reproduce the paper's numbers.
+    """One reading of the paper per field. The defaults are the readings nearest to the text that reproduce its numbers.
 
-    listing          Algorithm 1 as printed: each candidate once, by FT, in the cheaper way. Otherwise the text of
-                     section 4.5: what can be hidden is swapped, then the cheapest swap competes with the best drop.
-    landed           A swapped tensor's memory is free from SwapOutEnd to SwapInStart, as equation 1 has it, and a copy
-                     out that memory has to wait for is overhead. Otherwise it counts as free from the next call to the
-                     back-access, and only the copy in has overhead.
-    after_call       A copy out starts when the call of the evicted-access has ended. Otherwise when it starts, which is
-                     the access's time.
-    queueing         Transfers wait for those before them on the link. Otherwise each has the link to itself, and its
-                     overhead is what its FT lacks.
-    triggers_first   The in-trigger is chosen before a swap's cost, out of the peak as it is then. Otherwise in-triggers
-                     are placed after all decisions, out of the peak that the plan leaves.
-    one_sum          mem_saving is one number, what passive mode evicted. Otherwise it is a profile: what is missing
-                     during each call.
-    per_byte         The best swap and the best recomputation are compared by seconds a byte, as MSPS is. Otherwise by
-                     seconds.
-    sources_stay     A swapped tensor counts as a source that is there. Otherwise only while the plan has it on the
-                     device.
-    overwritten      Line 31 of Algorithm 2 as printed: ext_time is set from the last choice alone. Otherwise it counts
-                     every choice that starts from the tensor.
+    listing          True: Algorithm 1 as printed: each candidate once, by FT, in the cheaper way. False: the text of
+                     section 4.5: swap what can be hidden, then compare the cheapest swap with the best drop.
+    landed           True: a swapped tensor's memory is free from SwapOutEnd to SwapInStart, as in equation 1, and
+                     waiting for a copy out is overhead. False: it is free from the next call to the back-access, and
+                     only the copy in has overhead.
+    after_call       True: a copy out starts when the call of the evicted-access has ended. False: when that call
+                     starts, which is the access's time.
+    queueing         True: transfers wait for earlier ones on the link. False: each has the link to itself, and its
+                     overhead is -FT if FT is negative.
+    triggers_first   True: the in-trigger is chosen before the swap's cost, outside the peak at that moment. False:
+                     in-triggers are chosen after all decisions, outside the peak that the plan leaves.
+    one_sum          True: mem_saving is one number, the bytes that passive mode evicts. False: it is a profile, the
+                     bytes missing during each call.
+    per_byte         True: the best swap and recomputation are compared by seconds per byte, like MSPS. False: by
+    seconds. sources_stay     True: a swapped tensor is always an available source. False: only while it is on the
+    device.
+    overwritten      True: line 31 of Algorithm 2 as printed: ext_time is set from the last choice only. False: it
+                     counts every choice that starts from the tensor.
     """
 
     listing: bool = False

@@ -1,9 +1,9 @@
-"""In-triggers: after which access each swap-in of a plan is started (Capuchin, section 4.4).
+"""In-triggers: the accesses after which a plan's swap-ins start (Capuchin, section 4.4).
 
-The latest access earlier than SwapInStart, later than the evicted-access and out of the peak that the plan leaves.
-Swap-ins queue: from the last one backwards, each must have ended when the next starts. Where there is no such access
-the back-access brings the tensor in. Not in the paper: where a replay reads a swapped tensor, that is when it must be
-back; and a swap-in that feedback has moved moves those before it on the link. Times are whole nanoseconds.
+An in-trigger is the latest access before SwapInStart, after the evicted-access and outside the peak that the plan
+leaves. Swap-ins queue: from the last one backwards, each must end before the next starts. Without such an access, the
+tensor is swapped in at its back-access. Not in the paper: a swapped tensor that a replay reads must be back for the
+replay; and a swap-in that feedback has moved also moves those before it on the link. Times are whole nanoseconds.
 """
 
 from __future__ import annotations
@@ -21,9 +21,12 @@ from minidl.policies.capuchin.hybrid import Choice
 
 @dataclass(frozen=True)
 class SwapIn:
-    """One swap-in to be triggered: tensor, bytes, the call it is evicted after, the call that wants it, nanoseconds.
+    """One planned swap-in.
 
-    start  SwapInStart, where it was chosen with the swap; earliest: the call that may be its in-trigger then.
+    evict, back  the call after which the tensor is evicted, and the call that uses it next
+    time         nanoseconds of the copy
+    start        SwapInStart in nanoseconds if the reading ``triggers_first`` chose it, with the ``earliest`` call that
+                 may be its in-trigger; else None
     """
 
     tensor_id: TensorId
@@ -37,8 +40,7 @@ class SwapIn:
 
 @dataclass(frozen=True)
 class Placed:
-    """In-triggers, and the tensors that are stuck: they cannot start earlier, being evicted just before their
-    in-trigger or having no room."""
+    """In-triggers, and the ``stuck`` tensors, whose swap-in cannot start earlier (just evicted, or no room)."""
 
     prefetches: Mapping[AccessKey, tuple[TensorId, ...]]
     stuck: frozenset[TensorId]
@@ -48,10 +50,10 @@ class Placed:
 class Timetable:
     """The facts that determine in-triggers.
 
-    swap_ins   in order of back-access.
-    starts     per call: its start in nanoseconds, and the end of the last.
-    triggers   per call: its last access.
-    occupied   per call: bytes on the device with everything evicted and nothing prefetched.
+    swap_ins   in the order of their back-accesses
+    starts     per call: its start in nanoseconds, and the end of the last call
+    triggers   per call: its last access
+    occupied   per call: bytes on the device with all evictions and without prefetches
     """
 
     swap_ins: tuple[SwapIn, ...]
@@ -62,7 +64,7 @@ class Timetable:
 
     @classmethod
     def of(cls, choice: Choice) -> Timetable:
-        """That of a choice. What replays read early counts as live from then on."""
+        """Return the timetable of a choice. A swapped tensor counts as live from the first replay that reads it."""
         calls = len(choice.facts.trace.calls)
         wanted = {} if choice.readings.sources_stay else choice.wanted_by_replays()
         occupied = choice.apart.copy()
@@ -79,7 +81,7 @@ class Timetable:
                    tuple(triggers), tuple(occupied.tolist()), choice.budget_bytes)
 
     def placed(self, moved: Mapping[TensorId, int]) -> Placed:
-        """The in-triggers, each SwapInStart ``moved`` earlier by so many nanoseconds."""
+        """Return the in-triggers with each SwapInStart ``moved`` earlier by a number of nanoseconds."""
         wanted_starts = {}
         link_free = self.starts[-1]
         for swap in reversed(self.swap_ins):

@@ -45,12 +45,13 @@ class AutoSwap(Passive):
     name = "autoswap"
     plans = True
     least_bytes = LEAST_BYTES
+    scores: tuple[str, ...] = ("doa", "aoa", "wdoa")  # whose ranks are added
 
     def order(self, candidates: list[Candidate]) -> list[Candidate]:
         """Candidates, the one that leaves first at the front."""
         places = {c.gap: 0 for c in candidates}
-        for score in ("doa", "aoa", "wdoa"):
-            for place, c in enumerate(by(candidates, score)):
+        for score in self.scores:
+            for place, c in enumerate(sorted(candidates, key=lambda c: (-getattr(c, score), c.gap))):
                 places[c.gap] += place
         return sorted(candidates, key=lambda c: (places[c.gap], c.gap))
 
@@ -77,35 +78,21 @@ class AutoSwapDoa(AutoSwap):
     """Swap the tensors that are away longest."""
 
     name = "autoswap-doa"
-
-    def order(self, candidates: list[Candidate]) -> list[Candidate]:
-        """By duration of absence."""
-        return by(candidates, "doa")
+    scores = ("doa",)
 
 
 class AutoSwapAoa(AutoSwap):
     """Swap the tensors with the largest product of time away and bytes."""
 
     name = "autoswap-aoa"
-
-    def order(self, candidates: list[Candidate]) -> list[Candidate]:
-        """By area of absence."""
-        return by(candidates, "aoa")
+    scores = ("aoa",)
 
 
 class AutoSwapWdoa(AutoSwap):
     """Swap the tensors that are away while the load exceeds the limit most."""
 
     name = "autoswap-wdoa"
-
-    def order(self, candidates: list[Candidate]) -> list[Candidate]:
-        """By weighted duration of absence."""
-        return by(candidates, "wdoa")
-
-
-def by(candidates: list[Candidate], score: str) -> list[Candidate]:
-    """Candidates by one of their scores, the highest first."""
-    return sorted(candidates, key=lambda c: (-getattr(c, score), c.gap))
+    scores = ("wdoa",)
 
 
 def _candidates(network: Network, load: Array, peak: int, limit: int, least_bytes: int) -> list[Candidate]:

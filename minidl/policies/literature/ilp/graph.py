@@ -32,7 +32,7 @@ class Value:
     away: tuple[int, int] | None = None
 
     def stays(self, stage: int) -> bool:
-        """True if it must be on the device in a stage in which it is wanted."""
+        """True if the tensor must be on the device in a stage in which it is live."""
         return self.away is not None and not self.away[0] <= stage <= self.away[1]
 
     @property

@@ -1,0 +1,56 @@
+"""Facts about a program before its first step has ended: its optimizers, and bytes that any step of it needs.
+
+An optimizer that was made before the managing began is found among the objects of the process. Whether it is this
+program's is known when one of its parameters is saved in a forward pass.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+
+import torch
+
+from minidl.torch.budget import refuse_early
+from minidl.torch.optimizers import gradients_of, nbytes_of, parameters_of, state_of
+from minidl.torch.seen import Kind
+from minidl.torch.states import States
+
+
+class Early:
+    """Watches the first step. saw: is told of each tensor that it saves; None: nothing is looked for any more."""
+
+    def __init__(self, budget: int, states: States) -> None:
+        self.budget, self.states = budget, states
+        self.saw: Callable[[torch.Tensor], None] | None = None
+        self._of: dict[int, torch.optim.Optimizer] = {}
+
+    def begin(self) -> None:
+        """Look for optimizers."""
+        found = [o for o in gc.get_objects() if issubclass(type(o), torch.optim.Optimizer)]
+        self._of = {id(p): optimizer for optimizer in found for p in parameters_of(optimizer)}
+        self.saw = self._saw if self._of else None
+
+    def end(self) -> None:
+        """The first step has ended."""
+        self.saw, self._of = None, {}
+
+    def _saw(self, tensor: torch.Tensor) -> None:
+        """Raises BudgetTooSmall."""
+        optimizer = self._of.get(id(tensor if tensor._base is None else tensor._base))
+        if optimizer is None:
+            return
+        self._of = {i: other for i, other in self._of.items() if other is not optimizer}
+        self.states.away(optimizer, all_of_it=True)
+        self._refuse(optimizer, {Kind.PARAMETER: parameters_of(optimizer)}, "before the first step")
+
+    def stepping(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer is about to step. Raises BudgetTooSmall, with nothing changed yet."""
+        self._refuse(optimizer, {Kind.PARAMETER: parameters_of(optimizer), Kind.GRADIENT: gradients_of(optimizer)},
+                     "before the optimizer steps")
+
+    def _refuse(self, optimizer: torch.optim.Optimizer, there: dict[Kind, list[torch.Tensor]], when: str) -> None:
+        there[Kind.STATE] = [t for t in state_of(optimizer) if not self.states.waits(t)]
+        on_device = {kind.value: nbytes_of([t for t in tensors if t.device.type == self.states.device_type])
+                     for kind, tensors in there.items()}
+        refuse_early(self.budget, on_device, when)

@@ -1,0 +1,24 @@
+"""The stack of dispatch modes: what lies above a place in it is taken off, and put back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.utils import _python_dispatch as modes
+
+
+def lifted(until: Any = None) -> list[Any]:
+    """Take modes off the stack, down to one of them or to the bottom; the topmost is the last of what is returned."""
+    above: list[Any] = []
+    stack = modes._get_current_dispatch_mode_stack()
+    for mode in reversed([m for m in stack if getattr(m, "_mode_key", None) is None]):
+        if mode is until:
+            break
+        above.insert(0, modes._pop_mode())
+    return above
+
+
+def put_back(above: list[Any]) -> None:
+    """Put back what ``lifted`` has taken off."""
+    for mode in above:
+        modes._push_mode(mode)

@@ -1,0 +1,53 @@
+"""One step that is recorded: the recorder, what it tells, and the origins of calls are turned on together, and off."""
+
+from __future__ import annotations
+
+import torch
+
+from minidl.torch.optimizers import gradients_of, parameters_of, state_of
+from minidl.torch.origins import Origins
+from minidl.torch.recorder import Recorder
+from minidl.torch.saved import Saved
+from minidl.torch.seen import Kind
+from minidl.torch.states import States
+from minidl.torch.tracing import Notes
+
+
+class Observer:
+    """notes: of the step under way; None: it is not recorded."""
+
+    def __init__(self, recorder: Recorder, saved: Saved, states: States) -> None:
+        self.recorder, self.saved, self.states = recorder, saved, states
+        self.origins = Origins()
+        self.notes: Notes | None = None
+
+    def begin(self, optimizer: torch.optim.Optimizer | None) -> None:
+        """Record the step that begins. optimizer: the one that has stepped last, as its tensors are there already."""
+        self.recorder.enter()
+        self.origins.enter()
+        lasting: dict[Kind, list[torch.Tensor]] = {}
+        if optimizer is not None:
+            lasting = {Kind.PARAMETER: parameters_of(optimizer), Kind.GRADIENT: gradients_of(optimizer),
+                       Kind.STATE: [t for t in state_of(optimizer) if not self.states.waits(t)]}
+        notes = Notes(self.recorder, self.recorder.begin(t for each in lasting.values() for t in each), self.origins)
+        for kind, tensors in lasting.items():
+            notes.know(kind, tensors)
+        self.notes = self.recorder.listener = self.saved.watch = notes
+        self.states.brought = notes.brought
+        self.recorder.on = True
+
+    def end(self) -> None:
+        """No longer."""
+        self.notes = self.recorder.listener = self.saved.watch = self.states.brought = None
+        self.origins.leave()
+
+    def stepping(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer is about to step: all its gradients are there."""
+        if self.notes is not None:
+            self.notes.know(Kind.PARAMETER, parameters_of(optimizer))
+            self.notes.know(Kind.GRADIENT, gradients_of(optimizer))
+
+    def stepped(self, optimizer: torch.optim.Optimizer) -> None:
+        """It has stepped: all its state is there."""
+        if self.notes is not None:
+            self.notes.know(Kind.STATE, state_of(optimizer))

@@ -1,0 +1,84 @@
+"""An optimizer as it is seen from outside: its tensors, and the parts in which it may step.
+
+PyTorch's own optimizers treat every parameter by itself, so a step for some of the parameters, and then for the others,
+computes the same bits as one for all. Of an optimizer that is not in the table this is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim import optimizer as hooks
+
+# By name: not every version of PyTorch has all of them.
+BY_PARAMETER = ("ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Muon", "NAdam", "RAdam",
+                "RMSprop", "Rprop", "SGD")
+MOST_PARTS = 16
+
+Part = list[list[torch.Tensor]]
+"""Of each group of an optimizer, some of its parameters."""
+
+
+def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """All parameters, group by group."""
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def gradients_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """The gradients that there are."""
+    return [p.grad for p in parameters_of(optimizer) if p.grad is not None]
+
+
+def state_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """The tensors of its state that it names by parameter and key."""
+    return [value for state in optimizer.state.values() if isinstance(state, dict)
+            for value in state.values() if isinstance(value, torch.Tensor)]
+
+
+def nbytes_of(tensors: list[torch.Tensor]) -> int:
+    """Bytes of the storages of tensors, each counted once."""
+    return sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors
+                if t.layout is torch.strided}.values())
+
+
+def parts_of(optimizer: torch.optim.Optimizer) -> list[Part]:
+    """All parameters in parts of about the same bytes, at most so many as MOST_PARTS or parameters."""
+    groups = [group["params"] for group in optimizer.param_groups]
+    sizes = [p.numel() * p.element_size() for group in groups for p in group]
+    most = max(max(sizes, default=0), -(-sum(sizes) // MOST_PARTS))
+    parts: list[Part] = []
+    room = 0
+    for number, group in enumerate(groups):
+        for p in group:
+            nbytes = p.numel() * p.element_size()
+            if not parts or nbytes > room:
+                parts.append([[] for _ in groups])
+                room = most
+            parts[-1][number].append(p)
+            room -= nbytes
+    return parts
+
+
+def step_in_parts(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+                  ) -> Callable[[], Any] | None:
+    """Its step without hooks, if it may be carried out part by part before the one that was asked for.
+
+    Not with a closure, which is called in the midst of the step; not if the program has hooks of its own there, which
+    must see the whole of it.
+    """
+    kind = type(optimizer)
+    known = kind.__name__ in BY_PARAMETER and kind is getattr(torch.optim, kind.__name__, None)
+    asked = len(args) > 1 or any(value is not None for value in kwargs.values())
+    if not known or asked or optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks or (
+            _others_hook()):
+        return None
+    step = getattr(kind.step, "__wrapped__", None)
+    return None if step is None else lambda: step(optimizer)
+
+
+def _others_hook() -> bool:
+    """True if there are global hooks of others."""
+    every = (*hooks._global_optimizer_pre_hooks.values(), *hooks._global_optimizer_post_hooks.values())
+    return any(not getattr(hook, "__module__", "").startswith("minidl.torch") for hook in every)

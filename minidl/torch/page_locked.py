@@ -1,0 +1,98 @@
+"""Page-locked host memory in slabs: buffers of exact sizes, cut from large pieces that are locked once.
+
+PyTorch's own page-locked memory rounds each buffer up to a power of two, which takes up to twice the memory. Here one
+of n bytes takes n, rounded up to 512. A buffer is a storage; its place is free again when nothing refers to that any
+more.
+"""
+
+from __future__ import annotations
+
+import mmap
+import weakref
+from collections import deque
+from typing import Any
+
+import torch
+
+from minidl.errors import UserError
+from minidl.outside.units import format_bytes
+
+GRAIN = 512
+SLAB = 256 << 20
+
+
+class _Slab:
+    """One piece of locked memory. holes: offset -> bytes of what is free."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.memory = mmap.mmap(-1, nbytes)
+        self.view = memoryview(self.memory)
+        self.holes = {0: nbytes}
+
+    def cut(self, nbytes: int) -> int | None:
+        """The offset of the smallest hole that is large enough."""
+        fitting = [(size, offset) for offset, size in self.holes.items() if size >= nbytes]
+        if not fitting:
+            return None
+        size, offset = min(fitting)
+        del self.holes[offset]
+        if size > nbytes:
+            self.holes[offset + nbytes] = size - nbytes
+        return offset
+
+    def fill(self, offset: int, nbytes: int) -> None:
+        """Bytes are free again, in one hole with what is free beside them."""
+        below = next((at for at, size in self.holes.items() if at + size == offset), None)
+        if below is not None:
+            offset, nbytes = below, nbytes + self.holes.pop(below)
+        nbytes += self.holes.pop(offset + nbytes, 0)
+        self.holes[offset] = nbytes
+
+
+class PageLocked:
+    """Cuts buffers. locked: bytes of all slabs."""
+
+    def __init__(self, cuda: Any, most: int, slab: int = SLAB) -> None:
+        """cuda: what locks pages (``cudart().cudaHostRegister``). most: bytes that buffers may have together, so that
+        no slab is larger."""
+        self.cuda, self.most, self.slab = cuda, most, slab
+        self.locked = 0
+        self._slabs: list[_Slab] = []
+        self._views: dict[int, weakref.ref[memoryview]] = {}  # by a number of their own: an address comes again
+        self._made = 0
+        self._ended: deque[tuple[_Slab, int, int, int]] = deque()  # appended to wherever Python collects garbage
+
+    def take(self, nbytes: int) -> Any:
+        """A storage of so many bytes. Raises UserError if the pages cannot be locked."""
+        while self._ended:
+            left, at, nbytes_left, key = self._ended.popleft()
+            del self._views[key]
+            left.fill(at, nbytes_left)
+        size = -(-max(nbytes, 1) // GRAIN) * GRAIN
+        for slab in self._slabs:
+            found = slab.cut(size)
+            if found is not None:
+                return self._piece(slab, found, size, nbytes)
+        slab = self._locked(max(size, min(self.slab, self.most // GRAIN * GRAIN)))
+        offset = slab.cut(size)
+        assert offset is not None
+        return self._piece(slab, offset, size, nbytes)
+
+    def _locked(self, nbytes: int) -> _Slab:
+        slab = _Slab(nbytes)
+        address = torch.frombuffer(slab.view, dtype=torch.uint8).data_ptr()
+        error = int(self.cuda.cudart().cudaHostRegister(address, nbytes, 0))
+        if error:
+            raise UserError(f"{format_bytes(nbytes)} of host memory cannot be page-locked beside "
+                            f"{format_bytes(self.locked)} (cudaHostRegister: error {error})")
+        self._slabs.append(slab)
+        self.locked += nbytes
+        return slab
+
+    def _piece(self, slab: _Slab, offset: int, size: int, nbytes: int) -> Any:
+        view = slab.view[offset:offset + nbytes]
+        storage = torch.frombuffer(view, dtype=torch.uint8).untyped_storage()  # it refers to the view to its end
+        self._made += 1
+        key = self._made
+        self._views[key] = weakref.ref(view, lambda _: self._ended.append((slab, offset, size, key)))
+        return storage

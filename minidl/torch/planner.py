@@ -1,0 +1,81 @@
+"""Plans for a recorded step: the policy's, with as much of the optimizer's state on the device as is fastest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from minidl.errors import Unsuitable
+from minidl.plan.costs import Costs, Limits
+from minidl.plan.plan import EMPTY_PLAN, Proposal
+from minidl.plan.policy import Policy
+from minidl.torch.planned import Obeyed, obeyed, proposed
+from minidl.torch.seen import Seen
+
+SHARES = (1.0, 0.5, 0.0)  # of an optimizer's parts, that keep their state on the device
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A plan. share: of the states that stay; seen: the step as it is with that; limits: of what is planned; seconds:
+    that the step is predicted to take, copies of states included."""
+
+    share: float
+    seen: Seen
+    limits: Limits
+    proposal: Proposal
+    obeyed: Obeyed
+    seconds: float
+
+    @property
+    def worth(self) -> tuple[int, float]:
+        """The less the better: bytes over the budget, then seconds."""
+        return self.obeyed.over_bytes, self.seconds
+
+
+class Planner:
+    """Asks a policy. What it has no plan for is swapped; the reason is its ``remark``.
+
+    counts_recording  whether recording lineage takes time from the program.
+    """
+
+    def __init__(self, policy: Policy, *, recompute: bool, counts_recording: bool) -> None:
+        self.policy, self.recompute, self.counts_recording = policy, recompute, counts_recording
+        self.remark = ""
+
+    def best(self, seen: Seen, costs: Costs, limits: Limits, *, others_bytes: int = 0, most: float = 1.0) -> Choice:
+        """The best plan for a step. others_bytes: of the states of optimizers that do not step in it, which stay to the
+        same share; most: the largest share."""
+        found: list[Choice] = []
+        for share in SHARES:
+            if share > most or (share < most and not seen.states and not others_bytes):
+                continue
+            there = seen.staying(share)
+            room = limits.device_bytes - round(share * others_bytes)
+            if room <= 0:
+                continue
+            choice = self._choice(share, there, costs, replace(limits, device_bytes=room))
+            if found and not others_bytes and choice.seen.states == found[-1].seen.states:
+                continue  # there are no more parts than that
+            found.append(choice)
+            if not choice.obeyed.decisions and not choice.obeyed.over_bytes:
+                break  # nothing has to leave, so nothing is gained by less
+        return min(found, key=lambda choice: choice.worth)
+
+    def _choice(self, share: float, seen: Seen, costs: Costs, limits: Limits) -> Choice:
+        """With the policy's plan; or with one without drops, if recording lineage costs more than these gain."""
+        moving = seen.state_bytes * (costs.out_seconds_per_byte + costs.in_seconds_per_byte)
+        found = self._planned(share, seen, costs, limits, moving)
+        if found.obeyed.drops and self.counts_recording:
+            swaps = self._planned(share, seen.swapping(), costs, limits, moving)
+            if swaps.worth < found.worth and swaps.obeyed.over_bytes <= found.obeyed.over_bytes:
+                return swaps
+        return found
+
+    def _planned(self, share: float, seen: Seen, costs: Costs, limits: Limits, moving: float) -> Choice:
+        try:
+            proposal = proposed(self.policy, seen, costs, limits)
+        except Unsuitable as error:
+            self.remark, proposal = str(error), Proposal(EMPTY_PLAN)
+        obey = obeyed(proposal.plan, seen, costs, limits, recompute=self.recompute)
+        return Choice(share, seen, limits, proposal, obey, obey.seconds + moving)
+

@@ -1,0 +1,290 @@
+"""The optimizer's state waits on the host between steps: what a program sees of it, and what a step needs then."""
+
+import copy
+import gc
+import io
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: the extra torch has it")
+
+from torch_nets import ROOMY, Program, run, same  # noqa: E402
+
+import minidl.torch  # noqa: E402
+from minidl.torch.backends import Immediate, on_host  # noqa: E402
+from minidl.torch.optimizers import BY_PARAMETER, parts_of  # noqa: E402
+from minidl.torch.states import States  # noqa: E402
+from minidl.torch.streams import Threads  # noqa: E402
+
+WIDTH = 48
+OPTIMIZERS = {name: {} for name in BY_PARAMETER if hasattr(torch.optim, name)} | {
+    "SGD": {"momentum": 0.9, "nesterov": True}, "RMSprop": {"momentum": 0.5, "centered": True},
+    "Adam": {"amsgrad": True}}
+
+
+class Odd(torch.optim.Optimizer):
+    """Factored second moments, as Adafactor's; a list, numbers and tensors without a key of their own beside them; a
+    new tensor in place of the old one in every step."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {"lr": 1e-2})
+        self.steps = 0
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        """One step."""
+        self.steps += 1
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                state = self.state[p]
+                if not state:
+                    state.update(seen=0, beside=[torch.zeros_like(p)], mean=torch.zeros_like(p),
+                                 rows=torch.zeros(p.shape[0], 1).expand(p.shape[0], 40).clone())
+                state["seen"] += self.steps
+                state["mean"] = state["mean"] * 0.9 + p.grad * 0.1
+                state["rows"].mul_(0.9).add_(p.grad.reshape(p.shape[0], -1).pow(2).mean(1, keepdim=True), alpha=0.1)
+                state["beside"][0].add_(state["mean"])
+                p.sub_(group["lr"] * (state["mean"] + 1e-3 * state["beside"][0]))
+
+
+def program(make):
+    """Four layers trained by an optimizer; every matrix has 9,216 bytes."""
+    network = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH, bias=False), torch.nn.Tanh())
+                                    for _ in range(4)))
+    x = torch.randn(16, WIDTH)
+    return Program(network, make(network.parameters()), lambda: network(x).pow(2).mean())
+
+
+def made(name, **more):
+    return lambda: program(lambda parameters: getattr(torch.optim, name)(parameters, **OPTIMIZERS[name], **more))
+
+
+def away(**more):
+    """What manages a training whose states wait between all steps."""
+    memory = minidl.torch.managed(ROOMY, **more)
+    memory._share = 0.0
+    return memory
+
+
+def waiting(optimizer):
+    return [t for state in optimizer.state.values() for t in state.values()
+            if isinstance(t, torch.Tensor) and t.untyped_storage()._cdata in on_host]
+
+
+@pytest.mark.parametrize("foreach", [False, True])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_of_pytorch_steps_in_parts_with_the_same_bits(name, foreach):
+    more = {} if name == "Muon" else {"foreach": foreach}
+    memory = away()
+    assert same(run(made(name, **more), 4), run(made(name, **more), 4, memory))
+    # SGD's momentum is 4 matrices, each brought and sent in each of 4 steps but for the first bringing
+    assert memory.report().state_bytes >= (4 + 3) * 4 * 4 * WIDTH * WIDTH or name == "Adafactor"
+
+
+def test_the_fused_step_of_adam_has_the_same_bits_in_parts():
+    memory = away()
+    assert same(run(made("AdamW", fused=True), 4), run(made("AdamW", fused=True), 4, memory))
+    assert memory.report().state_bytes > 0
+
+
+@pytest.mark.parametrize("backend", [Immediate, Threads])
+def test_an_optimizer_that_is_not_known_has_its_state_back_as_a_whole(backend):
+    memory = away(backend=backend(ROOMY))
+    assert same(run(lambda: program(Odd), 4), run(lambda: program(Odd), 4, memory))
+    assert memory.report().state_bytes > 0
+
+
+def test_between_steps_the_program_finds_the_state_and_what_it_changes_counts():
+    def trained(memory=None):
+        torch.manual_seed(0)
+        each = made("AdamW")()
+        seen, waited = [], []
+
+        def step():
+            each.step()
+            waited.append(len(waiting(each.optimizer)))
+            state = each.optimizer.state[next(iter(each.network.parameters()))]
+            seen.append(state["exp_avg"].numpy().copy())
+            state["exp_avg"].mul_(0.5)                         # written in place
+            state["exp_avg_sq"] = state["exp_avg_sq"] * 2      # another tensor in its place
+            file = io.BytesIO()
+            torch.save(each.optimizer.state_dict(), file)
+            seen.append(copy.deepcopy(each.optimizer.state_dict()))
+            file.seek(0)
+            each.optimizer.load_state_dict(torch.load(file))
+        if memory is None:
+            for _ in range(4):
+                step()
+        else:
+            with memory:
+                for _ in range(4):
+                    step()
+            assert waited == [8] * 4
+        assert not waiting(each.optimizer)
+        return [*each.state(), *(torch.from_numpy(one) for one in seen[::2]),
+                *(t for one in seen[1::2] for state in one["state"].values() for t in state.values())]
+    assert same(trained(), trained(away()))
+
+
+def test_a_state_names_the_same_tensor_after_each_step_and_its_values_are_the_latest():
+    torch.manual_seed(0)
+    each = made("SGD")()
+    parameter = next(iter(each.network.parameters()))
+    with away():
+        each.step()
+        held = each.optimizer.state[parameter]["momentum_buffer"]
+        before = held.clone()
+        each.step()
+        assert each.optimizer.state[parameter]["momentum_buffer"] is held and not held.equal(before)
+
+
+def test_what_something_else_holds_stays_where_it_is():
+    torch.manual_seed(0)
+    each = made("SGD")()
+    parameter = next(iter(each.network.parameters()))
+    each.step()
+    held = each.optimizer.state[parameter]["momentum_buffer"]
+    part = each.optimizer.state[list(each.network.parameters())[1]]["momentum_buffer"][0]
+    with away():
+        for _ in range(3):
+            each.step()
+            assert each.optimizer.state[parameter]["momentum_buffer"] is held
+            assert len(waiting(each.optimizer)) == 2  # of four matrices
+    assert part.equal(each.optimizer.state[list(each.network.parameters())[1]]["momentum_buffer"][0])
+
+
+def test_a_step_that_fails_leaves_all_parameters_in_their_groups_and_the_state_in_reach():
+    torch.manual_seed(0)
+    each = made("AdamW")()
+    with away():
+        each.step()
+        groups = [list(group["params"]) for group in each.optimizer.param_groups]
+        parameters = list(each.network.parameters())
+        parameters[2].grad = torch.zeros(WIDTH, WIDTH).to_sparse()  # which AdamW refuses
+        with pytest.raises(RuntimeError):
+            each.optimizer.step()
+        assert all(a is b for one, other in zip(groups, [g["params"] for g in each.optimizer.param_groups], strict=True)
+                   for a, b in zip(one, other, strict=True))
+        each.step()
+    assert not waiting(each.optimizer)
+
+
+@pytest.mark.parametrize("kind", ["closure", "hook"])
+def test_a_step_that_others_look_into_is_one_step(kind):
+    def trained(memory=None):
+        torch.manual_seed(0)
+        each = made("AdamW")()
+        calls = []
+        if kind == "hook":
+            each.optimizer.register_step_post_hook(
+                lambda optimizer, args, kwargs: calls.append(len(optimizer.param_groups[0]["params"])))
+
+        def step():
+            if kind == "hook":
+                return each.step()
+
+            def closure():
+                calls.append(0)
+                each.optimizer.zero_grad()
+                loss = each.loss()
+                loss.backward()
+                return loss
+            return each.optimizer.step(closure)
+        with memory or torch.enable_grad():
+            for _ in range(3):
+                step()
+        return [*each.state(), torch.tensor(calls)]
+    memory = away()
+    assert same(trained(), trained(memory))
+    assert memory.report().state_bytes > 0
+
+
+def test_parts_have_all_parameters_once_and_about_the_same_bytes():
+    sizes = [5, 1, 1, 1, 2, 2, 1, 1, 1, 1]
+    optimizer = torch.optim.SGD([{"params": [torch.nn.Parameter(torch.zeros(size, 10)) for size in sizes[:4]]},
+                                 {"params": [torch.nn.Parameter(torch.zeros(size, 10)) for size in sizes[4:]]}])
+    parts = parts_of(optimizer)
+    assert [[len(group) for group in part] for part in parts] == [[1, 0], [3, 1], [0, 4], [0, 1]]  # 5, 5, 5, 1
+
+
+def test_the_floor_of_a_network_whose_states_weigh_most_goes_down_and_is_held():
+    def like_a_language_model():
+        network = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(256, 256, bias=False), torch.nn.SiLU())
+                                        for _ in range(8)))
+        x = torch.randn(4, 256)
+        return Program(network, torch.optim.AdamW(network.parameters()), lambda: network(x).pow(2).mean())
+    floors = {}
+    for states in (False, True):
+        memory = minidl.torch.managed(ROOMY, states=states)
+        run(like_a_language_model, 2, memory)
+        floors[states] = memory.report().floor
+    matrices, counters = 8 * 256 * 256 * 4, 8 * 256
+    assert floors[False].parts["optimizer state"] == 2 * matrices + counters
+    assert floors[True].parts["optimizer state"] == matrices // 4 + counters  # of one matrix of eight
+    # parameters, gradients and states were 4; now 2, the state of a part, and what that works on
+    assert floors[True].nbytes < 2.6 * matrices < 4 * matrices < floors[False].nbytes
+    memory = minidl.torch.managed(floors[True].nbytes)
+    torch.manual_seed(0)
+    each = like_a_language_model()
+    with memory, minidl.torch.Meter(each.network.parameters()) as meter:  # in the end all comes back
+        losses = [each.step() for _ in range(4)]
+    assert meter.peak <= floors[True].nbytes
+    assert same([*losses, *each.state()], run(like_a_language_model, 4))
+    with pytest.raises(minidl.torch.BudgetTooSmall, match="the optimizer's state away"):
+        run(like_a_language_model, 3, minidl.torch.managed(floors[True].nbytes - 1))
+
+
+def test_where_there_is_room_no_state_moves_after_the_steps_that_are_not_planned():
+    memory = minidl.torch.managed(ROOMY)
+    run(made("AdamW"), 3, memory)
+    moved = memory.report().state_bytes
+    run(made("AdamW"), 5, again := minidl.torch.managed(ROOMY))
+    assert moved == again.report().state_bytes > 0
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_a_part_of_the_state_may_stay(share):
+    memory = minidl.torch.managed(ROOMY)
+    memory._share = share
+    torch.manual_seed(0)
+    each = made("AdamW")()
+    with memory:
+        losses = [each.step() for _ in range(4)]
+        assert len(waiting(each.optimizer)) == 8 - 8 * share
+    assert same([*losses, *each.state()], run(made("AdamW"), 4))
+
+
+def test_states_that_are_forgotten_leave_no_host_memory_behind():
+    backend = Immediate(ROOMY)
+    memory = away(backend=backend)
+    run(made("AdamW"), 3, memory)
+    assert backend.host.used == 0
+    gc.collect()
+    states = States(backend, "cpu", on=True)
+    each = made("SGD")()
+    each.step()
+    states.away(each.optimizer)
+    assert backend.host.used == 4 * 4 * WIDTH * WIDTH and len(waiting(each.optimizer)) == 4
+    each.optimizer.load_state_dict(each.optimizer.state_dict())
+    states.away(each.optimizer)
+    assert backend.host.used == 4 * 4 * WIDTH * WIDTH
+    states.home()
+    assert backend.host.used == 0
+
+
+@pytest.mark.parametrize("made_before", [True, False])
+def test_a_budget_that_the_parameters_alone_exceed_is_refused_before_anything_has_changed(made_before):
+    torch.manual_seed(0)
+    each = made("SGD")() if made_before else None
+    with minidl.torch.managed(3 * 4 * WIDTH * WIDTH):
+        each = each or made("SGD")()
+        before = [p.detach().clone() for p in each.network.parameters()]
+        when = "before the first step" if made_before else "before the optimizer steps"
+        with pytest.raises(minidl.torch.BudgetTooSmall, match=f"{when} there are .*parameters 36.0 KiB") as refused:
+            each.step()
+    assert refused.value.parts["parameters"] == 4 * 4 * WIDTH * WIDTH
+    assert all(p.equal(old) for p, old in zip(each.network.parameters(), before, strict=True))
+    assert not each.optimizer.state
+    each.step()
