@@ -10,7 +10,7 @@ from math import e as _e
 from math import inf as _inf
 from math import nan as _nan
 from math import pi as _pi
-from types import ModuleType
+from typing import Any
 
 # The CPU kernels multiply many small matrices, one image after the other. A pool of BLAS threads gains little on these
 # and spins against everything else on a busy machine, which can cost a factor of ten. Set it before NumPy is loaded.
@@ -43,7 +43,6 @@ from minidl.ops import (
     cat,
     chunk,
     clamp,
-    concat,
     cos,
     erf,
     expm1,
@@ -74,6 +73,7 @@ from minidl.ops import (
     unsqueeze,
     var,
 )
+from minidl.ops import cat as concat
 from minidl.ops import clamp as clip
 from minidl.ops import max as max  # noqa: A004
 from minidl.ops import min as min  # noqa: A004
@@ -206,6 +206,7 @@ from minidl.ops.scans import (
     cumprod,
     cumsum,
     equal,
+    index_add,
     logsumexp,
     prod,
     scatter,
@@ -222,10 +223,13 @@ __version__ = "0.1.0"
 inf, nan, pi, e = _inf, _nan, _pi, _e
 
 
-def __getattr__(name: str) -> ModuleType:
-    """``minidl.nn`` and ``minidl.optim`` without an import of their own: they stand above what this package loads."""
+def __getattr__(name: str) -> Any:
+    """``minidl.nn``, ``minidl.optim``, ``save`` and ``load`` without an import of their own: they stand above what this
+    package loads."""
     if name in ("nn", "optim", "cuda"):
         return import_module(f"minidl.{name}")
+    if name in ("save", "load"):
+        return getattr(import_module("minidl.checkpoint.objects"), name)
     raise AttributeError(f"module minidl has no {name!r}")
 
 
@@ -238,7 +242,7 @@ __all__ = [
     "deg2rad", "detach", "diagonal", "div", "dot", "double", "e", "einsum", "empty", "empty_like",
     "enable_grad", "eq", "equal", "erf", "erfc", "exp", "exp2", "expm1", "eye", "flatten", "flip", "float",
     "float16", "float32", "float64", "floor", "floor_divide", "frac", "from_numpy", "full", "full_like", "gather",
-    "ge", "gt", "hstack", "hypot", "index_select", "inf", "inference_mode", "int", "int32", "int64",
+    "ge", "gt", "hstack", "hypot", "index_add", "index_select", "inf", "inference_mode", "int", "int32", "int64",
     "is_floating_point", "is_grad_enabled", "is_tensor", "isfinite", "isinf", "isnan", "le", "lerp", "linspace",
     "log", "log10", "log1p", "log2", "log_softmax", "logaddexp", "logical_and", "logical_not", "logical_or",
     "logical_xor", "logit", "logsumexp", "long", "lt", "manual_seed", "masked_fill", "masked_select", "matmul",

@@ -32,7 +32,7 @@ class ConvNorm(nn.Module):
 
 
 class InceptionA(nn.Module):
-    """Figure 5, at 35x35: 1x1, 5x5, double 3x3 and pooled -> 64 + 64 + 96 + pooled channels."""
+    """The module of Figure 5, at 35x35: 1x1, 5x5, double 3x3 and pooled -> 64 + 64 + 96 + pooled channels."""
 
     def __init__(self, in_channels: int, pooled: int) -> None:
         self.branch1x1 = ConvNorm(in_channels, 64, 1)
@@ -54,7 +54,7 @@ class InceptionA(nn.Module):
 
 
 class InceptionB(nn.Module):
-    """Figure 10, 35x35 -> 17x17: 3x3, double 3x3 and pooled, all at stride 2 -> 384 + 96 + in_channels."""
+    """The reduction of Figure 10, 35x35 -> 17x17: 3x3, double 3x3, pooled, at stride 2 -> 384 + 96 + in_channels."""
 
     def __init__(self, in_channels: int) -> None:
         self.branch3x3 = ConvNorm(in_channels, 384, 3, 2)
@@ -72,7 +72,7 @@ class InceptionB(nn.Module):
 
 
 class InceptionC(nn.Module):
-    """Figure 6 with n = 7, at 17x17: 1x1, 7x7, double 7x7 and pooled -> 4 x 192; ``width`` between the halves."""
+    """The module of Figure 6, n = 7, at 17x17: 1x1, 7x7, double 7x7, pooled -> 4 x 192; ``width``: inner channels."""
 
     def __init__(self, in_channels: int, width: int) -> None:
         self.branch1x1 = ConvNorm(in_channels, 192, 1)
@@ -97,7 +97,7 @@ class InceptionC(nn.Module):
 
 
 class InceptionD(nn.Module):
-    """As Figure 10, 17x17 -> 8x8: 3x3, 7x7 then 3x3, and pooled -> 320 + 192 + in_channels."""
+    """A reduction like Figure 10, 17x17 -> 8x8: 3x3, 7x7 then 3x3, and pooled -> 320 + 192 + in_channels."""
 
     def __init__(self, in_channels: int) -> None:
         self.branch3x3_1 = ConvNorm(in_channels, 192, 1)
@@ -117,7 +117,7 @@ class InceptionD(nn.Module):
 
 
 class InceptionE(nn.Module):
-    """Figure 7, at 8x8, where 3x3 splits into 1x3 beside 3x1: 320 + 2 x 384 + 2 x 384 + 192 channels."""
+    """The module of Figure 7, at 8x8, where 3x3 splits into 1x3 beside 3x1: 320 + 2 x 384 + 2 x 384 + 192 channels."""
 
     def __init__(self, in_channels: int) -> None:
         self.branch1x1 = ConvNorm(in_channels, 320, 1)

@@ -17,7 +17,7 @@ ALONG, DOWN = (0, 3), (3, 0)  # and their paddings
 
 
 class Mixed3a(nn.Module):
-    """Figure 3, first branching, halves the maps: 64 -> 64 + 96 channels."""
+    """The first branching of Figure 3, which halves the maps: 64 -> 64 + 96 channels."""
 
     def __init__(self) -> None:
         self.maxpool = nn.MaxPool2d(3, 2)
@@ -28,7 +28,7 @@ class Mixed3a(nn.Module):
 
 
 class Mixed4a(nn.Module):
-    """Figure 3, second branching: 160 -> 96 + 96 channels."""
+    """The second branching of Figure 3: 160 -> 96 + 96 channels."""
 
     def __init__(self) -> None:
         self.branch0 = nn.Sequential(ConvNorm(160, 64, 1), ConvNorm(64, 96, 3))
@@ -40,7 +40,7 @@ class Mixed4a(nn.Module):
 
 
 class Mixed5a(nn.Module):
-    """Figure 3, third branching, halves the maps: 192 -> 192 + 192 channels."""
+    """The third branching of Figure 3, which halves the maps: 192 -> 192 + 192 channels."""
 
     def __init__(self) -> None:
         self.conv = ConvNorm(192, 192, 3, 2)
@@ -66,7 +66,7 @@ def _pooled(in_channels: int, out_channels: int) -> nn.Sequential:
 
 
 class InceptionA(_Branches):
-    """Figure 4, at 35x35: 384 -> 4 x 96 channels."""
+    """The module of Figure 4, at 35x35: 384 -> 4 x 96 channels."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -77,7 +77,7 @@ class InceptionA(_Branches):
 
 
 class ReductionA(_Branches):
-    """Figure 7 with k, l, m, n = 192, 224, 256, 384 (Table 1), 35x35 -> 17x17: 384 -> 384 + 256 + 384 channels."""
+    """The reduction of Figure 7 (k, l, m, n = 192, 224, 256, 384), 35x35 -> 17x17: 384 -> 384 + 256 + 384 channels."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -87,7 +87,7 @@ class ReductionA(_Branches):
 
 
 class InceptionB(_Branches):
-    """Figure 5, at 17x17: 1024 -> 384 + 256 + 256 + 128 channels."""
+    """The module of Figure 5, at 17x17: 1024 -> 384 + 256 + 256 + 128 channels."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -101,7 +101,7 @@ class InceptionB(_Branches):
 
 
 class ReductionB(_Branches):
-    """Figure 8, 17x17 -> 8x8: 1024 -> 192 + 320 + 1024 channels."""
+    """The reduction of Figure 8, 17x17 -> 8x8: 1024 -> 192 + 320 + 1024 channels."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -112,7 +112,7 @@ class ReductionB(_Branches):
 
 
 class InceptionC(nn.Module):
-    """Figure 6, at 8x8, where 3x3 splits into 1x3 beside 3x1: 1536 -> 6 x 256 channels."""
+    """The module of Figure 6, at 8x8, where 3x3 splits into 1x3 beside 3x1: 1536 -> 6 x 256 channels."""
 
     def __init__(self) -> None:
         self.branch0 = ConvNorm(1536, 256, 1)

@@ -16,7 +16,7 @@ from minidl.tensor import Tensor
 
 
 class BasicBlock(nn.Module):
-    """Figure 5, left: [N, in_channels, H, W] -> [N, width, H / stride, W / stride]."""
+    """The basic block (Figure 5, left): [N, in_channels, H, W] -> [N, width, H / stride, W / stride]."""
 
     expansion = 1
 
@@ -36,7 +36,7 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """Figure 5, right: [N, in_channels, H, W] -> [N, 4 width, H / stride, W / stride]."""
+    """The bottleneck block (Figure 5, right): [N, in_channels, H, W] -> [N, 4 width, H / stride, W / stride]."""
 
     expansion = 4
 

@@ -126,7 +126,7 @@ def test_a_name_that_two_offer_is_refused_and_both_are_named(tmp_path, monkeypat
     registry = Registry("thing", "minidl.tests", {"passive": object, "none": object})
     assert registry.names() == ["passive", "none", "own"]
     assert registry.create("none").__class__ is object
-    with pytest.raises(UserError, match="thing 'passive' is provided by minidl itself and by package foreign 1.2: "):
+    with pytest.raises(UserError, match="thing 'passive' is provided by minidl itself and by package foreign 1.2; "):
         registry.create("passive")
     with pytest.raises(UserError, match="by package foreign 1.2 and by package other 1.2|"
                                         "by package other 1.2 and by package foreign 1.2"):

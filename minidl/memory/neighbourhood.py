@@ -20,6 +20,7 @@ its approximation by classes of equivalence). Knows records and modelled seconds
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from weakref import ref
 
 from minidl.memory.lineage import missing_calls
@@ -94,9 +95,11 @@ def found(storage: Storage) -> None:
     call.region = None
 
 
-def price(storage: Storage) -> float | None:
+def price(storage: Storage, *, joins: bool = True) -> float | None:
     """Device seconds to make a resident storage again, with the regions around it; None if it is not to be dropped.
 
+    joins: whether freed tensors that it starts from join the regions. Without it nothing is changed, and they do not
+    count: for a look at tensors that would not leave anyway, which would make regions larger for those that would.
     Further up its lineage may be broken all the same; ``lineage.missing_calls`` finds out, for the one that goes.
     """
     call = storage.call
@@ -113,10 +116,10 @@ def price(storage: Storage) -> float | None:
                 return None
         elif storage.saved and not base.refs and _starts_from_what_goes(base.call, storage):
             return None
-    return _with_regions(storage, call)
+    return _with_regions(storage, call, joins=joins)
 
 
-def _with_regions(storage: Storage, call: Call) -> float:
+def _with_regions(storage: Storage, call: Call, *, joins: bool = True) -> float:
     """Seconds of a storage's call, and of the regions around it."""
     around: list[Region] = []
     for given in call.inputs:
@@ -124,6 +127,8 @@ def _with_regions(storage: Storage, call: Call) -> float:
         if base.call is None or base.status is not RECOMPUTE:
             continue
         if base.call.region is None:  # freed after those that start from it had been dropped
+            if not joins:
+                continue
             lost(base)
             assert base.call.region is not None
         region = base.call.region.root()
@@ -202,6 +207,9 @@ def _missing_below(storage: Storage) -> list[Call]:
 
 PRICES: dict[Price, Callable[[Storage], float | None]] = {
     Price.REGIONS: price, Price.NEIGHBOURHOOD: exact_price, Price.ANCESTORS: ancestors_price, Price.OWN: own_price}
+
+# Prices that change nothing.
+GLANCES: dict[Price, Callable[[Storage], float | None]] = {**PRICES, Price.REGIONS: partial(price, joins=False)}
 
 
 def _seconds(call: Call) -> float:

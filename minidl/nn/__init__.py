@@ -8,6 +8,7 @@ from minidl.nn.containers import ModuleDict, ModuleList, Sequential
 from minidl.nn.groupnorm import GroupNorm
 from minidl.nn.images import (
     AdaptiveAvgPool2d,
+    AvgPool1d,
     AvgPool2d,
     BatchNorm1d,
     BatchNorm2d,
@@ -16,6 +17,7 @@ from minidl.nn.images import (
     Conv2d,
     ConvReLU2d,
     ConvTranspose2d,
+    MaxPool1d,
     MaxPool2d,
 )
 from minidl.nn.layers import Dropout, Embedding, Flatten, Identity, LayerNorm, Linear
@@ -67,18 +69,28 @@ from minidl.nn.more_layers import (
 from minidl.nn.parameters import Parameter
 from minidl.nn.precision import lowered
 from minidl.nn.recurrent import GRU, LSTM, RNN
+from minidl.nn.transformer import (
+    MultiheadAttention,
+    Transformer,
+    TransformerDecoder,
+    TransformerDecoderLayer,
+    TransformerEncoder,
+    TransformerEncoderLayer,
+)
 from minidl.runtime import parameter
 
 __all__ = [
-    "AdaptiveAvgPool2d", "AvgPool2d", "BCELoss", "BCEWithLogitsLoss", "BatchNorm1d", "BatchNorm2d",
+    "AdaptiveAvgPool2d", "AvgPool1d", "AvgPool2d", "BCELoss", "BCEWithLogitsLoss", "BatchNorm1d", "BatchNorm2d",
     "BatchNormReLU2d", "CELU", "Causal", "CircularPad2d", "ConstantPad2d", "Conv1d", "Conv2d", "ConvReLU2d",
     "ConvTranspose2d", "CosineSimilarity", "CrossEntropyLoss", "Dropout", "Dropout1d", "Dropout2d", "ELU",
     "Embedding", "Flatten", "GELU", "GLU", "GRU", "GRUCell", "GroupNorm", "Hardshrink", "Hardsigmoid", "Hardswish",
     "Hardtanh", "HuberLoss", "Identity", "InstanceNorm1d", "InstanceNorm2d", "KLDivLoss", "L1Loss", "LSTM",
-    "LSTMCell", "LayerNorm", "LeakyReLU", "Linear", "LogSigmoid", "LogSoftmax", "MSELoss", "MaxPool2d", "Mish",
-    "Module", "ModuleDict", "ModuleList", "MultiHeadAttention", "NLLLoss", "PReLU", "Parameter", "ParameterList",
-    "PixelShuffle", "RMSNorm", "RNN", "RNNCell", "ReLU", "ReLU6", "ReflectionPad1d", "ReflectionPad2d",
-    "ReplicationPad1d", "ReplicationPad2d", "SELU", "Sequential", "SiLU", "Sigmoid", "SmoothL1Loss", "Softmax",
-    "Softmin", "Softplus", "Softshrink", "Softsign", "Tanh", "Tanhshrink", "Threshold", "Unflatten", "Upsample",
-    "ZeroPad2d", "attend", "causal_mask", "functional", "init", "lowered", "parameter", "utils",
+    "LSTMCell", "LayerNorm", "LeakyReLU", "Linear", "LogSigmoid", "LogSoftmax", "MSELoss", "MaxPool1d", "MaxPool2d",
+    "Mish", "Module", "ModuleDict", "ModuleList", "MultiHeadAttention", "MultiheadAttention", "NLLLoss", "PReLU",
+    "Parameter", "ParameterList", "PixelShuffle", "RMSNorm", "RNN", "RNNCell", "ReLU", "ReLU6", "ReflectionPad1d",
+    "ReflectionPad2d", "ReplicationPad1d", "ReplicationPad2d", "SELU", "Sequential", "SiLU", "Sigmoid",
+    "SmoothL1Loss", "Softmax", "Softmin", "Softplus", "Softshrink", "Softsign", "Tanh", "Tanhshrink", "Threshold",
+    "Transformer", "TransformerDecoder", "TransformerDecoderLayer", "TransformerEncoder", "TransformerEncoderLayer",
+    "Unflatten", "Upsample", "ZeroPad2d", "attend", "causal_mask", "functional", "init", "lowered", "parameter",
+    "utils",
 ]

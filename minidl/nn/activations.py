@@ -37,7 +37,8 @@ class Sigmoid(Module):
 
 
 class GELU(Module):
-    """x * Phi(x) with the normal distribution function Phi (Hendrycks & Gimpel 2016), exact or in its tanh form."""
+    """GELU: x * Phi(x) with the normal distribution function Phi (Hendrycks & Gimpel 2016), exact or in its tanh
+    form."""
 
     def __init__(self, approximate: str = "none") -> None:
         if approximate not in ("none", "tanh"):
@@ -52,14 +53,17 @@ class GELU(Module):
 
 
 class SiLU(Module):
-    """x * sigmoid(x), element by element."""
+    """SiLU: x * sigmoid(x), element by element; ``inplace`` works as in ``ReLU``."""
+
+    def __init__(self, inplace: bool = False) -> None:
+        self.inplace = inplace
 
     def forward(self, x: Tensor) -> Tensor:
-        return functions.silu(x)
+        return replaced(x, functions.silu) if self.inplace else functions.silu(x)
 
 
 class Softmax(Module):
-    """exp(x) / sum(exp(x)) over one dimension; with a mask, the softmax of x + mask over the last dimension."""
+    """Softmax: exp(x) / sum(exp(x)) over one dimension; with a mask, softmax of x + mask over the last dimension."""
 
     def __init__(self, dim: int = -1) -> None:
         self.dim = dim
@@ -69,7 +73,7 @@ class Softmax(Module):
 
 
 class LogSoftmax(Module):
-    """log(softmax(x)) over one dimension."""
+    """Log-softmax: log(softmax(x)) over one dimension."""
 
     def __init__(self, dim: int = -1) -> None:
         self.dim = dim

@@ -12,7 +12,7 @@ from minidl.nn.precision import lowered
 from minidl.ops.arithmetic import add, mul, sub
 from minidl.ops.elementwise import relu, sigmoid, tanh
 from minidl.ops.linear import linear
-from minidl.ops.parts import chunk, split
+from minidl.ops.parts import chunk, split, squeeze, unsqueeze
 from minidl.ops.update import full
 from minidl.runtime import parameter
 from minidl.tensor import Tensor
@@ -34,6 +34,18 @@ class _Cell(Module):
             if made is not None:
                 init.uniform_(made, -bound, bound)
 
+    def step(self, x: Tensor, state: Any = None) -> Any:
+        """Return the next state of a batch; subclasses define it."""
+        raise NotImplementedError
+
+    def forward(self, input: Tensor, hx: Any = None) -> Any:
+        """Return the next state from the previous one, by default zeros; a single example may lack the dimension N."""
+        if input.ndim > 1:
+            return self.step(input, hx)
+        state = tuple(unsqueeze(h, 0) for h in hx) if isinstance(hx, tuple) else hx if hx is None else unsqueeze(hx, 0)
+        made = self.step(unsqueeze(input, 0), state)
+        return tuple(squeeze(h, 0) for h in made) if isinstance(made, tuple) else squeeze(made, 0)
+
     def start(self, x: Tensor) -> Tensor:
         """Return an initial state of zeros, [N, H]."""
         return full((x.shape[0], self.hidden_size), 0.0, x.dtype)
@@ -53,7 +65,7 @@ class RNNCell(_Cell):
         super().__init__(input_size, hidden_size, bias)
         self.nonlinearity: Any = {"tanh": tanh, "relu": relu}[nonlinearity]
 
-    def forward(self, x: Tensor, h: Tensor | None = None) -> Tensor:
+    def step(self, x: Tensor, h: Tensor | None = None) -> Tensor:
         return self.nonlinearity(add(*self.parts(x, self.start(x) if h is None else h)))  # type: ignore[no-any-return]
 
 
@@ -62,7 +74,7 @@ class LSTMCell(_Cell):
 
     gates = 4
 
-    def forward(self, x: Tensor, state: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+    def step(self, x: Tensor, state: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
         h, c = (self.start(x), self.start(x)) if state is None else state
         i, f, g, o = chunk(add(*self.parts(x, h)), 4, 1)
         c = add(mul(sigmoid(f), c), mul(sigmoid(i), tanh(g)))
@@ -74,7 +86,7 @@ class GRUCell(_Cell):
 
     gates = 3
 
-    def forward(self, x: Tensor, h: Tensor | None = None) -> Tensor:
+    def step(self, x: Tensor, h: Tensor | None = None) -> Tensor:
         h = self.start(x) if h is None else h
         (gates_x, n_x), (gates_h, n_h) = (split(y, [2 * self.hidden_size, self.hidden_size], 1)
                                           for y in self.parts(x, h))

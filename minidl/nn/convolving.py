@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from minidl.dispatch import give
+from minidl.dispatch import donate
 from minidl.errors import ShapeError, UserError
 from minidl.nn.precision import lowered
 from minidl.nn.resizing import pad as padded
@@ -75,7 +75,7 @@ def _depthwise(x: Tensor, w: Tensor, stride: Pair, padding: Pair, dilation: Pair
             moved = unsqueeze(moved, 2) if multiple > 1 else moved
             factor = reshape(w[:, 0, i, j], (c, multiple, 1, 1) if multiple > 1 else (c, 1, 1))
             term = mul(moved, factor)
-            total = term if total is None else add(give(total), give(term))
+            total = term if total is None else add(donate(total), donate(term))
     assert total is not None
     return reshape(total, (n, c * multiple, high, wide))
 
@@ -124,6 +124,9 @@ def conv_transpose2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, 
                      output_padding: Window = 0, groups: int = 1, dilation: Window = 1) -> Tensor:
     """Return the transposed convolution. input: [N, K, P, Q], weight: [K, C / groups, R, S] -> [N, C, H, W].
     ``output_padding``: additional rows and columns at the end. Raises ShapeError."""
+    if input.ndim == 3:
+        return squeeze(conv_transpose2d(unsqueeze(input, 0), weight, bias, stride, padding, output_padding, groups,
+                                        dilation), 0)
     x, w = lowered(input), _spaced(lowered(weight), pair(dilation))
     steps, around, more = pair(stride), pair(padding), pair(output_padding)
     if groups > 1:

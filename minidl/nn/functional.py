@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
+from math import prod
+
 import numpy as np
 
 from minidl.errors import UserError
@@ -9,10 +13,11 @@ from minidl.meta import Shape, boolean, wide
 from minidl.nn.attention import Causal, attend
 from minidl.nn.convolving import conv1d, conv2d, conv_transpose2d
 from minidl.nn.layers import Dropout
+from minidl.nn.pooling import adaptive_avg_pool2d, avg_pool1d, avg_pool2d, max_pool1d, max_pool2d
 from minidl.nn.precision import computed_in, lowered
 from minidl.nn.resizing import interpolate, pad, pixel_shuffle, pixel_unshuffle
 from minidl.ops import attention as attention_
-from minidl.ops import elementwise, layernorm, pool
+from minidl.ops import elementwise, layernorm
 from minidl.ops import embedding as embedding_
 from minidl.ops import linear as linear_
 from minidl.ops import update as update_
@@ -38,9 +43,9 @@ from minidl.ops.activations import (
 )
 from minidl.ops.activations import softplus_of as softplus
 from minidl.ops.choose import compare, convert, masked_fill, where
-from minidl.ops.conv import Pair
 from minidl.ops.elementwise import add, mul, relu, sigmoid, tanh
 from minidl.ops.functions import log_softmax, silu, softmax
+from minidl.ops.inplace import written
 from minidl.ops.losses import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
@@ -54,20 +59,38 @@ from minidl.ops.losses import (
 )
 from minidl.ops.products import cosine_similarity, normalize
 from minidl.ops.ranking import amax
-from minidl.ops.rearranging import one_hot
+from minidl.ops.rearranging import one_hot, repeat_interleave
 from minidl.ops.shape import detach, permute, reshape
 from minidl.runtime import current_runtime
 from minidl.tensor import Tensor
 
 __all__ = [
-    "adaptive_avg_pool2d", "avg_pool2d", "binary_cross_entropy", "binary_cross_entropy_with_logits", "celu",
+    "adaptive_avg_pool2d", "avg_pool1d", "avg_pool2d", "binary_cross_entropy",
+    "binary_cross_entropy_with_logits", "celu",
     "conv1d", "conv2d", "conv_transpose2d", "cosine_similarity", "cross_entropy", "dropout", "elu", "embedding",
     "gelu", "glu", "group_norm", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "huber_loss", "interpolate",
-    "kl_div", "l1_loss", "layer_norm", "leaky_relu", "linear", "log_softmax", "logsigmoid", "max_pool2d", "mish",
+    "kl_div", "l1_loss", "layer_norm", "leaky_relu", "linear", "log_softmax", "logsigmoid", "max_pool1d", "max_pool2d",
+    "mish",
     "mse_loss", "nll_loss", "normalize", "one_hot", "pad", "pixel_shuffle", "pixel_unshuffle", "prelu", "relu",
     "relu6", "scaled_dot_product_attention", "selu", "sigmoid", "silu", "smooth_l1_loss", "softmax", "softmin",
     "softplus", "softshrink", "softsign", "tanh", "tanhshrink", "threshold",
 ]
+
+
+def _in_place_too(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return an activation with an argument ``inplace``, which writes the result into the operand."""
+    @wraps(function)
+    def either(x: Tensor, *args: object, inplace: bool = False, **options: object) -> Tensor:
+        if args and isinstance(args[-1], bool):  # inplace, PyTorch's last positional argument
+            *args, inplace = args  # type: ignore[assignment]
+        return written(x, lambda y: function(y, *args, **options)) if inplace else function(x, *args, **options)
+    return either
+
+
+_ACTIVATIONS: list[Callable[..., Tensor]] = [celu, elu, hardsigmoid, hardswish, hardtanh, leaky_relu, mish, relu, relu6,
+                                             selu, silu, threshold]
+celu, elu, hardsigmoid, hardswish, hardtanh, leaky_relu, mish, relu, relu6, selu, silu, threshold = [
+    _in_place_too(function) for function in _ACTIVATIONS]
 
 
 def gelu(x: Tensor, approximate: str = "none") -> Tensor:
@@ -77,9 +100,12 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
     return elementwise.gelu(x) if approximate == "none" else elementwise.gelu_tanh(x)
 
 
-def dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
+def dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """In training, zero each element with probability p and divide the rest by 1 - p; otherwise return x."""
-    return elementwise.dropout(x, p, current_runtime().next_seed()) if training and p else x
+    if not training or not p:
+        return x
+    seed = current_runtime().next_seed()
+    return written(x, lambda y: elementwise.dropout(y, p, seed)) if inplace else elementwise.dropout(x, p, seed)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -92,21 +118,6 @@ def embedding(ids: Tensor, weight: Tensor) -> Tensor:
     return embedding_.embedding(weight, ids, dtype=computed_in(weight.dtype))
 
 
-def max_pool2d(x: Tensor, kernel_size: int | Pair, stride: int | Pair | None = None,
-               padding: int | Pair = 0) -> Tensor:
-    """Return the maximum of each window of [N, C, H, W]; the default stride is the window's size."""
-    return pool.max_pool2d(x, kernel_size, stride=stride, padding=padding)
-
-
-def avg_pool2d(x: Tensor, kernel_size: int | Pair, stride: int | Pair | None = None,
-               padding: int | Pair = 0) -> Tensor:
-    """Return the mean of each window of [N, C, H, W]; the default stride is the window's size."""
-    return pool.avg_pool2d(x, kernel_size, stride=stride, padding=padding)
-
-
-def adaptive_avg_pool2d(x: Tensor, output_size: int | Pair) -> Tensor:
-    """Return the means over a grid of windows: [N, C, H, W] -> [N, C, *output_size]."""
-    return pool.adaptive_avg_pool2d(x, output_size)
 
 
 def layer_norm(x: Tensor, normalized_shape: int | Shape, weight: Tensor | None = None, bias: Tensor | None = None,
@@ -128,7 +139,7 @@ def group_norm(x: Tensor, num_groups: int, weight: Tensor | None = None, bias: T
     Raises UserError if ``num_groups`` does not divide the channels."""
     if x.ndim < 2 or x.shape[1] % num_groups:
         raise UserError(f"group_norm: {num_groups} groups do not divide the channels of {list(x.shape)}")
-    groups = reshape(x, (x.shape[0], num_groups, -1))
+    groups = reshape(x, (x.shape[0], num_groups, prod(x.shape[1:]) // num_groups))
     y = reshape(layer_norm(groups, groups.shape[-1], eps=eps), x.shape)
     channels = (x.shape[1], *(1,) * (x.ndim - 2))
     y = y if weight is None else mul(y, reshape(weight.cast(y.dtype), channels))
@@ -136,16 +147,26 @@ def group_norm(x: Tensor, num_groups: int, weight: Tensor | None = None, bias: T
 
 
 def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
-                                 dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None) -> Tensor:
+                                 dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
+                                 enable_gqa: bool = False) -> Tensor:
     """Return softmax(scale q k^T + mask) v. query: [N, heads, L, D], key and value: [N, heads, S, D].
 
     N and heads may be missing. ``scale`` defaults to 1 / sqrt(D). A boolean mask is True at positions that are seen; a
     floating mask is added. The result of a fully masked position is 0, without a gradient. ``is_causal``: position i
-    sees positions up to i. ``nn.attend`` is the same with heads side by side. Raises ShapeError; UserError for a mask
+    sees positions up to i. With ``enable_gqa`` several heads of queries share one head of keys and values.
+    ``nn.attend`` is the same with heads side by side. Raises ShapeError; UserError for a mask
     together with ``is_causal``.
     """
+    if enable_gqa and query.ndim == key.ndim == 4:
+        if query.shape[1] % key.shape[1] or key.shape[1] != value.shape[1]:
+            raise UserError(f"attention: {query.shape[1]} heads of queries are not a multiple of {key.shape[1]} of "
+                            f"keys and {value.shape[1]} of values")
+        key, value = (repeat_interleave(x, query.shape[1] // x.shape[1], 1) for x in (key, value))
     if is_causal and attn_mask is not None:
         raise UserError("attention takes a mask or is_causal, not both; make the mask causal instead")
+    if not query.ndim == key.ndim == value.ndim or not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
+        raise UserError(f"attention: queries {list(query.shape)}, keys {list(key.shape)} and values "
+                        f"{list(value.shape)} differ in more than their lengths")
     if query.ndim in (2, 3):
         q, k, v = (reshape(x, (*(1,) * (4 - x.ndim), *x.shape)) for x in (query, key, value))
         y = scaled_dot_product_attention(q, k, v, attn_mask, dropout_p, is_causal, scale)
@@ -155,7 +176,7 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     length, keys = query.shape[2], key.shape[2]
     if is_causal and length != keys:
         attn_mask, is_causal = current_runtime().tensor(np.tri(length, keys, dtype=bool)), False
-    mask, blind = (None, None) if attn_mask is None else _seen(attn_mask, query)
+    mask, blind = (None, None) if attn_mask is None else _additive_mask(attn_mask, query)
     if scale is not None:
         query = query * (scale * query.shape[3] ** 0.5)
     heads = query.shape[1]
@@ -165,7 +186,7 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     return y if blind is None else masked_fill(y, blind, 0.0)
 
 
-def _seen(mask: Tensor, query: Tensor) -> tuple[Tensor, Tensor]:
+def _additive_mask(mask: Tensor, query: Tensor) -> tuple[Tensor, Tensor]:
     """Return an additive mask in which fully masked rows are unmasked, and booleans [..., 1] that mark these rows."""
     if mask.dtype.floating:
         lowest = amax(detach(mask), -1, keepdim=True)

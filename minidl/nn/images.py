@@ -7,16 +7,18 @@ the runtime's precision (see ``precision``).
 
 from __future__ import annotations
 
-from minidl.dispatch import give
+from minidl.dispatch import donate
 from minidl.errors import UserError
-from minidl.nn import init
+from minidl.meta import float32
+from minidl.nn import init, pooling
 from minidl.nn.convolving import PADDING_MODES, channels_of, conv1d, conv2d, conv_transpose2d, places
-from minidl.nn.layers import no_bias
+from minidl.nn.layers import no_bias, scale_and_shift
 from minidl.nn.module import Module
 from minidl.nn.precision import lowered
 from minidl.nn.resizing import pad
-from minidl.ops import batchnorm, conv, elementwise, pool
+from minidl.ops import batchnorm, conv, elementwise
 from minidl.ops.conv import Pair, pair
+from minidl.ops.update import full
 from minidl.runtime import parameter
 from minidl.tensor import Tensor
 
@@ -52,7 +54,7 @@ class Conv2d(Module):
             return conv.conv2d(lowered(x), lowered(self.weight), self.bias, stride=self.stride, padding=padding,
                                relu=relu)
         y = conv2d(x, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
-        return elementwise.relu(give(y)) if relu else y
+        return elementwise.relu(donate(y)) if relu else y
 
     def extra_repr(self) -> str:
         outs, ins, *kernel = self.weight.shape
@@ -81,7 +83,7 @@ class Conv1d(Module):
 class ConvReLU2d(Conv2d):
     """A fused relu(conv(x)) for a Sequential, without another pass over the feature map."""
 
-    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override] # a Sequential gives x alone
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override] # a Sequential passes only x
         return super().forward(x, relu=True)
 
 
@@ -116,25 +118,30 @@ class BatchNorm2d(Module):
     running_mean: Tensor
     running_var: Tensor
 
-    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
+    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = True,
+                 track_running_stats: bool = True, *, bias: bool = True) -> None:
         if not isinstance(momentum, int | float):
             raise UserError(f"{type(self).__name__}: momentum must be a number, not {momentum}")
-        self.eps = eps
-        self.momentum = momentum
-        self.weight = parameter((num_features,))
-        self.bias = parameter((num_features,))
-        self.register_buffer("running_mean", parameter((num_features,), requires_grad=False))
-        self.register_buffer("running_var", parameter((num_features,), requires_grad=False))
-        for tensor, value in ((self.weight, 1.0), (self.bias, 0.0), (self.running_mean, 0.0), (self.running_var, 1.0)):
-            init.constant_(tensor, value)
+        self.num_features, self.eps, self.momentum = num_features, eps, momentum
+        self.affine, self.track_running_stats = affine, track_running_stats
+        self.weight, self.bias = scale_and_shift((num_features,), affine, bias)
+        for name, value in (("running_mean", 0.0), ("running_var", 1.0)):
+            running = parameter((num_features,), requires_grad=False) if track_running_stats else None
+            self.register_buffer(name, running)
+            if running is not None:
+                init.constant_(running, value)
 
     def forward(self, x: Tensor, *, residual: Tensor | None = None, relu: bool = False) -> Tensor:
-        return batchnorm.batch_norm(x, self.weight, self.bias, self.running_mean, self.running_var,
-                                    training=self.training, momentum=self.momentum, eps=self.eps, relu=relu,
-                                    residual=residual)
+        gamma, beta, mean, var = (full((self.num_features,), value, float32) if tensor is None else tensor
+                                  for tensor, value in ((self.weight, 1.0), (self.bias, 0.0), (self.running_mean, 0.0),
+                                                        (self.running_var, 1.0)))
+        return batchnorm.batch_norm(x, gamma, beta, mean, var, training=self.training or not self.track_running_stats,
+                                    momentum=self.momentum, eps=self.eps, relu=relu, residual=residual)
 
     def extra_repr(self) -> str:
-        return f"{self.weight.numel()}, eps={self.eps}, momentum={self.momentum}"
+        return (f"{self.num_features}, eps={self.eps}, momentum={self.momentum}"
+                + ("" if self.affine else ", affine=False")
+                + ("" if self.track_running_stats else ", track_running_stats=False"))
 
 
 class BatchNorm1d(BatchNorm2d):
@@ -144,7 +151,7 @@ class BatchNorm1d(BatchNorm2d):
 class BatchNormReLU2d(BatchNorm2d):
     """A fused relu(bn(x)) for a Sequential, in one pass over the feature maps."""
 
-    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override] # a Sequential gives x alone
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override] # a Sequential passes only x
         return super().forward(x, relu=True)
 
 
@@ -161,43 +168,66 @@ class _Pool2d(Module):
 
 
 class MaxPool2d(_Pool2d):
-    """Max-pooling: the maximum of each window of [N, C, H, W]; the default stride is the window's size."""
+    """Max-pooling: the maximum of each window of [N, C, H, W]; the default stride is the window's size.
+    With ``ceil_mode`` a window may reach beyond the end."""
+
+    def __init__(self, kernel_size: int | Pair, stride: int | Pair | None = None, padding: int | Pair = 0,
+                 dilation: int | Pair = 1, return_indices: bool = False, ceil_mode: bool = False) -> None:
+        super().__init__(kernel_size, stride, padding)
+        self.dilation, self.return_indices, self.ceil_mode = dilation, return_indices, ceil_mode
 
     def forward(self, x: Tensor) -> Tensor:
-        return pool.max_pool2d(x, self.kernel_size, stride=self.stride, padding=self.padding)
+        return pooling.max_pool2d(x, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode,
+                                  self.return_indices)
 
 
 class AvgPool2d(_Pool2d):
     """Average-pooling: the mean of each window of [N, C, H, W]; the default stride is the window's size.
     With ``count_include_pad`` padding counts as zeros, otherwise not at all."""
 
-    def __init__(self, kernel_size: int | Pair, stride: int | Pair | None = None, padding: int | Pair = 0, *,
-                 count_include_pad: bool = True) -> None:
+    def __init__(self, kernel_size: int | Pair, stride: int | Pair | None = None, padding: int | Pair = 0,
+                 ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None) -> None:
         super().__init__(kernel_size, stride, padding)
-        self.count_include_pad = count_include_pad
+        self.ceil_mode, self.count_include_pad, self.divisor_override = ceil_mode, count_include_pad, divisor_override
 
     def forward(self, x: Tensor) -> Tensor:
-        return pool.avg_pool2d(x, self.kernel_size, stride=self.stride, padding=self.padding,
-                               count_include_pad=self.count_include_pad)
+        return pooling.avg_pool2d(x, self.kernel_size, self.stride, self.padding, self.ceil_mode,
+                                  self.count_include_pad, self.divisor_override)
 
     def extra_repr(self) -> str:
         return super().extra_repr() + ("" if self.count_include_pad else ", count_include_pad=False")
 
 
+class MaxPool1d(MaxPool2d):
+    """Max-pooling of sequences: the maximum of each window of [N, C, L]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return pooling.max_pool1d(x, self.kernel_size[1], self.stride[1], self.padding[1], 1, self.ceil_mode,
+                                  self.return_indices)
+
+
+class AvgPool1d(AvgPool2d):
+    """Average-pooling of sequences: the mean of each window of [N, C, L]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return pooling.avg_pool1d(x, self.kernel_size[1], self.stride[1], self.padding[1], self.ceil_mode,
+                                  self.count_include_pad)
+
+
 class AdaptiveAvgPool2d(Module):
     """Adaptive average-pooling: means over a grid of windows, [N, C, H, W] -> [N, C, *output_size]."""
 
-    def __init__(self, output_size: int | Pair) -> None:
-        self.output_size = pair(output_size)
+    def __init__(self, output_size: int | tuple[int | None, int | None] | None) -> None:
+        self.output_size = output_size if isinstance(output_size, tuple) else (output_size, output_size)
 
     def forward(self, x: Tensor) -> Tensor:
-        return pool.adaptive_avg_pool2d(x, self.output_size)
+        return pooling.adaptive_avg_pool2d(x, self.output_size)
 
     def extra_repr(self) -> str:
         return f"output_size={self.output_size}"
 
 
 def _window(kernel: Pair, stride: Pair, padding: Pair) -> str:
-    """Return a window's arguments for ``extra_repr``, without default padding."""
+    """Return the text of a window's arguments for ``extra_repr``; a padding of 0 is left out."""
     text = f", kernel_size={kernel}, stride={stride}"
     return text + (f", padding={padding}" if any(padding) else "")

@@ -10,10 +10,13 @@ from functools import partial
 
 from minidl.dispatch import replaced
 from minidl.errors import UserError
+from minidl.meta import Shape
 from minidl.nn import init
 from minidl.nn.module import Module
 from minidl.nn.precision import computed_in, lowered
 from minidl.ops import elementwise, embedding, layernorm, linear, shape
+from minidl.ops.choose import compare, where
+from minidl.ops.parts import unsqueeze
 from minidl.runtime import current_runtime, parameter
 from minidl.tensor import Tensor
 
@@ -26,8 +29,8 @@ class Linear(Module):
         self.bias = parameter((out_features,)) if bias else None
         init.default_(self.weight, self.bias)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return linear.linear(lowered(x), lowered(self.weight), self.bias)
+    def forward(self, input: Tensor) -> Tensor:
+        return linear.linear(lowered(input), lowered(self.weight), self.bias)
 
     def extra_repr(self) -> str:
         outs, ins = self.weight.shape
@@ -35,35 +38,55 @@ class Linear(Module):
 
 
 class LayerNorm(Module):
-    """Layer normalisation (Ba, Kiros & Hinton 2016) over the last dimension, of ``normalized_shape`` values."""
+    """Layer normalisation (Ba, Kiros & Hinton 2016) over the last dimensions, of ``normalized_shape`` values."""
 
-    def __init__(self, normalized_shape: int | tuple[int, ...], eps: float = 1e-5) -> None:
-        width = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
-        if len(width) != 1:
-            raise UserError(f"LayerNorm: only the last dimension can be normalised, not {list(width)}")
+    def __init__(self, normalized_shape: int | Shape, eps: float = 1e-5, elementwise_affine: bool = True,
+                 bias: bool = True) -> None:
+        self.normalized_shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
         self.eps = eps
-        self.weight = parameter(width)
-        self.bias = parameter(width)
-        init.constant_(self.weight, 1.0)
-        init.constant_(self.bias, 0.0)
+        self.weight, self.bias = scale_and_shift(self.normalized_shape, elementwise_affine, bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return layernorm.layer_norm(x, self.weight, self.bias, eps=self.eps)
+        if self.weight is not None and self.bias is not None and len(self.normalized_shape) == 1:
+            return layernorm.layer_norm(x, self.weight, self.bias, eps=self.eps)
+        from minidl.nn.functional import layer_norm  # functional.py imports this module
+        return layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
-        return f"{self.weight.numel()}, eps={self.eps}"
+        shape = self.normalized_shape
+        return f"{shape[0] if len(shape) == 1 else shape}, eps={self.eps}"
 
 
 class Embedding(Module):
     """A table of vectors, looked up by integers of any shape: ids -> [*ids.shape, embedding_dim], in compute precision.
+
+    The row ``padding_idx`` is 0 and has no gradient. Raises UserError for a row out of range.
     """
 
-    def __init__(self, num_embeddings: int, embedding_dim: int) -> None:
+    def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None) -> None:
+        if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
+            raise UserError(f"Embedding: padding_idx {padding_idx} is out of range for {num_embeddings} rows")
+        self.padding_idx = padding_idx if padding_idx is None else padding_idx % num_embeddings
         self.weight = parameter((num_embeddings, embedding_dim))
         init.normal_(self.weight)
+        if self.padding_idx is not None:
+            init.constant_(self.weight[self.padding_idx].detach(), 0.0)
+
+    @classmethod
+    def from_pretrained(cls, embeddings: Tensor, freeze: bool = True, padding_idx: int | None = None) -> Embedding:
+        """Return an Embedding with the given rows; ``freeze``: False trains them."""
+        made = cls(*embeddings.shape)
+        made.padding_idx = padding_idx
+        made.weight.data = embeddings
+        made.weight.requires_grad = not freeze
+        return made
 
     def forward(self, ids: Tensor) -> Tensor:
-        return embedding.embedding(self.weight, ids, dtype=computed_in(self.weight.dtype))
+        y = embedding.embedding(self.weight, ids, dtype=computed_in(self.weight.dtype))
+        if self.padding_idx is None:
+            return y
+        padding = compare(unsqueeze(ids, ids.ndim), self.padding_idx, "==")
+        return where(padding, y.detach(), y)
 
     def extra_repr(self) -> str:
         rows, width = self.weight.shape
@@ -106,6 +129,17 @@ class Identity(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x
+
+
+def scale_and_shift(shape: Shape, affine: bool, bias: bool) -> tuple[Tensor | None, Tensor | None]:
+    """Return a norm's weight (ones) and bias (zeros); both None without ``affine``, the bias also without ``bias``."""
+    weight = parameter(shape) if affine else None
+    shift = parameter(shape) if affine and bias else None
+    if weight is not None:
+        init.constant_(weight, 1.0)
+    if shift is not None:
+        init.constant_(shift, 0.0)
+    return weight, shift
 
 
 def no_bias(bias: Tensor | None) -> str:

@@ -62,12 +62,26 @@ class L1Loss(Loss):
 class BCELoss(Loss):
     """Binary cross-entropy of probabilities, averaged."""
 
+    def __init__(self, weight: Tensor | None = None, *, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        self.register_buffer("weight", weight)
+
     def forward(self, p: Tensor, target: Tensor) -> Tensor:
-        return losses.binary_cross_entropy(p, target, reduction=self.reduction)
+        return losses.binary_cross_entropy(p, target, self.weight, reduction=self.reduction)
 
 
 class BCEWithLogitsLoss(Loss):
-    """Binary cross-entropy of sigmoid(x), averaged and computed stably from x."""
+    """Binary cross-entropy of sigmoid(x), averaged and computed stably from x; ``pos_weight`` weights positive
+    targets."""
+
+    pos_weight: Tensor | None
+
+    def __init__(self, weight: Tensor | None = None, *, reduction: str = "mean",
+                 pos_weight: Tensor | None = None) -> None:
+        super().__init__(reduction)
+        self.register_buffer("weight", weight)
+        self.register_buffer("pos_weight", pos_weight)
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
-        return losses.binary_cross_entropy_with_logits(x, target, reduction=self.reduction)
+        return losses.binary_cross_entropy_with_logits(x, target, self.weight, reduction=self.reduction,
+                                                       pos_weight=self.pos_weight)

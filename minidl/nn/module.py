@@ -16,6 +16,7 @@ from minidl.nn.converted import Converted
 from minidl.nn.hooks import Handle, Hook, hooked, run_with_hooks
 from minidl.nn.registered import Registered
 from minidl.nn.state import load
+from minidl.ops.creation import taken
 from minidl.tensor import Tensor
 
 Inputs = ParamSpec("Inputs")
@@ -48,6 +49,8 @@ class Module(Registered, Converted):
         raise NotImplementedError(f"{type(self).__name__} has no forward()")
 
     def __call__(self: _Forward[Inputs, Result_co], *inputs: Inputs.args, **options: Inputs.kwargs) -> Result_co:
+        if any(type(x).__module__ == "torch" for x in inputs):
+            inputs = tuple(map(taken, inputs))  # type: ignore[assignment]
         if self._hooks:
             return run_with_hooks(self, inputs, options)  # type: ignore[no-any-return]
         return self.forward(*inputs, **options)

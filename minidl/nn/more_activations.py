@@ -7,7 +7,6 @@ from collections.abc import Callable
 from minidl.nn.module import Module
 from minidl.nn.parameters import Parameter
 from minidl.ops import activations
-from minidl.ops.functions import softplus
 from minidl.ops.inplace import written
 from minidl.ops.update import full
 from minidl.tensor import Tensor
@@ -28,7 +27,7 @@ class _Function(Module):
 
 
 class LeakyReLU(_Function):
-    """x where x > 0, negative_slope * x elsewhere."""
+    """Leaky ReLU: x where x > 0, negative_slope * x elsewhere."""
 
     def __init__(self, negative_slope: float = 0.01, inplace: bool = False) -> None:
         self.negative_slope, self.inplace = negative_slope, inplace
@@ -41,7 +40,7 @@ class LeakyReLU(_Function):
 
 
 class PReLU(Module):
-    """x where x > 0, weight * x elsewhere, with one trained weight or one per channel."""
+    """Parametric ReLU: x where x > 0, weight * x elsewhere, with one trained weight or one per channel."""
 
     def __init__(self, num_parameters: int = 1, init: float = 0.25) -> None:
         self.weight = Parameter(full((num_parameters,), init))
@@ -51,7 +50,7 @@ class PReLU(Module):
 
 
 class ELU(_Function):
-    """x where x > 0, alpha * (exp(x) - 1) elsewhere."""
+    """ELU: x where x > 0, alpha * (exp(x) - 1) elsewhere."""
 
     def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
         self.alpha, self.inplace = alpha, inplace
@@ -61,14 +60,14 @@ class ELU(_Function):
 
 
 class CELU(ELU):
-    """x where x > 0, alpha * (exp(x / alpha) - 1) elsewhere."""
+    """CELU: x where x > 0, alpha * (exp(x / alpha) - 1) elsewhere."""
 
     def compute(self, x: Tensor) -> Tensor:
         return activations.celu(x, self.alpha)
 
 
 class Hardtanh(_Function):
-    """x limited to [min_val, max_val]."""
+    """Hard tanh: x limited to [min_val, max_val]."""
 
     def __init__(self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> None:
         self.min_val, self.max_val, self.inplace = min_val, max_val, inplace
@@ -83,65 +82,65 @@ class _InPlace(_Function):
 
 
 class SELU(_InPlace):
-    """A scaled ELU whose scale and alpha preserve mean 0 and variance 1."""
+    """SELU: a scaled ELU whose scale and alpha preserve mean 0 and variance 1."""
 
     function = staticmethod(activations.selu)
 
 
 class ReLU6(_InPlace):
-    """min(max(x, 0), 6)."""
+    """ReLU6: min(max(x, 0), 6)."""
 
     function = staticmethod(activations.relu6)
 
 
 class Hardsigmoid(_InPlace):
-    """min(max(x + 3, 0), 6) / 6."""
+    """Hard sigmoid: min(max(x + 3, 0), 6) / 6."""
 
     function = staticmethod(activations.hardsigmoid)
 
 
 class Hardswish(_InPlace):
-    """x min(max(x + 3, 0), 6) / 6."""
+    """Hard swish: x * min(max(x + 3, 0), 6) / 6."""
 
     function = staticmethod(activations.hardswish)
 
 
 class Mish(_InPlace):
-    """x tanh(softplus(x))."""
+    """Mish: x * tanh(softplus(x))."""
 
     function = staticmethod(activations.mish)
 
 
 class LogSigmoid(_Function):
-    """log(1 / (1 + exp(-x)))."""
+    """Log-sigmoid: log(1 / (1 + exp(-x)))."""
 
     function = staticmethod(activations.logsigmoid)
 
 
 class Softsign(_Function):
-    """x / (1 + |x|)."""
+    """Softsign: x / (1 + |x|)."""
 
     function = staticmethod(activations.softsign)
 
 
 class Tanhshrink(_Function):
-    """x - tanh(x)."""
+    """Tanh-shrink: x - tanh(x)."""
 
     function = staticmethod(activations.tanhshrink)
 
 
 class Softplus(_Function):
-    """log(1 + exp(beta x)) / beta."""
+    """Softplus: log(1 + exp(beta * x)) / beta."""
 
     def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
-        self.beta = beta
+        self.beta, self.threshold = beta, threshold
 
     def compute(self, x: Tensor) -> Tensor:
-        return softplus(x) if self.beta == 1 else activations.softplus_of(x, self.beta)
+        return activations.softplus_of(x, self.beta, self.threshold)
 
 
 class Softshrink(_Function):
-    """x moved towards 0 by ``lambd``; 0 where |x| <= lambd."""
+    """Soft shrinkage: x moved towards 0 by ``lambd``; 0 where |x| <= lambd."""
 
     def __init__(self, lambd: float = 0.5) -> None:
         self.lambd = lambd
@@ -151,14 +150,14 @@ class Softshrink(_Function):
 
 
 class Hardshrink(Softshrink):
-    """x where |x| > lambd, 0 elsewhere."""
+    """Hard shrinkage: x where |x| > lambd, 0 elsewhere."""
 
     def compute(self, x: Tensor) -> Tensor:
         return activations.hardshrink(x, self.lambd)
 
 
 class Threshold(_Function):
-    """x where x > threshold, ``value`` elsewhere."""
+    """Threshold: x where x > threshold, ``value`` elsewhere."""
 
     def __init__(self, threshold: float, value: float, inplace: bool = False) -> None:
         self.threshold, self.value, self.inplace = threshold, value, inplace
@@ -168,7 +167,7 @@ class Threshold(_Function):
 
 
 class GLU(_Function):
-    """a * sigmoid(b) for the halves a and b of x along a dimension."""
+    """Gated linear unit: a * sigmoid(b) for the halves a and b of x along a dimension."""
 
     def __init__(self, dim: int = -1) -> None:
         self.dim = dim
@@ -178,7 +177,7 @@ class GLU(_Function):
 
 
 class Softmin(GLU):
-    """softmax of -x along a dimension."""
+    """Softmin: the softmax of -x along a dimension."""
 
     def compute(self, x: Tensor) -> Tensor:
         return activations.softmin(x, self.dim)

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar
 
-from minidl.errors import WrongKind
+from minidl.errors import UserError, WrongKind
 from minidl.meta import Shape
 from minidl.nn import init, resizing
 from minidl.nn import losses as losses_
-from minidl.nn.layers import Dropout
+from minidl.nn.layers import Dropout, scale_and_shift
 from minidl.nn.module import Module
 from minidl.ops import losses, products
 from minidl.ops.arithmetic import mul
 from minidl.ops.elementwise import mean, shift
 from minidl.ops.names_math import rsqrt
+from minidl.ops.parts import squeeze, unsqueeze
 from minidl.ops.shape import reshape
 from minidl.ops.update import full
 from minidl.runtime import parameter
@@ -60,7 +61,7 @@ class Dropout2d(Dropout1d):
 
 
 class RMSNorm(Module):
-    """x / sqrt(mean of x^2 + eps) * weight over the last dimensions (Zhang & Sennrich 2019)."""
+    """RMS normalisation over the last dimensions: x / sqrt(mean(x^2) + eps) * weight (Zhang & Sennrich 2019)."""
 
     def __init__(self, normalized_shape: int | Shape, eps: float | None = None,
                  elementwise_affine: bool = True) -> None:
@@ -81,21 +82,26 @@ class InstanceNorm2d(Module):
     """Instance normalisation: each channel of each image by its own mean and variance. x: [N, C, ...].
     ``affine`` adds a trained factor and bias per channel (Ulyanov, Vedaldi & Lempitsky 2016)."""
 
-    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = False) -> None:
+    dims: ClassVar[int] = 4
+
+    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = False,
+                 track_running_stats: bool = False, *, bias: bool = True) -> None:
+        if track_running_stats:
+            raise UserError(f"{type(self).__name__}: track_running_stats must be False; there are no running means")
         self.eps = eps
-        self.weight = parameter((num_features,)) if affine else None
-        self.bias = parameter((num_features,)) if affine else None
-        if self.weight is not None and self.bias is not None:
-            init.constant_(self.weight, 1.0)
-            init.constant_(self.bias, 0.0)
+        self.weight, self.bias = scale_and_shift((num_features,), affine, bias)
 
     def forward(self, x: Tensor) -> Tensor:
         from minidl.nn.functional import group_norm
+        if x.ndim == self.dims - 1:
+            return squeeze(self.forward(unsqueeze(x, 0)), 0)
         return group_norm(x, x.shape[1], self.weight, self.bias, self.eps)
 
 
 class InstanceNorm1d(InstanceNorm2d):
     """``InstanceNorm2d`` for [N, C, L]."""
+
+    dims = 3
 
 
 class _Pad(Module):
@@ -214,7 +220,7 @@ class KLDivLoss(losses_.Loss):
 
 
 class SmoothL1Loss(losses_.Loss):
-    """(x - target)^2 / (2 beta) where |x - target| < beta, |x - target| - beta / 2 elsewhere, averaged."""
+    """Smooth L1 loss: d^2 / (2 beta) where d = |x - target| < beta, d - beta / 2 elsewhere, averaged."""
 
     def __init__(self, *, reduction: str = "mean", beta: float = 1.0) -> None:
         super().__init__(reduction)
@@ -225,7 +231,7 @@ class SmoothL1Loss(losses_.Loss):
 
 
 class HuberLoss(losses_.Loss):
-    """(x - target)^2 / 2 where |x - target| <= delta, delta * (|x - target| - delta / 2) elsewhere, averaged."""
+    """Huber loss: d^2 / 2 where d = |x - target| <= delta, delta * (d - delta / 2) elsewhere, averaged."""
 
     def __init__(self, *, reduction: str = "mean", delta: float = 1.0) -> None:
         super().__init__(reduction)

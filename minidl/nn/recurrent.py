@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from math import sqrt
 
-from minidl.errors import UserError
+from minidl.errors import ShapeError, UserError
 from minidl.nn import init
 from minidl.nn.layers import Dropout
 from minidl.nn.module import Module
 from minidl.nn.precision import lowered
 from minidl.ops import elementwise, linear
-from minidl.ops.parts import chunk, split, squeeze, stack
+from minidl.ops.parts import chunk, split, squeeze, stack, unsqueeze
 from minidl.ops.shape import concat, permute
 from minidl.ops.update import full
 from minidl.runtime import parameter
@@ -31,7 +31,10 @@ class _Recurrent(Module):
     states: int  # number of tensors in a state
 
     def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
-                 batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False) -> None:
+                 batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False,
+                 proj_size: int = 0) -> None:
+        if proj_size:
+            raise UserError(f"{type(self).__name__}: proj_size must be 0, not {proj_size}: outputs are not projected")
         self.hidden_size = hidden_size
         self.num_layers = num_layers
         self.batch_first = batch_first
@@ -55,7 +58,15 @@ class _Recurrent(Module):
         raise NotImplementedError
 
     def run(self, x: Tensor, state: list[State] | None) -> tuple[Tensor, list[Tensor]]:
-        """Return the outputs in x's layout, and the last states, [layers * directions, N, H] each."""
+        """Return the outputs in x's layout, and the last states, [layers * directions, N, H] each; without N for a
+        single sequence [L, inputs]. Raises ShapeError."""
+        if x.ndim == 2:
+            alone = None if state is None else [tuple(unsqueeze(part, 0) for part in parts) for parts in state]
+            batch = 0 if self.batch_first else 1
+            y, ends = self.run(unsqueeze(x, batch), alone)
+            return squeeze(y, batch), [squeeze(end, 1) for end in ends]
+        if x.ndim != 3:
+            raise ShapeError(f"{type(self).__name__} needs sequences of two or three dimensions, not {list(x.shape)}")
         x = lowered(x if self.batch_first else permute(x, (1, 0, 2)))
         last: list[State] = []
         for layer in range(self.num_layers):

@@ -34,6 +34,9 @@ def pad(x: Tensor, pad: Sequence[int], mode: str = "constant", value: float = 0.
     for number in range(len(pad) // 2):
         axis, (before, after) = x.ndim - 1 - number, pad[2 * number:2 * number + 2]
         size = x.shape[axis]
+        if mode != "constant" and min(before, after) < 0:
+            x = at(x, axis, slice(max(0, -before), max(0, size - max(0, -after))))
+            before, after, size = max(0, before), max(0, after), x.shape[axis]
         if mode == "constant":
             if size + before + after < 0:
                 raise ShapeError(f"pad: {before} and {after} remove more than the {size} elements of dimension {axis}")
@@ -114,15 +117,21 @@ def _area_weights(size: int, wanted: int, scale: float, align: bool) -> np.ndarr
     return weights
 
 
-WEIGHTS = {"linear": _linear_weights, "bilinear": _linear_weights, "bicubic": _cubic_weights, "area": _area_weights}
-DIMENSIONS = {"linear": 1, "bilinear": 2, "bicubic": 2}
+WEIGHTS = {"linear": _linear_weights, "bilinear": _linear_weights, "trilinear": _linear_weights,
+           "bicubic": _cubic_weights, "area": _area_weights}
+DIMENSIONS = {"linear": 1, "bilinear": 2, "trilinear": 3, "bicubic": 2}
+NEAREST = {"nearest": 0.0, "nearest-exact": 0.5}  # the position within a new element that is mapped to an old one
 
 
 def interpolate(x: Tensor, size: int | Sequence[int] | None = None, scale_factor: float | Sequence[float] | None = None,
-                mode: str = "nearest", align_corners: bool | None = None) -> Tensor:
-    """Return x [N, C, ...] resized to ``size`` or by ``scale_factor``.
-    mode: nearest, linear, bilinear, bicubic or area. Raises ShapeError; UserError for an unknown mode."""
-    known = ("nearest", *WEIGHTS)
+                mode: str = "nearest", align_corners: bool | None = None, recompute_scale_factor: bool | None = None,
+                antialias: bool = False) -> Tensor:
+    """Return x [N, C, ...] resized to ``size`` or by ``scale_factor``. mode: nearest, nearest-exact, linear, bilinear,
+    trilinear, bicubic or area. ``recompute_scale_factor`` uses the ratio of the sizes instead of the given factor.
+    Raises ShapeError; UserError for an unknown mode and for ``antialias``."""
+    known = (*NEAREST, *WEIGHTS)
+    if antialias:
+        raise UserError("interpolate: antialias is not supported")
     if mode not in known:
         raise UserError(f"interpolate: mode must be one of {', '.join(known)}, not {mode!r}")
     spatial = x.ndim - 2
@@ -135,13 +144,16 @@ def interpolate(x: Tensor, size: int | Sequence[int] | None = None, scale_factor
         assert scale_factor is not None
         scales = [float(scale_factor)] * spatial if isinstance(scale_factor, int | float) else list(scale_factor)
         sizes = [floor(n * s) for n, s in zip(x.shape[2:], scales, strict=True)]
+        if recompute_scale_factor:
+            scales = [0.0] * spatial
     for axis, (wanted, factor) in enumerate(zip(sizes, scales, strict=True), 2):
         n = x.shape[axis]
         if wanted < 1 or n < 1:
             raise ShapeError(f"interpolate: {n} elements cannot become {wanted}")
         scale = 1.0 / factor if factor else n / wanted
-        if mode == "nearest":
-            x = at(x, axis, np.minimum(np.floor(np.arange(wanted) * scale).astype(np.int64), n - 1))
+        if mode in NEAREST:
+            places = np.floor((np.arange(wanted) + NEAREST[mode]) * scale).astype(np.int64)
+            x = at(x, axis, np.minimum(places, n - 1))
             continue
         weights = convert(uploaded(WEIGHTS[mode](n, wanted, scale, bool(align_corners)), float32), x.dtype)
         order = tuple(i for i in range(x.ndim) if i != axis)

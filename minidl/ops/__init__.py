@@ -1,6 +1,6 @@
-"""The operations as functions on tensors. Each is defined in a module below, as an ``Op`` and what is called for it.
+"""The operations as functions on tensors. A module below defines each, as an ``Op`` and the function that calls it.
 
-Importing this package attaches the operators and methods of Tensor. What has a module of the same name ends in an
+Importing this package attaches the operators and methods of Tensor. A function with the name of its module ends in an
 underscore here: ``linear_`` is ``minidl.ops.linear.linear``, ``embedding_`` is ``minidl.ops.embedding.embedding``.
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from minidl.errors import ShapeError
+from minidl.meta import DType
 from minidl.ops.arithmetic import compare, div, mul, sub
 from minidl.ops.choose import masked_fill, where
 from minidl.ops.elementwise import neg, relu, scale, shift, sigmoid, tanh
@@ -11,6 +12,8 @@ from minidl.ops.library import absolute, expm1
 from minidl.ops.parts import chunk
 from minidl.ops.shape import reshape
 from minidl.tensor import Tensor
+
+SAFE = 20.0  # above it, softplus(x) is x except for the last digits
 
 
 def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
@@ -22,8 +25,8 @@ def prelu(x: Tensor, weight: Tensor) -> Tensor:
     """Return x where x > 0, weight * x elsewhere (He et al. 2015). weight: one number, or one per channel (dimension
     1).
     """
-    if weight.numel() > 1:
-        weight = reshape(weight, (-1, *(1,) * (x.ndim - 2)))
+    channels = (-1, *(1,) * (x.ndim - 2)) if weight.numel() > 1 else ()
+    weight = reshape(weight, channels)
     return where(compare(x, 0, ">"), x, mul(x, weight))
 
 
@@ -49,23 +52,25 @@ def selu(x: Tensor) -> Tensor:
 
 def hardtanh(x: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
     """Return x clamped to [min_val, max_val]; the gradient at a bound is 0."""
+    if not x.dtype.floating:
+        min_val, max_val = int(min_val), int(max_val)
     inside = clamp(x, min_val, max_val)
     inside = masked_fill(inside, compare(x, min_val, "<="), min_val)
     return masked_fill(inside, compare(x, max_val, ">="), max_val)
 
 
 def relu6(x: Tensor) -> Tensor:
-    """min(max(x, 0), 6)."""
+    """Return min(max(x, 0), 6)."""
     return hardtanh(x, 0.0, 6.0)
 
 
 def hardsigmoid(x: Tensor) -> Tensor:
-    """min(max(x + 3, 0), 6) / 6 (Howard et al. 2019)."""
+    """Return min(max(x + 3, 0), 6) / 6 (Howard et al. 2019)."""
     return scale(relu6(shift(x, 3.0)), 1.0 / 6.0)
 
 
 def hardswish(x: Tensor) -> Tensor:
-    """x min(max(x + 3, 0), 6) / 6 (Howard et al. 2019)."""
+    """Return x * min(max(x + 3, 0), 6) / 6 (Howard et al. 2019)."""
     return mul(x, hardsigmoid(x))
 
 
@@ -75,17 +80,17 @@ def logsigmoid(x: Tensor) -> Tensor:
 
 
 def mish(x: Tensor) -> Tensor:
-    """x tanh(softplus(x)) (Misra 2019)."""
+    """Return x * tanh(softplus(x)) (Misra 2019)."""
     return mul(x, tanh(softplus(x)))
 
 
 def softsign(x: Tensor) -> Tensor:
-    """x / (1 + |x|)."""
+    """Return x / (1 + |x|)."""
     return div(x, shift(absolute(x), 1.0))
 
 
 def tanhshrink(x: Tensor) -> Tensor:
-    """x - tanh(x)."""
+    """Return x - tanh(x)."""
     return sub(x, tanh(x))
 
 
@@ -113,14 +118,15 @@ def glu(x: Tensor, dim: int = -1) -> Tensor:
     return mul(a, sigmoid(b))
 
 
-def softmin(x: Tensor, dim: int = -1) -> Tensor:
-    """softmax of -x."""
-    return softmax(neg(x), dim)
+def softmin(x: Tensor, dim: int = -1, dtype: DType | None = None) -> Tensor:
+    """Return the softmax of -x, computed in ``dtype``, if given."""
+    return softmax(neg(x), dim, dtype)
 
 
 def softplus_of(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
-    """Return log(1 + exp(beta * x)) / beta; x itself where exp(beta * x) would overflow."""
-    return softplus(x) if beta == 1 else scale(softplus(scale(x, beta)), 1.0 / beta)
+    """Return log(1 + exp(beta * x)) / beta; x itself where beta * x is above the threshold."""
+    y = softplus(x) if beta == 1 else scale(softplus(scale(x, beta)), 1.0 / beta)
+    return y if threshold >= SAFE else where(compare(scale(x, beta), threshold, ">"), x, y)
 
 
 __all__ = ["celu", "elu", "glu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh",

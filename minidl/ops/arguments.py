@@ -29,6 +29,8 @@ def axes_of(what: str, shape: Shape, axes: int | Shape | None) -> Shape:
     if axes is None:
         return tuple(range(len(shape)))
     named = (axes,) if isinstance(axes, int) else tuple(axes)
+    if not shape and set(named) <= {0, -1}:
+        return ()  # a tensor without dimensions accepts the axes of a vector
     found = tuple(axis_of(what, shape, a) for a in named)
     if len(set(found)) < len(found):
         raise ShapeError(f"{what}: an axis of {list(shape)} comes twice in {list(named)}")
@@ -48,14 +50,14 @@ def number_for(what: str, x: Meta, value: float) -> float:
     plain_number(what, value)
     if not x.dtype.floating and (not math.isfinite(value) or value != int(value) or abs(value) > EXACT
                                  or abs(value) >= _beyond(x.dtype)):
-        raise ShapeError(f"{what}: {x} with {value} is no {x.dtype.name}: upload it with a floating dtype")
+        raise ShapeError(f"{what}: {x} with {value} is not {x.dtype.name}: upload it with a floating dtype")
     return float(value)
 
 
 def plain_number(what: str, value: object) -> float:
     """Return a number as a float. Raises WrongKind for other objects, tensors included."""
     if isinstance(value, Tensor):
-        raise WrongKind(f"{what} takes a number here, not a tensor, whose gradient would be lost: x.item() reads one")
+        raise WrongKind(f"{what} takes a number, not a tensor, whose gradient would be lost; x.item() gives a number")
     if not isinstance(value, int | float) and not hasattr(value, "dtype"):
         raise WrongKind(f"{what} takes a number, not a {type(value).__name__}")
     return float(value)  # type: ignore[arg-type]

@@ -16,6 +16,7 @@ from minidl.meta import DType, boolean, float32, float64, int32, int64, uint8
 from minidl.ops import elementwise
 from minidl.ops.choose import compare as same_compare
 from minidl.ops.choose import convert, logical_and, logical_not, logical_or, where
+from minidl.ops.elementwise import broadcast
 from minidl.ops.library import floor, pow_of
 from minidl.ops.update import full
 from minidl.tensor import Tensor
@@ -114,8 +115,17 @@ def floor_divide(a: Tensor, b: Operand) -> Tensor:
 
 
 def remainder(a: Tensor, b: Operand) -> Tensor:
-    """Return a - b * floor(a / b), element by element, with the sign of b like Python's ``%``. Raises ShapeError."""
-    return sub(a, mul(floor_divide(a, b), b))
+    """Return a - b * floor(a / b), element by element, with the sign of b like Python's ``%``. Raises ShapeError.
+
+    For halves and float32 it is computed in the next wider dtype, because the difference of two large numbers would
+    lose all digits.
+    """
+    a, b = promoted("remainder", a, b)
+    kind = a.dtype
+    if kind.floating and kind is not float64:
+        more = float64 if kind is float32 else float32
+        a, b = convert(a, more), convert(b, more) if isinstance(b, Tensor) else b
+    return convert(sub(a, mul(floor_divide(a, b), b)), kind)
 
 
 def power(a: Tensor, exponent: Operand) -> Tensor:
@@ -127,8 +137,24 @@ def power(a: Tensor, exponent: Operand) -> Tensor:
         assert isinstance(b, Tensor)
         if a.dtype.floating:
             return pow_of(a, b)
-        return convert(pow_of(convert(a, float64), convert(b, float64)), a.dtype)
+        return _whole_power(a, b)
     return power_of_number(convert(a, beside(a.dtype, exponent)), exponent)
+
+
+def _whole_power(a: Tensor, exponent: Tensor) -> Tensor:
+    """Return integers to integer powers, by squaring with wrap-around; negative powers are truncated to 1, -1 or 0."""
+    bits = 8 * a.dtype.itemsize - (a.dtype is not uint8)
+    shape = broadcast(a.shape, exponent.shape)
+    y, square, rest = full(shape, 1, a.dtype), a, exponent
+    for _ in range(bits):
+        half = floor_divide(rest, 2)
+        y = where(same_compare(elementwise.mul(half, 2), rest, "!="), elementwise.mul(y, square), y)
+        square, rest = elementwise.mul(square, square), half
+    odd = same_compare(remainder(exponent, 2), 0, "!=")
+    sign = where(same_compare(a, 1, "=="), full(shape, 1, a.dtype), where(
+        same_compare(a, -1, "=="), where(odd, full(shape, -1, a.dtype), full(shape, 1, a.dtype)),
+        full(shape, 0, a.dtype))) if a.dtype is not uint8 else y
+    return where(same_compare(exponent, 0, "<"), sign, y)
 
 
 def _reverse_sub(a: Tensor, b: Operand) -> Tensor:
@@ -149,11 +175,15 @@ def _reverse_pow(a: Tensor, base: Operand) -> Tensor:
     return power(full((), base, a.dtype), a)
 
 
-def _reverse_floor_divide(a: Tensor, b: float) -> Tensor:
+def _reverse_floor_divide(a: Tensor, b: Operand) -> Tensor:
+    if isinstance(b, Tensor):
+        return floor_divide(b, a)
     return floor_divide(full((), b, beside(a.dtype, b)), a)
 
 
-def _reverse_remainder(a: Tensor, b: float) -> Tensor:
+def _reverse_remainder(a: Tensor, b: Operand) -> Tensor:
+    if isinstance(b, Tensor):
+        return remainder(b, a)
     return remainder(full((), b, beside(a.dtype, b)), a)
 
 
@@ -187,7 +217,7 @@ def invert(x: Tensor) -> Tensor:
     return elementwise.sub(ones, x)
 
 
-def _of_masks(sign: str, function: Callable[[Tensor, Tensor], Tensor]) -> Binary:
+def _mask_operator(sign: str, function: Callable[[Tensor, Tensor], Tensor]) -> Binary:
     def operator(a: Tensor, b: Operand) -> Tensor:
         b = _mask(a, b) if isinstance(b, bool) else b
         if not isinstance(b, Tensor) or a.dtype is not boolean or b.dtype is not boolean:
@@ -209,7 +239,7 @@ def _operator(relation: str) -> Binary:
     return compared
 
 
-and_, or_, xor = _of_masks("&", logical_and), _of_masks("|", logical_or), _of_masks("^", logical_xor)
+and_, or_, xor = _mask_operator("&", logical_and), _mask_operator("|", logical_or), _mask_operator("^", logical_xor)
 _METHODS: dict[str, Callable[..., Tensor]] = {
     "__add__": add, "__radd__": add, "__sub__": sub, "__rsub__": _reverse_sub, "__mul__": mul, "__rmul__": mul,
     "__truediv__": div, "__rtruediv__": _reverse_div, "__floordiv__": floor_divide,

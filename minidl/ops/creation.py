@@ -52,21 +52,22 @@ def _uploaded(values: np.ndarray, dtype: DType) -> Tensor:
     return apply(UPLOAD, shape=values.shape, dtype=dtype, data=np.ascontiguousarray(values, dtype.name))
 
 
-def full(shape: Sizes, value: float | Tensor, *, dtype: DType | None = None, device: object = None,
+def full(size: Sizes, fill_value: float | Tensor, *, dtype: DType | None = None, device: object = None,
          requires_grad: bool = False) -> Tensor:
     """Return a tensor with one value in all elements.
 
     Without ``dtype``, a float gives float32, an integer int64, a boolean booleans. A value that is a tensor without
     dimensions keeps its dtype, and gradients flow to it. Raises UserError for a value that the dtype cannot represent.
     """
+    value, shape = fill_value, (size,) if isinstance(size, int) else tuple(size)
     if isinstance(value, Tensor):
         if value.shape:
             raise ShapeError(f"full takes a number or a tensor without dimensions, not {list(value.shape)}")
-        return filled_with(value, (shape,) if isinstance(shape, int) else tuple(shape), dtype)
+        return filled_with(value, shape, dtype)
     if dtype is not None and not dtype.floating:
         checked(np.asarray(value), None, dtype)
     kind = boolean if isinstance(value, bool) else int64 if isinstance(value, int) else float32
-    made = full_((shape,) if isinstance(shape, int) else tuple(shape), value, dtype or kind)
+    made = full_(shape, value, dtype or kind)
     return _leaf(made) if requires_grad else made
 
 
@@ -85,23 +86,33 @@ def ones(*sizes: Sizes, dtype: DType = float32, device: object = None, requires_
     return full(sizes_of(sizes), 1.0, dtype=dtype, requires_grad=requires_grad)
 
 
-def arange(start: float, stop: float | None = None, step: float = 1, *, dtype: DType | None = None,
-           device: object = None) -> Tensor:
-    """Return the numbers from ``start`` up to but not including ``stop``; arange(n) counts from 0 to n - 1."""
-    if not step or not all(map(isfinite, (start, step, stop or 0))):
-        raise UserError(f"arange: cannot count from {start} to {stop} in steps of {step}")
-    values = np.arange(start, step=step) if stop is None else np.arange(start, stop, step)
-    return _uploaded(values, dtype or (int64 if values.dtype.kind == "i" else float32))
+def arange(start: float = 0, end: float | None = None, step: float = 1, *, dtype: DType | None = None,
+           device: object = None, requires_grad: bool = False) -> Tensor:
+    """Return the numbers from ``start`` up to but not including ``end``; arange(n) counts from 0 to n - 1."""
+    start, end = (0, start) if end is None else (start, end)
+    if not step or not all(map(isfinite, (start, step, end))):
+        raise UserError(f"arange: cannot count from {start} to {end} in steps of {step}")
+    kind = int64 if all(isinstance(n, int | np.integer) for n in (start, end, step)) else float32
+    values = np.arange(start, end, step)
+    if dtype is not None and not dtype.floating:  # count in floats first, so that their number is right
+        values = int(start) + int(step) * np.arange(len(values))
+    made = _uploaded(values, dtype or kind)
+    return _leaf(made) if requires_grad else made
 
 
-def linspace(start: float, stop: float, steps: int, *, dtype: DType = float32, device: object = None) -> Tensor:
-    """Return ``steps`` equally spaced numbers from ``start`` to ``stop``, both included."""
-    return _uploaded(np.linspace(start, stop, steps), dtype)
+def linspace(start: float, end: float, steps: int, *, dtype: DType = float32, device: object = None,
+             requires_grad: bool = False) -> Tensor:
+    """Return ``steps`` equally spaced numbers from ``start`` to ``end``, both included."""
+    first, last = (float(n.item()) if isinstance(n, Tensor) else n for n in (start, end))
+    made = _uploaded(np.linspace(first, last, steps), dtype)
+    return _leaf(made) if requires_grad else made
 
 
-def eye(n: int, m: int | None = None, *, dtype: DType = float32, device: object = None) -> Tensor:
+def eye(n: int, m: int | None = None, *, dtype: DType = float32, device: object = None,
+        requires_grad: bool = False) -> Tensor:
     """Return a matrix [n, m] with ones on the diagonal and zeros elsewhere."""
-    return _uploaded(np.eye(n, m), dtype)
+    made = _uploaded(np.eye(n, m), dtype)
+    return _leaf(made) if requires_grad else made
 
 
 def rand(*sizes: Sizes, dtype: DType = float32, device: object = None, requires_grad: bool = False) -> Tensor:
@@ -136,32 +147,34 @@ def randperm(n: int, *, device: object = None) -> Tensor:
     return _uploaded(generator.permutation(n), int64)
 
 
-def zeros_like(x: Tensor, *, dtype: DType | None = None) -> Tensor:
+def zeros_like(x: Tensor, *, dtype: DType | None = None, device: object = None,
+               requires_grad: bool = False) -> Tensor:
     """Return zeros with x's shape and dtype."""
-    return zeros(x.shape, dtype=dtype or x.dtype)
+    return zeros(x.shape, dtype=dtype or x.dtype, requires_grad=requires_grad)
 
 
-def ones_like(x: Tensor, *, dtype: DType | None = None) -> Tensor:
+def ones_like(x: Tensor, *, dtype: DType | None = None, device: object = None, requires_grad: bool = False) -> Tensor:
     """Return ones with x's shape and dtype."""
-    return ones(x.shape, dtype=dtype or x.dtype)
+    return ones(x.shape, dtype=dtype or x.dtype, requires_grad=requires_grad)
 
 
-def full_like(x: Tensor, value: float | Tensor, *, dtype: DType | None = None) -> Tensor:
+def full_like(x: Tensor, fill_value: float | Tensor, *, dtype: DType | None = None, device: object = None,
+              requires_grad: bool = False) -> Tensor:
     """Return a tensor with one value in all elements, and x's shape and dtype."""
-    return full(x.shape, value, dtype=dtype or x.dtype)
+    return full(x.shape, fill_value, dtype=dtype or x.dtype, requires_grad=requires_grad)
 
 
-def rand_like(x: Tensor) -> Tensor:
+def rand_like(x: Tensor, *, dtype: DType | None = None, device: object = None, requires_grad: bool = False) -> Tensor:
     """Return uniform random numbers in [0, 1) with x's shape and dtype."""
-    return rand(x.shape, dtype=x.dtype)
+    return rand(x.shape, dtype=dtype or x.dtype, requires_grad=requires_grad)
 
 
-def randn_like(x: Tensor) -> Tensor:
+def randn_like(x: Tensor, *, dtype: DType | None = None, device: object = None, requires_grad: bool = False) -> Tensor:
     """Return normal random numbers with x's shape and dtype."""
-    return randn(x.shape, dtype=x.dtype)
+    return randn(x.shape, dtype=dtype or x.dtype, requires_grad=requires_grad)
 
 
-def _below(what: str, x: Tensor, diagonal: int) -> np.ndarray:
+def _lower_triangle(what: str, x: Tensor, diagonal: int) -> np.ndarray:
     axis_of(what, x.shape, -2)
     return np.tri(x.shape[-2], x.shape[-1], diagonal, dtype=bool)
 
@@ -172,12 +185,12 @@ def _triangle(x: Tensor, values: np.ndarray) -> Tensor:
 
 def tril(x: Tensor, diagonal: int = 0) -> Tensor:
     """Return matrices with the elements above a diagonal set to 0. Raises ShapeError."""
-    return _triangle(x, _below("tril", x, diagonal))
+    return _triangle(x, _lower_triangle("tril", x, diagonal))
 
 
 def triu(x: Tensor, diagonal: int = 0) -> Tensor:
     """Return matrices with the elements below a diagonal set to 0. Raises ShapeError."""
-    return _triangle(x, ~_below("triu", x, diagonal - 1))
+    return _triangle(x, ~_lower_triangle("triu", x, diagonal - 1))
 
 
 def multinomial(p: Tensor, num_samples: int, replacement: bool = False) -> Tensor:
@@ -213,6 +226,11 @@ def manual_seed(seed: int) -> None:
     runtime = current_runtime()
     runtime.seed = seed
     runtime.counters.pop("seeds", None)
+
+
+def taken(x: Any) -> Any:
+    """Return a PyTorch tensor, such as a DataLoader gives, as a minidl tensor; other objects unchanged."""
+    return current_runtime().tensor(x) if type(x).__module__ == "torch" and hasattr(x, "__dlpack__") else x
 
 
 def is_tensor(x: object) -> bool:

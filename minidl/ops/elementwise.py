@@ -3,7 +3,7 @@ arrays."""
 
 from math import nan, prod
 
-from minidl.dispatch import apply, give
+from minidl.dispatch import apply, donate
 from minidl.errors import ShapeError
 from minidl.meta import DType, Meta, Shape, int64, meta, wide
 from minidl.op import Op
@@ -112,31 +112,31 @@ MUL = Op("mul", _binary, vjp=_mul_vjp, donates=EITHER, exact=True, slices=BROADC
          saves=lambda attrs, needs: ("b",) * needs[0] + ("a",) * needs[1])
 DIV = Op("div", _binary, vjp=_div_vjp, donates=EITHER, slices=BROADCAST,
          saves=lambda attrs, needs: ("b",) + ("y",) * needs[1])
-NEG: Op = Op("neg", numbers_like, vjp=lambda needs, dy: (neg(give(dy)),), donates=FIRST, exact=True, slices=BROADCAST)
-SCALE = Op("scale", _same_scalar, vjp=lambda needs, dy, *, value: (scale(give(dy), value),),
+NEG: Op = Op("neg", numbers_like, vjp=lambda needs, dy: (neg(donate(dy)),), donates=FIRST, exact=True, slices=BROADCAST)
+SCALE = Op("scale", _same_scalar, vjp=lambda needs, dy, *, value: (scale(donate(dy), value),),
            donates=FIRST, volatile=("value",), exact=True, slices=BROADCAST)
 SHIFT = Op("shift", _same_scalar, vjp=lambda needs, dy: (dy,),
            donates=FIRST, volatile=("value",), exact=True, slices=BROADCAST)
 
-EXP = Op("exp", numbers_like, vjp=lambda needs, dy, y: (mul(give(dy), y),), donates=FIRST, slices=BROADCAST)
-LOG = Op("log", numbers_like, vjp=lambda needs, dy, x: (div(give(dy), x),), donates=FIRST, slices=BROADCAST)
+EXP = Op("exp", numbers_like, vjp=lambda needs, dy, y: (mul(donate(dy), y),), donates=FIRST, slices=BROADCAST)
+LOG = Op("log", numbers_like, vjp=lambda needs, dy, x: (div(donate(dy), x),), donates=FIRST, slices=BROADCAST)
 SQRT_GRAD = Op("sqrt_grad", gradient_like, donates=EITHER, slices=BROADCAST)
-SQRT = Op("sqrt", numbers_like, vjp=lambda needs, dy, y: (apply(SQRT_GRAD, give(dy), give(y)),),
+SQRT = Op("sqrt", numbers_like, vjp=lambda needs, dy, y: (apply(SQRT_GRAD, donate(dy), donate(y)),),
           donates=FIRST, slices=BROADCAST)
 RELU_GRAD = Op("relu_grad", gradient_like, donates=EITHER, slices=BROADCAST)
-RELU = Op("relu", numbers_like, vjp=lambda needs, dy, y: (apply(RELU_GRAD, give(dy), give(y)),),
+RELU = Op("relu", numbers_like, vjp=lambda needs, dy, y: (apply(RELU_GRAD, donate(dy), donate(y)),),
           donates=FIRST, exact=True, slices=BROADCAST)
 TANH_GRAD = Op("tanh_grad", gradient_like, donates=EITHER, slices=BROADCAST)
-TANH = Op("tanh", numbers_like, vjp=lambda needs, dy, y: (apply(TANH_GRAD, give(dy), give(y)),),
+TANH = Op("tanh", numbers_like, vjp=lambda needs, dy, y: (apply(TANH_GRAD, donate(dy), donate(y)),),
           donates=FIRST, slices=BROADCAST)
 SIGMOID_GRAD = Op("sigmoid_grad", gradient_like, donates=EITHER, slices=BROADCAST)
-SIGMOID = Op("sigmoid", numbers_like, vjp=lambda needs, dy, y: (apply(SIGMOID_GRAD, give(dy), give(y)),),
+SIGMOID = Op("sigmoid", numbers_like, vjp=lambda needs, dy, y: (apply(SIGMOID_GRAD, donate(dy), donate(y)),),
              donates=FIRST, slices=BROADCAST)
 GELU_GRAD = Op("gelu_grad", gradient_like, donates=EITHER, slices=BROADCAST)
-GELU = Op("gelu", numbers_like, vjp=lambda needs, dy, x: (apply(GELU_GRAD, give(dy), give(x)),),
+GELU = Op("gelu", numbers_like, vjp=lambda needs, dy, x: (apply(GELU_GRAD, donate(dy), donate(x)),),
           donates=FIRST, slices=BROADCAST)
 GELU_TANH_GRAD = Op("gelu_tanh_grad", gradient_like, donates=EITHER, slices=BROADCAST)
-GELU_TANH = Op("gelu_tanh", numbers_like, vjp=lambda needs, dy, x: (apply(GELU_TANH_GRAD, give(dy), give(x)),),
+GELU_TANH = Op("gelu_tanh", numbers_like, vjp=lambda needs, dy, x: (apply(GELU_TANH_GRAD, donate(dy), donate(x)),),
                donates=FIRST, slices=BROADCAST)
 
 
@@ -149,7 +149,7 @@ def _dropout_infer(x: Meta, *, p: float, seed: int, start: int = 0) -> Meta:
 # The gradient is the same operation with the same seed: the mask is a function of (seed, element), never stored.
 # A slice counts its elements from ``start`` on, so that it has the same mask as the whole batch.
 DROPOUT: Op = Op("dropout", _dropout_infer, donates=FIRST, volatile=("seed",), slices=elementwise(start="start"),
-             vjp=lambda needs, dy, *, p, seed: (apply(DROPOUT, give(dy), p=p, seed=seed),))
+             vjp=lambda needs, dy, *, p, seed: (apply(DROPOUT, donate(dy), p=p, seed=seed),))
 
 
 def neg(x: Tensor) -> Tensor:
@@ -248,16 +248,26 @@ def _sum(x: Tensor, dim: int | Shape | None, keepdim: bool, dtype: DType) -> Ten
     return total if keepdim else reshape(total, tuple(d for i, d in enumerate(x.shape) if i not in dims))
 
 
-def sum(x: Tensor, dim: int | Shape | None = None, keepdim: bool = False) -> Tensor:  # noqa: A001
+def sum(x: Tensor, dim: int | Shape | None = None, keepdim: bool = False, *,  # noqa: A001
+        dtype: DType | None = None) -> Tensor:
     """Return the sum over ``dim``, by default over all dimensions; ``keepdim`` keeps them with size 1.
-    Negative axes count from the end; sums of integers are int64. Raises ShapeError."""
-    return _sum(x, dim, keepdim, x.dtype)
+    Negative axes count from the end; sums of integers are int64. All is added in ``dtype``, if given. Raises
+    ShapeError."""
+    x = _in_dtype(x, dtype)
+    total = _sum(x, dim, keepdim, x.dtype)
+    return total if dtype is None else _in_dtype(total, dtype)
 
 
-def mean(x: Tensor, dim: int | Shape | None = None, keepdim: bool = False) -> Tensor:
+def _in_dtype(x: Tensor, dtype: DType | None) -> Tensor:
+    from minidl.ops.choose import convert  # choose.py needs the arithmetic above
+    return x if dtype is None else convert(x, dtype)
+
+
+def mean(x: Tensor, dim: int | Shape | None = None, keepdim: bool = False, *, dtype: DType | None = None) -> Tensor:
     """Return the mean over ``dim``, with the arguments of ``sum``; halves are summed in float32; an empty mean is NaN.
     Raises ShapeError for integers."""
     from minidl.ops.shape import cast
+    x = _in_dtype(x, dtype)
     if not x.dtype.floating:
         raise ShapeError(f"mean needs floating-point numbers, not {x.meta}: upload it with a floating dtype")
     count = prod(x.shape[i] for i in axes_of("mean", x.shape, dim))

@@ -1,15 +1,17 @@
 """Functions of one tensor beyond arithmetic: powers, SiLU, softplus, log-softmax; and functions composed of these."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from math import nan, prod
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from minidl.dispatch import apply, give
+from minidl.dispatch import apply, donate
 from minidl.errors import ShapeError, UserError
-from minidl.meta import Cost, Meta, Shape, float32, meta
+from minidl.meta import Cost, DType, Meta, Shape, float32, meta
 from minidl.op import Attrs, Op
 from minidl.ops.arguments import axes_of, axis_of
 from minidl.ops.attention import softmax as last_softmax
-from minidl.ops.choose import compare, convert, masked_fill, where
+from minidl.ops.choose import compare, convert, masked_fill
 from minidl.ops.elementwise import (
     BROADCAST,
     EITHER,
@@ -26,11 +28,14 @@ from minidl.ops.elementwise import (
     sub,
 )
 from minidl.ops.elementwise import sum as sum_
-from minidl.ops.library import absolute, floating
-from minidl.ops.shape import permute
+from minidl.ops.library import absolute, floating, maximum, minimum
+from minidl.ops.shape import permute, reshape
 from minidl.ops.update import full
 from minidl.parts.slice_rules import along
 from minidl.tensor import Gradients, Needs, Tensor
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def _power_infer(x: Meta, *, value: float) -> Meta:
@@ -50,20 +55,20 @@ def _rows_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) ->
 def _power_vjp(needs: Needs, dy: Tensor, x: Tensor, *, value: float) -> Gradients:
     if value == 0:
         return (full(dy.shape, 0.0, dy.dtype),)  # 0 * x ** -1 would be NaN at 0
-    return (scale(mul(give(dy), power(x, value - 1.0)), value),)
+    return (scale(mul(donate(dy), power(x, value - 1.0)), value),)
 
 
 def _log_softmax_vjp(needs: Needs, dy: Tensor, y: Tensor) -> Gradients:
     total = sum_(dy, -1, keepdim=True)
-    return (sub(give(dy), mul(exp(give(y)), total)),)
+    return (sub(donate(dy), mul(exp(donate(y)), total)),)
 
 
 POWER = Op("power", _power_infer, donates=FIRST, slices=BROADCAST, vjp=_power_vjp)
 SILU_GRAD = Op("silu_grad", gradient_like, donates=EITHER, slices=BROADCAST)
 SILU = Op("silu", numbers_like, donates=FIRST, slices=BROADCAST,
-          vjp=lambda needs, dy, x: (apply(SILU_GRAD, give(dy), give(x)),))
+          vjp=lambda needs, dy, x: (apply(SILU_GRAD, donate(dy), donate(x)),))
 SOFTPLUS = Op("softplus", numbers_like, donates=FIRST, slices=BROADCAST,
-              vjp=lambda needs, dy, x: (mul(give(dy), sigmoid(give(x))),))
+              vjp=lambda needs, dy, x: (mul(donate(dy), sigmoid(donate(x))),))
 LOG_SOFTMAX = Op("log_softmax", _rows_infer, _rows_cost, donates=FIRST, slices=along(0, dims=2), vjp=_log_softmax_vjp)
 
 
@@ -116,15 +121,44 @@ def over_last(x: Tensor, dim: int, what: str) -> tuple[Tensor, Shape]:
     return (x, ()) if axis == x.ndim - 1 else (permute(x, order), back)
 
 
-def log_softmax(x: Tensor, dim: int = -1) -> Tensor:
-    """Return log(softmax(x)) over one dimension, by default the last. Raises ShapeError."""
+def of_numbers_too(function: Callable[Concatenate[Tensor, P], T]) -> Callable[Concatenate[Tensor, P], T]:
+    """Return a version of a function along a dimension that treats tensors without dimensions as vectors of one
+    element, and whose results then have no dimensions either."""
+    def shaped(y: Any) -> Any:
+        if isinstance(y, Tensor):
+            return reshape(y, ()) if y.shape == (1,) else y
+        return type(y)(*map(shaped, y)) if hasattr(y, "_fields") else y
+
+    @wraps(function)
+    def of_any(x: Tensor, *args: P.args, **options: P.kwargs) -> T:
+        if not isinstance(x, Tensor) or x.shape:
+            return function(x, *args, **options)
+        given: Any = [reshape(a, (1,)) if isinstance(a, Tensor) and not a.shape else a for a in args]
+        result: T = shaped(function(reshape(x, (1,)), *given, **options))
+        return result
+    return of_any  # type: ignore[return-value]  # the first argument has its own name in each function
+
+
+def in_dtype(x: Tensor, dtype: DType | None) -> Tensor:
+    """Return x converted to ``dtype``; x itself for None."""
+    return x if dtype is None else convert(x, dtype)
+
+
+@of_numbers_too
+def log_softmax(x: Tensor, dim: int = -1, dtype: DType | None = None) -> Tensor:
+    """Return log(softmax(x)) over one dimension, by default the last, computed in ``dtype`` if given.
+    Raises ShapeError."""
+    x = in_dtype(x, dtype)
     moved, back = over_last(x, dim, "log_softmax")
     y = apply(LOG_SOFTMAX, moved)
     return permute(y, back) if back else y
 
 
-def softmax(x: Tensor, dim: int = -1) -> Tensor:
-    """Return exp(x) / sum(exp(x)) over one dimension, by default the last. Raises ShapeError."""
+@of_numbers_too
+def softmax(x: Tensor, dim: int = -1, dtype: DType | None = None) -> Tensor:
+    """Return exp(x) / sum(exp(x)) over one dimension, by default the last, computed in ``dtype`` if given.
+    Raises ShapeError."""
+    x = in_dtype(x, dtype)
     moved, back = over_last(x, dim, "softmax")
     y = last_softmax(moved)
     return permute(y, back) if back else y
@@ -140,8 +174,7 @@ def clamp(x: Tensor, min: Bound = None, max: Bound = None) -> Tensor:  # noqa: A
         raise UserError("clamp needs at least one of min and max")
     for bound, relation in ((min, "<"), (max, ">")):
         if isinstance(bound, Tensor):
-            bound = convert(bound, x.dtype)
-            x = where(compare(x, bound, relation), bound, where(compare(bound, bound, "=="), x, bound))
+            x = (maximum if relation == "<" else minimum)(x, convert(bound, x.dtype))
         elif bound is not None:
             x = x if x.dtype.floating or float(bound).is_integer() else convert(x, float32)
             x = masked_fill(x, compare(x, bound, relation), bound)

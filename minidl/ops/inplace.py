@@ -8,10 +8,11 @@ another handle shares x's bytes, this would be visible, so it raises an error.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from minidl.context import current
-from minidl.dispatch import apply_all, give
+from minidl.dispatch import apply_all, donate
 from minidl.errors import ShapeError, UserError
 from minidl.meta import Meta, boolean
 from minidl.ops import elementwise, functions
@@ -71,11 +72,11 @@ def _rebind(x: Tensor, function: Callable[[Tensor], Tensor], *, may_donate: bool
         raise UserError(f"in place: a gradient flows through the result, and {x.storage.named()} shares its bytes with "
                         "another tensor, a view or its base; use the operation that returns a new tensor")
     described = x.meta
-    made = _fitting(described, function(give(x) if may_donate else x))
+    made = _fitting(described, function(donate(x) if may_donate else x))
     if made is not x:
         if x.storage is not GONE:
             x.storage.release()
-        x.storage, x.given, made.storage = made.storage, False, GONE
+        x.storage, x.donated, made.storage = made.storage, False, GONE
     return x
 
 
@@ -114,9 +115,9 @@ def mul_(x: Tensor, other: Operand) -> Tensor:
     return _combined(x, other, mul)
 
 
-def div_(x: Tensor, other: Operand) -> Tensor:
+def div_(x: Tensor, other: Operand, *, rounding_mode: str | None = None) -> Tensor:
     """x /= other, in place; returns x. Raises as ``written``."""
-    return _combined(x, other, div)
+    return _combined(x, other, partial(div, rounding_mode=rounding_mode) if rounding_mode else div)
 
 
 def pow_(x: Tensor, exponent: Operand) -> Tensor:

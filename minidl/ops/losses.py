@@ -39,7 +39,7 @@ def _rows(x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return x, reshape(labels, (-1,))
 
 
-def _shares(labels: Tensor, ignored: Tensor, weight: Tensor | None, like: Tensor) -> Tensor:
+def _row_weights(labels: Tensor, ignored: Tensor, weight: Tensor | None, like: Tensor) -> Tensor:
     """Return the weight of each row: that of its class, by default 1, and 0 if the row is ignored."""
     if weight is None:
         return convert(logical_not(ignored), like.dtype)
@@ -49,23 +49,29 @@ def _shares(labels: Tensor, ignored: Tensor, weight: Tensor | None, like: Tensor
 
 def nll_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, *, ignore_index: int = -100,
              reduction: str = "mean") -> Tensor:
-    """Return -weight[label] * input[n, label]. input: log-probabilities [N, classes, ...], target: labels [N, ...].
+    """Return -weight[label] * input[n, label]. input: log-probabilities [N, classes, ...] or [classes]; target: labels.
+
     ``weight``: [classes], by default 1; a mean divides by the sum of the rows' weights. Rows with the label
-    ``ignore_index`` do not count. Raises ShapeError, UserError."""
+    ``ignore_index`` do not count. Raises ShapeError, UserError.
+    """
+    if input.ndim == 1 and not target.shape:
+        y = nll_loss(reshape(input, (1, -1)), reshape(target, (1,)), weight, ignore_index=ignore_index,
+                     reduction=reduction)
+        return reshape(y, ())
     shape = target.shape
     x, labels = _rows(input, target)
     n, classes = x.shape
     ignored = compare(labels, ignore_index, "==")
     own = gather_rows(reshape(x, (n, classes, 1)), reshape(masked_fill(labels, ignored, 0), (n, 1)))
     losses = masked_fill(neg(cast(reshape(own, (n,)), wide(own.dtype))), ignored, 0.0)
-    shares = _shares(labels, ignored, weight, losses)
+    shares = _row_weights(labels, ignored, weight, losses)
     losses = losses if weight is None else mul(losses, shares)
     if reduction == "none":
         return reshape(losses, shape)
     return div(sum_(losses), sum_(shares)) if reduction == "mean" else reduced(losses, reduction)
 
 
-def _soft(logits: Tensor, target: Tensor, weight: Tensor | None, reduction: str, smoothing: float) -> Tensor:
+def _soft_loss(logits: Tensor, target: Tensor, weight: Tensor | None, reduction: str, smoothing: float) -> Tensor:
     """Return the cross-entropy of logits and target probabilities, both [N, classes, ...]."""
     if target.shape != logits.shape:
         raise ShapeError(f"cross_entropy: probabilities {list(target.shape)} do not fit logits {list(logits.shape)}")
@@ -85,10 +91,10 @@ def cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, *
     if not 0.0 <= label_smoothing <= 1.0:
         raise UserError(f"label_smoothing must be in [0, 1], not {label_smoothing}")
     if target.dtype.floating:
-        return _soft(input, target, weight, reduction, label_smoothing)
+        return _soft_loss(input, target, weight, reduction, label_smoothing)
     if input.ndim == 1 and not target.shape:
-        return cross_entropy(reshape(input, (1, -1)), reshape(target, (1,)), weight, ignore_index=ignore_index,
-                             label_smoothing=label_smoothing, reduction=reduction)
+        return reshape(cross_entropy(reshape(input, (1, -1)), reshape(target, (1,)), weight, ignore_index=ignore_index,
+                                     label_smoothing=label_smoothing, reduction=reduction), ())
     shape = target.shape
     rows, flat = _rows(input, target)
     if reduction == "mean" and weight is None:
@@ -100,7 +106,7 @@ def cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, *
         terms = logs if weight is None else mul(logs, weight)
         spread = masked_fill(neg(sum_(terms, 1)), ignored, 0.0)
         if reduction == "mean":
-            spread = div(sum_(spread), sum_(_shares(flat, ignored, weight, spread)))
+            spread = div(sum_(spread), sum_(_row_weights(flat, ignored, weight, spread)))
         else:
             spread = reduced(spread, reduction)
         losses = add(scale(losses, 1.0 - label_smoothing), scale(spread, label_smoothing / rows.shape[1]))
@@ -118,21 +124,31 @@ def l1_loss(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor
     return reduced(absolute(sub(input, target)), reduction)
 
 
-def binary_cross_entropy(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
+def _weighed(losses: Tensor, weight: Tensor | None) -> Tensor:
+    return losses if weight is None else mul(losses, weight)
+
+
+def binary_cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, *,
+                         reduction: str = "mean") -> Tensor:
     """Return -(target log(input) + (1 - target) log(1 - input)), reduced, with logarithms of at least -100.
-    Raises ShapeError, UserError."""
+    ``weight`` broadcasts. Raises ShapeError, UserError."""
     def bounded(x: Tensor) -> Tensor:
         y = log(x)
         return masked_fill(y, compare(y, LEAST_LOG, "<"), LEAST_LOG)
     one = mul(target, bounded(input))
     other = mul(shift(neg(target), 1.0), bounded(shift(neg(input), 1.0)))
-    return reduced(neg(add(one, other)), reduction)
+    return reduced(_weighed(neg(add(one, other)), weight), reduction)
 
 
-def binary_cross_entropy_with_logits(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
+def binary_cross_entropy_with_logits(input: Tensor, target: Tensor, weight: Tensor | None = None, *,
+                                     reduction: str = "mean", pos_weight: Tensor | None = None) -> Tensor:
     """Return the binary cross-entropy of sigmoid(input), computed stably as log(1 + exp(input)) - target * input.
-    Raises ShapeError, UserError."""
-    return reduced(sub(softplus(input), mul(input, target)), reduction)
+    ``pos_weight`` weights positive targets, and broadcasts. Raises ShapeError, UserError."""
+    if pos_weight is None:
+        return reduced(_weighed(sub(softplus(input), mul(input, target)), weight), reduction)
+    more = shift(mul(target, shift(pos_weight, -1.0)), 1.0)
+    losses = add(mul(shift(neg(target), 1.0), input), mul(more, softplus(neg(input))))
+    return reduced(_weighed(losses, weight), reduction)
 
 
 def kl_div(input: Tensor, target: Tensor, *, reduction: str = "mean", log_target: bool = False) -> Tensor:
@@ -143,9 +159,9 @@ def kl_div(input: Tensor, target: Tensor, *, reduction: str = "mean", log_target
     else:
         nothing = compare(target, 0, "==")
         terms = sub(masked_fill(mul(target, log(masked_fill(target, nothing, 1.0))), nothing, 0.0), mul(target, input))
-    if reduction == "batchmean":
+    if reduction == "batchmean" and input.ndim:
         return scale(reduced(terms, "sum"), 1.0 / input.shape[0])
-    return reduced(terms, reduction)
+    return reduced(terms, "sum" if reduction == "batchmean" else reduction)
 
 
 def smooth_l1_loss(input: Tensor, target: Tensor, *, reduction: str = "mean", beta: float = 1.0) -> Tensor:

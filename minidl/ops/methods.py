@@ -8,10 +8,10 @@ from minidl.dispatch import apply
 from minidl.errors import ShapeError, UserError
 from minidl.meta import DType, Shape
 from minidl.ops.choose import convert
-from minidl.ops.elementwise import expand, mul, neg
+from minidl.ops.elementwise import expand, neg
 from minidl.ops.linear import matmul
 from minidl.ops.parts import transpose
-from minidl.ops.shape import CONTIGUOUS, concat, detach, reshape, sizes_of
+from minidl.ops.shape import CONTIGUOUS, between, concat, detach, reshape, sizes_of
 from minidl.ops.update import copy_
 from minidl.tensor import Tensor
 
@@ -67,11 +67,11 @@ def expanded(x: Tensor, *sizes: int | Shape) -> Tensor:
 def repeat(x: Tensor, *counts: int | Shape) -> Tensor:
     """Return a copy of x repeated along each dimension; additional counts add leading dimensions. Raises ShapeError."""
     times = sizes_of(counts)
-    if len(times) < x.ndim or min(times, default=1) < 1:
+    if len(times) < x.ndim or min(times, default=1) < 0:
         raise ShapeError(f"repeat: counts {list(times)} do not fit {list(x.shape)}")
     y = reshape(x, (1,) * (len(times) - x.ndim) + x.shape)
     for axis, count in enumerate(times):
-        y = concat([y] * count, axis) if count > 1 else y
+        y = concat([y] * count, axis) if count > 1 else y if count else between(y, axis, 0, 0)
     return y if y is not x else clone(x)
 
 
@@ -105,6 +105,12 @@ def set_data(x: Tensor, value: Tensor) -> None:
         executor.grad_enabled = before
 
 
+def _converts(dtype: DType) -> Any:
+    def method(x: Tensor, memory_format: object = None) -> Tensor:
+        return convert(x, dtype)
+    return method
+
+
 def _item(x: Tensor) -> Any:
     return x.numpy().tolist()
 
@@ -119,13 +125,12 @@ _METHODS: dict[str, Any] = {
     "size": size, "dim": lambda x: x.ndim, "tolist": _item, "to": to, "cuda": _refuse_cuda, "cpu": lambda x: x,
     "type_as": to, "expand": expanded, "expand_as": lambda x, other: expand(x, other.shape), "repeat": repeat,
     "clone": clone, "requires_grad_": requires_grad_, "t": transposed, "view": reshape,
-    "view_as": lambda x, other: reshape(x, other.shape), "square": lambda x: mul(x, x), "neg": neg, "matmul": matmul,
+    "view_as": lambda x, other: reshape(x, other.shape), "neg": neg, "matmul": matmul,
     "T": property(transposed), "data": property(detach, set_data),
     "device": property(lambda x: current().device.name),
-    "float": lambda x: convert(x, metas.float32), "double": lambda x: convert(x, metas.float64),
-    "half": lambda x: convert(x, metas.float16), "bfloat16": lambda x: convert(x, metas.bfloat16),
-    "long": lambda x: convert(x, metas.int64), "int": lambda x: convert(x, metas.int32),
-    "bool": lambda x: convert(x, metas.boolean),
+    **{name: _converts(dtype) for name, dtype in (
+        ("float", metas.float32), ("double", metas.float64), ("half", metas.float16), ("bfloat16", metas.bfloat16),
+        ("long", metas.int64), ("int", metas.int32), ("bool", metas.boolean))},
 }
 for _name, _function in _METHODS.items():
     setattr(Tensor, _name, _function)

@@ -25,9 +25,10 @@ def empty(*sizes: Sizes, dtype: DType | None = None, device: object = None, requ
     return zeros(*sizes, dtype=dtype_of(dtype) or float32, requires_grad=requires_grad)
 
 
-def empty_like(x: Tensor, *, dtype: DType | None = None) -> Tensor:
+def empty_like(x: Tensor, *, dtype: DType | None = None, device: object = None,
+               requires_grad: bool = False) -> Tensor:
     """Return zeros with x's shape and dtype."""
-    return zeros(x.shape, dtype=dtype or x.dtype)
+    return zeros(x.shape, dtype=dtype or x.dtype, requires_grad=requires_grad)
 
 
 def from_numpy(array: np.ndarray) -> Tensor:

@@ -8,7 +8,7 @@ FUNCTIONS = {**names_math.FUNCTIONS, **products.FUNCTIONS, **rearranging.FUNCTIO
 """Functions that are also methods of tensors."""
 
 IN_PLACE = ("ceil", "trunc", "round", "rsqrt", "square", "reciprocal", "nan_to_num", "lerp", "addcmul", "addcdiv",
-            "logit", "clip", "frac", "floor", "sin", "cos", "erf", "log1p", "expm1", "sign")
+            "logit", "clip", "frac", "floor", "sin", "cos", "erf", "index_add", "log1p", "scatter_add", "expm1", "sign")
 """Functions that also have an in-place method."""
 
 

@@ -53,7 +53,8 @@ def rsqrt(x: Tensor) -> Tensor:
 
 
 def square(x: Tensor) -> Tensor:
-    """Return x * x, element by element."""
+    """Return x * x, element by element; of booleans int64."""
+    x = convert(x, beside(x.dtype, 2))
     return mul(x, x)
 
 
@@ -164,27 +165,29 @@ def logaddexp(a: Tensor, b: Tensor) -> Tensor:
 
 def logit(x: Tensor, eps: float | None = None) -> Tensor:
     """Return log(x / (1 - x)); ``eps`` first limits x to [eps, 1 - eps]."""
-    x = clamp(x, eps, 1.0 - eps) if eps is not None else x
+    if eps is not None:
+        x = floating(x)
+        x = masked_fill(masked_fill(x, compare(x, 1.0 - eps, ">"), 1.0 - eps), compare(x, eps, "<"), eps)
     return natural_log(div(x, shift(neg(x), 1.0)))
 
 
-def _truth(x: Tensor) -> Tensor:
+def _as_booleans(x: Tensor) -> Tensor:
     return x if x.dtype is boolean else compare(x, 0, "!=")
 
 
 def logical_and_of(a: Tensor, b: Tensor) -> Tensor:
     """Return booleans that are True where a and b are both nonzero. Raises ShapeError."""
-    return logical_and(_truth(a), _truth(b))
+    return logical_and(_as_booleans(a), _as_booleans(b))
 
 
 def logical_or_of(a: Tensor, b: Tensor) -> Tensor:
     """Return booleans that are True where a or b is nonzero. Raises ShapeError."""
-    return logical_or(_truth(a), _truth(b))
+    return logical_or(_as_booleans(a), _as_booleans(b))
 
 
 def logical_xor_of(a: Tensor, b: Tensor) -> Tensor:
     """Return booleans that are True where exactly one of a and b is nonzero. Raises ShapeError."""
-    return logical_xor(_truth(a), _truth(b))
+    return logical_xor(_as_booleans(a), _as_booleans(b))
 
 
 def sinc(x: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import accumulate
 
-from minidl.dispatch import apply, give
+from minidl.dispatch import apply, donate
 from minidl.errors import ShapeError
 from minidl.meta import Cost, Meta, Parts, Shape, chosen, meta
 from minidl.op import Attrs, Op
@@ -24,8 +24,8 @@ def _grad_infer(dy: Meta, onto: Meta | None = None, *, shape: Shape, parts: Part
 
 def _vjp(needs: Needs, dy: Tensor, *, x_shape: Shape, x_partial: Tensor | None, parts: Parts) -> Gradients:
     # dy is added in place to the gradient that x has from its other parts, so a loop over parts costs only the parts.
-    onto = () if x_partial is None else (give(x_partial),)
-    return (apply(INDEX_GRAD, give(dy), *onto, shape=x_shape, parts=parts),)
+    onto = () if x_partial is None else (donate(x_partial),)
+    return (apply(INDEX_GRAD, donate(dy), *onto, shape=x_shape, parts=parts),)
 
 
 def _grad_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost:
@@ -53,6 +53,8 @@ def view_of(x: Tensor, parts: Parts) -> Tensor:
 
 def transpose(x: Tensor, first: int, second: int) -> Tensor:
     """Return a view of x with two dimensions swapped. Raises ShapeError."""
+    if not x.shape and {first, second} <= {0, -1}:
+        return permute(x, ())
     order = list(range(x.ndim))
     a, b = axis_of("transpose", x.shape, first), axis_of("transpose", x.shape, second)
     order[a], order[b] = b, a
@@ -96,8 +98,9 @@ def chunk(x: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
 
 
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Join tensors along an existing dimension, by default the first. Raises ShapeError."""
-    return concat(tensors, dim)
+    """Join tensors along an existing dimension, by default the first; empty vectors fit any. Raises ShapeError."""
+    held = [x for x in tensors if x.shape != (0,)]
+    return concat(held or tensors, dim)
 
 
 def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:

@@ -11,9 +11,10 @@ import numpy as np
 from minidl.errors import ShapeError
 from minidl.meta import Shape
 from minidl.ops import linear
+from minidl.ops.arguments import axis_of
 from minidl.ops.arithmetic import add, compare, div, mul, sub
 from minidl.ops.choose import convert, masked_fill
-from minidl.ops.elementwise import scale
+from minidl.ops.elementwise import broadcast, expand, scale
 from minidl.ops.elementwise import sum as sum_
 from minidl.ops.functions import clamp, root
 from minidl.ops.library import absolute, pow_of
@@ -96,14 +97,21 @@ def baddbmm(x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 
 
 def trace(x: Tensor) -> Tensor:
     """Return the sum of a matrix's diagonal. Raises ShapeError."""
+    _dims("trace", (x, 2))
     return sum_(diagonal(x))
 
 
-def diagonal(x: Tensor) -> Tensor:
-    """Return a copy of a matrix's diagonal. Raises ShapeError."""
-    _dims("diagonal", (x, 2))
-    places = list(range(min(x.shape)))
-    return x[places, places]
+def diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """Return a copy of the diagonals of the matrices in dimensions dim1 and dim2, as the last dimension.
+    ``offset``: columns to the right of the main diagonal. Raises ShapeError."""
+    rows, columns = axis_of("diagonal", x.shape, dim1), axis_of("diagonal", x.shape, dim2)
+    if rows == columns:
+        raise ShapeError(f"diagonal: dimensions {dim1} and {dim2} of {list(x.shape)} are the same")
+    size = max(0, min(x.shape[rows] - max(0, -offset), x.shape[columns] - max(0, offset)))
+    order = (rows, columns, *(i for i in range(x.ndim) if i not in (rows, columns)))
+    first, second = np.arange(size) + max(0, -offset), np.arange(size) + max(0, offset)
+    y = permute(x, order)[first, second]
+    return permute(y, (*range(1, y.ndim), 0))
 
 
 def norm(x: Tensor, p: float | str | None = 2, dim: Axes = None, keepdim: bool = False) -> Tensor:
@@ -141,12 +149,14 @@ def cosine_similarity(a: Tensor, b: Tensor, dim: int = 1, eps: float = 1e-8) -> 
     ShapeError."""
     def unit(x: Tensor) -> Tensor:
         return div(x, clamp(norm(x, 2, dim, keepdim=True), min=eps))
+    shape = broadcast(a.shape, b.shape)
+    a, b = expand(a, shape), expand(b, shape)
     return sum_(mul(unit(a), unit(b)), dim)
 
 
-def cdist(a: Tensor, b: Tensor, p: float = 2.0) -> Tensor:
-    """Return the p-norm distances of all pairs of rows: [..., n, d] and [..., m, d] -> [..., n, m]. Raises
-    ShapeError."""
+def cdist(a: Tensor, b: Tensor, p: float = 2.0, compute_mode: str | None = None) -> Tensor:
+    """Return the p-norm distances of all pairs of rows: [..., n, d] and [..., m, d] -> [..., n, m].
+    ``compute_mode`` has no effect. Raises ShapeError."""
     return norm(sub(unsqueeze(a, -2), unsqueeze(b, -3)), p, -1)
 
 
@@ -175,7 +185,7 @@ def _terms(equation: str, operands: Sequence[Tensor]) -> tuple[list[str], str]:
     return terms, wide + "".join(sorted(c for c in set(counts) - set(wide) if counts.count(c) == 1))
 
 
-def _contracted(a: Tensor, left: str, b: Tensor, right: str, kept: str) -> tuple[Tensor, str]:
+def _contract(a: Tensor, left: str, b: Tensor, right: str, kept: str) -> tuple[Tensor, str]:
     """Contract two operands by batched matrix products; return the result and its labels. kept: labels needed later."""
     def reduced(x: Tensor, labels: str, other: str) -> tuple[Tensor, str]:
         alone = tuple(i for i, c in enumerate(labels) if c not in other and c not in kept)
@@ -219,7 +229,7 @@ def einsum(equation: str, *operands: Any) -> Tensor:
         picked = [(tensors.pop(i), terms.pop(i)) for i in chosen][::-1]
         x, labels = picked[0]
         for other, more in picked[1:]:
-            x, labels = _contracted(x, labels, other, more, result + "".join(terms))
+            x, labels = _contract(x, labels, other, more, result + "".join(terms))
         tensors.append(x)
         terms.append(labels)
     x, labels = tensors[0], terms[0]
@@ -237,4 +247,4 @@ def transposed(x: Tensor) -> Tensor:
 
 
 FUNCTIONS = {"matmul": matmul, "mm": mm, "bmm": bmm, "mv": mv, "dot": dot, "outer": outer, "ger": outer,
-             "addmm": addmm, "baddbmm": baddbmm, "trace": trace, "norm": norm, "cdist": cdist}
+             "addmm": addmm, "baddbmm": baddbmm, "trace": trace, "diagonal": diagonal, "norm": norm, "cdist": cdist}

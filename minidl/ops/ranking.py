@@ -7,15 +7,15 @@ kept, not the rows. NaN ranks before all numbers; of equal elements the first ra
 from collections.abc import Sequence
 from math import prod
 
-from minidl.dispatch import apply, apply_all, give
+from minidl.dispatch import apply, apply_all, donate
 from minidl.errors import ShapeError
 from minidl.meta import Cost, Meta, Shape, int64, meta
 from minidl.op import Attrs, Op
 from minidl.ops.arguments import axes_of
 from minidl.ops.embedding import GATHER_ROWS_GRAD, gather_rows
-from minidl.ops.functions import over_last
+from minidl.ops.functions import of_numbers_too, over_last
 from minidl.ops.library import maximum, minimum
-from minidl.ops.shape import detach, flatten, permute, reshape
+from minidl.ops.shape import between, detach, flatten, permute, reshape
 from minidl.parts.slice_rules import along
 from minidl.surface import Ranked
 from minidl.tensor import Gradients, Needs, Tensor
@@ -34,22 +34,24 @@ def _cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost
 
 def _vjp(needs: Needs, dy: Tensor, dindex: Tensor | None, index: Tensor, *, x_shape: Shape, k: int) -> Gradients:
     rows, width = prod(x_shape[:-1]), x_shape[-1]
-    dx = apply(GATHER_ROWS_GRAD, reshape(give(dy), (rows * k, 1)), reshape(index, (rows, k)), x_shape=(rows, width, 1))
+    index = reshape(index, (rows, k))
+    dx = apply(GATHER_ROWS_GRAD, reshape(donate(dy), (rows * k, 1)), index, x_shape=(rows, width, 1))
     return (reshape(dx, x_shape),)
 
 
 TOPK = Op("topk", _infer, _cost, outputs=("y", "index"), vjp=_vjp, exact=True, slices=along(0, dims=2))
 
 
-def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True) -> Ranked:
-    """Return the k largest (or smallest) elements along one dimension, in order, and their positions. Raises
-    ShapeError.
-    """
+@of_numbers_too
+def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Ranked:
+    """Return the k largest (or smallest) elements along one dimension and their positions, always sorted.
+    Raises ShapeError."""
     moved, back = over_last(x, dim, "topk")
     values, index = apply_all(TOPK, moved, k=k, largest=largest)
     return Ranked(permute(values, back), permute(index, back)) if back else Ranked(values, index)
 
 
+@of_numbers_too
 def _extreme(x: Tensor, dim: int, keepdim: bool, largest: bool) -> Ranked:
     found = topk(x, 1, dim, largest)
     if keepdim:
@@ -78,7 +80,7 @@ def min(x: Tensor, dim: int | Tensor | None = None, keepdim: bool = False) -> Te
     return _either(x, dim, keepdim, False)
 
 
-def _over(x: Tensor, dim: int | Shape | None, keepdim: bool, largest: bool) -> Tensor:
+def _extreme_over(x: Tensor, dim: int | Shape | None, keepdim: bool, largest: bool) -> Tensor:
     """Return the extreme over several dimensions, which are moved to the end and merged."""
     axes = axes_of("amax", x.shape, dim)
     kept = tuple(i for i in range(x.ndim) if i not in axes)
@@ -93,12 +95,12 @@ def amax(x: Tensor, dim: int | Shape | None = None, keepdim: bool = False) -> Te
 
     Raises ShapeError.
     """
-    return _over(x, dim, keepdim, True)
+    return _extreme_over(x, dim, keepdim, True)
 
 
 def amin(x: Tensor, dim: int | Shape | None = None, keepdim: bool = False) -> Tensor:
     """Return the smallest element, with the arguments of ``amax``."""
-    return _over(x, dim, keepdim, False)
+    return _extreme_over(x, dim, keepdim, False)
 
 
 def argmax(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
@@ -117,8 +119,14 @@ def _first(x: Tensor, largest: bool) -> Tensor:
 
 
 def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
-    """Return x's elements at the positions in ``index`` along ``dim``; the other dimensions of x and index are equal.
-    Raises ShapeError; UserError for a position out of range."""
+    """Return x's elements at the positions in ``index`` along ``dim``; index is at most as large as x in the other
+    dimensions. Raises ShapeError; UserError for a position out of range."""
+    if not x.shape:
+        return reshape(gather(reshape(x, (1,)), dim, reshape(index, (-1,))), index.shape)
+    axis = axes_of("gather", x.shape, dim)[0]
+    for i, size in enumerate(index.shape):
+        if x.ndim == index.ndim and i != axis and size < x.shape[i]:
+            x = between(x, i, 0, size)
     moved, back = over_last(x, dim, "gather")
     at, _ = over_last(index, dim, "gather")
     if moved.shape[:-1] != at.shape[:-1]:

@@ -15,6 +15,7 @@ from minidl.ops.arguments import axes_of, axis_of
 from minidl.ops.arithmetic import compare
 from minidl.ops.choose import convert
 from minidl.ops.elementwise import broadcast, expand
+from minidl.ops.functions import of_numbers_too
 from minidl.ops.indexing import index
 from minidl.ops.parts import unsqueeze
 from minidl.ops.ranking import gather
@@ -53,14 +54,15 @@ def select(x: Tensor, dim: int, index: int) -> Tensor:
     return at(x, axis_of("select", x.shape, dim), index)
 
 
+@of_numbers_too
 def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
     """Return a copy of x's parts along one dimension, selected by index. Raises ShapeError."""
-    return at(x, axis_of("index_select", x.shape, dim), index)
+    return at(x, axis_of("index_select", x.shape, dim), reshape(index, (-1,)))
 
 
-def flip(x: Tensor, *dims: int | Shape) -> Tensor:
-    """Return a copy of x, reversed along some dimensions. Raises ShapeError."""
-    named = dims[0] if len(dims) == 1 and not isinstance(dims[0], int) else dims
+def flip(x: Tensor, *axes: int | Shape, dims: Shape | None = None) -> Tensor:
+    """Return a copy of x, reversed along some dimensions, which may be given as ``dims``. Raises ShapeError."""
+    named = dims if dims is not None else axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes
     y = x
     for axis in axes_of("flip", x.shape, tuple(named)):  # type: ignore[arg-type]
         y = at(y, axis, np.arange(x.shape[axis])[::-1]) if x.shape[axis] > 1 else y
@@ -145,12 +147,10 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
                  for i, x in enumerate(given))
 
 
-def repeat_interleave(x: Tensor, repeats: int | Tensor, dim: int | None = None) -> Tensor:
+def repeat_interleave(x: Tensor, repeats: int | Tensor, dim: int | None = None, *,
+                      output_size: int | None = None) -> Tensor:
     """Return x with each element along a dimension repeated ``repeats`` times in place; without a dimension, in C
-    order.
-
-    Counts in a tensor are copied to the host. Raises ShapeError, UserError.
-    """
+    order. Counts in a tensor are copied to the host; ``output_size`` has no effect. Raises ShapeError, UserError."""
     if dim is None:
         x, dim = reshape(x, (-1,)), 0
     axis = axis_of("repeat_interleave", x.shape, dim)
@@ -169,23 +169,33 @@ def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
     return convert(compare(convert(unsqueeze(x, x.ndim), int64), uploaded(np.arange(num_classes)), "=="), int64)
 
 
-def take_along_dim(x: Tensor, indices: Tensor, dim: int) -> Tensor:
-    """Return ``gather(x, dim, indices)``. Raises ShapeError, UserError."""
-    return gather(x, dim, indices)
+def take_along_dim(x: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
+    """Return ``gather(x, dim, indices)``, with both broadcast in the other dimensions; without a dimension, in C
+    order. Raises ShapeError, UserError."""
+    if dim is None:
+        return gather(reshape(x, (-1,)), 0, reshape(indices, (-1,)))
+    axis = axis_of("take_along_dim", x.shape, dim)
+    if x.ndim != indices.ndim:
+        raise ShapeError(f"take_along_dim: {list(indices.shape)} and {list(x.shape)} differ in their dimensions")
+
+    def wide(y: Tensor, other: Tensor) -> Tensor:
+        return expand(y, tuple(m if n == 1 and i != axis else n
+                               for i, (n, m) in enumerate(zip(y.shape, other.shape, strict=True))))
+    return gather(wide(x, indices), axis, wide(indices, x))
 
 
 # Places that values decide ------------------------------------------------------------------------------------------
 def nonzero(x: Tensor, *, as_tuple: bool = False) -> Any:
     """Return the indices of nonzero elements: int64 [count, dimensions], or with ``as_tuple`` a vector per dimension.
     The values are copied to the host. Raises UserError on a device without values."""
-    places = np.nonzero(values_of("nonzero", x))
-    return tuple(map(uploaded, places)) if as_tuple else uploaded(np.stack(places, -1))
+    values = values_of("nonzero", x)
+    return tuple(map(uploaded, np.nonzero(np.atleast_1d(values)))) if as_tuple else uploaded(np.argwhere(values))
 
 
 def masked_select(x: Tensor, mask: Tensor) -> Tensor:
     """Return the elements where a mask is true, in C order; the mask is copied to the host. Raises UserError."""
     shape = broadcast(x.shape, mask.shape)
-    return index(expand(x, shape), expand(mask, shape))
+    return index(reshape(expand(x, shape), (-1,)), reshape(expand(mask, shape), (-1,)))
 
 
 FUNCTIONS: dict[str, Any] = {

@@ -10,15 +10,16 @@ import numpy as np
 from minidl.context import current
 from minidl.dispatch import apply
 from minidl.errors import ShapeError, UserError
-from minidl.meta import Shape, boolean, int64
+from minidl.meta import DType, Shape, boolean, int64
 from minidl.ops.arguments import axes_of, axis_of
 from minidl.ops.arithmetic import add, compare, mul
 from minidl.ops.choose import convert, logical_and, logical_not, masked_fill
 from minidl.ops.elementwise import neg, shift
 from minidl.ops.elementwise import sum as sum_
 from minidl.ops.embedding import GATHER_ROWS_GRAD
-from minidl.ops.functions import over_last
+from minidl.ops.functions import in_dtype, of_numbers_too, over_last
 from minidl.ops.library import exp, log
+from minidl.ops.linear import matmul
 from minidl.ops.parts import squeeze, unsqueeze
 from minidl.ops.ranking import amax, topk
 from minidl.ops.rearranging import at, flip, one_hot
@@ -45,19 +46,27 @@ def _scanned(x: Tensor, dim: int, what: str, start: float,
     return y if y is not x else x.clone()
 
 
-def cumsum(x: Tensor, dim: int) -> Tensor:
-    """Return cumulative sums along a dimension; integers and booleans give int64. Raises ShapeError."""
-    return _scanned(x if x.dtype.floating else convert(x, int64), dim, "cumsum", 0, add)
+def _summed_up(x: Tensor, dtype: DType | None) -> Tensor:
+    return in_dtype(x, dtype) if dtype is not None or x.dtype.floating else convert(x, int64)
 
 
-def cumprod(x: Tensor, dim: int) -> Tensor:
-    """Return cumulative products along a dimension; integers give int64. Raises ShapeError."""
-    return _scanned(x if x.dtype.floating else convert(x, int64), dim, "cumprod", 1, mul)
+def cumsum(x: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
+    """Return cumulative sums along a dimension; integers and booleans give int64, or ``dtype``. Raises
+    ShapeError."""
+    return _scanned(_summed_up(x, dtype), dim, "cumsum", 0, add)
 
 
-def prod(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    """Return the product along a dimension, or of all elements; integers give int64. Raises ShapeError."""
-    x = x if x.dtype.floating else convert(x, int64)
+def cumprod(x: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
+    """Return cumulative products along a dimension; integers give int64, or ``dtype``. Raises
+    ShapeError."""
+    return _scanned(_summed_up(x, dtype), dim, "cumprod", 1, mul)
+
+
+@of_numbers_too
+def prod(x: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: DType | None = None) -> Tensor:
+    """Return the product along a dimension, or of all elements; integers give int64, or ``dtype``. Raises
+    ShapeError."""
+    x = _summed_up(x, dtype)
     if dim is None:
         return prod(reshape(x, (-1,)), 0)
     axis = axis_of("prod", x.shape, dim)
@@ -70,24 +79,24 @@ def prod(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
     return x if keepdim else squeeze(x, axis)
 
 
-def _truth(x: Tensor) -> Tensor:
+def _as_booleans(x: Tensor) -> Tensor:
     return x if x.dtype is boolean else compare(x, 0, "!=")
 
 
 def any_of(x: Tensor, dim: Axes = None, keepdim: bool = False) -> Tensor:
     """Return booleans that are True if any element along ``dim`` is nonzero, by default any of all. Raises
     ShapeError."""
-    return compare(sum_(_truth(x), dim, keepdim), 0, ">")
+    return compare(sum_(_as_booleans(x), dim, keepdim), 0, ">")
 
 
 def all_of(x: Tensor, dim: Axes = None, keepdim: bool = False) -> Tensor:
     """Return booleans that are True if all elements along ``dim`` are nonzero, by default all. Raises ShapeError."""
-    return compare(sum_(logical_not(_truth(x)), dim, keepdim), 0, "==")
+    return compare(sum_(logical_not(_as_booleans(x)), dim, keepdim), 0, "==")
 
 
 def count_nonzero(x: Tensor, dim: Axes = None) -> Tensor:
     """Return the number of nonzero elements along ``dim``, by default of all. Raises ShapeError."""
-    return sum_(_truth(x), dim)
+    return sum_(_as_booleans(x), dim)
 
 
 def logsumexp(x: Tensor, dim: int | Shape, keepdim: bool = False) -> Tensor:
@@ -100,6 +109,7 @@ def logsumexp(x: Tensor, dim: int | Shape, keepdim: bool = False) -> Tensor:
 
 
 # Order --------------------------------------------------------------------------------------------------------------
+@of_numbers_too
 def sort(x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = True) -> Ranked:
     """Return the elements along a dimension in order, and their positions; the sort is stable and NaN is largest.
     Raises ShapeError."""
@@ -118,12 +128,18 @@ def argsort(x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool 
 
 
 # Into other places --------------------------------------------------------------------------------------------------
+@of_numbers_too
 def scatter_add(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     """Return x with the elements of ``src`` added at the positions ``index`` along ``dim``; index and src have one
     shape.
 
     The other dimensions of index and x are equal. Raises ShapeError; UserError for a position out of range.
     """
+    axis = axis_of("scatter_add", x.shape, dim)
+    if index.shape != src.shape or any(i != axis and n != m for i, (n, m) in
+                                       enumerate(zip(index.shape, x.shape, strict=False))) or index.ndim != x.ndim:
+        raise ShapeError(f"scatter_add along {dim}: index {list(index.shape)} and src {list(src.shape)} do not fit "
+                         f"{list(x.shape)}")
     return add(x, _scattered(x, dim, index, src))
 
 
@@ -157,12 +173,27 @@ class _DifferentiableScatter:
         return permute(y, back) if back else y
 
 
+@of_numbers_too
 def scatter(x: Tensor, dim: int, index: Tensor, value: float) -> Tensor:
     """Return x with a number written at the positions ``index`` along ``dim``. Raises ShapeError, UserError."""
     if isinstance(value, Tensor):
         raise UserError("scatter takes a number; scatter_add takes a tensor, and adds elements with equal positions")
     with_hits = _scattered(full(x.shape, 0.0), dim, index, full(index.shape, 1.0))
     return masked_fill(x, compare(with_hits, 0, "!="), value)
+
+
+def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
+    """Return x with ``alpha`` * ``source`` added at the positions ``index`` along ``dim``, by a one-hot matrix product.
+    Raises ShapeError."""
+    axis = axis_of("index_add", x.shape, dim)
+    if index.ndim != 1 or source.shape != (*x.shape[:axis], index.shape[0], *x.shape[axis + 1:]):
+        raise ShapeError(f"index_add along {dim}: index {list(index.shape)} and source {list(source.shape)} do not fit "
+                         f"{list(x.shape)}")
+    order = (axis, *(i for i in range(x.ndim) if i != axis))
+    rows = reshape(permute(source, order), (index.shape[0], -1))
+    hits = convert(one_hot(index, x.shape[axis]), source.dtype)
+    sums = reshape(matmul(hits, rows, transpose_a=True), tuple(x.shape[i] for i in order))
+    return add(x, permute(sums, tuple(sorted(range(x.ndim), key=order.__getitem__))), alpha=alpha)
 
 
 def allclose(a: Tensor, b: Tensor, rtol: float = 1e-5, atol: float = 1e-8) -> bool:
@@ -178,6 +209,6 @@ def equal(a: Tensor, b: Tensor) -> bool:
 FUNCTIONS: dict[str, Any] = {
     "cumsum": cumsum, "cumprod": cumprod, "prod": prod, "any": any_of, "all": all_of, "count_nonzero": count_nonzero,
     "logsumexp": logsumexp, "sort": sort, "argsort": argsort, "scatter_add": scatter_add, "scatter": scatter,
-    "allclose": allclose, "equal": equal,
+    "index_add": index_add, "allclose": allclose, "equal": equal,
 }
 """PyTorch's name -> function; each is also a method of tensors."""

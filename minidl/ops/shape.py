@@ -142,10 +142,11 @@ def between(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
     return apply(NARROW, x, axis=axis_of("narrow", x.shape, axis), start=start, stop=stop)
 
 
-def narrow(x: Tensor, dim: int, start: int, length: int) -> Tensor:
-    """Return a view of ``length`` elements along one dimension from ``start`` on; a negative start counts from the end.
-    Raises ShapeError."""
+def narrow(x: Tensor, dim: int, start: int | Tensor, length: int) -> Tensor:
+    """Return a view of ``length`` elements along one dimension from ``start`` on; a negative start counts from the
+    end, a start in a tensor is copied to the host. Raises ShapeError."""
     axis = axis_of("narrow", x.shape, dim)
+    start = int(start.item()) if isinstance(start, Tensor) else start
     first = start + x.shape[axis] if start < 0 else start
     return between(x, axis, first, first + length)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from minidl.autograd import no_grad
+from minidl.context import current
 from minidl.dispatch import apply_all
 from minidl.errors import UserError
 from minidl.ops.elementwise import add, div, mul, neg, scale, shift, sqrt, sub
@@ -28,8 +29,17 @@ class Composed(Optimizer):
         Raises OutOfMemory."""
         raise NotImplementedError
 
+    _began = False  # True once the current step has updated a parameter
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        self._began = False
+        return super().step(closure)
+
     def _update(self, chunk: list[int]) -> None:
         for number in chunk:
+            if self._began:
+                current().go_on()
+            self._began = True
             piece = self._pieces[number]
             index, gradient = piece.owner, self.parameters[piece.owner].grad
             assert gradient is not None

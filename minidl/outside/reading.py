@@ -8,6 +8,7 @@ Nothing here blocks, and every message is one line.
 import json
 import os
 import stat
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import BufferedReader
@@ -19,6 +20,7 @@ Path = str | os.PathLike[str]
 Found = TypeVar("Found")
 
 MOST_JSON_BYTES = 256 << 20
+_GZIP = b"\x1f\x8b"  # what a file begins with that gzip has made
 _MARK = "\ufeff"  # the byte order mark that some programs write at the beginning of a text
 # Non-blocking, because opening a pipe without a writer would wait forever.
 _TO_READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
@@ -37,7 +39,7 @@ class Unreadable(UserError):
 
 
 class NotJson(UserError, ValueError):
-    """The error for invalid JSON: at byte ``offset``, ``what`` is wrong."""
+    """The error for invalid JSON, with the byte ``offset`` and the description ``what`` of the mistake."""
 
     def __init__(self, offset: int, what: str) -> None:
         super().__init__(f"at byte {offset}: {what}")
@@ -55,8 +57,8 @@ def reason(error: OSError | ValueError) -> str:
 # Files ---------------------------------------------------------------------------------------------------------------
 def descriptor(path: Path) -> int:
     """Open a regular file for reading and return its descriptor, which the caller closes. Raises Unreadable."""
-    _require_file(path, _asked(path, os.stat))  # checked first, because opening a device may have effects
-    number: int = _asked(path, lambda name: os.open(name, _TO_READ))
+    _require_file(path, _system_call(path, os.stat))  # checked first, because opening a device may have effects
+    number: int = _system_call(path, lambda name: os.open(name, _TO_READ))
     try:
         _require_file(path, os.fstat(number))  # the path may have changed since the first check
     except BaseException:
@@ -89,12 +91,22 @@ def read_bytes(path: Path, *, most: int) -> bytes:
 
 
 def read_text(path: Path, *, most: int) -> str:
-    """Return the text of a UTF-8 file of at most ``most`` bytes, without a byte order mark. Raises Unreadable."""
+    """Return the text of a UTF-8 file of at most ``most`` bytes, without a byte order mark; one that gzip has made
+    smaller is read as what it was. Raises Unreadable."""
     data = read_bytes(path, most=most)
     try:
+        if data.startswith(_GZIP):
+            reader = zlib.decompressobj(zlib.MAX_WBITS | 16)
+            data = reader.decompress(data, most + 1)
+            if len(data) > most:
+                raise Unreadable(path, f"longer than the limit of {most} bytes")
+            if not reader.eof:
+                raise Unreadable(path, "damaged gzip: it ends too early")
         return data.decode().removeprefix(_MARK)
     except UnicodeDecodeError as error:
         raise Unreadable(path, f"not UTF-8 at byte {error.start}") from None
+    except zlib.error as error:
+        raise Unreadable(path, f"damaged gzip: {error}") from None
 
 
 def _require_file(path: Path, found: os.stat_result) -> None:
@@ -120,7 +132,7 @@ def is_folder(path: Path) -> bool:
 
 def names_in(folder: Path) -> list[str]:
     """Return the sorted names in a folder. Raises Unreadable."""
-    return sorted(_asked(folder, os.listdir))
+    return sorted(_system_call(folder, os.listdir))
 
 
 def _mode(path: Path) -> int | None:
@@ -132,7 +144,7 @@ def _mode(path: Path) -> int | None:
         raise Unreadable(path, reason(error)) from None
 
 
-def _asked(path: Path, call: Callable[[Path], Found]) -> Found:
+def _system_call(path: Path, call: Callable[[Path], Found]) -> Found:
     try:
         return call(path)
     except (OSError, ValueError) as error:

@@ -93,7 +93,7 @@ class Price(Enum):
 class Front(Enum):
     """The order in which a policy that ``reads_from_front`` ranks residents."""
 
-    ACCESS_LIST = "the tensor access list (``access_order``)"
+    ACCESS_LIST = "the tensor access list (``policies/passive``)"
     RECENCY = "the most idle calls first, then the smallest id"
     PRICE = "the least seconds of the cheaper way back, divided by bytes and idle calls"
 
@@ -194,7 +194,7 @@ class OnDemand:
     regime = Regime()
 
     def __init_subclass__(cls) -> None:
-        """Raise TypeError if ``plans`` does not say whether the subclass defines ``plan``."""
+        """Raise TypeError unless ``plans`` is True exactly if the subclass defines ``plan``."""
         if cls.plans != (cls.plan is not OnDemand.plan):
             raise TypeError(f"policy {cls.__name__} " + ("says plans = True but has no plan()" if cls.plans else
                                                          "has plan() but does not say plans = True"))

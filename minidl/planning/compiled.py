@@ -17,7 +17,7 @@ from minidl.planning import expansion, levels, problem, schedule, timing, walk
 Function = Callable[..., Any]
 Weighed = Callable[[problem.Problem, timing.Room, problem.Array, problem.Array, problem.Array, schedule.Prices, float],
                    schedule.Outcome]
-MODULES = (problem, walk, expansion, levels, timing, schedule)  # what the compiled function is made of
+MODULES = (problem, walk, expansion, levels, timing, schedule)  # the modules of the compiled function
 PARTS: tuple[Function, ...] = (expansion.expand, expansion._trimmed, timing.beginnings, timing.over, levels.tops,
                                timing._openings, timing.place, timing._pass, timing.run)
 # Functions that run at every step of the simulation. Reference counting is off for them: each receives groups of forty
@@ -49,7 +49,7 @@ weighed: Weighed = njit(cache=True)(schedule.weighed)
 forget_older(weighed, MODULES)
 
 
-def simulate(that: problem.Problem, room: timing.Room, mode: problem.Array, prefetch_at: problem.Array,
+def simulate(facts: problem.Problem, room: timing.Room, mode: problem.Array, prefetch_at: problem.Array,
              notes: problem.Array) -> schedule.Outcome:
     """Simulate one iteration, compiled; arguments and result are those of ``schedule.simulate``."""
-    return weighed(that, room, mode, prefetch_at, notes, schedule.FREE, inf)
+    return weighed(facts, room, mode, prefetch_at, notes, schedule.FREE, inf)

@@ -21,8 +21,8 @@ class Steps(NamedTuple):
 
 
 class CopiesOut(NamedTuple):
-    """The copies out, in the order of their starts: the tensor, the step after which it leaves, its residency's note,
-    and True in ``spilled`` if the copy goes to the disk."""
+    """The copies out, in the order of their starts, as arrays: the tensor, the step after which it leaves, the row of
+    its residency in ``notes``, and True in ``spilled`` if the copy goes to the disk."""
 
     tensor: Array
     step: Array
@@ -34,7 +34,7 @@ class SwapIns(NamedTuple):
     """The swap-ins, in the order of their uses.
 
     tensor, use, left   the tensor, the step that uses it, the step after which it was evicted
-    gap, note           the gap that ends, and the note of the new residency
+    gap, note           the gap that ends, and the row of the new residency in ``notes``
     start               the step before which the swap-in starts (``timing.place``)
     spilled             True if the copy comes from the disk
     """

@@ -45,7 +45,7 @@ class Accuracy:
 
     @property
     def named(self) -> dict[str, float]:
-        """``top1`` and ``top5``."""
+        """The accuracies ``top1`` and ``top5``."""
         return {"top1": self.top1, "top5": self.top5}
 
     @property
@@ -94,7 +94,7 @@ class Overlap:
 
     @property
     def named(self) -> dict[str, float]:
-        """``dice`` only."""
+        """The mean Dice coefficient, under the name ``dice``."""
         return {"dice": self.dice}
 
     @property
@@ -116,7 +116,7 @@ class Words:
 
     @classmethod
     def of(cls, logits: np.ndarray, labels: np.ndarray, order: np.ndarray, follows: np.ndarray) -> Words:
-        """Count. logits: [words, vocabulary], labels: [words] (IGNORED does not count); order: [N, 2], follows: [N]."""
+        """Score a batch. logits: [words, vocabulary], labels: [words]; order: [N, 2], follows: [N]."""
         counted = labels != IGNORED
         logits, labels = logits[counted].astype(np.float64), labels[counted]
         logits -= logits.max(axis=1, keepdims=True)

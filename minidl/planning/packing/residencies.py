@@ -71,7 +71,7 @@ def addresses(notes: Array, steps: int, size: Array, *, born_before: Array, outl
     offsets = np.full(len(notes), NO_ADDRESS, np.int64)
     offsets[wanted], over, moves = _addresses(notes[wanted], steps, size, *flags, room, effort, movable)
     if not over and not moves:
-        wanted |= _homeless(notes, tensors, offsets, size, room)
+        wanted |= _without_hole(notes, tensors, offsets, size, room)
         effort *= FOR_WORKSPACES
         # Workspaces come last in the notes, so leaving some out changes no number that the others refer to.
         while notes[wanted, 0].max(initial=-1) >= tensors:
@@ -89,7 +89,7 @@ def addresses(notes: Array, steps: int, size: Array, *, born_before: Array, outl
     return Addresses(offsets, over, moves)
 
 
-def _homeless(notes: Array, tensors: int, offsets: Array, size: Array, room: int) -> Array:
+def _without_hole(notes: Array, tensors: int, offsets: Array, size: Array, room: int) -> Array:
     """Mark the workspaces that find no hole between the placed tensors of their step, bool [residencies]."""
     result = np.zeros(len(notes), np.bool_)
     lies = np.nonzero((notes[:, 0] < tensors) & (offsets >= 0))[0]
@@ -141,10 +141,10 @@ def _addresses(notes: Array, steps: int, size: Array, born_before: Array, outliv
     fixed[old] = fixed[new]
     begins, ends = np.append(first[placed], np.zeros_like(staying)), np.append(end[placed], until[staying])
     rows = np.append(placed, staying)
-    that = _rounded(Strip(begins, ends, size[tensor[rows]], left, fixed[rows]))
-    best, over = _packed(that, effort)
+    problem = _rounded(Strip(begins, ends, size[tensor[rows]], left, fixed[rows]))
+    best, over = _packed(problem, effort)
     offsets = np.full(count, NO_ADDRESS, np.int64)
-    fits = (best + that.size <= that.room)[:len(placed)]
+    fits = (best + problem.size <= problem.room)[:len(placed)]
     offsets[placed[fits]] = best[:len(placed)][fits]
     offsets = offsets[head]
     moves: list[Moved] = []
@@ -161,7 +161,7 @@ def _addresses(notes: Array, steps: int, size: Array, born_before: Array, outliv
                 return np.zeros(0, np.int64)
             return np.concatenate([movable(int(part)) for part in parts(n)])
 
-        found = routes(that, best, cuts, effort)
+        found = routes(problem, best, cuts, effort)
         for n, stays in found.items():
             its = parts(n)
             offsets[its] = stays[0].offset
@@ -169,30 +169,30 @@ def _addresses(notes: Array, steps: int, size: Array, born_before: Array, outliv
                 offsets[its[first[its] >= stay.step]] = stay.offset
                 there = (first[its] < stay.step) & (last[its] >= stay.step - 1)
                 moves.append(Moved(int(its[there][-1]), *stay))
-        above = best + that.size > that.room
+        above = best + problem.size > problem.room
         above[list(found)] = False
-        over = int(that.size[above].sum())
+        over = int(problem.size[above].sum())
     return Addresses(offsets, over, tuple(moves))
 
 
-def _packed(that: Strip, effort: float) -> tuple[Array, int]:
-    many = effort * len(that.size) * np.log2(len(that.size) + 1)
-    return pack(that, orders=int(min(effort * MOST_ORDERS, ORDERS * many)),
+def _packed(problem: Strip, effort: float) -> tuple[Array, int]:
+    many = effort * len(problem.size) * np.log2(len(problem.size) + 1)
+    return pack(problem, orders=int(min(effort * MOST_ORDERS, ORDERS * many)),
                 searches=int(min(effort * MOST_SEARCHES, SEARCHES * many)))
 
 
-def _rounded(that: Strip) -> Strip:
+def _rounded(problem: Strip) -> Strip:
     """Round nearly equal sizes of movable rectangles up to the largest of them, if the live bytes still fit.
     In a batch that the number of slices does not divide, some slices are one example larger. Rounding avoids the small
     useless holes that such unequal sizes leave."""
-    free = that.fixed == ANYWHERE
+    free = problem.fixed == ANYWHERE
     for tolerance in TOLERANCES:
-        size = that.size.copy()
+        size = problem.size.copy()
         size[free] = _classes(size[free], tolerance)
-        rounded = that._replace(size=size)
-        if most_live(rounded) <= that.room:
+        rounded = problem._replace(size=size)
+        if most_live(rounded) <= problem.room:
             return rounded
-    return that
+    return problem
 
 
 def _classes(size: Array, tolerance: float) -> Array:

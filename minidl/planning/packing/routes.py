@@ -29,39 +29,39 @@ Cuts = Callable[[int], Array]
 LARGEST = 256    # rectangles without an address that are tried, the largest first
 CANDIDATES = 16  # offsets tried for a rectangle without a route, if the rectangles there can be routed elsewhere
 MOST = 2_000     # routes searched for in all of these trials together
-MEETING = 2_000  # no trials for a rectangle that overlaps more rectangles than this in time
+MOST_OVERLAPS = 2_000  # no trials for a rectangle that overlaps more rectangles than this in time
 
 
-def routes(that: Strip, offset: Array, cuts: Cuts, effort: float = 1.0) -> dict[int, list[Stay]]:
+def routes(strip: Strip, offset: Array, cuts: Cuts, effort: float = 1.0) -> dict[int, list[Stay]]:
     """Return the stays of each rectangle above the room that gets a route, and of each that makes way for one.
 
 
     All other rectangles keep their ``offset``. effort: share of the usual work, at most 1.
     """
     effort = min(effort, 1.0)
-    layout, found = _Layout.of(that, offset), {}
-    homeless = np.nonzero((offset + that.size > that.room) & (that.fixed == ANYWHERE))[0]
-    homeless = homeless[np.argsort(-that.size[homeless], kind="stable")][:int(effort * LARGEST)]
+    layout, found = _Layout.of(strip, offset), {}
+    unplaced = np.nonzero((offset + strip.size > strip.room) & (strip.fixed == ANYWHERE))[0]
+    unplaced = unplaced[np.argsort(-strip.size[unplaced], kind="stable")][:int(effort * LARGEST)]
     left = []
-    for n in homeless.tolist():
-        stays = layout.route(that, n, cuts(n))
+    for n in unplaced.tolist():
+        stays = layout.route(strip, n, cuts(n))
         if stays:
-            found[n], layout = stays, layout.with_stays(that, n, stays)
+            found[n], layout = stays, layout.with_stays(strip, n, stays)
         else:
             left.append(n)
     tried = 0
     for n in left:
-        for place, others in layout.places(that, n):
-            there, theirs = layout.without(others).with_stays(that, n, [Stay(int(that.first[n]), place)]), {}
-            for other in others[np.argsort(-that.size[others], kind="stable")].tolist():
+        for place, others in layout.places(strip, n):
+            there, theirs = layout.without(others).with_stays(strip, n, [Stay(int(strip.first[n]), place)]), {}
+            for other in others[np.argsort(-strip.size[others], kind="stable")].tolist():
                 tried += 1
-                theirs[other] = there.route(that, other, cuts(other))
+                theirs[other] = there.route(strip, other, cuts(other))
                 if not theirs[other]:
                     break
-                there = there.with_stays(that, other, theirs[other])
+                there = there.with_stays(strip, other, theirs[other])
             else:
                 found.update(theirs)
-                found[n], layout = [Stay(int(that.first[n]), place)], there
+                found[n], layout = [Stay(int(strip.first[n]), place)], there
                 break
             if tried > effort * MOST:
                 return found
@@ -78,36 +78,36 @@ class _Layout(NamedTuple):
     high: Array
 
     @classmethod
-    def of(cls, that: Strip, offset: Array) -> _Layout:
+    def of(cls, strip: Strip, offset: Array) -> _Layout:
         """Return the layout of the rectangles that do not reach above the room."""
-        lies = np.nonzero(offset + that.size <= that.room)[0]
-        return cls(lies, that.first[lies], that.last[lies], offset[lies], (offset + that.size)[lies])
+        lies = np.nonzero(offset + strip.size <= strip.room)[0]
+        return cls(lies, strip.first[lies], strip.last[lies], offset[lies], (offset + strip.size)[lies])
 
     def without(self, rectangles: Array) -> _Layout:
         """Return the layout without some rectangles."""
         rest = ~np.isin(self.whose, rectangles)
         return _Layout(*(each[rest] for each in self))
 
-    def with_stays(self, that: Strip, n: int, stays: list[Stay]) -> _Layout:
+    def with_stays(self, strip: Strip, n: int, stays: list[Stay]) -> _Layout:
         """Return the layout with one more rectangle, placed at its stays."""
         steps, places = (np.array(each) for each in zip(*stays, strict=True))
-        parts = np.full(len(stays), n), steps, np.append(steps[1:] - 1, that.last[n]), places, places + that.size[n]
+        parts = np.full(len(stays), n), steps, np.append(steps[1:] - 1, strip.last[n]), places, places + strip.size[n]
         return _Layout(*(np.append(each, more) for each, more in zip(self, parts, strict=True)))
 
-    def meeting(self, that: Strip, n: int) -> _Layout:
+    def overlapping(self, strip: Strip, n: int) -> _Layout:
         """Return the parts that overlap rectangle n in time, in the order of their first steps."""
-        meets = np.nonzero((self.last >= that.first[n]) & (self.first <= that.last[n]))[0]
-        meets = meets[np.argsort(self.first[meets], kind="stable")]
-        return _Layout(*(each[meets] for each in self))
+        overlaps = np.nonzero((self.last >= strip.first[n]) & (self.first <= strip.last[n]))[0]
+        overlaps = overlaps[np.argsort(self.first[overlaps], kind="stable")]
+        return _Layout(*(each[overlaps] for each in self))
 
-    def route(self, that: Strip, n: int, cuts: Array) -> list[Stay]:
+    def route(self, strip: Strip, n: int, cuts: Array) -> list[Stay]:
         """Return stays for rectangle n in the holes of the layout; an empty list if at some step no hole fits."""
-        _, first, last, low, high = self.meeting(that, n)
-        step, end, nbytes = int(that.first[n]), int(that.last[n]), int(that.size[n])
+        _, first, last, low, high = self.overlapping(strip, n)
+        step, end, nbytes = int(strip.first[n]), int(strip.last[n]), int(strip.size[n])
         stays: list[Stay] = []
         here = -nbytes  # the current offset: source and destination of a move do not overlap
         while True:
-            until, offset = _longest(first, last, low, high, step, nbytes, here, that.room)
+            until, offset = _longest(first, last, low, high, step, nbytes, here, strip.room)
             if offset < 0:
                 return []
             stays.append(Stay(step, offset))
@@ -118,18 +118,18 @@ class _Layout(NamedTuple):
                 return []
             step, here = int(cuts[cut]), offset
 
-    def places(self, that: Strip, n: int) -> list[tuple[int, Array]]:
+    def places(self, strip: Strip, n: int) -> list[tuple[int, Array]]:
         """Return offsets for rectangle n with the rectangles that would have to move away, the fewest bytes first."""
-        meets, nbytes = self.meeting(that, n), int(that.size[n])
-        if len(meets.whose) > MEETING:
+        overlaps, nbytes = self.overlapping(strip, n), int(strip.size[n])
+        if len(overlaps.whose) > MOST_OVERLAPS:
             return []
-        places = np.unique(np.concatenate([np.zeros(1, np.int64), meets.high, meets.low - nbytes]))
-        places = places[(places >= 0) & (places + nbytes <= that.room)]
-        hit = (meets.low < places[:, None] + nbytes) & (meets.high > places[:, None])
-        stuck = (hit & (that.fixed[meets.whose] != ANYWHERE)).any(axis=1)
-        cost = np.where(stuck, np.inf, (hit * (meets.high - meets.low)).sum(axis=1))
+        places = np.unique(np.concatenate([np.zeros(1, np.int64), overlaps.high, overlaps.low - nbytes]))
+        places = places[(places >= 0) & (places + nbytes <= strip.room)]
+        hit = (overlaps.low < places[:, None] + nbytes) & (overlaps.high > places[:, None])
+        stuck = (hit & (strip.fixed[overlaps.whose] != ANYWHERE)).any(axis=1)
+        cost = np.where(stuck, np.inf, (hit * (overlaps.high - overlaps.low)).sum(axis=1))
         best = [p for p in np.argsort(cost, kind="stable")[:CANDIDATES] if cost[p] < np.inf]
-        return [(int(places[p]), np.unique(meets.whose[hit[p]])) for p in best]
+        return [(int(places[p]), np.unique(overlaps.whose[hit[p]])) for p in best]
 
 
 @njit(cache=True)

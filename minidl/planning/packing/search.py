@@ -47,7 +47,7 @@ class Search:
         first, last, size = first[free], last[free], strip.size[free]
         self.spare = strip.room - self.floor - live(first, last, size, count)
         self.open = live(first, last, np.ones_like(first), count)
-        self.that = Rectangles(first, last, size, *_listed(first, last, size, count),
+        self.rects = Rectangles(first, last, size, *_listed(first, last, size, count),
                                *_listed(last, first, size, count))
         self.weight = np.ones(count)
         self.places = np.full(len(free), -1, np.int64)
@@ -57,7 +57,7 @@ class Search:
         """Search once; return (FOUND, NONE if no packing exists or UNKNOWN, work done in sections visited)."""
         if self.spare.min() < 0:
             return NONE, 0
-        found, done = _search(self.that, self.floor, self.spare, self.open, work, self.attempts, self.places,
+        found, done = _search(self.rects, self.floor, self.spare, self.open, work, self.attempts, self.places,
                               self.weight)
         self.attempts += 1
         self.offsets[self.free] = self.places
@@ -88,12 +88,12 @@ def _choose(state: State, weight: Array, decision: Array) -> int:
 
 
 @register_jitable(_nrt=False)
-def _list(that: Rectangles, state: State, decision: Array, options: Array, found: Array, rank: Array, places: Array
+def _list(rects: Rectangles, state: State, decision: Array, options: Array, found: Array, rank: Array, places: Array
           ) -> None:
     """List the options of a decision: the rectangle that was there last, then others by falling rank, NOTHING last."""
     left, right, at_left = decision[LEFT], decision[RIGHT], decision[END] == 0
     floor = state.floor[left]
-    count = fitting(that, state, left, right, at_left, found)
+    count = fitting(rects, state, left, right, at_left, found)
     stop = decision[FIRST]
     for n in range(count):
         p = found[n]
@@ -107,22 +107,22 @@ def _list(that: Rectangles, state: State, decision: Array, options: Array, found
             k -= 1
         options[k] = p
         stop += 1
-    if may_rise(that, state, left, right, at_left, found, count):
+    if may_rise(rects, state, left, right, at_left, found, count):
         options[stop] = NOTHING
         stop += 1
     decision[STOP] = stop
 
 
 @register_jitable(_nrt=False)
-def _do(that: Rectangles, state: State, decision: Array, level: int, p: int, places: Array, used: int) -> int:
+def _do(rects: Rectangles, state: State, decision: Array, level: int, p: int, places: Array, used: int) -> int:
     """Carry out an answer; return the number of entries used."""
     edge = decision[LEFT] if decision[END] == 0 else decision[RIGHT]
     floor = state.floor[edge]
     if p == NOTHING:
-        end, height = rise(that, state, decision[LEFT], decision[RIGHT], decision[END] == 0)
+        end, height = rise(rects, state, decision[LEFT], decision[RIGHT], decision[END] == 0)
         begin, end, lost = min(edge, end), max(edge, end), height - floor
     else:
-        begin, end, height, lost = that.first[p], that.last[p], floor + that.size[p], 0
+        begin, end, height, lost = rects.first[p], rects.last[p], floor + rects.size[p], 0
         state.level[p] = level
         places[p] = floor
     decision[ANSWER], decision[BEGIN], decision[UPTO], decision[LOST], decision[ENTRY] = p, begin, end, lost, used
@@ -157,13 +157,13 @@ def _latest(bits: Array, level: int) -> int:
 
 
 @njit(cache=True)
-def _search(that: Rectangles, floor: Array, spare: Array, still: Array, most_work: int, seed: int, places: Array,
+def _search(rects: Rectangles, floor: Array, spare: Array, still: Array, most_work: int, seed: int, places: Array,
             weight: Array) -> tuple[int, int]:
     """Run one search; return (FOUND, NONE or UNKNOWN, work done). ``places`` and ``weight`` keep what it learns."""
     np.random.seed(seed)
-    count, sections = len(that.first), len(floor)
+    count, sections = len(rects.first), len(floor)
     most = 2 * (count + sections) + 64
-    pool = 64 * sections + np.sum(that.last - that.first + 1)
+    pool = 64 * sections + np.sum(rects.last - rects.first + 1)
     state = State(floor.copy(), spare.copy(), still.copy(), np.full(count, -1, np.int64),
                   np.full(sections, -1, np.int64), np.zeros((pool, 3), np.int64), np.full(sections, -1, np.int64),
                   np.zeros((sections, 2), np.int64), np.zeros(sections + 1, np.int64))
@@ -173,20 +173,20 @@ def _search(that: Rectangles, floor: Array, spare: Array, still: Array, most_wor
     found = np.zeros(count + 1, np.int64)
     rank = np.random.random(count) + 1
     if seed % 3 < 2:
-        rank *= that.size
+        rank *= rects.size
     if seed % 3 != 1:
-        rank *= that.last - that.first + 1
+        rank *= rects.last - rects.first + 1
     placed = level = used = work = 0
-    begin, end = 0, sections - 1  # what has changed since the last survey
+    begin, end = 0, sections - 1  # the sections changed since the last survey
     while placed < count:
-        work += survey(that, state, begin, end, found) + sections // 8 + 4
+        work += survey(rects, state, begin, end, found) + sections // 8 + 4
         decision = decisions[level]
         decision[FIRST] = decisions[level - 1, STOP] if level else 0
         if work > most_work or level >= most - 1 or used + sections >= pool or (
                 decision[FIRST] + count >= len(options)):
             return UNKNOWN, work
         if _choose(state, weight, decision):
-            _list(that, state, decision, options, found, rank, places)
+            _list(rects, state, decision, options, found, rank, places)
         else:
             decision[STOP] = decision[FIRST]
         decision[NEXT] = decision[FIRST]
@@ -195,7 +195,7 @@ def _search(that: Rectangles, floor: Array, spare: Array, still: Array, most_wor
         while decisions[level, NEXT] == decisions[level, STOP]:
             # No option is left: jump back to the latest decision that caused the failure.
             decision, reason = decisions[level], why[level]
-            blame(that, state, reason, decision[LEFT], decision[RIGHT], decision[END] == 0)
+            blame(rects, state, reason, decision[LEFT], decision[RIGHT], decision[END] == 0)
             weight[decision[LEFT] if decision[END] == 0 else decision[RIGHT]] += 1.0
             to = _latest(reason, level - 1)
             if to < 0:
@@ -213,7 +213,7 @@ def _search(that: Rectangles, floor: Array, spare: Array, still: Array, most_wor
         decision = decisions[level]
         p = options[decision[NEXT]]
         decision[NEXT] += 1
-        used = _do(that, state, decision, level, p, places, used)
+        used = _do(rects, state, decision, level, p, places, used)
         placed += p != NOTHING
         begin, end = min(begin, decision[BEGIN]), max(end, decision[UPTO])
         level += 1

@@ -64,16 +64,16 @@ def wall(state: State, s: int) -> int:
 
 
 @register_jitable(_nrt=False)
-def fitting(that: Rectangles, state: State, left: int, right: int, at_left: bool, found: Array) -> int:
+def fitting(rects: Rectangles, state: State, left: int, right: int, at_left: bool, found: Array) -> int:
     """Write the different rectangles that fit at this end of a valley to ``found``; return how many there are."""
     count = 0
     before = -1
-    pointer, numbers, edge = (that.from_ptr, that.from_idx, left) if at_left else (that.to_ptr, that.to_idx, right)
+    pointer, numbers, edge = (rects.from_ptr, rects.from_idx, left) if at_left else (rects.to_ptr, rects.to_idx, right)
     for n in range(pointer[edge], pointer[edge + 1]):
         p = numbers[n]
-        if state.level[p] < 0 and that.first[p] >= left and that.last[p] <= right:
-            if before < 0 or that.size[p] != that.size[before] or (
-                    that.first[p] != that.first[before] or that.last[p] != that.last[before]):
+        if state.level[p] < 0 and rects.first[p] >= left and rects.last[p] <= right:
+            if before < 0 or rects.size[p] != rects.size[before] or (
+                    rects.first[p] != rects.first[before] or rects.last[p] != rects.last[before]):
                 found[count] = p
                 count += 1
             before = p
@@ -81,59 +81,59 @@ def fitting(that: Rectangles, state: State, left: int, right: int, at_left: bool
 
 
 @register_jitable(_nrt=False)
-def rise(that: Rectangles, state: State, left: int, right: int, at_left: bool) -> tuple[int, int]:
+def rise(rects: Rectangles, state: State, left: int, right: int, at_left: bool) -> tuple[int, int]:
     """Return (last section, height) to which the floor rises if this end of a valley stays empty."""
     floor = state.floor[left]
     height = min(wall(state, left - 1), wall(state, right + 1))
     if at_left:
         end = right
-        for n in range(that.from_ptr[left + 1], that.from_ptr[right + 1]):
-            p = that.from_idx[n]
-            if state.level[p] < 0 and that.last[p] <= right:
-                end = min(end, that.first[p] - 1)
-                height = min(height, floor + that.size[p])
+        for n in range(rects.from_ptr[left + 1], rects.from_ptr[right + 1]):
+            p = rects.from_idx[n]
+            if state.level[p] < 0 and rects.last[p] <= right:
+                end = min(end, rects.first[p] - 1)
+                height = min(height, floor + rects.size[p])
     else:
         end = left
-        for n in range(that.to_ptr[left], that.to_ptr[right]):
-            p = that.to_idx[n]
-            if state.level[p] < 0 and that.first[p] >= left:
-                end = max(end, that.last[p] + 1)
-                height = min(height, floor + that.size[p])
+        for n in range(rects.to_ptr[left], rects.to_ptr[right]):
+            p = rects.to_idx[n]
+            if state.level[p] < 0 and rects.first[p] >= left:
+                end = max(end, rects.last[p] + 1)
+                height = min(height, floor + rects.size[p])
     return end, height
 
 
 @register_jitable(_nrt=False)
-def may_rise(that: Rectangles, state: State, left: int, right: int, at_left: bool, found: Array, count: int) -> bool:
+def may_rise(rects: Rectangles, state: State, left: int, right: int, at_left: bool, found: Array, count: int) -> bool:
     """True if this end of a valley may stay empty: no section wastes more than it can spare, and none of the ``count``
     rectangles that fit here would also fit in the wasted area."""
     edge = left if at_left else right
     if state.spare[edge] == 0:
         return False
-    end, height = rise(that, state, left, right, at_left)
+    end, height = rise(rects, state, left, right, at_left)
     lost = height - state.floor[edge]
     for s in range(min(edge, end), max(edge, end) + 1):
         if lost > state.spare[s]:
             return False
     for n in range(count):
         p = found[n]
-        if that.size[p] <= lost and min(edge, end) <= that.first[p] and that.last[p] <= max(edge, end):
+        if rects.size[p] <= lost and min(edge, end) <= rects.first[p] and rects.last[p] <= max(edge, end):
             return False
     return True
 
 
 @register_jitable(_nrt=False)
-def _starved(that: Rectangles, state: State, left: int, right: int) -> tuple[int, int]:
+def _starved(rects: Rectangles, state: State, left: int, right: int) -> tuple[int, int]:
     """Return (section, bytes): a section that the fitting rectangles cannot fill to the lower wall, and the bytes that
     they fill there; (-1, 0) if there is none."""
     depth = min(wall(state, left - 1), wall(state, right + 1)) - state.floor[left]
     if depth > HIGH // 2:
         return -1, 0
     state.inside[left:right + 2] = 0
-    for n in range(that.from_ptr[left], that.from_ptr[right + 1]):
-        p = that.from_idx[n]
-        if state.level[p] < 0 and that.last[p] <= right:
-            state.inside[that.first[p]] += that.size[p]
-            state.inside[that.last[p] + 1] -= that.size[p]
+    for n in range(rects.from_ptr[left], rects.from_ptr[right + 1]):
+        p = rects.from_idx[n]
+        if state.level[p] < 0 and rects.last[p] <= right:
+            state.inside[rects.first[p]] += rects.size[p]
+            state.inside[rects.last[p] + 1] -= rects.size[p]
     total = 0
     for s in range(left, right + 1):
         total += state.inside[s]
@@ -143,21 +143,21 @@ def _starved(that: Rectangles, state: State, left: int, right: int) -> tuple[int
 
 
 @register_jitable(_nrt=False)
-def _look(that: Rectangles, state: State, left: int, right: int, found: Array) -> None:
+def _look(rects: Rectangles, state: State, left: int, right: int, found: Array) -> None:
     """Count the answers at both ends of the valley left..right."""
     state.right[left] = right
-    starved, _ = _starved(that, state, left, right)
+    starved, _ = _starved(rects, state, left, right)
     for end in range(2):
         count = 0
         if starved < 0:
-            count = fitting(that, state, left, right, end == 0, found)
-            if may_rise(that, state, left, right, end == 0, found, count):
+            count = fitting(rects, state, left, right, end == 0, found)
+            if may_rise(rects, state, left, right, end == 0, found, count):
                 count += 1
         state.answers[left, end] = count
 
 
 @register_jitable(_nrt=False)
-def survey(that: Rectangles, state: State, begin: int, end: int, found: Array) -> int:
+def survey(rects: Rectangles, state: State, begin: int, end: int, found: Array) -> int:
     """Count the answers of each valley affected by a change of the sections begin..end; return the sections visited."""
     sections = len(state.open)
     s, stop = max(begin - 1, 0), min(end + 1, sections - 1)
@@ -175,7 +175,7 @@ def survey(that: Rectangles, state: State, begin: int, end: int, found: Array) -
             state.right[s] = -1
             s += 1
         if wall(state, left - 1) > floor and wall(state, s) > floor:
-            _look(that, state, left, s - 1, found)
+            _look(rects, state, left, s - 1, found)
     return s - start
 
 
@@ -210,18 +210,18 @@ def _blame_wall(state: State, bits: Array, s: int, low: int, high: int) -> None:
 
 
 @register_jitable(_nrt=False)
-def blame(that: Rectangles, state: State, bits: Array, left: int, right: int, at_left: bool) -> None:
+def blame(rects: Rectangles, state: State, bits: Array, left: int, right: int, at_left: bool) -> None:
     """Mark the decisions because of which this end of a valley has exactly its present answers."""
     edge = left if at_left else right
     floor = state.floor[edge]
-    starved, total = _starved(that, state, left, right)
+    starved, total = _starved(rects, state, left, right)
     if starved >= 0:
         _blame_section(state, bits, starved)
         _blame_wall(state, bits, left - 1, floor, floor + total + state.spare[starved])
         _blame_wall(state, bits, right + 1, floor, floor + total + state.spare[starved])
         return
     _blame_section(state, bits, edge)
-    end, height = rise(that, state, left, right, at_left)
+    end, height = rise(rects, state, left, right, at_left)
     lost = height - floor
     if state.spare[edge] < lost:
         lost = state.spare[edge] + 1  # the least waste that would have been too much
@@ -234,7 +234,7 @@ def blame(that: Rectangles, state: State, bits: Array, left: int, right: int, at
     _blame_wall(state, bits, left - 1, floor, floor + lost - 1)
     _blame_wall(state, bits, right + 1, floor, floor + lost - 1)
     if lost > 1:  # if a rectangle inside the valley were not placed yet, the floor might rise less or more narrowly
-        for n in range(that.from_ptr[left], that.from_ptr[right + 1]):
-            p = that.from_idx[n]
-            if state.level[p] >= 0 and that.last[p] <= right:
+        for n in range(rects.from_ptr[left], rects.from_ptr[right + 1]):
+            p = rects.from_idx[n]
+            if state.level[p] >= 0 and rects.last[p] <= right:
                 _mark(bits, state.level[p])

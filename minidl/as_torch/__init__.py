@@ -1,0 +1,71 @@
+"""minidl under PyTorch's name: ``import minidl.as_torch as torch`` in the place of ``import torch``.
+
+The imports behind it (``import torch.nn as nn``, ``from torch.utils.data import DataLoader``) then find minidl, too, in
+this process; so PyTorch itself must not have been imported. The program runs in a runtime that this import opens, and
+these variables describe:
+
+    MINIDL_DEVICE   cpu by default; any name that ``Runtime(device=...)`` takes
+    MINIDL_MEMORY   the memory budget, 4GiB by default
+    MINIDL_POLICY   auto by default
+    MINIDL_SEED     0 by default
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from types import ModuleType
+from typing import Any
+
+import minidl
+from minidl import autograd, cuda, nn, optim
+from minidl.as_torch import data, distributions
+from minidl.as_torch.places import autocast, compile, device, dtype
+from minidl.checkpoint.objects import load, save
+from minidl.errors import UserError
+from minidl.runtime import Runtime
+from minidl.tensor import Tensor
+
+__all__ = ["Size", "Tensor", "autocast", "compile", "device", "dtype", "load", "runtime", "save"]
+Size: Any = tuple
+
+if "torch" in sys.modules and not getattr(sys.modules["torch"], "minidl_is_here", False):
+    raise UserError("minidl.as_torch: PyTorch has been imported already; import minidl.as_torch before what imports it")
+
+minidl_is_here = True
+runtime = Runtime(os.environ.get("MINIDL_DEVICE", "cpu"), memory_budget=os.environ.get("MINIDL_MEMORY", "4GiB"),
+                  policy=os.environ.get("MINIDL_POLICY", "auto"), seed=int(os.environ.get("MINIDL_SEED", "0")))
+runtime.__enter__()
+atexit.register(runtime.__exit__, None, None, None)
+
+
+def _module(name: str, **content: Any) -> ModuleType:
+    """A module of PyTorch's that is made of these."""
+    made = ModuleType(f"torch.{name}")
+    vars(made).update(content)
+    return made
+
+
+utils = _module("utils", data=data)
+amp = _module("amp", autocast=autocast)
+backends = _module("backends", cudnn=_module("backends.cudnn", benchmark=False, deterministic=True),
+                   mps=_module("backends.mps", is_available=lambda: False))
+
+
+def __getattr__(name: str) -> Any:
+    """All else is minidl's."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    try:
+        return getattr(minidl, name)
+    except AttributeError:
+        raise AttributeError(f"minidl has no torch.{name}") from None
+
+
+_HERE = {"": sys.modules[__name__], "nn": nn, "nn.functional": nn.functional, "nn.init": nn.init, "nn.utils": nn.utils,
+         "nn.modules": nn, "nn.parameter": nn, "optim": optim, "optim.lr_scheduler": optim.lr_scheduler,
+         "autograd": autograd, "cuda": cuda, "utils": utils, "utils.data": data, "distributions": distributions,
+         "amp": amp, "backends": backends, "backends.cudnn": backends.cudnn}
+for _name, _place in _HERE.items():
+    sys.modules[f"torch.{_name}" if _name else "torch"] = _place

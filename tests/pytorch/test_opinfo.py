@@ -1,0 +1,53 @@
+"""PyTorch's own samples of its functions and modules: each passes, is refused by name, or is listed as different.
+
+By default the first sample of each; ``slow``: up to 25, of five dtypes. ``python -m bench.peers`` prints the counts.
+"""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch, the peer, is not installed (pip install -e '.[peers]')")
+
+from bench.support import modinfo, opinfo  # noqa: E402
+
+FAULTS = ("unclear", "wrong")
+
+
+def faults(outcomes):
+    """The cases that are wrong, or that end in an error that does not say what is refused; how many cases there
+    were."""
+    ended = list(outcomes)
+    return [case for case in ended if case.kind in FAULTS], len(ended)
+
+
+def names():
+    return sorted({op.name for op in opinfo.names().values()})
+
+
+def test_the_first_sample_of_each_function_passes_or_is_refused_by_name():
+    found, cases = faults(opinfo.cases(1, ("float32", "int64")))
+    assert found == [] and cases > 500
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", opinfo.DTYPES_TRIED)
+def test_each_sample_of_each_function_passes_or_is_refused_by_name(dtype):
+    found, cases = faults(opinfo.cases(25, (dtype,)))
+    assert found == [] and cases > 1000
+
+
+@pytest.mark.default(name=["BatchNorm2d", "LayerNorm", "LSTM", "Linear", "CrossEntropyLoss", "MaxPool2d"])
+@pytest.mark.parametrize("name", sorted(modinfo.modules()))
+def test_each_sample_of_a_module_passes_or_is_refused_by_name(name):
+    found, cases = faults(modinfo.cases(("float32",), name))
+    assert found == [] and cases > 0
+
+
+def test_an_error_that_names_no_argument_is_unclear_and_a_users_error_is_a_refusal():
+    def error(make):
+        with pytest.raises(Exception) as caught:
+            make()
+        return opinfo.refusal(caught.value)
+    assert error(lambda: (lambda x: x)(1, 2)) == "unclear"
+    assert error(lambda: (lambda x: x)(1, y=2)) == "refused"
+    assert error(lambda: (_ for _ in ()).throw(opinfo.UserError("no"))) == "refused"
+    assert error(lambda: {}["x"]) == "unclear"
