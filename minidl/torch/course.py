@@ -15,9 +15,11 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from minidl.errors import UserError
 from minidl.plan.costs import Limits
@@ -64,9 +66,9 @@ class Known:
     late: Mapping[int, int] = field(default_factory=dict)
     staying: Sequence[Packed | None] = ()
 
-    @property
+    @cached_property
     def parameter_bytes(self) -> int:
-        """Of its optimizer's parameters."""
+        """Of its optimizer's parameters; asked for when the step has been recorded."""
         seen = self.recorded
         return sum(seen.trace.tensors[i].nbytes for i, kind in seen.kinds.items()
                    if kind is Kind.PARAMETER and i in seen.trace.tensors) if seen is not None else 0
@@ -102,6 +104,8 @@ class Course:
         packed = tensor.shape, tensor.dtype
         if self.phase is not Phase.GUIDED:
             self._packs.append(packed)
+            if forward_ad._current_level >= 0:  # with dual numbers PyTorch rounds otherwise under any dispatch mode
+                self._vain = MOST_VAIN
             return SWAP
         known = self.expected
         assert known is not None and known.obeyed is not None

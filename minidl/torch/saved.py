@@ -64,7 +64,7 @@ class Saved:
     def manages(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor may leave at all: an ordinary one on the device, large enough, and no parameter."""
         if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided or tensor.is_quantized or (
-                tensor.device.type != self.device_type):
+                tensor.device.type != self.device_type or tensor._is_zerotensor()):  # zeros that have no bytes at all
             return False
         of = tensor if tensor._base is None else tensor._base
         return not (of.is_leaf and of.requires_grad) and tensor.untyped_storage().nbytes() >= LEAST_BYTES
@@ -75,7 +75,9 @@ class Saved:
         number, staying = self.packs, self.guide.staying
         if number < len(staying) and staying[number] == (tensor.shape, tensor.dtype) and self.forward is None:
             self.packs = number + 1  # most stay, and there are hundreds a step: nothing more is done for these
-            return self._stays(tensor)
+            kept = Kept(tensor if tensor.grad_fn is None else tensor.detach(), tensor._version)  # as ``_stays``
+            self._kept.append(weakref.ref(kept))
+            return kept
         if self.before is not None and torch._C._current_graph_task_id() == -1:
             self.before()
         if self.early is not None:
