@@ -51,7 +51,7 @@ def written(default: object) -> str | None:
         return None
     if isinstance(default, float) and default.is_integer():
         return str(int(default))
-    name = getattr(default, "name", None)
+    name = getattr(default, "name", None) or (default.__name__ if inspect.isfunction(default) else None)
     return str(name) if name is not None else repr(default)
 
 
