@@ -4,7 +4,7 @@
     python -m bench.auto --log cells.jsonl --print speeds|predictions|planning
 
 Without ``--print``, cells that the log does not have are run and added to it. A speed is that of a step when plans have
-settled. Other policies are run only where `auto` leaves so much to be gained that one could win, and not at all with
+settled. Other policies run only where `auto` is so far from the bound that one of them could win, and never with
 ``--alone``.
 """
 

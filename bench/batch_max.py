@@ -3,9 +3,9 @@
     python -m bench.batch_max [--networks lenet,...] [--devices sim:p100,sim:rtx3090] [--policies auto,...]
                               [--slices auto] [--steps 200] --rows FILE.jsonl > bench/results/batch_max.md
 
-Each run is ``train.py`` in a process of its own: the search on twins, then so many steps. A row is written to FILE as
-soon as it is known, and what is there is not run again, so this may be stopped and goes on: a signal ends it and its
-run at once. Printed is the table of all rows.
+Each run is ``train.py`` in a process of its own: the search on twins, then so many steps. Each row is written
+to FILE at once, and rows that are there are not run again, so the benchmark can be stopped and resumed. A signal ends
+it and its run at once. It prints the table of all rows.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def end_at_once(number: int, frame: object) -> None:
 
 
 def carried_out(command: list[str]) -> tuple[int, str, str]:
-    """A run's exit status, and what it said. No signal comes between its start and the care for its end."""
+    """(exit status of a run, its output). Signals are held back between its start and the wait for its end."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:

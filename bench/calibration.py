@@ -3,7 +3,8 @@
     python -m bench.calibration > bench/results/calibration.md
 
 The constants of ``minidl/device/profiles.py`` were fixed by the p100 rows, before any policy was tuned. Operations run
-separately here, as in the frameworks whose speeds were published: "fused" is what the same step gains by fused ones.
+separately here, as in the frameworks whose speeds were published: "fused" is the gain of the same step with fused
+operations.
 """
 
 from bench.support.steps import forward_seconds, unmanaged

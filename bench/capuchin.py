@@ -1,9 +1,9 @@
-"""Capuchin's planner: what each reading of the paper is worth, and how far it reaches, on sim:p100.
+"""Capuchin's planner on sim:p100: the gain of each reading of the paper, and the largest batches.
 
     python -m bench.capuchin > bench/results/capuchin.md
 
-Shares are of the speed that the same batch has with unlimited memory. Nothing is fused, as nothing was in the
-TensorFlow of that time. A speed is that of the last step, when feedback has settled.
+Shares are of the speed that the same batch has with unlimited memory. Nothing is fused, as in the
+TensorFlow of that time. A speed is that of the last step, after feedback has settled.
 """
 
 from __future__ import annotations

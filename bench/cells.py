@@ -1,6 +1,6 @@
 """One cell of the sweep: a network in a part of its unmanaged peak under one policy, once its plans have settled.
 
-Cells are kept in a file, a line of JSON each, so that a sweep can be stopped and goes on where it was.
+Cells are saved in a file, one line of JSON each, so that a sweep can be stopped and resumed.
 """
 
 from __future__ import annotations

@@ -4,11 +4,11 @@
         > bench/results/cpu_policies.md
 
 In each round every policy does one step of a training of its own, and is compared with the unmanaged step of that
-round, so other work on the machine disturbs all alike. A share is the median over the later half of the rounds, when
-plans have settled. Processor time is that of kernels, copies and the host's thread (Linux tells it of each thread),
-which other work on the machine stretches far less than the wall clock. What the link allows is the bound of
-``minidl.planning.bound`` for kernels that share their processor time evenly and for copies that take no longer than
-theirs, as if these took nothing from kernels: no plan is faster.
+round, so other work on the machine disturbs all alike. A share is the median over the later half of the rounds, after
+plans have settled. Processor time is that of kernels, copies and the host's thread (Linux counts it for each thread).
+Other work on the machine stretches it far less than the wall clock. The bound of the link is that of
+``minidl.planning.bound``, for kernels that share their processor time evenly, and for copies that take their processor
+time and nothing from kernels: no plan is faster.
 """
 
 import argparse

@@ -4,7 +4,7 @@
     python -m bench.cpu_vs_torch --timeline FILE.png [--cases resnet18]
 
 Each contender is a process of its own, so that no thread pool disturbs another, and they take turns: one step each,
-round after round, while the others sleep. So what else the machine does falls on all alike; ratios are medians of the
+round after round, while the others sleep. So other work on the machine disturbs all alike. Ratios are medians of the
 rounds' ratios.
 
     minidl      unmanaged: all in its arena

@@ -1,4 +1,4 @@
-"""Draw what run folders say: the loss of every step, and the score on test data after each epoch.
+"""Draws the curves of run folders: the loss of every step, and the score on test data after each epoch.
 
     python -m bench.curves RUN [RUN ...] --out curves.png
 

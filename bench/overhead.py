@@ -16,7 +16,8 @@ from contextlib import ExitStack
 from statistics import median
 
 from bench.cpu_cases import BATCH, CASES, Case, training_step
-from bench.support.probe import HOOKS, Probe, own_seconds
+from bench.support.probe import own_seconds
+from bench.support.probe import tracking as tracking_probe
 from minidl import Runtime
 
 WARM_STEPS = 6  # a sequence is seen once, measured three times, planned, and followed once
@@ -35,7 +36,7 @@ def tracking(case: Case, rounds: int, batch: int) -> tuple[float, float, int]:
         for _ in range(WARM_STEPS):
             step()
         plain = median(seconds_of(step) for _ in range(rounds))  # the probes take time themselves
-        probe = Probe(runtime.tracker, HOOKS)
+        probe = tracking_probe(runtime)
         for _ in range(rounds):
             step()
         own = own_seconds()

@@ -1,4 +1,4 @@
-"""The plans of every network, compared with the record, so that a change of the code that changes a plan is seen.
+"""The plans of every network, compared with the record, so that a change of the code that changes a plan is noticed.
 
     python -m bench.plan_replay                      # plan again, and compare with bench/results/plan_replay.json
     python -m bench.plan_replay --networks lenet,unet

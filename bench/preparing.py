@@ -2,10 +2,10 @@
 
     python -m bench.preparing [sm_80 sm_90] > bench/results/preparing.md
 
-Compiled are the kernels of one training step of ResNet-50 in fp32 and in bf16, one after the other by one process, into
-a new folder, and then found there again; listed are the plans of its convolutions on an H200. Seconds are the process's
-own. Needs an extra (cuda12, cuda13), and neither a GPU nor a driver: of that there is a stub whose every call fails,
-under which the lists are the same.
+One process compiles the kernels of a training step of ResNet-50 in fp32 and in bf16, one after the other, into a new
+folder, and then finds them there again. It lists the plans of the convolutions on an H200. Seconds are processor
+seconds. Needs an extra (cuda12, cuda13), and neither a GPU nor a driver: a stub of a driver, whose calls all fail,
+gives the same lists.
 """
 
 import argparse

@@ -5,8 +5,8 @@
 
 Both trainings are in one process and take turns, so other work on the machine disturbs both alike. A ratio is the
 median of the rounds' ratios, of the wall clock and of the processors' time (of all threads of this process). Nothing is
-evicted: what is measured is the calls, the sums over slices, and what smaller kernels lose. ``--times`` multiplies the
-batch: these costs are one slice's and one weight's, whatever its examples are.
+evicted, so the cost is that of more calls, sums over slices, and smaller kernels. ``--times`` multiplies the batch:
+these costs grow with slices and weights, not with examples.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from minidl import Runtime, models, nn
 from minidl.models import bert, gpt
 from minidl.models.text import Text
 from minidl.optim import SGD, AdamW, Optimizer
-from minidl.parts.slicing.slicer import Slicer
+from minidl.parts.slicing.slicer import Slicer, slicer_of
 
 WARM_STEPS = 2
 CLASSES = 10
@@ -114,7 +114,7 @@ def row(name: str, slices: int, times: int, rounds: int) -> str:
         runtime.executor.inspect = None
         steps.append(step)
         calls.append(len(names))
-    slicer = runtimes[1].executor.slicer
+    slicer = slicer_of(runtimes[1].executor)
     assert isinstance(slicer, Slicer)
     joined = slicer.joined.total() // (WARM_STEPS + 1)
     pairs = []

@@ -14,7 +14,7 @@ with app.setup:
     from minidl.outside.units import format_bytes
     from minidl.plan.plan import Action
     from minidl.planning.lifetimes import Lifetimes
-    from minidl.report.explain import decisions
+    from minidl.report.decisions import decisions
     from minidl.report.sentences import sentence
     from runs import train
 

@@ -1,8 +1,8 @@
 """Reverse-mode differentiation: visits the calls that led to a value, newest first, iteratively.
 
-There is no tape: the lineage that replay uses says what was called, and each op's ``vjp`` says what its gradient is,
-in terms of ops. What a call saved is released as soon as its gradient has been taken, unless the graph is retained, so
-a second pass over a call that has saved something is an error, as is a second derivative.
+There is no tape: the lineage that replays use names the calls, and each operation's ``vjp`` is its gradient in terms of
+operations. The tensors that a call saved are released as soon as its gradient has been taken, unless the graph is
+retained. So a second pass over such a call is an error, as is a second derivative.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from minidl.context import current
-from minidl.dispatch import apply, give
+from minidl.dispatch import apply, donate
 from minidl.errors import UserError
 from minidl.memory.storage import TAKEN, Call, Storage
 from minidl.op import Op
@@ -29,7 +29,7 @@ __all__ = ["HookHandle", "backward", "enable_grad", "grad", "inference_mode", "i
 
 Queue = list[tuple[int, Call]]
 Hook = Callable[[Tensor], Tensor | None]
-# Functions that see the gradient of a tensor when it is known, and may give another one.
+# Functions that are called with the gradient of a tensor, and may return another one.
 _hooks: WeakKeyDictionary[Storage, dict[int, Hook]] = WeakKeyDictionary()
 
 
@@ -41,15 +41,15 @@ class HookHandle:
         self._hooks[id(self)] = hook
 
     def remove(self) -> None:
-        """The hook is called no more."""
+        """End the hook."""
         self._hooks.pop(id(self), None)
 
 
 def register_hook(x: Tensor, hook: Hook) -> HookHandle:
-    """Call ``hook(gradient)`` when backward() has the gradient of x; a tensor that it returns takes its place.
+    """Call ``hook(gradient)`` when backward() has the gradient of x; a tensor that it returns replaces the gradient.
 
-    Of a leaf that is read several times the hook is called with each part that arrives. Raises UserError for a tensor
-    that requires no gradient.
+    A leaf that is read several times gets several gradients, which are added up; the hook is called with each. Raises
+    UserError for a tensor that requires no gradient.
     """
     if not x.requires_grad:
         raise UserError(f"{x.storage.named()} requires no gradient: a hook would never be called")
@@ -65,7 +65,7 @@ def _hooked(hooks: dict[int, Hook], gradient: Tensor) -> Tensor:
 
 @cache
 def _arguments(op: Op) -> tuple[tuple[str, str, int], ...]:
-    """Where each argument of an op's vjp comes from, by its name (see ``Op.vjp``): (name, source, index)."""
+    """The source of each argument of an op's vjp, by its name (see ``Op.vjp``): (name, source, index)."""
     found = []
     for name in op.vjp_names[1:]:
         if name[0] == "d" and name[1:] in op.outputs:
@@ -88,11 +88,11 @@ def _arguments(op: Op) -> tuple[tuple[str, str, int], ...]:
 
 
 def _take_saved(call: Call, retain_graph: bool) -> dict[int, Tensor]:
-    """Handles on what the call saved; they take over the uses that it counted, or count their own."""
+    """Handles on the tensors that the call saved. The call's uses pass to them; a retained graph keeps its own."""
     taken: dict[int, Storage] = {}
     for index in call.saved:
         storage = call.saved_storage(index)
-        assert storage is not None  # a saved output lives as long as the first one, which brought us here
+        assert storage is not None  # the first output holds the saved ones
         if storage.base.mutated_at > call.sequence:
             raise UserError(f"the gradient of {call.op.name} needs a tensor of shape {list(storage.meta.shape)} that "
                             "was written in place since")
@@ -104,30 +104,30 @@ def _take_saved(call: Call, retain_graph: bool) -> dict[int, Tensor]:
             storage.take_saved()
     if not retain_graph:
         call.saved = TAKEN
-        if taken:  # a call that has saved nothing, as a parameter's view, may be visited again
+        if taken:  # a call that has saved nothing, such as a parameter's view, may be visited again
             call.needs = ()
     return {index: Tensor(storage) for index, storage in taken.items()}
 
 
-def _add_to_leaf(leaf: Storage, gradient: Tensor) -> None:
-    executor = current()
+def _arrive_at_leaf(leaf: Storage, gradient: Tensor) -> None:
     hooks = _hooks.get(leaf)
     if hooks:
         gradient = _hooked(hooks, gradient)
-    slicer = executor.slicer
-    if slicer is not None and gradient.storage.memory is slicer:
-        if slicer.pending:  # it is not known yet, and nobody needs it before backward() ends
-            slicer.afterwards(partial(_add_to_leaf, leaf, gradient))
-            return
-        if leaf.memory is not slicer:
-            gradient = Tensor(slicer.taken(gradient.storage))
+    keeper = gradient.storage.keeper
+    if keeper in current().part_keepers:
+        keeper.deliver(gradient, leaf, partial(_add_to_leaf, leaf))
+    else:
+        _add_to_leaf(leaf, gradient)
+
+
+def _add_to_leaf(leaf: Storage, gradient: Tensor) -> None:
     if leaf.grad is not None:
         add_(leaf.grad, gradient)
         return
     storage = gradient.storage
     if storage.base is not storage or storage.refs > 1:
         gradient = apply(CONTIGUOUS, gradient)  # its bytes are shared: it must have its own to be added to
-    executor.make_leaf(gradient.storage)
+    current().make_leaf(gradient.storage)
     leaf.grad = gradient
 
 
@@ -135,7 +135,8 @@ def backward(loss: Tensor, gradient: Tensor | None = None, *, retain_graph: bool
     """Add d loss / d leaf to the ``grad`` of every leaf that requires it.
 
     loss: a tensor of one element, or of any shape with ``gradient`` of the same shape and dtype.
-    retain_graph: keep what the calls have saved, so that another backward() may pass over them. Raises UserError.
+    retain_graph: keep the tensors that calls have saved, so that another backward() may pass over them. Raises
+       UserError.
     """
     if not loss.requires_grad:
         raise UserError("backward() of a tensor that does not depend on anything that requires a gradient")
@@ -153,24 +154,23 @@ def backward(loss: Tensor, gradient: Tensor | None = None, *, retain_graph: bool
         del seed, gradient
         while queue:
             _differentiate(heappop(queue)[1], gradients, queue, retain_graph)
-        slicer = current().slicer
-        if slicer is not None:
-            slicer.flush()
+        for keeper in current().part_keepers:
+            keeper.flush()
 
 
 def _deliver(storage: Storage, gradient: Tensor, gradients: dict[Storage, Tensor], queue: Queue) -> None:
-    """Add a gradient to what has arrived for a storage, and have its call visited."""
+    """Add a gradient to those that have arrived at a storage, and queue its call."""
     if storage.severed is not None:
         raise UserError(f"backward() reached {storage.named()}, made by {storage.severed}, whose graph is "
                         "gone: its iteration has ended, or it was written in place; call backward() in the iteration "
                         "that computes it, or use its detach()")
     call = storage.call
     if call is None:
-        _add_to_leaf(storage, gradient)
+        _arrive_at_leaf(storage, gradient)
         return
     other = gradients.get(storage)
     if other is not None:
-        gradients[storage] = add(give(other), give(gradient))
+        gradients[storage] = add(donate(other), donate(gradient))
         return
     gradients[storage] = gradient
     # Only the first output is differentiable, so a call is queued once.
@@ -180,8 +180,8 @@ def _deliver(storage: Storage, gradient: Tensor, gradients: dict[Storage, Tensor
 def _differentiate(call: Call, gradients: dict[Storage, Tensor], queue: Queue, retain_graph: bool) -> None:
     op, needs = call.op, call.needs
     if not needs or op.vjp is None:
-        raise UserError(f"the gradient of {op.name} has been taken already: what it needs is gone. For a second "
-                        "backward() over the same graph the first one must have retain_graph=True")
+        raise UserError(f"the gradient of {op.name} has been taken already, and its saved tensors are freed. For a "
+                        "second backward() over the same graph the first one must have retain_graph=True")
     dys = [None if (s := ref()) is None else _arrived(s, gradients) for ref in call.outputs]
     saved = _take_saved(call, retain_graph)
     inputs = call.inputs
@@ -209,28 +209,28 @@ def _differentiate(call: Call, gradients: dict[Storage, Tensor], queue: Queue, r
                 partial.add(storage)
     del saved, dys
     results = op.vjp(needs, **arguments)
-    arguments.clear()  # what the formula did not give away ends here
+    arguments.clear()  # handles that the formula did not donate end here
     arrivals: list[tuple[Storage, Tensor]] = []
     seen: set[int] = set()
     for storage, need, result in zip(inputs, needs, results, strict=True):
         if need:
             if result is None:
                 raise UserError(f"{op.name} has no gradient for {storage.named()}")
-            # One gradient for two inputs: each gets a handle of its own, before either can be given away.
+            # One gradient for two inputs: each gets a handle of its own, before either can be donated.
             arrivals.append((storage, result.alias() if id(result) in seen else result))
             seen.add(id(result))
     del results, result
     while arrivals:
         storage, gradient = arrivals.pop(0)
         if storage in partial:
-            gradients[storage] = gradient  # already the sum, and its call is queued already
+            gradients[storage] = gradient  # it is the sum already, and its call is queued
         else:
             _deliver(storage, gradient, gradients, queue)
         del gradient
 
 
 def _arrived(storage: Storage, gradients: dict[Storage, Tensor]) -> Tensor | None:
-    """The whole gradient of what a call has made, as its hooks leave it."""
+    """The whole gradient of a call's output, after its hooks."""
     gradient, hooks = gradients.pop(storage, None), _hooks.get(storage)
     return _hooked(hooks, gradient) if hooks and gradient is not None else gradient
 

@@ -1,14 +1,13 @@
-"""Which executor runs what is called here: a stack of its own for each thread, and for each asynchronous task.
+"""The current executor: each thread, and each asynchronous task, has its own stack of executors.
 
-An executor serves one thread at a time: whoever enters it while another thread is inside is refused, as is every call
-that reaches it from there by another way (a copied context). After a fork the child has none of the threads that an
-executor's device works with: there its parent's executors refuse everything, and none waits for anything.
+An executor serves one thread at a time. It refuses a second thread that enters it, or that reaches it by a copied
+context. A fork copies no threads, so the executors of the parent process refuse all calls in the child.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from threading import Lock, get_ident
@@ -20,15 +19,16 @@ from minidl.errors import UserError
 if TYPE_CHECKING:
     from minidl.executor import Executor
 
-NOBODY, FORKED = 0, -1  # in the place of a thread's number: free, and left behind by a fork
+FREE, FORKED = 0, -1  # in the place of a thread's number: no thread is inside; the process has forked
 
 _stack: ContextVar[tuple[Executor, ...]] = ContextVar("executors", default=())
+entered: Callable[[], tuple[Executor, ...]] = _stack.get  # the executors that are entered, the innermost last
 _known: WeakSet[Executor] = WeakSet()
 _entering = Lock()
 
 
 def current() -> Executor:
-    """The executor that operations run on. Raises UserError outside of a ``with runtime:``, or in a wrong thread."""
+    """The executor that runs operations. Raises UserError outside of every ``with runtime:``, or in a wrong thread."""
     stack = _stack.get()
     if not stack:
         raise UserError("no runtime is active in this thread: put the code under `with minidl.Runtime(...):`")
@@ -43,7 +43,7 @@ def activate(executor: Executor) -> Iterator[None]:
     """Make an executor the current one. Raises UserError if another thread is inside it, or after a fork."""
     thread = get_ident()
     with _entering:
-        if executor.thread not in (NOBODY, thread):
+        if executor.thread not in (FREE, thread):
             raise UserError(_refusal(executor))
         executor.thread = thread
         executor.entered += 1
@@ -60,7 +60,7 @@ def activate(executor: Executor) -> Iterator[None]:
             _stack.set(tuple(stack))
         executor.entered -= 1
         if not executor.entered and executor.thread != FORKED:
-            executor.thread = NOBODY
+            executor.thread = FREE
 
 
 def _refusal(executor: Executor) -> str:
@@ -72,7 +72,7 @@ def _refusal(executor: Executor) -> str:
 
 
 def _after_fork() -> None:
-    """In a child: what its parent's threads were doing will never end, so nobody may wait for it."""
+    """In a child process: the work of the parent's threads will never end, so no call may wait for it."""
     global _entering
     _entering = Lock()
     for executor in list(_known):

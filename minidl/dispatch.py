@@ -3,38 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from minidl.context import current
+from minidl.context import current, entered
 from minidl.errors import UserError, WrongKind
 from minidl.memory.storage import Storage
 from minidl.op import Attrs, Op
-from minidl.saved_tensors import stranger
 from minidl.tensor import GONE, Tensor
 
 if TYPE_CHECKING:
-    from minidl.parts.sharding.seam import Sharding
-    from minidl.parts.slicing.seam import Slicing
+    from minidl.executor import Executor
+    from minidl.parts.keeper import PartKeeper
 
 
-def give(tensor: Tensor) -> Tensor:
-    """Mark the next use of this handle as its last: the operation may write over its bytes, and frees them after.
+def donate(tensor: Tensor) -> Tensor:
+    """Mark the next use of this handle as its last: the operation may overwrite its bytes, and the handle ends.
 
-    Gradient formulas hand over what they use for the last time; the handle is dead once the operation has run.
+    Gradient formulas donate the tensors that they use for the last time.
     """
-    tensor.given = True
+    tensor.donated = True
     return tensor
 
 
 def replaced(x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-    """x = function(x), where the handle itself goes on with the result, which may have been written over its bytes.
+    """x = function(x), for the handle itself: it stands for the result, which may have overwritten its bytes.
 
-    Raises UserError for a leaf that requires a gradient, as there would be nothing left for it to arrive at.
+    Raises UserError for a leaf that requires a gradient, which would have no leaf to arrive at.
     """
     if x.requires_grad and not x.operation_name:
         raise UserError(f"{x.storage.named()} is a leaf that requires a gradient: no layer may work on it in place")
-    result = function(give(x))
-    x.storage, x.given, result.storage = result.storage, False, GONE
+    result = function(donate(x))
+    x.storage, x.donated, result.storage = result.storage, False, GONE
     return x
 
 
@@ -50,16 +50,17 @@ def apply_all(op: Op, *tensors: Tensor, **attrs: Any) -> tuple[Tensor, ...]:
 
 
 def apply(op: Op, *tensors: Tensor, **attrs: Any) -> Tensor:
-    """Run an operation on tensors and return its first output; raises what ``apply_all`` does."""
+    """Run an operation on tensors and return its first output; raises as ``apply_all``."""
     return Tensor(_run(op, tensors, attrs)[0])
 
 
 def _run(op: Op, tensors: tuple[Tensor, ...], attrs: Attrs) -> tuple[Storage, ...]:
-    """The only way from a formula to the executor."""
-    executor = current()
-    memory, slicer, sharder = executor.memory, executor.slicer, executor.sharder
-    given = 0
-    keeper: Slicing | Sharding | None = None  # of an operand that is not one storage; one in shards comes first
+    """Take the storages of the operands, run the call, and end the handles that were donated."""
+    stack = entered()
+    executor = stack[-1] if stack and stack[-1].thread == get_ident() else current()  # which raises
+    own = executor.keeper
+    donated = 0
+    parts: PartKeeper | None = None  # runs the call if an operand is in parts
     inputs: list[Storage] = []
     if attrs:
         for name, value in attrs.items():
@@ -68,37 +69,40 @@ def _run(op: Op, tensors: tuple[Tensor, ...], attrs: Attrs) -> tuple[Storage, ..
                                 "x.item() reads one")
     try:
         for tensor in tensors:
-            if tensor.given:
-                given |= 1 << len(inputs)
+            if tensor.donated:
+                donated |= 1 << len(inputs)
             storage = tensor.storage
-            if storage.memory is not memory and storage.memory not in executor.memories:
-                if storage.memory is sharder:
-                    keeper = sharder
-                elif slicer is None or storage.memory is not slicer:
-                    raise stranger(op.name, storage, executor.device.name)
-                elif keeper is None:
-                    keeper = slicer
+            if storage.keeper is not own:
+                parts = _part_keeper(executor, op, storage, parts)
             inputs.append(storage)
-    except AttributeError as error:  # not asked of each, as there are many
+    except AttributeError as error:  # a test of each operand's type would take longer
         if isinstance(tensor, Tensor):
             raise
         kind = type(tensor).__name__
-        raise UserError(f"{op.name}: a {kind} is no tensor: runtime.tensor(x) makes one of it") from error
+        raise UserError(f"{op.name}: a {kind} is not a tensor; runtime.tensor(x) converts it") from error
     try:
         if op.mutates is not None:
-            if sharder is not None:
-                sharder.refuse_copies(op, inputs)
-            if slicer is not None and keeper is None and slicer.pending:
-                slicer.flush()  # what waits reads what is written here as it is now
-        results = (executor if keeper is None else keeper).run(op, tuple(inputs), attrs, given)
+            for keeper in executor.part_keepers:
+                keeper.before_write(op, inputs)
+        results = (executor if parts is None else parts).run(op, tuple(inputs), attrs, donated)
     except BaseException:
-        for tensor in tensors:  # the call was not made: what it was given is still the caller's
-            tensor.given = False
+        for tensor in tensors:  # the call was not made, so its operands still belong to the caller
+            tensor.donated = False
         raise
-    if given:
+    if donated:
         for tensor in tensors:
-            if tensor.given and tensor.storage is not GONE:
-                # As Tensor.release does, and kept flat: every second operation is given something.
+            if tensor.donated and tensor.storage is not GONE:
+                # As Tensor.release does, and kept flat: every second operation has a donated operand.
                 storage, tensor.storage = tensor.storage, GONE
                 storage.release()
     return results
+
+
+def _part_keeper(executor: Executor, op: Op, storage: Storage, other: PartKeeper | None) -> PartKeeper | None:
+    """The keeper that runs a call with this operand, and perhaps one of another keeper: the first of the executor's;
+    None if all are whole. Raises UserError for an operand of another runtime."""
+    if storage.keeper in executor.keepers:
+        return other
+    if storage.keeper not in executor.part_keepers:
+        raise executor.stranger(op.name, storage)
+    return next(keeper for keeper in executor.part_keepers if keeper is storage.keeper or keeper is other)

@@ -100,6 +100,11 @@ class Op:
         made = self.infer(*inputs, **attrs)
         return made if isinstance(made, tuple) else (made,)
 
+    def needs(self, inputs: Sequence[Any]) -> tuple[bool, ...]:
+        """For each input (a storage), whether it wants a gradient through a call; () if none does."""
+        needs = tuple([x.requires_grad for x in inputs]) if self.vjp is not None else ()
+        return needs if True in needs else ()
+
     def saved_indices(self, attrs: Attrs, needs: tuple[bool, ...], n_inputs: int) -> tuple[int, ...]:
         """Which of inputs + outputs a call must keep for its gradient, as indices into that sequence."""
         wanted = self.vjp_names if self.saves is None else self.saves(attrs, needs)

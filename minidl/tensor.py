@@ -19,66 +19,66 @@ if TYPE_CHECKING:
     from minidl.memory.storage import Status, Storage
 
 
-class Listing1:
-    """The six fields that Capuchin gives a tensor (Listing 1), as a handle shows them of its storage."""
+class TensorInfo:
+    """The six fields that Capuchin gives a tensor (Listing 1), as its storage has them; a view shows its base's."""
 
     __slots__ = ()
     storage: Storage
 
     @property
     def tensor_id(self) -> int:
-        """Number of the tensor whose bytes these are: a view has its base's."""
+        """Number of the tensor that has the bytes."""
         return self.storage.base.tensor_id
 
     @property
     def access_count(self) -> int:
-        """How many operations of this iteration have read or written the bytes so far."""
+        """How many operations of this iteration have read or written the bytes."""
         return self.storage.base.access_count
 
     @property
     def timestamp(self) -> float:
-        """Seconds on the stall-free device timeline of this iteration at the last access."""
+        """Start of the last access, in seconds on the stall-free device timeline of this iteration."""
         return self.storage.base.timestamp
 
     @property
     def status(self) -> Status:
-        """Where the bytes are now: on the device, on the host, on the way, or to be computed again."""
+        """Where the bytes are: IN, SWAPPING_OUT, OUT, SWAPPING_IN or RECOMPUTE."""
         return self.storage.base.status
 
     @property
     def inputs(self) -> tuple[int, ...]:
-        """The tensor ids of what it was computed from, in the operation's order; () for a leaf or an older value."""
-        return tuple([storage.base.tensor_id for storage in self.storage.inputs])
+        """Ids of the tensors that it was computed from in this iteration; () for a leaf or an older value."""
+        return tuple(storage.base.tensor_id for storage in self.storage.inputs)
 
     @property
     def operation_name(self) -> str:
-        """The operation that made it; empty for a leaf or an older value."""
+        """The operation that computed it in this iteration; "" for a leaf or an older value."""
         return self.storage.operation_name
 
 
 class _Gone:
-    """In the place of a dead handle's storage: whatever is asked of it is an error that says why."""
+    """Replaces the storage of a dead handle: every use raises an error that says why."""
 
     __slots__ = ()
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise UserError("this tensor is gone: it was released, or given away to an operation that may write over it "
-                        "(give); keep x.alias() if it is needed afterwards")
+        raise UserError("this tensor is gone: it was released, or donated to an operation that may write over it "
+                        "(donate); keep x.alias() if it is needed afterwards")
 
 
 GONE: Any = _Gone()
 SHOWN = 1000  # elements that ``repr`` shows all of
 
 
-class Tensor(Listing1, Surface):
-    """A handle on a Storage. Making one takes over a use that the storage already counts (see ``alias``)."""
+class Tensor(TensorInfo, Surface):
+    """A handle on a Storage. A new handle stands for one use that the storage counts already (see ``alias``)."""
 
-    __slots__ = ("storage", "given", "__weakref__")
+    __slots__ = ("storage", "donated", "__weakref__")
     __array_priority__ = 100.0  # numpy leaves `array * tensor` to us
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
-        self.given = False
+        self.donated = False
 
     def __del__(self) -> None:
         try:
@@ -171,7 +171,8 @@ class Tensor(Listing1, Surface):
 
         The options are the array API's: stream, max_version, dl_device, copy.
         """
-        return current().share(self.storage).__dlpack__(**options)
+        executor = current()
+        return executor.look(self.storage, executor.device.share).__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return current().device.dlpack_device
@@ -185,7 +186,8 @@ class Tensor(Listing1, Surface):
         executor = current()
         if executor.device.dlpack_device[0] == 1:  # asked by hasattr: no reason to wait for anything
             raise AttributeError(f"the memory of {executor.device.name} is not CUDA's")
-        return executor.interface(self.storage)
+        described: dict[str, Any] = executor.look(self.storage, executor.device.interface)
+        return described
 
     def item(self) -> Any:
         """The value of a tensor of one element, as a number of Python's. NaN on a device without numerics."""

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from minidl import nn
-from minidl.dispatch import give
+from minidl.dispatch import donate
 from minidl.errors import ShapeError
 from minidl.meta import float32, int64
 from minidl.models.text import Text
@@ -59,8 +59,8 @@ class BertEmbeddings(nn.Module):
         if length > positions.shape[0]:
             raise ShapeError(f"bert has {positions.shape[0]} positions, but a sequence has {length} tokens")
         x = self.word_embeddings(input_ids)
-        x = give(x) + self.token_type_embeddings(token_type_ids)
-        x = give(x) + nn.lowered(positions.narrow(0, 0, length))
+        x = donate(x) + self.token_type_embeddings(token_type_ids)
+        x = donate(x) + nn.lowered(positions.narrow(0, 0, length))
         x = self.LayerNorm(x)
         return self.dropout(x)
 
@@ -76,7 +76,7 @@ class BertResidual(nn.Module):
     def forward(self, x: Tensor, residual: Tensor) -> Tensor:
         x = self.dense(x)
         x = self.dropout(x)
-        x = give(x) + residual
+        x = donate(x) + residual
         return self.LayerNorm(x)
 
 
@@ -138,7 +138,7 @@ class BertPooler(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = x.narrow(1, 0, 1).reshape((x.shape[0], x.shape[2]))
         x = self.dense(x)
-        return tanh(give(x))
+        return tanh(donate(x))
 
 
 class BertModel(nn.Module):
@@ -214,14 +214,14 @@ class BertForPreTraining(nn.Module):
     def forward(self, input_ids: Tensor, token_type_ids: Tensor, attention_mask: Tensor, masked_positions: Tensor,
                 masked_labels: Tensor, next_sentence_labels: Tensor) -> Tensor:
         x, pooled = self.masked_words(input_ids, token_type_ids, attention_mask, masked_positions)
-        x = cross_entropy(give(x), masked_labels.reshape((-1,)))
+        x = cross_entropy(donate(x), masked_labels.reshape((-1,)))
         return x + cross_entropy(self.cls.seq_relationship(pooled), next_sentence_labels)
 
     def masked_words(self, input_ids: Tensor, token_type_ids: Tensor, attention_mask: Tensor,
                      masked_positions: Tensor) -> tuple[Tensor, Tensor]:
         """Return a score per word at each predicted position, [N P, vocabulary], and the pooled sequences, [N, D]."""
         x, pooled = self.bert(input_ids, token_type_ids, attention_mask)
-        x = gather_rows(give(x), masked_positions)
+        x = gather_rows(donate(x), masked_positions)
         return self.cls.predictions(x, self.bert.embeddings.word_embeddings.weight), pooled
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from minidl import nn
 from minidl.autograd import no_grad
-from minidl.dispatch import give
+from minidl.dispatch import donate
 from minidl.errors import ShapeError
 from minidl.meta import int64
 from minidl.models.text import Text
@@ -59,7 +59,7 @@ class Conv1D(nn.Module):
         if stop is not None:
             weight, bias = weight[:, start:stop], bias[start:stop]
         y = matmul(x.reshape((n * length, width)), nn.lowered(weight))
-        y = give(y) + nn.lowered(bias)
+        y = donate(y) + nn.lowered(bias)
         return y.reshape((n, length, y.shape[1]))
 
 
@@ -78,7 +78,7 @@ class GPTAttention(nn.Module):
         d = x.shape[2]
         # Slice the weight, not the result: the zeros around each third of the gradient are then small, and attention
         # reads contiguous products.
-        x = nn.attend(give(self.c_attn(x, 0, d)), self.c_attn(x, d, 2 * d), self.c_attn(x, 2 * d, 3 * d), mask,
+        x = nn.attend(donate(self.c_attn(x, 0, d)), self.c_attn(x, d, 2 * d), self.c_attn(x, 2 * d, 3 * d), mask,
                       heads=self.heads, dropout=self.attn_dropout)
         x = self.c_proj(x)
         return self.resid_dropout(x)
@@ -111,9 +111,9 @@ class GPTBlock(nn.Module):
 
     def forward(self, x: Tensor, mask: nn.Causal) -> Tensor:
         y = self.attn(self.ln_1(x), mask)
-        x = give(y) + x
+        x = donate(y) + x
         y = self.mlp(self.ln_2(x))
-        return give(y) + x
+        return donate(y) + x
 
 
 class GPTModel(nn.Module):
@@ -132,7 +132,7 @@ class GPTModel(nn.Module):
             raise ShapeError(f"gpt has {positions.shape[0]} positions, but a sequence has {length} tokens")
         mask = nn.Causal()
         x = self.wte(input_ids)
-        x = give(x) + nn.lowered(positions.narrow(0, 0, length))
+        x = donate(x) + nn.lowered(positions.narrow(0, 0, length))
         x = self.drop(x)
         for block in self.h:
             x = block(x, mask)
@@ -159,7 +159,7 @@ class GPT(nn.Module):
 
     def forward(self, input_ids: Tensor, labels: Tensor) -> Tensor:
         x = self.logits(input_ids)
-        return cross_entropy(give(x), labels.reshape((-1,)))
+        return cross_entropy(donate(x), labels.reshape((-1,)))
 
 
 def generate(model: GPT, input_ids: Tensor, count: int, *, temperature: float = 1.0,

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from bench.support.walk import typical
+
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "guides").glob("*.md"),
                     *(ROOT / "docs" / "evidence").glob("*.md"), ROOT / "course" / "README.md"])
@@ -91,13 +93,13 @@ def test_every_link_and_file_in_a_document_exists(path):
 
 
 def test_the_check_of_names_sees_each_kind_of_name_and_each_kind_of_mistake():
-    there = ("minidl/memory/storage.py:Storage.become", "minidl/memory/storage.py:LEGAL", "minidl/plan/plan.py:Plan",
-             "minidl/memory/storage.py:Storage.host", "minidl/plan/plan.py:Plan.evictions",
-             "minidl/memory/storage.py:OUT", "minidl/tensor.py:Listing1.inputs",
+    there = ("minidl/memory/storage.py:Storage.set_status", "minidl/memory/storage.py:LEGAL",
+             "minidl/plan/plan.py:Plan", "minidl/memory/storage.py:Storage.host", "minidl/plan/plan.py:Plan.evictions",
+             "minidl/memory/storage.py:OUT", "minidl/tensor.py:TensorInfo.inputs",
              "tests/test_docs.py:test_design_is_short_enough_to_be_read")
     assert missing(" ".join(f"`{name}`" for name in there)) == []
-    gone = ("minidl/memory/storage.py:Storage.became", "minidl/memory/storage.py:become", "minidl/nowhere.py:Storage",
-            "minidl/plan/plan.py:Storage", "tests/test_docs.py:test_that_nobody_wrote")
+    gone = ("minidl/memory/storage.py:Storage.became_so", "minidl/memory/storage.py:set_status",
+            "minidl/nowhere.py:Storage", "minidl/plan/plan.py:Storage", "tests/test_docs.py:test_that_nobody_wrote")
     assert missing(" ".join(f"`{name}`" for name in gone)) == list(gone)
 
 
@@ -156,6 +158,13 @@ def test_the_sittings_of_the_reading_guide_are_as_long_as_it_says():
         lines = sum(len((ROOT / file).read_text(encoding="utf-8").splitlines()) for file in files)
         assert len(files) >= 3 and abs(lines - said) <= 0.03 * lines, f"{files}: {lines} lines, and not {said}"
     assert sittings()[0][1] <= 1200
+
+
+def test_an_eviction_enters_few_files_and_few_lines_and_the_policy_is_asked_early():
+    walk = typical("out")
+    assert len(walk.files) <= 15 and walk.lines <= 2500, f"{walk.lines} lines in {walk.files}"
+    assert walk.depth("Passive.victims") <= 7
+    assert {"executor.py", "memory/room.py", "policies/passive.py"} <= set(walk.files)
 
 
 def test_what_has_broken_its_names_between_minor_versions_is_bounded_in_every_cuda_extra():

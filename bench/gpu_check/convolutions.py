@@ -9,7 +9,7 @@ from minidl.device.cost_model import algorithms as modelled_algorithms
 from minidl.device.cuda import convolution
 from minidl.device.cuda.device import CudaDevice
 from minidl.device.cuda.seam import Convolution
-from minidl.device.sim import DryDevice
+from minidl.device.dry import DryDevice
 from minidl.outside.units import UNLIMITED
 
 

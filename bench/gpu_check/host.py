@@ -1,9 +1,9 @@
 """Host time of work: an event, a launch, a product, a convolution; an operation with everything that minidl does.
 
-Host times are medians over many calls in a row that nothing waits for. The tracker's share is the time inside its calls
-over that of a step. By the events: the sum of what the operations took by the ring of events, over the step's time on
-the clock; what is missing of 1 is time in which the device had nothing to do. Where there is CUPTI it says what of the
-ring's times kernels have run: what is missing of 1 there are gaps between an operation's kernels.
+Host times are medians over many calls in a row without a wait. The tracker's share is the time inside its calls over
+the time of a step. The share by events is the sum of the operations' times, from the ring of events, over the step's
+time on the clock; the rest to 1 is time in which the device was idle. CUPTI, if there is one, gives the share of the
+ring's times in which kernels ran; the rest to 1 are gaps between an operation's kernels.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from typing import Any
 
 from bench.gpu_check.setting import Record, Setting, Training, runtime_on
 from bench.gpu_check.steps import Network, program
-from bench.support.probe import HOOKS, Probe, own_seconds
+from bench.support.probe import own_seconds, tracking
 from minidl import Runtime
 from minidl.device.cuda.device import CudaDevice
 from minidl.errors import DeviceError
@@ -90,7 +90,7 @@ def _traced(runtime: Runtime, network: Network) -> tuple[float, float]:
 def _tracking(record: Record, training: Training, runtime: Runtime, network: Network) -> None:
     """Time inside the tracker's calls, as a share of a step."""
     ended = median(_step(runtime, network)[1] for _ in range(RUNS))  # probes take time themselves
-    probe = Probe(runtime.tracker, HOOKS)
+    probe = tracking(runtime)
     for _ in range(RUNS):
         _step(runtime, network)
     inside = max(0.0, probe.seconds - own_seconds() * probe.calls) / RUNS

@@ -1,7 +1,7 @@
 """Managed and unmanaged training give the same bits: every parameter, buffer, optimizer state, gradient and loss.
 
-Deterministic mode, with NaN where each launch is to write. The unmanaged run is done twice, so that a device that does
-not repeat itself is told apart from a manager that changes something.
+Deterministic mode, with NaN where each launch is to write. The unmanaged run is done twice: this tells a
+device that does not repeat its results from a manager that changes them.
 """
 
 from collections.abc import Callable

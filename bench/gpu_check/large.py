@@ -1,6 +1,6 @@
-"""Sizes that 32 bits do not count: an elementwise operation and a convolution on more than 2^31 elements.
+"""Sizes beyond 32 bits: an elementwise operation and a convolution on more than 2^31 elements.
 
-What is looked at is the beginning, the middle beyond 2^31, and the end. Left out where the GPU has too little memory.
+The check compares the beginning, the middle beyond 2^31, and the end. It is left out if the GPU has too little memory.
 """
 
 import numpy as np

@@ -1,6 +1,6 @@
 """Bandwidths between page-locked memory and the device, one way and both ways at once, and within the device.
 
-Of a device without a driver they are those of its profile: nominal ones, or what it has measured when it was opened.
+For a device without a driver they are those of its profile: nominal, or measured when the device was opened.
 """
 
 from statistics import median

@@ -1,8 +1,8 @@
 """Training in a small part of the memory that it needs, under ``auto``, beside the same step with all of it.
 
-The unmanaged step is measured where the device has room for it, call by call, so that what no plan can exceed is found
-from measured times (``prediction``). The course of the feedback is one line an iteration: what it took, how long it
-stood still, what it moved and what it computed again.
+If the device has room, the unmanaged step is measured call by call, so that the bound of all plans follows from
+measured times (``prediction``). The feedback is shown by one line for each iteration: its seconds, stalls, bytes moved
+and recomputation.
 """
 
 from collections.abc import Iterator

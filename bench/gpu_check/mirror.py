@@ -1,10 +1,10 @@
 """A network's forward pass in PyTorch, operation by operation as minidl called them, so that every network has a peer.
 
-``Tape`` notes the operations that a forward pass runs; ``play`` runs them again in PyTorch, in float64 or float32, and
-lets PyTorch find the gradients: what is compared is then the whole backward pass, which PyTorch makes by itself.
+``Tape`` notes the operations that a forward pass runs. ``play`` runs them again in PyTorch, in float64 or float32, and
+PyTorch computes the gradients. So the whole backward pass is compared with PyTorch's own.
 
-Kinks: the side that each ReLU and maximum took is noted with the operation and prescribed when it is played, since a
-value within rounding of zero has two right gradients. Dropout's masks are noted too. Knows operations by name.
+Kinks: the side that each ReLU and maximum took is noted with the operation, and ``play`` uses it, because a value
+within rounding of zero has two right gradients. Dropout's masks are noted too. Knows operations by name.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -59,15 +59,15 @@ class Tape:
         executor = current()
         run = executor.run
 
-        def noted(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], given: int = 0) -> tuple[Any, ...]:
+        def noted(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], donated: int = 0) -> tuple[Any, ...]:
             if op.mutates is not None:
                 for index in op.mutates(len(inputs)):
                     self.numbers.pop(inputs[index], None)
-                return run(op, inputs, attrs, given)
+                return run(op, inputs, attrs, donated)
             for storage in inputs:
                 if storage not in self.numbers:
                     self.leaves[self.number(storage)] = executor.read(storage)
-            outputs = run(op, inputs, attrs, given)
+            outputs = run(op, inputs, attrs, donated)
             if attrs.get("data", 0) is not None:  # else it has no value yet
                 self.notes.append(Note(op.name, tuple(map(self.number, inputs)), tuple(map(self.number, outputs)),
                                        dict(attrs), _side(op, outputs, attrs, run)))

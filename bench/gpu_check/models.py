@@ -1,8 +1,8 @@
 """Loss and gradients of every network against PyTorch's (``mirror``), from the same weights and the same data.
 
-Both are measured against PyTorch in float64: by the norm of the difference over the norm of the float64 value, the
-loss for itself and all gradients together. Ours may be off by as much as four times what PyTorch is off by when it
-computes in float32 (with TF32, where we do), and by what rounding alone may do, ``FLOORS``.
+Both are compared with PyTorch in float64: the error is the norm of the difference over the norm of the float64 value,
+for the loss, and for all gradients together. Our error may be four times PyTorch's own error in float32 (with TF32 if
+minidl uses it), plus the error of rounding alone, ``FLOORS``.
 """
 
 from importlib.util import find_spec

@@ -3,8 +3,8 @@
 Inputs are random and fresh in each run; outputs and workspaces are NaN before each launch. An error is the norm of the
 difference over the norm of the exact result. Operands lie as they are uploaded, and as permuted views do.
 
-A failed call may leave a GPU's context dead: every later call fails, too. The check notes its place then and ends its
-process; the command starts another one, which goes on behind the failed case.
+A failed call may leave a GPU's context dead: every later call fails, too. Then the check notes its place and ends its
+process; the command starts another one, which continues after the failed case.
 """
 
 from collections.abc import Iterator, Sequence
@@ -138,8 +138,8 @@ def error_of(runtime: Runtime, case: Case, dtype: str, seed: int, *, permuted: b
 
 
 def distance(value: np.ndarray, exact: np.ndarray) -> float:
-    """The norm of the difference over that of the exact value; NaN if anything is. What is the same infinity in both
-    differs by 0, and does not count."""
+    """The norm of the difference over that of the exact value; NaN if anything is. Equal infinities
+    differ by 0, and do not count."""
     if value.shape != exact.shape:
         return float("nan")
     value, exact = value.astype(np.float64), np.asarray(exact, np.float64)

@@ -2,8 +2,8 @@
 
     long work | ones to X | the call: Y from X | Z from Y
 
-X was zero before. A call that runs on another stream than it was given to comes too early, and finds the zeros; what
-follows it on its own stream finds Y as it was. So Z says for each kind of call whether it keeps its place.
+X was zero before. A call that runs on a wrong stream comes too early and reads the zeros, or the copy that follows it
+reads the old Y. So Z shows for each kind of call whether it keeps its place.
 """
 
 from collections.abc import Callable

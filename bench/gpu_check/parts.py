@@ -1,6 +1,6 @@
 """The parts of the check by name, in the order in which they are run: the most important ones first.
 
-A part is imported when it is run, so that what it needs (PyTorch, a driver) is wanted by it alone.
+A part is imported when it runs, so that only this part needs its requirements (PyTorch, a driver).
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from bench.gpu_check.setting import Record, Setting
 
 @dataclass(frozen=True)
 class Part:
-    """``seconds``: what it may take of the whole; what it has not done by then it leaves out, and says so."""
+    """``seconds``: its share of the time; work that it has not done by then is noted as left out."""
 
     name: str
     seconds: int

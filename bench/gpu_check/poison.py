@@ -1,4 +1,4 @@
-"""NaN where a launch is to write: what a kernel leaves out, or reads before it has written it, shows in its results."""
+"""NaN where a launch will write: an element that a kernel leaves out, or reads before it writes it, shows as NaN."""
 
 from collections.abc import Sequence
 from functools import partial

@@ -1,7 +1,7 @@
 """Every launch of a step with its work and its seconds, and the simulator's profile that is fitted to them.
 
-Terms and rates are those of ``minidl.calibrate`` (``device/fitted.py``): what is predicted from them later was not
-measured, but adds up from calls alike.
+Terms and rates are those of ``minidl.calibrate`` (``device/fitted.py``): a later prediction is
+a sum over similar calls, not a measurement.
 """
 
 from collections.abc import Callable, Sequence

@@ -44,14 +44,14 @@ class Training:
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much of everything; what each part reads is named as the part is.
+    """The sizes of the check; a field has the name of the part that reads it.
 
-    ops_every        of the table's cases, the n-th; ops_block: elements of a kernel's block, at whose edges they
-                     stand; dtypes: in which they are run
-    mirrored         networks whose gradients PyTorch is to confirm
+    ops_every        every n-th case of the table runs; ops_block: elements of a kernel's block, at whose edges the
+                     sizes of cases lie; dtypes: of the cases
+    mirrored         networks whose gradients are compared with PyTorch's
     convolutions     networks whose convolutions' plans are timed
-    link_bytes       of a copy; calls: of a host time, in a row; fewer than
-                     the driver queues, which then makes the host wait
+    link_bytes       of a copy; calls: in a row for one host time, fewer than the driver's queue holds, because a full
+                     queue makes the host wait
     host             networks whose operations' host time is taken; the first also shows the vendor's calls
     speed            networks that run in turns with PyTorch's, for ``rounds`` rounds of ``steps`` steps
     managed          networks that run in ``managed_bytes``; plans: how many ``auto`` tries
@@ -120,8 +120,8 @@ class Record:
 
     @contextmanager
     def one(self, name: str) -> Iterator[None]:
-        """One of several things that a part does: its errors are told, and the others go on. An error on a dead device
-        says nothing new."""
+        """A context for one of several steps of a part: an error is noted as a failure, and the part continues. Errors
+        after the device has died are not noted."""
         try:
             yield
         except Exception as error:

@@ -8,8 +8,9 @@ from minidl.device import profiles
 from minidl.device.cuda import convolution
 from minidl.device.cuda.seam import Convolution
 from minidl.device.cuda.simulated import steps_of
+from minidl.device.dry import DryDevice
 from minidl.device.profiles import Profile
-from minidl.device.sim import DryDevice, SimDevice
+from minidl.device.sim import SimDevice
 from minidl.lab.training_step import training_step
 
 BATCHES = {  # of training with and without memory management, where speeds or largest batches were published

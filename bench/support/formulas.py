@@ -36,7 +36,7 @@ def conv_ref(x: Any, w: Any, b: Any = None, *, stride: Any, padding: Any) -> Any
 
 
 def conv_relu_ref(x: Any, w: Any, b: Any = None, *, stride: Any, padding: Any) -> Any:
-    """A convolution, of which what is negative is zero."""
+    """A convolution followed by ReLU."""
     return np.maximum(conv_ref(x, w, b, stride=stride, padding=padding), 0)
 
 

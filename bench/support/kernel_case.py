@@ -1,4 +1,4 @@
-"""One case of an operation: shapes of its operands, attributes, and the formula of what it must make."""
+"""One case of an operation: shapes of its operands, attributes, and the formula of its results."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -29,7 +29,8 @@ class Case:
     attrs: dict[str, Any] = field(default_factory=dict)
 
     def inputs(self, dtype: str, seed: int = 7) -> list[np.ndarray[Any, Any]]:
-        """Operands by the shapes, in a dtype: integers stay integers, and what stays float32 beside halves does."""
+        """Operands by the shapes, in a dtype: integers stay integers, and operands that stay float32 beside halves keep
+        it."""
         rng = np.random.default_rng(seed)
         result = []
         names, wide = OPS[self.name].inputs, WIDE | WIDE_OF.get(self.name, set())

@@ -1,6 +1,6 @@
 """Every operation that is launched, at sizes where kernels go wrong: a table of cases. Knows no device.
 
-What is right is said by the formulas of ``formulas``, and by those that stand here, if they are short.
+The right results come from ``formulas``, or from short formulas here.
 
 A case's sizes stand at the edges of blocks of ``block`` elements: tests make the blocks of their kernels as small as
 BLOCK; the check of a GPU takes the blocks as they are.

@@ -1,11 +1,11 @@
 """Compiled kernels without a GPU: LLVM's intermediate form of a source, as Numba's CUDA compiler emits it, on the CPU.
 
-So the widths and conversions of the compiler's integers are what runs, where the simulators run the Python source. The
-modules of a kernel are rewritten as text: pointers lose their types and address spaces, of which the CPU has one; what
-names a thread or a block, and the barrier, become calls of functions here. Threads of a block follow one another; where
-there is a barrier each is a thread of Python's, and they run one at a time from one barrier to the next. Of PTX there
-are float16's conversions, which become calls, too; bfloat16's pairs since Ampere could not run, so that sources are
-compiled for an architecture before that.
+So the compiler's integer widths and conversions are executed; the simulators execute the Python source. The modules of
+a kernel are rewritten as text. Pointers lose their types and address spaces, since the CPU has one space. Reads of the
+thread's and the block's number, and the barrier, become calls of functions here. Threads of a block run one after the
+other; with a barrier each is a thread of Python's, and they run one at a time from one barrier to the next. PTX's
+conversions of float16 become calls, too. PTX's pairs of bfloat16, which exist since Ampere, cannot run, so sources are
+compiled for an earlier architecture.
 
 A launcher (``kernels.cuda.launch.Launcher``) on addresses of this process. Needs numba-cuda; knows no device.
 """

@@ -1,4 +1,4 @@
-"""A vendor that does nothing at once: what is left is the host time of the executor, the manager and the CUDA device.
+"""A vendor whose calls do nothing, so that the host time of the executor, the manager and the CUDA device remains.
 
 Its calls cost what a call of Python costs, about 0.1 microseconds; the real ones cost 0.3 to 4 more, each. Knows no
 bytes, and answers every question about the past with yes.

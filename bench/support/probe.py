@@ -1,19 +1,17 @@
-"""Time that passes inside some methods of an object, and what measuring it costs."""
+"""Time that passes inside some methods of an object, and the cost of measuring it."""
 
 import time
 from collections.abc import Callable
 from typing import Any
 
-HOOKS = ("begin", "record_tensor_access", "donated", "freed", "temporary_id")  # of a tracker
-
 
 class Probe:
-    """Times the calls of some methods of one object."""
+    """Times the calls of some methods: pairs (object, name of a method)."""
 
-    def __init__(self, target: Any, names: tuple[str, ...]) -> None:
+    def __init__(self, *methods: tuple[Any, str]) -> None:
         self.seconds = 0.0
         self.calls = 0
-        for name in names:
+        for target, name in methods:
             setattr(target, name, self._timed(getattr(target, name)))
 
     def _timed(self, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -33,7 +31,13 @@ def own_seconds() -> float:
             pass
 
     target: Any = Nothing()
-    probe = Probe(target, ("nothing",))
+    probe = Probe((target, "nothing"))
     for _ in range(100_000):
         target.nothing()
     return probe.seconds / probe.calls
+
+
+def tracking(runtime: Any) -> Probe:
+    """A probe of all methods by which a runtime records accesses, donations and frees."""
+    notes = [(runtime.tracker, name) for name in ("donated", "freed", "temporary_id")]
+    return Probe((runtime.executor, "record_tensor_access"), *notes)

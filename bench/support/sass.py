@@ -1,7 +1,7 @@
 """Machine instructions an element of CUDA kernels, counted without a GPU, beside what the memory allows.
 
-Counted are the instructions of the longest loop over the elements that a thread handles in one turn of it, or of the
-whole kernel where it has no loop; so what a thread does once is not, where it has a loop. The disassembler is NVIDIA's
+It counts the instructions of the longest loop over the elements that a thread handles in one turn, or of the whole
+kernel if there is no loop. So work that a thread does once does not count beside a loop. The disassembler is NVIDIA's
 ``nvdisasm`` (``pip install nvidia-cuda-nvdisasm``). Knows sources and cubins; no device.
 """
 
@@ -37,7 +37,7 @@ SLOW = {(6, 0): {"max_pool2d_grad": 1.5, "contiguous of heads": 1.4}}
 
 
 def allowed(capability: tuple[int, int], operation: str, dtype: str) -> float:
-    """How many times as long as its memory's a kernel may take."""
+    """The largest allowed ratio of a kernel's time to the time of its memory accesses."""
     return SLOW.get(capability, {}).get(operation, ALLOWED[dtype])
 
 

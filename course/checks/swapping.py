@@ -8,7 +8,7 @@ from checks.verdict import Case, first_difference, judged
 from minidl.lab.training_step import trace_of
 from minidl.plan.costs import Costs
 from minidl.plan.plan import Action, Plan
-from minidl.report.explain import decisions
+from minidl.report.decisions import decisions
 
 COSTS = Costs(out_seconds_per_byte=1e-10, in_seconds_per_byte=2e-10, latency_seconds=0.0)
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 
 from minidl import nn
-from minidl.dispatch import give
+from minidl.dispatch import donate
 from minidl.meta import int64
 from minidl.ops import cross_entropy, gather_rows, linear_, tanh
 from minidl.optim import SGD, AdamW
@@ -43,7 +43,7 @@ class Residual(nn.Module):
         y = self.basic(x)
         x = self.norm(y, residual=self.projection(x), relu=True)
         y = self.bottleneck(x)
-        x = give(y) + give(x)
+        x = donate(y) + donate(x)
         return self.relu(x)
 
 
@@ -93,9 +93,9 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         y = self.output(self.attention(x, mask))
-        x = self.norm(give(y) + give(x))
+        x = self.norm(donate(y) + donate(x))
         y = self.feed_forward(x)
-        return self.last_norm(give(y) + give(x))
+        return self.last_norm(donate(y) + donate(x))
 
 
 def transformer(width: int, heads: int, length: int, batch: int, vocabulary: int, layers: int = 2) -> Step:
@@ -116,13 +116,13 @@ def transformer(width: int, heads: int, length: int, batch: int, vocabulary: int
         optimizer.zero_grad()
         mask = ((runtime.tensor(np.ones((batch, length), np.float32)) - 1.0) * 1e4).reshape((batch, 1, 1, length))
         x = words(runtime.tensor(ids, dtype=int64))
-        x = give(x) + positions.weight.narrow(0, 0, length)
+        x = donate(x) + positions.weight.narrow(0, 0, length)
         for layer in encoder:
             x = layer(x, mask)
         first = tanh(pooler(x.narrow(1, 0, 1).reshape((batch, width))))
-        x = gather_rows(give(x), runtime.tensor(predicted, dtype=int64))
-        loss = cross_entropy(linear_(give(x), words.weight, bias), runtime.tensor(labels, dtype=int64))
-        loss = loss + cross_entropy(give(first), runtime.tensor(classes, dtype=int64))
+        x = gather_rows(donate(x), runtime.tensor(predicted, dtype=int64))
+        loss = cross_entropy(linear_(donate(x), words.weight, bias), runtime.tensor(labels, dtype=int64))
+        loss = loss + cross_entropy(donate(first), runtime.tensor(classes, dtype=int64))
         loss.backward()
         optimizer.step()
     return step

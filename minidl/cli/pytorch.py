@@ -18,8 +18,16 @@ from minidl import policies
 from minidl.cli.command import REFUSED, Parser, finish
 from minidl.errors import UserError
 from minidl.outside.units import parse_bytes
+from minidl.outside.writing import Own, require_place
+from minidl.plan.formats import is_plan
+from minidl.plan.trace_format import is_trace
+from minidl.view.page import is_page
 
 NAME = "minidl torch"
+# By its flag: what a file holds, the method that writes it, and which files may be written over.
+FILES: dict[str, tuple[str, str, Own]] = {
+    "--page": ("a page of the planned step's memory", "page", is_page),
+    "--save-trace": ("the recorded step", "save_trace", is_trace), "--save-plan": ("the plan", "save_plan", is_plan)}
 
 
 def parser() -> Parser:
@@ -32,6 +40,9 @@ def parser() -> Parser:
     made.add_argument("--host", metavar="BYTES", help="of the host, for copies (default: no limit)")
     made.add_argument("--policy", metavar="NAME", default="auto", help="what plans (default: auto)")
     made.add_argument("--no-recompute", action="store_true", help="swap only: nothing is computed again")
+    made.add_argument("--explain", action="store_true", help="say in the end what leaves by the plan, and why")
+    for flag, (what, _, _) in FILES.items():
+        made.add_argument(flag, metavar="FILE", help=f"write {what} in the end")
     made.add_argument("script", metavar="SCRIPT.py")
     made.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return made
@@ -50,6 +61,9 @@ def main(words: Sequence[str]) -> int:
         policies.create(found.policy)
         if not Path(found.script).is_file():
             raise UserError(f"there is no script {found.script}")
+        for flag, (_, _, own) in FILES.items():
+            if _path(found, flag) is not None:
+                require_place(_path(found, flag), own)
         options = found
         return 0
 
@@ -71,6 +85,7 @@ def _run(options: Any) -> int:
                                recompute=not options.no_recompute)
         with memory:
             runpy.run_path(options.script, run_name="__main__")
+        _tell(memory, options)
     except UserError as error:
         print(f"{NAME}: error: {error}", file=sys.stderr)
         return REFUSED
@@ -79,3 +94,17 @@ def _run(options: Any) -> int:
         if memory is not None:
             print(memory.report(), file=sys.stderr)
     return 0
+
+
+def _path(options: Any, flag: str) -> Any:
+    return getattr(options, flag.strip("-").replace("-", "_"))
+
+
+def _tell(memory: Any, options: Any) -> None:
+    """Write what was asked for. Raises UserError."""
+    for flag, (_, method, _) in FILES.items():
+        if _path(options, flag) is not None:
+            getattr(memory, method)(_path(options, flag))
+            print(f"wrote {_path(options, flag)}", file=sys.stderr)
+    if options.explain:
+        print(memory.explain(), file=sys.stderr)

@@ -65,7 +65,7 @@ def _recording(title: str, runtime: Runtime, trace: Trace, steps: int, peak: int
     facts = [("device", runtime.device.name), ("budget", format_bytes(runtime.budget_bytes)),
              ("this step", f"{course[-1].seconds:.3g} s, unmanaged {seconds:.3g} s"),
              ("copied out and in", format_bytes(course[-1].swapped_bytes)),
-             ("computed again", format_bytes(course[-1].recomputed_bytes))]
+             ("recomputed", format_bytes(course[-1].recomputed_bytes))]
     recording = Recording(title, runtime.budget_bytes, peak, runtime.host_bytes, found.trace,
                           tuple(_subject(seen, forward, made_by) for seen in found.tensors), found.events, found.stays,
                           course, told, facts)

@@ -1,4 +1,4 @@
-"""The clock of a device with three in-order streams: the interface of every clock, and the virtual clock.
+"""Time on a device with three in-order streams: positions, marks, and the virtual clock.
 
   compute    kernels, and copies within the arena
   copy-out   device to host
@@ -7,17 +7,14 @@
 An event is a position: the number of pieces of work issued to a stream so far. To wait for position p of a stream is to
 wait until its first p pieces of work have finished. Position 0 is always in the past.
 
-``Clock`` has the methods that every clock has; an ``EffectClock`` also calls functions in stream order.
 ``VirtualClock`` computes when everything happens and keeps an agenda of effects in time order. Ties are broken by the
-order in which work was issued, so every run of a program gives the same interleaving. Two other clocks use real time:
-``cpu.workers.WorkerStreams`` and ``cuda.streams.EventStreams``. No clock knows kernels, bytes or tensors: an effect is
-any function without arguments.
+order in which work was issued, so every run of a program gives the same interleaving. No clock
+(``clock_interface``) knows kernels, bytes or tensors: an effect is any function without arguments.
 """
 
 from bisect import bisect_right
 from collections.abc import Callable
 from heapq import heappop, heappush
-from typing import Protocol
 
 COMPUTE, COPY_OUT, COPY_IN = 0, 1, 2
 STREAM_NAMES = ("compute", "copy-out", "copy-in")
@@ -38,52 +35,6 @@ def unite_marks(a: Marks, b: Marks) -> Marks:
     """Return the elementwise maximum: a wait for the result is a wait for both."""
     (a0, a1, a2), (b0, b1, b2) = a, b
     return (a0 if a0 > b0 else b0, a1 if a1 > b1 else b1, a2 if a2 > b2 else b2)
-
-
-class Clock(Protocol):
-    """The clock of three streams, virtual or real. Times are in seconds since the clock was made.
-
-    positions  how many pieces of work were issued to each stream; always the same list object
-    stall      seconds that the compute stream has waited for copies
-    """
-
-    positions: list[int]
-    stall: float
-
-    def wait(self, stream: int, on: int, position: int) -> None:
-        """Make later work on ``stream`` start after ``position`` of stream ``on``; the host does not wait."""
-
-    def synchronize(self, stream: int, position: int) -> None:
-        """Block the host until a stream has reached a position."""
-
-    def settle(self) -> None:
-        """Block the host until the times of all work on the compute stream are known."""
-
-    def now(self) -> float:
-        """Return the time in seconds. The virtual clock returns when all work issued so far will have finished."""
-
-    def landed(self, copied_out: int) -> bool:
-        """Return True if a copy to the host will have finished when the other work has, as far as is known."""
-
-    def lateness(self, copied_in: int, computed: int) -> float:
-        """Return the seconds that compute waited for the copy in at ``copied_in``, due at position ``computed``."""
-
-    def end_iteration(self) -> None:
-        """Delete the records of the iteration that has ended."""
-
-
-class EffectClock(Clock, Protocol):
-    """A clock that also calls functions in stream order."""
-
-    def issue(self, stream: int, seconds: float, effect: Effect, *, at_end: bool = False, timed: Timed = None) -> int:
-        """Queue an effect on a stream; return its position.
-
-        seconds: its expected duration. at_end: on the virtual clock, call the effect at the end of that duration
-        instead of at its start. timed: called with the seconds that the effect takes, once they are known.
-        """
-
-    def when_passed(self, marks: Marks, effect: Effect) -> None:
-        """Call an effect when the streams have passed ``marks``, before any work that waits for these marks."""
 
 
 class VirtualClock:

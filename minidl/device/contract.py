@@ -15,16 +15,16 @@ A device knows offsets in its arena and times; it knows no storage's history and
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from minidl.device.clock import COPY_OUT, Clock, Extents, Marks, Timed
+from minidl.device.clock import Extents, Marks, Timed
+from minidl.device.clock_interface import Clock
 from minidl.device.profiles import Profile
-from minidl.device.spill import DiskQueue, Spill, disk_costs
+from minidl.device.spill import Spill
 from minidl.device.timekeeper import Timekeeper
 from minidl.errors import UserError
 from minidl.meta import Algorithm, Cost, Meta
-from minidl.plan.costs import Costs
 
 if TYPE_CHECKING:
     import numpy as np
@@ -134,8 +134,6 @@ class Device(Choices, Timekeeper):
         Choices.__init__(self, profile)
         Timekeeper.__init__(self, profile, clock)
         self.name = name
-        self.disk: DiskQueue | None = None  # the durations of copies to a spill file, where time is modelled
-        self.spills_from: int | None = None  # the host offset at which the spill file begins, if there is one
         self.failures: list[Failure] = []  # of kernels, until ``forgive``; always the same list object
 
     @property
@@ -145,7 +143,7 @@ class Device(Choices, Timekeeper):
 
     def dry_twin(self) -> "Device":
         """Return a device without values or launch times that makes the same choices about calls, to count memory."""
-        from minidl.device.sim import DryDevice  # which is a Device itself
+        from minidl.device.dry import DryDevice  # which is a Device itself
 
         return DryDevice(self)
 
@@ -161,22 +159,6 @@ class Device(Choices, Timekeeper):
     def spill_to(self, spill: Spill, host_bytes: int) -> None:
         """Continue the host pool in a file from host offset ``host_bytes`` on. Raises UserError if it cannot."""
         raise UserError(f"{self.name} cannot spill to a disk: leave out spill")
-
-    @property
-    def link_costs(self) -> Costs:
-        """The profile's costs of copies, and of those to a spill file if there is one."""
-        costs = super().link_costs
-        return costs if self.spills_from is None else replace(costs, disk=disk_costs(self.profile, self.spills_from))
-
-    def _noting_copy(self, stream: int, host: Extents, nbytes: int) -> Timed:
-        """Return a callback that records a copy's seconds on the link; None if the copy uses the spill file."""
-        spilled = self.spills_from is not None and any(at >= self.spills_from for at, _ in host)
-        return None if spilled else self._noting(stream, nbytes)
-
-    def copy_seconds(self, stream: int, host: Extents, nbytes: int) -> float:
-        """Return the modelled seconds of a copy of ``nbytes`` to or from these host pieces, issued now."""
-        seconds = self.out_seconds(nbytes) if stream == COPY_OUT else self.in_seconds(nbytes)
-        return seconds if self.disk is None else self.disk.seconds(stream, host, seconds)
 
     # Work on the compute stream ------------------------------------------------------------------------------
     @abstractmethod

@@ -1,9 +1,12 @@
 """Waits between streams, times of events and durations of copies: all that follows from a device's clock alone."""
 
+from dataclasses import replace
 from time import perf_counter
 
-from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, Clock, Marks, Timed
+from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, Extents, Marks, Timed
+from minidl.device.clock_interface import Clock
 from minidl.device.profiles import Profile
+from minidl.device.spill import DiskQueue, disk_costs
 from minidl.plan.costs import Costs
 
 LEAST_TO_TELL = 1 << 20  # bytes copied in an iteration, at least, for a measured link speed
@@ -16,6 +19,8 @@ class Timekeeper:
     positions            the number of pieces of work issued to each stream so far
     wall_clock           True if seconds are measured: they differ from run to run, and are known only afterwards
     measured_iterations  the durations in a trace are the median of this many iterations
+    disk                 the durations of copies to a spill file, where time is modelled
+    spills_from          the host offset at which the spill file begins, if there is one
     """
 
     wall_clock = False
@@ -25,6 +30,8 @@ class Timekeeper:
         self.profile = profile
         self.clock = clock
         self.positions = clock.positions
+        self.disk: DiskQueue | None = None
+        self.spills_from: int | None = None
         self._copies: tuple[list[tuple[int, float]], ...] = ([], [])  # (bytes, seconds) out and in, in this iteration
         self._waited = [[0, 0, 0] for _ in range(3)]  # per stream: the position of each other that it waits for
 
@@ -82,8 +89,9 @@ class Timekeeper:
 
     @property
     def link_costs(self) -> Costs:
-        """The profile's costs of copies; they take no time from kernels."""
-        return self.profile.link_costs
+        """The profile's costs of copies, also to a spill file if there is one; they take no time from kernels."""
+        costs = self.profile.link_costs
+        return costs if self.spills_from is None else replace(costs, disk=disk_costs(self.profile, self.spills_from))
 
     def out_seconds(self, nbytes: int) -> float:
         """Return the modelled seconds of a copy of ``nbytes`` to the host."""
@@ -92,6 +100,12 @@ class Timekeeper:
     def in_seconds(self, nbytes: int) -> float:
         """Return the modelled seconds of a copy of ``nbytes`` from the host."""
         return self.profile.link_latency_s + nbytes / self.profile.link_in_bandwidth
+
+    def copy_seconds(self, stream: int, host: Extents, nbytes: int) -> float:
+        """Return the modelled seconds of a copy of ``nbytes`` to or from these host pieces, if issued to its stream
+        now."""
+        seconds = self.out_seconds(nbytes) if stream == COPY_OUT else self.in_seconds(nbytes)
+        return seconds if self.disk is None else self.disk.seconds(stream, host, seconds)
 
     def move_seconds(self, nbytes: int) -> float:
         """Return the modelled seconds of a copy of ``nbytes`` within the arena."""
@@ -116,7 +130,10 @@ class Timekeeper:
         for copies in self._copies:
             copies.clear()
 
-    def _noting(self, stream: int, nbytes: int) -> Timed:
-        """Return a callback that records the seconds of a copy of ``nbytes``, for ``link_seconds_per_byte``."""
+    def _noting_copy(self, stream: int, host: Extents, nbytes: int) -> Timed:
+        """Return a callback that records a copy's seconds on the link, for ``link_seconds_per_byte``; None if the copy
+        uses the spill file."""
+        if self.spills_from is not None and any(at >= self.spills_from for at, _ in host):
+            return None
         copies = self._copies[stream - COPY_OUT]
         return lambda seconds: copies.append((nbytes, seconds))

@@ -8,9 +8,11 @@ A log of lines has one event a line, and an id is a word that may be used again 
     write a             the bytes of before are gone or changed
     free a
 
-Without ``op`` lines a call is some reads and the writes after them, and takes a microsecond. A log of several
-iterations holds the same events again and again: what is looked for is the longest end of the log that repeats with
-one period, in linear time, and one period of it is the iteration, cut where least is live.
+Without ``op`` lines a call is some reads and the writes after them, and takes a microsecond; what is freed before the
+next malloc is gone by then. A buffer that is never read or written is made at its malloc. A log of several iterations
+holds the same events again and again: what is looked for is the longest end of the log that repeats with one period, in
+linear time, and one period of it is the iteration, cut where least is live. Frees may come now earlier, now later, as a
+garbage collector makes them: where nothing repeats with them, they are left out of the search.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ class Event:
 
 def read_program(path: str) -> Trace:
     """The iteration that a log shows. Raises UserError naming file, line and value."""
-    return of_lifetimes(read_log(path)) if path.endswith(".csv") else of_events(read_events(path), path)
+    lifetimes = path.removesuffix(".gz").endswith(".csv")
+    return of_lifetimes(read_log(path)) if lifetimes else of_events(read_events(path), path)
 
 
 def of_lifetimes(lifetimes: Sequence[Lifetime]) -> Trace:
@@ -126,6 +129,22 @@ def period(tokens: Sequence[object]) -> int:
     return best
 
 
+def _iteration(found: Sequence[Event]) -> tuple[int, int]:
+    """Where the iteration begins and where it ends: all, where nothing repeats with or without the frees."""
+    length = period(_tokens(found))
+    if length < len(found):
+        begin = _cut(found, length)
+        return begin, begin + length
+    others = [n for n, event in enumerate(found) if event.verb != "free"]
+    shorter = period(_tokens([found[n] for n in others]))
+    named = any(event.verb == "op" for event in found)
+    for back in range(shorter, min(2 * shorter, len(others) + 1) if shorter < len(others) else shorter):
+        begin = others[-back]
+        if not named or found[begin].verb == "op":
+            return begin, others[shorter - back] if back > shorter else len(found)
+    return 0, len(found)
+
+
 def _tokens(found: Sequence[Event]) -> list[object]:
     """Of each event what is the same in every iteration: bytes, and how long ago the buffer was looked at before."""
     last: dict[int, int] = {}
@@ -160,21 +179,21 @@ class _Group:
     made: list[TensorId] = field(default_factory=list)
     written: list[TensorId] = field(default_factory=list)
     freed: list[TensorId] = field(default_factory=list)
+    named: bool = False  # by a line of its own
 
     @property
     def begun(self) -> bool:
         """True if it has an event."""
-        return bool(self.read or self.made or self.written or self.freed or self.name != "begin")
+        return bool(self.read or self.made or self.written or self.freed or self.named)
 
 
 def of_events(found: Sequence[Event], path: str = "the log") -> Trace:
     """One iteration of a log of events as a trace. What was there before it and stays is lasting. Raises UserError."""
-    length = period(_tokens(found))
-    begin = _cut(found, length) if length < len(found) else 0
-    chosen = found[begin:begin + length]
+    begin, end = _iteration(found)
+    chosen = found[begin:end]
     groups = list(_groups(chosen))
     if not groups:
-        raise UserError(f"{path}: an iteration of {length} events has no call")
+        raise UserError(f"{path}: an iteration of {len(chosen)} events has no call")
     sizes = {event.buffer: event.nbytes for event in chosen if event.buffer >= 0}
     made = {event.buffer for event in chosen if event.verb == "malloc"}
     freed = {event.buffer for event in chosen if event.verb == "free"}
@@ -191,18 +210,23 @@ def of_events(found: Sequence[Event], path: str = "the log") -> Trace:
 
 
 def _groups(chosen: Sequence[Event]) -> Iterator[_Group]:
-    """The calls. A buffer is made by the call that first writes or reads it after its malloc."""
+    """The calls. A buffer is made by the call that first writes or reads it after its malloc; if there is none, by that
+    of the malloc."""
+    used = {event.buffer for event in chosen if event.verb in ("read", "write")}
     named = any(event.verb == "op" for event in chosen)
     group = _Group("begin", 0.0)
     fresh: set[int] = set()
     for event in chosen:
-        if event.verb == "op" or not named and event.verb in ("read", "write") and (
+        if event.verb == "op" or not named and event.verb != "free" and (
                 event.verb == "read" and (group.made or group.written) or group.freed):
             if group.begun:
                 yield group
-            group = _Group(event.name or "call", event.seconds or TICK)
+            group = _Group(event.name or "call", event.seconds or TICK, named=event.verb == "op")
         if event.verb == "malloc":
-            fresh.add(event.buffer)
+            if event.buffer in used:
+                fresh.add(event.buffer)
+            else:
+                group.made.append(event.buffer)
         elif event.verb == "free":
             if event.buffer in fresh:  # no call has read it
                 group.made.append(event.buffer)

@@ -18,7 +18,7 @@ from minidl.plan.trace import Trace
 from minidl.plan.trace_format import read_trace
 
 TORCH = "torch:"
-LOGS = (".csv", ".log")
+LOGS = (".csv", ".log", ".csv.gz", ".log.gz")
 FILES = (".json", *LOGS)
 
 

@@ -1,39 +1,37 @@
-"""The residents in order, kept while calls come, so that the next victims are found without a look at every resident.
+"""The residents in order, kept while calls run: the next victims are found without a look at every resident.
 
-``AccessList`` is the tensor access list (Capuchin, section 4.2). The order itself is defined in ``plan/access_order``:
-this is an index behind it. It keeps two orders, one of the tensors that this iteration has accessed and one of the
-others, each by size (``ordered_index``). ``memory/stalest`` has the lists of policies that weigh staleness.
-
-A call changes the places of its operands alone, so the next victim is found in a number of steps that grows with the
-logarithm of the number of tensors. An entry of a tensor that has left stays until a search meets it; after an
-iteration's end the list is built anew when it is wanted. Decides nothing.
+``AccessList`` is the tensor access list (Capuchin, section 4.2): an index behind the order that ``policies/passive``
+defines. ``memory/stalest`` has the lists of policies that weigh staleness. A call changes only the places of its
+operands. An entry of a tensor that has left stays until a search meets it. After an iteration a list is built anew when
+it is next needed. Decides nothing.
 """
 
 from __future__ import annotations
 
 import weakref
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Collection, Hashable, Iterable, Iterator
+from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import Any
 
-from minidl.memory.ordered_index import Fronts
 from minidl.memory.storage import IN, Storage
 from minidl.memory.tracker import Tracker
-from minidl.plan.access_order import bands
+from minidl.policies.passive import bands
 
 NOT_YET = 1 << 62  # the first access of a tensor that this iteration has not accessed
-MOST_TOUCHED = 10_000  # operands that wait for their place: if they are more, the list is built anew
+MOST_TOUCHED = 10_000  # changes that are collected between two searches; with more the list is built anew
+MOST_SIZES = 10_000  # sizes that stay in an order though it has no entry of them
 
-
-Entry = tuple[int, int, weakref.ref[Storage]]  # by what comes first; then a number of its own for each tensor
+Listed = tuple[int, int, weakref.ref[Storage]]  # the key, a number of its own, the tensor; sorted by the first two
 
 
 class NoAccessList:
-    """In the place of an access list, for a policy that looks at every resident tensor."""
+    """Replaces the list under a policy that looks at every resident. few: it may be shown all residents at once."""
 
     @property
     def few(self) -> bool:
-        """Whether all residents may be shown to the policy at once."""
+        """True: there is no list to show a part of."""
         return True
 
     def touch(self, storages: Iterable[Storage]) -> None:
@@ -43,68 +41,32 @@ class NoAccessList:
         """Nothing is kept in order."""
 
 
-class Kept(NoAccessList):
-    """The residents in an order that the subclasses have. ``touch`` notes a change of place."""
+class ResidentList(NoAccessList):
+    """The residents in an order that a subclass defines. ``touch`` notes changes, ``batches`` gives victims."""
 
     def __init__(self, tracker: Tracker, residents: Collection[weakref.ref[Storage]]) -> None:
         self.tracker = tracker
         self.residents = residents
         self._stale = True
         self._touched: list[weakref.ref[Storage]] = []
-        self._entries: dict[weakref.ref[Storage], tuple[Hashable, Entry]] = {}  # with the part of the order that has it
+        self._listed: dict[weakref.ref[Storage], tuple[Hashable, Listed]] = {}  # with the part of the order that has it
 
     def touch(self, storages: Iterable[Storage]) -> None:
-        """These have been placed, brought in or accessed."""
+        """These tensors were placed, brought in or accessed."""
         if not self._stale:
             self._touched += [s.me if type(s) is Storage else s.base.me for s in storages]
             if len(self._touched) > MOST_TOUCHED:
                 self.forget()
 
     def forget(self) -> None:
-        """An iteration has ended, so every tensor has another place."""
+        """An iteration has ended: every tensor has another place."""
         self._stale = True
         self._touched.clear()
-        self._entries.clear()
-
-    def _update(self) -> None:
-        """Give all that was touched its place."""
-        for ref in self.residents if self._stale else dict.fromkeys(self._touched):
-            storage = self._seen_first(ref)()
-            if storage is not None and storage.status is IN and storage.block is not None:
-                new, known = self._place(storage), self._entries.get(ref)
-                if new != known:
-                    if known is not None:
-                        self._remove(*known)
-                    self._entries[ref] = new
-                    self._add(*new)
-        self._stale = False
-        self._touched.clear()
-
-    def _seen_first(self, ref: weakref.ref[Storage]) -> weakref.ref[Storage]:
-        """The same reference: the list may look at it, whether or not its storage is on the device."""
-        return ref
-
-    def _here(self, part: Any, entry: Entry) -> Storage | None:
-        """The storage of an entry; of one that has left the entry is removed."""
-        storage = entry[2]()
-        if storage is not None and storage.status is IN:
-            return storage
-        self._remove(part, entry)
-        self._entries.pop(entry[2], None)
-        return None
-
-    def _place(self, storage: Storage) -> tuple[Any, Entry]:
-        raise NotImplementedError
-
-    def _add(self, part: Any, entry: Entry) -> None:
-        raise NotImplementedError
-
-    def _remove(self, part: Any, entry: Entry) -> None:
-        raise NotImplementedError
+        self._listed.clear()
 
     def batches(self, nbytes: int, pinned: set[Storage], count: int) -> Iterator[list[Storage]]:
-        """Victims for an allocation of ``nbytes``, without the pinned ones: about ``count`` first, then about four
-        times as many, and so on."""
+        """Victims for an allocation of ``nbytes``, except the pinned ones: about ``count`` first, then about four times
+        as many, and so on."""
         offered = set(pinned)
         while front := self.front(nbytes, offered, count):
             offered.update(front)
@@ -112,57 +74,175 @@ class Kept(NoAccessList):
             count *= 4
 
     def front(self, nbytes: int, pinned: set[Storage], count: int) -> list[Storage]:
-        """The first ``count`` victims for an allocation of ``nbytes``, without the pinned ones."""
+        """The first ``count`` victims for an allocation of ``nbytes``, except the pinned ones."""
+        raise NotImplementedError
+
+    def _update(self) -> None:
+        """Put all touched tensors into their places."""
+        for ref in self.residents if self._stale else dict.fromkeys(self._touched):
+            storage = ref()
+            if storage is not None and storage.status is IN and storage.block is not None:
+                new, known = self._place(storage), self._listed.get(ref)
+                if new != known:
+                    if known is not None:
+                        self._remove(*known)
+                    self._listed[ref] = new
+                    self._add(*new)
+        self._stale = False
+        self._touched.clear()
+
+    def _here(self, part: Any, listed: Listed) -> Storage | None:
+        """The storage of an entry; if it has left, None, and the entry is removed."""
+        storage = listed[2]()
+        if storage is not None and storage.status is IN:
+            return storage
+        self._remove(part, listed)
+        self._listed.pop(listed[2], None)
+        return None
+
+    def _place(self, storage: Storage) -> tuple[Any, Listed]:
+        raise NotImplementedError
+
+    def _add(self, part: Any, listed: Listed) -> None:
+        raise NotImplementedError
+
+    def _remove(self, part: Any, listed: Listed) -> None:
         raise NotImplementedError
 
 
-class AccessList(Kept):
-    """The tensor access list."""
+class AccessList(ResidentList):
+    """The tensor access list. The parts of its order are the sizes of blocks."""
+
+    few = False
 
     def __init__(self, tracker: Tracker, residents: Collection[weakref.ref[Storage]]) -> None:
         super().__init__(tracker, residents)
-        self._seen, self._unseen = Fronts(), Fronts()
-        self._numbers: dict[weakref.ref[Storage], int] = {}  # in the residents' order: of equals the first one leaves
-
-    @property
-    def few(self) -> bool:
-        """Never: the front is enough."""
-        return False
+        self._seen, self._unseen = Order(), Order()
+        self._numbers: dict[weakref.ref[Storage], int] = {}  # in the order of the residents: of equals the first leaves
 
     def forget(self) -> None:
-        """An iteration has ended, so every tensor has another place."""
+        """An iteration has ended: every tensor has another place."""
         super().forget()
         for part in (self._seen, self._unseen, self._numbers):
             part.clear()
 
     def front(self, nbytes: int, pinned: set[Storage], count: int) -> list[Storage]:
-        """The first ``count`` victims for an allocation of ``nbytes``, without the pinned ones."""
+        """The first ``count`` victims for an allocation of ``nbytes``, except the pinned ones."""
+        for ref in self.residents if self._stale else self._touched:
+            self._numbers.setdefault(ref, len(self._numbers))  # one that is away too: it keeps its turn
         self._update()
         return list(islice((s for s in self._in_order(nbytes) if s not in pinned), count))
 
-    def _place(self, storage: Storage) -> tuple[int, Entry]:
+    def _place(self, storage: Storage) -> tuple[int, Listed]:
         assert storage.block is not None
         seen = storage.last_access >= self.tracker.iteration_start
-        return storage.block.size, (storage.first_access if seen else NOT_YET, self._numbers[storage.me], storage.me)
+        return storage.block.size, (storage.first_access if seen else NOT_YET, self._numbers[storage.me],
+                                    storage.me)
 
-    def _seen_first(self, ref: weakref.ref[Storage]) -> weakref.ref[Storage]:
-        self._numbers.setdefault(ref, len(self._numbers))
-        return ref
+    def _add(self, part: int, listed: Listed) -> None:
+        (self._unseen if listed[0] == NOT_YET else self._seen).add(part, listed)
 
-    def _add(self, part: int, entry: Entry) -> None:
-        self._order(entry).add(part, entry)
-
-    def _remove(self, part: int, entry: Entry) -> None:
-        self._order(entry).remove(part, entry)
-
-    def _order(self, entry: Entry) -> Fronts:
-        return self._unseen if entry[0] == NOT_YET else self._seen
+    def _remove(self, part: int, listed: Listed) -> None:
+        (self._unseen if listed[0] == NOT_YET else self._seen).remove(part, listed)
 
     def _in_order(self, nbytes: int) -> Iterator[Storage]:
-        """All, from the front."""
+        """All residents, from the front."""
         for order in (self._seen, self._unseen):
             for low, high in bands(nbytes):
-                for size, entry in order.between(low, high):
-                    storage = self._here(size, entry)
+                for size, listed in order.between(low, high):
+                    storage = self._here(size, listed)
                     if storage is not None:
                         yield storage
+
+
+class Order:
+    """Entries by size, and ``between``: the entries of a range of sizes, least first.
+
+    Each size has a sorted list. A binary tree over the sizes holds at each node the least entry below it, so the least
+    entry of a range is found in the few nodes that cover the range. A new size makes the tree anew.
+    """
+
+    def __init__(self) -> None:
+        self._lists: dict[int, list[Listed]] = {}
+        self._sizes: list[int] = []
+        self._least: list[Listed | None] = []  # node 1 is the root, 2n and 2n + 1 are below n; the leaves are the sizes
+        self._leaves = 0  # the number of the first leaf; 0 if the tree is to be made
+
+    def add(self, size: int, listed: Listed) -> None:
+        """Add an entry of this size."""
+        entries = self._lists.get(size)
+        if entries is None:
+            entries = self._lists[size] = []
+            insort(self._sizes, size)
+            self._leaves = 0
+        insort(entries, listed)
+        if self._leaves and entries[0] is listed:
+            self._update(size, listed)
+
+    def remove(self, size: int, listed: Listed) -> None:
+        """Remove an entry that is there."""
+        entries = self._lists[size]
+        index = bisect_left(entries, listed)
+        del entries[index]
+        if self._leaves and not index:
+            self._update(size, entries[0] if entries else None)
+
+    def clear(self) -> None:
+        """Remove all entries, but remember the sizes: they will come again."""
+        if len(self._sizes) > MOST_SIZES:
+            self._lists.clear()
+            self._sizes.clear()
+        for entries in self._lists.values():
+            entries.clear()
+        self._leaves = 0
+
+    def between(self, low: int, high: float) -> Iterator[tuple[int, Listed]]:
+        """Entries of sizes from ``low`` to less than ``high``, least first, each with its size. Meanwhile an entry that
+        was returned may be removed, and nothing else may change."""
+        if not self._leaves:
+            self._build()
+        least, leaves, sizes = self._least, self._leaves, self._sizes
+        begin, end = leaves + bisect_left(sizes, low), leaves + bisect_left(sizes, high)
+        heap: list[tuple[Listed, int]] = []
+        while begin < end:  # the nodes that cover the range, from the leaves up
+            for node in (begin if begin & 1 else 0, end - 1 if end & 1 else 0):
+                if node and (listed := least[node]) is not None:
+                    heap.append((listed, node))
+            begin, end = begin + 1 >> 1, end >> 1
+        heapify(heap)
+        while heap:
+            listed, node = heappop(heap)
+            if node < leaves:
+                for below in (2 * node, 2 * node + 1):
+                    if (first := least[below]) is not None:
+                        heappush(heap, (first, below))
+                continue
+            size = sizes[node - leaves]
+            yield size, listed
+            entries = self._lists[size]
+            index = bisect_right(entries, listed)
+            if index < len(entries):
+                heappush(heap, (entries[index], node))
+
+    def _build(self) -> None:
+        self._leaves = leaves = 1 << max(len(self._sizes) - 1, 0).bit_length()
+        self._least = [None] * (2 * leaves)
+        for place, size in enumerate(self._sizes, leaves):
+            entries = self._lists[size]
+            self._least[place] = entries[0] if entries else None
+        for node in range(leaves - 1, 0, -1):
+            self._least[node] = _lesser(self._least[2 * node], self._least[2 * node + 1])
+
+    def _update(self, size: int, first: Listed | None) -> None:
+        least = self._least
+        node = self._leaves + bisect_left(self._sizes, size)
+        least[node] = first
+        while node > 1:
+            node >>= 1
+            least[node] = _lesser(least[2 * node], least[2 * node + 1])
+
+
+def _lesser(one: Listed | None, other: Listed | None) -> Listed | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)

@@ -1,20 +1,20 @@
-"""The paper's Allocator over the arena and the host pool: it carries out what others decide.
+"""The paper's Allocator over the arena and the host pool: it moves bytes, as others decide.
 
-It moves bytes by the device's verbs and keeps the marks that make reuse safe: a freed block carries the last
-positions of the streams that used it, and whoever uses it next waits for these on its stream. Copies are queued;
-in passive mode the host waits for each, as the paper has it. Decides nothing.
+It keeps the marks that make reuse safe: a freed block carries the last positions of the streams that used it, and its
+next user waits for these on its own stream. Copies are queued. In passive mode the host waits for each (``swap_out``,
+``swap_in``), as in the paper. Decides nothing.
 """
 
 from __future__ import annotations
 
 import weakref
 
-from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, NO_MARKS, unite_marks
+from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT
 from minidl.device.contract import Device
 from minidl.device.spill import Spill
 from minidl.errors import HostShort
 from minidl.memory.bytes.arena import Arena
-from minidl.memory.bytes.block import Block, between
+from minidl.memory.bytes.block import Block
 from minidl.memory.bytes.host_pool import HostPool
 from minidl.memory.bytes.tiered_pool import TieredPool
 from minidl.memory.storage import IN, OUT, SWAPPING_IN, SWAPPING_OUT, Storage
@@ -23,12 +23,12 @@ from minidl.placements.placement import Placement
 
 
 def storage_of(block: Block) -> Storage | None:
-    """Whose bytes a block holds; None if it is free."""
+    """The storage whose bytes a block holds; None if it is free."""
     return block.owner() if isinstance(block.owner, weakref.ref) else None
 
 
 class Allocator:
-    """Blocks, host copies, and the counters of what was moved (bytes, since the start)."""
+    """Blocks, host copies, and counters of moved bytes since the start."""
 
     def __init__(self, device: Device, budget_bytes: int, host_bytes: int, placement: Placement | None = None,
                  spill: Spill | None = None) -> None:
@@ -39,25 +39,23 @@ class Allocator:
         if spill is not None:
             device.spill_to(spill, host_bytes)
         self._positions = device.positions
-        self._host_read = 0  # position of the last copy in whose host bytes have been given back
-        self.swapped_out_bytes = 0
-        self.swapped_in_bytes = 0
-        self.moved_bytes = 0
+        self._host_read = 0  # position of the last copy in whose host bytes were freed
+        self.swapped_out_bytes = self.swapped_in_bytes = self.moved_bytes = 0
 
-    def take_back(self, block: Block, nbytes: int) -> None:
-        """The compute stream was the only one to use the first ``nbytes`` of a block that the arena has lent."""
-        marks = (self._positions[COMPUTE], 0, 0)
-        self.device.poison(block.offset, aligned(nbytes), marks)
-        self.arena.touched(block, marks)
+    # Swapping ------------------------------------------------------------------------------------------------
+    def swap_out(self, storage: Storage) -> bool:
+        """Copy to the host while the host waits (passive mode); False if it has no room. The block stays."""
+        if not self.start_swap_out(storage):
+            return False
+        self.device.synchronize(COPY_OUT, storage.copied_out)
+        storage.set_status(IN)
+        return True
 
-    def leave_device(self, storage: Storage) -> None:
-        """Free the block of a storage, whatever copies of it are under way: the marks name them."""
-        block = storage.block
-        assert block is not None
-        storage.block = None
-        marks = (self._positions[COMPUTE], storage.copied_out, storage.copied_in)
-        self.device.poison(block.offset, block.size, marks)
-        self.arena.free(block, marks)
+    def swap_in(self, storage: Storage, block: Block) -> None:
+        """Copy back while the host waits (passive mode)."""
+        self.start_swap_in(storage, block)
+        self.device.synchronize(COPY_IN, storage.copied_in)
+        self.finish_swap_in(storage)
 
     def start_swap_out(self, storage: Storage) -> bool:
         """Queue the copy to the host; False if the host has no room. Computation goes on; the block stays."""
@@ -70,25 +68,25 @@ class Allocator:
         device.wait(COPY_OUT, COPY_IN, self._host_read)
         try:
             storage.copied_out = device.copy_out(extents, block.offset, storage.nbytes)
-        except HostShort as short:  # there is less than was promised
+        except HostShort as short:  # the machine has less host memory than was promised
             self.host.free(extents)
             self.host.limit(short.had_bytes)
-            return self.start_swap_out(storage)  # it may find room in what there is
+            return self.start_swap_out(storage)  # the smaller pool may have room
         except BaseException:
-            self.host.free(extents)  # the tensor stays where it is
+            self.host.free(extents)
             raise
-        storage.become(SWAPPING_OUT)
+        storage.set_status(SWAPPING_OUT)
         storage.host = extents
         self.swapped_out_bytes += storage.nbytes
         return True
 
     def finish_swap_out(self, storage: Storage) -> None:
-        """Give the block away: whoever takes it waits, on its stream, for the copy."""
+        """Free the block: its next user waits for the copy on its own stream."""
         self.leave_device(storage)
-        storage.become(OUT)
+        storage.set_status(OUT)
 
     def start_swap_in(self, storage: Storage, block: Block) -> None:
-        """Queue the copy back into a fresh block; the host copy stays valid until the tensor is written."""
+        """Queue the copy back into a fresh block. The host copy stays valid until the tensor is written."""
         device = self.device
         assert storage.host is not None
         device.wait_marks(COPY_IN, block.marks)
@@ -96,73 +94,40 @@ class Allocator:
         try:
             storage.copied_in = device.copy_in(block.offset, storage.host, storage.nbytes)
         except BaseException:
-            self.arena.free(block, block.marks)  # unused: who had it before may still be reading it
+            self.arena.free(block, block.marks)  # its marks stay: its former users may still read it
             raise
         storage.block = block
-        storage.become(SWAPPING_IN)
+        storage.set_status(SWAPPING_IN)
         self.swapped_in_bytes += storage.nbytes
 
     def finish_swap_in(self, storage: Storage) -> None:
         """The compute stream waits for the copy; the host does not."""
         self.device.wait(COMPUTE, COPY_IN, storage.copied_in)
-        storage.become(IN)
+        storage.set_status(IN)
 
-    def swap_out(self, storage: Storage) -> bool:
-        """Copy to the host while the host waits (passive mode); False if it has no room. The block stays."""
-        if not self.start_swap_out(storage):
-            return False
-        self.device.synchronize(COPY_OUT, storage.copied_out)
-        storage.become(IN)
-        return True
+    # Freeing -------------------------------------------------------------------------------------------------
+    def leave_device(self, storage: Storage) -> None:
+        """Free the block of a storage. Copies of it may be under way: the marks name them."""
+        block = storage.block
+        assert block is not None
+        storage.block = None
+        marks = (self._positions[COMPUTE], storage.copied_out, storage.copied_in)
+        self.device.poison(block.offset, block.size, marks)
+        self.arena.free(block, marks)
 
-    def swap_in(self, storage: Storage, block: Block) -> None:
-        """Copy back while the host waits (passive mode)."""
-        self.start_swap_in(storage, block)
-        self.device.synchronize(COPY_IN, storage.copied_in)
-        self.finish_swap_in(storage)
+    def take_back(self, block: Block, nbytes: int) -> None:
+        """Take back a lent block, of which only the compute stream has used the first ``nbytes``."""
+        marks = (self._positions[COMPUTE], 0, 0)
+        self.device.poison(block.offset, aligned(nbytes), marks)
+        self.arena.touched(block, marks)
 
     def forget_host_copy(self, storage: Storage) -> None:
-        """Give up a host copy, if there is one."""
+        """Free the host copy, if there is one."""
         if storage.host is not None:
             self.host.free(storage.host)
             storage.host = None
             # A copy in may still be reading these host bytes: copies out into them wait for it.
             self._host_read = max(self._host_read, storage.copied_in)
-
-    def slide(self, first: Block, last: Block) -> None:
-        """Pack the blocks of a range together and move their bytes, in stream order."""
-        device = self.device
-        marks = NO_MARKS
-        for block in between(first, last):
-            storage = storage_of(block)
-            if storage is not None:  # its own copies under way read or write it where it lies now
-                marks = unite_marks(marks, (0, storage.copied_out, storage.copied_in))
-            elif block.owner is None:
-                marks = unite_marks(marks, block.marks)
-        device.wait_marks(COMPUTE, marks)
-        end = last.offset + last.size
-        moved = self.arena.slide(first, last)
-        for block, origin in moved:
-            device.move(block.offset, origin, block.size)
-            self.moved_bytes += block.size
-        if moved:
-            hole = moved[-1][0].next
-            assert hole is not None and hole.owner is None
-            # Copies into the vacated bytes must wait for the moves out of them.
-            hole.marks = (self._positions[COMPUTE], hole.marks[1], hole.marks[2])
-            start = hole.offset
-            device.poison(start, end - start, hole.marks)
-
-    def move(self, storage: Storage, block: Block) -> None:
-        """Move the bytes of a storage to a fresh block, in stream order."""
-        origin = storage.block
-        assert origin is not None
-        self.device.wait_marks(COMPUTE, unite_marks(block.marks, (0, storage.copied_out, storage.copied_in)))
-        nbytes = min(origin.size, block.size)  # a placement may have given either more than the storage needs
-        self.device.move(block.offset, origin.offset, nbytes)
-        self.moved_bytes += nbytes
-        self.leave_device(storage)
-        storage.block = block
 
     def check(self) -> None:
         """Raises AssertionError unless arena and host pool are consistent."""

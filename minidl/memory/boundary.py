@@ -1,4 +1,4 @@
-"""The end of an iteration: what survives it is made real, its lineage is cut, and its counts start again."""
+"""The end of an iteration: survivors get their bytes, lineage is cut, and counts restart."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from minidl.errors import Unrecoverable
 from minidl.memory.freeing import Freeing
 from minidl.memory.lineage import missing_calls
 from minidl.memory.replay import Replay
-from minidl.memory.residency import Residency
-from minidl.memory.state import State
+from minidl.memory.state import MemoryState
 from minidl.memory.storage import OUT, RECOMPUTE, SWAPPING_OUT, TAKEN, Storage, TensorId
 from minidl.memory.tracker import GRADIENT_ID, SURVIVOR_STEP
+from minidl.memory.writing import WriteGuard
 
 
 class Boundary:
     """Ends iterations."""
 
-    def __init__(self, state: State, freeing: Freeing, residency: Residency, replay: Replay) -> None:
+    def __init__(self, state: MemoryState, freeing: Freeing, replaying: Replay, guard: WriteGuard) -> None:
         self.state = state
         self.freeing = freeing
-        self.residency = residency
-        self.replay = replay
-        self._went_on = False  # this iteration, after an optimizer's step
+        self.replaying = replaying
+        self.guard = guard
+        self._went_on = False  # this iteration has gone on after an optimizer's step
 
     def goes_on(self) -> bool:
-        """Whether the iteration goes on after an optimizer's step, which it does once: where the program holds a result
-        whose gradient has not been taken, as what a GAN's generator has made while the discriminator takes its step."""
+        """Whether the iteration goes on after an optimizer's step. It does so once, if the program holds a result whose
+        gradient has not been taken: the output of a GAN's generator while the discriminator takes its step."""
         tracker = self.state.tracker
         if self._went_on or not self._awaits_gradient():
             return False
@@ -39,70 +39,69 @@ class Boundary:
                    for storage in (*self.state.live(), *self.state.missing()))
 
     def end_iteration(self, *, failed: bool = False) -> None:
-        """Make survivors real and cut their lineage, so that nothing pins what this iteration read.
+        """Recompute dropped survivors and cut all lineage, so that it keeps no tensor of this iteration alive.
 
-        After a failure nothing is computed any more: a dropped tensor keeps its lineage until the program asks for it,
-        and is a leaf to the program all the same.
-        Raises Unrecoverable, OutOfMemory.
+        After a failure nothing is computed: a dropped tensor keeps its lineage until it is needed, and counts as a leaf
+        all the same. Raises Unrecoverable, OutOfMemory.
         """
         state, self._went_on = self.state, False
         dropped = state.missing()
-        # A storage with bytes becomes a leaf first: to make room for the others it may be swapped, but not dropped.
+        # Storages with bytes become leaves first: then they may be swapped to make room, but not dropped.
         for storage in state.live():
             if storage.call is not None:
                 _cut(storage)
-        if failed:  # whether a tensor has bytes or must be computed again is no difference to the program
+        if failed:  # the program must not see whether a tensor has bytes or is dropped
             for storage in dropped:
                 for call in missing_calls(storage) or ():
                     call.forget()
                 storage.sever()
         for storage in [] if failed else dropped:
             if not storage.refs:
-                continue  # a storage that was cut had the last use of it; others may still be computed by way of it
+                continue  # only another storage's lineage used it
             if storage.status is RECOMPUTE:
                 if missing_calls(storage) is None:
-                    raise Unrecoverable(f"tensor {storage.tensor_id} was dropped and cannot be computed again")
-                self.replay.replay(storage)
+                    raise Unrecoverable(f"tensor {storage.tensor_id} was dropped and cannot be recomputed")
+                self.replaying.replay(storage)
             _cut(storage)
         live = dict.fromkeys([*state.live(), *dropped])
         for storage in live:
             storage.access_count = 0
-            storage.residency = int(storage.status not in (OUT, SWAPPING_OUT))  # a tensor that is away is still to come
+            storage.residency = int(storage.status not in (OUT, SWAPPING_OUT))  # 0: its first stay is to come
             if not failed:
-                storage.missing_readers = None  # nothing is missing now
+                storage.missing_readers = None  # none is dropped now
         fresh = [storage for storage in live if 0 <= storage.tensor_id < SURVIVOR_STEP]  # made in this iteration
         _renumber(live)
         self.freeing.free_queued()
         state.impure = False
         if not failed:
-            self.replay.end_iteration()
+            self.guard.end_iteration()
         state.hooks.pack(live, fresh, failed=failed)
         state.kept.clear()
         state.access_list.forget()
-        self.residency.paged_in_bytes = 0
+        self.replaying.paged_in_bytes = 0
 
 
 def _cut(storage: Storage) -> None:
-    """Make a storage with bytes a leaf. A storage that only its own call has a use for is freed instead, and keeps its
-    lineage: a dropped tensor may have to be computed by way of it."""
+    """Make a storage with bytes a leaf. A storage that only its own call has saved is freed instead, and keeps its
+    lineage: a dropped tensor may have to be recomputed from it."""
     storage.sever()
     if storage.status is not RECOMPUTE:
         storage.call = None
 
 
 def _renumber(survivors: Collection[Storage]) -> None:
-    """Give a tensor that has outlived its iteration an id that no tensor of a later one gets by its position.
+    """Give each tensor that outlives its iteration an id that no tensor of a later one gets by its position.
 
-    It is the same in every iteration: the id of a parameter's gradient follows from the parameter's; a tensor that was
-    held before keeps its id, so that a program with masks or caches makes the same calls again; a new one takes the
-    lowest free id, so that a program that replaces its state in each iteration soon does.
+    The ids repeat from iteration to iteration, so that plans are found again. The id of a gradient follows from that of
+    its parameter. An older survivor keeps its id (masks, caches). A new one takes the lowest free id, so a program that
+    replaces its state in each iteration soon repeats its ids.
     """
     owners = {s.grad.storage.base: s for s in survivors if s.persistent and s.grad is not None}
     new = []
     for storage in survivors:
         if storage in owners:
             storage.tensor_id = GRADIENT_ID - owners[storage].tensor_id
-        elif 0 <= storage.tensor_id < SURVIVOR_STEP or storage.tensor_id >= GRADIENT_ID:  # or no parameter's any more
+        elif 0 <= storage.tensor_id < SURVIVOR_STEP or storage.tensor_id >= GRADIENT_ID:  # or of no parameter any more
             new.append(storage)
     taken: dict[int, set[TensorId]] = {}  # by position
     for storage in survivors:

@@ -1,7 +1,7 @@
-"""Evictions: asks the policy which tensors leave, and takes them off the device, by a swap-out or a drop.
+"""Evictions: the policy ranks tensors, and this carries the ranking out by swap-outs and drops.
 
-The policy ranks; this carries out. A tensor that cannot leave in the way that the policy asks for leaves in the other
-way: without a lineage it is swapped out instead of dropped, with a full host it is dropped instead of swapped out.
+A tensor that cannot leave in the way that the policy asks for leaves in the other way: without a lineage it is swapped
+out instead of dropped, with a full host it is dropped instead of swapped out.
 """
 
 from __future__ import annotations
@@ -11,46 +11,46 @@ from math import inf
 
 from minidl.errors import UserError
 from minidl.memory import neighbourhood
-from minidl.memory.access_list import Kept
+from minidl.memory.access_list import ResidentList
 from minidl.memory.lineage import missing_calls, reads
-from minidl.memory.state import State
+from minidl.memory.state import MemoryState
 from minidl.memory.storage import IN, OUT, RECOMPUTE, Call, Storage
 from minidl.plan.plan import Action
 from minidl.plan.policy import Pressure, Residency
 
-MOST_WEIGHED = 400  # tensors that are priced for one allocation, unless all must go
+MOST_WEIGHED = 400  # tensors that a policy prices for one allocation, unless all must go
 FRONT = 4  # tensors of the access list that a policy is asked about first
-SMALL_SHIFT = 10  # tensors of less than a 2^10th of the bytes that are wanted are not weighed, unless all must go
+SMALL_SHIFT = 10  # a tensor of less than a 2^10th of the needed bytes is not priced, unless all must go
 
 
 class Evicting:
-    """Takes tensors off the device, as the policy says and as far as they may leave."""
+    """Takes tensors off the device."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: MemoryState) -> None:
         self.state = state
 
     @property
     def looks_nearby(self) -> bool:
-        """Whether there are too many residents to look at each for one allocation, or the policy needs no such look."""
+        """Whether the policy is asked about a part of the residents: they are many, or it needs only a front."""
         return not self.state.access_list.few
 
     # Asking the policy ---------------------------------------------------------------------------------------
     def batches(self, need: int, pinned: set[Storage]) -> Iterator[Collection[Storage]]:
-        """The tensors that the policy is asked about for an allocation of ``need`` bytes, in one batch or in several.
+        """The tensors that the policy is asked about for ``need`` bytes, in one batch or in several.
 
-        A policy that reads residents from a front is asked about a few tensors first, then about four times as many,
-        and so on. Other policies are asked once, and so are those that weigh staleness while residents are few.
-        pinned: operands of the call under way, which stay.
+        A policy that reads residents from a front is asked about a few tensors, then about four times as many, and so
+        on. Other policies are asked once, and so are those that weigh staleness while there are few residents. pinned:
+        operands of the call under way, which stay.
         """
         state = self.state
-        if isinstance(state.access_list, Kept) and not state.access_list.few:
+        if isinstance(state.access_list, ResidentList) and not state.access_list.few:
             yield from state.access_list.batches(need, pinned, FRONT)
         elif state.policy.moves_tensors:
             selects = state.policy.weighs_recomputation and not state.policy.regime.one_piece
-            yield self._worth_weighing(pinned, need) if selects else self.evictable(pinned)
+            yield self._worth_pricing(pinned, need) if selects else self.evictable(pinned)
 
     def ask(self, storages: Iterable[Storage], need: int) -> dict[Storage, Action]:
-        """The tensors among these that the policy would evict for ``need`` bytes, the most expendable first.
+        """The tensors among these that the policy would evict for ``need`` bytes, the first to leave first.
 
         Raises UserError if the policy's answer is no sequence of evictions.
         """
@@ -71,8 +71,8 @@ class Evicting:
         return list({s.tensor_id: s for ref in self.state.residents if (s := ref()) is not None and s.nbytes >= least
                      and s.status is IN and s not in pinned}.values())
 
-    def _worth_weighing(self, pinned: set[Storage], need: int) -> list[Storage]:
-        """The larger tensors that may be evicted, and of very many every n-th; all of them if these are not enough."""
+    def _worth_pricing(self, pinned: set[Storage], need: int) -> list[Storage]:
+        """The larger evictable tensors, and every n-th of very many; all of them if these are not enough."""
         found = self.evictable(pinned, need >> SMALL_SHIFT)
         if len(found) > MOST_WEIGHED:
             step = -(-len(found) // MOST_WEIGHED)
@@ -81,7 +81,7 @@ class Evicting:
         return found if enough else self.evictable(pinned)
 
     def _residency(self, storage: Storage) -> Residency:
-        """What a policy is told of a resident tensor."""
+        """A resident tensor as a policy sees it."""
         state, block = self.state, storage.block
         assert block is not None
         seconds = None
@@ -100,9 +100,9 @@ class Evicting:
 
     # Leaving -------------------------------------------------------------------------------------------------
     def evict(self, storage: Storage, action: Action, *, at_any_price: bool = False) -> bool:
-        """Take a storage off the device; False if the host has no room and its lineage cannot make it again.
+        """Take a storage off the device; False if the host is full and the storage cannot be recomputed.
 
-        at_any_price: tensors on the host make room for it even where the price of their replay is unknown.
+        at_any_price: other tensors give up their host copies for it even if the price of their replay is unknown.
         """
         if action is Action.DROP and self.lineage_of(storage) is not None:
             self.drop(storage)
@@ -117,24 +117,34 @@ class Evicting:
         return True
 
     def _leave(self, storage: Storage) -> None:
-        """Free the block of a storage that has a copy on the host."""
+        """Free the block of a storage that has a host copy."""
         self.state.allocator.leave_device(storage)
-        storage.become(OUT)
+        storage.set_status(OUT)
 
     def drop(self, storage: Storage) -> None:
-        """Give up a storage's bytes; a replay computes them when they are wanted again."""
+        """Free a storage's bytes; a replay computes them when they are needed again."""
         self.state.allocator.leave_device(storage)
         self.give_up_copy(storage)
 
+    def give_up_copy(self, storage: Storage) -> None:
+        """Free the host copy of a storage that has no other bytes: from now on it must be replayed."""
+        state = self.state
+        state.allocator.forget_host_copy(storage)
+        storage.set_status(RECOMPUTE)
+        state.residents.pop(storage.me, None)
+        state.dropped[storage.me] = None
+        if state.policy.weighs_recomputation:
+            neighbourhood.lost(storage)
+
     def lineage_of(self, storage: Storage) -> list[Call] | None:
-        """The calls that would make a storage again if it were dropped now; None if it must not be."""
+        """The calls that would recompute a storage if it were dropped now; None if it must not be dropped."""
         if storage in self.state.protected:
             return None
         calls = missing_calls(storage)
         return None if calls is None or reads(calls, self.state.writing) else calls
 
     def back_up(self, storage: Storage) -> bool:
-        """Have a valid copy on the host; False if the host is full. Host copies of tensors that are on the device, too,
+        """Have a valid copy on the host; False if the host is full. Host copies of tensors that are on the device too
         make room for it."""
         if storage.host is not None:
             return True
@@ -150,7 +160,7 @@ class Evicting:
         return state.allocator.swap_out(storage)
 
     def drop_kept(self, need: int, pinned: set[Storage]) -> None:
-        """Drop intermediate values that replays have left, until ``need`` bytes are free: that costs no copy."""
+        """Drop values that replays left behind, until ``need`` bytes are free: that costs no copy."""
         state = self.state
         for ref, count in list(state.kept.items()):
             if state.arena.free_bytes >= need:
@@ -163,8 +173,8 @@ class Evicting:
                 del state.kept[ref]
 
     def dear(self, storage: Storage) -> bool:
-        """Whether a replay of a storage takes longer than its copies out and in, under a policy that weighs this and
-        decides on demand."""
+        """Whether a replay of a storage takes longer than its copies out and in; False if the policy does not weigh
+        this, or if a plan decides."""
         state = self.state
         if not state.policy.weighs_recomputation or state.hooks.acts:
             return False
@@ -173,9 +183,8 @@ class Evicting:
             seconds > state.device.out_seconds(storage.nbytes) + state.device.in_seconds(storage.nbytes))
 
     def _make_host_room(self, nbytes: int, at_any_price: bool) -> bool:
-        """Drop tensors that are on the host alone and have a lineage, the cheapest for its bytes first, until
-        ``nbytes`` are free there; False if they cannot be freed. A tensor whose replay has no known price goes last,
-        and only ``at_any_price``."""
+        """Drop tensors that are on the host alone until ``nbytes`` are free there, the cheapest replay for its bytes
+        first; False if they cannot be freed. A replay of unknown price goes last, and only ``at_any_price``."""
         host = self.state.allocator.host
         swapped = [s for s in self.state.live() if s.status is OUT and s.nbytes]
         prices = [(inf if price is None else price / s.nbytes, s.tensor_id, s)
@@ -186,13 +195,3 @@ class Evicting:
             if self.lineage_of(storage) is not None:
                 self.give_up_copy(storage)
         return host.capacity - host.used_bytes >= nbytes
-
-    def give_up_copy(self, storage: Storage) -> None:
-        """Free the host copy of a storage that has no other bytes: from now on it must be replayed."""
-        state = self.state
-        state.allocator.forget_host_copy(storage)
-        storage.become(RECOMPUTE)
-        state.residents.pop(storage.me, None)
-        state.dropped[storage.me] = None
-        if state.policy.weighs_recomputation:
-            neighbourhood.lost(storage)

@@ -1,12 +1,12 @@
-"""The hooks by which guided execution attaches to on-demand memory. Knows nothing of what attaches.
+"""The hooks by which guided execution attaches to on-demand memory. Knows nothing of the object that attaches.
 
     before a call           ``before_call``
     an address for bytes    ``place``
     after a call            ``after_call``
     end of an iteration     ``end_iteration``, ``pack``, ``start``
 
-The other methods answer questions that on-demand memory asks between these. ``memory/guided`` has the one class that
-overrides them; on-demand memory alone uses the defaults, under which nothing is evicted or brought back ahead of time.
+The other methods answer questions between these. ``memory/guided`` has the one class that overrides them. On-demand
+memory alone uses the defaults, which evict nothing and bring nothing back ahead of time.
 """
 
 from __future__ import annotations
@@ -20,32 +20,26 @@ from minidl.plan.trace import Trace
 
 
 class Hooks:
-    """On-demand memory alone: there is nothing to do at any hook.
+    """The defaults."""
 
-    due     work for ``before_call``; the hook is called only where there is some
-    acts    whether tensors leave and return ahead of time in this iteration
-    places  whether some tensors have addresses of their own in this iteration
-    """
-
-    due: Sized = ()
-    acts = False
-    places = False
+    due: Sized = ()  # work for ``before_call``, which is called only if there is some
+    acts = False  # tensors leave and return ahead of time in this iteration
+    places = False  # tensors have planned addresses in this iteration
 
     def before_call(self) -> None:
         """Start what is due before the next call."""
 
-    def place(self, storage: Storage, donate: Callable[[int], Block | None] | None = None,
+    def place(self, storage: Storage, donor: Callable[[int], Block | None] | None = None,
               stays: Callable[[], Collection[Block]] = tuple) -> Block | None:
-        """The block at the address that is reserved for a storage; None if there is no such address, or its bytes
-        cannot be had.
+        """The block at the planned address of a storage; None if it has none, or its bytes cannot be had.
 
-        donate: takes the bytes of an input of the call under way that lies at an address. stays: blocks that must not
-        be moved.
+        donor: donates the block of an operand of the call under way that lies at an address. stays: blocks that must
+        not be moved.
         """
         return None
 
     def gather(self, nbytes: int, owner: object, *, high: bool) -> Block | None:
-        """A block that is had without an eviction, from blocks that are being copied out; None if there are none."""
+        """A block made of blocks that are being copied out, so without an eviction; None if these do not suffice."""
         return None
 
     def after_call(self, signature: Signature, read: tuple[TensorId, ...], made: tuple[TensorId, ...],
@@ -53,20 +47,20 @@ class Hooks:
         """A call was launched and recorded: it read and made tensors of these ids."""
 
     def begin_iteration(self) -> None:
-        """The program begins an iteration: time that passed since the last one belongs to neither."""
+        """The program begins an iteration. The time since the last one belongs to neither."""
 
     def end_iteration(self, trace: Callable[[], Trace], *, failed: bool) -> None:
         """An iteration has ended; its survivors are not packed yet. ``trace`` builds its record."""
 
     def pack(self, survivors: Collection[Storage], fresh: Collection[Storage], *, failed: bool) -> None:
-        """Put the survivors of an iteration where the next one expects them. fresh: the survivors that it has made."""
+        """Move the survivors of an iteration to where the next one expects them. fresh: those that it has made."""
 
     def start(self) -> None:
         """The next iteration may begin: its survivors are packed, and the device's notes are empty."""
 
     # Questions -----------------------------------------------------------------------------------------------
     def algorithm(self, signature: Signature) -> str | None:
-        """The name of the algorithm that the next call should use; None if any will do."""
+        """The name of the algorithm planned for the next call; None if any will do."""
         return None
 
     def drops_next(self, storage: Storage) -> bool:
@@ -74,18 +68,18 @@ class Hooks:
         return False
 
     def recorded(self) -> tuple[Trace | None, int] | None:
-        """The recorded iteration that this one has been like so far, and the number of the next call in it."""
+        """The recorded iteration that this one repeats so far, and the number of the next call in it."""
         return None
 
     def reclaim(self, need: int, *, everything: bool = False) -> None:
-        """Free blocks that are being copied out, until ``need`` bytes are free, or all of them."""
+        """Free blocks that are being copied out until ``need`` bytes are free, or all of them."""
 
     def relent(self) -> bool:
-        """An allocation has failed: give up what was decided ahead of time. Whether there was anything to give up."""
+        """An allocation has failed: give up the plan. False if there is none."""
         return False
 
     def arrive(self, storage: Storage) -> None:
-        """A storage is wanted while a copy of it is under way."""
+        """A storage is needed while a copy of it is under way."""
 
     def returned(self, storage: Storage, replay: Sequence[float] | None = None) -> None:
         """A storage came back on demand: by a copy, or by a replay whose calls take these seconds."""
@@ -99,3 +93,10 @@ class Hooks:
 
 
 ALONE = Hooks()
+
+
+class Attached:
+    """Where guided execution attaches: on-demand memory asks these ``hooks``."""
+
+    def __init__(self) -> None:
+        self.hooks: Hooks = ALONE

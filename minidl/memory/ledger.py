@@ -1,7 +1,7 @@
-"""A manager that only counts: what a step would need, from shapes alone. Places nothing, evicts nothing.
+"""Memory that only counts: the bytes that a step needs, from shapes alone. Places nothing, evicts nothing.
 
-It answers the same questions as the manager, so that the same executor runs a dry step: live bytes and their peak are
-those of an unmanaged run, and the largest working set of a single operation is the least that any policy needs.
+It takes the manager's place in a dry run. Live bytes and their peak are those of an unmanaged run; the largest working
+set of one operation is the smallest budget that any policy can run in.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from minidl.device.contract import Failure
-from minidl.memory.hooks import ALONE, Hooks
+from minidl.memory.hooks import Attached
 from minidl.memory.runner import free_donations, may_donate
 from minidl.memory.storage import IN, RECOMPUTE, Storage
 from minidl.memory.tracker import Tracker
@@ -20,9 +20,9 @@ from minidl.op import Attrs, Signature
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a step needs (bytes, aligned as in an arena).
+    """The memory that a step needs (bytes, aligned as in an arena).
 
-    reads_values: it looked at a value before its last call. If it branches on that, this is what one path needs.
+    reads_values: it read a value before its last call. If it branches on that, these are the bytes of one path.
     """
 
     unmanaged_peak_bytes: int
@@ -33,43 +33,45 @@ class Demand:
 
 
 class Ledger:
-    """Counts the bytes of a dry step. ``resident_bytes``: what was there before it.
+    """Counts the bytes of a dry step. Memory, keeper and runner in one. ``resident_bytes``: those there before it."""
 
-    It answers all that the executor asks of ``Memory``; where nothing can be away, dropped or planned, there is nothing
-    to do.
-    """
-
-    hooks: Hooks = ALONE
-    update_bytes = 0  # an update takes its parameters one by one where it must: that is the least it needs
+    update_bytes = 0  # an update takes its parameters one by one: that is the least it needs
 
     def __init__(self, tracker: Tracker, resident_bytes: int = 0) -> None:
         self.tracker = tracker
+        self.state = Attached()
         self.live_bytes = resident_bytes
         self.peak_bytes = resident_bytes
         self.peak_op = ""
         self.largest_op = ""
         self.largest_op_bytes = 0
 
+    @property
+    def keeper(self) -> Ledger:
+        """Itself, as no field: an object that held itself would never be freed."""
+        return self
+
+    runner = keeper
+
     def demand(self, *, reads_values: bool = False) -> Demand:
         """What was counted so far."""
         return Demand(self.peak_bytes, self.peak_op, self.largest_op, self.largest_op_bytes, reads_values)
 
     def stand_in(self, storage: Storage) -> Storage:
-        """A leaf that counts in place of a resident gradient, which a dry step may let go of; nobody else is taken to
-        hold that."""
+        """A leaf in the place of a resident gradient. A dry step may release it, as if it had no other handle."""
         self.live_bytes -= block_bytes(storage.base.nbytes)
         leaf = Storage(storage.meta, self, storage.base.tensor_id)
         self.place_leaf(leaf)
         return leaf
 
     def run(self, signature: Signature, attrs: Attrs, inputs: Sequence[Storage], outputs: Sequence[Storage],
-            given: int, saved: Sequence[int], timed: Callable[[float], None]) -> Algorithm:
+            donated: int, saved: Sequence[int], timed: Callable[[float], None]) -> Algorithm:
         """Count the outputs; the algorithm is the one with the least workspace. Nothing is launched."""
         algorithm = min(signature.algorithms, key=lambda a: a.workspace)
         name = signature.op.name
-        for _, position in free_donations(signature, inputs, given):
+        for _, position in free_donations(signature, inputs, donated):
             base = inputs[position].base
-            if base.memory is self:
+            if base.keeper is self:
                 self.live_bytes -= block_bytes(base.nbytes)
                 base.status = RECOMPUTE
         for output in outputs:
@@ -91,7 +93,7 @@ class Ledger:
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
 
     def deallocate(self, storage: Storage, *, record_gone: bool = False) -> None:
-        """Bytes that nobody can ask for any more."""
+        """Count bytes that have no use any more."""
         if storage.status is IN:
             storage.status = RECOMPUTE
             self.live_bytes -= block_bytes(storage.nbytes)
@@ -104,16 +106,16 @@ class Ledger:
         """Everything counts as resident."""
 
     def before_write(self, targets: Iterable[Storage]) -> None:
-        """Nothing is ever dropped here."""
+        """Nothing to prepare: no tensor is dropped here."""
 
     def after_write(self, targets: Iterable[Storage], number: int) -> None:
-        """No bytes have changed."""
+        """No copy is stale: there are none."""
 
     def call_off(self) -> None:
         """Nothing was prepared."""
 
     def replay(self, target: Storage) -> None:
-        """Nothing is ever dropped here."""
+        """Nothing to replay: no tensor is dropped here."""
 
     def goes_on(self) -> bool:
         """A dry step is one iteration, however many updates it has."""
@@ -128,10 +130,8 @@ class Ledger:
 
 
 def working_set(signature: Signature, inputs: Sequence[Storage], outputs: Sequence[Storage]) -> int:
-    """Aligned bytes that must be on the device at once: distinct inputs and outputs, less what can be written over.
-
-    An input may always be written over, if need be after it was copied to the host.
-    """
+    """Aligned bytes that must be on the device at once: distinct inputs and outputs, less the outputs that can take the
+    bytes of an input. An input can always donate, if need be after it was copied to the host."""
     total = sum(block_bytes(storage.nbytes) for storage in (*{s.base for s in inputs}, *outputs))
     used_outputs: set[int] = set()
     used_inputs: set[int] = set()

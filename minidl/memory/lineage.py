@@ -1,7 +1,7 @@
-"""Lineage: which calls must be replayed to have a value again. Reads records; replays nothing.
+"""Lineage: the calls that must be replayed to compute a value again. Reads records; replays nothing.
 
-A replay starts from what has bytes (on the device or the host). It is one list of calls in program order, each at
-most once, however many paths lead to it: a residual chain costs its length, not two to its power.
+A replay starts from tensors that have bytes, on the device or on the host. It is one list of calls in program order,
+each at most once, however many paths lead to it: a residual chain costs its length, not two to its power.
 """
 
 from math import inf
@@ -10,22 +10,22 @@ from minidl.memory.storage import RECOMPUTE, Call, Storage
 from minidl.op import Op, Signature
 
 FAILED = Op("failed", lambda: (), replayable=False)
-"""What stands as the call that made a tensor, once it is known that it was never made; ``reason`` is its attribute."""
+"""The operation in the lineage of a lost tensor; its attribute ``reason`` says why the tensor was lost."""
 
 _SIGNATURE = Signature(FAILED, (), (), ())
 
 
 def failed_call(reason: str) -> Call:
-    """The call of a tensor that was never made."""
+    """The lineage of a tensor that a failed call should have made."""
     return Call(FAILED, (), {"reason": reason}, (), 0, _SIGNATURE)
 
 
 def missing_calls(target: Storage, most: float = inf) -> list[Call] | None:
-    """The calls, oldest first, that make ``target`` again; None if lineage does not allow it. Of more than ``most``
-    only that many and one are found.
+    """The calls, oldest first, that compute ``target`` again; None if its lineage is broken. If there are more than
+    ``most``, only ``most + 1`` of them.
 
-    ``target`` counts as missing whatever its state, so this also answers "could it be dropped?". Lineage does not
-    allow it where a leaf is gone, a call is not replayable, or an input was written in place after the call read it.
+    ``target`` counts as missing whatever its status, so this also answers "could it be dropped?". Lineage is broken by
+    a leaf that is gone, by a call that is not replayable, and by a write in place after a call has read its input.
     """
     calls: dict[int, Call] = {}
     wanted = [target]
@@ -45,11 +45,11 @@ def missing_calls(target: Storage, most: float = inf) -> list[Call] | None:
     return [calls[sequence] for sequence in sorted(calls)]
 
 
-def can_be_made_again(target: Storage, writing: set[Storage], known: dict[int, bool]) -> bool:
-    """Whether there are missing calls that make ``target`` again, none of which reads what is being written.
+def can_be_recomputed(target: Storage, writing: set[Storage], known: dict[int, bool]) -> bool:
+    """Whether ``target`` has a lineage that reads no storage of ``writing``.
 
-    ``known`` has what was found of calls, by number; it is looked up, and added to, so that who asks about each tensor
-    of a long replay does not walk all of it each time.
+    ``known`` holds the answers for calls, by number. It is read and extended, so that questions about all tensors of a
+    long replay do not walk all of it each time.
     """
     found: dict[int, Call] = {}
     wanted = [target]
@@ -58,7 +58,7 @@ def can_be_made_again(target: Storage, writing: set[Storage], known: dict[int, b
         if call is not None and call.sequence not in known and call.sequence not in found:
             found[call.sequence] = call
             wanted += [s.base for s in call.inputs if s.base.status is RECOMPUTE]
-    for sequence, call in sorted(found.items()):  # what a call reads is known before it
+    for sequence, call in sorted(found.items()):  # the calls that made a call's inputs come before it
         known[sequence] = call.op.replayable and all(
             base.mutated_at <= sequence and base not in writing and (
                 base.status is not RECOMPUTE or base.call is not None and known[base.call.sequence])
@@ -67,7 +67,7 @@ def can_be_made_again(target: Storage, writing: set[Storage], known: dict[int, b
 
 
 def reason(target: Storage) -> str:
-    """Why a value cannot be computed again, where a failed call is what it would take; else ""."""
+    """Why a value cannot be recomputed, if its lineage contains a failed call; else ""."""
     seen: set[int] = set()
     wanted = [target]
     while wanted:
@@ -82,5 +82,5 @@ def reason(target: Storage) -> str:
 
 
 def reads(calls: list[Call], storages: set[Storage]) -> bool:
-    """Whether a replay would read any of these storages' bytes."""
+    """Whether a replay of these calls would read the bytes of any of these storages."""
     return bool(storages) and any(s.base in storages for call in calls for s in call.inputs)

@@ -2,14 +2,14 @@
 
     state       the bytes, and the sets that say what may be done with each storage
     freeing     the end of a tensor's bytes
-    evicting    the policy is asked who leaves, and tensors leave
+    evicting    the policy is asked for victims, and they leave
     room        a free block, or one that evictions make
     runner      one call: outputs placed, launched, workspace given back
-    residency   swap-ins on demand
-    replaying   dropped tensors computed again; operations in place
+    replaying   swap-ins on demand, and dropped tensors recomputed
+    guard       operations in place
     boundary    the end of an iteration
 
-Each takes the state and those above it that it needs. ``Ledger`` answers the same questions for a dry run. Guided
+Each takes the state and those above it that it needs. ``Ledger`` takes the manager's place in a dry run. Guided
 execution attaches at ``hooks``.
 """
 
@@ -24,15 +24,15 @@ from minidl.device.spill import Spill
 from minidl.memory.boundary import Boundary
 from minidl.memory.evicting import Evicting
 from minidl.memory.freeing import Freeing
-from minidl.memory.hooks import Hooks
+from minidl.memory.hooks import Attached, Hooks
 from minidl.memory.replay import Replay
-from minidl.memory.residency import Residency
-from minidl.memory.room import Room
+from minidl.memory.room import RoomMaker
 from minidl.memory.runner import CallRunner
-from minidl.memory.state import State
-from minidl.memory.storage import Storage
+from minidl.memory.state import MemoryState
+from minidl.memory.storage import Keeper, Storage
 from minidl.memory.switches import Switches
 from minidl.memory.tracker import Tracker
+from minidl.memory.writing import WriteGuard
 from minidl.meta import Algorithm
 from minidl.op import Attrs, Signature
 from minidl.placements.placement import Placement
@@ -40,32 +40,51 @@ from minidl.plan.plan import Action
 from minidl.plan.policy import Policy
 
 
-class Memory(Protocol):
-    """The memory of an executor: a ``Manager``, or a ``Ledger``, which only counts."""
-
-    hooks: Hooks
-
-    @property
-    def tracker(self) -> Tracker:
-        """Numbers calls and accesses."""
-        ...
-
-    @property
-    def update_bytes(self) -> int:
-        """The most bytes that an update of several tensors may have on the device at once."""
-        ...
-
-    def make_resident(self, inputs: Sequence[Storage], op_name: str) -> None:
-        """Bring every input's bytes to the device. Raises OutOfMemory, Unrecoverable."""
-        ...
+class Runner(Protocol):
+    """Runs single calls: a ``CallRunner``, or a ``Ledger``, which only counts."""
 
     def run(self, signature: Signature, attrs: Attrs, inputs: Sequence[Storage], outputs: Sequence[Storage],
-            given: int, saved: Sequence[int], timed: Callable[[float], None]) -> Algorithm:
+            donated: int, saved: Sequence[int], timed: Callable[[float], None]) -> Algorithm:
         """Place a call's outputs and launch it; returns the algorithm that runs. Raises OutOfMemory."""
         ...
 
+    def place_leaf(self, storage: Storage) -> None:
+        """Give a new leaf uninitialised bytes. Raises OutOfMemory."""
+        ...
+
+
+class Memory(Protocol):
+    """The memory of an executor: a ``Manager``, or a ``Ledger``.
+
+    tracker       numbers calls and tensors
+    keeper        the keeper of its storages
+    update_bytes  how many bytes an update of several tensors may have on the device at once, at most
+    """
+
+    tracker: Tracker
+    update_bytes: int
+
+    @property
+    def keeper(self) -> Keeper:
+        """The keeper of its storages."""
+        ...
+
+    @property
+    def runner(self) -> Runner:
+        """Runs single calls."""
+        ...
+
+    @property
+    def state(self) -> Attached:
+        """Has the hooks where guided execution attaches."""
+        ...
+
+    def make_resident(self, inputs: Sequence[Storage], op_name: str) -> None:
+        """Bring the bytes of all inputs to the device. Raises OutOfMemory, Unrecoverable."""
+        ...
+
     def before_write(self, targets: Iterable[Storage]) -> None:
-        """Prepare for a call that writes these in place."""
+        """Prepare for a call that writes these in place. Raises OutOfMemory, Unrecoverable."""
         ...
 
     def after_write(self, targets: Iterable[Storage], number: int) -> None:
@@ -73,23 +92,15 @@ class Memory(Protocol):
         ...
 
     def call_off(self) -> None:
-        """The call that was prepared for will not be made."""
-        ...
-
-    def place_leaf(self, storage: Storage) -> None:
-        """Give a new leaf uninitialised bytes. Raises OutOfMemory."""
+        """The call that was prepared for will not run."""
         ...
 
     def replay(self, target: Storage) -> None:
-        """Compute a dropped storage again. Raises Unrecoverable, OutOfMemory."""
-        ...
-
-    def deallocate(self, storage: Storage, *, record_gone: bool = False) -> None:
-        """Free bytes that no program can ask for any more."""
+        """Recompute a dropped storage. Raises Unrecoverable, OutOfMemory."""
         ...
 
     def lose(self, failures: Sequence[Failure]) -> None:
-        """Note which tensors have no value since these calls failed."""
+        """Free the tensors that have no value since these calls failed."""
         ...
 
     def goes_on(self) -> bool:
@@ -97,7 +108,7 @@ class Memory(Protocol):
         ...
 
     def end_iteration(self, *, failed: bool = False) -> None:
-        """Make survivors real and cut their lineage."""
+        """Recompute dropped survivors and cut all lineage."""
         ...
 
     def check(self) -> None:
@@ -109,51 +120,44 @@ UPDATE_SHARE = 8  # an update of several tensors takes at most this part of the 
 
 
 class Manager:
-    """Memory of one device under one policy: the actors, and the questions of the executor handed on to them."""
+    """Memory of one device under one policy: the actors, and what the executor asks of several of them."""
 
     def __init__(self, device: Device, policy: Policy, tracker: Tracker, budget_bytes: int, host_bytes: int,
                  switches: Switches, placement: Placement | None = None, spill: Spill | None = None) -> None:
-        self.state = state = State(device, policy, tracker, budget_bytes, host_bytes, switches, placement, spill)
-        self.tracker, self.hooks = tracker, state.hooks
-        self.allocator, self.arena = state.allocator, state.arena
-        self.freeing = Freeing(state)
+        self.state = state = MemoryState(device, policy, tracker, budget_bytes, host_bytes, switches, placement, spill)
+        self.tracker, self.allocator, self.arena = tracker, state.allocator, state.arena
+        self.keeper = self.freeing = Freeing(state)
         self.evicting = Evicting(state)
-        self.room = Room(state, self.evicting)
+        self.room = RoomMaker(state, self.evicting)
         self.runner = CallRunner(state, self.freeing, self.room, self.evicting)
-        self.residency = Residency(state, self.room)
-        self.replaying = Replay(state, self.runner, self.residency, self.evicting)
-        self.boundary = Boundary(state, self.freeing, self.residency, self.replaying)
+        self.replaying = Replay(state, self.runner, self.room, self.evicting)
+        self.guard = WriteGuard(state, self.replaying)
+        self.boundary = Boundary(state, self.freeing, self.replaying, self.guard)
         self.update_bytes = self.arena.capacity // UPDATE_SHARE
-        self.run = self.runner.run  # every call's path: one step less
-        self.deallocate = self.freeing.deallocate
 
     def attach(self, hooks: Hooks) -> None:
-        """From now on these hooks are asked."""
-        self.hooks = self.state.hooks = hooks
+        """Ask these hooks from now on."""
+        self.state.hooks = hooks
 
     def make_resident(self, inputs: Sequence[Storage], op_name: str) -> None:
-        """Bring every input's bytes to the device, by replays and by copies. Raises OutOfMemory, Unrecoverable."""
+        """Bring the bytes of all inputs to the device. Raises OutOfMemory, Unrecoverable."""
         self.replaying.make_resident(inputs, op_name)
 
+    def replay(self, target: Storage) -> None:
+        """Recompute a dropped storage. Raises Unrecoverable, OutOfMemory."""
+        self.replaying.replay(target)
+
     def before_write(self, targets: Iterable[Storage]) -> None:
-        """Compute what must be computed from the old bytes of these. Raises OutOfMemory, Unrecoverable."""
-        self.replaying.before_write(targets)
+        """Recompute what depends on the old bytes of these. Raises OutOfMemory, Unrecoverable."""
+        self.guard.before_write(targets)
 
     def after_write(self, targets: Iterable[Storage], number: int) -> None:
         """Call ``number`` has written these in place."""
-        self.replaying.after_write(targets, number)
+        self.guard.after_write(targets, number)
 
     def call_off(self) -> None:
-        """The call that was prepared for will not be made."""
-        self.replaying.call_off()
-
-    def place_leaf(self, storage: Storage) -> None:
-        """Give a new leaf uninitialised bytes. Raises OutOfMemory."""
-        self.runner.place_leaf(storage)
-
-    def replay(self, target: Storage) -> None:
-        """Compute a dropped storage again. Raises Unrecoverable, OutOfMemory."""
-        self.replaying.replay(target)
+        """The call that was prepared for will not run."""
+        self.guard.call_off()
 
     def evict(self, storage: Storage, action: Action) -> bool:
         """Take a storage off the device; False if it cannot leave."""
@@ -164,15 +168,15 @@ class Manager:
         self.freeing.free_queued()
 
     def lose(self, failures: Sequence[Failure]) -> None:
-        """Note which tensors have no value since these calls failed."""
+        """Free the tensors that have no value since these calls failed."""
         self.freeing.lose(failures)
 
     def end_iteration(self, *, failed: bool = False) -> None:
-        """Make survivors real and cut their lineage. Raises Unrecoverable, OutOfMemory."""
+        """Recompute dropped survivors and cut all lineage. Raises Unrecoverable, OutOfMemory."""
         self.boundary.end_iteration(failed=failed)
 
     def goes_on(self) -> bool:
-        """Whether the iteration goes on past an update (``Boundary.goes_on``)."""
+        """Whether the iteration goes on after an optimizer's step (``Boundary.goes_on``)."""
         return self.boundary.goes_on()
 
     def live(self) -> list[Storage]:

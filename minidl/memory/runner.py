@@ -1,8 +1,8 @@
 """Running one call on the device: its outputs are placed, it is launched, its workspace is given back.
 
-An output gets bytes that an input donates, a free block, or a block that evictions make free. An input donates its
-bytes when the program uses it for the last time; when memory is short, also if it can be replayed or is about to be
-dropped; and if nothing else helps, after it was copied to the host. So an operation whose aligned working set fits the
+An output gets the bytes of an input that donates them, a free block, or a block that evictions make free. An input
+donates if the program uses it for the last time. When memory is short it donates also if it can be replayed or is about
+to be dropped; as a last resort, after it was copied to the host. So an operation whose aligned working set fits the
 budget always runs.
 """
 
@@ -17,25 +17,27 @@ from minidl.errors import OutOfMemory
 from minidl.memory.bytes.block import Block
 from minidl.memory.evicting import Evicting
 from minidl.memory.freeing import Freeing
-from minidl.memory.room import Room
+from minidl.memory.room import RoomMaker, with_bytes
 from minidl.memory.shortage import with_full_host
-from minidl.memory.state import State
+from minidl.memory.state import MemoryState
 from minidl.memory.storage import IN, OUT, RECOMPUTE, Storage
+from minidl.memory.workspace import Workspaces
 from minidl.meta import Algorithm
 from minidl.op import Attrs, Signature
 
 
 class CallRunner:
-    """Gives every output a block, and every call the workspace that is left over."""
+    """Places the outputs and the workspace of calls, and launches them."""
 
-    def __init__(self, state: State, freeing: Freeing, room: Room, evicting: Evicting) -> None:
+    def __init__(self, state: MemoryState, freeing: Freeing, room: RoomMaker, evicting: Evicting) -> None:
         self.state = state
         self.freeing = freeing
         self.room = room
         self.evicting = evicting
+        self.workspaces = Workspaces(state, room)
         self.coupled = not state.switches.decoupled_swap
         self._overlapped = (0, 0)  # positions of the copies that the last call overlapped, out and in
-        self._donors: list[Storage] = []  # inputs whose block is an output's now; they name it until the launch
+        self._donors: list[Storage] = []  # inputs that have donated; they name their old block until the launch
 
     def place_leaf(self, storage: Storage) -> None:
         """Give a new leaf uninitialised bytes. Raises OutOfMemory."""
@@ -50,12 +52,12 @@ class CallRunner:
         state.access_list.touch((storage,))
 
     def run(self, signature: Signature, attrs: Attrs, inputs: Sequence[Storage], outputs: Sequence[Storage],
-            given: int, saved: Sequence[int], timed: Callable[[float], None]) -> Algorithm:
+            donated: int, saved: Sequence[int], timed: Callable[[float], None]) -> Algorithm:
         """Place the outputs of a call whose inputs are resident, and launch it; returns the algorithm that runs.
 
-        given: the inputs that are used for the last time (bits). saved: those that this call keeps for its gradient.
-        timed: told the seconds that the call takes on the device. Raises OutOfMemory, or what a copy raises, with every
-        output unplaced again.
+        donated: the inputs that are used for the last time (bits). saved: those that the call saves for its gradient.
+        timed: called with the seconds that the call takes on the device. Raises OutOfMemory, or the error of a copy;
+        then no output is placed.
         """
         state = self.state
         state.thread = get_ident()
@@ -64,43 +66,43 @@ class CallRunner:
         if self.coupled:
             self._wait_for_copies()
         busy = state.arena_busy
-        busy.on = True  # kept flat, as this is every operation's path
+        busy.on = True  # kept flat: every operation comes here
         try:
-            algorithm, workspace = self._place(signature, inputs, outputs, given, saved)
+            algorithm, workspace = self._place(signature, inputs, outputs, donated, saved)
         except BaseException:
-            self._launched()
+            self._end_donations()
             busy.on = False
             for output in outputs:
                 if output.block is not None:
                     self.freeing.deallocate(output)
             raise
-        busy.on = workspace is not None  # until it is given back nothing may be freed, as it could merge with a block
+        busy.on = workspace is not None  # nothing may be freed before it is given back: a free block could swallow it
         try:
             state.device.launch(signature.op.name, algorithm, outputs, inputs, attrs,
                                 workspace.offset if workspace else 0, timed)
         finally:
-            if workspace is not None:  # the next user of these bytes comes after this call on the stream
+            if workspace is not None:  # its next user comes after this call on the stream
                 state.allocator.take_back(workspace, algorithm.workspace)
                 busy.on = False
             if self._donors:
-                self._launched()
+                self._end_donations()
         state.access_list.touch((*inputs, *outputs))
         return algorithm
 
     def _place(self, signature: Signature, inputs: Sequence[Storage], outputs: Sequence[Storage],
-               given: int, saved: Sequence[int]) -> tuple[Algorithm, Block | None]:
-        """A block for each output, the algorithm that the free memory allows, and its workspace."""
+               donated: int, saved: Sequence[int]) -> tuple[Algorithm, Block | None]:
+        """Place each output; returns the algorithm that the free memory allows, and its workspace."""
         state, hooks = self.state, self.state.hooks
         arena, places = state.arena, hooks.places
-        if given and signature.donates:
-            for target, position in free_donations(signature, inputs, given):
+        if donated and signature.donates:
+            for target, position in free_donations(signature, inputs, donated):
                 base = inputs[position].base
                 if not (state.impure and self.freeing.starts_a_replay(base)):
-                    self._take_over(outputs[target], base)
+                    self._donate(outputs[target], base)
         for output in outputs:
             if output.block is None:
                 high = signature.op.long_lived or places  # outputs without an address keep out of the others' way
-                block = hooks.place(output, partial(self._write_over, signature, inputs, outputs, output, saved),
+                block = hooks.place(output, partial(self._donated_block, signature, inputs, outputs, output, saved),
                                     self._donated_blocks) if places else None
                 block = block or arena.allocate(output.nbytes, output.me, high=high)
                 block = block or hooks.gather(output.nbytes, output.me, high=high)
@@ -109,13 +111,13 @@ class CallRunner:
                 if output.block is None:  # no input has donated its bytes
                     output.block = block
                     output.residency += 1
-                    output.status = IN  # fresh: RECOMPUTE -> IN is its first edge
+                    output.status = IN
                     state.residents[output.me] = None
         algorithm = signature.algorithms[0]
-        return self._workspace(signature, inputs, outputs) if algorithm.workspace else (algorithm, None)
+        return self.workspaces.choose(signature, (*inputs, *outputs)) if algorithm.workspace else (algorithm, None)
 
     def _wait_for_copies(self) -> None:
-        """Without decoupled swapping: copies that ran beside the last call must have ended before this one."""
+        """Without decoupled swapping: wait for the copies that ran beside the last call."""
         device, (out, back_in) = self.state.device, self._overlapped
         device.wait(COMPUTE, COPY_OUT, out)
         device.wait(COMPUTE, COPY_IN, back_in)
@@ -123,10 +125,11 @@ class CallRunner:
 
     def _make_room(self, signature: Signature, inputs: Sequence[Storage], outputs: Sequence[Storage],
                    output: Storage, saved: Sequence[int]) -> Block:
-        """Memory is short: let an input that can be replayed donate, then evict, then back up an input that donates."""
+        """Memory is short: let an input that can be brought back donate, then evict, then copy an input out so that it
+        can donate."""
         arena = self.state.arena
         if arena.free_bytes < arena.rounded(output.nbytes):
-            block = self._write_over(signature, inputs, outputs, output, saved)
+            block = self._donated_block(signature, inputs, outputs, output, saved)
             if block is not None:
                 return block
         high = signature.op.long_lived
@@ -139,7 +142,7 @@ class CallRunner:
             except OutOfMemory as error:
                 for _, base in self._candidates(signature, inputs, outputs, output):
                     if self.evicting.back_up(base):
-                        return self._donate(output, base)
+                        return self._donate_shared(output, base)
                 if not self._exchange(signature, inputs, outputs, output):
                     # Other inputs might donate, but the host has no room for copies of them.
                     stuck = any(self._candidates(signature, inputs, outputs, each) for each in outputs)
@@ -148,51 +151,9 @@ class CallRunner:
             if block is not None:
                 return block
 
-    def _exchange(self, signature: Signature, inputs: Sequence[Storage], outputs: Sequence[Storage],
-                  output: Storage) -> bool:
-        """Let an input donate its bytes to an earlier output of the call, whose own block is then free; False if no
-        input may."""
-        taken = {base.block for base in self._donors}
-        for earlier in outputs[:outputs.index(output)]:
-            if earlier.block in taken:
-                continue
-            for _, base in self._candidates(signature, inputs, outputs, earlier):
-                if self.evicting.back_up(base) or self.evicting.lineage_of(base) is not None:
-                    self.state.allocator.leave_device(earlier)
-                    earlier.residency -= 1  # it is still the same one
-                    self._donate(earlier, base)
-                    return True
-        return False
-
-    def _workspace(self, signature: Signature, inputs: Sequence[Storage],
-                   outputs: Sequence[Storage]) -> tuple[Algorithm, Block | None]:
-        """The fastest algorithm whose workspace is free, with the block that lends it; only the least workspace is
-        worth an eviction."""
-        state, arena, algorithms = self.state, self.state.arena, signature.algorithms
-        named = state.hooks.algorithm(signature)
-        names = [algorithm.name for algorithm in algorithms] if named is not None else []
-        first = names.index(named) if named in names else 0
-        for position, algorithm in enumerate(algorithms[first:], first):
-            if not algorithm.workspace:
-                return algorithm, None
-            block = arena.lend(algorithm.workspace)
-            if block is None and position + 1 < len(algorithms) and not state.hooks.places:
-                gain_seconds = algorithms[position + 1].seconds - algorithm.seconds
-                if self.room.slide_for(algorithm.workspace, gain_seconds):
-                    block = arena.lend(algorithm.workspace)
-            if block is not None:
-                state.device.wait_marks(COMPUTE, block.marks)
-                return algorithm, block
-        algorithm = min(algorithms, key=lambda a: a.workspace)
-        self.room.make(algorithm.workspace, with_bytes(*inputs, *outputs), signature.op.name)
-        block = arena.lend(algorithm.workspace)
-        assert block is not None
-        state.device.wait_marks(COMPUTE, block.marks)
-        return algorithm, block
-
     # Donation ------------------------------------------------------------------------------------------------
-    def _take_over(self, output: Storage, base: Storage) -> None:
-        """Give an output the block of an input, which loses its bytes when the call is launched."""
+    def _donate(self, output: Storage, base: Storage) -> None:
+        """Give the block of an input to an output. The input loses its bytes when the call is launched."""
         state, block = self.state, base.block
         assert block is not None
         output.block = block
@@ -202,17 +163,54 @@ class CallRunner:
         state.tracker.donated(output.tensor_id, base.tensor_id)
         output.status = IN
         state.residents[output.me] = None
-        if base.host is not None:  # a copy that is still under way reads the bytes that the call is about to write over
+        if base.host is not None:  # a copy that is still under way reads the bytes that the call is about to overwrite
             state.device.wait(COMPUTE, COPY_OUT, base.copied_out)
-            base.become(OUT)
+            base.set_status(OUT)
         else:
-            base.become(RECOMPUTE)
+            base.set_status(RECOMPUTE)
             state.residents.pop(base.me, None)
-            if base.refs > 1:  # not only the handle that was used for the last time
+            if base.refs > 1:  # it has more uses than the donated handle
                 state.dropped[base.me] = None
 
-    def _launched(self) -> None:
-        """The call has been given to the device: the inputs that have donated their bytes have none any more."""
+    def _donate_shared(self, output: Storage, base: Storage) -> Block:
+        """Donate the block of an input that the program still needs: it is dropped or out afterwards, not freed."""
+        base.refs += 1
+        self._donate(output, base)
+        base.refs -= 1
+        assert output.block is not None
+        return output.block
+
+    def _donated_block(self, signature: Signature, inputs: Sequence[Storage], outputs: Sequence[Storage],
+                       output: Storage, saved: Sequence[int], address: int | None = None) -> Block | None:
+        """The block that an input donates which has a host copy, can be replayed, or is about to be dropped; None if
+        there is none. address: only a block there will do."""
+        for position, base in self._candidates(signature, inputs, outputs, output):
+            assert base.block is not None
+            if address is not None and base.block.offset != address:
+                continue
+            unsaved = position not in saved and not base.saved
+            cheap = self.state.hooks.drops_next(base) or unsaved and not self.evicting.dear(base)
+            if base.host is not None or cheap and self.evicting.lineage_of(base) is not None:
+                return self._donate_shared(output, base)
+        return None
+
+    def _exchange(self, signature: Signature, inputs: Sequence[Storage], outputs: Sequence[Storage],
+                  output: Storage) -> bool:
+        """Let an input donate to an earlier output of the call, whose own block is freed; False if no input can."""
+        taken = {base.block for base in self._donors}
+        for earlier in outputs[:outputs.index(output)]:
+            if earlier.block in taken:
+                continue
+            for _, base in self._candidates(signature, inputs, outputs, earlier):
+                if self.evicting.back_up(base) or self.evicting.lineage_of(base) is not None:
+                    self.state.allocator.leave_device(earlier)
+                    earlier.residency -= 1  # its stay on the device goes on
+                    self._donate_shared(earlier, base)
+                    return True
+        return False
+
+    def _end_donations(self) -> None:
+        """The call has been launched: inputs that have donated have no block any more."""
         for storage in self._donors:
             storage.block = None
         self._donors.clear()
@@ -223,57 +221,30 @@ class CallRunner:
 
     def _candidates(self, signature: Signature, inputs: Sequence[Storage], outputs: Sequence[Storage],
                     output: Storage) -> list[tuple[int, Storage]]:
-        """The inputs, with their positions, that may donate to an output if they can be brought back later."""
+        """The inputs, with their positions, that could donate to an output if they are brought back later."""
         if not self.state.policy.moves_tensors:
             return []
         index = outputs.index(output)
         return [(p, inputs[p].base) for o, p in may_donate(signature, inputs)
                 if o == index and inputs[p].base.status is IN]
 
-    def _write_over(self, signature: Signature, inputs: Sequence[Storage], outputs: Sequence[Storage], output: Storage,
-                    saved: Sequence[int], address: int | None = None) -> Block | None:
-        """The block of an input (at this address, if one is given) that can be replayed or is about to leave."""
-        for position, base in self._candidates(signature, inputs, outputs, output):
-            assert base.block is not None
-            if address is not None and base.block.offset != address:
-                continue
-            unsaved = position not in saved and not base.saved
-            cheap = self.state.hooks.drops_next(base) or unsaved and not self.evicting.dear(base)
-            if base.host is not None or cheap and self.evicting.lineage_of(base) is not None:
-                return self._donate(output, base)
-        return None
 
-    def _donate(self, output: Storage, base: Storage) -> Block:
-        """Let an input donate although a program may ask for it again."""
-        base.refs += 1  # the handles that remain will ask for it again: it is not free, only written over
-        self._take_over(output, base)
-        base.refs -= 1
-        assert output.block is not None
-        return output.block
-
-
-def with_bytes(*storages: Storage) -> set[Storage]:
-    """The bases among these that have bytes of their own: a donor still names its block, which counts as the
-    output's."""
-    return {storage.base for storage in storages if storage.base.status is IN}
-
-
-# Which output may take over which input's bytes, as pairs (output, input) --------------------------------------------
+# Which input may donate to which output, as pairs (output, input) ----------------------------------------------------
 def may_donate(signature: Signature, inputs: Sequence[Storage]) -> Iterator[tuple[int, int]]:
-    """The pairs that the op allows and whose bytes coincide: the input is all of its base, and is used once."""
+    """The pairs that the operation allows and whose bytes coincide: the input is all of its base, and is used once."""
     for output, position in signature.donates:
         if _whole(inputs, position):
             yield output, position
 
 
-def free_donations(signature: Signature, inputs: Sequence[Storage], given: int) -> list[tuple[int, int]]:
+def free_donations(signature: Signature, inputs: Sequence[Storage], donated: int) -> list[tuple[int, int]]:
     """Donations that cost nothing: the handle is used for the last time, and the value has no other use.
 
     Leaves do not donate: a replay of their descendants may have to read them.
     """
     chosen: list[tuple[int, int]] = []
     for output, position in signature.donates:
-        if not given >> position & 1 or chosen and any(output == o or position == p for o, p in chosen):
+        if not donated >> position & 1 or chosen and any(output == o or position == p for o, p in chosen):
             continue
         base = inputs[position].base
         if base.refs == 1 and base.call is not None and _whole(inputs, position):

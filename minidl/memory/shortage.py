@@ -1,21 +1,20 @@
-"""The error that says why an allocation cannot be had, with the numbers that explain it."""
+"""The error of an allocation that fails, with the numbers that explain it."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
 from minidl.errors import OutOfMemory
-from minidl.memory.state import State
+from minidl.memory.state import MemoryState
 from minidl.memory.storage import Storage
 from minidl.outside.units import format_bytes
 
 
-def out_of_memory(state: State, need: int, op_name: str, *, in_use: int, pinned: Collection[Storage],
+def out_of_memory(state: MemoryState, need: int, op_name: str, *, in_use: int, pinned: Collection[Storage],
                   evictable: Collection[Storage], alone: bool) -> OutOfMemory:
-    """The refusal of ``need`` bytes beside ``in_use`` bytes of the call's own operands, which are ``pinned``.
+    """The error for ``need`` bytes beside ``in_use`` bytes of the call's own operands, which are ``pinned``.
 
-    evictable: tensors that stay on the device although they could leave. alone: the call does not fit a device that
-    has nothing else on it.
+    evictable: tensors that stay although they could leave. alone: the call does not fit even an empty device.
     """
     arena, host, policy = state.arena, state.allocator.host, state.policy
     resident = len(evictable)
@@ -28,8 +27,8 @@ def out_of_memory(state: State, need: int, op_name: str, *, in_use: int, pinned:
         not alone and any(s.host is None and host.used_bytes + s.nbytes > host.capacity for s in evictable)
         or host.used_bytes + need > host.capacity)
     if scattered:
-        text += (f"; fragmentation: the largest free block has {format_bytes(arena.largest_free)}, what is in use "
-                 f"takes {format_bytes(wasted)} more than it asked for, and nothing may be moved")
+        text += (f"; fragmentation: the largest free block has {format_bytes(arena.largest_free)}, the blocks in use "
+                 f"are {format_bytes(wasted)} larger than needed, and nothing may be moved")
     elif not policy.moves_tensors:
         text += f"; policy {policy.name!r} evicts nothing"
     elif resident and not alone and not host_full:
@@ -38,8 +37,8 @@ def out_of_memory(state: State, need: int, op_name: str, *, in_use: int, pinned:
     return with_full_host(state, error) if host_full else error
 
 
-def with_full_host(state: State, error: OutOfMemory) -> OutOfMemory:
-    """The same refusal, where more host memory might have helped."""
+def with_full_host(state: MemoryState, error: OutOfMemory) -> OutOfMemory:
+    """The same error with a note on host memory, if more of it might have helped."""
     if error.host_full or not state.policy.regime.swaps:
         return error
     host = state.allocator.host

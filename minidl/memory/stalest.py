@@ -1,9 +1,9 @@
-"""The residents in order for policies that evict what is stale, kept while calls come.
+"""The residents in order for policies that evict stale tensors, kept while calls run.
 
     RecencyList  the least recently used first.
-    PriceList    for a price divided by bytes and by staleness (DTR): for each class of about equal prices for a byte,
-                 the stalest first. Staleness grows by one with each call for all of a class, so the next victim is
-                 among the first ones of the classes, and there are as many classes as the prices have magnitudes.
+    PriceList    for a price divided by bytes and by staleness (DTR): classes of about equal prices for a byte, in each
+                 the stalest first. With each call the staleness of all tensors grows by one, so the next victim is
+                 among the first tensors of the classes. There are as many classes as the prices have magnitudes.
 
 Source of the price: Kirisame et al., Dynamic Tensor Rematerialization, ICLR 2021. Decides nothing.
 """
@@ -16,36 +16,36 @@ from collections.abc import Callable, Collection, Hashable, Iterator
 from itertools import islice
 from math import frexp
 
-from minidl.memory.access_list import AccessList, Entry, Kept, NoAccessList
+from minidl.memory.access_list import AccessList, Listed, NoAccessList, ResidentList
 from minidl.memory.storage import Storage
 from minidl.memory.tracker import Tracker
 from minidl.plan.policy import Front, Policy
 
-FEW = 400  # residents that such a policy is asked about one and all
-PER_CLASS = 32  # tensors of a class of prices that are shown first, at most
-SMALL_SHIFT = 10  # tensors of less than a 2^10th of the bytes that are wanted come last
+FEW = 400  # with so many residents or fewer such a policy is asked about all of them
+PER_CLASS = 32  # tensors of a class of prices that are offered first, at most
+SMALL_SHIFT = 10  # tensors of less than a 2^10th of the needed bytes come last
 
 
-class Classes(Kept):
+class Classes(ResidentList):
     """Several lists, in each of which the least recently used is first."""
 
     def __init__(self, tracker: Tracker, residents: Collection[weakref.ref[Storage]]) -> None:
         super().__init__(tracker, residents)
-        self._lists: dict[Hashable, list[Entry]] = {}
-        self._changes = 0  # operands that have been touched since
+        self._lists: dict[Hashable, list[Listed]] = {}
+        self._changes = 0  # operands that were touched since entries of tensors that have left were removed
 
     @property
     def few(self) -> bool:
-        """Whether there is so little on the device that the policy may be shown all of it."""
-        if len(self.residents) <= FEW:  # the host's included
+        """Whether there are so few tensors on the device that the policy is asked about all of them."""
+        if len(self.residents) <= FEW:  # those on the host included
             return True
         self._changes += len(self._touched)
         self._update()
-        if self._changes > len(self._entries) // 2:  # now and then those that have left are looked for
+        if self._changes > len(self._listed) // 2:
             self._changes = 0
-            for part, entry in list(self._entries.values()):
-                self._here(part, entry)
-        return len(self._entries) <= FEW
+            for part, listed in list(self._listed.values()):
+                self._here(part, listed)  # removes it if its tensor has left
+        return len(self._listed) <= FEW
 
     def forget(self) -> None:
         """An iteration has ended."""
@@ -56,14 +56,14 @@ class Classes(Kept):
         """The list that has a storage."""
         raise NotImplementedError
 
-    def _place(self, storage: Storage) -> tuple[Hashable, Entry]:
+    def _place(self, storage: Storage) -> tuple[Hashable, Listed]:
         used = max(storage.last_access, storage.replayed_at)
         return self._class(storage), (used, storage.tensor_id, storage.me)
 
-    def _add(self, part: Hashable, entry: Entry) -> None:
+    def _add(self, part: Hashable, entry: Listed) -> None:
         insort(self._lists.setdefault(part, []), entry)
 
-    def _remove(self, part: Hashable, entry: Entry) -> None:
+    def _remove(self, part: Hashable, entry: Listed) -> None:
         entries = self._lists[part]
         del entries[bisect_left(entries, entry)]
         if not entries:
@@ -86,17 +86,17 @@ class RecencyList(Classes):
         return None
 
     def front(self, nbytes: int, pinned: set[Storage], count: int) -> list[Storage]:
-        """The first ``count`` victims for an allocation of ``nbytes``, without the pinned ones."""
+        """The first ``count`` victims for an allocation of ``nbytes``, except the pinned ones."""
         self._update()
         return list(islice((s for s in self._walk(None) if s not in pinned), count))
 
 
 class PriceList(Classes):
-    """Classes of about equal prices for a byte, of each the stalest first.
+    """Classes of about equal prices for a byte, in each the stalest first.
 
-    ``price`` gives the seconds of a replay, which others change: what is among the first of its class is priced again,
-    and goes where it belongs. So a tensor whose price has fallen, because a neighbour has been made again, stays among
-    dearer ones until it is among the first of these or is used.
+    price: the seconds of a replay. Replays and drops of other tensors change it, so the first tensors of a class are
+    priced again, and go where they belong. If a price has fallen since a neighbour was recomputed, the tensor stays
+    among dearer ones until it is among the first of these, or is used.
     """
 
     def __init__(self, tracker: Tracker, residents: Collection[weakref.ref[Storage]],
@@ -106,14 +106,14 @@ class PriceList(Classes):
 
     def _class(self, storage: Storage) -> Hashable:
         seconds = self._price(storage)
-        if seconds is None:  # copies alone: their latency makes small ones dearer
+        if seconds is None:  # only copies: their latency makes small tensors dearer
             return storage.host is not None, storage.nbytes.bit_length()
         _, exponent = frexp(seconds / max(storage.nbytes, 1))
         return storage.host is not None, exponent
 
     def batches(self, nbytes: int, pinned: set[Storage], count: int) -> Iterator[list[Storage]]:
-        """The first ones of each class, until those of the class have ``nbytes``: whichever class is best, what leaves
-        is among them. Then four times as much, and so on."""
+        """The first tensors of each class, up to ``nbytes`` in each: they include the victims, whichever class is best.
+        Then four times as much, and so on."""
         offered, wanted, most, least = set(pinned), nbytes, PER_CLASS, nbytes >> SMALL_SHIFT
         self._update()
         while True:
@@ -130,8 +130,8 @@ class PriceList(Classes):
 
     def _first(self, part: Hashable, wanted: int, most: int, least: int, offered: set[Storage], *, settle: bool
                ) -> Iterator[Storage]:
-        """The first ones of a class that have not been offered. settle: what has another price by now changes its
-        class, so that the next ones come forward."""
+        """The first tensors of a class that were not offered. settle: a tensor that has another price by now changes
+        its class, and the next one takes its turn."""
         held = looked_at = at = 0
         while at < len(entries := self._lists.get(part, [])) and held < wanted and looked_at < most:
             entry = entries[at]
@@ -140,7 +140,7 @@ class PriceList(Classes):
                 continue
             if settle and (new := self._place(storage)) != (part, entry):
                 self._remove(part, entry)
-                self._entries[entry[2]] = new
+                self._listed[entry[2]] = new
                 self._add(*new)
                 continue
             at += 1
@@ -152,7 +152,7 @@ class PriceList(Classes):
 
 def list_for(policy: Policy, tracker: Tracker, residents: Collection[weakref.ref[Storage]],
              price: Callable[[Storage], float | None]) -> NoAccessList:
-    """The list that a policy reads from its front, if it does. price: seconds to make a storage again."""
+    """The list that a policy reads from its front, if it does. price: seconds to recompute a storage."""
     if not policy.reads_from_front:
         return NoAccessList()
     if policy.regime.front is Front.PRICE:

@@ -1,8 +1,7 @@
 """The state that the actors of one runtime's memory share: the bytes, and the sets that say what may be done with them.
 
-An actor is an object with one task (making room, bringing tensors back, replaying, ...). It takes this state and the
-actors that it needs in its constructor; ``manager.py`` puts them together. The sets hold weak references where a
-storage may die while it is listed.
+An actor is an object with one task (evicting, making room, replaying, ...). Its constructor takes this state and the
+actors that it needs; ``manager`` puts them together. The sets hold weak references to storages that may die meanwhile.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from threading import get_ident
 from minidl.device import Device
 from minidl.device.spill import Spill
 from minidl.memory.allocator import Allocator
-from minidl.memory.hooks import ALONE, Hooks
+from minidl.memory.hooks import Attached
 from minidl.memory.neighbourhood import GLANCES
 from minidl.memory.stalest import list_for
 from minidl.memory.storage import OUT, RECOMPUTE, Storage
@@ -25,10 +24,10 @@ from minidl.plan.policy import Policy
 
 
 class Busy:
-    """``with state.arena_busy:`` around all that changes the arena.
+    """``with state.arena_busy:`` around every change of the arena.
 
-    Python's cycle collector may free tensors at any allocation of Python's, in the middle of the arena's work too, and
-    in any thread. While ``on``, a freed tensor is only queued (``State.orphans``).
+    Python's cycle collector may free tensors at any allocation, in any thread, so also during a change of the arena.
+    While ``on``, a freed tensor is only queued (``MemoryState.orphans``).
     """
 
     __slots__ = ("on",)
@@ -43,26 +42,27 @@ class Busy:
         self.on = False
 
 
-class State:
+class MemoryState(Attached):
     """The bytes of one device under one policy.
 
-    residents    every storage with bytes on the device or on the host
-    access_list  the residents in the order in which they would leave, for a policy that reads it from its front
-    dropped      storages that are RECOMPUTE though a program may still ask for them
-    kept         values that replays have made, oldest first, with the access count that each then had: until it is
-                 accessed such a value stays as long as memory allows (collective recomputation)
-    protected    storages that may be swapped but not dropped: a replay under way needs them
+    residents    all storages with bytes on the device or on the host
+    access_list  the residents in the order in which they leave, for a policy that reads it from its front
+    dropped      storages that are RECOMPUTE although a program may still need them
+    kept         values that replays have computed, oldest first, each with its access count then. Until its next access
+                 such a value stays as long as memory allows (collective recomputation)
+    protected    storages that may be swapped but not dropped, since a replay under way needs them
     writing      the targets of the in-place call under way
-    writes       counts the events that end lineages: the begin and the end of each in-place call, and failures
+    writes       the number of events that end lineages: begin and end of each in-place call, and failures
     impure       in this iteration a storage was written in place after it had been read
-    orphans      storages freed while the arena was busy, with whether the record is gone; freed before the next call
+    orphans      storages freed while the arena was busy, each with whether its record is gone; freed before the next
+                 call
     thread       the thread that calls now; a runtime may be made in one thread and used in another
-    hooks        where guided execution is attached
     link_costs   the costs of copies on this device
     """
 
     def __init__(self, device: Device, policy: Policy, tracker: Tracker, budget_bytes: int, host_bytes: int,
                  switches: Switches, placement: Placement | None = None, spill: Spill | None = None) -> None:
+        super().__init__()
         self.device = device
         self.policy = policy
         self.tracker = tracker
@@ -70,7 +70,6 @@ class State:
         host_bytes = host_bytes if policy.regime.swaps else 0
         self.allocator = Allocator(device, budget_bytes, host_bytes, placement, spill if policy.regime.swaps else None)
         self.arena = self.allocator.arena
-        self.hooks: Hooks = ALONE
         self.link_costs = device.link_costs
         self.residents: dict[weakref.ref[Storage], None] = {}
         self.access_list = list_for(policy, tracker, self.residents, GLANCES[policy.regime.price])

@@ -53,7 +53,7 @@ class GELU(Module):
 
 
 class SiLU(Module):
-    """SiLU: x * sigmoid(x), element by element; with ``inplace`` as ``ReLU``."""
+    """SiLU: x * sigmoid(x), element by element; ``inplace`` works as in ``ReLU``."""
 
     def __init__(self, inplace: bool = False) -> None:
         self.inplace = inplace

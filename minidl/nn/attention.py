@@ -3,7 +3,7 @@
 import numpy as np
 
 from minidl.context import current
-from minidl.dispatch import give
+from minidl.dispatch import donate
 from minidl.errors import UserError
 from minidl.nn.layers import Dropout, Linear
 from minidl.nn.module import Module
@@ -55,7 +55,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | Causal | None = None,
     q, k, v = (split_heads(y, heads) for y in (q, k, v))
     # Rebinding y frees each intermediate as soon as it has been used.
     y = matmul(q, k, transpose_b=True)
-    y = softmax(give(y), added if added is None else cast(added, y.dtype))
+    y = softmax(donate(y), added if added is None else cast(added, y.dtype))
     y = dropout(y)
     y = matmul(y, v)
     return merge_heads(y)
@@ -88,4 +88,4 @@ class MultiHeadAttention(Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor | Causal | None = None) -> Tensor:
-        return attend(give(self.query(x)), self.key(x), self.value(x), mask, heads=self.heads, dropout=self.dropout)
+        return attend(donate(self.query(x)), self.key(x), self.value(x), mask, heads=self.heads, dropout=self.dropout)

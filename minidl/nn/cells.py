@@ -35,11 +35,11 @@ class _Cell(Module):
                 init.uniform_(made, -bound, bound)
 
     def step(self, x: Tensor, state: Any = None) -> Any:
-        """The next state of a batch; each subclass says how."""
+        """Return the next state of a batch; subclasses define it."""
         raise NotImplementedError
 
     def forward(self, input: Tensor, hx: Any = None) -> Any:
-        """The next state, from the one before, which is zeros by default; of one example without N, too."""
+        """Return the next state from the previous one, by default zeros; a single example may lack the dimension N."""
         if input.ndim > 1:
             return self.step(input, hx)
         state = tuple(unsqueeze(h, 0) for h in hx) if isinstance(hx, tuple) else hx if hx is None else unsqueeze(hx, 0)

@@ -41,15 +41,15 @@ class Converted:
         return self
 
     def double(self) -> Self:
-        """Call ``to(float64)``."""
+        """Convert floating parameters and buffers to float64; return this module."""
         return self.to(float64)
 
     def float(self) -> Self:
-        """Call ``to(float32)``."""
+        """Convert floating parameters and buffers to float32; return this module."""
         return self.to(float32)
 
     def bfloat16(self) -> Self:
-        """Call ``to(bfloat16)``."""
+        """Convert floating parameters and buffers to bfloat16; return this module."""
         return self.to(bfloat16)
 
     def cuda(self, *_: object) -> Self:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from minidl.dispatch import give
+from minidl.dispatch import donate
 from minidl.errors import ShapeError, UserError
 from minidl.nn.precision import lowered
 from minidl.nn.resizing import pad as padded
@@ -75,7 +75,7 @@ def _depthwise(x: Tensor, w: Tensor, stride: Pair, padding: Pair, dilation: Pair
             moved = unsqueeze(moved, 2) if multiple > 1 else moved
             factor = reshape(w[:, 0, i, j], (c, multiple, 1, 1) if multiple > 1 else (c, 1, 1))
             term = mul(moved, factor)
-            total = term if total is None else add(give(total), give(term))
+            total = term if total is None else add(donate(total), donate(term))
     assert total is not None
     return reshape(total, (n, c * multiple, high, wide))
 

@@ -78,10 +78,10 @@ __all__ = [
 
 
 def _in_place_too(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """An activation that takes ``inplace``, and leaves its result in its operand then."""
+    """Return an activation with an argument ``inplace``, which writes the result into the operand."""
     @wraps(function)
     def either(x: Tensor, *args: object, inplace: bool = False, **options: object) -> Tensor:
-        if args and isinstance(args[-1], bool):  # PyTorch's last argument, by its place
+        if args and isinstance(args[-1], bool):  # inplace, PyTorch's last positional argument
             *args, inplace = args  # type: ignore[assignment]
         return written(x, lambda y: function(y, *args, **options)) if inplace else function(x, *args, **options)
     return either
@@ -153,14 +153,14 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
 
     N and heads may be missing. ``scale`` defaults to 1 / sqrt(D). A boolean mask is True at positions that are seen; a
     floating mask is added. The result of a fully masked position is 0, without a gradient. ``is_causal``: position i
-    sees positions up to i. With ``enable_gqa`` heads of queries share heads of
-    keys and values. ``nn.attend`` is the same with heads side by side. Raises ShapeError; UserError for a mask
+    sees positions up to i. With ``enable_gqa`` several heads of queries share one head of keys and values.
+    ``nn.attend`` is the same with heads side by side. Raises ShapeError; UserError for a mask
     together with ``is_causal``.
     """
     if enable_gqa and query.ndim == key.ndim == 4:
         if query.shape[1] % key.shape[1] or key.shape[1] != value.shape[1]:
-            raise UserError(f"attention: {query.shape[1]} heads share {key.shape[1]} of keys and {value.shape[1]} of "
-                            "values: the first is no multiple of the others")
+            raise UserError(f"attention: {query.shape[1]} heads of queries are not a multiple of {key.shape[1]} of "
+                            f"keys and {value.shape[1]} of values")
         key, value = (repeat_interleave(x, query.shape[1] // x.shape[1], 1) for x in (key, value))
     if is_causal and attn_mask is not None:
         raise UserError("attention takes a mask or is_causal, not both; make the mask causal instead")

@@ -7,7 +7,7 @@ the runtime's precision (see ``precision``).
 
 from __future__ import annotations
 
-from minidl.dispatch import give
+from minidl.dispatch import donate
 from minidl.errors import UserError
 from minidl.meta import float32
 from minidl.nn import init, pooling
@@ -54,7 +54,7 @@ class Conv2d(Module):
             return conv.conv2d(lowered(x), lowered(self.weight), self.bias, stride=self.stride, padding=padding,
                                relu=relu)
         y = conv2d(x, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
-        return elementwise.relu(give(y)) if relu else y
+        return elementwise.relu(donate(y)) if relu else y
 
     def extra_repr(self) -> str:
         outs, ins, *kernel = self.weight.shape
@@ -199,7 +199,7 @@ class AvgPool2d(_Pool2d):
 
 
 class MaxPool1d(MaxPool2d):
-    """Maximum of each window of [N, C, L]."""
+    """Max-pooling of sequences: the maximum of each window of [N, C, L]."""
 
     def forward(self, x: Tensor) -> Tensor:
         return pooling.max_pool1d(x, self.kernel_size[1], self.stride[1], self.padding[1], 1, self.ceil_mode,
@@ -207,7 +207,7 @@ class MaxPool1d(MaxPool2d):
 
 
 class AvgPool1d(AvgPool2d):
-    """Mean of each window of [N, C, L]."""
+    """Average-pooling of sequences: the mean of each window of [N, C, L]."""
 
     def forward(self, x: Tensor) -> Tensor:
         return pooling.avg_pool1d(x, self.kernel_size[1], self.stride[1], self.padding[1], self.ceil_mode,

@@ -49,7 +49,7 @@ class LayerNorm(Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.weight is not None and self.bias is not None and len(self.normalized_shape) == 1:
             return layernorm.layer_norm(x, self.weight, self.bias, eps=self.eps)
-        from minidl.nn.functional import layer_norm  # it is built of the layers here
+        from minidl.nn.functional import layer_norm  # functional.py imports this module
         return layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
@@ -60,12 +60,12 @@ class LayerNorm(Module):
 class Embedding(Module):
     """A table of vectors, looked up by integers of any shape: ids -> [*ids.shape, embedding_dim], in compute precision.
 
-    The row ``padding_idx`` is made 0 and has no gradient, as it is no word's. Raises UserError for a row that is none.
+    The row ``padding_idx`` is 0 and has no gradient. Raises UserError for a row out of range.
     """
 
     def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None) -> None:
         if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
-            raise UserError(f"Embedding: padding_idx {padding_idx} is no row of {num_embeddings}")
+            raise UserError(f"Embedding: padding_idx {padding_idx} is out of range for {num_embeddings} rows")
         self.padding_idx = padding_idx if padding_idx is None else padding_idx % num_embeddings
         self.weight = parameter((num_embeddings, embedding_dim))
         init.normal_(self.weight)
@@ -74,7 +74,7 @@ class Embedding(Module):
 
     @classmethod
     def from_pretrained(cls, embeddings: Tensor, freeze: bool = True, padding_idx: int | None = None) -> Embedding:
-        """A table of given rows, which is not trained unless it is not to ``freeze``."""
+        """Return an Embedding with the given rows; ``freeze``: False trains them."""
         made = cls(*embeddings.shape)
         made.padding_idx = padding_idx
         made.weight.data = embeddings
@@ -132,7 +132,7 @@ class Identity(Module):
 
 
 def scale_and_shift(shape: Shape, affine: bool, bias: bool) -> tuple[Tensor | None, Tensor | None]:
-    """The parameters of a norm, ones and zeros: none unless ``affine``, the second only with ``bias``."""
+    """Return a norm's weight (ones) and bias (zeros); both None without ``affine``, the bias also without ``bias``."""
     weight = parameter(shape) if affine else None
     shift = parameter(shape) if affine and bias else None
     if weight is not None:

@@ -71,7 +71,7 @@ class BCELoss(Loss):
 
 
 class BCEWithLogitsLoss(Loss):
-    """Binary cross-entropy of sigmoid(x), averaged and computed stably from x; ``pos_weight`` weighs positive
+    """Binary cross-entropy of sigmoid(x), averaged and computed stably from x; ``pos_weight`` weights positive
     targets."""
 
     pos_weight: Tensor | None

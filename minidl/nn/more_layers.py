@@ -87,7 +87,7 @@ class InstanceNorm2d(Module):
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = False,
                  track_running_stats: bool = False, *, bias: bool = True) -> None:
         if track_running_stats:
-            raise UserError(f"{type(self).__name__}: track_running_stats is False, as there are no running means")
+            raise UserError(f"{type(self).__name__}: track_running_stats must be False; there are no running means")
         self.eps = eps
         self.weight, self.bias = scale_and_shift((num_features,), affine, bias)
 

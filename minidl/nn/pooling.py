@@ -1,6 +1,5 @@
-"""Pooling as functions, with PyTorch's names and arguments: of images, and of sequences as images of one row.
-
-What PyTorch has and is not here is refused by the name of its argument.
+"""Pooling functions with PyTorch's names and arguments, for images and for sequences (as images of one row).
+Arguments of PyTorch that are not supported raise UserError.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ Window = int | Pair
 
 
 def _of_images(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """A function of [N, C, H, W], of [C, H, W] too."""
+    """Return function(x) for a function of [N, C, H, W]; x may also be [C, H, W]."""
     return squeeze(function(unsqueeze(x, 0)), 0) if x.ndim == 3 else function(x)
 
 
 def _up_to_the_end(x: Tensor, kernel: Pair, stride: Pair, padding: Pair) -> Tensor:
-    """x with what no maximum is behind its last rows and columns, so that each window that begins in it is whole."""
+    """Return x padded with -inf after its last rows and columns, so that every window that begins in x is complete."""
     more = []
     for size, k, s, p in zip(x.shape[2:], kernel, stride, padding, strict=True):
         windows = -(-(size + 2 * p - k) // s) + 1
@@ -35,10 +34,10 @@ def _up_to_the_end(x: Tensor, kernel: Pair, stride: Pair, padding: Pair) -> Tens
 
 def max_pool2d(input: Tensor, kernel_size: Window, stride: Window | None = None, padding: Window = 0,
                dilation: Window = 1, ceil_mode: bool = False, return_indices: bool = False) -> Tensor:
-    """Maximum of each window of [N, C, H, W]; the stride is the window by default. With ``ceil_mode`` a window may
-    reach beyond the end. Raises ShapeError; UserError for ``dilation`` and ``return_indices``."""
+    """Return the maximum of each window of [N, C, H, W]; the default stride is the window's size. With ``ceil_mode`` a
+    window may reach beyond the end. Raises ShapeError; UserError for ``dilation`` and ``return_indices``."""
     if pair(dilation) != (1, 1) or return_indices:
-        raise UserError(f"max_pool2d: dilation is 1 and return_indices False, not {dilation} and {return_indices}")
+        raise UserError(f"max_pool2d: dilation must be 1 and return_indices False, not {dilation} and {return_indices}")
     kernel, around = pair(kernel_size), pair(padding)
     step = kernel if stride is None else pair(stride)
 
@@ -50,13 +49,13 @@ def max_pool2d(input: Tensor, kernel_size: Window, stride: Window | None = None,
 
 def avg_pool2d(input: Tensor, kernel_size: Window, stride: Window | None = None, padding: Window = 0,
                ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None) -> Tensor:
-    """Mean of each window of [N, C, H, W], or its sum over ``divisor_override``; the stride is the window by default.
-    Padding counts as zeros, or not at all. Raises ShapeError; UserError for ``ceil_mode``."""
+    """Return the mean of each window of [N, C, H, W], or its sum / ``divisor_override``; the default stride is the
+    window's size. Padding counts as zeros, or not at all. Raises ShapeError; UserError for ``ceil_mode``."""
     if ceil_mode:
-        raise UserError("avg_pool2d: ceil_mode is False: pad(x, ...) makes the windows whole")
+        raise UserError("avg_pool2d: ceil_mode must be False; pad(x, ...) completes the windows")
     whole = count_include_pad or divisor_override is not None
     if divisor_override == 0:
-        raise UserError("avg_pool2d: divisor_override is 0")
+        raise UserError("avg_pool2d: divisor_override must not be 0")
     y = _of_images(lambda x: pool.avg_pool2d(x, kernel_size, stride=stride, padding=padding,
                                              count_include_pad=whole), input)
     rows, columns = pair(kernel_size)
@@ -64,7 +63,7 @@ def avg_pool2d(input: Tensor, kernel_size: Window, stride: Window | None = None,
 
 
 def adaptive_avg_pool2d(input: Tensor, output_size: int | tuple[int | None, int | None] | None) -> Tensor:
-    """Mean over a grid of windows: [N, C, H, W] or [C, H, W] -> [..., *output_size]; None keeps an extent."""
+    """Return the means over a grid of windows: [N, C, H, W] or [C, H, W] -> [..., *output_size]; None keeps a size."""
     return pool.adaptive_avg_pool2d(input, output_size)
 
 
@@ -74,7 +73,7 @@ def _one(value: int | tuple[int, ...]) -> int:
 
 def max_pool1d(input: Tensor, kernel_size: int, stride: int | None = None, padding: int = 0, dilation: int = 1,
                ceil_mode: bool = False, return_indices: bool = False) -> Tensor:
-    """Maximum of each window of [N, C, L] or [C, L]. Raises as ``max_pool2d``."""
+    """Return the maximum of each window of [N, C, L] or [C, L]. Raises like ``max_pool2d``."""
     step = kernel_size if stride is None else stride
     return squeeze(max_pool2d(unsqueeze(input, -2), (1, _one(kernel_size)), (1, _one(step)), (0, _one(padding)),
                               (1, _one(dilation)), ceil_mode, return_indices), -2)
@@ -82,7 +81,7 @@ def max_pool1d(input: Tensor, kernel_size: int, stride: int | None = None, paddi
 
 def avg_pool1d(input: Tensor, kernel_size: int, stride: int | None = None, padding: int = 0, ceil_mode: bool = False,
                count_include_pad: bool = True) -> Tensor:
-    """Mean of each window of [N, C, L] or [C, L]. Raises as ``avg_pool2d``."""
+    """Return the mean of each window of [N, C, L] or [C, L]. Raises like ``avg_pool2d``."""
     step = kernel_size if stride is None else stride
     return squeeze(avg_pool2d(unsqueeze(input, -2), (1, _one(kernel_size)), (1, _one(step)), (0, _one(padding)),
                               ceil_mode, count_include_pad), -2)

@@ -34,7 +34,7 @@ class _Recurrent(Module):
                  batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False,
                  proj_size: int = 0) -> None:
         if proj_size:
-            raise UserError(f"{type(self).__name__}: proj_size is 0, as outputs are not projected, and not {proj_size}")
+            raise UserError(f"{type(self).__name__}: proj_size must be 0, not {proj_size}: outputs are not projected")
         self.hidden_size = hidden_size
         self.num_layers = num_layers
         self.batch_first = batch_first
@@ -58,8 +58,8 @@ class _Recurrent(Module):
         raise NotImplementedError
 
     def run(self, x: Tensor, state: list[State] | None) -> tuple[Tensor, list[Tensor]]:
-        """Return the outputs in x's layout, and the last states, [layers * directions, N, H] each; without N of one
-        sequence [L, inputs]. Raises ShapeError."""
+        """Return the outputs in x's layout, and the last states, [layers * directions, N, H] each; without N for a
+        single sequence [L, inputs]. Raises ShapeError."""
         if x.ndim == 2:
             alone = None if state is None else [tuple(unsqueeze(part, 0) for part in parts) for parts in state]
             batch = 0 if self.batch_first else 1

@@ -120,18 +120,18 @@ def _area_weights(size: int, wanted: int, scale: float, align: bool) -> np.ndarr
 WEIGHTS = {"linear": _linear_weights, "bilinear": _linear_weights, "trilinear": _linear_weights,
            "bicubic": _cubic_weights, "area": _area_weights}
 DIMENSIONS = {"linear": 1, "bilinear": 2, "trilinear": 3, "bicubic": 2}
-NEAREST = {"nearest": 0.0, "nearest-exact": 0.5}  # where in a new element the place is that is looked up
+NEAREST = {"nearest": 0.0, "nearest-exact": 0.5}  # the position within a new element that is mapped to an old one
 
 
 def interpolate(x: Tensor, size: int | Sequence[int] | None = None, scale_factor: float | Sequence[float] | None = None,
                 mode: str = "nearest", align_corners: bool | None = None, recompute_scale_factor: bool | None = None,
                 antialias: bool = False) -> Tensor:
     """Return x [N, C, ...] resized to ``size`` or by ``scale_factor``. mode: nearest, nearest-exact, linear, bilinear,
-    trilinear, bicubic or area. With ``recompute_scale_factor`` the factor is that of the extents, and not the given
-    one. Raises ShapeError, UserError for an unknown mode and for ``antialias``."""
+    trilinear, bicubic or area. ``recompute_scale_factor`` uses the ratio of the sizes instead of the given factor.
+    Raises ShapeError; UserError for an unknown mode and for ``antialias``."""
     known = (*NEAREST, *WEIGHTS)
     if antialias:
-        raise UserError("interpolate: antialias is not there")
+        raise UserError("interpolate: antialias is not supported")
     if mode not in known:
         raise UserError(f"interpolate: mode must be one of {', '.join(known)}, not {mode!r}")
     spatial = x.ndim - 2

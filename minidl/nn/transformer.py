@@ -1,7 +1,6 @@
-"""The Transformer's layers (Vaswani et al. 2017) with the names, arguments and parameters of torch.nn's.
-
-Queries, keys and values are [L, N, width], or [N, L, width] with ``batch_first``; without N of one sequence. A mask of
-booleans is true where a position is not seen, as PyTorch has it here; another one is added to the scores.
+"""The Transformer's layers (Vaswani et al. 2017) with torch.nn's names, arguments and parameters.
+Queries, keys and values are [L, N, width], or [N, L, width] with ``batch_first``, or [L, width] for one sequence. A
+boolean mask is True at hidden positions, as in PyTorch; a floating mask is added to the scores.
 """
 
 from __future__ import annotations
@@ -31,24 +30,23 @@ Activation = str | Callable[[Tensor], Tensor]
 
 
 def _added(mask: Tensor | None, like: Tensor) -> Tensor | None:
-    """A mask that is added: -inf where one of booleans is true."""
+    """Return a mask in additive form: a boolean mask becomes -inf where it is True, 0 elsewhere."""
     if mask is None or mask.dtype is not boolean:
         return mask if mask is None else convert(mask, like.dtype)
     return masked_fill(full(mask.shape, 0.0, dtype=like.dtype), mask, float("-inf"))
 
 
 class MultiheadAttention(Module):
-    """softmax(q k^T / sqrt(D) + mask) v for each head, between a projection of each operand and one of the result.
-
-    Raises UserError for what it does not have: ``add_bias_kv``, ``add_zero_attn``, ``kdim`` and ``vdim`` other than
-    ``embed_dim``; and for a width that cannot be divided among the heads.
+    """Multi-head attention: softmax(q k^T / sqrt(D) + mask) v per head, with projections of operands and result.
+    Raises UserError for arguments that are not supported, ``add_bias_kv``, ``add_zero_attn``, ``kdim`` and ``vdim``
+    other than ``embed_dim``; and if the heads do not divide the width.
     """
 
     def __init__(self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True,
                  add_bias_kv: bool = False, add_zero_attn: bool = False, kdim: int | None = None,
                  vdim: int | None = None, batch_first: bool = False) -> None:
         if add_bias_kv or add_zero_attn or {kdim, vdim} - {None, embed_dim}:
-            raise UserError("MultiheadAttention: add_bias_kv and add_zero_attn are False, kdim and vdim are embed_dim")
+            raise UserError("MultiheadAttention takes no add_bias_kv, add_zero_attn, and only embed_dim as kdim, vdim")
         if embed_dim % num_heads:
             raise UserError(f"a width of {embed_dim} cannot be divided among {num_heads} attention heads")
         self.embed_dim, self.num_heads, self.batch_first = embed_dim, num_heads, batch_first
@@ -62,7 +60,7 @@ class MultiheadAttention(Module):
                 init.constant_(shift, 0.0)
 
     def _heads(self, x: Tensor, number: int) -> Tensor:
-        """The projection of queries, keys or values as heads: [N, L, width] -> [N, heads, L, D]."""
+        """Return the projection of queries (0), keys (1) or values (2) as heads: [N, L, width] -> [N, heads, L, D]."""
         weight = chunk(self.in_proj_weight, 3)[number]
         shift = None if self.in_proj_bias is None else chunk(self.in_proj_bias, 3)[number]
         y = functional.linear(x, weight, shift)
@@ -71,12 +69,12 @@ class MultiheadAttention(Module):
     def forward(self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None,
                 need_weights: bool = True, attn_mask: Tensor | None = None, average_attn_weights: bool = True,
                 is_causal: bool = False) -> tuple[Tensor, Tensor | None]:
-        """The result, and with ``need_weights`` what each position sees, the mean of all heads or of each.
+        """Return the result and, with ``need_weights``, the attention weights, per head or their mean over heads.
 
         ``key_padding_mask``: [N, S]; ``attn_mask``: [L, S] or [N heads, L, S].
         """
         if is_causal and attn_mask is None:
-            raise UserError("MultiheadAttention: is_causal says what attn_mask is, which is missing")
+            raise UserError("MultiheadAttention: is_causal needs attn_mask, which it describes")
         if query.ndim == 2:
             padding = None if key_padding_mask is None else unsqueeze(key_padding_mask, 0)
             at = 0 if self.batch_first else 1
@@ -110,12 +108,13 @@ class MultiheadAttention(Module):
 def _activation(named: Activation) -> Callable[[Tensor], Tensor]:
     known: dict[str, Callable[[Tensor], Tensor]] = {"relu": ReLU(), "gelu": GELU()}
     if isinstance(named, str) and named not in known:
-        raise UserError(f"activation is relu, gelu or a function, not {named!r}")
+        raise UserError(f"activation must be relu, gelu or a function, not {named!r}")
     return known[named] if isinstance(named, str) else named
 
 
 class _Layer(Module):
-    """Attention and two linear layers, each added to its operand and normalised after it, or before."""
+    """A base of Transformer layers: attention and two linear layers, each with a residual and a norm after or
+    before."""
 
     attends_others = False
 
@@ -144,7 +143,7 @@ class _Layer(Module):
 
 
 class TransformerEncoderLayer(_Layer):
-    """Self-attention, then two linear layers."""
+    """An encoder layer: self-attention, then two linear layers."""
 
     def forward(self, src: Tensor, src_mask: Tensor | None = None, src_key_padding_mask: Tensor | None = None,
                 is_causal: bool = False) -> Tensor:
@@ -155,7 +154,7 @@ class TransformerEncoderLayer(_Layer):
 
 
 class TransformerDecoderLayer(_Layer):
-    """Self-attention, attention over what an encoder has made (``memory``), then two linear layers."""
+    """A decoder layer: self-attention, attention over the encoder's output (``memory``), then two linear layers."""
 
     attends_others = True
 
@@ -173,7 +172,7 @@ class TransformerDecoderLayer(_Layer):
 
 
 class TransformerEncoder(Module):
-    """Several layers, each a copy of one, then a norm, if there is one."""
+    """An encoder: ``num_layers`` copies of a layer, then an optional norm."""
 
     def __init__(self, encoder_layer: TransformerEncoderLayer, num_layers: int, norm: Module | None = None,
                  enable_nested_tensor: bool = True, mask_check: bool = True) -> None:
@@ -188,7 +187,7 @@ class TransformerEncoder(Module):
 
 
 class TransformerDecoder(Module):
-    """As ``TransformerEncoder``, over the memory of one."""
+    """A decoder over an encoder's output: ``num_layers`` copies of a layer, then an optional norm."""
 
     def __init__(self, decoder_layer: TransformerDecoderLayer, num_layers: int, norm: Module | None = None) -> None:
         self.layers = ModuleList([copy.deepcopy(decoder_layer) for _ in range(num_layers)])
@@ -203,7 +202,7 @@ class TransformerDecoder(Module):
 
 
 class Transformer(Module):
-    """An encoder and a decoder over what it makes."""
+    """A Transformer: an encoder, and a decoder over its output."""
 
     def __init__(self, d_model: int = 512, nhead: int = 8, num_encoder_layers: int = 6, num_decoder_layers: int = 6,
                  dim_feedforward: int = 2048, dropout: float = 0.1, activation: Activation = "relu",
@@ -230,6 +229,6 @@ class Transformer(Module):
 
     @staticmethod
     def generate_square_subsequent_mask(sz: int) -> Tensor:
-        """[sz, sz]: 0 where a position sees itself and what came before, -inf elsewhere."""
+        """Return a causal mask [sz, sz]: 0 on and below the diagonal, -inf above it."""
         later = convert(triu(ones(sz, sz), 1), boolean)
         return masked_fill(full((sz, sz), 0.0), later, float("-inf"))

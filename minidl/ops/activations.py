@@ -13,7 +13,7 @@ from minidl.ops.parts import chunk
 from minidl.ops.shape import reshape
 from minidl.tensor import Tensor
 
-SAFE = 20.0  # beyond it softplus is x but for the last digits
+SAFE = 20.0  # above it, softplus(x) is x except for the last digits
 
 
 def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:

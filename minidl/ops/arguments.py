@@ -30,7 +30,7 @@ def axes_of(what: str, shape: Shape, axes: int | Shape | None) -> Shape:
         return tuple(range(len(shape)))
     named = (axes,) if isinstance(axes, int) else tuple(axes)
     if not shape and set(named) <= {0, -1}:
-        return ()  # a number has the axes of a vector of one element, and none to work on
+        return ()  # a tensor without dimensions accepts the axes of a vector
     found = tuple(axis_of(what, shape, a) for a in named)
     if len(set(found)) < len(found):
         raise ShapeError(f"{what}: an axis of {list(shape)} comes twice in {list(named)}")

@@ -117,8 +117,8 @@ def floor_divide(a: Tensor, b: Operand) -> Tensor:
 def remainder(a: Tensor, b: Operand) -> Tensor:
     """Return a - b * floor(a / b), element by element, with the sign of b like Python's ``%``. Raises ShapeError.
 
-    Of halves and of float32 it is computed in the next wider type, as nothing would be left of the difference of two
-    large numbers.
+    For halves and float32 it is computed in the next wider dtype, because the difference of two large numbers would
+    lose all digits.
     """
     a, b = promoted("remainder", a, b)
     kind = a.dtype
@@ -142,7 +142,7 @@ def power(a: Tensor, exponent: Operand) -> Tensor:
 
 
 def _whole_power(a: Tensor, exponent: Tensor) -> Tensor:
-    """Integers to the power of integers by squaring, which wraps as their product does; 1 / a^n cut off below 0."""
+    """Return integers to integer powers, by squaring with wrap-around; negative powers are truncated to 1, -1 or 0."""
     bits = 8 * a.dtype.itemsize - (a.dtype is not uint8)
     shape = broadcast(a.shape, exponent.shape)
     y, square, rest = full(shape, 1, a.dtype), a, exponent

@@ -6,7 +6,7 @@ result and one number per row, and recomputes the scores from them (Dao, Fu, Erm
 
 from collections.abc import Sequence
 
-from minidl.dispatch import apply, apply_all, give
+from minidl.dispatch import apply, apply_all, donate
 from minidl.errors import ShapeError, UserError
 from minidl.meta import Cost, Meta, Shape, meta, wide
 from minidl.op import Attrs, Op
@@ -34,7 +34,7 @@ def _softmax_grad_infer(dy: Meta, y: Meta) -> Meta:
 
 
 def _softmax_vjp(needs: Needs, dy: Tensor, y: Tensor, *, input_shapes: tuple[Shape, ...]) -> Gradients:
-    dx = apply(SOFTMAX_GRAD, give(dy), give(y))
+    dx = apply(SOFTMAX_GRAD, donate(dy), donate(y))
     # The mask is added to x, so it has the same gradient, summed over the dimensions along which it was broadcast.
     dmask = sum_to(dx, input_shapes[1]) if len(needs) > 1 and needs[1] else None
     return (dx if needs[0] else None, dmask)[:len(needs)]
@@ -82,8 +82,8 @@ def _attention_vjp(needs: Needs, dy: Tensor, q: Tensor, k: Tensor, v: Tensor, ma
                    lse: Tensor, *, heads: int, causal: bool, p: float, seed: int) -> Gradients:
     seen = () if mask is None else (mask,)
     dy = contiguous(dy)  # the kernel would copy an expanded dy, in memory outside the budget
-    gradients = apply_all(ATTENTION_GRAD, give(dy), give(q), give(k), give(v), give(y), give(lse), *seen, heads=heads,
-                          causal=causal, p=p, seed=seed)
+    gradients = apply_all(ATTENTION_GRAD, donate(dy), donate(q), donate(k), donate(v), donate(y), donate(lse), *seen,
+                          heads=heads, causal=causal, p=p, seed=seed)
     return (*(g if need else None for g, need in zip(gradients, needs, strict=False)), None)[:len(needs)]
 
 

@@ -17,7 +17,7 @@ half (``meta.wide``).
 from collections.abc import Sequence
 
 from minidl.context import current
-from minidl.dispatch import apply, apply_all, give
+from minidl.dispatch import apply, apply_all, donate
 from minidl.errors import ShapeError
 from minidl.meta import Cost, Meta, meta, wide
 from minidl.op import Attrs, Op
@@ -95,7 +95,7 @@ def _apply_vjp(needs: Needs, dy: Tensor, x: Tensor, gamma: Tensor, mean: Tensor,
     dx = None
     if needs[0]:
         # This is the last use of dy and of the saved x, so both are donated.
-        dx = apply(BATCH_NORM_GRAD, give(dy), give(x), gamma, mean, var, dgamma, dbeta, eps=eps, training=training)
+        dx = apply(BATCH_NORM_GRAD, donate(dy), donate(x), gamma, mean, var, dgamma, dbeta, eps=eps, training=training)
     return dx, dgamma if needs[1] else None, dbeta if needs[2] else None, None, None
 
 
@@ -105,7 +105,7 @@ def _relu_vjp(needs: Needs, dy: Tensor, x: Tensor, gamma: Tensor, beta: Tensor, 
     dgamma, dbeta = apply_all(BATCH_NORM_RELU_GRAD_REDUCE, dy, x, gamma, beta, mean, var, eps=eps)
     dx = None
     if needs[0]:
-        dx = apply(BATCH_NORM_RELU_GRAD, give(dy), give(x), gamma, beta, mean, var, dgamma, dbeta, eps=eps,
+        dx = apply(BATCH_NORM_RELU_GRAD, donate(dy), donate(x), gamma, beta, mean, var, dgamma, dbeta, eps=eps,
                    training=training)
     return dx, dgamma if needs[1] else None, dbeta if needs[2] else None, None, None
 
@@ -113,11 +113,11 @@ def _relu_vjp(needs: Needs, dy: Tensor, x: Tensor, gamma: Tensor, beta: Tensor, 
 def _add_relu_vjp(needs: Needs, dy: Tensor, y: Tensor, x: Tensor, gamma: Tensor, mean: Tensor, var: Tensor, *,
                   eps: float, training: bool) -> Gradients:
     """Return the gradients; the gradient of the sum serves both branches, so it is computed once and not donated."""
-    dsum = apply(RELU_GRAD, give(dy), give(y))
+    dsum = apply(RELU_GRAD, donate(dy), donate(y))
     dgamma, dbeta = apply_all(BATCH_NORM_GRAD_REDUCE, dsum, x, mean, var, eps=eps)
     dx = None
     if needs[0]:
-        dx = apply(BATCH_NORM_GRAD, dsum, give(x), gamma, mean, var, dgamma, dbeta, eps=eps, training=training)
+        dx = apply(BATCH_NORM_GRAD, dsum, donate(x), gamma, mean, var, dgamma, dbeta, eps=eps, training=training)
     return dx, dsum if needs[1] else None, dgamma if needs[2] else None, dbeta if needs[3] else None, None, None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from minidl.dispatch import apply, give
+from minidl.dispatch import apply, donate
 from minidl.errors import ShapeError, UserError
 from minidl.meta import Cost, DType, Meta, Shape, boolean, meta
 from minidl.op import Attrs, Op
@@ -60,7 +60,7 @@ COMPARE = Op("compare", _compare_infer, exact=True, slices=elementwise())
 COMPARE_NUMBER = Op("compare_number", _compare_number_infer, exact=True, volatile=("value",), slices=elementwise())
 MASKED_FILL = Op("masked_fill", _fill_infer, donates=FIRST, exact=True, integers=("mask",), volatile=("value",),
                  slices=elementwise(), vjp=lambda needs, dy, mask, *, inverted:
-                 (_filled(give(dy), mask, 0.0, inverted=inverted), None))
+                 (_filled(donate(dy), mask, 0.0, inverted=inverted), None))
 WHERE = Op("where", _where_infer, vjp=_where_vjp, donates=((0, 1), (0, 2)), exact=True, integers=("mask",),
            slices=elementwise())
 CONVERT = Op("convert", lambda x, *, dtype: meta(x.shape, dtype), _convert_cost, exact=True, slices=along(0))

@@ -8,7 +8,7 @@ longer than a convolution alone, keeps the same tensors as the two calls, and gi
 from collections.abc import Sequence
 
 from minidl.context import current
-from minidl.dispatch import apply, give
+from minidl.dispatch import apply, donate
 from minidl.errors import ShapeError
 from minidl.meta import Cost, Meta, Shape, meta
 from minidl.op import Attrs, Op
@@ -85,20 +85,20 @@ def _conv_vjp(needs: Needs, dy: Tensor, x: Tensor, w: Tensor, *, x_shape: Shape,
               x_partial: Tensor | None, stride: Pair, padding: Pair) -> Gradients:
     db = bias_grad(dy, axis=1) if len(needs) > 2 and needs[2] else None
     # The weight's gradient comes first: it is the last use of the saved input, whose bytes dx may then use.
-    dw = apply(CONV2D_WGRAD, dy, give(x), kernel=w_shape[2:], stride=stride, padding=padding) if needs[1] else None
+    dw = apply(CONV2D_WGRAD, dy, donate(x), kernel=w_shape[2:], stride=stride, padding=padding) if needs[1] else None
     dx = None
     if needs[0]:
         # dx is added in place to the gradient that x has from another branch. This saves a tensor of x's size at the
         # memory peak, and a pass over it.
-        onto = () if x_partial is None else (give(x_partial),)
-        dx = apply(CONV2D_DGRAD, give(dy), w, *onto, x_shape=x_shape, stride=stride, padding=padding)
+        onto = () if x_partial is None else (donate(x_partial),)
+        dx = apply(CONV2D_DGRAD, donate(dy), w, *onto, x_shape=x_shape, stride=stride, padding=padding)
     return (dx, dw, db)[:len(needs)]
 
 
 def _relu_vjp(needs: Needs, dy: Tensor, y: Tensor, x: Tensor, w: Tensor, *, x_shape: Shape, w_shape: Shape,
               x_partial: Tensor | None, stride: Pair, padding: Pair) -> Gradients:
     """Return the gradients through ReLU, whose mask follows from its output y, and then through the convolution."""
-    dy = apply(RELU_GRAD, give(dy), give(y))
+    dy = apply(RELU_GRAD, donate(dy), donate(y))
     return _conv_vjp(needs, dy, x, w, x_shape=x_shape, w_shape=w_shape, x_partial=x_partial, stride=stride,
                      padding=padding)
 
@@ -107,7 +107,7 @@ def _dgrad_vjp(needs: Needs, ddx: Tensor, dy: Tensor, w: Tensor, *, w_shape: Sha
                padding: Pair) -> Gradients:
     """Return the gradients of conv_transpose2d, which is conv2d's input gradient and linear in dy and w: they are
     conv2d and conv2d's weight gradient."""
-    dw = apply(CONV2D_WGRAD, give(dy), ddx, kernel=w_shape[2:], stride=stride, padding=padding) if needs[1] else None
+    dw = apply(CONV2D_WGRAD, donate(dy), ddx, kernel=w_shape[2:], stride=stride, padding=padding) if needs[1] else None
     ddy = apply(CONV2D, ddx, w, stride=stride, padding=padding) if needs[0] else None
     return (ddy, dw, ddx)[:len(needs)]
 
@@ -144,7 +144,7 @@ def conv2d(x: Tensor, w: Tensor, b: Tensor | None = None, *, stride: int | Pair 
     if relu and current().fuses:
         return apply(CONV2D_RELU, *inputs, stride=pair(stride), padding=pair(padding))
     y = apply(CONV2D, *inputs, stride=pair(stride), padding=pair(padding))
-    return relu_(give(y)) if relu else y
+    return relu_(donate(y)) if relu else y
 
 
 def conv_transpose2d(x: Tensor, w: Tensor, b: Tensor | None = None, *, stride: int | Pair = 1,
@@ -164,4 +164,4 @@ def conv_transpose2d(x: Tensor, w: Tensor, b: Tensor | None = None, *, stride: i
     if h < 1 or wd < 1:
         raise ShapeError(f"conv_transpose2d: with padding {padding} the output of {list(x.shape)} has no elements")
     y = apply(CONV2D_DGRAD, x, w, x_shape=(x.shape[0], w.shape[1], h, wd), stride=stride, padding=padding)
-    return y if b is None else give(y) + cast(b, y.dtype).reshape((-1, 1, 1))
+    return y if b is None else donate(y) + cast(b, y.dtype).reshape((-1, 1, 1))

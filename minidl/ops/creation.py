@@ -94,7 +94,7 @@ def arange(start: float = 0, end: float | None = None, step: float = 1, *, dtype
         raise UserError(f"arange: cannot count from {start} to {end} in steps of {step}")
     kind = int64 if all(isinstance(n, int | np.integer) for n in (start, end, step)) else float32
     values = np.arange(start, end, step)
-    if dtype is not None and not dtype.floating:  # as many as there are of the fractions
+    if dtype is not None and not dtype.floating:  # count in floats first, so that their number is right
         values = int(start) + int(step) * np.arange(len(values))
     made = _uploaded(values, dtype or kind)
     return _leaf(made) if requires_grad else made
@@ -229,7 +229,7 @@ def manual_seed(seed: int) -> None:
 
 
 def taken(x: Any) -> Any:
-    """A tensor of PyTorch's, as its DataLoader gives them, as one of minidl's; anything else itself."""
+    """Return a PyTorch tensor, such as a DataLoader gives, as a minidl tensor; other objects unchanged."""
     return current_runtime().tensor(x) if type(x).__module__ == "torch" and hasattr(x, "__dlpack__") else x
 
 

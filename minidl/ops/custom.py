@@ -1,7 +1,6 @@
-"""Operations whose gradient a program writes itself: ``class Square(Function)`` with forward() and backward().
-
-forward() runs without a graph; its result is seen through a view that knows backward(). Both may be replayed like any
-other call, as both are calls of operations.
+"""Operations with a gradient that the user defines: ``class Square(Function)`` with forward() and backward().
+forward() runs without a graph, and its result is returned as a view whose gradient is backward(). Both consist of calls
+of operations, so they can be replayed like other calls.
 """
 
 from __future__ import annotations
@@ -17,17 +16,18 @@ from minidl.tensor import Gradients, Needs, Tensor
 
 
 class Context:
-    """The place for what backward() needs of forward(): tensors by ``save_for_backward``, others as attributes."""
+    """It holds the values of forward() that backward() needs: tensors by ``save_for_backward``, others as
+    attributes."""
 
     saved_tensors: tuple[Tensor, ...] = ()
     needs_input_grad: tuple[bool, ...] = ()
 
     def save_for_backward(self, *tensors: Tensor) -> None:
-        """Keep tensors; they are ``saved_tensors`` in backward()."""
+        """Keep tensors for backward(), as ``saved_tensors``."""
         self.saved_tensors = tensors
 
     def mark_non_differentiable(self, *_: Tensor) -> None:
-        """Nothing: there is one result, through which gradients flow."""
+        """Do nothing: there is only one result, and gradients flow through it."""
 
 
 def _infer(y: Meta, *xs: Meta, call: tuple[type[Function], Context, tuple[bool, ...]]) -> Meta:
@@ -49,22 +49,22 @@ CUSTOM = Op("custom", _infer, view=True, exact=True, volatile=("call",), vjp=_vj
 
 
 class Function:
-    """Base class: ``forward(ctx, *args)`` returns one tensor, ``backward(ctx, gradient)`` a gradient for each argument,
-    None for what has none. Both are static methods; ``apply(*args)`` runs it."""
+    """The base class of custom operations: ``apply(*args)`` runs the static method ``forward(ctx, *args)``, which
+    returns one tensor; ``backward(ctx, gradient)`` returns the gradient of each argument, or None."""
 
     @staticmethod
     def forward(ctx: Any, *args: Any, **options: Any) -> Any:
-        """The result; each subclass says of what."""
+        """Return the result, one tensor; subclasses define it."""
         raise NotImplementedError
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
-        """The gradients of the arguments of forward()."""
+        """Return the gradients of forward()'s arguments; subclasses define it."""
         raise NotImplementedError
 
     @classmethod
     def apply(cls, *args: Any) -> Tensor:
-        """Run forward(), whose result has this backward(). Raises WrongKind unless it is one tensor."""
+        """Return forward()'s result, with backward() as its gradient. Raises WrongKind unless it is one tensor."""
         context = Context()
         are_tensors = tuple(isinstance(a, Tensor) for a in args)
         tensors = [a for a in args if isinstance(a, Tensor)]

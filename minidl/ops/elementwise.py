@@ -3,7 +3,7 @@ arrays."""
 
 from math import nan, prod
 
-from minidl.dispatch import apply, give
+from minidl.dispatch import apply, donate
 from minidl.errors import ShapeError
 from minidl.meta import DType, Meta, Shape, int64, meta, wide
 from minidl.op import Op
@@ -112,31 +112,31 @@ MUL = Op("mul", _binary, vjp=_mul_vjp, donates=EITHER, exact=True, slices=BROADC
          saves=lambda attrs, needs: ("b",) * needs[0] + ("a",) * needs[1])
 DIV = Op("div", _binary, vjp=_div_vjp, donates=EITHER, slices=BROADCAST,
          saves=lambda attrs, needs: ("b",) + ("y",) * needs[1])
-NEG: Op = Op("neg", numbers_like, vjp=lambda needs, dy: (neg(give(dy)),), donates=FIRST, exact=True, slices=BROADCAST)
-SCALE = Op("scale", _same_scalar, vjp=lambda needs, dy, *, value: (scale(give(dy), value),),
+NEG: Op = Op("neg", numbers_like, vjp=lambda needs, dy: (neg(donate(dy)),), donates=FIRST, exact=True, slices=BROADCAST)
+SCALE = Op("scale", _same_scalar, vjp=lambda needs, dy, *, value: (scale(donate(dy), value),),
            donates=FIRST, volatile=("value",), exact=True, slices=BROADCAST)
 SHIFT = Op("shift", _same_scalar, vjp=lambda needs, dy: (dy,),
            donates=FIRST, volatile=("value",), exact=True, slices=BROADCAST)
 
-EXP = Op("exp", numbers_like, vjp=lambda needs, dy, y: (mul(give(dy), y),), donates=FIRST, slices=BROADCAST)
-LOG = Op("log", numbers_like, vjp=lambda needs, dy, x: (div(give(dy), x),), donates=FIRST, slices=BROADCAST)
+EXP = Op("exp", numbers_like, vjp=lambda needs, dy, y: (mul(donate(dy), y),), donates=FIRST, slices=BROADCAST)
+LOG = Op("log", numbers_like, vjp=lambda needs, dy, x: (div(donate(dy), x),), donates=FIRST, slices=BROADCAST)
 SQRT_GRAD = Op("sqrt_grad", gradient_like, donates=EITHER, slices=BROADCAST)
-SQRT = Op("sqrt", numbers_like, vjp=lambda needs, dy, y: (apply(SQRT_GRAD, give(dy), give(y)),),
+SQRT = Op("sqrt", numbers_like, vjp=lambda needs, dy, y: (apply(SQRT_GRAD, donate(dy), donate(y)),),
           donates=FIRST, slices=BROADCAST)
 RELU_GRAD = Op("relu_grad", gradient_like, donates=EITHER, slices=BROADCAST)
-RELU = Op("relu", numbers_like, vjp=lambda needs, dy, y: (apply(RELU_GRAD, give(dy), give(y)),),
+RELU = Op("relu", numbers_like, vjp=lambda needs, dy, y: (apply(RELU_GRAD, donate(dy), donate(y)),),
           donates=FIRST, exact=True, slices=BROADCAST)
 TANH_GRAD = Op("tanh_grad", gradient_like, donates=EITHER, slices=BROADCAST)
-TANH = Op("tanh", numbers_like, vjp=lambda needs, dy, y: (apply(TANH_GRAD, give(dy), give(y)),),
+TANH = Op("tanh", numbers_like, vjp=lambda needs, dy, y: (apply(TANH_GRAD, donate(dy), donate(y)),),
           donates=FIRST, slices=BROADCAST)
 SIGMOID_GRAD = Op("sigmoid_grad", gradient_like, donates=EITHER, slices=BROADCAST)
-SIGMOID = Op("sigmoid", numbers_like, vjp=lambda needs, dy, y: (apply(SIGMOID_GRAD, give(dy), give(y)),),
+SIGMOID = Op("sigmoid", numbers_like, vjp=lambda needs, dy, y: (apply(SIGMOID_GRAD, donate(dy), donate(y)),),
              donates=FIRST, slices=BROADCAST)
 GELU_GRAD = Op("gelu_grad", gradient_like, donates=EITHER, slices=BROADCAST)
-GELU = Op("gelu", numbers_like, vjp=lambda needs, dy, x: (apply(GELU_GRAD, give(dy), give(x)),),
+GELU = Op("gelu", numbers_like, vjp=lambda needs, dy, x: (apply(GELU_GRAD, donate(dy), donate(x)),),
           donates=FIRST, slices=BROADCAST)
 GELU_TANH_GRAD = Op("gelu_tanh_grad", gradient_like, donates=EITHER, slices=BROADCAST)
-GELU_TANH = Op("gelu_tanh", numbers_like, vjp=lambda needs, dy, x: (apply(GELU_TANH_GRAD, give(dy), give(x)),),
+GELU_TANH = Op("gelu_tanh", numbers_like, vjp=lambda needs, dy, x: (apply(GELU_TANH_GRAD, donate(dy), donate(x)),),
                donates=FIRST, slices=BROADCAST)
 
 
@@ -149,7 +149,7 @@ def _dropout_infer(x: Meta, *, p: float, seed: int, start: int = 0) -> Meta:
 # The gradient is the same operation with the same seed: the mask is a function of (seed, element), never stored.
 # A slice counts its elements from ``start`` on, so that it has the same mask as the whole batch.
 DROPOUT: Op = Op("dropout", _dropout_infer, donates=FIRST, volatile=("seed",), slices=elementwise(start="start"),
-             vjp=lambda needs, dy, *, p, seed: (apply(DROPOUT, give(dy), p=p, seed=seed),))
+             vjp=lambda needs, dy, *, p, seed: (apply(DROPOUT, donate(dy), p=p, seed=seed),))
 
 
 def neg(x: Tensor) -> Tensor:

@@ -3,7 +3,7 @@ up."""
 
 from collections.abc import Sequence
 
-from minidl.dispatch import apply, give
+from minidl.dispatch import apply, donate
 from minidl.errors import ShapeError
 from minidl.meta import Cost, DType, Meta, Shape, meta
 from minidl.op import Attrs, Op
@@ -40,7 +40,7 @@ def _scatter_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs)
 
 def _embedding_grad(dy: Tensor, ids: Tensor, rows: int, dtype: DType) -> Tensor:
     mixed = {} if dy.dtype is dtype else {"dtype": dtype}
-    return apply(EMBEDDING_GRAD, give(dy), ids, rows=rows, **mixed)
+    return apply(EMBEDDING_GRAD, donate(dy), ids, rows=rows, **mixed)
 
 
 # The gradient of a table is dense, as optimizers need it, and outlives the activations.
@@ -52,7 +52,7 @@ GATHER_ROWS_GRAD = Op("gather_rows_grad", _gather_grad_infer, _scatter_cost, int
                       slices=along(0, 1, shapes=("x_shape",)))
 GATHER_ROWS = Op("gather_rows", _gather_infer, copy_cost, integers=("positions",), exact=True, slices=along(0, 1),
                  vjp=lambda needs, dy, positions, *, x_shape:
-                 (apply(GATHER_ROWS_GRAD, give(dy), positions, x_shape=x_shape), None))
+                 (apply(GATHER_ROWS_GRAD, donate(dy), positions, x_shape=x_shape), None))
 
 
 def embedding(w: Tensor, ids: Tensor, *, dtype: DType | None = None) -> Tensor:

@@ -5,7 +5,7 @@ from functools import wraps
 from math import nan, prod
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from minidl.dispatch import apply, give
+from minidl.dispatch import apply, donate
 from minidl.errors import ShapeError, UserError
 from minidl.meta import Cost, DType, Meta, Shape, float32, meta
 from minidl.op import Attrs, Op
@@ -55,20 +55,20 @@ def _rows_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) ->
 def _power_vjp(needs: Needs, dy: Tensor, x: Tensor, *, value: float) -> Gradients:
     if value == 0:
         return (full(dy.shape, 0.0, dy.dtype),)  # 0 * x ** -1 would be NaN at 0
-    return (scale(mul(give(dy), power(x, value - 1.0)), value),)
+    return (scale(mul(donate(dy), power(x, value - 1.0)), value),)
 
 
 def _log_softmax_vjp(needs: Needs, dy: Tensor, y: Tensor) -> Gradients:
     total = sum_(dy, -1, keepdim=True)
-    return (sub(give(dy), mul(exp(give(y)), total)),)
+    return (sub(donate(dy), mul(exp(donate(y)), total)),)
 
 
 POWER = Op("power", _power_infer, donates=FIRST, slices=BROADCAST, vjp=_power_vjp)
 SILU_GRAD = Op("silu_grad", gradient_like, donates=EITHER, slices=BROADCAST)
 SILU = Op("silu", numbers_like, donates=FIRST, slices=BROADCAST,
-          vjp=lambda needs, dy, x: (apply(SILU_GRAD, give(dy), give(x)),))
+          vjp=lambda needs, dy, x: (apply(SILU_GRAD, donate(dy), donate(x)),))
 SOFTPLUS = Op("softplus", numbers_like, donates=FIRST, slices=BROADCAST,
-              vjp=lambda needs, dy, x: (mul(give(dy), sigmoid(give(x))),))
+              vjp=lambda needs, dy, x: (mul(donate(dy), sigmoid(donate(x))),))
 LOG_SOFTMAX = Op("log_softmax", _rows_infer, _rows_cost, donates=FIRST, slices=along(0, dims=2), vjp=_log_softmax_vjp)
 
 
@@ -122,8 +122,8 @@ def over_last(x: Tensor, dim: int, what: str) -> tuple[Tensor, Shape]:
 
 
 def of_numbers_too(function: Callable[Concatenate[Tensor, P], T]) -> Callable[Concatenate[Tensor, P], T]:
-    """A function along a dimension that takes a tensor without dimensions as a vector of one element, whose results
-    have none either; tensors beside it likewise."""
+    """Return a version of a function along a dimension that treats tensors without dimensions as vectors of one
+    element, and whose results then have no dimensions either."""
     def shaped(y: Any) -> Any:
         if isinstance(y, Tensor):
             return reshape(y, ()) if y.shape == (1,) else y
@@ -140,14 +140,14 @@ def of_numbers_too(function: Callable[Concatenate[Tensor, P], T]) -> Callable[Co
 
 
 def in_dtype(x: Tensor, dtype: DType | None) -> Tensor:
-    """x in the dtype that a call names for its work and its result; itself if it names none."""
+    """Return x converted to ``dtype``; x itself for None."""
     return x if dtype is None else convert(x, dtype)
 
 
 @of_numbers_too
 def log_softmax(x: Tensor, dim: int = -1, dtype: DType | None = None) -> Tensor:
-    """Return log(softmax(x)) over one dimension, by default the last, computed in ``dtype``, if there is one. Raises
-    ShapeError."""
+    """Return log(softmax(x)) over one dimension, by default the last, computed in ``dtype`` if given.
+    Raises ShapeError."""
     x = in_dtype(x, dtype)
     moved, back = over_last(x, dim, "log_softmax")
     y = apply(LOG_SOFTMAX, moved)
@@ -156,7 +156,7 @@ def log_softmax(x: Tensor, dim: int = -1, dtype: DType | None = None) -> Tensor:
 
 @of_numbers_too
 def softmax(x: Tensor, dim: int = -1, dtype: DType | None = None) -> Tensor:
-    """Return exp(x) / sum(exp(x)) over one dimension, by default the last, computed in ``dtype``, if there is one.
+    """Return exp(x) / sum(exp(x)) over one dimension, by default the last, computed in ``dtype`` if given.
     Raises ShapeError."""
     x = in_dtype(x, dtype)
     moved, back = over_last(x, dim, "softmax")

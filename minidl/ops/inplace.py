@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from minidl.context import current
-from minidl.dispatch import apply_all, give
+from minidl.dispatch import apply_all, donate
 from minidl.errors import ShapeError, UserError
 from minidl.meta import Meta, boolean
 from minidl.ops import elementwise, functions
@@ -72,11 +72,11 @@ def _rebind(x: Tensor, function: Callable[[Tensor], Tensor], *, may_donate: bool
         raise UserError(f"in place: a gradient flows through the result, and {x.storage.named()} shares its bytes with "
                         "another tensor, a view or its base; use the operation that returns a new tensor")
     described = x.meta
-    made = _fitting(described, function(give(x) if may_donate else x))
+    made = _fitting(described, function(donate(x) if may_donate else x))
     if made is not x:
         if x.storage is not GONE:
             x.storage.release()
-        x.storage, x.given, made.storage = made.storage, False, GONE
+        x.storage, x.donated, made.storage = made.storage, False, GONE
     return x
 
 

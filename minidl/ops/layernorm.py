@@ -6,7 +6,7 @@ statistics and their gradients are float32 if the input is a half (``meta.wide``
 
 from collections.abc import Sequence
 
-from minidl.dispatch import apply, apply_all, give
+from minidl.dispatch import apply, apply_all, donate
 from minidl.errors import ShapeError
 from minidl.meta import Cost, Meta, meta, wide
 from minidl.op import Attrs, Op
@@ -50,7 +50,7 @@ def _layer_vjp(needs: Needs, dy: Tensor, x: Tensor, gamma: Tensor, mean: Tensor,
     if needs[1] or needs[2]:
         dgamma, dbeta = apply_all(LAYER_NORM_GRAD_REDUCE, dy, x, mean, rstd)
     if needs[0]:
-        dx = apply(LAYER_NORM_GRAD, give(dy), give(x), gamma, mean, rstd)
+        dx = apply(LAYER_NORM_GRAD, donate(dy), donate(x), gamma, mean, rstd)
     return dx, dgamma if needs[1] else None, dbeta if needs[2] else None
 
 

@@ -7,7 +7,7 @@ for ``sign`` and ``floor`` everywhere.
 from collections.abc import Callable
 from math import pi
 
-from minidl.dispatch import apply, give
+from minidl.dispatch import apply, donate
 from minidl.meta import DType, Meta, Shape, boolean, float32
 from minidl.op import Op
 from minidl.ops.choose import compare, convert, masked_fill, where
@@ -76,19 +76,19 @@ def _pow_vjp(needs: Needs, dy: Tensor, a: Tensor, b: Tensor, y: Tensor, *, a_sha
 
 
 ABS = Op("abs", numbers_like, donates=FIRST, exact=True, slices=BROADCAST,
-         vjp=lambda needs, dy, x: (mul(give(dy), sign(x)),))
+         vjp=lambda needs, dy, x: (mul(donate(dy), sign(x)),))
 SIGN = Op("sign", numbers_like, donates=FIRST, exact=True, slices=BROADCAST, vjp=_zero_gradient)
 FLOOR = Op("floor", numbers_like, donates=FIRST, slices=BROADCAST, vjp=_zero_gradient)
 SIN: Op = Op("sin", numbers_like, donates=FIRST, slices=BROADCAST,
-             vjp=lambda needs, dy, x: (mul(give(dy), cos(give(x))),))
+             vjp=lambda needs, dy, x: (mul(donate(dy), cos(donate(x))),))
 COS: Op = Op("cos", numbers_like, donates=FIRST, slices=BROADCAST,
-             vjp=lambda needs, dy, x: (neg(mul(give(dy), sin(give(x)))),))
+             vjp=lambda needs, dy, x: (neg(mul(donate(dy), sin(donate(x)))),))
 ERF = Op("erf", numbers_like, donates=FIRST, slices=BROADCAST,
-         vjp=lambda needs, dy, x: (mul(give(dy), scale(exp_(neg(mul(x, x))), 2.0 / pi**0.5)),))
+         vjp=lambda needs, dy, x: (mul(donate(dy), scale(exp_(neg(mul(x, x))), 2.0 / pi**0.5)),))
 LOG1P = Op("log1p", numbers_like, donates=FIRST, slices=BROADCAST,
-           vjp=lambda needs, dy, x: (div(give(dy), shift(give(x), 1.0)),))
+           vjp=lambda needs, dy, x: (div(donate(dy), shift(donate(x), 1.0)),))
 EXPM1 = Op("expm1", numbers_like, donates=FIRST, slices=BROADCAST,
-           vjp=lambda needs, dy, y: (mul(give(dy), shift(give(y), 1.0)),))
+           vjp=lambda needs, dy, y: (mul(donate(dy), shift(donate(y), 1.0)),))
 MAXIMUM = Op("maximum", _like_both, donates=EITHER, exact=True, slices=BROADCAST, vjp=_extreme_vjp("<"))
 MINIMUM = Op("minimum", _like_both, donates=EITHER, exact=True, slices=BROADCAST, vjp=_extreme_vjp(">"))
 POW = Op("pow", _pow_infer, donates=EITHER, slices=BROADCAST, vjp=_pow_vjp)

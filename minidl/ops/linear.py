@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from minidl.dispatch import apply, give
+from minidl.dispatch import apply, donate
 from minidl.errors import ShapeError
 from minidl.meta import Cost, Meta, Shape, meta, wide
 from minidl.op import Attrs, Op
@@ -67,8 +67,8 @@ def _linear_infer(x: Meta, w: Meta, b: Meta | None = None) -> Meta:
 
 def _linear_vjp(needs: Needs, dy: Tensor, x: Tensor, w: Tensor) -> Gradients:
     db = bias_grad(dy, axis=dy.ndim - 1) if len(needs) > 2 and needs[2] else None
-    dw = apply(LINEAR_WGRAD, dy, give(x)) if needs[1] else None
-    dx = apply(LINEAR_DGRAD, give(dy), w) if needs[0] else None
+    dw = apply(LINEAR_WGRAD, dy, donate(x)) if needs[1] else None
+    dx = apply(LINEAR_DGRAD, donate(dy), w) if needs[0] else None
     return (dx, dw, db)[:len(needs)]
 
 

@@ -6,7 +6,7 @@ suffice for halves: a probability near 1 rounds to 1, and its row would have no 
 
 from collections.abc import Sequence
 
-from minidl.dispatch import apply, apply_all, give
+from minidl.dispatch import apply, apply_all, donate
 from minidl.errors import ShapeError
 from minidl.meta import Cost, Meta, meta, wide
 from minidl.op import Attrs, Op
@@ -44,7 +44,7 @@ CROSS_ENTROPY_GRAD = Op("cross_entropy_grad", _grad_infer, donates=((0, 1),), in
                         slices=along(1, 2, shared=(0,), share=LABEL_SHARE, labels=2))
 CROSS_ENTROPY = Op("cross_entropy", _infer, _cost, outputs=("loss", "residual"), donates=((1, 0),),
                    integers=("labels",), vjp=lambda needs, dloss, dresidual, residual, labels, *, ignore_index:
-                   (apply(CROSS_ENTROPY_GRAD, dloss, give(residual), labels, ignore_index=ignore_index), None),
+                   (apply(CROSS_ENTROPY_GRAD, dloss, donate(residual), labels, ignore_index=ignore_index), None),
                    slices=along(0, 1, whole=(0,), fold=ADD, shares=(0,), share=LABEL_SHARE, labels=1))
 
 

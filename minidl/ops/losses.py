@@ -51,8 +51,8 @@ def nll_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, *, ign
              reduction: str = "mean") -> Tensor:
     """Return -weight[label] * input[n, label]. input: log-probabilities [N, classes, ...] or [classes]; target: labels.
 
-    ``weight``: [classes], 1 by default; a mean is over the sum of the rows' weights. Rows whose label is
-    ``ignore_index`` count neither in the sum nor in the mean. Raises ShapeError, UserError.
+    ``weight``: [classes], by default 1; a mean divides by the sum of the rows' weights. Rows with the label
+    ``ignore_index`` do not count. Raises ShapeError, UserError.
     """
     if input.ndim == 1 and not target.shape:
         y = nll_loss(reshape(input, (1, -1)), reshape(target, (1,)), weight, ignore_index=ignore_index,
@@ -143,7 +143,7 @@ def binary_cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = 
 def binary_cross_entropy_with_logits(input: Tensor, target: Tensor, weight: Tensor | None = None, *,
                                      reduction: str = "mean", pos_weight: Tensor | None = None) -> Tensor:
     """Return the binary cross-entropy of sigmoid(input), computed stably as log(1 + exp(input)) - target * input.
-    ``pos_weight`` weighs positive targets, and broadcasts. Raises ShapeError, UserError."""
+    ``pos_weight`` weights positive targets, and broadcasts. Raises ShapeError, UserError."""
     if pos_weight is None:
         return reduced(_weighed(sub(softplus(input), mul(input, target)), weight), reduction)
     more = shift(mul(target, shift(pos_weight, -1.0)), 1.0)

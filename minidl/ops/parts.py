@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import accumulate
 
-from minidl.dispatch import apply, give
+from minidl.dispatch import apply, donate
 from minidl.errors import ShapeError
 from minidl.meta import Cost, Meta, Parts, Shape, chosen, meta
 from minidl.op import Attrs, Op
@@ -24,8 +24,8 @@ def _grad_infer(dy: Meta, onto: Meta | None = None, *, shape: Shape, parts: Part
 
 def _vjp(needs: Needs, dy: Tensor, *, x_shape: Shape, x_partial: Tensor | None, parts: Parts) -> Gradients:
     # dy is added in place to the gradient that x has from its other parts, so a loop over parts costs only the parts.
-    onto = () if x_partial is None else (give(x_partial),)
-    return (apply(INDEX_GRAD, give(dy), *onto, shape=x_shape, parts=parts),)
+    onto = () if x_partial is None else (donate(x_partial),)
+    return (apply(INDEX_GRAD, donate(dy), *onto, shape=x_shape, parts=parts),)
 
 
 def _grad_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost:

@@ -4,7 +4,7 @@ window.
 
 from collections.abc import Sequence
 
-from minidl.dispatch import apply, apply_all, give
+from minidl.dispatch import apply, apply_all, donate
 from minidl.errors import ShapeError
 from minidl.meta import Cost, Meta, Shape, meta, uint8
 from minidl.op import Attrs, Op
@@ -58,17 +58,17 @@ MAX_POOL2D_GRAD = Op("max_pool2d_grad", _max_grad_infer, _pool_cost, integers=("
                      slices=along(0, 1, shapes=("x_shape",)))
 MAX_POOL2D = Op("max_pool2d", _max_infer, _pool_cost, outputs=("y", "index"), slices=along(0),
                 vjp=lambda needs, dy, dindex, index, *, x_shape, kernel, stride, padding:
-                (apply(MAX_POOL2D_GRAD, give(dy), give(index), x_shape=x_shape, kernel=kernel, stride=stride,
+                (apply(MAX_POOL2D_GRAD, donate(dy), donate(index), x_shape=x_shape, kernel=kernel, stride=stride,
                        padding=padding),))
 AVG_POOL2D_GRAD = Op("avg_pool2d_grad", _avg_grad_infer, _pool_cost, slices=along(0, shapes=("x_shape",)))
 AVG_POOL2D = Op("avg_pool2d", _avg_infer, _pool_cost, slices=along(0),
                 vjp=lambda needs, dy, *, x_shape, kernel, stride, padding:
-                (apply(AVG_POOL2D_GRAD, give(dy), x_shape=x_shape, kernel=kernel, stride=stride, padding=padding),))
+                (apply(AVG_POOL2D_GRAD, donate(dy), x_shape=x_shape, kernel=kernel, stride=stride, padding=padding),))
 ADAPTIVE_AVG_POOL2D_GRAD = Op("adaptive_avg_pool2d_grad", _adaptive_grad_infer, _pool_cost,
                               slices=along(0, shapes=("x_shape",)))
 ADAPTIVE_AVG_POOL2D = Op("adaptive_avg_pool2d", _adaptive_infer, _pool_cost, slices=along(0),
                          vjp=lambda needs, dy, *, x_shape:
-                         (apply(ADAPTIVE_AVG_POOL2D_GRAD, give(dy), x_shape=x_shape),))
+                         (apply(ADAPTIVE_AVG_POOL2D_GRAD, donate(dy), x_shape=x_shape),))
 
 
 def max_pool2d(x: Tensor, kernel: int | Pair, *, stride: int | Pair | None = None, padding: int | Pair = 0) -> Tensor:
@@ -88,17 +88,18 @@ def avg_pool2d(x: Tensor, kernel: int | Pair, *, stride: int | Pair | None = Non
     if count_include_pad or padding == (0, 0):
         return y
     # The mean of a padded window of ones is the share of the window that is not padding.
-    return give(y) / apply(AVG_POOL2D, full((1, 1, *x.shape[2:]), 1.0, x.dtype), **window)
+    return donate(y) / apply(AVG_POOL2D, full((1, 1, *x.shape[2:]), 1.0, x.dtype), **window)
 
 
 def adaptive_avg_pool2d(x: Tensor, size: int | tuple[int | None, int | None] | None) -> Tensor:
     """Return the means over an h x w grid of windows: [N, C, H, W] or [C, H, W] -> [..., h, w]; None keeps a size.
 
-    Window i has the rows from floor(i H / h) up to ceil((i + 1) H / h), and columns likewise. Raises ShapeError.
+    Window (i, j) has the rows floor(i H / h) to ceil((i + 1) H / h) - 1 and the columns floor(j W / w) to
+    ceil((j + 1) W / w) - 1. Raises ShapeError.
     """
     if x.ndim == 3:
         y = adaptive_avg_pool2d(reshape(x, (1, *x.shape)), size)
         return reshape(y, y.shape[1:])
     if isinstance(size, tuple | list) and len(size) == 2 and x.ndim == 4:
         size = tuple(x.shape[2 + i] if n is None else n for i, n in enumerate(size))  # type: ignore[assignment]
-    return apply(ADAPTIVE_AVG_POOL2D, x, size=pair(size))  # type: ignore[arg-type]  # it says what is no pair
+    return apply(ADAPTIVE_AVG_POOL2D, x, size=pair(size))  # type: ignore[arg-type]  # pair() raises for other values

@@ -102,11 +102,11 @@ def trace(x: Tensor) -> Tensor:
 
 
 def diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
-    """Return the diagonals of the matrices in two dimensions as the last dimension of a copy, ``offset`` columns to
-    the right. Raises ShapeError."""
+    """Return a copy of the diagonals of the matrices in dimensions dim1 and dim2, as the last dimension.
+    ``offset``: columns to the right of the main diagonal. Raises ShapeError."""
     rows, columns = axis_of("diagonal", x.shape, dim1), axis_of("diagonal", x.shape, dim2)
     if rows == columns:
-        raise ShapeError(f"diagonal: dimensions {dim1} and {dim2} of {list(x.shape)} are one")
+        raise ShapeError(f"diagonal: dimensions {dim1} and {dim2} of {list(x.shape)} are the same")
     size = max(0, min(x.shape[rows] - max(0, -offset), x.shape[columns] - max(0, offset)))
     order = (rows, columns, *(i for i in range(x.ndim) if i not in (rows, columns)))
     first, second = np.arange(size) + max(0, -offset), np.arange(size) + max(0, offset)

@@ -7,7 +7,7 @@ kept, not the rows. NaN ranks before all numbers; of equal elements the first ra
 from collections.abc import Sequence
 from math import prod
 
-from minidl.dispatch import apply, apply_all, give
+from minidl.dispatch import apply, apply_all, donate
 from minidl.errors import ShapeError
 from minidl.meta import Cost, Meta, Shape, int64, meta
 from minidl.op import Attrs, Op
@@ -34,7 +34,8 @@ def _cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost
 
 def _vjp(needs: Needs, dy: Tensor, dindex: Tensor | None, index: Tensor, *, x_shape: Shape, k: int) -> Gradients:
     rows, width = prod(x_shape[:-1]), x_shape[-1]
-    dx = apply(GATHER_ROWS_GRAD, reshape(give(dy), (rows * k, 1)), reshape(index, (rows, k)), x_shape=(rows, width, 1))
+    index = reshape(index, (rows, k))
+    dx = apply(GATHER_ROWS_GRAD, reshape(donate(dy), (rows * k, 1)), index, x_shape=(rows, width, 1))
     return (reshape(dx, x_shape),)
 
 
@@ -43,8 +44,8 @@ TOPK = Op("topk", _infer, _cost, outputs=("y", "index"), vjp=_vjp, exact=True, s
 
 @of_numbers_too
 def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Ranked:
-    """Return the k largest (or smallest) elements along one dimension and their positions, in order even without
-    ``sorted``. Raises ShapeError."""
+    """Return the k largest (or smallest) elements along one dimension and their positions, always sorted.
+    Raises ShapeError."""
     moved, back = over_last(x, dim, "topk")
     values, index = apply_all(TOPK, moved, k=k, largest=largest)
     return Ranked(permute(values, back), permute(index, back)) if back else Ranked(values, index)
@@ -119,7 +120,7 @@ def _first(x: Tensor, largest: bool) -> Tensor:
 
 def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
     """Return x's elements at the positions in ``index`` along ``dim``; index is at most as large as x in the other
-    dimensions. Raises ShapeError, UserError for a position that is none."""
+    dimensions. Raises ShapeError; UserError for a position out of range."""
     if not x.shape:
         return reshape(gather(reshape(x, (1,)), dim, reshape(index, (-1,))), index.shape)
     axis = axes_of("gather", x.shape, dim)[0]

@@ -150,7 +150,7 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
 def repeat_interleave(x: Tensor, repeats: int | Tensor, dim: int | None = None, *,
                       output_size: int | None = None) -> Tensor:
     """Return x with each element along a dimension repeated ``repeats`` times in place; without a dimension, in C
-    order. Counts in a tensor are read, so ``output_size`` has no effect. Raises ShapeError, UserError."""
+    order. Counts in a tensor are copied to the host; ``output_size`` has no effect. Raises ShapeError, UserError."""
     if dim is None:
         x, dim = reshape(x, (-1,)), 0
     axis = axis_of("repeat_interleave", x.shape, dim)
@@ -176,7 +176,7 @@ def take_along_dim(x: Tensor, indices: Tensor, dim: int | None = None) -> Tensor
         return gather(reshape(x, (-1,)), 0, reshape(indices, (-1,)))
     axis = axis_of("take_along_dim", x.shape, dim)
     if x.ndim != indices.ndim:
-        raise ShapeError(f"take_along_dim: {list(indices.shape)} has not the dimensions of {list(x.shape)}")
+        raise ShapeError(f"take_along_dim: {list(indices.shape)} and {list(x.shape)} differ in their dimensions")
 
     def wide(y: Tensor, other: Tensor) -> Tensor:
         return expand(y, tuple(m if n == 1 and i != axis else n

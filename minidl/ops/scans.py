@@ -183,8 +183,8 @@ def scatter(x: Tensor, dim: int, index: Tensor, value: float) -> Tensor:
 
 
 def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
-    """Return x with ``alpha`` times the parts of ``source`` along ``dim`` added to the parts that ``index`` names: the
-    product with a matrix of 0 and 1. Raises ShapeError."""
+    """Return x with ``alpha`` * ``source`` added at the positions ``index`` along ``dim``, by a one-hot matrix product.
+    Raises ShapeError."""
     axis = axis_of("index_add", x.shape, dim)
     if index.ndim != 1 or source.shape != (*x.shape[:axis], index.shape[0], *x.shape[axis + 1:]):
         raise ShapeError(f"index_add along {dim}: index {list(index.shape)} and source {list(source.shape)} do not fit "

@@ -144,7 +144,7 @@ def between(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
 
 def narrow(x: Tensor, dim: int, start: int | Tensor, length: int) -> Tensor:
     """Return a view of ``length`` elements along one dimension from ``start`` on; a negative start counts from the
-    end, a tensor is read. Raises ShapeError."""
+    end, a start in a tensor is copied to the host. Raises ShapeError."""
     axis = axis_of("narrow", x.shape, dim)
     start = int(start.item()) if isinstance(start, Tensor) else start
     first = start + x.shape[axis] if start < 0 else start

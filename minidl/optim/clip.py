@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from minidl.autograd import no_grad
 from minidl.context import current
-from minidl.dispatch import give
+from minidl.dispatch import donate
 from minidl.errors import UserError
 from minidl.ops import add, div, full, mul, relu, shift, sqrt, sub, sum
 from minidl.tensor import Tensor
@@ -36,7 +36,7 @@ def clip_global_norm(parameters: Iterable[Tensor], limit: float) -> Tensor | Non
             gradient = parameter.grad
             assert gradient is not None
             square = sum(mul(gradient, gradient))
-            squares = square if squares is None else add(give(squares), give(square))
+            squares = square if squares is None else add(donate(squares), donate(square))
             del gradient
         assert squares is not None
         norm = sqrt(squares)
@@ -51,7 +51,7 @@ def clip_global_norm(parameters: Iterable[Tensor], limit: float) -> Tensor | Non
             assert gradient is not None
             ours, parameter.grad = gradient.alias(), None
             del gradient  # if the program holds this handle, it keeps the old values
-            scaled = mul(give(ours), factor)
+            scaled = mul(donate(ours), factor)
             del ours
             current().make_leaf(scaled.storage)  # like any gradient, it has no lineage that keeps other tensors
             parameter.grad = scaled

@@ -29,7 +29,7 @@ class Composed(Optimizer):
         Raises OutOfMemory."""
         raise NotImplementedError
 
-    _began = False  # whether the step that runs has updated a parameter
+    _began = False  # True once the current step has updated a parameter
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         self._began = False

@@ -1,4 +1,4 @@
-"""L-BFGS (Nocedal 1980; Liu & Nocedal 1989) with the names and the arguments of PyTorch's, without a line search.
+"""L-BFGS (Nocedal 1980; Liu & Nocedal 1989) with PyTorch's names and arguments, without a line search.
 
     d = -H g, with H from the last changes of parameters (s) and gradients (y) by the two-loop recursion;   p += t d
 """
@@ -27,23 +27,22 @@ def _number(x: Tensor) -> float:
 
 
 class LBFGS(Optimizer):
-    """Several evaluations of the loss a step: ``step(closure)``, where the closure computes loss and gradients.
-
-    One group of parameters. Losses and products of directions are read, so a step waits for the device. Raises
-    UserError for a ``line_search_fn``, which is not there, and for ``step()`` without a closure.
+    """L-BFGS: ``step(closure)`` evaluates the closure, which computes loss and gradients, several times.
+    There is one group of parameters. The host reads losses and scalar products, so a step waits for the device. Raises
+    UserError for a ``line_search_fn``, which is not supported, and for ``step()`` without a closure.
     """
 
     def __init__(self, params: Iterable[Tensor], lr: float = 1.0, max_iter: int = 20, max_eval: int | None = None,
                  tolerance_grad: float = 1e-7, tolerance_change: float = 1e-9, history_size: int = 100,
                  line_search_fn: str | None = None) -> None:
         if line_search_fn is not None:
-            raise UserError(f"LBFGS: line_search_fn is None, not {line_search_fn!r}")
+            raise UserError(f"LBFGS: line_search_fn must be None, not {line_search_fn!r}")
         rates = {"lr": lr, "weight_decay": 0.0, "max_iter": max_iter, "history_size": history_size,
                  "max_eval": max_iter * 5 // 4 if max_eval is None else max_eval, "tolerance_grad": tolerance_grad,
                  "tolerance_change": tolerance_change}
         super().__init__(params, rates=rates, op=STEP)
         if len(self.param_groups) != 1:
-            raise UserError(f"LBFGS has one group of parameters, not {len(self.param_groups)}")
+            raise UserError(f"LBFGS takes one group of parameters, not {len(self.param_groups)}")
         self._changes: list[tuple[Tensor, Tensor, float]] = []  # s, y and 1 / (s y), the oldest first
         self._last: tuple[Tensor, Tensor, float, float] | None = None  # d, the gradient before it, t, H's diagonal
         self._steps = 0
@@ -59,7 +58,7 @@ class LBFGS(Optimizer):
             p.add_(scale(reshape(part, p.shape), t))
 
     def _direction(self, g: Tensor) -> tuple[Tensor, float]:
-        """The direction for a gradient, and H's diagonal."""
+        """Return the direction d = -H g for a gradient, and the diagonal of the initial H (two-loop recursion)."""
         if self._last is None:
             return neg(g), 1.0
         d, before, t, diagonal = self._last
@@ -79,7 +78,7 @@ class LBFGS(Optimizer):
         return r, diagonal
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Move the parameters up to ``max_iter`` times; returns the loss of the first evaluation. Raises UserError."""
+        """Move the parameters up to ``max_iter`` times; return the loss of the first evaluation. Raises UserError."""
         if closure is None:
             raise UserError("LBFGS: step(closure) needs a function that computes the loss and its gradients")
         group = self.param_groups[0]
@@ -114,5 +113,5 @@ class LBFGS(Optimizer):
         return first
 
     def state_dict(self) -> dict[str, Any]:
-        """Raises UserError: the changes that it remembers are not saved."""
-        raise UserError("LBFGS: what it remembers of its steps is not saved; a new one starts anew")
+        """Raise UserError: the history of changes cannot be saved."""
+        raise UserError("LBFGS: its history cannot be saved; a new optimizer starts without it")

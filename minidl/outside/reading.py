@@ -8,6 +8,7 @@ Nothing here blocks, and every message is one line.
 import json
 import os
 import stat
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import BufferedReader
@@ -19,6 +20,7 @@ Path = str | os.PathLike[str]
 Found = TypeVar("Found")
 
 MOST_JSON_BYTES = 256 << 20
+_GZIP = b"\x1f\x8b"  # what a file begins with that gzip has made
 _MARK = "\ufeff"  # the byte order mark that some programs write at the beginning of a text
 # Non-blocking, because opening a pipe without a writer would wait forever.
 _TO_READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
@@ -89,12 +91,22 @@ def read_bytes(path: Path, *, most: int) -> bytes:
 
 
 def read_text(path: Path, *, most: int) -> str:
-    """Return the text of a UTF-8 file of at most ``most`` bytes, without a byte order mark. Raises Unreadable."""
+    """Return the text of a UTF-8 file of at most ``most`` bytes, without a byte order mark; one that gzip has made
+    smaller is read as what it was. Raises Unreadable."""
     data = read_bytes(path, most=most)
     try:
+        if data.startswith(_GZIP):
+            reader = zlib.decompressobj(zlib.MAX_WBITS | 16)
+            data = reader.decompress(data, most + 1)
+            if len(data) > most:
+                raise Unreadable(path, f"longer than the limit of {most} bytes")
+            if not reader.eof:
+                raise Unreadable(path, "damaged gzip: it ends too early")
         return data.decode().removeprefix(_MARK)
     except UnicodeDecodeError as error:
         raise Unreadable(path, f"not UTF-8 at byte {error.start}") from None
+    except zlib.error as error:
+        raise Unreadable(path, f"damaged gzip: {error}") from None
 
 
 def _require_file(path: Path, found: os.stat_result) -> None:

@@ -5,13 +5,12 @@ from html import escape
 
 
 class Shown:
-    """A class whose objects name their main ``facts``: ``repr`` gives them in one line, a notebook shows them as a
-    table. The values of a large object are left out of both."""
+    """A base of objects with ``facts``, which ``repr`` shows in one line and a notebook in a table."""
 
     __slots__ = ()
 
     def facts(self) -> Mapping[str, str]:
-        """The name and the value of each fact, in order."""
+        """Return the object's main facts, name -> value, in display order."""
         raise NotImplementedError
 
     def __repr__(self) -> str:

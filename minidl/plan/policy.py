@@ -93,7 +93,7 @@ class Price(Enum):
 class Front(Enum):
     """The order in which a policy that ``reads_from_front`` ranks residents."""
 
-    ACCESS_LIST = "the tensor access list (``access_order``)"
+    ACCESS_LIST = "the tensor access list (``policies/passive``)"
     RECENCY = "the most idle calls first, then the smallest id"
     PRICE = "the least seconds of the cheaper way back, divided by bytes and idle calls"
 

@@ -1,13 +1,15 @@
 """Traces as JSON files: a trace measured on one machine can be planned, compared or run again on another.
 
 docs/formats.md describes the document; the classes below describe it for msgspec, which validates files against them.
-Version 2 adds the fields that running the calls again needs (``TraceCall``: saves, takes, leaves, long_lived), and most
-keys of a call are optional. Version 1 is still read.
+Version 3 adds the windows, the only gaps that a plan may use. Version 2 adds the fields that running the calls again
+needs (``TraceCall``: saves, takes, leaves, long_lived), and most keys of a call are optional. Versions 1 and 2 are
+still read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Annotated
 
@@ -29,14 +31,16 @@ from minidl.plan.document import (
 )
 from minidl.plan.trace import TensorId, Trace, TraceCall, TraceTensor
 
-FORMAT, VERSION = "minidl-trace", 2
+FORMAT, VERSION = "minidl-trace", 3
 
 
 def trace_to_json(trace: Trace) -> str:
     """Return a trace as a JSON document. Raises ValueError for seconds that are infinite or NaN."""
     tensors = [{"id": t.tensor_id, "bytes": t.nbytes, "persistent": t.persistent, "idle": t.idle}
                for t in trace.tensors.values()]
-    return document(FORMAT, VERSION, {"tensors": tensors, "calls": list(trace.calls)})
+    windows = None if trace.windows is None else [{"tensor": t, "after": after, "until": until}
+                                                  for t, (after, until) in trace.windows.items()]
+    return document(FORMAT, VERSION, {"tensors": tensors, "calls": list(trace.calls), "windows": windows})
 
 
 def is_trace(head: bytes) -> bool:
@@ -116,9 +120,19 @@ class _CallV1(Row):
     replayable: bool
 
 
-class _Trace(Head, forbid_unknown_fields=True):
+class _Window(Row):
+    tensor: Id
+    after: Count
+    until: Count
+
+
+class _TraceV2(Head, forbid_unknown_fields=True):
     tensors: list[_Tensor]
     calls: list[_Call]
+
+
+class _Trace(_TraceV2, forbid_unknown_fields=True):
+    windows: list[_Window] | None = None
 
 
 class _TraceV1(Head, forbid_unknown_fields=True):
@@ -126,7 +140,7 @@ class _TraceV1(Head, forbid_unknown_fields=True):
     calls: list[_CallV1]
 
 
-def _trace(file: _Trace | _TraceV1) -> Trace:
+def _trace(file: _TraceV2 | _TraceV1) -> Trace:
     tensors = each_once("tensors", ((row.id, TraceTensor(row.id, row.bytes, row.persistent, row.idle))
                                     for row in file.tensors))
     made: set[TensorId] = set()
@@ -150,7 +164,18 @@ def _trace(file: _Trace | _TraceV1) -> Trace:
             early = min(read_before.intersection(call.outputs))
             raise ValidationError(f"tensor {early} was read before it is made - at `$.calls[{n}].outputs`")
         made.update(call.outputs)
-    return Trace(convert(file.calls, tuple[TraceCall, ...], from_attributes=True), tensors)
+    trace = Trace(convert(file.calls, tuple[TraceCall, ...], from_attributes=True), tensors)
+    return trace if not isinstance(file, _Trace) or file.windows is None else _within(trace, file.windows)
 
 
-READERS = {1: (_TraceV1, _trace), VERSION: (_Trace, _trace)}
+def _within(trace: Trace, windows: Sequence[_Window]) -> Trace:
+    for n, window in enumerate(windows):
+        uses = trace.uses.get(window.tensor, [])
+        if (window.after, window.until) not in zip(uses, uses[1:], strict=False):
+            raise ValidationError(f"tensor {window.tensor} has no two accesses, one after the other, by calls "
+                                  f"{window.after} and {window.until} - at `$.windows[{n}]`")
+    found = each_once("windows", ((window.tensor, (window.after, window.until)) for window in windows))
+    return replace(trace, windows=found)
+
+
+READERS = {1: (_TraceV1, _trace), 2: (_TraceV2, _trace), VERSION: (_Trace, _trace)}

@@ -6,9 +6,9 @@ and small. So a tensor is swapped out if its replay would take longer than its c
 
 from collections.abc import Sequence
 
-from minidl.plan.access_order import in_access_order
 from minidl.plan.plan import Action, Eviction
 from minidl.plan.policy import OnDemand, Pressure, Residency
+from minidl.policies.passive import in_access_order
 
 
 class Recompute(OnDemand):

@@ -15,6 +15,7 @@ from minidl.executor import Executor
 from minidl.nn import Module
 from minidl.parts.sharding.sharder import shards_of
 from minidl.parts.slicing.origins import Origins
+from minidl.parts.slicing.slicer import slicer_of
 from minidl.plan.trace import TensorId, Trace
 
 
@@ -29,7 +30,7 @@ class LayerNames:
                       for shard in shards_of(tensor)}
         self.made: dict[TensorId, str] = {}
         self._tracker = executor.tracker
-        self._origins = executor.slicer.origins if executor.slicer is not None else None
+        self._origins = slicer.origins if (slicer := slicer_of(executor)) is not None else None
         self._iteration = -1
 
     def noting(self, forward: Callable[..., Any], name: str) -> Callable[..., Any]:

@@ -8,7 +8,8 @@ from minidl.memory.guided.sequence import Returns
 from minidl.outside.units import format_bytes
 from minidl.plan.plan import Action
 from minidl.plan.trace import TensorId
-from minidl.report.explain import Decision, observed
+from minidl.report.decisions import Decision
+from minidl.report.explain import observed
 
 TOLD = 5  # largest decisions, if not all are described
 

@@ -30,23 +30,26 @@ def dry_run(runtime: Runtime, step: Callable[[], Any]) -> Demand:
     executor = Executor(runtime.device.dry_twin(), ledger, tracker, deterministic=runtime.executor.deterministic,
                         fuses=runtime.executor.fuses, keeps_outputs=runtime.executor.keeps_outputs,
                         stands_for=(runtime.memory,))
-    if runtime.slices > 1:
-        executor.slicer = Slicer(executor, runtime.slices)
-    executor.sharder = runtime.executor.sharder
+    # A sharder holds no calls, so the dry run can use the runtime's; a slicer does.
+    executor.part_keepers = tuple([Slicer(executor, keeper.count) if isinstance(keeper, Slicer) else keeper
+                                   for keeper in runtime.executor.part_keepers])
     executor.issued = runtime.executor.issued  # what was written in place before the dry run lies before its calls
     try:
         with activate(executor):
             step()
-            if executor.slicer is not None:
-                executor.slicer.flush()
+            _flush(executor)
             reads_values = executor.first_read < executor.issued
             if any(storage.grad is not None and grad is None for storage, grad, *_ in kept):
                 step()
-                if executor.slicer is not None:
-                    executor.slicer.flush()
+                _flush(executor)
     finally:
         runtime.counters = counters
         for storage, grad, count, first, last in kept:
             storage.grad = grad
             storage.access_count, storage.first_access, storage.last_access = count, first, last
     return ledger.demand(reads_values=reads_values)
+
+
+def _flush(executor: Executor) -> None:
+    for keeper in executor.part_keepers:
+        keeper.flush()

@@ -104,10 +104,10 @@ class Runtime(Shown):
         if slices < 1:
             raise UserError(f"a batch is cut in 1 slice or more, not {slices}")
         self.slices = slices
+        if shard_bytes is not None:  # first: a call with operands of both kinds runs on shards, and each part on slices
+            self.executor.part_keepers = (Sharder(_bytes(shard_bytes, 0, "shard_bytes")),)
         if slices > 1:
-            self.executor.slicer = Slicer(self.executor, slices)
-        if shard_bytes is not None:
-            self.executor.sharder = Sharder(_bytes(shard_bytes, 0, "shard_bytes"))
+            self.executor.part_keepers += (Slicer(self.executor, slices),)
         self.keeps_trace = False  # whether ``iteration`` leaves what it did in ``last_trace``
         self.last_trace: Trace | None = None
         self.seed = seed
@@ -186,7 +186,7 @@ class Runtime(Shown):
         if executor.tracker.sequence >= executor.tracker.iteration_start:
             executor.end_iteration()
         executor.explicit_iterations = True
-        executor.begin_iteration()
+        executor.memory.state.hooks.begin_iteration()
         if self.keeps_trace:
             self.device.measure(True)
         try:
@@ -221,19 +221,19 @@ class Runtime(Shown):
         have and for values that the one asked for cannot hold, ShapeError for data that are not of the ``shape``.
         """
         self._require_current("tensor()")
-        slicer = current().slicer
+        values: np.ndarray | None = None
         if data is None:
             shape, dtype = tuple(shape or ()), dtype or float32
-            if slicer is not None and slicer.cuts(shape):
-                return Tensor(slicer.upload(shape, dtype, None))
-            return apply(UPLOAD, shape=shape, dtype=dtype, data=None)
-        array = upload.host_array(data, self.device)
-        array, wanted = upload.checked(array, shape, dtype or upload.plain_dtype(data, array))
-        # The upload happens when the device gets there: by then the caller may have filled its array anew.
-        values = array.astype(wanted.name, copy=True) if self.device.has_values else None
-        if slicer is not None and slicer.cuts(array.shape):
-            return Tensor(slicer.upload(array.shape, wanted, values))
-        return apply(UPLOAD, shape=array.shape, dtype=wanted, data=values)
+        else:
+            array = upload.host_array(data, self.device)
+            array, dtype = upload.checked(array, shape, dtype or upload.plain_dtype(data, array))
+            shape = array.shape
+            if self.device.has_values:  # a copy: the upload runs later, when the caller may have changed its array
+                values = array.astype(dtype.name, copy=True)
+        for keeper in current().part_keepers:
+            if (made := keeper.upload(shape, dtype, values)) is not None:
+                return Tensor(made)
+        return apply(UPLOAD, shape=shape, dtype=dtype, data=values)
 
     def dry_run(self, step: Callable[[], Any]) -> Demand:
         """Run one step on shapes alone: what an unmanaged run of it needs, and its largest operation.
@@ -281,8 +281,9 @@ def parameter(shape: Shape, *, dtype: DType = float32, requires_grad: bool = Tru
     """An uninitialised persistent leaf: a parameter, a buffer or optimizer state; in shards, if the runtime says so.
     Raises OutOfMemory."""
     executor, described = current(), meta(tuple(shape), dtype)
-    if executor.sharder is not None and executor.sharder.cuts(described):
-        return Tensor(executor.sharder.leaf(described, requires_grad=requires_grad))
+    for keeper in executor.part_keepers:
+        if (made := keeper.parameter(described, requires_grad=requires_grad)) is not None:
+            return Tensor(made)
     storage: Storage = executor.leaf(described, persistent=True)
     storage.requires_grad = requires_grad
     return Tensor(storage)

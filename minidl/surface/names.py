@@ -110,7 +110,7 @@ class Named:
             """Return sqrt(a^2 + b^2)."""
 
         def index_add(self, dim: Whole, index: Tensor, source: Tensor, *, alpha: Real = 1) -> Tensor:
-            """This tensor with parts of ``source`` along ``dim`` added where ``index`` says."""
+            """Return this tensor with parts of ``source`` added at the positions ``index`` along ``dim``."""
 
         def index_select(self, dim: Whole, index: Tensor) -> Tensor:
             """Return a copy of parts along one dimension, selected by index."""

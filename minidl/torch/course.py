@@ -12,13 +12,14 @@ carried out AWAY from there on, and what it has kept so far leaves, too.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 import torch
 
+from minidl.errors import UserError
 from minidl.plan.costs import Limits
 from minidl.plan.plan import Proposal
 from minidl.torch.items import RETREAT, SWAP, Decision
@@ -48,6 +49,7 @@ class Known:
     recorded  its recording, if there is one; seen: the same, as it is planned for.
     obeyed    its plan; proposal: what the policy wants to know again; limits: that it was made for.
     next      the kind that has followed it.
+    late      tensors of the plan that were waited for when it was last followed, and how often.
     """
 
     packs: tuple[Packed, ...]
@@ -59,6 +61,7 @@ class Known:
     next: Known | None = None
     seconds: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     used: int = 0
+    late: Mapping[int, int] = field(default_factory=dict)
     staying: Sequence[Packed | None] = ()
 
     @property
@@ -142,6 +145,13 @@ class Course:
             self._last.next = known
         self._last = known
         return known
+
+    def latest(self, what: str) -> Known:
+        """The kind with a plan that came last. Raises UserError if there is none yet."""
+        planned = [known for known in self.known if known.obeyed is not None]
+        if not planned:
+            raise UserError(f"no step has been recorded yet: {what} is known when the second step has ended")
+        return max(planned, key=lambda known: known.used)
 
     def _kind(self, packs: tuple[Packed, ...]) -> Known:
         found = next((known for known in self.known if known.packs == packs), None)

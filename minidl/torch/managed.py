@@ -18,25 +18,28 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from minidl import policies
 from minidl.errors import UserError
-from minidl.plan.costs import Costs, Limits
+from minidl.plan.costs import Limits
 from minidl.plan.policy import Policy, required
 from minidl.planning.allowance import Allowance
 from minidl.torch.backends import Backend, Immediate
-from minidl.torch.budget import floor_of, refuse, size_of
-from minidl.torch.correcting import corrected
-from minidl.torch.course import Course, Known, Phase
+from minidl.torch.budget import size_of
+from minidl.torch.course import Course, Phase
 from minidl.torch.cuda import Cuda
+from minidl.torch.deciding import Deciding
+from minidl.torch.drawing import drawn
 from minidl.torch.dropping import Dropping
 from minidl.torch.early import Early
 from minidl.torch.fitting import Fit, fit
 from minidl.torch.observing import Observer
-from minidl.torch.planned import Obeyed, obeyed, unmanaged
+from minidl.torch.planned import Obeyed
 from minidl.torch.planner import Planner
 from minidl.torch.recorder import Recorder
 from minidl.torch.reporting import Report
 from minidl.torch.saved import Saved
-from minidl.torch.seen import Seen
+from minidl.torch.showing import ROWS, explanation, save_plan, save_trace
 from minidl.torch.states import States
+from minidl.view.packing import pack
+from minidl.view.page import write_page
 
 ENDLESS = 1 << 60
 F = TypeVar("F", bound=Callable[..., Any])
@@ -77,10 +80,10 @@ class managed:  # noqa: N801 # it is used as a function is
         self._hooks: Any = None
         self._handles: list[Any] = []
         self._optimizer: torch.optim.Optimizer | None = None  # that has ended the last step
-        self._share = 1.0  # of the states that stay, by the plans so far
         self._began = self._stalled = 0.0
         self.allowance = Allowance(perf_counter, limited=True)
         self._report = Report(self.budget)
+        self.deciding = Deciding(self.planner, self.states, self.backend, self.limits, self._report, self.allowance)
 
     # Around a program ------------------------------------------------------------------------------------------------
     def start(self) -> managed:
@@ -159,46 +162,17 @@ class managed:  # noqa: N801 # it is used as a function is
         try:
             self.allowance.run_seconds += seconds
             if phase is Phase.MEASURED and known is expected and self.observer.notes is not None:
-                self._plan(known, self.observer.notes.seen())
+                self.deciding.plan(known, self.observer.notes.seen(), self._optimizer)
             elif phase is Phase.GUIDED and known is expected:
-                self._correct(known, seconds)
+                self.deciding.correct(known, seconds, self.backend.traffic.stalled_seconds - self._stalled,
+                                      self.saved.late_ids)
         finally:
             self._begin()
-
-    def _plan(self, known: Known, seen: Seen) -> None:
-        known.recorded = seen
-        costs = self._costs()
-        floor = floor_of(seen, costs, self.limits)
-        self._report.measured(unmanaged(seen.staying(1.0).trace), floor)
-        if floor.nbytes > self.budget:
-            refuse(self.budget, floor, states=bool(seen.states))
-        with self.allowance.planning(exempt=True):
-            best = self.planner.best(seen, costs, self.limits, most=self._share,
-                                     others_bytes=self.states.others_bytes(self._optimizer))
-        self._share = best.share
-        known.seen, known.proposal, known.limits = best.seen, best.proposal, best.limits
-        known.obey(best.obeyed)
-
-    def _correct(self, known: Known, seconds: float) -> None:
-        """Let the policy see how its plan did."""
-        costs = self._costs()
-        stalled = self.backend.traffic.stalled_seconds - self._stalled
-        limits = known.limits or self.limits
-        found = corrected(self.planner.policy, known, costs, limits, seconds=seconds, stalled=stalled,
-                          late=self.saved.late_ids if self.backend.contention < 1.0 else {}, allowance=self.allowance)
-        if found is not None and known.seen is not None:
-            same = known.proposal is not None and known.proposal.plan is found.plan
-            known.proposal = found
-            if not same:
-                known.obey(obeyed(found.plan, known.seen, costs, limits, recompute=self.planner.recompute))
-
-    def _costs(self) -> Costs:
-        return self.backend.traffic.costs(self.backend.contention)
 
     def _begin(self) -> None:
         self.course.begin()
         self.observer.end()
-        self._place_states()
+        self.deciding.place_states(self.course)
         plan: Obeyed | None = self.course.expected.obeyed if self.course.expected is not None else None
         if self.course.phase is Phase.MEASURED:
             self.dropping.end()
@@ -215,16 +189,6 @@ class managed:  # noqa: N801 # it is used as a function is
         self._optimizer = None
         self._began, self._stalled = perf_counter(), self.backend.traffic.stalled_seconds
 
-    def _place_states(self) -> None:
-        """As the plan has them; but in a step that is not planned all wait, as if there were no room for them."""
-        guided = self.course.phase is Phase.GUIDED
-        self.states.staying = self._share if guided else 0.0
-        known = self.course.expected
-        self.states.whole = guided and known is not None and known.obeyed is not None and (
-            known.obeyed.peak_bytes + 2 * known.parameter_bytes <= self.budget)
-        if not guided:
-            self.states.all_away()
-
     # What is known ---------------------------------------------------------------------------------------------------
     def report(self) -> Report:
         """What it has come to so far."""
@@ -233,14 +197,28 @@ class managed:  # noqa: N801 # it is used as a function is
 
     def fit(self) -> Fit:
         """The floor of a step and what makes it up, what the step takes by itself, and what it is predicted to take in
-        budgets between these. Raises UserError before the second step has ended."""
-        return fit(self._recorded("fit()"), self.planner, self._costs(), self.limits)
+        budgets between these. Raises UserError before the second step has ended, as all below do."""
+        known = self.course.latest("fit()")
+        assert known.recorded is not None
+        return fit(known.recorded, self.planner, self.deciding.costs, self.limits)
 
-    def _recorded(self, what: str) -> Seen:
-        seen = next((known.recorded for known in reversed(self.course.known) if known.recorded is not None), None)
-        if seen is None:
-            raise UserError(f"no step has been recorded yet: {what} is known when the second step has ended")
-        return seen
+    def explain(self, rows: int = ROWS) -> str:
+        """A table of what leaves by the plan, the largest so many rows: why, and what it costs."""
+        return explanation(self.course.latest("explain()"), self.deciding.costs, rows)
+
+    def save_trace(self, path: str) -> None:
+        """The recorded step as a file, for any policy, ``minidl lab trace`` and ``minidl view``."""
+        save_trace(self.course.latest("save_trace()"), path)
+
+    def save_plan(self, path: str) -> None:
+        """The plan as a file, for ``minidl compare``."""
+        save_plan(self.course.latest("save_plan()"), path)
+
+    def page(self, path: str) -> None:
+        """One page for a browser: the memory of the planned step over time, by layers and lines of the program. Its
+        addresses are drawn from lifetimes; those that PyTorch's allocator chooses are not known."""
+        write_page(path, [pack(drawn(self.course.latest("page()"), self.deciding.costs, self.budget,
+                                     self._report.unmanaged_bytes))])
 
 
 def _when_done() -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from minidl.errors import Unsuitable
+from minidl.errors import UserError
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import EMPTY_PLAN, Proposal
 from minidl.plan.policy import Policy
@@ -74,8 +74,10 @@ class Planner:
     def _planned(self, share: float, seen: Seen, costs: Costs, limits: Limits, moving: float) -> Choice:
         try:
             proposal = proposed(self.policy, seen, costs, limits)
-        except Unsuitable as error:
+        except UserError as error:
             self.remark, proposal = str(error), Proposal(EMPTY_PLAN)
         obey = obeyed(proposal.plan, seen, costs, limits, recompute=self.recompute)
+        if obey.decisions and not proposal.plan.evictions and not self.remark:
+            self.remark = f"policy {self.policy.name!r} has no plan for this step"
         return Choice(share, seen, limits, proposal, obey, obey.seconds + moving)
 

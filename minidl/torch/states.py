@@ -46,6 +46,7 @@ class States:
         self.staying, self.whole = 0.0, False
         self.brought: Callable[[torch.Tensor, int, int], None] | None = None
         self.moved_bytes = 0
+        self._away = 0  # how many tensors wait now
         self._known: weakref.WeakKeyDictionary[torch.optim.Optimizer, dict[tuple[int, Any], Waiting | None]] = (
             weakref.WeakKeyDictionary())  # None: others hold it, too
         self._whole: list[tuple[dict[str, Any], list[torch.Tensor]]] = []  # groups that are to be restored
@@ -54,7 +55,7 @@ class States:
     def before(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """An optimizer is about to step. One that steps in parts has stepped when this returns, and does no more."""
         self._restore()
-        if not self.on:
+        if not self.on or (self.staying == 1.0 and self.whole and not self._away):
             return
         parts = parts_of(optimizer)
         step = step_in_parts(optimizer, args, kwargs)
@@ -95,7 +96,7 @@ class States:
     # Between steps ---------------------------------------------------------------------------------------------------
     def away(self, optimizer: torch.optim.Optimizer, *, all_of_it: bool = False) -> None:
         """Send away the parts that do not stay; or all of them."""
-        if self.on:
+        if self.on and (all_of_it or self.staying < 1.0):
             self._prune(optimizer)
             parts = parts_of(optimizer)
             for number, part in enumerate(parts):
@@ -156,6 +157,7 @@ class States:
                 self.moved_bytes += waiting.nbytes
                 state[key] = tensor = _like(value, storage)
                 waiting.away, waiting.named = False, weakref.ref(tensor)
+                self._away -= 1
                 if self.brought is not None:
                     self.brought(tensor, number, parts)
 
@@ -200,6 +202,7 @@ class States:
         if waiting is None:
             waiting = Waiting(tensor, copy)
             on_host.add(waiting.host.untyped_storage()._cdata)
+        self._away += not waiting.away
         waiting.away = True
         self.moved_bytes += waiting.nbytes
         return waiting
@@ -213,6 +216,8 @@ class States:
 
     def _forget(self, waiting: Waiting) -> None:
         """Its host memory belongs to those who still hold the tensor in it."""
+        self._away -= waiting.away
+        waiting.away = False
         on_host.discard(waiting.host.untyped_storage()._cdata)
         self.backend.disown(waiting.copy)
 

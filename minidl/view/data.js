@@ -183,8 +183,24 @@ class Recording {
       if (end[s] <= event) last = s;
     }
     if (last < 0) return "not yet on the device";
-    return {[FREED]: "freed", [SWAPPED]: "on the host", [DROPPED]: "dropped, to be computed again",
-            [OVERWRITTEN]: "written over"}[fate[last]] || "gone";
+    return {[FREED]: "freed", [SWAPPED]: "on the host", [DROPPED]: "dropped, to be recomputed",
+            [OVERWRITTEN]: "donated"}[fate[last]] || "gone";
+  }
+
+  // The tensors that are swapped out or dropped, the largest first: how they leave, and seconds of stalls that end with
+  // one of their copies.
+  leaving() {
+    const {events, subjects, stays} = this, found = new Map();
+    stays.fate.forEach((fate, s) => {
+      if (fate !== SWAPPED && fate !== DROPPED) return;
+      const i = stays.subject[s], way = fate === SWAPPED ? "swapped" : "dropped", one = found.get(i);
+      if (!one) found.set(i, {subject: i, way, stalled: 0});
+      else if (one.way !== way) one.way = "both";
+    });
+    this.waitedFor.forEach((copy, e) => {
+      if (copy >= 0 && found.has(events.subject[copy])) found.get(events.subject[copy]).stalled += this.waited[e];
+    });
+    return [...found.values()].sort((a, b) => subjects.bytes[b.subject] - subjects.bytes[a.subject] || a.subject - b.subject);
   }
 
   find(text) {
@@ -195,6 +211,8 @@ class Recording {
     this.subjects.id.forEach((_, i) => {
       if (i !== exact && this.words[this.subjects.name[i]].toLowerCase().includes(wanted)) subjects.push(i);
     });
+    const bytes = i => i === exact ? Infinity : this.subjects.bytes[i];
+    subjects.sort((a, b) => bytes(b) - bytes(a) || a - b);
     const calls = [];
     for (let call = 0; call < this.callCount; call++)
       if (this.words[this.calls.op[call]].toLowerCase().includes(wanted)) calls.push(call);

@@ -3,9 +3,9 @@
 
 const SAFE = {parameters: "#0072b2", optimizer: "#56b4e9", gradients: "#d55e00", other: "#8a8f98",
               leaving: "#cc79a7", arriving: "#f0e442", workspace: "#e69f00", host: "#56b4e9"};
-const FATES = [["stays", "#8a8f98"], ["freed when nobody wanted it any more", "#56b4e9"], ["swapped out", "#cc79a7"],
-               ["dropped, to be computed again", "#e69f00"], ["written over by an output", "#009e73"]];
-const GREEN = ["#bfe8d6", "#00513b"], RAMP = ["#00204d", "#31446b", "#666870", "#958f78", "#cbba69", "#ffea46"];
+const FATES = [["stays", "#8a8f98"], ["freed after its last use", "#56b4e9"], ["swapped out", "#cc79a7"],
+               ["dropped, to be recomputed", "#e69f00"], ["donated to an output", "#009e73"]];
+const GREENS = [["#c9ecd0", "#0b4f2c"], ["#e0ea8f", "#5f6d12"]], RAMP = ["#00204d", "#31446b", "#666870", "#958f78", "#cbba69", "#ffea46"];
 const LEFT = 64, TOP = 6, BOTTOM = 18;
 
 function mix(a, b, share) {
@@ -24,7 +24,8 @@ function bandColour(recording, band) {
   for (const name of ["parameters", "optimizer", "gradients", "other", "leaving", "arriving", "workspace"])
     if (band === first[name]) return SAFE[name];
   if (band === first.split) return "split";
-  return mix(...GREEN, groups.length > 1 ? (band - first.activations) / (groups.length - 1) : 0.5);
+  const n = band - first.activations;  // neighbours differ in hue, distant layers in brightness
+  return mix(...GREENS[n % 2], groups.length > 1 ? n / (groups.length - 1) : 0.5);
 }
 
 function ticks(from, to, most) {
@@ -57,7 +58,7 @@ class Picture {
   draw(cursor, chosen) {
     this.begin();
     const {from, to, axis} = this.view, {context, canvas, kept} = this;
-    const key = [from, to, axis, canvas.width, canvas.height, this.colours, this.ink.back].join();
+    const key = [from, to, axis, canvas.width, canvas.height, this.colours, this.view.only, this.ink.back].join();
     if (this.key === key) {
       context.drawImage(kept, 0, 0, this.width, this.height);
     } else {
@@ -75,6 +76,9 @@ class Picture {
   }
 
   mark() {}
+
+  // How opaque a band is: a click on the legend leaves one band and fades the others.
+  opacity(band) { return this.view.only < 0 || this.view.only === band ? 1 : 0.12; }
 
   begin() {
     const ratio = window.devicePixelRatio || 1, width = this.canvas.clientWidth || 800;
@@ -124,7 +128,7 @@ class Picture {
     context.fillStyle = ink.soft;
     context.strokeStyle = ink.line;
     context.textAlign = "center";
-    for (const x of ticks(view.from, view.to, 8)) {
+    for (const x of ticks(view.from, view.to, Math.max(2, Math.min(8, Math.floor(this.width / 110))))) {
       const px = this.px(x);
       context.beginPath(); context.moveTo(px, base); context.lineTo(px, base + 3); context.stroke();
       context.fillText(view.axis === "time" ? formatSeconds(x) : `#${Math.round(x)}`, px, base + 14);
@@ -172,9 +176,14 @@ class Stack extends Picture {
         below[n] += height[points[n][1]];
       }
       context.closePath();
+      context.globalAlpha = this.opacity(band);
       context.fillStyle = this.fill(bandColour(recording, band));
       context.fill();
+      context.strokeStyle = this.ink.back;
+      context.lineWidth = 0.5;
+      context.stroke();
     });
+    context.globalAlpha = context.lineWidth = 1;
     this.line(recording.budget, "budget", this.ink.fore, []);
     this.line(recording.unmanaged, `unmanaged peak ${formatBytes(recording.unmanaged)}`, this.ink.mark, [6, 4]);
     this.axes(byteTicks(this.most).map(bytes => [this.y(bytes), formatBytes(bytes)]));
@@ -237,6 +246,7 @@ class Addresses extends Picture {
       if (end[s] <= from) continue;
       const [x, y, width, height] = this.box(offset[s], size[s], first[s], end[s]);
       const colour = this.colour(s);
+      context.globalAlpha = this.opacity(recording.bandOf(s));
       if (colour !== last) context.fillStyle = last = colour;
       context.fillRect(x, y, Math.max(width, 0.5), Math.max(height, 0.5));
       if (width > 3 && height > 3) {
@@ -246,10 +256,11 @@ class Addresses extends Picture {
       }
     }
     const {workspace, workspaceAt} = recording.events;
+    context.globalAlpha = this.opacity(recording.first.workspace);
     context.fillStyle = SAFE.workspace;
     for (let e = from; e <= to; e++)
       if (workspace[e]) context.fillRect(...this.box(workspaceAt[e], workspace[e], e, e + 1).map((n, i) => i > 1 ? Math.max(n, 0.5) : n));
-    context.lineWidth = 1;
+    context.lineWidth = context.globalAlpha = 1;
     this.axes(byteTicks(recording.budget).map(bytes => [this.y(bytes), formatBytes(bytes)]));
   }
 

@@ -4,7 +4,7 @@
 const $ = id => document.getElementById(id);
 const recordings = JSON.parse($("data").textContent).map(packed => new Recording(packed));
 const chosen = {call: 0, subject: -1, which: 0};
-const view = {from: 0, to: 1, axis: "time"};
+const view = {from: 0, to: 1, axis: "time", only: -1};  // only: the band that a click on the legend has left, or -1
 const pictures = [];
 const escape = text => String(text).replace(/[&<>"]/g, c => ({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"}[c]));
 
@@ -53,14 +53,14 @@ function tellCall(recording, call) {
 function tellSubject(recording, i) {
   const {stays, events, subjects, words, accesses} = recording, call = chosen.call, made = recording.maker[i];
   const before = accesses[i].filter(c => c <= call), last = before[before.length - 1];
-  const fates = ["stayed to the end", "was freed", "went to the host", "was dropped", "was written over by an output", "was slid to another address", ""];
+  const fates = ["stayed to the end", "was freed", "went to the host", "was dropped", "was donated to an output", "was moved to another address", ""];
   const states = ["", "being copied out", "being copied in"], at = e => Math.min(events.call[e], recording.callCount);
   const visit = s => `from ${callLink(recording, at(stays.first[s]))}${stays.end[s] < recording.count ? ` to ${callLink(recording, at(stays.end[s]))}` : ""} at ${formatBytes(stays.offset[s])}${[states[stays.state[s]], fates[stays.fate[s]]].filter(Boolean).map(text => `, ${text}`).join("")}`;
   return `<h2>${escape(describe(recording, i))}</h2>` + rows([
-    ["tensor_id", subjects.id[i]], ["layer", escape(words[subjects.name[i]])],
-    ["status", recording.statusAt(i, recording.launch[call])], ["access_count", `${before.length} of ${accesses[i].length}`],
-    ["timestamp", last === undefined ? "not accessed yet" : formatSeconds(events.time[recording.launch[last]])],
-    ["op_name", made < 0 ? "was there before" : callLink(recording, made)],
+    ["number", subjects.id[i]], ["layer", escape(words[subjects.name[i]])],
+    ["status", recording.statusAt(i, recording.launch[call])], ["accesses so far", `${before.length} of ${accesses[i].length}`],
+    ["last access", last === undefined ? "not accessed yet" : formatSeconds(events.time[recording.launch[last]])],
+    ["made by", made < 0 ? "was there before" : callLink(recording, made)],
     ["inputs", made < 0 ? "" : some([...new Set(recording.calls.inputs.of(made))], each => subjectLink(recording, each), 8)],
     ["accesses", accesses[i].slice(0, 60).map(c => callLink(recording, c)).join(", ") + (accesses[i].length > 60 ? " and more" : "")]]) +
     (recording.remarks.has(i) ? `<h3>Why it leaves</h3>${recording.remarks.get(i).map(text => `<p>${escape(text)}</p>`).join("")}` : "") +
@@ -99,9 +99,21 @@ function twin(recording) {
   return id === undefined || !recording.number.has(id) ? -1 : recording.number.get(id);
 }
 
+const LISTED = 12;  // tensors in the list of the largest
+
+function tellLargest(recording) {
+  const leaving = recording.leaving(), {subjects, words} = recording;
+  if (!leaving.length) return "<p>No tensor leaves the device. Click a rectangle for a tensor's life.</p>";
+  const name = i => `<a data-subject="${i}" tabindex="0">${subjects.id[i]}${words[subjects.name[i]] ? ` ${escape(words[subjects.name[i]])}` : ""}</a>`;
+  return `<h2>The largest tensors that leave</h2><table class="largest"><tr><th>tensor</th><th>bytes</th><th>how</th><th>stalls</th></tr>` +
+    leaving.slice(0, LISTED).map(({subject, way, stalled}) => `<tr><td>${name(subject)}</td><td>${formatBytes(subjects.bytes[subject])}</td><td>${way}</td>` +
+      `<td>${stalled ? formatSeconds(stalled) : ""}</td></tr>`).join("") +
+    `</table><p class="said">${leaving.length} tensors leave. A click shows a tensor's life.</p>`;
+}
+
 function tell() {
   const recording = recordings[chosen.which], others = recordings.filter(each => each !== recording);
-  $("details").innerHTML = (chosen.subject >= 0 ? tellSubject(recording, chosen.subject) : "<p>Click a rectangle for a tensor's life.</p>") +
+  $("details").innerHTML = (chosen.subject >= 0 ? tellSubject(recording, chosen.subject) : tellLargest(recording)) +
     tellCall(recording, chosen.call) + others.map(other => twin(other) < 0 ? "" : `<h2>In ${escape(other.title)}</h2>${tellSubject(other, twin(other))}`).join("");
 }
 
@@ -172,6 +184,7 @@ function watch(picture) {
     const recording = picture.recording, at = recording.eventAt(picture.at(event.offsetX), view.axis);
     const hit = picture.hit(event.offsetX, event.offsetY);
     choose(recording.events.call[at], hit >= 0 ? hit : chosen.subject, recordings.indexOf(recording));
+    if (event.pointerType === "touch" && window.innerWidth <= 900) $("details").scrollIntoView({behavior: "smooth"});
   });
   canvas.addEventListener("pointerleave", () => { tip.hidden = true; });
 }

@@ -18,6 +18,7 @@ from minidl.device.cuda.streams import EventStreams
 from minidl.memory.allocator import storage_of
 from minidl.memory.storage import RECOMPUTE, SWAPPING_IN, SWAPPING_OUT, Storage, TensorId
 from minidl.memory.tracker import GRADIENT_ID
+from minidl.parts.slicing.slicer import slicer_of
 from minidl.plan.trace import Trace
 from minidl.runtime import Runtime
 from minidl.view.recording import Event, EventKind, Fate, Kind, State, Stay, Subject
@@ -141,7 +142,7 @@ class Recorder:
                   *timed: Any) -> int:
             self._require_this_iteration()
             replayed = not self._tracker.keep_log
-            slicer = self._runtime.executor.slicer
+            slicer = slicer_of(self._runtime.executor)
             graded = slicer.origins.graded if slicer is not None else self._runtime.executor.grad_enabled
             if not graded and not replayed:
                 self._backward.update(output.tensor_id for output in outputs)

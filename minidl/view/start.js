@@ -1,8 +1,9 @@
 "use strict";
 // Builds the page and listens to it.
 
+// An entry is [name, colour] or [name, colour, band]: a click on the latter leaves that band alone.
 function legend(entries) {
-  return `<div class="legend">${entries.map(([name, colour]) => `<span><i style="background:${colour === "split" ? "repeating-linear-gradient(135deg,var(--soft) 0 1px,transparent 1px 4px)" : colour}"></i>${escape(name)}</span>`).join("")}</div>`;
+  return `<div class="legend">${entries.map(([name, colour, band]) => `<span${band === undefined ? "" : ` data-band="${band}" role="button" tabindex="0" title="Show this category alone, or all again"`}><i style="background:${colour === "split" ? "repeating-linear-gradient(135deg,var(--soft) 0 1px,transparent 1px 4px)" : colour}"></i>${escape(name)}</span>`).join("")}</div>`;
 }
 
 function build() {
@@ -34,25 +35,28 @@ function build() {
 
 // How the run came to the step that is shown: seconds, plan and bytes of each step, as a picture and as a sentence.
 function course(recording) {
-  const {seconds, predicted, swapped, recomputed, plan = []} = recording.steps, count = seconds.length;
+  const {seconds, predicted, swapped, recomputed, plan = []} = recording.steps, count = seconds.length, left = 64;
   if (count < 2) return "";
-  const most = values => values.reduce((a, b) => Math.max(a, b), 0), wide = 1060 / count, planOf = n => plan[n] || 0;
+  const most = values => values.reduce((a, b) => Math.max(a, b), 0), wide = (1070 - left) / count, planOf = n => plan[n] || 0;
   const top = Math.max(most(seconds), most(predicted)) || 1, bytes = Math.max(most(swapped), most(recomputed)) || 1;
-  const x = n => 10 + (n + 0.5) * wide, y = s => 74 - 58 * s / top, bar = Math.min(12, wide / 3);
+  const x = n => left + (n + 0.5) * wide, y = s => 74 - 58 * s / top, bar = Math.min(12, wide / 3);
   const begins = [...seconds.keys()].filter(n => planOf(n) && planOf(n) !== planOf(n - 1));
   const spans = begins.map((n, i) => {
     const end = [...seconds.keys()].find(m => m > n && planOf(m) !== planOf(n)) || count, room = (end - n) * wide;
-    return `<rect x="${10 + n * wide}" y="0" width="${room}" height="124" fill="var(--line)" opacity="${i % 2 ? 0.2 : 0.5}"/>` +
-      `<text x="${14 + n * wide}" y="10" font-size="10" fill="var(--soft)">${room > 44 ? `plan ${planOf(n)}` : room > 18 ? planOf(n) : ""}</text>`;
+    return `<rect x="${left + n * wide}" y="0" width="${room}" height="124" fill="var(--line)" opacity="${i % 2 ? 0.2 : 0.5}"/>` +
+      `<text x="${left + 4 + n * wide}" y="10" font-size="10" fill="var(--soft)">${room > 44 ? `plan ${planOf(n)}` : room > 18 ? planOf(n) : ""}</text>`;
   });
   const upright = (n, side, value, colour) => `<rect x="${x(n) + side * bar}" y="${124 - 44 * value / bytes}" width="${bar}" height="${44 * value / bytes}" fill="${colour}"/>`;
-  const steps = Array.from(seconds, (s, n) => `<g class="step"><title>step ${n + 1}: ${formatSeconds(s)}${predicted[n] >= 0 ? `, predicted ${formatSeconds(predicted[n])}` : ""}${planOf(n) ? `, plan ${planOf(n)}` : ""}; copied ${formatBytes(swapped[n])}, computed again ${formatBytes(recomputed[n])}</title>` +
-    `<rect x="${10 + n * wide}" y="0" width="${wide}" height="124" fill="transparent"/>` + upright(n, -1, swapped[n], SAFE.leaving) + upright(n, 0, recomputed[n], SAFE.workspace) +
+  const steps = Array.from(seconds, (s, n) => `<g class="step"><title>step ${n + 1}: ${formatSeconds(s)}${predicted[n] >= 0 ? `, predicted ${formatSeconds(predicted[n])}` : ""}${planOf(n) ? `, plan ${planOf(n)}` : ""}; copied ${formatBytes(swapped[n])}, recomputed ${formatBytes(recomputed[n])}</title>` +
+    `<rect x="${left + n * wide}" y="0" width="${wide}" height="124" fill="transparent"/>` + upright(n, -1, swapped[n], SAFE.leaving) + upright(n, 0, recomputed[n], SAFE.workspace) +
     (predicted[n] < 0 ? "" : `<path d="M${x(n) - 4} ${y(predicted[n])}h8" stroke="${SAFE.gradients}" stroke-width="2"/>`) + `<circle cx="${x(n)}" cy="${y(s)}" r="2.5" fill="${SAFE.parameters}"/></g>`);
+  const note = (px, py, text, anchor = "end") => `<text x="${px}" y="${py}" font-size="10" text-anchor="${anchor}" fill="var(--soft)">${text}</text>`;
+  const every = Math.ceil(count / 20), axes = [note(left - 4, 20, formatSeconds(top)), note(left - 4, 76, "0 s"), note(left - 4, 90, formatBytes(bytes)), note(left - 4, 126, "0 B"),
+    note(left - 4, 138, "step"), ...[...seconds.keys()].filter(n => n % every === 0).map(n => note(x(n), 138, n + 1, "middle"))];
   const best = seconds.reduce((a, b) => Math.min(a, b)), tried = new Set(begins.map(planOf)).size;
   const plans = !tried ? "No step followed a plan" : `${tried} plan${tried > 1 ? "s were" : " was"} followed, the first from step ${begins[0] + 1} on` + (begins.length > 1 ? `; another one took over in step${begins.length > 2 ? "s" : ""} ${some(begins.slice(1), n => n + 1, 12).replaceAll("<br>", ", ")}` : "");
-  return `<h3>Steps of this run</h3><svg class="course" viewBox="0 0 1080 126" width="100%" role="img" aria-label="Seconds, plan and bytes of each step">${spans.join("")}${steps.join("")}</svg>` +
-    legend([["observed seconds (dots)", SAFE.parameters], ["predicted by the plan (dashes)", SAFE.gradients], ["bytes copied", SAFE.leaving], ["bytes computed again", SAFE.workspace]]) +
+  return `<h3>Steps of this run</h3><div class="wide"><svg class="course" viewBox="0 0 1080 142" width="100%" role="img" aria-label="Seconds, plan and bytes of each step">${spans.join("")}${axes.join("")}${steps.join("")}</svg></div>` +
+    legend([["observed seconds (dots)", SAFE.parameters], ["predicted by the plan (dashes)", SAFE.gradients], ["bytes copied", SAFE.leaving], ["bytes recomputed", SAFE.workspace]]) +
     `<p class="said">${count} steps, the first took ${formatSeconds(seconds[0])}, the fastest ${formatSeconds(best)}, the last, which is shown, ${formatSeconds(seconds[count - 1])}. ${plans}.</p>`;
 }
 
@@ -63,6 +67,21 @@ function colourAddresses(colours) {
     place.innerHTML = colours === "fate" ? legend(FATES) : colours === "layer" ? legend(groups.map((name, n) => [name, ramp(n / Math.max(1, groups.length - 1))])) : "";
   }
   redraw();
+}
+
+// Leave one band in full colour, or all of them again.
+function filter(band) {
+  view.only = view.only === band ? -1 : band;
+  for (const entry of document.querySelectorAll("[data-band]"))
+    entry.classList.toggle("faded", view.only >= 0 && Number(entry.dataset.band) !== view.only);
+  redraw();
+}
+
+// Choose the first tensor that was found, which is the largest, else the first call.
+function chooseFound() {
+  const recording = recordings[chosen.which], {subjects, calls} = recording.find($("find").value);
+  if (subjects.length) choose(recording.accesses[subjects[0]][0] || 0, subjects[0]);
+  else if (calls.length) choose(calls[0], -1);
 }
 
 function find() {
@@ -93,6 +112,9 @@ function listen() {
   $("axis").addEventListener("change", event => { view.axis = event.target.value; show(0, Infinity); });
   $("colours").addEventListener("change", event => colourAddresses(event.target.value));
   $("find").addEventListener("input", find);
+  $("find").addEventListener("keydown", event => { if (event.key === "Enter") chooseFound(); });
+  $("pictures").addEventListener("click", event => { const entry = event.target.closest("[data-band]"); if (entry) filter(Number(entry.dataset.band)); });
+  $("pictures").addEventListener("keydown", event => { if (event.key === "Enter" && event.target.matches("[data-band]")) filter(Number(event.target.dataset.band)); });
   $("in").addEventListener("click", () => zoomAtCall(0.5));
   $("out").addEventListener("click", () => zoomAtCall(2));
   $("all").addEventListener("click", () => show(0, Infinity));

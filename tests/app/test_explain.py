@@ -19,7 +19,8 @@ from minidl.plan.costs import Costs
 from minidl.plan.plan import Action, Plan
 from minidl.plan.trace import Trace, TraceCall, TraceTensor
 from minidl.policies import create
-from minidl.report.explain import Decision, decisions, explanation, observed
+from minidl.report.decisions import Decision, decisions
+from minidl.report.explain import explanation, observed
 from minidl.report.layers import layer_names
 from minidl.report.sentences import sentence, sentences
 

@@ -269,7 +269,7 @@ def test_a_folder_does_not_say_that_a_strangers_file_may_be_written_over(capsys,
     words = [*MLP, "--force", "--save-weights", str(tmp_path / "theirs")]
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "arguments.json").write_text(json.dumps({"arguments": words}))
-    assert "--force writes over it" in refusal(capsys, train.main, "--resume", tmp_path / "run")
+    assert "--force overwrites it" in refusal(capsys, train.main, "--resume", tmp_path / "run")
     assert (tmp_path / "theirs").read_text() == "important"
     assert train.main(["--resume", str(tmp_path / "run"), "--force"]) == 0
     assert "--force" not in read_arguments(tmp_path / "run")[0]

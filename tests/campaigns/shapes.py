@@ -85,7 +85,7 @@ class _Program:
     def remembered(self) -> dict[str, int]:
         """How many entries each part of the runtime has."""
         guide, executor = self.runtime.guide, self.runtime.executor
-        return {"signatures": len(executor._signatures), "saved": len(executor._saved),
+        return {"signatures": len(executor.signatures.by_key), "saved": len(executor.signatures.saved),
                 "known": len(guide.entries) if guide is not None else 0,
                 "seen": len(guide._measured) if guide is not None else 0,
                 "residents": len(self.runtime.memory.live())}

@@ -29,7 +29,7 @@ def test_a_tensor_of_another_runtime_is_refused_by_every_operation_write_and_rea
             for use in (lambda: x + y, lambda: y + x, lambda: y @ w, lambda: x.reshape((4,)), lambda: x.detach(),
                         lambda: y.copy_(x), lambda: w.fill_(1.0), lambda: w.detach().add_(y), lambda: x.numpy(),
                         lambda: np.from_dlpack(x)):
-                with pytest.raises(UserError, match=r"is of another runtime than the current one on cpu:virtual"):
+                with pytest.raises(UserError, match=r"belongs to another runtime than the current one on cpu:virtual"):
                     use()
             assert y.numpy().tolist() == [[5.0, 5.0]] * 2
         assert (x + w).numpy().tolist() == [[3.0, 3.0]] * 2
@@ -50,7 +50,7 @@ def test_a_tensor_that_a_dry_run_has_made_is_refused_afterwards():
     with Runtime("cpu:virtual", memory_budget="1MiB") as runtime:
         w, kept = parameter((2,)), []
         runtime.dry_run(lambda: kept.append(w * 2.0))
-        with pytest.raises(UserError, match="is of another runtime"):
+        with pytest.raises(UserError, match="belongs to another runtime"):
             kept[0] + w
 
 

@@ -94,7 +94,7 @@ def test_reading_a_value_keeps_durations_and_calls_in_step(slow_neg):
         del y
         assert [call.op for call in trace.calls] == ["upload", *["exp", "read", "neg"] * 3]
         assert min(seconds_of(trace, "neg")) >= NAP_S
-        nominal = runtime.tracker._log[2][1].seconds
+        nominal = runtime.tracker.log[2][1].seconds
         assert seconds_of(trace, "read") == [nominal] * 3
 
 
@@ -124,7 +124,7 @@ def test_alternatives_keep_their_modelled_ratio_to_the_algorithm_that_ran():
         with runtime.iteration():
             training.step()
             trace = runtime.trace()
-            log = list(runtime.tracker._log)
+            log = list(runtime.tracker.log)
     several = 0
     for call, (signature, ran, _, _) in zip(trace.calls, log, strict=True):
         factor = call.seconds / ran.seconds

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bench.support.formulas import conv_ref, conv_relu_ref, dgrad_ref, wgrad_ref
-from minidl.kernels.cpu import ALGORITHMS, KERNELS, conv, linear
+from minidl.kernels.cpu import ALGORITHMS, KERNELS, conv, linear, vectors
 from minidl.kernels.cpu.cuts import even, pieces, up
 from minidl.kernels.cpu.flat import computed
 from minidl.meta import DTYPES, meta
@@ -127,6 +127,24 @@ def test_convolutions_by_tiles_are_right_and_have_the_same_bits_in_less_memory(o
                 over = inputs[2].copy()
                 ALGORITHMS[op][0].run(over, *inputs[:2], over, **attrs)
                 assert over.tobytes() == plain.tobytes()
+
+
+@pytest.mark.parametrize("op", [*FORWARD, "conv2d_dgrad", "conv2d_wgrad"])
+def test_a_convolution_declares_the_same_workspace_whatever_vectors_the_processor_has(op, monkeypatch):
+    declared: dict[int, list[tuple[int, ...]]] = {}
+    for vector_bytes in conv.VECTORS:
+        monkeypatch.setattr(vectors, "VECTOR_BYTES", vector_bytes)
+        conv._plan.cache_clear()
+        conv._workspace.cache_clear()
+        for shapes in (*SHAPES, *TILED):
+            inputs, out, attrs = arrays(op, shapes, "float32")
+            metas = [meta(a.shape) for a in inputs]
+            plan = conv.plan(op, *metas[:2], meta(out), attrs["stride"], attrs["padding"])
+            found = tuple([algorithm.workspace(metas, [meta(out)], attrs) for algorithm in ALGORITHMS[op][:2]])
+            assert plan.lanes == vector_bytes // 4 and found[1] >= plan.least.buffer * plan.itemsize
+            declared.setdefault(vector_bytes, []).append(found)
+    conv._plan.cache_clear()
+    assert declared[32] == declared[64] and any(nbytes for found in declared[32] for nbytes in found)
 
 
 def test_sums_by_tiles_are_about_as_exact_as_plain_ones():

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from minidl.cli import lab
-from minidl.cli.lab import kinds, run, trace
+from minidl.cli.lab import kinds, paper, run, trace
 from minidl.lab import grid, kept, table
 from minidl.lab.cell import COLUMNS, Machine, Row
 from minidl.lab.grid import Limits
@@ -112,6 +112,15 @@ def test_policies_that_settle_run_longer_than_others(tmp_path):
     assert run.main([*words, "--settled", "capuchin", "--jobs", "1", "--out", str(tmp_path)]) == 0
     rows = {row["policy"]: row["steps"] for row in table.read_csv(str(tmp_path / "table.csv"))}
     assert rows["passive"] == 2 < rows["capuchin"]
+
+
+def test_pages_are_refused_without_a_checkout_before_any_cell_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(paper, "CHECKOUT", tmp_path)
+    grid = ["run", "--traces", "lenet:32", "--out", str(tmp_path / "grid"), "--page", str(tmp_path / "grid.md")]
+    for words, wanted in ((grid, "--page"), (["paper", "table1"], "paper")):
+        assert lab.main(words) == 2
+        assert f"error: {wanted} is no part of the installed package" in capsys.readouterr().err
+    assert not (tmp_path / "grid").exists()
 
 
 def test_a_grid_goes_on_with_the_cells_that_are_missing(tmp_path, monkeypatch, capsys):

@@ -1,5 +1,6 @@
 """Logs of lifetimes and of malloc, free, read and write become traces; the iteration in them is found."""
 
+import gzip
 import random
 
 import pytest
@@ -99,3 +100,35 @@ def test_a_bad_log_is_refused_with_its_line(tmp_path, text, message):
     with pytest.raises(UserError) as error:
         read_program(log(tmp_path, text))
     assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_what_is_freed_before_the_next_malloc_is_not_live_with_it(tmp_path):
+    """1,000 buffers of 4 KiB, each freed before the next one but one is there: two are live at once, never more."""
+    lines = ["malloc 0 4096"]
+    for n in range(1000):
+        lines += [f"malloc {n + 1} {4096 + n}", f"free {n}"]
+    trace = read_program(log(tmp_path, "\n".join(lines)))
+    assert cell.unmanaged(completed(trace), cell.Machine())[1] < 3 * 5120
+
+
+def test_an_iteration_is_found_though_its_frees_come_now_earlier_now_later(tmp_path):
+    chance, lines, live = random.Random(1), [], []
+    for step in range(12):
+        for n in range(20):
+            lines += [f"op work{n} 1e-3", f"malloc {step}_{n} {1024 * (n + 1)}", f"write {step}_{n}"]
+            live.append(f"{step}_{n}")
+            while len(live) > 8 and chance.random() < 0.6:
+                lines.append(f"free {live.pop(0)}")
+    trace = read_program(log(tmp_path, "\n".join(lines)))
+    assert sorted(call.op for call in trace.calls) == sorted(f"work{n}" for n in range(20))
+
+
+def test_a_log_that_gzip_has_made_smaller_is_read(tmp_path):
+    text = "\ufeff" + "malloc w 512\n" + 4 * "malloc a 64\nread w\nwrite a\nread a\nwrite w\nfree a\n"
+    plain = log(tmp_path, text)
+    path = tmp_path / "y.log.gz"
+    path.write_bytes(gzip.compress(text.encode()))
+    assert read_program(str(path)) == read_program(plain)
+    path.write_bytes(gzip.compress(text.encode())[:12] + b"!!!!")
+    with pytest.raises(UserError, match="damaged gzip"):
+        read_program(str(path))

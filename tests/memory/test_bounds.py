@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from minidl import Runtime, executor, no_grad
+from minidl.device import signatures
 from minidl.errors import UserError
 from minidl.memory import tracker
 from minidl.memory.guided import follower as guide
@@ -26,7 +27,8 @@ def _small(monkeypatch, size=40):
     monkeypatch.setattr(guide, "MOST_KNOWN", size)
     monkeypatch.setattr(guide, "MOST_SEEN", size)
     monkeypatch.setattr(guide, "MOST_CALLS", 20 * size)
-    monkeypatch.setattr(executor, "SIGNATURES", size)
+    monkeypatch.setattr(executor, "LONGEST", 20 * size)
+    monkeypatch.setattr(signatures, "SIGNATURES", size)
 
 
 def _forward(runtime, w, rows):
@@ -37,10 +39,10 @@ def _forward(runtime, w, rows):
 def _remembered(runtime):
     """How much each part of a runtime remembers."""
     known: PlanFollower = runtime.guide
-    return {"log": len(runtime.tracker._log), "frees": len(runtime.tracker._frees),
+    return {"log": len(runtime.tracker.log), "frees": len(runtime.tracker._frees),
             "durations": len(runtime.tracker.durations), "steps": len(known._steps), "known": len(known.entries),
             "known calls": sum(len(entry.steps) for entry in known.entries), "seen": len(known._measured),
-            "signatures": len(runtime.executor._signatures), "saved": len(runtime.executor._saved)}
+            "signatures": len(runtime.executor.signatures.by_key), "saved": len(runtime.executor.signatures.saved)}
 
 
 def _runtime(**options):

@@ -14,7 +14,7 @@ from watch import WatchedDevice
 import minidl
 from minidl import nn
 from minidl.device import profiles
-from minidl.dispatch import apply, give
+from minidl.dispatch import apply, donate
 from minidl.errors import OutOfMemory
 from minidl.memory.storage import IN, OUT, RECOMPUTE
 from minidl.ops.batchnorm import BATCH_NORM_GRAD, batch_norm
@@ -72,7 +72,7 @@ def test_a_value_given_away_is_written_over():
     with small_runtime() as runtime:
         y = scale(leaf(runtime, units=SIZE), 2.0)
         offset, peak = y.storage.block.offset, peak_units(runtime)
-        z = relu(give(y))
+        z = relu(donate(y))
         assert y.storage is GONE  # the handle is dead
         assert z.storage.block.offset == offset
         assert peak_units(runtime) == peak == 2 * SIZE  # the leaf, and the value
@@ -90,7 +90,7 @@ def test_a_value_that_is_not_given_away_is_not_written_over():
 def test_a_leaf_is_never_written_over():
     with small_runtime() as runtime:
         x = leaf(runtime, units=SIZE)
-        y = relu(give(x))  # the handle is gone, but what x was may have to be read again to replay y
+        y = relu(donate(x))  # the handle is gone, but what x was may have to be read again to replay y
         assert used_units(runtime) == 2 * SIZE and donated(runtime) == []
         drop(runtime, y)
         assert values(y) == {1.0}
@@ -103,7 +103,7 @@ def test_a_value_that_someone_else_may_ask_for_is_not_written_over(holder):
         other = {"another handle": y.alias, "a view": lambda: between(y, 0, 0, 64),
                  "a call that saved it": lambda: mul(y, y)}[holder]()
         before = used_units(runtime)
-        z = scale(give(y), 3.0)
+        z = scale(donate(y), 3.0)
         assert used_units(runtime) == before + SIZE and donated(runtime) == []
         assert values(z) == {6.0} and values(other) == {4.0 if holder == "a call that saved it" else 2.0}
 
@@ -113,13 +113,13 @@ def test_a_part_of_a_larger_value_is_not_written_over():
         y = scale(leaf(runtime, units=SIZE), 2.0)
         part = between(y, 0, 0, 64)
         del y
-        z = scale(give(part), 3.0)
+        z = scale(donate(part), 3.0)
         assert donated(runtime) == [] and values(z) == {6.0}
         whole = scale(leaf(runtime, units=2), 2.0)
         half = between(whole, 0, 64, 128)
         del whole
         # The sum is as large as what the half is a half of; written over it, it would read what it has just written.
-        rows = add(give(half), leaf(runtime, units=2).reshape((2, 64)))
+        rows = add(donate(half), leaf(runtime, units=2).reshape((2, 64)))
         assert donated(runtime) == [] and values(rows) == {3.0}
 
 
@@ -145,7 +145,7 @@ def test_an_operand_of_as_many_bytes_and_another_shape_is_not_written_over(polic
 def test_an_input_that_comes_twice_is_not_written_over():
     with small_runtime() as runtime:
         y = scale(leaf(runtime, units=SIZE), 3.0)
-        z = add(give(y), y)
+        z = add(donate(y), y)
         assert donated(runtime) == [] and values(z) == {6.0}
 
 
@@ -153,7 +153,7 @@ def test_an_input_of_another_size_is_not_written_over():
     with small_runtime() as runtime:
         small = scale(leaf(runtime), 3.0)
         large = scale(leaf(runtime, units=2), 1.0).reshape((2, 64))
-        z = add(give(small), large)
+        z = add(donate(small), large)
         assert donated(runtime) == [] and values(z) == {4.0}
 
 
@@ -195,7 +195,7 @@ def test_a_gradient_formula_writes_over_the_gradient_that_came_in(op, y):
         a, b = scale(seed, 2.0), scale(seed, 0.1)
         runtime.reset_peak()
         before = used_units(runtime)
-        apply(op, give(a), give(b))
+        apply(op, donate(a), donate(b))
         assert peak_units(runtime) == before
         assert donated(runtime)[-1][0] == op.name
 
@@ -242,7 +242,7 @@ def test_a_gradient_shared_by_a_residual_join_is_not_written_over():
         a, b = scale(w, 1.0), scale(w, 1.0)
         w.grad = None
         seed = scale(leaf(runtime, 2.0, units=SIZE), 1.0)
-        add(tanh(a), relu(b)).backward(give(seed).alias())
+        add(tanh(a), relu(b)).backward(donate(seed).alias())
         expected = 2.0 * (1.0 - np.tanh(np.float32(0.5)) ** 2) + 2.0
         assert w.grad is not None and np.allclose(w.grad.numpy(), expected, rtol=1e-6)
 
@@ -298,10 +298,10 @@ def test_a_copy_under_way_of_what_was_given_away_stays_whole_while_a_replay_may_
         y = scale(x, 2.0)
         w = exp(y)
         runtime.memory.allocator.start_swap_out(y.storage)
-        y.storage.become(IN)  # as for a call that reads it
+        y.storage.set_status(IN)  # as for a call that reads it
         fill_(x, 9.0)
         runtime.executor.inspect = lambda *call: drop(runtime, w)
-        relu(give(y))
+        relu(donate(y))
         runtime.executor.inspect = None
         assert w.status is RECOMPUTE and np.allclose(w.numpy(), np.exp(1.0))
 
@@ -361,7 +361,7 @@ def test_with_a_full_host_and_no_lineage_nothing_is_written_over():
 def test_policy_none_takes_what_is_given_but_nothing_else():
     with small_runtime(units=2 * SIZE, policy="none") as runtime:
         y = scale(leaf(runtime, 0.5, units=SIZE), 3.0)
-        y = relu(give(y))
+        y = relu(donate(y))
         assert values(y) == {1.5}
         with pytest.raises(OutOfMemory, match="evicts nothing"):
             relu(y)
@@ -372,7 +372,7 @@ def test_the_peak_of_dropout_and_arithmetic_given_away_does_not_grow():
     with small_runtime(units=3 * SIZE, policy="none") as runtime, minidl.no_grad():
         x, y = leaf(runtime, units=SIZE), scale(leaf(runtime, units=SIZE), 2.0)
         for seed in range(3):
-            y = apply(DROPOUT, give(y), p=0.5, seed=seed)
-            y = add(give(y), x)
-            y = mul(give(y), x)
+            y = apply(DROPOUT, donate(y), p=0.5, seed=seed)
+            y = add(donate(y), x)
+            y = mul(donate(y), x)
         assert used_units(runtime) == 3 * SIZE

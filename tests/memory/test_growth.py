@@ -13,7 +13,7 @@ import pytest
 
 import minidl.memory
 from minidl import Runtime
-from minidl.memory import neighbourhood, room, stalest
+from minidl.memory import neighbourhood, one_hole, stalest
 from minidl.ops import linear_
 from minidl.ops.elementwise import relu
 from minidl.optim import SGD
@@ -84,7 +84,7 @@ def _lines_a_call(layers, widths, share, host, policy):
     *(("eight widths", 0.9 if policy == "dtr" else 0.3, 9.0, policy) for policy in ("lru", "dtr-swap", "auto", "dtr")),
     ("each its own width", 0.3, 9.0, "lru")])
 def test_a_call_takes_no_more_lines_in_a_program_of_four_times_the_size(widths, share, host, policy, monkeypatch):
-    monkeypatch.setattr(room, "NEAR", 4)  # reached in programs of this size, too
+    monkeypatch.setattr(one_hole, "NEAR", 4)  # reached in programs of this size, too
     monkeypatch.setattr(stalest, "FEW", 8)
     monkeypatch.setattr(stalest, "PER_CLASS", 2)
     monkeypatch.setattr(neighbourhood, "MOST_WALKED", 8)

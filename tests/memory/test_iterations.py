@@ -46,7 +46,7 @@ def test_after_an_iteration_exactly_parameters_and_survivors_use_memory(policy, 
                     *(s for states in optimizer._states.values() for s in states)]
             for tensor in survivors:
                 base = tensor.storage.base  # the sum is a view of what was added up
-                assert tensor.status in (IN, OUT) and base.is_leaf and base.severed is not None
+                assert tensor.status in (IN, OUT) and base.call is None and base.severed is not None
             assert sum(aligned(s.nbytes) for s in runtime.memory.live()) == sum(aligned(t.nbytes) for t in kept)
             assert used_units(runtime) * UNIT == sum(aligned(t.nbytes) for t in kept if t.status is IN)
             del loss, middle, features, view, survivors, tensor, base, kept
@@ -62,7 +62,7 @@ def test_survivors_that_do_not_fit_together_are_all_made_real():
             assert sum(t.status is RECOMPUTE for t in kept) >= 15
             del x
         # Making one real must not drop another that already was.
-        assert all(t.storage.is_leaf and t.status in (IN, OUT) for t in kept)
+        assert all(t.storage.call is None and t.status in (IN, OUT) for t in kept)
         assert len(runtime.memory.live()) == 20
         assert [float(t.numpy()[0]) for t in kept] == [float(i) for i in range(20)]
 
@@ -104,13 +104,13 @@ def test_what_was_dropped_in_a_failed_iteration_keeps_lineage_but_not_its_id():
             y = scale(x, 2.0)
             drop(runtime, y)
             1 / 0  # noqa: B018
-        assert y.status is RECOMPUTE and not y.storage.is_leaf
+        assert y.status is RECOMPUTE and y.storage.call is not None
         with runtime.iteration():
             a = leaf(runtime)
             b = scale(a, 3.0)
             assert {a.tensor_id, b.tensor_id}.isdisjoint({x.tensor_id, y.tensor_id})
             assert float(y.numpy()[0]) == 2.0
-        assert y.storage.is_leaf
+        assert y.storage.call is None
 
 
 def test_without_marks_an_iteration_ends_at_the_first_other_call_after_an_update():
@@ -126,7 +126,7 @@ def test_without_marks_an_iteration_ends_at_the_first_other_call_after_an_update
             ids.append(x.tensor_id)
             iterations.append(runtime.tracker.iteration)
             if loss is not None:
-                assert loss.storage.base.is_leaf and loss.storage.base.severed is not None
+                assert loss.storage.base.call is None and loss.storage.base.severed is not None
             y = x * first
             loss = (y * second).sum()
             assert runtime.tracker.iteration == iterations[-1]
@@ -136,7 +136,7 @@ def test_without_marks_an_iteration_ends_at_the_first_other_call_after_an_update
             for optimizer in optimizers:
                 optimizer.step()  # two updates, one iteration
             loss.item()  # reading is not a call that starts the next one
-            assert runtime.tracker.iteration == iterations[-1] and not y.storage.is_leaf
+            assert runtime.tracker.iteration == iterations[-1] and y.storage.call is not None
         assert iterations == [0, 1, 2] and len(set(ids)) == 1
 
 
@@ -151,8 +151,8 @@ def test_inside_a_marked_iteration_an_update_ends_nothing():
                 (w * w).sum().backward()
                 optimizer.step()
             y = scale(w, 2.0)
-            assert runtime.tracker.iteration == 1 and not y.storage.is_leaf
-        assert runtime.tracker.iteration == 2 and y.storage.is_leaf
+            assert runtime.tracker.iteration == 1 and y.storage.call is not None
+        assert runtime.tracker.iteration == 2 and y.storage.call is None
 
 
 def test_backward_of_a_loss_from_an_ended_iteration_is_an_error():

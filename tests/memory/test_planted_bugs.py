@@ -32,7 +32,7 @@ PLANTED = "<bug in "  # how the file is called that planted code says it comes f
 
 ALLOCATOR, ARENA, DEVICE = "memory.allocator:Allocator.", "memory.bytes.arena:Arena.", "device.timekeeper:Timekeeper."
 FREEING, EVICTING, PLACING = "memory.freeing:Freeing.", "memory.evicting:Evicting.", "memory.runner:CallRunner."
-REPLAY = "memory.replay:Replay."
+REPLAY, GUARD = "memory.replay:Replay.", "memory.writing:WriteGuard."
 EXECUTOR, POOL = "executor:Executor.", "memory.bytes.host_pool:HostPool."
 
 BUGS: dict[str, tuple[str, str, str]] = {
@@ -48,9 +48,9 @@ BUGS: dict[str, tuple[str, str, str]] = {
     "a kernel does not wait for those that used its output's block before": (
         PLACING + "_place", "state.device.wait_marks(COMPUTE, block.marks)", "pass"),
     "a move does not wait for the copies of what it moves": (
-        ALLOCATOR + "slide", "(0, storage.copied_out, storage.copied_in)", "(0, 0, 0)"),
+        "memory.moving:slide_blocks", "(0, storage.copied_out, storage.copied_in)", "(0, 0, 0)"),
     "the bytes that a move left behind are marked as if it was over": (
-        ALLOCATOR + "slide", "(self._positions[COMPUTE], hole.marks[1]", "(0, hole.marks[1]"),
+        "memory.moving:slide_blocks", "(device.positions[COMPUTE], hole.marks[1]", "(0, hole.marks[1]"),
     "waiting for a stream ends one piece of work too early": (
         DEVICE + "wait", "self.clock.wait(stream, on, position)", "self.clock.wait(stream, on, position - 1)"),
     "a stream that has waited once does not wait again": (
@@ -76,10 +76,10 @@ BUGS: dict[str, tuple[str, str, str]] = {
     "a host copy is four bytes too small": (
         POOL + "_cut", "starts[index] += nbytes", "starts[index] += nbytes - 4"),
     "a moved block is moved one unit too little of": (
-        ALLOCATOR + "slide", "device.move(block.offset, origin, block.size)",
+        "memory.moving:slide_blocks", "device.move(block.offset, origin, block.size)",
         "device.move(block.offset, origin, max(256, block.size - 256))"),
     "blocks slide in descending order": (
-        ALLOCATOR + "slide", "for block, origin in moved:", "for block, origin in reversed(moved):"),
+        "memory.moving:slide_blocks", "for block, origin in moved:", "for block, origin in reversed(moved):"),
     # Blocks that are freed twice, or never.
     "a block is freed twice": (
         ALLOCATOR + "leave_device", "storage.block = None", "pass"),
@@ -90,7 +90,7 @@ BUGS: dict[str, tuple[str, str, str]] = {
     "a freed tensor keeps its host copy": (
         FREEING + "deallocate", "state.allocator.forget_host_copy(storage)", "pass"),
     "an input that was written over keeps naming its block": (
-        PLACING + "_launched", "storage.block = None", "pass"),
+        PLACING + "_end_donations", "storage.block = None", "pass"),
     "what is freed in the middle of the arena's work is freed at once": (
         FREEING + "deallocate", "busy.on or get_ident() != state.thread", "False"),
     "what was freed in the middle of the arena's work is freed though a replay needs it again": (
@@ -102,9 +102,9 @@ BUGS: dict[str, tuple[str, str, str]] = {
         "memory.runner:free_donations", "base.refs == 1", "base.refs >= 1"),
     # Values.
     "a host copy stays when the tensor is written in place": (
-        REPLAY + "after_write", "state.allocator.forget_host_copy(base)", "pass"),
+        GUARD + "after_write", "state.allocator.forget_host_copy(base)", "pass"),
     "what must be computed from the old bytes is not computed before they are written": (
-        REPLAY + "before_write", "self.replay(other)", "pass"),
+        GUARD + "before_write", "self.replaying.replay(other)", "pass"),
     "what a dropped value starts from is freed while its leaves are written": (
         FREEING + "starts_a_replay", "(storage, state.writing, ", "(storage, set(), "),
     "what could be made again before a write is taken for such after it": (
@@ -115,15 +115,15 @@ BUGS: dict[str, tuple[str, str, str]] = {
         REPLAY + "replay_call", "storage is not None and storage.status is RECOMPUTE and storage.refs > 0",
         "storage is not None"),
     "an update is made twice when its operands had to be brought in": (
-        EXECUTOR + "run", "read, made = tracker.record_tensor_access(signature, algorithm, inputs, outputs)",
-        "read, made = tracker.record_tensor_access(signature, algorithm, inputs, outputs)\n"
-        "    if written and hasattr(memory, 'residency') and memory.residency.paged_in_bytes:\n"
+        EXECUTOR + "run", "read, made = self.record_tensor_access(signature, algorithm, inputs, outputs)",
+        "read, made = self.record_tensor_access(signature, algorithm, inputs, outputs)\n"
+        "    if written and hasattr(memory, 'replaying') and memory.replaying.paged_in_bytes:\n"
         "        self.device.launch(op.name, algorithm, outputs, inputs, attrs, 0)"),
     "a tensor on its way in counts as there": (
         "memory.guided.execution:GuidedExecution.arrive", "self.state.allocator.finish_swap_in(storage)",
-        "storage.become(IN)"),
+        "storage.set_status(IN)"),
     "a tensor whose block was given away counts as there": (
-        ALLOCATOR + "finish_swap_out", "storage.become(OUT)", "storage.become(IN)"),
+        ALLOCATOR + "finish_swap_out", "storage.set_status(OUT)", "storage.set_status(IN)"),
     "an eviction to the host copies nothing": (
         EVICTING + "evict", "elif self.back_up(storage):", "elif self.back_up(storage) or True:"),
     # Plans.

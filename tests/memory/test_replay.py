@@ -302,8 +302,8 @@ def test_a_value_whose_leaf_is_gone_is_an_error_that_says_so():
         middle.storage.call = None  # what no program can do: lineage is broken
         drop_bytes = middle.storage
         del middle
-        runtime.memory.deallocate(drop_bytes)
-        with pytest.raises(Unrecoverable, match=r"tensor 2 \(exp, float32\[64\]\) was freed, and what it was computed"):
+        runtime.memory.keeper.deallocate(drop_bytes)
+        with pytest.raises(Unrecoverable, match=r"tensor 2 \(exp, float32\[64\]\) was freed, and the tensors that"):
             y.numpy()
         with pytest.raises(Unrecoverable, match="was freed"), minidl.no_grad():
             scale(y, 2.0)

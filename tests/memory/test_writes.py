@@ -7,7 +7,7 @@ import pytest
 from networks import drop, launches, leaf, small_runtime, swap_out
 
 from minidl import Runtime, no_grad, ops
-from minidl.dispatch import give
+from minidl.dispatch import donate
 from minidl.errors import OutOfMemory, UserError
 from minidl.memory.lineage import missing_calls
 from minidl.memory.storage import IN, OUT, RECOMPUTE
@@ -112,7 +112,7 @@ def test_what_a_dropped_value_has_to_start_from_is_not_given_away():
         later = exp(shift(old, -6.0))
         add_(w, x)  # nothing leads to the old value any more
         drop(runtime, later)
-        assert set(scale(give(old), 2.0).numpy()) == {12.0}
+        assert set(scale(donate(old), 2.0).numpy()) == {12.0}
         assert value(later) == 1.0
 
 
@@ -148,7 +148,7 @@ def test_an_overwritten_intermediate_is_a_leaf_from_then_on():
         y = scale(x, 3.0)
         z = shift(y, 1.0)
         copy_(y, x)
-        assert y.storage.is_leaf and runtime.memory.evict(y.storage, Action.DROP)
+        assert y.storage.call is None and runtime.memory.evict(y.storage, Action.DROP)
         assert y.status is OUT and value(y) == 2.0
         assert runtime.memory.evict(z.storage, Action.DROP)
         assert z.status is OUT and value(z) == 7.0
@@ -204,7 +204,7 @@ def test_writing_over_a_value_that_a_gradient_flows_through_is_an_error():
         w = parameter((4,))
         fill_(w, 2.0)
         y = mul(w, 3.0)
-        with pytest.raises(UserError, match="add_ would write over a value that a gradient flows through"):
+        with pytest.raises(UserError, match="add_ would overwrite a value that a gradient flows through"):
             ops.add_(y, w)
         with no_grad():
             y.add_(w)  # nobody differentiates this

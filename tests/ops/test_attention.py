@@ -227,7 +227,7 @@ def test_steps_that_drop_other_elements_are_the_same_calls():  # else no plan wo
         for _ in range(3):
             with runtime.iteration():
                 model(*batch).backward()
-            counts.append(len(runtime.executor._signatures))
+            counts.append(len(runtime.executor.signatures.by_key))
     assert counts[1] == counts[2]
 
 

@@ -83,8 +83,6 @@ def test_what_does_not_fit_is_the_users_error():
             ops.embedding_(model.bert.embeddings.word_embeddings.weight, runtime.tensor(np.array([500]))).numpy()
         with pytest.raises(UserError, match="a width of 10 cannot be divided among 3"):
             nn.MultiHeadAttention(10, 3)
-        with pytest.raises(UserError, match=r"only the last dimension can be normalised, not \[2, 3\]"):
-            nn.LayerNorm((2, 3))
 
 
 # Memory -------------------------------------------------------------------------------------------------------------

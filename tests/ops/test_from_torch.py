@@ -77,7 +77,7 @@ def test_what_cannot_be_chosen_is_an_error_of_one_line(runtime, use, error, mess
 def test_a_mask_without_values_is_refused_with_the_way_out():
     with Runtime("sim:p100", memory_budget="4MiB") as runtime:
         x = runtime.tensor(A)
-        with pytest.raises(UserError, match="p100 has no values: use where"):
+        with pytest.raises(UserError, match="p100 has no values; use where"):
             x[x > 5]
         assert x.masked_fill(x > 5, 0.0).shape == (2, 3, 4) and "float32[2, 3, 4]" in repr(x)
 

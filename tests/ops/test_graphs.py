@@ -194,14 +194,14 @@ def test_a_layer_in_place_leaves_its_result_in_the_tensor_that_it_was_called_wit
 
 
 def test_a_tensor_that_is_gone_says_so_and_one_that_a_failed_call_was_given_is_not(runtime):
-    from minidl.dispatch import give
+    from minidl.dispatch import donate
     x = runtime.tensor(np.ones(2, "f4")) * 1.0
     with pytest.raises(UserError, match="do not broadcast"):
-        give(x) + runtime.tensor(np.ones(3, "f4"))
+        donate(x) + runtime.tensor(np.ones(3, "f4"))
     assert (x + x).numpy().tolist() == [2.0, 2.0] and x.numpy().tolist() == [1.0, 1.0]
-    y = give(x) * 2.0
+    y = donate(x) * 2.0
     for use in (lambda: x + y, lambda: y + x, lambda: x.shape, lambda: x.numpy(), lambda: x.release()):
-        with pytest.raises(UserError, match="this tensor is gone: it was released, or given away"):
+        with pytest.raises(UserError, match="this tensor is gone: it was released, or donated"):
             use()
     assert repr(x) == "Tensor(gone)" and y.numpy().tolist() == [2.0, 2.0]
 
@@ -235,7 +235,7 @@ def test_a_write_whose_elements_overlap_is_refused(runtime):
             write()
     square = runtime.tensor(np.arange(9, dtype="f4").reshape(3, 3))
     for target, source in ((square, square.permute((1, 0))), (x.narrow(1, 0, 2), x.narrow(1, 1, 2))):
-        with pytest.raises(ShapeError, match="would write over what it reads: .* parts of one tensor that overlap"):
+        with pytest.raises(ShapeError, match="would overwrite its own input: .* overlapping parts of one tensor"):
             target.copy_(source)
     assert square.numpy()[0].tolist() == [0.0, 1.0, 2.0] and x.numpy()[0].tolist() == [0.0, 1.0, 2.0]
     x.narrow(1, 0, 1).copy_(x.narrow(1, 2, 1))  # side by side, one within the other, or the very same: well

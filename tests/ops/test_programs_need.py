@@ -80,7 +80,7 @@ def test_a_padding_row_is_zero_and_is_not_trained():
         table = nn.Embedding(4, 2, padding_idx=-1)
         table(minidl.tensor([[0, 3, 3], [1, 0, 3]])).sum().backward()
         assert table.weight[3].tolist() == [0.0, 0.0] and table.weight.grad.tolist() == [[2, 2], [1, 1], [0, 0], [0, 0]]
-        with pytest.raises(UserError, match="padding_idx 4 is no row of 4"):
+        with pytest.raises(UserError, match="padding_idx 4 is out of range for 4 rows"):
             nn.Embedding(4, 2, padding_idx=4)
 
 

@@ -8,6 +8,7 @@ from either import main_of
 import minidl
 from minidl import Runtime, nn, optim
 from minidl.nn import functional as F
+from minidl.parts.slicing.slicer import slicer_of
 
 
 def digits(steps=4, batch=6):
@@ -77,7 +78,7 @@ def test_a_program_gives_the_same_in_slices_and_joins_nothing(name):
     for slices in (1, 3):
         with Runtime("cpu", memory_budget="64MiB", policy="none", seed=5, slices=slices, poisoned=True) as runtime:
             found.append(main_of(name, "minidl")(None, batches(), **options))
-            assert slices == 1 or not runtime.executor.slicer.joined
+            assert slices == 1 or not slicer_of(runtime.executor).joined
     np.testing.assert_allclose(found[1][0], found[0][0], rtol=1e-5)
 
 

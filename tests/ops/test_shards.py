@@ -203,7 +203,7 @@ def test_what_is_written_goes_to_the_shards_or_is_refused(runtime):
 def test_parameters_of_another_runtime_are_refused(runtime):
     with Runtime(shard_bytes=SHARD_BYTES):
         other = a_parameter()
-    with pytest.raises(UserError, match="of another runtime"):
+    with pytest.raises(UserError, match="belongs to another runtime"):
         sum(other)
 
 

@@ -8,6 +8,7 @@ from minidl.meta import int64
 from minidl.ops.elementwise import relu
 from minidl.ops.loss import cross_entropy
 from minidl.optim import SGD
+from minidl.parts.slicing.slicer import slicer_of
 
 SHAPE = (3, 32, 32)
 
@@ -20,7 +21,7 @@ def test_slices_that_a_gradient_wants_are_kept_until_it_is_taken():
             used = norm(made)
             end = second(used)
             loss = (end * end).sum()
-            runtime.executor.slicer.flush()
+            slicer_of(runtime.executor).flush()
             conv, normed = made.storage.parts, used.storage.parts
             assert [x.saved for x in (*conv, *normed)] == [1, 1, 1, 1]
             assert all(price(x) for x in normed)  # it starts from one that is kept for longer

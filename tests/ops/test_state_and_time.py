@@ -126,7 +126,7 @@ def test_a_group_that_is_added_takes_its_first_step_then():
         np.testing.assert_allclose(second.tolist(), [0.5], rtol=1e-6)  # the first step of Adam is of length lr
         with pytest.raises(UserError, match="the same parameter more than once"):
             adam.add_param_group({"params": [first]})
-        with pytest.raises(UserError, match=r"not one tensor: \[tensor\]"):
+        with pytest.raises(UserError, match=r"not one tensor: use \[tensor\]"):
             optim.SGD(first, lr=0.1)
 
 

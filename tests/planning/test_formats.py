@@ -29,6 +29,7 @@ TRACE = Trace(
      TraceCall("update_", (-1, 1), (), 0.0, ALGORITHMS[1:], (1, 1 << 40), writes=(-1,), replayable=False, saves=(1,),
                takes=(0,), leaves=(2,), long_lived=True)),
     {t: TraceTensor(t, nbytes, t < 0, 3) for t, nbytes in ((-1, 4), (0, 0), (1, 1 << 40), (2, 7), (1 << 40, 9))})
+WINDOWED = replace(TRACE, windows={t: (at[0], at[1]) for t, at in TRACE.uses.items() if len(at) > 1})
 PLAN = Plan(evictions={(5, 1): Action.SWAP_OUT, (-2, 3): Action.DROP}, prefetches={(6, 2): (5, 9), (6, 3): (1 << 40,)},
             offsets={(5, 0): 256, (5, 1): 0, (1 << 40, 0): 512},
             waits=frozenset({(6, 2), (5, 1)}),
@@ -46,8 +47,10 @@ def head(text: str) -> dict[str, Any]:
 def test_a_trace_is_the_same_after_a_round_trip():
     text = trace_to_json(TRACE)
     assert trace_from_json(text) == TRACE and trace_from_json(text.encode()) == TRACE
-    assert head(text) == {"format": "minidl-trace", "version": 2}
+    assert head(text) == {"format": "minidl-trace", "version": 3}
     assert trace_from_json(trace_to_json(Trace((), {}))) == Trace((), {})
+    for windows in ({}, WINDOWED.windows):
+        assert trace_from_json(trace_to_json(replace(TRACE, windows=windows))).windows == windows
 
 
 def test_a_plan_is_the_same_after_a_round_trip():
@@ -64,7 +67,7 @@ def test_every_field_is_in_the_file():
 
     plan, trace = json.loads(plan_to_json(SAVED)), json.loads(trace_to_json(TRACE))
     assert plan.keys() - {"format", "version", "calls"} == names(Plan)
-    assert trace.keys() - {"format", "version"} == names(Trace) - {"observed_seconds", "windows"}  # of no other run
+    assert trace.keys() - {"format", "version"} == names(Trace) - {"observed_seconds"}  # of no other run
     assert trace["calls"][0].keys() == names(TraceCall)
     assert trace["calls"][0]["algorithms"][0].keys() == names(Algorithm)
     assert len(trace["tensors"][0]) == len(names(TraceTensor))
@@ -79,9 +82,10 @@ TRACE_1 = """{"format": "minidl-trace", "version": 1,
 "workspace": 256, "bits_class": "a"}], "frees": [0], "donated": [], "may_donate": [[0, -1]], "writes": [], \
 "replayable": true}]}
 """
-OLD_TRACE = TRACE_1.replace('"version": 1', '"version": 2').replace(
+TRACE_2 = TRACE_1.replace('"version": 1', '"version": 2').replace(
     'false}', 'false, "idle": 0}', 1).replace('"persistent": true}', '"persistent": true, "idle": 0}').replace(
     '"replayable": true', '"replayable": true, "saves": [], "takes": [], "leaves": [], "long_lived": false')
+OLD_TRACE = TRACE_2.replace('"version": 2', '"version": 3').replace("}]}\n", '}],\n "windows": null}\n')
 PLAN_3 = """{"format": "minidl-plan", "version": 3,
  "calls": 3,
  "predicted_seconds": null,
@@ -108,14 +112,14 @@ OLD_PLAN = PLAN_3.replace('"version": 3', '"version": 4').replace(
 
 def test_files_of_these_versions_stay_as_they_are_to_the_byte():
     assert trace_to_json(trace_from_json(OLD_TRACE)) == OLD_TRACE
-    assert trace_from_json(TRACE_1) == trace_from_json(OLD_TRACE)  # version 1 is still read
+    assert trace_from_json(TRACE_1) == trace_from_json(OLD_TRACE) == trace_from_json(TRACE_2)  # these are still read
     assert plan_to_json(plan_from_json(OLD_PLAN)) == OLD_PLAN
     assert plan_from_json(PLAN_3) == replace(plan_from_json(OLD_PLAN), plan=replace(
         plan_from_json(OLD_PLAN).plan, moves={}))  # version 3 is still read
 
 
 def test_each_call_and_each_tensor_is_one_line():
-    assert len(trace_to_json(TRACE).splitlines()) == 1 + 1 + 5 + 1 + 2  # head, "tensors", "calls"
+    assert len(trace_to_json(TRACE).splitlines()) == 1 + 1 + 5 + 1 + 2 + 1  # head, tensors, calls, windows
     # head, "calls", "predicted_seconds"; then each list
     lists = (1 + 2) + (1 + 2) + (1 + 3) + (1 + 2) + (1 + 1) + (1 + 1) + (1 + 1) + (1 + 2) + (1 + 2)
     assert len(plan_to_json(SAVED).splitlines()) == 1 + 1 + 1 + lists
@@ -157,7 +161,7 @@ def changed(text: str, path: str, value: Any) -> str:
 @pytest.mark.parametrize(("path", "value", "message"), [
     ("format", "minidl-plan", 'the format of this file is "minidl-plan"'),
     ("format", ..., "Object missing required field `format`"),
-    ("version", 3, "version 3; only versions 1 and 2 can be read"),
+    ("version", 4, "version 4; only versions 1 and 2 and 3 can be read"),
     ("version", ..., "Object missing required field `version`"),
     ("version", True, "Expected `int`, got `bool` - at `$.version`"),
     ("calls", ..., "Object missing required field `calls`"),
@@ -193,6 +197,19 @@ def test_a_bad_trace_is_refused_with_the_place(path, value, message):
     with pytest.raises(UserError) as error:
         trace_from_json(changed(trace_to_json(TRACE), path, value))
     assert str(error.value) == f"minidl-trace: {message}"
+
+
+@pytest.mark.parametrize(("windows", "message"), [
+    ([{"tensor": -1, "after": 0, "until": 2}], "tensor -1 has no two accesses, one after the other, by calls 0 and 2"),
+    ([{"tensor": 77, "after": 0, "until": 1}], "tensor 77 has no two accesses, one after the other, by calls 0 and 1"),
+    ([{"tensor": -1, "after": 0}], "Object missing required field `until`"),
+    ({}, "Expected `array | null`, got `object`")])
+def test_a_window_that_is_no_gap_is_refused_with_its_place(windows, message):
+    with pytest.raises(UserError, match=r"windows") as error:
+        trace_from_json(changed(trace_to_json(TRACE), "windows", windows))
+    assert message in str(error.value)
+    with pytest.raises(UserError, match="unknown field"):
+        trace_from_json(changed(trace_to_json(TRACE), "windows", None).replace('"version": 3', '"version": 2'))
 
 
 @pytest.mark.parametrize(("path", "value", "message"), [

@@ -52,7 +52,7 @@ def test_a_state_changes_along_an_edge_of_the_paper_and_along_no_other():
         storage = Storage(meta((4,), float32), None, 0)
         storage.status = before
         try:
-            storage.become(after)
+            storage.set_status(after)
         except AssertionError as error:
             assert (before, after) not in LEGAL and before.name in str(error) and after.name in str(error)
             assert storage.status is before

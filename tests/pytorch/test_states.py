@@ -64,7 +64,7 @@ def made(name, **more):
 def away(**more):
     """What manages a training whose states wait between all steps."""
     memory = minidl.torch.managed(ROOMY, **more)
-    memory._share = 0.0
+    memory.deciding.share = 0.0
     return memory
 
 
@@ -247,7 +247,7 @@ def test_where_there_is_room_no_state_moves_after_the_steps_that_are_not_planned
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
 def test_a_part_of_the_state_may_stay(share):
     memory = minidl.torch.managed(ROOMY)
-    memory._share = share
+    memory.deciding.share = share
     torch.manual_seed(0)
     each = made("AdamW")()
     with memory:

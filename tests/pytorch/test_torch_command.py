@@ -61,9 +61,11 @@ def test_a_command_that_makes_no_sense_is_refused_in_one_line(words, why, capfd)
     assert why in told and told.count("\n") == 1
 
 
-def test_a_script_that_does_not_fit_ends_with_the_reason(script, capfd):
-    assert main(["torch", "run", "--budget", "20kB", script, "5"]) == 2
-    assert "with all saved tensors away this step needs" in capfd.readouterr().err
+@pytest.mark.parametrize(("budget", "why"), [
+    ("20kB", "before the optimizer steps there are"), ("210kB", "with all saved tensors away this step needs")])
+def test_a_script_that_does_not_fit_ends_with_the_reason(script, capfd, budget, why):
+    assert main(["torch", "run", "--budget", budget, script, "5"]) == 2
+    assert why in capfd.readouterr().err
 
 
 def test_the_program_on_the_page_runs_and_prints_what_stands_beside_it(capsys):
@@ -74,3 +76,16 @@ def test_the_program_on_the_page_runs_and_prints_what_stands_beside_it(capsys):
     assert len(said) == 2
     for expected in said:
         assert any(re.fullmatch(".*".join(map(re.escape, expected.split("..."))), line) for line in lines), lines
+
+
+def test_a_script_leaves_its_page_its_trace_its_plan_and_an_explanation(script, tmp_path, capfd):
+    page, trace, plan = (str(tmp_path / name) for name in ("m.html", "t.json", "p.json"))
+    words = ["torch", "run", "--budget", "262kB", "--explain", "--page", page, "--save-trace", trace,
+             "--save-plan", plan]
+    assert main([*words, script, "5"]) == 0
+    told = capfd.readouterr().err
+    assert "what leaves the device" in told and "train.py:" in told and "drawn" in Path(page).read_text()
+    assert main(["compare", plan, plan]) == 0 and '"windows"' in Path(trace).read_text()
+    Path(plan).write_text("mine")
+    assert main([*words, script, "5"]) == 2
+    assert "p.json" in capfd.readouterr().err

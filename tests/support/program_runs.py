@@ -36,7 +36,7 @@ DEVICES = ("cpu:virtual", "cpu:virtual", "cpu:virtual", "cpu")  # threads take l
 HOSTS = ("plenty", "plenty", "a little", "none")
 TRIES = 400  # of a program that is being shrunk
 REFUSALS = dict.fromkeys(BACKWARD, ("whose graph is gone", "was written in place since", "has been taken already")) | (
-    dict.fromkeys(WRITES, ("would write over", "would lose the gradient", "would write several"))) | {
+    dict.fromkeys(WRITES, ("would overwrite", "would lose the gradient", "would write several"))) | {
     "require": ("can be set on leaves only",), "batch_norm": ("more than one value",), "bad": ("",)}
 
 
@@ -152,20 +152,21 @@ def reference(of: Program, dtype: str = "float32") -> Reference:
 
 @contextmanager
 def _largest(runtime: Runtime) -> Iterator[list[int]]:
-    needs, carry_out, place = [STEP], runtime.memory.run, runtime.memory.place_leaf
+    runner = runtime.memory.runner
+    needs, run, place = [STEP], runner.run, runner.place_leaf
 
-    def carried_out(signature: Any, attrs: Any, inputs: Any, outputs: Any, *rest: Any) -> Any:
+    def counted(signature: Any, attrs: Any, inputs: Any, outputs: Any, *rest: Any) -> Any:
         least = min(a.workspace for a in signature.algorithms)
         needs.append(working_set(signature, inputs, outputs) + meta.aligned(least))
-        return carry_out(signature, attrs, inputs, outputs, *rest)
+        return run(signature, attrs, inputs, outputs, *rest)
 
     def placed(storage: Any) -> None:
         needs.append(meta.aligned(storage.nbytes))
         place(storage)
 
-    runtime.memory.run, runtime.memory.place_leaf = carried_out, placed
+    runner.run, runner.place_leaf = counted, placed  # type: ignore[method-assign]
     yield needs
-    runtime.memory.run, runtime.memory.place_leaf = carry_out, place
+    runner.run, runner.place_leaf = run, place  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True)

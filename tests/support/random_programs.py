@@ -14,7 +14,7 @@ import numpy as np
 from minidl import Runtime
 from minidl.device.profiles import KINDS, Profile
 from minidl.device.sim import SimDevice
-from minidl.dispatch import apply, give
+from minidl.dispatch import apply, donate
 from minidl.meta import Cost, Meta, float32, meta
 from minidl.op import Op
 from minidl.plan.costs import Costs, Limits
@@ -70,7 +70,7 @@ class Program:
             for k, work in enumerate(self.works):
                 inputs = [made[t] for t in work.reads]
                 if work.op is OVER and self.last_reader(work.reads[0]) == k:
-                    inputs[0] = give(inputs[0])
+                    inputs[0] = donate(inputs[0])
                 made.append(apply(work.op, *inputs, nbytes=work.nbytes, seconds=work.seconds))
                 del inputs
                 for t in (*work.reads, k):

@@ -121,7 +121,7 @@ def simulate(seed: int) -> Report:
             return _train(of, runtime, device, draw, right)
     except Exception as error:
         # What is left of a broken engine is past caring for: freeing it would only complain.
-        runtime.memory.deallocate = lambda storage, **_: None  # type: ignore[method-assign]
+        runtime.memory.keeper.deallocate = lambda storage, **_: None  # type: ignore[method-assign]
         raise _first(error) from None
 
 
@@ -181,7 +181,7 @@ class Following:
         self._counts: dict[TensorId, int] = {}
         self._acted: Actions = NO_ACTIONS
         if runtime.guide is not None:
-            hooks = runtime.memory.hooks
+            hooks = runtime.memory.state.hooks
             self._act = hooks.act
             hooks.act = self.act
 

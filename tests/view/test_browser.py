@@ -46,6 +46,21 @@ change("find", "layer1.0.conv1", "input");
 told.found = $("details").textContent;
 $("details").querySelector("a").click();
 told.chosen = location.hash;
+choose(0, -1);
+told.largest = [...$("details").querySelectorAll(".largest tr")].slice(1)
+  .map(row => [...row.cells].map(cell => cell.textContent));
+told.leaving = recording.leaving().length;
+change("find", "layer", "input");
+$("find").dispatchEvent(new KeyboardEvent("keydown", {key: "Enter", bubbles: true}));
+told.entered = recording.subjects.bytes[chosen.subject];
+told.most = Math.max(...recording.find("layer").subjects.map(i => recording.subjects.bytes[i]));
+const entry = document.querySelector("[data-band]");
+const alone = () => [view.only, document.querySelectorAll(".faded").length];
+entry.click();
+told.alone = [...alone(), Number(entry.dataset.band), document.querySelectorAll("[data-band]").length];
+drawNow();
+entry.click();
+told.again = alone();
 stack.canvas.dispatchEvent(new WheelEvent("wheel", {deltaY: -1, bubbles: true, cancelable: true}));
 told.zoomed = view.to - view.from;
 change("axis", "calls", "change");
@@ -67,9 +82,9 @@ told.steps = [...document.querySelectorAll("svg.course g.step")].map(step => ({
   predicted: step.querySelector("path") !== null, bars: [...step.querySelectorAll("rect")].slice(1).map(
     bar => Number(bar.getAttribute("height")))}));
 told.plans = [...recording.steps.plan];
-told.course = document.querySelector("svg.course").nextElementSibling.nextElementSibling.textContent;
+told.course = document.querySelector("svg.course").parentNode.nextElementSibling.nextElementSibling.textContent;
 told.expects = expected.map(([seconds, swapped, recomputed]) =>
-  `: ${formatSeconds(seconds)}, copied ${formatBytes(swapped)}, computed again ${formatBytes(recomputed)}`);
+  `: ${formatSeconds(seconds)}, copied ${formatBytes(swapped)}, recomputed ${formatBytes(recomputed)}`);
 told.heard = window.heard;
 document.documentElement.dataset.told = JSON.stringify(told);
 </script>"""
@@ -133,10 +148,15 @@ def test_a_browser_opens_moves_through_clicks_and_searches_a_page(flags, tmp_pat
     told = shown(path, steps)
     assert told["heard"] == [] and told["wrong"] == "0"
     assert told["scrubbed"].startswith("#100 ") and told["pressed"] == "#call=101"
-    assert f"tensor {told['expected']} " in told["clicked"] and "access_count" in told["clicked"]
+    assert f"tensor {told['expected']} " in told["clicked"] and "accesses so far" in told["clicked"]
     assert told["linked"].endswith(f"&tensor={told['expected']}") and "call=" in told["lane"]
     assert re.match(r"\d+ tensors, 0 calls", told["found"]) and "layer1.0.conv1" in told["found"]
     assert "tensor=" in told["chosen"] and told["zoomed"] == pytest.approx(0.8 * told["whole"])
+    assert told["entered"] == told["most"] > 0
+    assert told["alone"][0] == told["alone"][2] and told["alone"][1] == told["alone"][3] - 1 > 0
+    assert told["again"] == [-1, 0]
+    assert len(told["largest"]) == min(12, told["leaving"]) > 0
+    assert {row[2] for row in told["largest"]} <= {"swapped", "dropped", "both"}
     assert " in use. " in told["said"] and len(set(told["labels"])) == 3
     assert told["followed"].startswith("#7 ") and f"tensor {told['expected']} " in told["followed"]
     the_course_is_that_of_the_run(told, steps, planned="capuchin" in flags)

@@ -104,10 +104,7 @@ def read(reader: Callable[..., Value], text: str, **bounds: Any) -> Value:
 
 def precision(name: str) -> str:
     """A name of ``minidl.device.precision``."""
-    try:
-        return precision_of(name).name
-    except UserError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    return read(precision_of, name).name
 
 
 def policy(name: str) -> str:
@@ -129,10 +126,7 @@ def placement(name: str) -> str:
 
 
 def _known(registry: Registry[Any], name: str) -> str:
-    try:
-        registry.require(name)
-    except UserError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    read(registry.require, name)
     return name
 
 

@@ -9,7 +9,7 @@ from minidl.memory.guided.sequence import Followed
 from minidl.outside.units import format_bytes
 from minidl.plan.plan import EMPTY_PLAN, Plan
 from minidl.plan.trace import TensorId, Trace
-from minidl.report.explain import decisions
+from minidl.report.decisions import decisions
 from minidl.report.layers import LayerNames
 from minidl.report.meter import Meter, rate, share
 from minidl.report.sentences import sentences
@@ -85,5 +85,5 @@ class ReportPage:
                 ("waited for copies", share(step.grown.stall_seconds, step.seconds)),
                 ("copied out", format_bytes(step.grown.swapped_out_bytes)),
                 ("copied in", format_bytes(step.grown.swapped_in_bytes)),
-                ("computed again", format_bytes(step.grown.recomputed_bytes)),
-                ("slid", format_bytes(step.grown.moved_bytes))]
+                ("recomputed", format_bytes(step.grown.recomputed_bytes)),
+                ("moved", format_bytes(step.grown.moved_bytes))]

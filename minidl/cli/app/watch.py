@@ -15,7 +15,8 @@ from minidl.plan.formats import SavedPlan, is_plan, plan_to_json
 from minidl.plan.trace import Trace
 from minidl.plan.trace_format import is_trace, trace_to_json
 from minidl.policies.saved import Saved, misfit
-from minidl.report.explain import decisions, explanation
+from minidl.report.decisions import decisions
+from minidl.report.explain import explanation
 from minidl.report.layers import LayerNames, layer_names
 from minidl.report.meter import Meter
 from minidl.report.recording import Recorder, recording

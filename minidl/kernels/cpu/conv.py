@@ -25,6 +25,7 @@ from minidl.op import Attrs
 BUFFER_BYTES = 512 * 1024  # of dgrad's packed dy: half of a core's own cache
 DEPTH = 320  # rows of the columns of a chunk: a panel of them about fills the innermost cache
 PIXELS = 240  # columns of a tile
+VECTORS = (32, 64)  # bytes of a vector on the processors that there are: AVX2, AVX-512
 # From these numbers on Winograd is faster: channels that are summed, channels of the result, and tiles of 2 x 2.
 LEAST = (64, 128, 64)
 
@@ -43,6 +44,23 @@ class CpuAlgorithm:
     workspace: Callable[[Sequence[Meta], Sequence[Meta], Attrs], int]
     relative_time: float
     run: Callable[..., None]
+
+
+@dataclass(frozen=True)
+class ElsewherePlan(Plan):
+    """How a convolution is cut on a processor whose vectors have ``vector_bytes`` bytes."""
+
+    vector_bytes: int = 0
+
+    @property
+    def lanes(self) -> int:
+        """Elements of a vector register of that processor."""
+        return self.vector_bytes // self.itemsize
+
+    @property
+    def panel(self) -> int:
+        """Columns of a panel of a product there."""
+        return 3 * self.lanes
 
 
 @lru_cache(maxsize=1 << 12)
@@ -68,6 +86,18 @@ def _cuts(p: Plan, workers: int | None) -> tuple[Cuts, int]:
     """Return the cuts and the number of workers; ``workers`` None means one worker with the smallest buffer."""
     cuts = p.least if workers is None else p.cuts
     return cuts, min(workers or 1, cuts.tasks)
+
+
+@lru_cache(maxsize=1 << 12)
+def _workspace(p: Plan, workers: int | None) -> int:
+    """Bytes of the buffers: the most that any processor needs, so that memory is laid out alike on all of them, and a
+    budget that holds a step on one holds it on the others."""
+    facts = p.op, p.x, p.w, p.y, p.stride, p.padding, p.itemsize, p.half, p.limits
+    most = 0
+    for vector_bytes in VECTORS:
+        cuts, count = _cuts(ElsewherePlan(*facts, vector_bytes), workers)
+        most = max(most, count * cuts.buffer * p.itemsize)
+    return most
 
 
 def _run(op: str, workers: int | None, out: Array, first: Array, second: Array, third: Array | None = None, *,
@@ -114,8 +144,7 @@ def _algorithms(op: str) -> tuple[CpuAlgorithm, ...]:
     def buffers(workers: int | None) -> Callable[[Sequence[Meta], Sequence[Meta], Attrs], int]:
         def nbytes(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> int:
             p = plan(op, inputs[0], inputs[1], outputs[0], attrs["stride"], attrs["padding"])
-            cuts, count = _cuts(p, workers)
-            return count * cuts.buffer * p.itemsize
+            return _workspace(p, workers)
         return nbytes
 
     def nothing(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> int:

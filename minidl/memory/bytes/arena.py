@@ -2,50 +2,49 @@
 devices.
 
 The blocks of an arena, owned and free, form one list in address order that tiles it (``tiling``). Free blocks are also
-in an index sorted by (size, offset), so that the best fit is one bisection away; any other placement is shown what is
-free, and answers with a place. Two free blocks never touch: a block that is freed swallows its free neighbours at once.
+in an index sorted by (size, offset), so best fit is one bisection. Any other placement is shown the holes, and answers
+with a place. Two free blocks never touch: a block that is freed swallows its free neighbours at once.
 
-Streams run behind the program that allocates, so a free block remembers when it was last used: its marks. Whoever
-takes the block waits for these positions. Marks are only ever raised, never dropped: bytes that pass from one block
-to another, by coalescing, carving or sliding, take them along.
+Streams run behind the program that allocates. So a free block has marks, the last positions of the streams that used
+it, and its next user waits for these. Marks only rise: bytes that pass from one block to another take them along.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator
 
 from minidl.device.clock import NO_MARKS, Marks, unite_marks
-from minidl.memory.bytes import compaction
-from minidl.memory.bytes.block import Block, between
+from minidl.memory.bytes.block import Block
+from minidl.memory.bytes.compaction import Compacting
 from minidl.memory.bytes.tiling import Tiling
 from minidl.meta import ALIGNMENT
 from minidl.placements.best_fit import BestFit
-from minidl.placements.placement import Hole, Placement
+from minidl.placements.placement import Placement
+
+_new = Block.__new__
 
 
-class Arena:
+class Arena(Compacting):
     """Blocks in ``capacity`` bytes, rounded down to ``alignment``; offsets and sizes are multiples of it.
 
-    ``compacts`` is the placement's: where it is False nothing is slid, and nothing placed at a given address.
-    ``used_bytes`` are those of all owned blocks, rounded up as they are; ``peak_bytes`` the most used at once since
-    the last :meth:`reset_peak`. Read only, all four.
+    compacts    False: the placement alone says where blocks lie; none is slid, or placed at a given address
+    used_bytes  bytes of all owned blocks, rounded up
+    peak_bytes  the most bytes used at once since the last ``reset_peak``
     """
 
-    __slots__ = ("_alignment", "_free_at", "_keys", "_mask", "_placement", "_shift", "_tiling", "capacity", "compacts",
-                 "peak_bytes", "used_bytes")
+    __slots__ = ("_alignment", "_free_at", "_keys", "_mask", "_shift", "capacity", "peak_bytes", "used_bytes")
 
     def __init__(self, capacity: int, *, alignment: int = ALIGNMENT, placement: Placement | None = None) -> None:
         if capacity < 0 or alignment < 1:
             raise ValueError(f"an arena of {capacity} bytes aligned to {alignment}")
         self.capacity = capacity // alignment * alignment
-        self.compacts = placement is None or placement.compacts
         self.used_bytes = self.peak_bytes = 0
-        # None is best fit, which needs no list of holes: it is asked for with every operation.
-        self._placement = None if type(placement) is BestFit else placement
         self._alignment = alignment
-        self._tiling = tiling = Tiling(self.capacity, alignment, NO_MARKS)
+        tiling = Tiling(self.capacity, alignment, NO_MARKS)
         self._keys, self._free_at, self._shift, self._mask = tiling.keys, tiling.free_at, tiling.shift, tiling.mask
+        # Best fit is built in, as None: it needs no list of holes for every operation.
+        super().__init__(tiling, None if type(placement) is BestFit else placement,
+                         compacts=placement is None or placement.compacts)
 
     @property
     def free_bytes(self) -> int:
@@ -69,15 +68,11 @@ class Arena:
         """Count the peak from what is used now."""
         self.peak_bytes = self.used_bytes
 
-    def blocks(self) -> Iterator[Block]:
-        """All blocks in address order. Do not allocate, free or slide while iterating."""
-        return self._tiling.blocks()
-
     def allocate(self, nbytes: int, owner: object, *, high: bool = False) -> Block | None:
         """A block of at least ``nbytes`` for ``owner``, or None if the placement has no place for it.
 
-        Best fit takes the smallest free block that fits, the lowest of equals, from its low end; with ``high`` the
-        highest free block that fits, from its top. Its marks, and those of the rest, are those of that free block.
+        Best fit takes the low end of the smallest free block that fits, the lowest of equals; with ``high`` the top of
+        the highest free block that fits. The new block, and the rest, have the marks of that free block.
         """
         if owner is None:
             raise AssertionError("a block needs an owner: None means free")
@@ -112,7 +107,9 @@ class Arena:
                 free.size = rest
                 following = self._free_at[end] = free
                 insort(keys, rest << self._shift | end, 0, index)
-        block = Block(offset, size, owner, free.marks, previous, following)
+        block = _new(Block)  # its fields are set here, as every operation comes by: a call of __init__ takes longer
+        block.offset, block.size, block.owner, block.marks = offset, size, owner, free.marks
+        block.previous, block.next = previous, following
         if previous is None:
             self._tiling.first = block
         else:
@@ -126,8 +123,8 @@ class Arena:
 
     def lend(self, nbytes: int) -> Block | None:
         """The smallest free block that holds ``nbytes``, for use at its low end; None if no free block is large enough.
-        It stays free, though it counts in ``peak_bytes``: for what is over before anything is allocated or freed, and
-        so leaves no trace that a placement would care about. Who has used it says so with :meth:`touched`."""
+        It stays free, but counts in ``peak_bytes``: the use must end before the next allocation or free, so that it
+        leaves no trace for a placement. The user reports it with :meth:`touched`."""
         alignment = self._alignment
         size = -(-nbytes // alignment) * alignment
         keys = self._keys
@@ -139,28 +136,28 @@ class Arena:
         return self._free_at[keys[index] & self._mask]
 
     def touched(self, block: Block, marks: Marks) -> None:
-        """A free block that was lent was last used at ``marks``."""
+        """Note that a free block, which was lent, was last used at ``marks``."""
         if block.owner is not None:
             raise AssertionError(f"{block} was lent, and is not free")
         block.marks = unite_marks(block.marks, marks)
 
     def allocate_at(self, offset: int, nbytes: int, owner: object) -> Block | None:
-        """A block of ``nbytes`` that starts at ``offset``, or None if not all of these bytes are free, or if the
-        placement alone says where blocks lie."""
+        """A block of ``nbytes`` at ``offset``; None if some of these bytes are in use, or if the placement alone says
+        where blocks lie."""
         if owner is None or offset % self._alignment:
             raise AssertionError(f"a block at {offset}, aligned to {self._alignment}, for {owner}")
         if not self.compacts:
             return None
         alignment = self._alignment
         block = self._tiling.carve(offset, -(-max(nbytes, 1) // alignment) * alignment, owner)
-        if block is not None:  # as in _counted, and flat: a plan with addresses asks for all its blocks here
+        if block is not None:  # as ``_counted``, and kept flat: a plan with addresses places all its blocks here
             self.used_bytes += block.size
             if self.used_bytes > self.peak_bytes:
                 self.peak_bytes = self.used_bytes
         return block
 
     def _place(self, placement: Placement, size: int, owner: object, *, high: bool) -> Block | None:
-        """A block where the placement says, which may be larger than ``size``; None if it says nowhere."""
+        """A block where the placement says, which may be larger than ``size``; None if it has no place."""
         holes = self._tiling.holes(size)
         place = placement.place(size, holes, high=high) if holes else None
         if place is None:
@@ -186,7 +183,7 @@ class Arena:
         block.owner = None
         size = block.size
         self.used_bytes -= size
-        # The block's own marks stay: an owner that never ran has not waited for them either.
+        # The block's own marks stay: an owner that never ran has not waited for them.
         if block.marks != marks:
             marks = unite_marks(block.marks, marks)
         keys, shift = self._keys, self._shift
@@ -215,72 +212,9 @@ class Arena:
         block.marks = marks
         insort(keys, size << shift | block.offset)
 
-    def slide(self, first: Block, last: Block) -> list[tuple[Block, int]]:
-        """Pack the owned blocks of the range first..last towards its low end, in their order; the free bytes of the
-        range become one free block at its high end, united with a free right neighbour.
-
-        Returns the blocks that moved, each with its old offset, in ascending order: carried out in this order, with
-        memmove semantics, no move overwrites bytes still to be moved. Under a placement that does not compact none do.
-        The free block and every moved block get the united marks of the free and the moved blocks of the range: each
-        now covers bytes of others. The caller waits for these before it moves bytes, and raises the free block's marks
-        to its last move.
-        """
-        members = list(between(first, last))
-        if members[-1] is not last:
-            raise AssertionError(f"{last} does not follow {first}")
-        if last.next is not None and last.next.owner is None:
-            members.append(last.next)  # at the high end already, so it joins without changing what moves
-        free_blocks = [block for block in members if block.owner is None]
-        if not free_blocks or not self.compacts:
-            return []
-        previous, following = first.previous, members[-1].next
-        for block in free_blocks:
-            self._tiling.remove(block)
-        moved, rest = compaction.pack(members)
-        marks = NO_MARKS
-        for block in (*free_blocks, *[block for block, _ in moved]):
-            marks = unite_marks(marks, block.marks)
-        for block, _ in moved:
-            block.marks = marks
-        packed = [block for block in members if block.owner is not None]
-        self._tiling.splice(previous, [*packed, Block(*rest, None, marks, None, None)], following)
-        return moved
-
-    def around(self, count: int) -> list[Block]:
-        """The largest free block, and at most ``count`` on either side of it, in address order. Needs a free block."""
-        middle = self._free_at[self._keys[-1] & self._mask]
-        found, block = [middle], middle.previous
-        while block is not None and len(found) <= count:
-            found.append(block)
-            block = block.previous
-        found.reverse()
-        most, block = len(found) + count, middle.next
-        while block is not None and len(found) < most:
-            found.append(block)
-            block = block.next
-        return found
-
-    def cheapest_slide(self, nbytes: int, fixed: Callable[[Block], bool] | None = None,
-                       blocks: Iterable[Block] | None = None) -> tuple[Block, Block] | None:
-        """The cheapest range to slide (``compaction.cheapest_slide``), of ``blocks`` or of all. None under a placement
-        that does not compact."""
-        among = self.blocks() if blocks is None else blocks
-        return compaction.cheapest_slide(among, max(nbytes, 1), fixed) if self.compacts else None
-
-    def cheapest_window(self, nbytes: int, cost: Callable[[Block], float | None],
-                        blocks: Iterable[Block] | None = None) -> tuple[float, list[Block]] | None:
-        """The cheapest window (``compaction.cheapest_window``) that ``nbytes`` can be placed in, of ``blocks`` or of
-        all."""
-        need, placement = self.rounded(nbytes), self._placement
-
-        def suffices(offset: int, size: int) -> bool:
-            return size >= need and (
-                placement is None or placement.place(need, [Hole(offset, size)], high=False) is not None)
-        return compaction.cheapest_window(self.blocks() if blocks is None else blocks, suffices, cost)
-
     def check(self) -> None:
-        """Raise AssertionError unless blocks tile the arena in whole units, no two free blocks touch, the index is
-        the set of free blocks, and the counters are true."""
+        """Raise AssertionError unless blocks tile the arena in whole units, no two free blocks touch, the index holds
+        the free blocks, and the counters are right."""
         used = self._tiling.check()
         if used != self.used_bytes or self.peak_bytes < used:
             raise AssertionError(f"{used} bytes are used, counted {self.used_bytes}, with a peak of {self.peak_bytes}")

@@ -8,11 +8,11 @@ from minidl.device.clock import Marks
 
 
 class Block:
-    """A range of an arena: free (``owner`` is None) or owned. One object is handed out once, so that freeing it again
-    is always seen: owned -> free -> merged into a neighbour or carved up, and never owned again.
+    """A range of an arena: free (``owner`` is None) or owned.
 
-    ``offset`` and ``size`` are in bytes; ``previous`` and ``next`` are the neighbours in address order, or None. A
-    block that was merged keeps its links as they were: nothing links to it, so they close no cycle.
+    Each object is handed out once, so a second free of it is always seen: it is owned, then free, then merged or carved
+    up, and never owned again. ``offset`` and ``size`` are in bytes; ``previous`` and ``next`` are the neighbours in
+    address order, or None. A merged block keeps its links: no block links to it, so they close no cycle.
     """
 
     __slots__ = ("marks", "next", "offset", "owner", "previous", "size")

@@ -1,23 +1,103 @@
-"""How free bytes become one piece: the cheapest blocks to evict, or to slide together.
+"""How free bytes become one hole: the cheapest blocks to evict, or to slide together.
 
-Both searches move a window over the blocks in address order: it grows at its high end, and drops at its low end all
-that is not needed, so each block enters and leaves once. Neither changes anything.
+Both searches move a window over the blocks in address order. It grows at its high end, and at its low end it drops the
+blocks that it does not need, so each block enters and leaves once. Neither search changes anything; ``slide`` does.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from math import fsum, inf
 
-from minidl.memory.bytes.block import Block
+from minidl.device.clock import NO_MARKS, unite_marks
+from minidl.memory.bytes.block import Block, between
+from minidl.memory.bytes.tiling import Tiling
+from minidl.placements.placement import Hole, Placement
+
+
+class Compacting:
+    """The part of an arena that makes one hole of several. ``compacts`` False: its placement forbids slides."""
+
+    __slots__ = ("_placement", "_tiling", "compacts")
+
+    def __init__(self, tiling: Tiling, placement: Placement | None, *, compacts: bool) -> None:
+        self._tiling = tiling
+        self._placement = placement
+        self.compacts = compacts
+
+    def blocks(self) -> Iterator[Block]:
+        """All blocks in address order. Do not allocate, free or slide while iterating."""
+        return self._tiling.blocks()
+
+    def around(self, count: int) -> list[Block]:
+        """The largest free block and at most ``count`` blocks on either side, in address order. Needs a free block."""
+        middle = self._tiling.largest()
+        found, block = [middle], middle.previous
+        while block is not None and len(found) <= count:
+            found.append(block)
+            block = block.previous
+        found.reverse()
+        most, block = len(found) + count, middle.next
+        while block is not None and len(found) < most:
+            found.append(block)
+            block = block.next
+        return found
+
+    def slide(self, first: Block, last: Block) -> list[tuple[Block, int]]:
+        """Pack the owned blocks of the range first..last at its low end, in their order. Its free bytes become one free
+        block at its high end, united with a free right neighbour.
+
+        Returns the blocks that moved, each with its old offset, in ascending order. If their bytes are moved in this
+        order, with memmove semantics, no move overwrites bytes still to be moved. The free block and every moved block
+        get the united marks of the free and the moved blocks of the range, as each now covers bytes of others. The
+        caller waits for these before it moves bytes, and raises the free block's marks to its last move. If the
+        placement forbids slides, no block moves.
+        """
+        members = list(between(first, last))
+        if members[-1] is not last:
+            raise AssertionError(f"{last} does not follow {first}")
+        if last.next is not None and last.next.owner is None:
+            members.append(last.next)  # at the high end already, so it joins without changing the moves
+        free_blocks = [block for block in members if block.owner is None]
+        if not free_blocks or not self.compacts:
+            return []
+        previous, following = first.previous, members[-1].next
+        for block in free_blocks:
+            self._tiling.remove(block)
+        moved, rest = pack(members)
+        marks = NO_MARKS
+        for block in (*free_blocks, *[block for block, _ in moved]):
+            marks = unite_marks(marks, block.marks)
+        for block, _ in moved:
+            block.marks = marks
+        packed = [block for block in members if block.owner is not None]
+        self._tiling.splice(previous, [*packed, Block(*rest, None, marks, None, None)], following)
+        return moved
+
+    def cheapest_slide(self, nbytes: int, fixed: Callable[[Block], bool] | None = None,
+                       blocks: Iterable[Block] | None = None) -> tuple[Block, Block] | None:
+        """The range of ``blocks`` (by default of all) that frees ``nbytes`` by the fewest moved bytes. None if there is
+        none, or if the placement forbids slides."""
+        among = self.blocks() if blocks is None else blocks
+        return cheapest_slide(among, max(nbytes, 1), fixed) if self.compacts else None
+
+    def cheapest_window(self, nbytes: int, cost: Callable[[Block], float | None],
+                        blocks: Iterable[Block] | None = None) -> tuple[float, list[Block]] | None:
+        """The cheapest run of ``blocks`` (by default of all) to evict, for ``nbytes`` to be placed there."""
+        unit, placement = self._tiling.alignment, self._placement
+        need = -(-max(nbytes, 1) // unit) * unit
+
+        def suffices(offset: int, size: int) -> bool:
+            return size >= need and (
+                placement is None or placement.place(need, [Hole(offset, size)], high=False) is not None)
+        return cheapest_window(self.blocks() if blocks is None else blocks, suffices, cost)
 
 
 def cheapest_slide(blocks: Iterable[Block], need: int,
                    fixed: Callable[[Block], bool] | None = None) -> tuple[Block, Block] | None:
-    """The range of blocks, as (first, last), with the least owned bytes among those that hold ``need`` free bytes or
-    more; the lowest of equals. None if there is none: without ``fixed`` blocks, which may not be moved and so end a
-    range, only if there are fewer free bytes in all."""
+    """The range of blocks, as (first, last), with the fewest owned bytes among those with ``need`` free bytes or more;
+    the lowest of equals. None if there is none. A ``fixed`` block may not be moved, so it ends a range."""
     best: tuple[int, Block, Block] | None = None
     window: deque[Block] = deque()
     free = owned = 0
@@ -31,7 +111,7 @@ def cheapest_slide(blocks: Iterable[Block], need: int,
             owned += block.size
             continue
         free += block.size
-        # Drop from the low end all that is not needed: what is left is the cheapest range that ends here.
+        # Drop from the low end all blocks that are not needed: the rest is the cheapest range that ends here.
         while window[0].owner is not None or free - window[0].size >= need:
             dropped = window.popleft()
             if dropped.owner is not None:
@@ -44,8 +124,8 @@ def cheapest_slide(blocks: Iterable[Block], need: int,
 
 
 def pack(members: Iterable[Block]) -> tuple[list[tuple[Block, int]], tuple[int, int]]:
-    """Give the owned blocks of a range the lowest addresses that they can have there, in their order. Returns those
-    that moved, each with its old offset, and (offset, nbytes) of what is left at the high end."""
+    """Give the owned blocks of a range its lowest addresses, in their order. Returns the blocks that moved, each with
+    its old offset, and (offset, nbytes) of the rest at the high end."""
     moved = []
     offset = end = -1
     for block in members:
@@ -62,12 +142,13 @@ def pack(members: Iterable[Block]) -> tuple[list[tuple[Block, int]], tuple[int, 
 
 def cheapest_window(blocks: Iterable[Block], suffices: Callable[[int, int], bool],
                     cost: Callable[[Block], float | None]) -> tuple[float, list[Block]] | None:
-    """The run of adjacent blocks that costs least to empty among those whose bytes suffice, the lowest of equals: its
-    cost and its owned blocks. None if there is no such run.
+    """The run of adjacent blocks that costs least to empty, among those whose bytes suffice; the lowest of equals.
+       Returns
+    its cost and its owned blocks, or None if there is no such run.
 
-    ``suffices`` says whether so many bytes from an offset on, (offset, nbytes), would do if they were free; with more
-    on either side they would, too. Free blocks cost nothing; ``cost`` says what evicting an owned one costs (finite, at
-    least 0; any unit), or None if it may not be evicted. It is asked once a block.
+    suffices: whether (offset, nbytes) would do if they were free; then more bytes on either side would do too. cost:
+    the cost of evicting an owned block (finite, at least 0, any unit), or None if it may not be evicted; called once a
+    block. Free blocks cost nothing.
     """
     least = inf
     best: list[tuple[Block, float]] | None = None
@@ -91,7 +172,7 @@ def cheapest_window(blocks: Iterable[Block], suffices: Callable[[int, int], bool
                 break
             _, price = window.popleft()
             size = rest
-            # A block alone costs its price exactly: the sum's rounding must not make a free block cost.
+            # A block alone costs exactly its price: rounding of the sum must not make a free block cost something.
             total = total - price if len(window) > 1 else window[0][1]
         if total < least and suffices(end - size, size):
             least, best = total, list(window)

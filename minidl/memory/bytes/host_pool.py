@@ -1,7 +1,6 @@
 """Page-locked host memory, given out in exact sizes. Knows ranges of bytes; never touches bytes, devices or owners.
 
-A host copy is only ever copied to and from, so it may lie in several pieces: memory is refused only when there are
-too few free bytes, never because they are scattered.
+A host copy may lie in several pieces, so memory is refused only if too few bytes are free, not if they are scattered.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -10,8 +9,8 @@ from minidl.device.clock import Extents
 
 
 class HostPool:
-    """``capacity_bytes`` of host memory. Free ranges are kept sorted by offset, and no two of them touch; and, as one
-    number each, by size and then by offset, so that one that fits is a bisection away."""
+    """``capacity`` bytes of host memory. Its free ranges do not touch. They are sorted by offset and, each as one
+    number, by size and then offset, so a bisection finds one that fits."""
 
     __slots__ = ("_ends", "_keys", "_peak", "_shift", "_starts", "_used", "capacity")
 
@@ -36,10 +35,10 @@ class HostPool:
         return self._peak
 
     def allocate(self, nbytes: int) -> Extents | None:
-        """Pieces of ``nbytes`` in total, or None if fewer are free. No bytes are no pieces: ``()``, which is not None.
+        """Pieces of ``nbytes`` in total, or None if fewer are free. 0 bytes have no pieces: ``()``.
 
-        The smallest free range that holds all of them if there is one, the lowest of equals, because each piece is a
-        copy of its own to launch; otherwise the lowest free ranges, until it is enough.
+        Each piece is a copy of its own to launch. So the smallest free range that holds all is taken, the lowest of
+        equals; if there is none, the lowest free ranges.
         """
         if nbytes < 0:
             raise AssertionError(f"allocation of {nbytes} bytes")
@@ -85,7 +84,7 @@ class HostPool:
             self._free_range(offset, offset + nbytes)
 
     def limit(self, capacity_bytes: int) -> None:
-        """Be smaller from now on. What is given out must lie below; raises AssertionError otherwise."""
+        """Shrink the pool. Raises AssertionError if bytes beyond are in use."""
         starts, ends = self._starts, self._ends
         if self.capacity > capacity_bytes:
             if not starts or ends[-1] != self.capacity or starts[-1] > capacity_bytes:
@@ -119,7 +118,7 @@ class HostPool:
         self._note(start, end)
 
     def check(self) -> None:
-        """Raise AssertionError unless free ranges are ascending, apart, not empty and inside, and the counters true."""
+        """Raise AssertionError unless free ranges are in order, apart, not empty and inside, and the counters right."""
         if len(self._starts) != len(self._ends):
             raise AssertionError(f"{len(self._starts)} starts and {len(self._ends)} ends of free ranges")
         free, left_end = 0, -1

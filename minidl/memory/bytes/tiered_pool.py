@@ -1,4 +1,4 @@
-"""Host memory in front of a file: what finds no room in the first lies in the second. Knows ranges of bytes alone."""
+"""Host memory continued by a file: bytes that find no room in memory lie in the file. Knows ranges of bytes alone."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from minidl.memory.bytes.host_pool import HostPool
 
 
 class TieredPool:
-    """``memory_bytes`` of host memory and, from there on, ``file_bytes`` of a file. As a ``HostPool``, with counters
-    over both; in the file every piece begins on a page, and takes whole ones."""
+    """``memory_bytes`` of host memory and, from that offset on, ``file_bytes`` of a file. A ``HostPool`` with counters
+    over both. In the file each piece has whole pages."""
 
     __slots__ = ("_peak", "_start", "_used", "capacity", "file", "memory")
 
@@ -22,7 +22,7 @@ class TieredPool:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes given out now, without what fills pages up."""
+        """Bytes given out now, without the padding of pages."""
         return self._used
 
     @property
@@ -36,8 +36,8 @@ class TieredPool:
         return self.file.peak_bytes
 
     def allocate(self, nbytes: int) -> Extents | None:
-        """Pieces of ``nbytes`` in total: of memory if it has them, else of the file, else of both; None if not even
-        these have enough."""
+        """Pieces of ``nbytes`` in total: of memory if it has enough, else of the file, else of both; None if both
+        together have too few."""
         pieces = self.memory.allocate(nbytes)
         if pieces is None:
             pieces = self._of_file(nbytes)
@@ -74,12 +74,12 @@ class TieredPool:
             self._used -= nbytes
 
     def limit(self, memory_bytes: int) -> None:
-        """Have less memory from now on, and the same file. Raises AssertionError if more is in use."""
+        """Shrink the memory, not the file. Raises AssertionError if more is in use."""
         self.memory.limit(memory_bytes)
         self.capacity = self.memory.capacity + self.file.capacity
 
     def check(self) -> None:
-        """Raise AssertionError unless both pools are consistent, and the counters true."""
+        """Raise AssertionError unless both pools are consistent, and the counters right."""
         self.memory.check()
         self.file.check()
         if not 0 <= self._used <= min(self._peak, self.memory.used_bytes + self.file.used_bytes):

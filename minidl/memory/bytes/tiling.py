@@ -1,7 +1,6 @@
 """The blocks of an arena: a list in address order that tiles it, and an index of the free ones.
 
-Whoever gives blocks out and takes them back (``arena``) may change both directly where it has to be fast; what is here
-serves everyone else. ``check`` says what must hold in between.
+The arena changes both directly where it has to be fast; all other changes are made here. ``check`` is the invariant.
 """
 
 from __future__ import annotations
@@ -42,14 +41,18 @@ class Tiling:
             yield block
             block = block.next
 
+    def largest(self) -> Block:
+        """The largest free block, the highest of equals. Needs a free block."""
+        return self.free_at[self.keys[-1] & self.mask]
+
     def holes(self, size: int) -> Sequence[Hole]:
-        """What is free in pieces of ``size`` or more, by size and then by address."""
+        """The holes of ``size`` bytes or more, by size and then by address."""
         mask, shift = self.mask, self.shift
         return [Hole(key & mask, key >> shift) for key in self.keys[bisect_left(self.keys, size << shift):]]
 
     def carve(self, offset: int, size: int, owner: object) -> Block | None:
-        """A block of exactly these bytes, or None if they are not all free. It, and what is left of the free block on
-        either side, has that block's marks."""
+        """A block of exactly these bytes, or None if they are not all free. It, and the rest of the free block on
+        either side, have that block's marks."""
         start = offset  # of the free block that these bytes must be in: planned addresses nest, so most start at one
         if start not in self.free_at:
             start = max(filter(offset.__ge__, self.free_at), default=-1)

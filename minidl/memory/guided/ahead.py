@@ -13,8 +13,9 @@ from minidl.memory.bytes.block import Block
 from minidl.memory.guided.follower import PlanFollower
 from minidl.memory.guided.leaving import Leaving
 from minidl.memory.guided.relocate import relocate
+from minidl.memory.moving import move_storage
 from minidl.memory.replay import Replay
-from minidl.memory.state import State
+from minidl.memory.state import MemoryState
 from minidl.memory.storage import IN, OUT, RECOMPUTE, SWAPPING_OUT, Storage, TensorId
 from minidl.plan.plan import Action, Eviction, Move
 
@@ -29,7 +30,7 @@ class Ahead:
     moves       tensors that go to other addresses before the next call
     """
 
-    def __init__(self, state: State, replaying: Replay, follower: PlanFollower, leaving: Leaving) -> None:
+    def __init__(self, state: MemoryState, replaying: Replay, follower: PlanFollower, leaving: Leaving) -> None:
         self.state = state
         self.replaying = replaying
         self.follower = follower
@@ -101,7 +102,7 @@ class Ahead:
                 for storage, offset in list(waiting.items()):
                     block = self._at(storage, offset)
                     if block is not None:
-                        self.state.allocator.move(storage, block)
+                        move_storage(self.state.allocator, storage, block)
                         del waiting[storage]
 
     def _takes_its_place(self, storage: Storage) -> bool:
@@ -159,5 +160,5 @@ class Ahead:
 
 def stay(storage: Storage) -> None:
     """A tensor that was being copied out is wanted, and still has its bytes: it is as if it had come back."""
-    storage.become(IN)
+    storage.set_status(IN)
     storage.residency += 1

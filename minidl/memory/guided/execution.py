@@ -20,7 +20,8 @@ from minidl.memory.guided.returning import Returning
 from minidl.memory.guided.sequence import Actions
 from minidl.memory.hooks import Hooks
 from minidl.memory.manager import Manager
-from minidl.memory.room import in_flight
+from minidl.memory.moving import slide_blocks
+from minidl.memory.one_hole import in_flight
 from minidl.memory.storage import IN, OUT, SWAPPING_IN, SWAPPING_OUT, Storage, TensorId
 from minidl.op import Signature
 from minidl.plan.costs import Limits
@@ -37,7 +38,7 @@ class GuidedExecution(Hooks):
         self.evicting = memory.evicting
         self.follower = follower
         self.leaving = Leaving(memory.state)
-        self.returning = Returning(memory.state, memory.residency)
+        self.returning = Returning(memory.state, memory.replaying)
         self.ahead = Ahead(memory.state, memory.replaying, follower, self.leaving)
         self.due = self.ahead.due
         self._began = self._stalled_before = 0.0  # this iteration: seconds on the device's clock
@@ -126,7 +127,7 @@ class GuidedExecution(Hooks):
             self.evicting.drop(storage)
         elif storage.host is not None:
             state.allocator.leave_device(storage)
-            storage.become(OUT)
+            storage.set_status(OUT)
         else:
             self.leaving.start(storage)
 
@@ -209,7 +210,7 @@ class GuidedExecution(Hooks):
             elif follower.plans_ahead:  # the persistent end will do
                 slide = state.arena.cheapest_slide(state.arena.free_bytes, in_flight)
                 if slide is not None:
-                    state.allocator.slide(*slide)
+                    slide_blocks(state.allocator, *slide)
 
     def start(self) -> None:
         """Begin to count the next iteration's time after moves that lead from one plan to another; look closely at the

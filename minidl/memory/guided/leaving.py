@@ -10,15 +10,16 @@ import weakref
 from collections import deque
 
 from minidl.memory.bytes.block import Block
-from minidl.memory.room import in_flight
-from minidl.memory.state import State
+from minidl.memory.moving import slide_blocks
+from minidl.memory.one_hole import in_flight
+from minidl.memory.state import MemoryState
 from minidl.memory.storage import SWAPPING_OUT, Storage
 
 
 class Leaving:
     """The storages that are being copied out as planned, the earliest first."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: MemoryState) -> None:
         self.state = state
         self._queue: deque[weakref.ref[Storage]] = deque()
 
@@ -58,7 +59,7 @@ class Leaving:
             if arena.free_bytes >= need:
                 slide = arena.cheapest_slide(need, in_flight)
                 if slide is not None:
-                    state.allocator.slide(*slide)
+                    slide_blocks(state.allocator, *slide)
             block = arena.allocate(nbytes, owner, high=high)
             if block is not None or not self.give_one():
                 return block

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from minidl.memory.allocator import Allocator
-from minidl.memory.room import in_flight
-from minidl.memory.state import State
+from minidl.memory.moving import move_storage, slide_blocks
+from minidl.memory.one_hole import in_flight
+from minidl.memory.state import MemoryState
 from minidl.memory.storage import IN, OUT, SWAPPING_OUT, Storage
 
 
-def pack_survivors(state: State, survivors: Collection[Storage], away: Collection[Storage],
+def pack_survivors(state: MemoryState, survivors: Collection[Storage], away: Collection[Storage],
                    passing: Collection[Storage] = ()) -> None:
     """Put everything that has survived, but for what is away, where plans expect it, as far as there is room.
 
@@ -58,7 +59,7 @@ def _packed_end(here: list[Storage], end: int = 0) -> int | None:
     return end
 
 
-def _move_down(state: State, storages: list[Storage], low: int) -> None:
+def _move_down(state: MemoryState, storages: list[Storage], low: int) -> None:
     """Move what lies above where all of these would end, if they lay one beside the other from an address on, into the
     gaps between the others, as far as nothing else is there: under a plan with addresses these are its places."""
     high = low + sum(s.block.size for s in storages if s.block is not None)
@@ -78,13 +79,13 @@ def _move_down(state: State, storages: list[Storage], low: int) -> None:
         for room, offset in sorted((room, offset) for offset, room in gaps if room >= size):
             block = state.arena.allocate_at(offset, storage.nbytes, storage.me)
             if block is not None:
-                state.allocator.move(storage, block)
+                move_storage(state.allocator, storage, block)
                 gaps.remove((offset, room))
                 gaps.append((offset + size, room - size))
                 break
 
 
-def _pack(state: State, here: list[Storage]) -> None:
+def _pack(state: MemoryState, here: list[Storage]) -> None:
     """Slide storages together, and what is not persistent above the others, unless something is being copied."""
     allocator, arena = state.allocator, state.arena
     if any(map(in_flight, arena.blocks())):
@@ -95,11 +96,11 @@ def _pack(state: State, here: list[Storage]) -> None:
     for storage in low:
         block = arena.allocate(storage.nbytes, storage.me, high=True)
         if block is not None:
-            allocator.move(storage, block)
+            move_storage(allocator, storage, block)
     if low:
         _slide(allocator)
 
 
 def _slide(allocator: Allocator) -> None:
     blocks = list(allocator.arena.blocks())
-    allocator.slide(blocks[0], blocks[-1])
+    slide_blocks(allocator, blocks[0], blocks[-1])

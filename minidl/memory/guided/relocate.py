@@ -7,12 +7,13 @@ from collections.abc import Collection
 from minidl.memory.allocator import storage_of
 from minidl.memory.bytes.arena import Arena
 from minidl.memory.bytes.block import Block
-from minidl.memory.state import State
+from minidl.memory.moving import move_storage
+from minidl.memory.state import MemoryState
 from minidl.memory.storage import IN, Storage
 from minidl.placements.placement import Hole
 
 
-def relocate(state: State, storage: Storage, offset: int, stays: Collection[Block] = ()) -> Block | None:
+def relocate(state: MemoryState, storage: Storage, offset: int, stays: Collection[Block] = ()) -> Block | None:
     """The block at a planned address of a storage, if the tensors that occupy it fit into holes elsewhere; else None.
 
     An occupant has no planned address, or lies at another tensor's. Without the move the storage would be placed
@@ -38,7 +39,7 @@ def relocate(state: State, storage: Storage, offset: int, stays: Collection[Bloc
     for other, to in moving:
         place = arena.allocate_at(to, other.nbytes, other.me)
         assert place is not None
-        state.allocator.move(other, place)
+        move_storage(state.allocator, other, place)
     return arena.allocate_at(offset, storage.nbytes, storage.me)
 
 

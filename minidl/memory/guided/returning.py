@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from minidl.device.clock import COMPUTE
 from minidl.memory.guided.sequence import Returns
-from minidl.memory.residency import Residency
-from minidl.memory.state import State
+from minidl.memory.replay import Replay
+from minidl.memory.state import MemoryState
 from minidl.memory.storage import Storage
 from minidl.plan.plan import AccessKey
 
@@ -15,9 +15,9 @@ from minidl.plan.plan import AccessKey
 class Returning:
     """Notes each return under the access after which the tensor had left the device."""
 
-    def __init__(self, state: State, residency: Residency) -> None:
+    def __init__(self, state: MemoryState, replaying: Replay) -> None:
         self.state = state
-        self.residency = residency
+        self.replaying = replaying
         self._arrivals: list[tuple[AccessKey, int, int]] = []  # positions on the copy-in and the compute stream
         self._paged_in: dict[AccessKey, float] = {}
         self._recomputed: dict[AccessKey, Sequence[float]] = {}
@@ -43,7 +43,7 @@ class Returning:
         lateness = self.state.device.lateness
         late = {key: lateness(copied, computed) for key, copied, computed in self._arrivals}
         recomputed = {key: sum(durations) for key, durations in self._recomputed.items()}
-        return Returns(late, dict(self._paged_in), recomputed, self.residency.paged_in_bytes)
+        return Returns(late, dict(self._paged_in), recomputed, self.replaying.paged_in_bytes)
 
     def clear(self) -> None:
         """The next iteration begins."""

@@ -27,7 +27,7 @@ class Sharded(Storage):
 
     def __init__(self, meta: Meta, sharder: Sharder, shards: tuple[Tensor, ...]) -> None:
         self.meta = meta
-        self.memory = sharder
+        self.keeper = sharder
         self.siblings = ()
         self.severed = None
         self.nbytes = meta.nbytes
@@ -75,7 +75,7 @@ class Sharded(Storage):
 
     @property
     def _sharder(self) -> Sharder:
-        sharder: Any = self.memory
+        sharder: Any = self.keeper
         return sharder  # type: ignore[no-any-return]
 
     call = property(_call)

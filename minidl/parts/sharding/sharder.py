@@ -19,38 +19,32 @@ from minidl.autograd import no_grad
 from minidl.context import current
 from minidl.dispatch import apply, apply_all
 from minidl.errors import ShapeError, UserError
-from minidl.memory.storage import Clock, Storage
+from minidl.memory.storage import Storage
 from minidl.meta import Meta, meta
 from minidl.op import Attrs, Op
 from minidl.ops.shape import CONCAT, between, contiguous
 from minidl.ops.update import full
+from minidl.parts.keeper import PartKeeper
 from minidl.parts.sharding.record import Sharded
 from minidl.parts.sharding.rules import RULES, WRITES, separable
 from minidl.parts.slice_rules import Rule
 from minidl.tensor import Tensor
 
 
-class Sharder:
-    """Cuts parameters of more than ``shard_bytes`` bytes, if they have rows, in as few shards of no more, of one row at
-    least."""
-
-    tracker: Clock  # of no record in shards: its shards have their own
+class Sharder(PartKeeper):
+    """Cuts each parameter of more than ``shard_bytes`` bytes into as few shards of at most that size as it can; a shard
+    has one row or more."""
 
     def __init__(self, shard_bytes: int) -> None:
         self.shard_bytes = shard_bytes
-        self._copies: WeakSet[Storage] = WeakSet()  # that stand for views
-
-    def deallocate(self, storage: Storage, *, record_gone: bool = False) -> None:
-        """A tensor in shards has no bytes of its own."""
+        self._copies: WeakSet[Storage] = WeakSet()  # copies of several shards, in the place of views
 
     # Making shards -------------------------------------------------------------------------------------------------
-    def cuts(self, described: Meta) -> bool:
-        """Whether a parameter of this description is cut: it has the bytes, and rows. Vectors are not: what they scale
-        and shift takes more than they do."""
-        return described.nbytes > self.shard_bytes and len(described.shape) > 1 and described.shape[0] > 1
-
-    def leaf(self, described: Meta, *, requires_grad: bool) -> Sharded:
-        """An uninitialised persistent leaf in shards, equal but for one row. Raises OutOfMemory."""
+    def parameter(self, described: Meta, *, requires_grad: bool) -> Sharded | None:
+        """A parameter in shards of equal size, but for one row; None if it stays whole, as vectors do: the tensors that
+        they scale and shift take more memory than they do. Raises OutOfMemory."""
+        if described.nbytes <= self.shard_bytes or len(described.shape) < 2 or described.shape[0] < 2:
+            return None
         rows = described.shape[0]
         count = -(-rows // max(1, self.shard_bytes // (described.nbytes // rows)))
         cuts = [rows * i // count for i in range(count + 1)]
@@ -62,7 +56,7 @@ class Sharder:
         return Sharded(described, self, tuple(shards))
 
     # Running operations --------------------------------------------------------------------------------------------
-    def run(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs, given: int = 0) -> tuple[Storage, ...]:
+    def run(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs, donated: int = 0) -> tuple[Storage, ...]:
         """As ``Executor.run``, with an operand of ours. Raises what the operation raises for the whole tensors, and
         UserError for a write that is not done in shards."""
         described = op.describe([x.meta for x in inputs], attrs)
@@ -106,7 +100,7 @@ class Sharder:
         shape = next(x.shape for x in operands if isinstance(x.storage, Sharded))
         if op.name not in WRITES and not op.update or any(x.shape != shape for x in operands):
             written = next(x.storage for x in operands if isinstance(x.storage, Sharded))
-            raise UserError(f"{op.name} writes over {written.named()}, or reads it, and is not done in shards")
+            raise UserError(f"{op.name} writes or reads {written.named()} in place, and cannot run on shards")
         data = attrs.get("data")
         if data is not None and np.asarray(data).shape != shape:
             raise ShapeError(f"{op.name}: data of shape {list(np.asarray(data).shape)} for a tensor of shape "
@@ -116,12 +110,12 @@ class Sharder:
             own = WRITES[op.name](attrs, first, stop, prod(shape[1:])) if op.name in WRITES else {}
             apply_all(op, *_rows_of_each(operands, every, first, stop), **attrs | own)
 
-    def refuse_copies(self, op: Op, inputs: Sequence[Storage]) -> None:
-        """Raise UserError where a view is written that had to be a copy, as it is of several shards."""
+    def before_write(self, op: Op, inputs: Sequence[Storage]) -> None:
+        """Raise UserError if a view of several shards would be written: it had to be a copy."""
         assert op.mutates is not None
         for position in op.mutates(len(inputs)):
             if inputs[position].base in self._copies:
-                raise UserError(f"{op.name} would write over a copy: {inputs[position].named()} is a view of a "
+                raise UserError(f"{op.name} would overwrite a copy: {inputs[position].named()} is a view of a "
                                 "parameter in shards, and not of one of them")
 
     # Whole values --------------------------------------------------------------------------------------------------
@@ -129,14 +123,14 @@ class Sharder:
         """A tensor in one piece: itself, or a copy that gradients flow through. Raises OutOfMemory."""
         return apply(CONCAT, *shards_of(x), axis=0) if isinstance(x.storage, Sharded) else x
 
-    def look(self, x: Sharded, how: Callable[[Storage], Any], *, joined: bool) -> Any:
-        """As in ``Sharding``. Raises OutOfMemory."""
+    def look(self, x: Sharded, read: Callable[[Storage], Any], *, joined: bool) -> Any:
+        """Apply ``read`` to all shards in one storage, or to each shard. Raises OutOfMemory."""
         if not joined:
-            return np.concatenate([how(shard.storage) for shard in x.shards])
+            return np.concatenate([read(shard.storage) for shard in x.shards])
         x.retain()
         with no_grad():
             whole = self.joined(Tensor(x))
-        return how(whole.storage)
+        return read(whole.storage)
 
     def make_leaf(self, x: Sharded) -> None:
         """Cut the lineage of all shards."""

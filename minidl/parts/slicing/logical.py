@@ -31,7 +31,7 @@ class Logical(Storage):
 
     def __init__(self, meta: Meta, slicer: Slicer, sizes: tuple[int, ...], base: Logical | None = None) -> None:
         self.meta = meta
-        self.memory = slicer
+        self.keeper = slicer
         self.call: Call | None = None
         self.siblings = ()
         self.requires_grad = False

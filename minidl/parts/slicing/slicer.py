@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet
 
@@ -19,14 +20,17 @@ import numpy as np
 
 from minidl.errors import UserError
 from minidl.memory.storage import Call, Storage
+from minidl.memory.writing import refuse_to_write
 from minidl.meta import DType, Shape, meta
 from minidl.op import Attrs, Op, Signature
 from minidl.ops.shape import CONCAT
 from minidl.ops.update import UPLOAD
-from minidl.parts.slice_rules import Rule, scaled
+from minidl.parts.keeper import PartKeeper
+from minidl.parts.slice_rules import Rule
+from minidl.parts.slicing.cuts import rule_of
 from minidl.parts.slicing.logical import Logical
 from minidl.parts.slicing.queue import Queue, Queued, narrowed, ungraded
-from minidl.saved_tensors import keep, needs_of, refuse_to_write
+from minidl.tensor import Tensor
 
 if TYPE_CHECKING:
     from minidl.executor import Executor
@@ -34,8 +38,12 @@ if TYPE_CHECKING:
 WHOLE_BYTES = 1 << 16  # up to which a batch is uploaded in one piece, and its slices are views of it
 
 
-class Slicer:
-    """Cuts batches in ``count`` slices on one executor; ``joined`` says of which operations it could not, how often."""
+class Slicer(PartKeeper):
+    """Cuts batches into ``count`` slices on one executor.
+
+    joined   by operation: how often its operands had to be joined, as it cannot run slice by slice
+    origins  the layers from which queued calls come
+    """
 
     def __init__(self, executor: Executor, count: int) -> None:
         self.executor = executor
@@ -44,30 +52,26 @@ class Slicer:
         self.tracker = executor.tracker
         self._queue = Queue(executor)
         self.origins = self._queue.origins
-        self._graph: WeakSet[Logical] = WeakSet()  # of this iteration: what gradients flow through
-
-    def deallocate(self, storage: Storage, *, record_gone: bool = False) -> None:
-        """A tensor in slices has no bytes of its own."""
+        self._graph: WeakSet[Logical] = WeakSet()  # the tensors of this iteration that gradients flow through
+        executor.ends_at_update = True  # an update needs all slices, so no gradient is left to be taken
 
     # Making slices -------------------------------------------------------------------------------------------------
-    def cuts(self, shape: Shape) -> bool:
-        """Whether a batch of this shape has an example for each slice."""
-        return bool(shape) and shape[0] >= self.count
-
-    def upload(self, shape: Shape, dtype: DType, data: np.ndarray | None) -> Logical:
-        """A leaf in slices, equal but for one example, with the values of a host array; a small one is one storage, of
-        which its slices are views. Raises OutOfMemory."""
+    def upload(self, shape: Shape, dtype: DType, values: np.ndarray | None) -> Logical | None:
+        """A leaf in slices of equal size, but for one example; None if the batch has fewer examples than slices. A
+        small one is one storage, and its slices are views. Raises OutOfMemory."""
+        if not shape or shape[0] < self.count:
+            return None
         each, rest = divmod(shape[0], self.count)
         made = Logical(meta(shape, dtype), self, tuple([each + (i < rest) for i in range(self.count)]))
         executor = self.executor
         if made.nbytes <= WHOLE_BYTES:
-            (whole,) = executor.run(UPLOAD, (), {"shape": shape, "dtype": dtype, "data": data})
+            (whole,) = executor.run(UPLOAD, (), {"shape": shape, "dtype": dtype, "data": values})
             self._become_views(made, whole)
             return made
         start = 0
         for i, size in enumerate(made.sizes):
-            values = None if data is None else data[start:start + size]
-            attrs = {"shape": (size, *shape[1:]), "dtype": dtype, "data": values}
+            own = None if values is None else values[start:start + size]
+            attrs = {"shape": (size, *shape[1:]), "dtype": dtype, "data": own}
             made.put_part(i, executor.run(UPLOAD, (), attrs)[0])
             start += size
         return made
@@ -82,7 +86,7 @@ class Slicer:
         whole.release()
 
     # Running operations --------------------------------------------------------------------------------------------
-    def run(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs, given: int = 0) -> tuple[Storage, ...]:
+    def run(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs, donated: int = 0) -> tuple[Storage, ...]:
         """Carry out, or have wait, one operation with an operand of ours; as ``Executor.run``."""
         executor = self.executor
         if executor.tracker.updated and not op.update and not executor.explicit_iterations:
@@ -94,7 +98,7 @@ class Slicer:
             if not any(isinstance(x, Logical) and x.sizes for x in inputs):
                 return self._run_afterwards(op, inputs, attrs)
             self.flush()
-        rule, sizes = self._rule_of(op, inputs, attrs)
+        rule, sizes = rule_of(op, inputs, attrs)
         if rule is None:
             return self._run_whole(op, inputs, attrs)
         outputs = self._outputs(op, inputs, attrs, rule, sizes)
@@ -108,26 +112,6 @@ class Slicer:
             self._queue.add(queued)
         self._record(op, inputs, attrs, outputs)
         return outputs
-
-    def _rule_of(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs) -> tuple[Rule | None, tuple[int, ...]]:
-        """How the call runs on slices, and how large these are; None where its operands, or a shape that it names,
-        cannot be cut alike."""
-        sliced = [isinstance(x, Logical) and bool(x.sizes) for x in inputs]
-        rule = op.slices([x.meta for x in inputs], attrs, sliced) if op.slices is not None and any(sliced) else None
-        if rule is None:
-            return None, ()
-        taken = [x for x, along in zip(inputs, rule.along, strict=True) if along]
-        cuts = [x.sizes for x in taken if isinstance(x, Logical) and x.sizes]
-        if not cuts:
-            return None, ()
-        sizes, total = cuts[0], sum(cuts[0])
-        # Others may have several rows for an example, or fewer, but the same examples in each slice.
-        if any(other[i] * total != size * sum(other) for other in cuts[1:] for i, size in enumerate(sizes)):
-            return None, ()
-        shapes = [x.meta.shape for x in taken] + [attrs[name] for name in rule.shapes]
-        if any(scaled(shape, size, total) is None for shape in shapes for size in sizes):
-            return None, ()
-        return rule, sizes
 
     def _outputs(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs, rule: Rule,
                  sizes: tuple[int, ...]) -> tuple[Logical, ...]:
@@ -152,7 +136,7 @@ class Slicer:
     def _record(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs, outputs: tuple[Logical, ...]) -> None:
         """What the call keeps for its gradient."""
         executor = self.executor
-        needs = needs_of(op, inputs) if executor.grad_enabled else ()
+        needs = op.needs(inputs) if executor.grad_enabled else ()
         if not needs:
             return
         executor.issued += 1
@@ -160,7 +144,7 @@ class Slicer:
         call = Call(op, inputs, attrs, tuple([y.me for y in outputs]), executor.issued, signature)
         for y in outputs:
             y.call = call
-        keep(call, outputs, needs, op.saved_indices(attrs, needs, len(inputs)))
+        call.save(outputs, needs, op.saved_indices(attrs, needs, len(inputs)))
         self._graph.update(outputs)
 
     def _run_whole(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs) -> tuple[Storage, ...]:
@@ -170,7 +154,7 @@ class Slicer:
         operands = tuple([self._whole(x) for x in inputs])
         with ungraded(self.executor):
             made = self.executor.run(op, operands, attrs)
-        if not (self.executor.grad_enabled and needs_of(op, inputs)):
+        if not (self.executor.grad_enabled and op.needs(inputs)):
             return made
         outputs = tuple([Logical(y.meta, self, (), _base(op, inputs)) for y in made])
         for y, part in zip(outputs, made, strict=True):
@@ -185,9 +169,9 @@ class Slicer:
         executor = self.executor
         refuse_to_write(op, inputs, written, differentiates=executor.grad_enabled)
         ours = [x for x in written if isinstance(x, Logical)]
-        rule, sizes = self._rule_of(op, inputs, attrs)
+        rule, sizes = rule_of(op, inputs, attrs)
         if rule is None and any(x.sizes for x in ours):
-            raise UserError(f"{op.name} writes over {ours[0].named()}, and is not done in slices")
+            raise UserError(f"{op.name} writes {ours[0].named()} in place, and cannot run slice by slice")
         with ungraded(executor):
             if rule is None:
                 executor.run(op, tuple([self._whole(x) for x in inputs]), attrs)
@@ -207,12 +191,21 @@ class Slicer:
         return bool(self._queue)
 
     def flush(self) -> None:
-        """As ``Queue.flush``."""
+        """Run all queued calls. Raises what the executor raises; then their results are lost."""
         self._queue.flush()
 
-    def afterwards(self, action: Callable[[], None]) -> None:
-        """Do something once all that waits now has been carried out."""
-        self._queue.afterwards(action)
+    def before_write(self, op: Op, inputs: Sequence[Storage]) -> None:
+        """Run all queued calls: they read the old bytes."""
+        if self.pending:
+            self.flush()
+
+    def deliver(self, gradient: Tensor, leaf: Storage, add: Callable[[Tensor], None]) -> None:
+        """Add a gradient to a leaf, after the queued calls if it is one of their results: it is not read before
+        ``backward`` ends."""
+        if self.pending:
+            self._queue.afterwards(partial(self.deliver, gradient, leaf, add))
+        else:
+            add(gradient if leaf.keeper is self else Tensor(self._taken(gradient.storage)))
 
     def _whole(self, x: Storage) -> Storage:
         """A storage with all of a tensor: itself, what was united, or one whose views its slices are from now on.
@@ -246,30 +239,31 @@ class Slicer:
             self.flush()
         return self._joined(labels)
 
-    def real(self, x: Storage) -> Storage:
+    def _real(self, x: Storage) -> Storage:
         """One storage with all of a value, with one use for the caller."""
         whole = self._whole(x)
         whole.retain()
         return whole
 
-    def taken(self, x: Storage) -> Storage:
-        """As ``real``, of a value that its only handle gives up: nobody else has a use of the storage then."""
-        whole = self.real(x)
+    def _taken(self, x: Storage) -> Storage:
+        """As ``_real``, consuming x: the storage has no other use if x has one handle."""
+        whole = self._real(x)
         if isinstance(x, Logical) and not x.sizes and x.refs == 1:
             x.drop()
         return whole
 
-    def look(self, x: Logical, how: Callable[[Storage], Any], *, joined: bool) -> Any:
-        """As in ``Slicing``. Raises UserError where there is no value, OutOfMemory."""
+    def look(self, x: Logical, read: Callable[[Storage], Any], *, joined: bool) -> Any:
+        """Apply ``read`` to all slices in one storage, or to each slice. Raises UserError for a lost value,
+        OutOfMemory."""
         if joined:
-            whole = self.real(x)
+            whole = self._real(x)
             try:
-                return how(whole)
+                return read(whole)
             finally:
                 whole.release()
         if x.pending:
             self.flush()
-        arrays = [how(x.part(i)) for i in range(len(x.parts))]
+        arrays = [read(x.part(i)) for i in range(len(x.parts))]
         return np.concatenate(arrays) if x.sizes else arrays[0]
 
     def make_leaf(self, x: Logical) -> None:
@@ -296,3 +290,8 @@ class Slicer:
 def _base(op: Op, inputs: tuple[Storage, ...]) -> Logical | None:
     """Of what in slices the output of a call is a view."""
     return cast(Logical, inputs[0].base) if op.view and isinstance(inputs[0], Logical) else None
+
+
+def slicer_of(executor: Executor) -> Slicer | None:
+    """The slicer of an executor; None if it cuts no batches."""
+    return next((keeper for keeper in executor.part_keepers if isinstance(keeper, Slicer)), None)

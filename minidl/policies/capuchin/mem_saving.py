@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from minidl.plan.access_order import in_access_order
 from minidl.plan.policy import Residency
 from minidl.plan.trace import TensorId
 from minidl.planning.lifetimes import Lifetimes
+from minidl.policies.passive import in_access_order
 
 
 def passive_bytes(facts: Lifetimes, budget_bytes: int) -> int:

@@ -1,0 +1,46 @@
+"""The algorithm of a call, by the workspace that can be had for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from minidl.device.clock import COMPUTE
+from minidl.memory.bytes.block import Block
+from minidl.memory.room import RoomMaker, with_bytes
+from minidl.memory.state import MemoryState
+from minidl.memory.storage import Storage
+from minidl.meta import Algorithm
+from minidl.op import Signature
+
+
+class Workspaces:
+    """Chooses algorithms, and lends them free blocks."""
+
+    def __init__(self, state: MemoryState, room: RoomMaker) -> None:
+        self.state = state
+        self.room = room
+
+    def choose(self, signature: Signature, operands: Sequence[Storage]) -> tuple[Algorithm, Block | None]:
+        """The fastest algorithm whose workspace is free, with the block that lends it. Tensors are evicted only for the
+        smallest workspace. Raises OutOfMemory."""
+        state, arena, algorithms = self.state, self.state.arena, signature.algorithms
+        named = state.hooks.algorithm(signature)
+        names = [algorithm.name for algorithm in algorithms] if named is not None else []
+        first = names.index(named) if named in names else 0
+        for position, algorithm in enumerate(algorithms[first:], first):
+            if not algorithm.workspace:
+                return algorithm, None
+            block = arena.lend(algorithm.workspace)
+            if block is None and position + 1 < len(algorithms) and not state.hooks.places:
+                gain_seconds = algorithms[position + 1].seconds - algorithm.seconds
+                if self.room.one_hole.slide_for(algorithm.workspace, gain_seconds):
+                    block = arena.lend(algorithm.workspace)
+            if block is not None:
+                state.device.wait_marks(COMPUTE, block.marks)
+                return algorithm, block
+        algorithm = min(algorithms, key=lambda a: a.workspace)
+        self.room.make(algorithm.workspace, with_bytes(*operands), signature.op.name)
+        block = arena.lend(algorithm.workspace)
+        assert block is not None
+        state.device.wait_marks(COMPUTE, block.marks)
+        return algorithm, block

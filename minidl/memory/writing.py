@@ -1,0 +1,132 @@
+"""Operations in place: which ones are refused, and how replays stay right around the others.
+
+A write breaks the lineage of every value computed from the old bytes. So before it, dropped values of that kind are
+recomputed, and may then be swapped but not dropped; after it, no lineage leads past the write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from minidl.errors import ShapeError, UserError
+from minidl.memory.lineage import missing_calls, reads
+from minidl.memory.replay import Replay
+from minidl.memory.state import MemoryState
+from minidl.memory.storage import RECOMPUTE, Storage, View
+from minidl.meta import Meta
+from minidl.op import Op
+
+
+class WriteGuard:
+    """Keeps lineage right around each in-place call."""
+
+    def __init__(self, state: MemoryState, replaying: Replay) -> None:
+        self.state = state
+        self.replaying = replaying
+        self._lineage_start = 0  # no lineage leads to calls before this one
+        self._secured: list[Storage] = []  # recomputed for the write under way, and protected until it has run
+
+    def before_write(self, targets: Iterable[Storage]) -> None:
+        """Recompute the dropped values that depend on the old bytes of these. Raises OutOfMemory, Unrecoverable.
+
+        Until ``after_write`` or ``call_off`` no value that would have to read the old bytes is dropped, and none of the
+        values recomputed here: another replay might overwrite an input that they need.
+        """
+        state = self.state
+        state.writing = {storage.base for storage in targets}
+        state.writes += 1
+        latest = max([base.last_access for base in state.writing])
+        if latest >= state.tracker.iteration_start:
+            state.impure = True
+        if latest < self._lineage_start:
+            return  # running statistics, as a rule: no call that may be replayed has read them
+        found = True
+        while found:  # a replay may drop a resident tensor that reads the old bytes too
+            found = False
+            for other in state.missing():
+                if other.status is RECOMPUTE and other.refs and reads(missing_calls(other) or [], state.writing):
+                    self.replaying.replay(other)
+                    found |= other.status is not RECOMPUTE
+                    if other not in state.protected:
+                        state.protected.add(other)
+                        self._secured.append(other)
+
+    def after_write(self, targets: Iterable[Storage], number: int) -> None:
+        """Call ``number`` has changed the bytes: a host copy is stale, and lineage no longer leads to them."""
+        state = self.state
+        bases = [storage.base for storage in targets]
+        with state.arena_busy:
+            for base in bases:
+                base.mutated_at = number
+                if base.host is not None:
+                    state.allocator.forget_host_copy(base)
+        self._end()
+        for base in bases:  # this may free tensors, so the arena must not be busy
+            base.call = None
+
+    def call_off(self) -> None:
+        """The in-place call under way will not run: its targets may be read, and their readers dropped, again."""
+        self._end()
+
+    def _end(self) -> None:
+        self.state.writing = set()
+        self.state.writes += 1
+        self.state.protected.difference_update(self._secured)
+        self._secured.clear()
+
+    def end_iteration(self) -> None:
+        """Lineage was cut: none leads to the calls so far."""
+        self._lineage_start = self.state.tracker.sequence + 1
+
+
+# Refusals ------------------------------------------------------------------------------------------------------------
+def refuse_to_write(op: Op, inputs: tuple[Storage, ...], written: Sequence[Storage], *, differentiates: bool) -> None:
+    """Raise UserError for a write that would lose a gradient, or whose elements overlap."""
+    _refuse_to_overlap(op, inputs, written)
+    if differentiates:
+        _refuse_to_lose_gradients(op, inputs, written)
+
+
+def _refuse_to_lose_gradients(op: Op, inputs: tuple[Storage, ...], written: Sequence[Storage]) -> None:
+    """Raise UserError if a gradient flows through a tensor that is written or read: writes have no gradients."""
+    for storage in written:
+        if storage.base.requires_grad and storage.base.call is not None:
+            raise UserError(f"{op.name} would overwrite a value that a gradient flows through, "
+                            f"{storage.base.named()}: use the operation that returns a new tensor")
+    for storage in () if op.update else inputs:
+        if storage.requires_grad and storage not in written:
+            raise UserError(f"{op.name} would lose the gradient of {storage.named()}: use the operation that returns a "
+                            "new tensor, detach(), or no_grad()")
+
+
+def _refuse_to_overlap(op: Op, inputs: tuple[Storage, ...], written: Sequence[Storage]) -> None:
+    """Raise ShapeError if a written element shares its bytes with another element that is written or read: then the
+    result depends on the order in which a kernel visits the elements."""
+    for storage in written:
+        meta = storage.meta
+        if meta.contiguous or not meta.size:
+            continue
+        if any(n > 1 and not stride for n, stride in zip(meta.shape, meta.strides, strict=True)):
+            raise ShapeError(f"{op.name} would write several elements of {storage.named()} to one place, as it is "
+                             "expanded: use contiguous()")
+    if len(set(inputs)) == len(inputs) and View not in map(type, inputs):
+        return  # no two have a base in common
+    for storage in written:
+        for other in inputs:
+            if other.base is storage.base and other.meta is not storage.meta and _share_bytes(storage.meta, other.meta):
+                raise ShapeError(f"{op.name} would overwrite its own input: {other.meta} and {storage.named()} are "
+                                 "overlapping parts of one tensor: use contiguous()")
+
+
+def _share_bytes(one: Meta, other: Meta) -> bool:
+    """Whether two descriptions of parts of one tensor have bytes in common."""
+    import numpy as np  # which only counts here
+
+    class At:
+        def __init__(self, meta: Meta) -> None:
+            size = meta.dtype.itemsize
+            self.__array_interface__ = {
+                "version": 3, "typestr": f"|V{size}", "shape": meta.shape,
+                "strides": tuple([stride * size for stride in meta.strides]), "data": (1 + meta.offset * size, True)}
+
+    return np.shares_memory(np.asarray(At(one)), np.asarray(At(other)))

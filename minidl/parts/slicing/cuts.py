@@ -1,0 +1,29 @@
+"""Which calls can run slice by slice, from the sizes of its operands' slices."""
+
+from __future__ import annotations
+
+from minidl.memory.storage import Storage
+from minidl.op import Attrs, Op
+from minidl.parts.slice_rules import Rule, scaled
+from minidl.parts.slicing.logical import Logical
+
+
+def rule_of(op: Op, inputs: tuple[Storage, ...], attrs: Attrs) -> tuple[Rule | None, tuple[int, ...]]:
+    """The rule of a call, and the sizes of the slices; (None, ()) if its operands, or a shape that it names, cannot be
+    cut alike."""
+    sliced = [isinstance(x, Logical) and bool(x.sizes) for x in inputs]
+    rule = op.slices([x.meta for x in inputs], attrs, sliced) if op.slices is not None and any(sliced) else None
+    if rule is None:
+        return None, ()
+    taken = [x for x, along in zip(inputs, rule.along, strict=True) if along]
+    cuts = [x.sizes for x in taken if isinstance(x, Logical) and x.sizes]
+    if not cuts:
+        return None, ()
+    sizes, total = cuts[0], sum(cuts[0])
+    # Others may have several rows for an example, or fewer, but the same examples in each slice.
+    if any(other[i] * total != size * sum(other) for other in cuts[1:] for i, size in enumerate(sizes)):
+        return None, ()
+    shapes = [x.meta.shape for x in taken] + [attrs[name] for name in rule.shapes]
+    if any(scaled(shape, size, total) is None for shape in shapes for size in sizes):
+        return None, ()
+    return rule, sizes

@@ -1,0 +1,217 @@
+"""Explain a plan, one decision at a time: why it was possible, its expected cost, and its real cost.
+
+It uses a trace, a plan and the link's costs alone, so it explains every policy's plan in the same terms, those of the
+paper (sections 4.3 to 4.5):
+
+  free time     (back-access - SwapTime in) - (evicted-access + SwapTime out): at least 0, a swap can be hidden.
+  MSPS          memory saving per second: bytes / seconds of recomputation from tensors on the device or the host.
+  swap costs    seconds by which the transfers exceed the gap, if this were the only transfer.
+  again costs   seconds of recomputation, if this were the only one.
+  expected      seconds lost by this decision when all of them are carried out: on the stall-free timeline, which each
+                wait delays; swap-ins queue; a tensor that another tensor's replay also computes costs nothing.
+
+Knows no policy; changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from minidl.outside.units import format_bytes
+from minidl.plan.costs import Costs
+from minidl.plan.plan import AccessKey, Action, Plan
+from minidl.plan.trace import TensorId, Trace
+from minidl.planning.lifetimes import Lifetimes
+from minidl.policies.capuchin.msps import Candidate, lineage
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One tensor that leaves the device after its access ``count``, by call ``evict``, until call ``back``.
+
+    op                  the operation that made the tensor; "" if it existed before the iteration.
+    evict_s, back_s     start of these calls on the stall-free timeline, in seconds.
+    back                the number of calls if nothing in this iteration uses it again.
+    free_time_s         if negative, the seconds by which the gap is too short for both transfers.
+    recompute_seconds   None if it cannot be recomputed.
+    expected_s          seconds lost: a wait for the swap-in, or a replay.
+    """
+
+    tensor_id: TensorId
+    op: str
+    nbytes: int
+    action: Action
+    count: int
+    evict: int
+    back: int
+    evict_s: float
+    back_s: float
+    free_time_s: float
+    recompute_seconds: float | None
+    expected_s: float
+
+    @property
+    def key(self) -> AccessKey:
+        """The access after which the tensor leaves, in the form of plans."""
+        return self.tensor_id, self.count
+
+    @property
+    def swap_seconds(self) -> float:
+        """Seconds by which both transfers exceed the gap, if this were the only swap."""
+        return max(0.0, -self.free_time_s)
+
+    @property
+    def msps(self) -> float | None:
+        """Bytes saved per second of recomputation; None if it cannot be recomputed."""
+        return self.nbytes / self.recompute_seconds if self.recompute_seconds else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Gap:
+    """The calls of two consecutive accesses of a tensor."""
+
+    evict: int
+    back: int
+
+
+def decisions(trace: Trace, plan: Plan, costs: Costs) -> list[Decision]:
+    """Return every eviction of a plan, largest first. Accesses that the trace does not have are left out."""
+    facts = Lifetimes.of(trace)
+    made_by = {tensor_id: call.op for call in trace.calls for tensor_id in call.outputs}
+    gaps = _gaps(facts, plan)
+    expected = _expected(facts, plan, costs, gaps)
+    found = []
+    for (tensor_id, count), gap in gaps.items():
+        nbytes = facts.nbytes[tensor_id]
+        evict_s, back_s = facts.start_s[gap.evict], facts.start_s[gap.back]
+        replay = _replay(facts, tensor_id, gap, lambda t, call: False)
+        found.append(Decision(
+            tensor_id, made_by.get(tensor_id, ""), nbytes, plan.evictions[tensor_id, count], count, gap.evict, gap.back,
+            evict_s, back_s, back_s - evict_s - _out_seconds(costs, nbytes) - _in_seconds(costs, nbytes),
+            None if replay is None else _seconds(trace, replay), expected[tensor_id, count]))
+    return sorted(found, key=lambda d: (-d.nbytes, d.evict, d.tensor_id))
+
+
+def _gaps(facts: Lifetimes, plan: Plan) -> dict[AccessKey, _Gap]:
+    gaps = {}
+    for tensor_id, count in plan.evictions:
+        calls = facts.uses.get(tensor_id, [])
+        if 0 < count <= len(calls):
+            gaps[tensor_id, count] = _Gap(calls[count - 1],
+                                          calls[count] if count < len(calls) else len(facts.trace.calls))
+    return gaps
+
+
+def _expected(facts: Lifetimes, plan: Plan, costs: Costs, gaps: Mapping[AccessKey, _Gap]) -> dict[AccessKey, float]:
+    """Return the seconds lost by each decision if the plan is carried out exactly and memory suffices."""
+    calls = facts.trace.calls
+    wanted: dict[int, list[AccessKey]] = {}
+    for key, gap in gaps.items():
+        wanted.setdefault(gap.back, []).append(key)
+    started = _started(facts, plan, gaps)
+    arrives: dict[AccessKey, float] = {}
+    lost = dict.fromkeys(gaps, 0.0)
+    made_again: set[AccessKey] = set()
+    dropped: dict[TensorId, list[AccessKey]] = {}
+    for key in gaps:
+        if plan.evictions[key] is Action.DROP:
+            dropped.setdefault(key[0], []).append(key)
+
+    def missing(tensor_id: TensorId, call: int) -> AccessKey | None:
+        """Return the gap in which a tensor is dropped and not yet recomputed when a call starts, or None."""
+        return next((key for key in dropped.get(tensor_id, ())
+                     if gaps[key].evict < call <= gaps[key].back and key not in made_again), None)
+
+    now = link_free = 0.0
+    for k, call in enumerate(calls):
+        for key in wanted.get(k, ()):
+            if plan.evictions[key] is Action.SWAP_OUT:
+                if key not in arrives:  # on demand
+                    arrives[key] = link_free = max(now, link_free) + _in_seconds(costs, facts.nbytes[key[0]])
+                lost[key] = max(0.0, arrives[key] - now)
+            elif key not in made_again:
+                replay = _replay(facts, key[0], gaps[key], lambda t, at: missing(t, at) is not None)
+                for again in sorted(replay or ()):
+                    lost[key] += calls[again].seconds
+                    made_again.update(other for t in calls[again].outputs if (other := missing(t, k)) is not None)
+            now += lost[key]
+        now += call.seconds
+        for key in started.get(k, ()):
+            arrives[key] = link_free = max(now, link_free) + _in_seconds(costs, facts.nbytes[key[0]])
+    return lost
+
+
+def _started(facts: Lifetimes, plan: Plan, gaps: Mapping[AccessKey, _Gap]) -> dict[int, list[AccessKey]]:
+    """Return, by call, the swap-ins that start after it, in order."""
+    started: dict[int, list[AccessKey]] = {}
+    for (trigger, count), tensor_ids in plan.prefetches.items():
+        calls = facts.uses.get(trigger, [])
+        if not 0 < count <= len(calls):
+            continue
+        k = calls[count - 1]
+        for tensor_id in tensor_ids:
+            started.setdefault(k, []).extend(
+                key for key, gap in gaps.items() if key[0] == tensor_id and gap.evict <= k < gap.back)
+    return started
+
+
+def _replay(facts: Lifetimes, tensor_id: TensorId, gap: _Gap,
+            is_away: Callable[[TensorId, int], bool]) -> set[int] | None:
+    """Return the calls that recompute a tensor at its back-access; None if its lineage does not allow it."""
+    found = lineage(facts, Candidate(tensor_id, facts.nbytes[tensor_id], gap.evict, gap.back), is_away)
+    return None if found is None else found[0]
+
+
+def _seconds(trace: Trace, calls: set[int]) -> float:
+    return sum(trace.calls[k].seconds for k in sorted(calls))
+
+
+def _out_seconds(costs: Costs, nbytes: int) -> float:
+    return costs.latency_seconds + nbytes * costs.out_seconds_per_byte
+
+
+def _in_seconds(costs: Costs, nbytes: int) -> float:
+    return costs.latency_seconds + nbytes * costs.in_seconds_per_byte
+
+
+# For people ----------------------------------------------------------------------------------------------------------
+HEADINGS = ("layer", "made by", "bytes", "away from", "to", "free time", "saved/s", "swap costs", "again costs",
+            "chosen", "expected", "observed")
+RIGHT = {2, 3, 4, 5, 6, 7, 8, 10}  # columns of numbers
+
+
+def table(found: Sequence[Decision], names: Mapping[TensorId, str], observed: Callable[[Decision], str], *, rows: int
+          ) -> list[str]:
+    """Lines: a heading, and the largest ``rows`` decisions.
+
+    names: tensor -> the layer that made it. observed: how the tensor of one came back. "away" is the call and its start
+    in ms on the stall-free timeline.
+    """
+    cells = [HEADINGS]
+    for d in found[:rows]:
+        cells.append((
+            names.get(d.tensor_id, "-"), d.op or "-", format_bytes(d.nbytes), f"#{d.evict} {in_ms(d.evict_s)}",
+            f"#{d.back} {in_ms(d.back_s)}", in_ms(d.free_time_s), "-" if d.msps is None else f"{format_bytes(d.msps)}",
+            in_ms(d.swap_seconds), "-" if d.recompute_seconds is None else in_ms(d.recompute_seconds), d.action.value,
+            in_ms(d.expected_s), observed(d)))
+    widths = [max(len(row[n]) for row in cells) for n in range(len(HEADINGS))]
+    lines = ["  ".join(cell.rjust(width) if n in RIGHT else cell.ljust(width)
+                       for n, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip() for row in cells]
+    shown = f"the {rows} largest of {len(found)}" if rows < len(found) else f"all {len(found)}"
+    return [f"plan: what leaves the device, {shown}; times in ms", *lines]
+
+
+def totals(found: Sequence[Decision]) -> list[str]:
+    """Lines: how much is swapped and dropped, and what that is expected to cost."""
+    lines = []
+    for action, verb in ((Action.SWAP_OUT, "swapped"), (Action.DROP, "dropped")):
+        chosen = [d for d in found if d.action is action]
+        lines.append(f"  {verb}: {len(chosen)} tensors, {format_bytes(sum(d.nbytes for d in chosen))}, "
+                     f"expected to lose {in_ms(sum(d.expected_s for d in chosen))} ms")
+    return lines
+
+
+def in_ms(seconds: float) -> str:
+    """Milliseconds for people."""
+    return f"{seconds * 1e3:.{1 if abs(seconds) < 1 else 0}f}"

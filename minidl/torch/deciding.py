@@ -1,0 +1,69 @@
+"""Between steps: a recorded step gets its plan, a planned one is looked at again, states lie as the plan has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from minidl.plan.costs import Costs, Limits
+from minidl.planning.allowance import Allowance
+from minidl.torch.backends import Backend
+from minidl.torch.budget import floor_of, refuse
+from minidl.torch.correcting import corrected
+from minidl.torch.course import Course, Known, Phase
+from minidl.torch.planned import obeyed, unmanaged
+from minidl.torch.planner import Planner
+from minidl.torch.reporting import Report
+from minidl.torch.seen import Seen
+from minidl.torch.states import States
+
+
+class Deciding:
+    """share: of the optimizers' states that stays on the device by the plans so far; it never rises."""
+
+    def __init__(self, planner: Planner, states: States, backend: Backend, limits: Limits, report: Report,
+                 allowance: Allowance) -> None:
+        self.planner, self.states, self.backend, self.limits = planner, states, backend, limits
+        self.report, self.allowance = report, allowance
+        self.share = 1.0
+
+    @property
+    def costs(self) -> Costs:
+        """Of copies, as they were seen so far."""
+        return self.backend.traffic.costs(self.backend.contention)
+
+    def plan(self, known: Known, seen: Seen, optimizer: torch.optim.Optimizer | None) -> None:
+        """A first plan for a step that was recorded. optimizer: that has ended it. Raises BudgetTooSmall."""
+        known.recorded, costs = seen, self.costs
+        floor = floor_of(seen, costs, self.limits)
+        self.report.measured(unmanaged(seen.staying(1.0).trace), floor)
+        if floor.nbytes > self.limits.device_bytes:
+            refuse(self.limits.device_bytes, floor, states=bool(seen.states))
+        with self.allowance.planning(exempt=True):
+            best = self.planner.best(seen, costs, self.limits, most=self.share,
+                                     others_bytes=self.states.others_bytes(optimizer))
+        self.share = best.share
+        known.seen, known.proposal, known.limits = best.seen, best.proposal, best.limits
+        known.obey(best.obeyed)
+
+    def correct(self, known: Known, seconds: float, stalled: float, late: Mapping[int, int]) -> None:
+        """Let the policy see how its plan did. late: how often each tensor of the plan was waited for."""
+        known.seconds.append(seconds)
+        known.late, costs, limits = dict(late), self.costs, known.limits or self.limits
+        found = corrected(self.planner.policy, known, costs, limits, seconds=seconds, stalled=stalled,
+                          late=late if self.backend.contention < 1.0 else {}, allowance=self.allowance)
+        if found is not None and known.seen is not None:
+            same = known.proposal is not None and known.proposal.plan is found.plan
+            known.proposal = found
+            if not same:
+                known.obey(obeyed(found.plan, known.seen, costs, limits, recompute=self.planner.recompute))
+
+    def place_states(self, course: Course) -> None:
+        """As the plan has them; but in a step that is not planned all wait, as if there were no room for them."""
+        guided, known = course.phase is Phase.GUIDED, course.expected
+        self.states.staying = self.share if guided else 0.0
+        self.states.whole = guided and known is not None and known.obeyed is not None and (
+            known.obeyed.peak_bytes + 2 * known.parameter_bytes <= self.limits.device_bytes)
+        if not guided:
+            self.states.all_away()
