@@ -7,6 +7,7 @@ are those of the processor, medians of the rounds; the peak is that of dispatche
 bits are those of losses, parameters, buffers and the generator after the same number of steps.
 
     checkpoint   torch.utils.checkpoint around every block
+    selective    the same, but results of products, convolutions and attention are kept
     save_on_cpu  torch.autograd.graph.save_on_cpu, with copies
     managed      a budget between the floor, when all saved tensors are away, and the unmanaged peak
 """
@@ -16,10 +17,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
+import os
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -27,12 +30,16 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 import minidl.torch
 from minidl.outside.units import format_bytes
 
 SETTLING = 4       # steps before any is timed: one away, one measured, two planned
+KEPT = [torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.bmm.default,
+        torch.ops.aten.convolution.default, torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default]
+CHECKPOINTS: dict[str, dict[str, Any]] = {
+    "checkpoint": {}, "selective": {"context_fn": partial(create_selective_checkpoint_contexts, KEPT)}}
 SHARES = {"managed 80%": 0.8, "managed 65%": 0.65, "managed 50%": 0.5, "managed, floor": 0.0}
 HEADER = "| | seconds | of unmanaged | peak | of unmanaged | bits |\n|---|--:|--:|--:|--:|---|"
 
@@ -43,13 +50,14 @@ class Blocks(nn.Module):
     def __init__(self, stem: nn.Module, blocks: list[nn.Module], head: nn.Module) -> None:
         super().__init__()
         self.stem, self.blocks, self.head = stem, nn.ModuleList(blocks), head
-        self.checkpoints = False
+        self.checkpoints: dict[str, Any] | None = None  # options of each block's checkpoint
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The head's output."""
         x = self.stem(x)
         for block in self.blocks:
-            x = checkpoint(block, x, use_reentrant=False) if self.checkpoints else block(x)
+            options = self.checkpoints
+            x = block(x) if options is None else checkpoint(block, x, use_reentrant=False, **options)
         return self.head(x)
 
 
@@ -70,6 +78,25 @@ class Layer(nn.Module):
         y = F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout, is_causal=self.causal)
         x = x + self.out(y.transpose(1, 2).flatten(-2))
         return x + self.mlp(self.norm2(x))
+
+
+class Gated(nn.Module):
+    """A layer as in Llama, with RMS norm and a gated perceptron: [n, length, width] -> the same."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads, self.norm, self.norm2 = heads, nn.RMSNorm(width), nn.RMSNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
+        self.gate, self.up = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, 3 * width, bias=False)
+        self.down = nn.Linear(3 * width, width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Attention, then the perceptron."""
+        q, k, v = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in self.qkv(self.norm(x)).chunk(3, -1))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).flatten(-2))
+        y = self.norm2(x)
+        return x + self.down(F.silu(self.gate(y)) * self.up(y))
 
 
 class Patches(nn.Module):
@@ -117,6 +144,24 @@ def bert() -> tuple[Blocks, torch.Tensor, torch.Tensor]:
                    nn.Linear(width, words)), torch.randint(0, words, (16, 64)), torch.randint(0, words, (16, 64)))
 
 
+def llama() -> tuple[Blocks, torch.Tensor, torch.Tensor]:
+    """Like Llama: 6 layers of 128, 4 sequences of 192 tokens."""
+    words, width = 500, 128
+    return (Blocks(nn.Embedding(words, width), [Gated(width, 4) for _ in range(6)],
+                   nn.Sequential(nn.RMSNorm(width), nn.Linear(width, words, bias=False))),
+            torch.randint(0, words, (4, 192)), torch.randint(0, words, (4, 192)))
+
+
+def mobilenet() -> tuple[Blocks, torch.Tensor, torch.Tensor]:
+    """torchvision's MobileNetV3, small, 8 images of 128 x 128."""
+    from torchvision.models import mobilenet_v3_small
+
+    made = mobilenet_v3_small(num_classes=10)
+    first, *blocks = made.features
+    return (Blocks(first, blocks, nn.Sequential(made.avgpool, nn.Flatten(), made.classifier)),
+            torch.randn(8, 3, 128, 128), torch.randint(0, 10, (8,)))
+
+
 def resnet() -> tuple[Blocks, torch.Tensor, torch.Tensor]:
     """torchvision's ResNet-50, 6 images of 160 x 160."""
     from torchvision.models import resnet50
@@ -129,7 +174,7 @@ def resnet() -> tuple[Blocks, torch.Tensor, torch.Tensor]:
 
 
 CASES: dict[str, Callable[[], tuple[Blocks, torch.Tensor, torch.Tensor]]] = {
-    "gpt": gpt, "vit": vit, "bert": bert, "resnet": resnet}
+    "gpt": gpt, "llama": llama, "vit": vit, "bert": bert, "resnet": resnet, "mobilenet": mobilenet}
 
 
 @dataclass
@@ -179,7 +224,7 @@ def contender(name: str, case: str, **more: Any) -> Contender:
     """One of a case, from the same seed as all others."""
     torch.manual_seed(0)
     network, x, y = CASES[case]()
-    network.checkpoints = name == "checkpoint"
+    network.checkpoints = CHECKPOINTS.get(name)
     return Contender(name, network, x, y, torch.optim.AdamW(network.parameters(), 1e-3), torch.get_rng_state(), **more)
 
 
@@ -195,7 +240,7 @@ def budgets(case: str, policy: str) -> dict[str, int]:
 def run(case: str, rounds: int, policy: str, out: Any) -> None:
     """One table."""
     within = budgets(case, policy)
-    contenders = [contender("unmanaged", case), contender("checkpoint", case),
+    contenders = [contender("unmanaged", case), *(contender(name, case) for name in CHECKPOINTS),
                   contender("save_on_cpu", case, around=torch.autograd.graph.save_on_cpu)]
     contenders += [contender(name, case, memory=minidl.torch.managed(budget, policy=policy))
                    for name, budget in within.items()]
@@ -226,7 +271,8 @@ def main() -> None:
     torch.set_num_threads(1)
     out = options.out.open("w") if options.out is not None else sys.stdout
     print(f"# PyTorch trainings by budget\n\nPyTorch {torch.__version__}, one thread, medians of {options.rounds} "
-          f"rounds; policy `{options.policy}`. `python -m bench.torch_managed` makes this page.", file=out)
+          f"rounds; policy `{options.policy}`. Load of the machine's {os.cpu_count()} processors at the beginning: "
+          f"{os.getloadavg()[0]:.1f}. `python -m bench.torch_managed` makes this page.", file=out)
     for case in options.cases.split(","):
         run(case, options.rounds, options.policy, out)
 

@@ -21,5 +21,6 @@ from minidl.torch.managed import managed
 from minidl.torch.meter import Meter
 from minidl.torch.replay import NotReplayable
 from minidl.torch.reporting import Report
+from minidl.torch.trainers import ForLightning, ForTransformers
 
-__all__ = ["BudgetTooSmall", "Meter", "NotReplayable", "Report", "managed"]
+__all__ = ["BudgetTooSmall", "ForLightning", "ForTransformers", "Meter", "NotReplayable", "Report", "managed"]

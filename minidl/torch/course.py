@@ -18,6 +18,7 @@ from enum import Enum
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from minidl.errors import UserError
 from minidl.plan.costs import Limits
@@ -102,6 +103,8 @@ class Course:
         packed = tensor.shape, tensor.dtype
         if self.phase is not Phase.GUIDED:
             self._packs.append(packed)
+            if forward_ad._current_level >= 0:  # with dual numbers PyTorch rounds otherwise under any dispatch mode
+                self._vain = MOST_VAIN
             return SWAP
         known = self.expected
         assert known is not None and known.obeyed is not None

@@ -41,8 +41,9 @@ class Dropping:
         self.recorder.lineage, self.recorder.only = False, None
 
     def rest(self) -> None:
-        """An optimizer steps: unless something dropped is still wanted its calls are not looked at."""
-        if self.recorder.lineage and torch._C._current_graph_task_id() == -1 and not any(
+        """An optimizer steps: unless something dropped is still wanted its calls are not looked at, nor before anything
+        is saved: it may compute the loss itself."""
+        if self.saved.packs and self.recorder.lineage and torch._C._current_graph_task_id() == -1 and not any(
                 item.handles for item in self._dropped):
             self.recorder.leave()
 

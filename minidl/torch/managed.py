@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from threading import get_ident
 from time import perf_counter
 from types import TracebackType
 from typing import Any, TypeVar
@@ -81,6 +82,7 @@ class managed:  # noqa: N801 # it is used as a function is
         self._handles: list[Any] = []
         self._optimizer: torch.optim.Optimizer | None = None  # that has ended the last step
         self._began = self._stalled = 0.0
+        self._thread = 0  # in which it was started
         self.allowance = Allowance(perf_counter, limited=True)
         self._report = Report(self.budget)
         self.deciding = Deciding(self.planner, self.states, self.backend, self.limits, self._report, self.allowance)
@@ -90,7 +92,7 @@ class managed:  # noqa: N801 # it is used as a function is
         """From here on. Raises UserError if it is on already."""
         if self._hooks is not None:
             raise UserError("this memory is managed already: stop() comes before another start()")
-        self.course.left = False
+        self.course.left, self._thread = False, get_ident()
         self._handles = [register_optimizer_step_pre_hook(self._stepping),
                          register_optimizer_step_post_hook(self._stepped)]
         if not self.course.steps:
@@ -130,7 +132,13 @@ class managed:  # noqa: N801 # it is used as a function is
         return around  # type: ignore[return-value]
 
     # Steps -----------------------------------------------------------------------------------------------------------
+    def _elsewhere(self) -> bool:
+        """An optimizer of another thread's training, which the hooks of this one do not see."""
+        return get_ident() != self._thread and torch._C._current_graph_task_id() == -1
+
     def _stepping(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if self._elsewhere():
+            return
         self.dropping.rest()
         if not self.course.steps:
             self.early.stepping(optimizer)
@@ -138,6 +146,8 @@ class managed:  # noqa: N801 # it is used as a function is
         self.states.before(optimizer, args, kwargs)
 
     def _stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if self._elsewhere():
+            return
         self.observer.stepped(optimizer)
         self.states.after(optimizer)
         self._optimizer = optimizer

@@ -64,7 +64,7 @@ class Saved:
     def manages(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor may leave at all: an ordinary one on the device, large enough, and no parameter."""
         if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided or tensor.is_quantized or (
-                tensor.device.type != self.device_type):
+                tensor.device.type != self.device_type or tensor._is_zerotensor()):  # zeros that have no bytes at all
             return False
         of = tensor if tensor._base is None else tensor._base
         return not (of.is_leaf and of.requires_grad) and tensor.untyped_storage().nbytes() >= LEAST_BYTES

@@ -6,7 +6,6 @@ Import it after ``pytest.importorskip("torch")``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import minidl.torch
+from bench.support.torch_programs import Program, peak, run, same
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import Plan, Proposal
 from minidl.plan.policy import Eviction, OnDemand, Pressure, Residency
@@ -24,8 +24,8 @@ from minidl.planning.problem import DROP, KEEP, SWAP, problem
 
 torch.set_num_threads(1)  # several processes share the processors
 
+__all__ = ["NETWORKS", "ROOMY", "Forced", "Program", "forced", "peak", "run", "same"]
 ROOMY = 1 << 40
-SEED = 0
 
 
 class Forced(OnDemand):
@@ -59,71 +59,6 @@ def forced(how: str, budget: int = ROOMY, **more: Any) -> Any:
     memory = minidl.torch.managed(budget, policy=Forced(how), **more)
     memory.planner.counts_recording = False
     return memory
-
-
-@dataclass
-class Program:
-    """A network, its optimizer, and what computes the loss of a step."""
-
-    network: nn.Module
-    optimizer: torch.optim.Optimizer
-    loss: Callable[[], torch.Tensor]
-
-    def step(self) -> torch.Tensor:
-        """One training step; the loss."""
-        self.optimizer.zero_grad()
-        loss = self.loss()
-        loss.backward()
-        self.optimizer.step()
-        return loss.detach().clone()
-
-    def lasting(self) -> list[torch.Tensor]:
-        """What outlives its steps: parameters, buffers, the optimizer's state."""
-        kept = [v for each in self.optimizer.state.values() for v in each.values() if isinstance(v, torch.Tensor)]
-        return [*self.network.parameters(), *self.network.buffers(), *kept]
-
-    def state(self) -> list[torch.Tensor]:
-        """All that training has changed: parameters, buffers, the optimizer's state, the generator."""
-        kept = [v for each in self.optimizer.state.values() for v in each.values() if isinstance(v, torch.Tensor)]
-        return [*(t.detach().clone() for t in (*self.network.state_dict().values(), *kept)), torch.get_rng_state()]
-
-
-def run(make: Callable[[], Program], steps: int = 5, memory: Any = None) -> list[torch.Tensor]:
-    """Train a fresh program, under ``memory`` if it is given; losses and what it has changed."""
-    torch.manual_seed(SEED)
-    program = make()
-    if memory is None:
-        losses = [program.step() for _ in range(steps)]
-    else:
-        with memory:
-            losses = [program.step() for _ in range(steps)]
-    return [*losses, *program.state()]
-
-
-def peak(make: Callable[[], Program], memory: Any = None, steps: int = 6) -> int:
-    """The most bytes that the last of some steps has at once."""
-    torch.manual_seed(SEED)
-    program = make()
-
-    def last() -> int:
-        for _ in range(steps - 1):
-            program.step()
-        with minidl.torch.Meter(program.lasting()) as meter:
-            program.step()
-        return meter.peak
-
-    if memory is None:
-        return last()
-    with memory:
-        return last()
-
-
-def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
-    """Whether no bit differs."""
-    return len(one) == len(other) and all(
-        a.dtype == b.dtype and a.shape == b.shape and a.contiguous().view(torch.uint8).equal(
-            b.contiguous().view(torch.uint8)) for a, b in zip((t.reshape(-1) for t in one),
-                                                              (t.reshape(-1) for t in other), strict=True))
 
 
 # Networks ------------------------------------------------------------------------------------------------------------
