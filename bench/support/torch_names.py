@@ -19,6 +19,7 @@ import minidl
 from minidl import Tensor, nn, optim
 from minidl.optim import lr_scheduler
 
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "pytorch_names.md"
 NOTHING = inspect.Parameter.empty
 # Refused by name, as every argument that is not there; the page says so once.
 NOWHERE = frozenset({"out", "names", "layout", "pin_memory", "generator", "size_average", "reduce", "sparse_grad",

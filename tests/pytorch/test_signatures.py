@@ -4,8 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch, the peer, is not installed (pip install -e '.[peers]')")
 
-from bench.support.torch_names import Argument, differences, page  # noqa: E402
-from bench.torch_names import PAGE  # noqa: E402
+from bench.support.torch_names import PAGE, Argument, differences, page  # noqa: E402
 
 
 def test_the_page_of_differing_arguments_is_what_the_signatures_say():
