@@ -34,9 +34,12 @@ _hooks: WeakKeyDictionary[Storage, dict[int, Hook]] = WeakKeyDictionary()
 
 
 class HookHandle:
-    """Ends a hook: ``remove()``."""
+    """Ends a hook: ``remove()``. ``made``: the program has registered one, so tensors are looked up."""
+
+    made = False
 
     def __init__(self, storage: Storage, hook: Hook) -> None:
+        HookHandle.made = True
         self._hooks = _hooks.setdefault(storage, {})
         self._hooks[id(self)] = hook
 
@@ -110,8 +113,7 @@ def _take_saved(call: Call, retain_graph: bool) -> dict[int, Tensor]:
 
 
 def _arrive_at_leaf(leaf: Storage, gradient: Tensor) -> None:
-    hooks = _hooks.get(leaf)
-    if hooks:
+    if HookHandle.made and (hooks := _hooks.get(leaf)):
         gradient = _hooked(hooks, gradient)
     keeper = gradient.storage.keeper
     if keeper in current().part_keepers:
@@ -182,7 +184,9 @@ def _differentiate(call: Call, gradients: dict[Storage, Tensor], queue: Queue, r
     if not needs or op.vjp is None:
         raise UserError(f"the gradient of {op.name} has been taken already, and its saved tensors are freed. For a "
                         "second backward() over the same graph the first one must have retain_graph=True")
-    dys = [None if (s := ref()) is None else _arrived(s, gradients) for ref in call.outputs]
+    dys = [None if (s := ref()) is None else gradients.pop(s, None) for ref in call.outputs]
+    if HookHandle.made:
+        dys = [_after_hooks(ref(), dy) for ref, dy in zip(call.outputs, dys, strict=True)]
     saved = _take_saved(call, retain_graph)
     inputs = call.inputs
     arguments: dict[str, Any] = {}
@@ -229,9 +233,9 @@ def _differentiate(call: Call, gradients: dict[Storage, Tensor], queue: Queue, r
         del gradient
 
 
-def _arrived(storage: Storage, gradients: dict[Storage, Tensor]) -> Tensor | None:
+def _after_hooks(storage: Storage | None, gradient: Tensor | None) -> Tensor | None:
     """The whole gradient of a call's output, after its hooks."""
-    gradient, hooks = gradients.pop(storage, None), _hooks.get(storage)
+    hooks = _hooks.get(storage) if storage is not None else None
     return _hooked(hooks, gradient) if hooks and gradient is not None else gradient
 
 

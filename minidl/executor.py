@@ -134,12 +134,9 @@ class Executor:
                 call.save(outputs, needs, saved)
         if self.inspect is not None:
             self.inspect(op.name, inputs, (*outputs, *written))
-        hooks.after_call(signature, read, made, inputs + outputs)
+        if hooks.follows:
+            hooks.after_call(signature, read, made, inputs + outputs)
         return outputs
-
-    def go_on(self) -> None:
-        """Let the iteration go on after an update, which is not the last of its optimizer's step."""
-        self.tracker.updated = False
 
     def record_tensor_access(self, signature: Signature, algorithm: Algorithm, inputs: Sequence[Storage],
                              outputs: Sequence[Storage]) -> tuple[tuple[TensorId, ...], tuple[TensorId, ...]]:

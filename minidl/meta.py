@@ -1,4 +1,4 @@
-"""What is known of a tensor without its bytes, and what an operation costs. Imports nothing of minidl.
+"""Descriptions of tensors without their bytes, and costs of operations. Imports nothing of minidl.
 
 A Meta is interned: equal descriptions are one object, so they compare and hash by identity, which keeps the
 executor's table of signatures cheap. Shapes are in elements, strides and offset too; nbytes is in bytes.
@@ -51,10 +51,8 @@ DTYPES: dict[str, DType] = {d.name: d for d in (float64, float32, float16, bfloa
 
 
 def wide(dtype: DType) -> DType:
-    """What stands beside activations of a dtype: float32 beside the halves, else the dtype itself.
-
-    Parameters, their gradients, statistics and losses have it; kernels add up in it.
-    """
+    """The dtype of parameters, their gradients, statistics and losses beside activations of ``dtype``: float32 beside
+    the halves, else the same. Kernels add up in it."""
     return float32 if dtype.itemsize == 2 else dtype
 
 
@@ -105,7 +103,7 @@ def chosen(shape: Shape, strides: Shape, parts: Parts) -> tuple[Shape, Shape, in
     return tuple(found), tuple(steps), distance
 
 
-# One object for each description while anybody has it. The lock is for two threads that describe the same at once.
+# One object for each description, while it is in use. The lock is for two threads that describe the same at once.
 _interned: WeakValueDictionary[tuple[Shape, DType, Shape, int], Meta] = WeakValueDictionary()
 _interning = RLock()
 
@@ -132,7 +130,7 @@ def aligned(nbytes: int) -> int:
 
 
 def block_bytes(nbytes: int) -> int:
-    """Bytes of the block that a tensor of ``nbytes`` has in an arena: also one without elements has one."""
+    """Bytes of the block that a tensor of ``nbytes`` has in an arena; a tensor without elements has one too."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT or ALIGNMENT
 
 

@@ -1,4 +1,4 @@
-"""An operation, defined once as a value made of plain functions; and what all calls alike have in common.
+"""An operation, defined once as a value made of plain functions; and the signature of calls.
 
 An Op knows shapes, costs and gradients. It knows no arrays and no device: how to run it is the function of the
 same name in a device's kernel table.
@@ -49,7 +49,7 @@ class Op:
     long_lived  the outputs usually outlive the activations: placed with the persistent storages.
     replayable  the same inputs and attributes give the same outputs again.
     integers  names of the inputs that are integers: labels, row numbers.
-    exact     the others may be integers, too: nothing is computed that these could not hold.
+    exact     the other inputs may be integers too: the results are exact.
     slices    how a call runs on slices of its batch (``slicing.rules``); None: on whole tensors.
     """
 
@@ -87,7 +87,7 @@ class Op:
         return f"Op({self.name})"
 
     def check_dtypes(self, inputs: Sequence[Meta]) -> None:
-        """Raises ShapeError where an input is of integers and should not be, or the other way round."""
+        """Raises ShapeError for an input of integers that should be of floats, or the other way round."""
         for name, x in zip_longest(self.inputs[:len(inputs)], inputs, fillvalue="tensors"):
             assert isinstance(x, Meta)
             if x.dtype.floating is (name in self.integers) and not (self.exact and not x.dtype.floating):
@@ -95,7 +95,7 @@ class Op:
                 raise ShapeError(f"{self.name} needs {kind} for {name}, not {x}")
 
     def describe(self, inputs: Sequence[Meta], attrs: Attrs) -> tuple[Meta, ...]:
-        """What a call makes: the descriptions of its outputs. Raises ShapeError."""
+        """The descriptions of a call's outputs. Raises ShapeError."""
         self.check_dtypes(inputs)
         made = self.infer(*inputs, **attrs)
         return made if isinstance(made, tuple) else (made,)
@@ -118,7 +118,7 @@ READ = Op("read", lambda x: (), lambda inputs, outputs, attrs: Cost(0.0, float(i
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Signature:
-    """All that follows from an op, its inputs' metas and its fixed attributes; one object for all calls alike.
+    """The facts that follow from an op, its inputs' metas and its fixed attributes; one object for all such calls.
 
     ``algorithms`` are the permitted ones, fastest first; ``flops`` of one call; ``donates`` those of the op's pairs
     whose descriptions coincide. Guided execution compares calls by this object.
@@ -149,7 +149,7 @@ class Signature:
 
 
 def _lie_alike(one: Meta, other: Meta) -> bool:
-    """Whether each element of two dense tensors has its bytes at the same place, if both start at one address.
+    """True if each element of two dense tensors has its bytes at the same place, if both start at one address.
 
     The same bytes in another shape are not enough: a kernel that broadcasts one operand reads it again for later rows.
     """

@@ -129,7 +129,7 @@ class Tensor(TensorInfo, Surface):
 
     @property
     def requires_grad(self) -> bool:
-        """Whether ``backward`` leads here. It can be set on leaves only; ValueError elsewhere.
+        """True if ``backward`` leads here. It can be set on leaves only; ValueError elsewhere.
 
         A value that is kept beyond its iteration counts as a leaf: what is set makes it one of the new iteration.
         """

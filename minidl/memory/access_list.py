@@ -29,6 +29,8 @@ Listed = tuple[int, int, weakref.ref[Storage]]  # the key, a number of its own, 
 class NoAccessList:
     """Replaces the list under a policy that looks at every resident. few: it may be shown all residents at once."""
 
+    stale = True  # the next search looks at all residents: there is nothing to ``touch``
+
     @property
     def few(self) -> bool:
         """True: there is no list to show a part of."""
@@ -47,20 +49,20 @@ class ResidentList(NoAccessList):
     def __init__(self, tracker: Tracker, residents: Collection[weakref.ref[Storage]]) -> None:
         self.tracker = tracker
         self.residents = residents
-        self._stale = True
+        self.stale = True
         self._touched: list[weakref.ref[Storage]] = []
         self._listed: dict[weakref.ref[Storage], tuple[Hashable, Listed]] = {}  # with the part of the order that has it
 
     def touch(self, storages: Iterable[Storage]) -> None:
         """These tensors were placed, brought in or accessed."""
-        if not self._stale:
+        if not self.stale:
             self._touched += [s.me if type(s) is Storage else s.base.me for s in storages]
             if len(self._touched) > MOST_TOUCHED:
                 self.forget()
 
     def forget(self) -> None:
         """An iteration has ended: every tensor has another place."""
-        self._stale = True
+        self.stale = True
         self._touched.clear()
         self._listed.clear()
 
@@ -79,7 +81,7 @@ class ResidentList(NoAccessList):
 
     def _update(self) -> None:
         """Put all touched tensors into their places."""
-        for ref in self.residents if self._stale else dict.fromkeys(self._touched):
+        for ref in self.residents if self.stale else dict.fromkeys(self._touched):
             storage = ref()
             if storage is not None and storage.status is IN and storage.block is not None:
                 new, known = self._place(storage), self._listed.get(ref)
@@ -88,7 +90,7 @@ class ResidentList(NoAccessList):
                         self._remove(*known)
                     self._listed[ref] = new
                     self._add(*new)
-        self._stale = False
+        self.stale = False
         self._touched.clear()
 
     def _here(self, part: Any, listed: Listed) -> Storage | None:
@@ -128,7 +130,7 @@ class AccessList(ResidentList):
 
     def front(self, nbytes: int, pinned: set[Storage], count: int) -> list[Storage]:
         """The first ``count`` victims for an allocation of ``nbytes``, except the pinned ones."""
-        for ref in self.residents if self._stale else self._touched:
+        for ref in self.residents if self.stale else self._touched:
             self._numbers.setdefault(ref, len(self._numbers))  # one that is away too: it keeps its turn
         self._update()
         return list(islice((s for s in self._in_order(nbytes) if s not in pinned), count))

@@ -25,7 +25,7 @@ class Boundary:
         self._went_on = False  # this iteration has gone on after an optimizer's step
 
     def goes_on(self) -> bool:
-        """Whether the iteration goes on after an optimizer's step. It does so once, if the program holds a result whose
+        """True if the iteration goes on after an optimizer's step. It does so once, if the program holds a result whose
         gradient has not been taken: the output of a GAN's generator while the discriminator takes its step."""
         tracker = self.state.tracker
         if self._went_on or not self._awaits_gradient():

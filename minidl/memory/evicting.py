@@ -31,7 +31,7 @@ class Evicting:
 
     @property
     def looks_nearby(self) -> bool:
-        """Whether the policy is asked about a part of the residents: they are many, or it needs only a front."""
+        """True if the policy is asked about a part of the residents: they are many, or it needs only a front."""
         return not self.state.access_list.few
 
     # Asking the policy ---------------------------------------------------------------------------------------
@@ -144,8 +144,7 @@ class Evicting:
         return None if calls is None or reads(calls, self.state.writing) else calls
 
     def back_up(self, storage: Storage) -> bool:
-        """Have a valid copy on the host; False if the host is full. Host copies of tensors that are on the device too
-        make room for it."""
+        """Have a valid host copy; False if the host is full. Copies of tensors on the device make room for it."""
         if storage.host is not None:
             return True
         state = self.state
@@ -173,7 +172,7 @@ class Evicting:
                 del state.kept[ref]
 
     def dear(self, storage: Storage) -> bool:
-        """Whether a replay of a storage takes longer than its copies out and in; False if the policy does not weigh
+        """True if a replay of a storage takes longer than its copies out and in; False if the policy does not weigh
         this, or if a plan decides."""
         state = self.state
         if not state.policy.weighs_recomputation or state.hooks.acts:

@@ -49,7 +49,7 @@ class Freeing:
             busy.on = False
 
     def starts_a_replay(self, storage: Storage) -> bool:
-        """Whether a dropped tensor may have to be recomputed from the bytes of a storage that cannot itself be
+        """True if a dropped tensor may have to be recomputed from the bytes of a storage that cannot itself be
         recomputed, since a write came in between."""
         state = self.state
         if not state.impure or not state.dropped or storage.call is None or storage.status is RECOMPUTE:

@@ -23,6 +23,7 @@ class Hooks:
     """The defaults."""
 
     due: Sized = ()  # work for ``before_call``, which is called only if there is some
+    follows = False  # ``after_call`` is called only if this is True
     acts = False  # tensors leave and return ahead of time in this iteration
     places = False  # tensors have planned addresses in this iteration
 
@@ -64,7 +65,7 @@ class Hooks:
         return None
 
     def drops_next(self, storage: Storage) -> bool:
-        """Whether a storage will be dropped right after the next call."""
+        """True if a storage will be dropped right after the next call."""
         return False
 
     def recorded(self) -> tuple[Trace | None, int] | None:

@@ -54,7 +54,7 @@ class Ledger:
     runner = keeper
 
     def demand(self, *, reads_values: bool = False) -> Demand:
-        """What was counted so far."""
+        """The demand counted so far."""
         return Demand(self.peak_bytes, self.peak_op, self.largest_op, self.largest_op_bytes, reads_values)
 
     def stand_in(self, storage: Storage) -> Storage:

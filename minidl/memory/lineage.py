@@ -46,7 +46,7 @@ def missing_calls(target: Storage, most: float = inf) -> list[Call] | None:
 
 
 def can_be_recomputed(target: Storage, writing: set[Storage], known: dict[int, bool]) -> bool:
-    """Whether ``target`` has a lineage that reads no storage of ``writing``.
+    """True if ``target`` has a lineage that reads no storage of ``writing``.
 
     ``known`` holds the answers for calls, by number. It is read and extended, so that questions about all tensors of a
     long replay do not walk all of it each time.
@@ -82,5 +82,5 @@ def reason(target: Storage) -> str:
 
 
 def reads(calls: list[Call], storages: set[Storage]) -> bool:
-    """Whether a replay of these calls would read the bytes of any of these storages."""
+    """True if a replay of these calls would read the bytes of any of these storages."""
     return bool(storages) and any(s.base in storages for call in calls for s in call.inputs)

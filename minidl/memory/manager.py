@@ -104,7 +104,7 @@ class Memory(Protocol):
         ...
 
     def goes_on(self) -> bool:
-        """Whether the iteration goes on after an optimizer's step, as a gradient is still to be taken."""
+        """True if the iteration goes on after an optimizer's step, as a gradient is still to be taken."""
         ...
 
     def end_iteration(self, *, failed: bool = False) -> None:
@@ -176,7 +176,7 @@ class Manager:
         self.boundary.end_iteration(failed=failed)
 
     def goes_on(self) -> bool:
-        """Whether the iteration goes on after an optimizer's step (``Boundary.goes_on``)."""
+        """True if the iteration goes on after an optimizer's step (``Boundary.goes_on``)."""
         return self.boundary.goes_on()
 
     def live(self) -> list[Storage]:

@@ -1,17 +1,17 @@
-"""What it costs to make a tensor again with all that is missing around it: the evicted neighbourhood of DTR.
+"""The price of a replay, with all dropped calls around it: the evicted neighbourhood of DTR.
 
-    price of t  =  seconds of its own call  +  those of all missing calls that hang together with it, above and below
+    price of t  =  seconds of its own call  +  those of all dropped calls connected with it, above and below
 
-Between two dropped tensors a third is dear: without it their replays become one, as long as all three. Missing calls
-that hang together are a region, and regions that meet are united (union-find). A call that has been replayed leaves
-its region with its own seconds; the region is not split. So a price is a sum over the few regions around a tensor,
-where walking its lineage would take as long as the replay has calls.
+A tensor between two dropped ones is expensive to drop: then their replays become one, as long as all three. Connected
+dropped calls form a region, and regions that meet are united (union-find). A replayed call leaves its region with its
+own seconds; the region is not split. So a price is a sum over the few regions around a tensor. A walk along its lineage
+would take as long as the replay has calls.
 
-A tensor that starts from one nobody keeps, neither a leaf nor saved for a gradient, has no price: as soon as that one
-is freed, making this one again could mean to run half of the iteration. Gradients are of this kind. So is a tensor
-whose own gradient is taken after that of all that saved the one it starts from (gradients are taken newest first): a
-cell's tanh, for one, whose cell only later cells have saved. What is wanted for long (gradients that wait for other
-slices) is asked the same of what it starts from by way of tensors that have been freed.
+A tensor has no price if one of its inputs will soon be freed: an input that is neither a leaf nor saved for a gradient.
+After that a replay could have to run half of the iteration. Gradients are of this kind. So is a tensor whose gradient
+is taken after those of all calls that saved its input, as gradients are taken newest first: the tanh of a cell, for
+example, if only later cells have saved the cell. For long-lived tensors, such as gradients that wait for other slices,
+the test follows inputs that are freed already.
 
 Source: Kirisame et al., Dynamic Tensor Rematerialization, ICLR 2021, section 4.1 and appendix (the e* neighbourhood and
 its approximation by classes of equivalence). Knows records and modelled seconds; drops nothing and replays nothing.
@@ -27,12 +27,12 @@ from minidl.memory.lineage import missing_calls
 from minidl.memory.storage import RECOMPUTE, Call, Storage
 from minidl.plan.policy import Price
 
-MOST_FREED = 64  # freed calls that are looked at for one price
+MOST_FREED = 64  # freed calls that the test of one price follows
 MOST_WALKED = 64  # missing calls that are looked at, each way, for one exact price
 
 
 class Region:
-    """Device seconds of missing calls that hang together; or, once united with another, where these are counted."""
+    """Device seconds of connected dropped calls. A region that was united with another points to it (``into``)."""
 
     __slots__ = ("into", "seconds")
 
@@ -41,11 +41,11 @@ class Region:
         self.seconds = 0.0
 
     def root(self) -> Region:
-        """The region that this one has become part of, or itself."""
+        """The region that this one was united into, or itself."""
         region = self
         while region.into is not None:
             if region.into.into is not None:
-                region.into = region.into.into  # halves the path for those who come after
+                region.into = region.into.into  # halves the path of later searches
             region = region.into
         return region
 
@@ -58,7 +58,7 @@ class Region:
 
 
 def lost(storage: Storage) -> None:
-    """A storage has been dropped: its call, and what is missing above it, joins the regions around."""
+    """A storage was dropped: its call, and the dropped calls above it, join the regions around."""
     first = storage.call
     if first is None or first.region is not None:
         return
@@ -86,7 +86,7 @@ def lost(storage: Storage) -> None:
 
 
 def found(storage: Storage) -> None:
-    """A missing storage has its bytes again: its call leaves its region."""
+    """A dropped storage has its bytes again: its call leaves its region."""
     call = storage.call
     if call is None or call.region is None:
         return
@@ -126,7 +126,7 @@ def _with_regions(storage: Storage, call: Call, *, joins: bool = True) -> float:
         base = given.base
         if base.call is None or base.status is not RECOMPUTE:
             continue
-        if base.call.region is None:  # freed after those that start from it had been dropped
+        if base.call.region is None:  # freed after its readers had been dropped
             if not joins:
                 continue
             lost(base)
@@ -142,13 +142,13 @@ def _with_regions(storage: Storage, call: Call, *, joins: bool = True) -> float:
 
 
 def _goes_before(base: Storage, storage: Storage) -> bool:
-    """Whether a tensor will be freed while another is still wanted."""
+    """True if an input will be freed while the storage is still needed."""
     return not base.saved or bool(storage.saved) and base.saved_by > storage.saved_by
 
 
 def _starts_from_what_goes(call: Call, storage: Storage) -> bool:
-    """Whether a call whose outputs have been freed starts, perhaps by way of others that have, from a tensor that will
-    be freed while ``storage`` is still wanted; a chain of more than MOST_FREED calls is not followed, but counts so."""
+    """True if a freed call reads, perhaps through other freed calls, a tensor that will be freed while ``storage`` is
+    still needed; also if there are more than MOST_FREED such calls, which are not followed."""
     freed, seen = [call], {call}
     while freed:
         for given in freed.pop().inputs:
@@ -168,7 +168,7 @@ def _starts_from_what_goes(call: Call, storage: Storage) -> bool:
 
 # As published, without regions: exact, and slower. Of more than MOST_WALKED calls the regions tell ------------------
 def exact_price(storage: Storage) -> float | None:
-    """Seconds of a storage's own call, of the missing calls that it needs, and of those that need it."""
+    """Seconds of a storage's own call, of the dropped calls that it needs, and of those that need it."""
     calls = missing_calls(storage, MOST_WALKED)
     if calls is None:
         return None
@@ -179,7 +179,7 @@ def exact_price(storage: Storage) -> float | None:
 
 
 def ancestors_price(storage: Storage) -> float | None:
-    """Seconds of a storage's own call and of the missing calls that it needs; None where lineage leads nowhere."""
+    """Seconds of a storage's own call and of the dropped calls that it needs; None if its lineage is broken."""
     calls = missing_calls(storage, MOST_WALKED)
     if calls is not None and len(calls) > MOST_WALKED:
         return _with_regions(storage, calls[-1])
@@ -187,7 +187,7 @@ def ancestors_price(storage: Storage) -> float | None:
 
 
 def own_price(storage: Storage) -> float | None:
-    """Seconds of a storage's own call; None where lineage leads nowhere."""
+    """Seconds of a storage's own call; None if its lineage is broken."""
     call = storage.call
     return None if call is None or missing_calls(storage, MOST_WALKED) is None else _seconds(call)
 
@@ -217,8 +217,7 @@ def _seconds(call: Call) -> float:
 
 
 def _regions_below(storage: Storage) -> list[Region]:
-    """The regions of the calls that read a storage and are missing now: of those noted, some have been replayed, some
-    are dead."""
+    """The regions of the dropped calls that read a storage. Of the noted calls, some were replayed, some are dead."""
     if not storage.missing_readers:
         return []
     return [call.region for reader in storage.missing_readers

@@ -30,7 +30,7 @@ class OneHole:
         self.evicting = evicting
 
     def has_window(self, need: int, willing: dict[Storage, Action]) -> bool:
-        """Whether neighbours among the tensors that may leave would free one hole of ``need`` bytes."""
+        """True if neighbours among the tensors that may leave would free one hole of ``need`` bytes."""
         return self.state.arena.cheapest_window(
             need, lambda block: 0.0 if storage_of(block) in willing else None) is not None
 
@@ -119,7 +119,7 @@ class OneHole:
 
 
 def in_flight(block: Block) -> bool:
-    """Whether a block's bytes are being copied: moving it would have to wait."""
+    """True if a block's bytes are being copied: moving it would have to wait."""
     storage = storage_of(block)
     return storage is not None and storage.status is not IN
 

@@ -93,7 +93,7 @@ class Replay:
         state.hooks.returned(storage)
 
     def _can_be_replayed(self, base: Storage) -> bool:
-        """Whether a storage that is on the host alone can be recomputed."""
+        """True if a storage that is on the host alone can be recomputed."""
         calls = missing_calls(base) if base.status is OUT else None
         return calls is not None and not reads(calls, self.state.writing)
 

@@ -86,7 +86,8 @@ class CallRunner:
                 busy.on = False
             if self._donors:
                 self._end_donations()
-        state.access_list.touch((*inputs, *outputs))
+        if not state.access_list.stale:
+            state.access_list.touch((*inputs, *outputs))
         return algorithm
 
     def _place(self, signature: Signature, inputs: Sequence[Storage], outputs: Sequence[Storage],
@@ -107,7 +108,8 @@ class CallRunner:
                 block = block or arena.allocate(output.nbytes, output.me, high=high)
                 block = block or hooks.gather(output.nbytes, output.me, high=high)
                 block = block or self._make_room(signature, inputs, outputs, output, saved)
-                state.device.wait_marks(COMPUTE, block.marks)
+                if block.marks[1] or block.marks[2]:  # copies used it: the compute stream does not wait for itself
+                    state.device.wait_marks(COMPUTE, block.marks)
                 if output.block is None:  # no input has donated its bytes
                     output.block = block
                     output.residency += 1
@@ -253,7 +255,7 @@ def free_donations(signature: Signature, inputs: Sequence[Storage], donated: int
 
 
 def _whole(inputs: Sequence[Storage], position: int) -> bool:
-    """Whether an input is all of its base, and no other input has a part of it."""
+    """True if an input is all of its base, and no other input has a part of it."""
     storage = inputs[position]
     base = storage.base
     return storage.nbytes == base.nbytes and [other.base for other in inputs].count(base) == 1

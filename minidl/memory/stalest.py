@@ -36,7 +36,7 @@ class Classes(ResidentList):
 
     @property
     def few(self) -> bool:
-        """Whether there are so few tensors on the device that the policy is asked about all of them."""
+        """True if there are so few tensors on the device that the policy is asked about all of them."""
         if len(self.residents) <= FEW:  # those on the host included
             return True
         self._changes += len(self._touched)

@@ -60,7 +60,7 @@ LEGAL = frozenset({
 
 
 class Keeper(Protocol):
-    """What a storage asks of its keeper, the object that frees its bytes."""
+    """The object that frees a storage's bytes."""
 
     tracker: Tracker  # numbers calls, and knows when they started
 

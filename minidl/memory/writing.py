@@ -119,7 +119,7 @@ def _refuse_to_overlap(op: Op, inputs: tuple[Storage, ...], written: Sequence[St
 
 
 def _share_bytes(one: Meta, other: Meta) -> bool:
-    """Whether two descriptions of parts of one tensor have bytes in common."""
+    """True if two descriptions of parts of one tensor have bytes in common."""
     import numpy as np  # which only counts here
 
     class At:

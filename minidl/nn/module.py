@@ -49,8 +49,10 @@ class Module(Registered, Converted):
         raise NotImplementedError(f"{type(self).__name__} has no forward()")
 
     def __call__(self: _Forward[Inputs, Result_co], *inputs: Inputs.args, **options: Inputs.kwargs) -> Result_co:
-        if any(type(x).__module__ == "torch" for x in inputs):
-            inputs = tuple(map(taken, inputs))  # type: ignore[assignment]
+        for x in inputs:  # no generator: this comes before every layer
+            if type(x).__module__ == "torch":
+                inputs = tuple(map(taken, inputs))  # type: ignore[assignment]
+                break
         if self._hooks:
             return run_with_hooks(self, inputs, options)  # type: ignore[no-any-return]
         return self.forward(*inputs, **options)

@@ -38,7 +38,7 @@ class Composed(Optimizer):
     def _update(self, chunk: list[int]) -> None:
         for number in chunk:
             if self._began:
-                current().go_on()
+                current().tracker.updated = False  # the optimizer's step, and so the iteration, goes on
             self._began = True
             piece = self._pieces[number]
             index, gradient = piece.owner, self.parameters[piece.owner].grad

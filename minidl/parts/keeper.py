@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class PartKeeper:
-    """What a keeper of tensors in parts can be asked. The defaults belong to one that has nothing to do."""
+    """Keeps tensors in parts. The defaults do nothing."""
 
     tracker: Tracker
 

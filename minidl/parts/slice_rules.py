@@ -1,8 +1,8 @@
-"""How an operation runs on slices of a batch: what is said of it in its definition. Facts only; runs nothing.
+"""Rules by which operations run on slices of a batch; they are part of an operation's definition. Facts only.
 
-A slice is a part of a tensor along its first dimension. An operation says of a call which operands it can take slice by
-slice, and what becomes of its outputs: slices again, or one value for the whole batch to which every slice adds its
-part. What it says nothing of is carried out on whole tensors.
+A slice is a part of a tensor along its first dimension. A rule names the operands that a call can take slice by slice,
+and the kind of each output: slices again, or one value for the whole batch to which every slice adds its part. An
+operation without a rule runs on whole tensors.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ class Rule:
     labels: int = -1
 
 
-# From the inputs, the attributes and which inputs are in slices; None where the call must have them whole.
+# (inputs, attributes, which inputs are in slices) -> the rule; None if the call needs whole tensors.
 Slices = Callable[[Sequence[Meta], dict[str, Any], Sequence[bool]], Rule | None]
 
 
 def along(*indices: int, dims: int = 1, **details: Any) -> Slices:
-    """These inputs slice by slice, all others whole, where the first of them has ``dims`` dimensions or more;
-    ``details`` as in Rule."""
+    """These inputs slice by slice, all others whole, if the first of them has ``dims`` dimensions or more. details: as
+    in Rule."""
     def rule(inputs: Sequence[Meta], attrs: dict[str, Any], sliced: Sequence[bool]) -> Rule | None:
         if len(inputs[indices[0]].shape) < dims:
             return None
@@ -63,13 +63,13 @@ def along(*indices: int, dims: int = 1, **details: Any) -> Slices:
 
 
 def _with_batch(inputs: Sequence[Meta], ndim: int) -> tuple[bool, ...]:
-    """Which operands have the batch of a result of ``ndim`` dimensions."""
+    """For each operand, whether it has the batch of a result of ``ndim`` dimensions."""
     batch = max(m.shape[0] for m in inputs if len(m.shape) == ndim)
     return tuple([len(m.shape) == ndim and m.shape[0] == batch for m in inputs])
 
 
 def elementwise(start: str = "") -> Slices:
-    """Operands that broadcast to the shape of the result: those that have its batch slice by slice."""
+    """Operands broadcast to the shape of the result: those with its batch go slice by slice."""
     def rule(inputs: Sequence[Meta], attrs: dict[str, Any], sliced: Sequence[bool]) -> Rule | None:
         ndim = max(len(m.shape) for m in inputs)
         return Rule(_with_batch(inputs, ndim), start=start) if ndim else None
@@ -77,14 +77,14 @@ def elementwise(start: str = "") -> Slices:
 
 
 def scaled(shape: Sequence[int], size: int, total: int) -> tuple[int, ...] | None:
-    """A shape whose first extent is that of a slice of ``size`` of ``total``; None if none is."""
+    """The shape for a slice of ``size`` of ``total`` examples; None if the first extent cannot be cut so."""
     if not shape or shape[0] * size % total:
         return None
     return (shape[0] * size // total, *shape[1:])
 
 
 def reshaping(inputs: Sequence[Meta], attrs: dict[str, Any], sliced: Sequence[bool]) -> Rule | None:
-    """A reshape keeps the order of all elements, so a slice becomes a slice where the first extents allow it."""
+    """A reshape keeps the order of the elements, so a slice becomes a slice if the first extents allow it."""
     return Rule((True,), shapes=("shape",)) if attrs["shape"] and inputs[0].shape else None
 
 
@@ -100,14 +100,14 @@ def expanding(inputs: Sequence[Meta], attrs: dict[str, Any], sliced: Sequence[bo
 
 
 def beside_batch(*shapes: str) -> Slices:
-    """What is done along another axis than the batch's, to inputs that all have it."""
+    """An operation along another axis than the batch's; all inputs have the batch."""
     def rule(inputs: Sequence[Meta], attrs: dict[str, Any], sliced: Sequence[bool]) -> Rule | None:
         return Rule((True,) * len(inputs), shapes=shapes) if attrs["axis"] != 0 else None
     return rule
 
 
 def summing(fold: Op) -> Slices:
-    """A sum to a shape: of slices where the batch stays, added up over them where it goes."""
+    """A sum to a shape: slice by slice if the batch stays, else added up over the slices."""
     def rule(inputs: Sequence[Meta], attrs: dict[str, Any], sliced: Sequence[bool]) -> Rule | None:
         x, shape = inputs[0].shape, attrs["shape"]
         if len(shape) == len(x) and shape[0] == x[0]:
@@ -117,8 +117,8 @@ def summing(fold: Op) -> Slices:
 
 
 def multiplying(fold: Op) -> Slices:
-    """A product of matrices: slice by slice along a leading dimension, or along the rows of the first operand; added up
-    where the rows of both are what is summed over, as in the gradient of a weight."""
+    """A product of matrices: slice by slice along a leading dimension, or along the rows of the first operand. If the
+    rows of both are summed over, as in the gradient of a weight, the slices' products are added up."""
     def rule(inputs: Sequence[Meta], attrs: dict[str, Any], sliced: Sequence[bool]) -> Rule | None:
         ndim = max(len(m.shape) for m in inputs)
         if ndim > 2:

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -65,9 +66,9 @@ class Known:
     late: Mapping[int, int] = field(default_factory=dict)
     staying: Sequence[Packed | None] = ()
 
-    @property
+    @cached_property
     def parameter_bytes(self) -> int:
-        """Of its optimizer's parameters."""
+        """Of its optimizer's parameters; asked for when the step has been recorded."""
         seen = self.recorded
         return sum(seen.trace.tensors[i].nbytes for i, kind in seen.kinds.items()
                    if kind is Kind.PARAMETER and i in seen.trace.tensors) if seen is not None else 0

@@ -75,7 +75,9 @@ class Saved:
         number, staying = self.packs, self.guide.staying
         if number < len(staying) and staying[number] == (tensor.shape, tensor.dtype) and self.forward is None:
             self.packs = number + 1  # most stay, and there are hundreds a step: nothing more is done for these
-            return self._stays(tensor)
+            kept = Kept(tensor if tensor.grad_fn is None else tensor.detach(), tensor._version)  # as ``_stays``
+            self._kept.append(weakref.ref(kept))
+            return kept
         if self.before is not None and torch._C._current_graph_task_id() == -1:
             self.before()
         if self.early is not None:

@@ -300,12 +300,12 @@ def test_a_block_is_given_away_when_its_copy_has_landed_and_not_before():
         x, y = (runtime.tensor(None, shape=(1 << 26,)) for _ in range(2))
         used = memory.arena.used_bytes
         memory.state.hooks.act(Actions({x.tensor_id: Action.SWAP_OUT}), (x.storage,))
-        memory.state.hooks.leaving.give_landed()
+        memory.state.hooks.leaving.free_landed()
         assert (x.status, memory.arena.used_bytes) == (SWAPPING_OUT, used)
         for _ in range(40):
             y = exp(y)
         used = memory.arena.used_bytes
-        memory.state.hooks.leaving.give_landed()
+        memory.state.hooks.leaving.free_landed()
         assert (x.status, memory.arena.used_bytes) == (OUT, used - x.nbytes)
         runtime.check()
 

@@ -57,7 +57,7 @@ class Arena(Compacting):
         return self._keys[-1] >> self._shift if self._keys else 0
 
     def fits(self, nbytes: int) -> bool:
-        """Whether a block of ``nbytes`` could be allocated now."""
+        """True if a block of ``nbytes`` could be allocated now."""
         size = self.rounded(nbytes)
         if self._placement is None:
             return size <= self.largest_free

@@ -1,5 +1,5 @@
-"""What a plan wants before the next call: swap-ins, replays and moves, started ahead of their use as far as there is
-room; and the planned addresses of tensors that get bytes."""
+"""The work of a plan before the next call: swap-ins, replays and moves, as far as there is room; and the blocks at
+planned addresses."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from minidl.plan.plan import Action, Eviction, Move
 
 
 class Ahead:
-    """Starts what is due before a call.
+    """Starts the work that is due before a call.
 
     due         storages to be swapped in, moved or replayed, as soon as there is room
-    evicted     by the plan, in this iteration
-    replays     tensors to be computed again before the next call
-    spent       how tensors leave when these replays have read them; ``last_reads`` is the same while the replays run
-    moves       tensors that go to other addresses before the next call
+    evicted     the storages that the plan has evicted in this iteration
+    replays     tensors to be recomputed before the next call
+    spent       how tensors leave after these replays have read them; ``last_reads`` holds it while the replays run
+    moves       tensors to be moved to other addresses before the next call
     """
 
     def __init__(self, state: MemoryState, replaying: Replay, follower: PlanFollower, leaving: Leaving) -> None:
@@ -43,8 +43,8 @@ class Ahead:
         self.moves: tuple[Move, ...] = ()
 
     def start(self) -> None:
-        """Start moves and swap-ins that are due, then replays. A replay that is not possible now is left for the time
-        when its target is wanted."""
+        """Start the moves and swap-ins that are due, then the replays. A replay that is not possible now is left until
+        its target is needed."""
         if self.moves:
             self._move()
         self._prefetch()
@@ -74,7 +74,7 @@ class Ahead:
                 continue
             state.arena_busy.on = True  # kept flat, as this comes before every other call
             try:
-                block = self.place(storage)
+                block = self.place_at(storage, self.follower.address(storage))
                 # At the persistent end: a block that is being filled cannot be moved, and would split the space.
                 if block is None:
                     block = state.arena.allocate(storage.nbytes, storage.me, high=True)
@@ -90,8 +90,8 @@ class Ahead:
             queue.popleft()
 
     def _move(self) -> None:
-        """Move tensors to their next planned addresses, unless they are not here, or another tensor stays there. A
-        tensor may go where another one leaves."""
+        """Move tensors to their next planned addresses, unless they are away, or another tensor occupies the address. A
+        tensor may take the address that another one leaves."""
         moves, self.moves = dict(self.moves), ()
         waiting = {s: moves[s.tensor_id] for ref in self.due
                    if (s := ref()) and s.status is IN and s.tensor_id in moves}
@@ -100,20 +100,20 @@ class Ahead:
             while waiting and len(waiting) < tried:
                 tried = len(waiting)
                 for storage, offset in list(waiting.items()):
-                    block = self._at(storage, offset)
+                    block = self.place_at(storage, offset)
                     if block is not None:
                         move_storage(self.state.allocator, storage, block)
                         del waiting[storage]
 
     def _takes_its_place(self, storage: Storage) -> bool:
-        """Whether a storage that is still being copied out has begun to come back to another planned address: from now
-        on the plan has other tensors at its present one."""
+        """Begin to swap a storage in, to another planned address, while it is still being copied out: the plan has
+        other tensors at its present address. False if that is not its case, or there is no room."""
         state, address = self.state, self.follower.address(storage)
         assert storage.block is not None
         if address is None or address == storage.block.offset:
             return False
         with state.arena_busy:
-            block = self.leaving.claim(storage, address)  # which may give away its own bytes
+            block = self.leaving.claim(storage, address)  # this may free its own block
             if block is None:
                 return False
             if storage.status is SWAPPING_OUT:
@@ -122,43 +122,40 @@ class Ahead:
             state.allocator.start_swap_in(storage, block)
         return True
 
-    def place(self, storage: Storage, donate: Callable[[int], Block | None] | None = None,
-              stays: Callable[[], Collection[Block]] = tuple) -> Block | None:
-        """The block at the planned address of a storage: free, donated, or cleared of a tensor that is misplaced."""
-        address = self.follower.address(storage)
+    def place_at(self, storage: Storage, address: int | None, donor: Callable[[int], Block | None] | None = None,
+                 stays: Callable[[], Collection[Block]] = tuple) -> Block | None:
+        """The block at a planned address for a storage: free, donated, or cleared by a relocation. None if there is no
+        address, or its bytes cannot be had."""
         if address is None:
             return None
-        return (self.leaving.claim(storage, address) or (donate(address) if donate is not None else None)
+        return (self.leaving.claim(storage, address) or (donor(address) if donor is not None else None)
                 or relocate(self.state, storage, address, stays()))
 
-    def _at(self, storage: Storage, address: int) -> Block | None:
-        return self.leaving.claim(storage, address) or relocate(self.state, storage, address)
-
     def dropped(self, tensor_id: TensorId) -> Storage | None:
-        """The storage that the plan has dropped under this id in this iteration, if it is wanted and still dropped."""
+        """The storage that the plan has dropped under this id in this iteration, if it is needed and still dropped."""
         ref = self.evicted.get(tensor_id)
         storage = ref() if ref is not None else None
         return storage if storage is not None and storage.status is RECOMPUTE and storage.refs else None
 
     def away(self) -> list[Storage]:
-        """The tensors that the plan has taken off the device until some time in the next iteration."""
+        """The tensors that the plan has evicted until some call of the next iteration."""
         evicted = (ref() for ref in self.evicted.values())
         return [s for s in evicted if s is not None and s.persistent and s.status in (OUT, SWAPPING_OUT)]
 
     def forget(self, gone: Collection[TensorId]) -> None:
-        """Tensors of these ids that have found no room to come back need not come any more."""
+        """Cancel the swap-ins of these tensors that have found no room so far."""
         left = [ref for ref in self.due if (s := ref()) and s.tensor_id not in gone]
         self.due.clear()
         self.due.extend(left)
 
     def end_iteration(self) -> None:
-        """Nothing of the plan is left to be done but to bring back tensors that are away."""
+        """Cancel all work of the plan, except to bring back tensors that are away."""
         self.due.clear()
         self.replays, self.spent, self.moves = [], (), ()
         self.evicted = {storage.tensor_id: storage.me for storage in self.away()}
 
 
 def stay(storage: Storage) -> None:
-    """A tensor that was being copied out is wanted, and still has its bytes: it is as if it had come back."""
+    """Keep a tensor that is being copied out, and is needed again: it counts as swapped in."""
     storage.set_status(IN)
     storage.residency += 1

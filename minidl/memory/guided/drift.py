@@ -1,9 +1,8 @@
-"""Whether copies have come to take so much longer, or shorter, than planned that plans are to be made anew.
+"""Detects lasting changes of the link's speed.
 
-On a real machine copies vary by far more than a tenth and mean nothing: what counts is what they do to the plan that is
-followed. So when the link has been different for several iterations in a row, that plan is simulated with the new
-costs. Only if its iteration would differ by more than iterations that are alike differ by themselves is a new one made,
-and only if the new one is better by more than that is it followed.
+On a real machine single copies vary by far more than a tenth, which means nothing. But if the link is different for
+several iterations in a row, the plan is simulated with the new costs. A new plan is made only if the iteration would
+differ by more than noise, and followed only if it is better by more than noise.
 """
 
 from __future__ import annotations
@@ -17,21 +16,21 @@ from minidl.plan.plan import Plan
 from minidl.plan.spread import spread
 from minidl.plan.trace import Trace
 
-DRIFT = 1.1  # how far a copy's time may be from what was judged last
+DRIFT = 1.1  # a copy's time may differ by this factor from the costs judged last
 DRIFT_ITERATIONS = 3  # in a row: a single one may have been disturbed
-REMEMBERED = 9  # iterations whose seconds tell how much they differ by themselves
-LEAST_NOISE = 0.01  # of an iteration, where all took the same: what the simulation is off
+REMEMBERED = 9  # iterations whose seconds give the noise
+LEAST_NOISE = 0.01  # the least noise, as a share of an iteration: the simulation's own error
 
 
 class Drift:
-    """Watches what a byte takes on the link; ``costs`` are those that were judged last."""
+    """Watches the seconds per byte on the link. ``costs`` are those judged last."""
 
     def __init__(self, costs: Costs) -> None:
         self.costs = costs
-        self._other: list[Costs] = []  # in the latest iterations, while they are not as judged last
+        self._other: list[Costs] = []  # of the latest iterations, while they differ
 
     def lasting(self, link: tuple[float | None, float | None]) -> Costs | None:
-        """Note an iteration's seconds a byte out and in; costs that have been different for long enough, if any are."""
+        """Note an iteration's seconds per byte, out and in; returns new costs if they have differed for long enough."""
         costs = self.costs
         seen = replace(costs, out_seconds_per_byte=link[0] or costs.out_seconds_per_byte,
                        in_seconds_per_byte=link[1] or costs.in_seconds_per_byte)
@@ -50,8 +49,8 @@ class Drift:
 
 
 def predicted_seconds(plan: Plan, trace: Trace, costs: Costs, limits: Limits) -> float:
-    """What an iteration takes with the evictions of a plan and swap-ins as early as they must be."""
-    import numpy as np  # a run in which nothing drifts does without these
+    """Simulated seconds of an iteration under a plan's evictions, with swap-ins as early as they must be."""
+    import numpy as np  # a run without drift needs no numerics
 
     from minidl.planning.compiled import simulate
     from minidl.planning.modes import modes_of, waiting
@@ -66,5 +65,5 @@ def predicted_seconds(plan: Plan, trace: Trace, costs: Costs, limits: Limits) ->
 
 
 def noise(seconds: deque[float]) -> float:
-    """How far from their median half of some iterations were, as a share of it."""
+    """The noise of some iterations' seconds: half of them are within this share of their median."""
     return max(LEAST_NOISE, spread(seconds))

@@ -33,6 +33,8 @@ from minidl.planning.allowance import Allowance
 class GuidedExecution(Hooks):
     """Brings tensors back ahead of time, and evicts, places and moves them as the plan says."""
 
+    follows = True
+
     def __init__(self, memory: Manager, follower: PlanFollower) -> None:
         self.state = memory.state
         self.evicting = memory.evicting
@@ -45,31 +47,31 @@ class GuidedExecution(Hooks):
         self._settling, self._addresses = False, follower.offsets
 
     def before_call(self) -> None:
-        """Start what the plan wants before the next call."""
+        """Start the work of the plan before the next call."""
         self.ahead.start()
 
     # An address for bytes ------------------------------------------------------------------------------------
     @property
     def places(self) -> bool:  # type: ignore[override] # here it follows from the plan
-        """Whether the plan has addresses."""
+        """True if the plan that is followed has addresses."""
         return bool(self.follower.offsets)
 
-    def place(self, storage: Storage, donate: Callable[[int], Block | None] | None = None,
+    def place(self, storage: Storage, donor: Callable[[int], Block | None] | None = None,
               stays: Callable[[], Collection[Block]] = tuple) -> Block | None:
         """The block at the planned address of a storage, if its bytes can be had."""
-        return self.ahead.place(storage, donate, stays)
+        return self.ahead.place_at(storage, self.follower.address(storage), donor, stays)
 
     def gather(self, nbytes: int, owner: object, *, high: bool) -> Block | None:
         """A block from those that are being copied out."""
         return self.leaving.gather(nbytes, owner, high=high) if self.leaving else None
 
     def reclaim(self, need: int, *, everything: bool = False) -> None:
-        """Give away blocks that are being copied out; if that is not enough, let swap-ins that the plan began too early
-        be evicted."""
+        """Free blocks that are being copied out; if that is not enough, end swap-ins that the plan began too early, so
+        that these tensors can be evicted."""
         state, arena = self.state, self.state.arena
         if everything:
-            return self.leaving.give_all()
-        while arena.free_bytes < need and self.leaving.give_one():
+            return self.leaving.free_all()
+        while arena.free_bytes < need and self.leaving.free_one():
             pass
         if arena.free_bytes < need:
             for storage in state.live():
@@ -80,7 +82,7 @@ class GuidedExecution(Hooks):
     # After a call --------------------------------------------------------------------------------------------
     def after_call(self, signature: Signature, read: tuple[TensorId, ...], made: tuple[TensorId, ...],
                    operands: Sequence[Storage]) -> None:
-        """Compare a call with the sequence that is followed, and do what the plan says after it."""
+        """Compare a call with the sequence that is followed, and act on the plan after it."""
         actions = self.follower.follow(signature, read, made)
         if actions is not None and operands:  # none after a value was read
             self.act(actions, operands)
@@ -108,7 +110,7 @@ class GuidedExecution(Hooks):
             ref = self.ahead.evicted.get(tensor_id)
             if ref is not None:
                 self.ahead.due.append(ref)
-        for tensor_id in actions.replays:  # not now: the program is still to free what this call has read
+        for tensor_id in actions.replays:  # not now: the program has not yet freed the inputs of this call
             if (storage := self.ahead.dropped(tensor_id)) is not None:
                 self.ahead.replays.append(tensor_id)
                 self.ahead.due.append(storage.me)
@@ -120,7 +122,7 @@ class GuidedExecution(Hooks):
                             if (s := ref()) and s.status is IN and s.tensor_id in gone)
 
     def _evict(self, storage: Storage, action: Action) -> None:
-        """Evict while computation goes on; the block is due when its memory is wanted."""
+        """Evict while computation goes on; the block is freed when its memory is needed."""
         state = self.state
         self.ahead.evicted[storage.tensor_id] = storage.me
         if action is Action.DROP and self.evicting.lineage_of(storage) is not None:
@@ -132,7 +134,7 @@ class GuidedExecution(Hooks):
             self.leaving.start(storage)
 
     def _release(self, evictions: Sequence[Eviction]) -> None:
-        """Evict these if they are here, or on their way: none of them was an operand."""
+        """Evict these if they are on the device, or on their way to it: none of them was an operand."""
         here = {s.tensor_id: s for ref in self.state.residents
                 if (s := ref()) is not None and s.status in (IN, SWAPPING_IN) and s.refs
                 and s not in self.state.protected}
@@ -146,7 +148,7 @@ class GuidedExecution(Hooks):
                     self._evict(storage, action)
 
     def release(self, storage: Storage) -> None:
-        """Evict what a replay has read for the last time, if the plan says so."""
+        """Evict a storage that a replay has read for the last time, if the plan says so."""
         action = self.ahead.last_reads.get(storage.tensor_id)
         if action is not None:
             self._release([Eviction(storage.tensor_id, action)])
@@ -157,7 +159,7 @@ class GuidedExecution(Hooks):
         device.wait(COMPUTE, COPY_OUT, device.positions[COPY_OUT])
         device.wait(COMPUTE, COPY_IN, device.positions[COPY_IN])
         with self.state.arena_busy:
-            self.leaving.give_all()
+            self.leaving.free_all()
 
     def arrive(self, storage: Storage) -> None:
         """Let the compute stream wait for a swap-in; stop a swap-out whose bytes are still here."""
@@ -173,7 +175,7 @@ class GuidedExecution(Hooks):
 
     # The end of an iteration ---------------------------------------------------------------------------------
     def begin_iteration(self) -> None:
-        """Do not count the time since the last iteration (the program waited for data, say) as this one's."""
+        """Leave the time since the last iteration out of this one's: the program may have waited for data."""
         device = self.state.device
         if device.wall_clock:
             self._began = device.now()
@@ -193,8 +195,8 @@ class GuidedExecution(Hooks):
         self._began, self._stalled_before = device.now(), stalled  # without the time of planning
 
     def pack(self, survivors: Collection[Storage], fresh: Collection[Storage], *, failed: bool) -> None:
-        """Put survivors where the plan expects them: wherever they lie, they would split the space that it counts on.
-        Nothing of the plan is left to be done but to bring back tensors that are away."""
+        """Move survivors to where the plan expects them, so that they do not split its space. Cancel all work of the
+        plan, except to bring back tensors that are away."""
         if not failed:
             self._pack(survivors, fresh)
         self.ahead.end_iteration()
@@ -213,8 +215,8 @@ class GuidedExecution(Hooks):
                     slide_blocks(state.allocator, *slide)
 
     def start(self) -> None:
-        """Begin to count the next iteration's time after moves that lead from one plan to another; look closely at the
-        device if it will be measured."""
+        """Count the next iteration's time from after the moves between two plans; measure in detail if it will be
+        measured."""
         if self._settling or self.follower.offsets is not self._addresses:
             self._began = self.state.device.now()
         self.state.device.measure(self.follower.measuring)
@@ -222,17 +224,17 @@ class GuidedExecution(Hooks):
     # Questions -----------------------------------------------------------------------------------------------
     @property
     def acts(self) -> bool:  # type: ignore[override] # here it follows from the plan
-        """Whether the plan that is followed wants anything done."""
+        """True if the plan that is followed has actions."""
         return self.follower.plans_ahead
 
     def algorithm(self, signature: Signature) -> str | None:
         """The algorithm that the plan has for the next call; blocks whose copies have ended are free for it."""
         if self.leaving:
-            self.leaving.give_landed()
+            self.leaving.free_landed()
         return self.follower.algorithm(signature)
 
     def drops_next(self, storage: Storage) -> bool:
-        """Whether the plan drops a storage right after the next call."""
+        """True if the plan drops a storage right after the next call."""
         return self.follower.upcoming().get(storage.tensor_id) is Action.DROP
 
     def recorded(self) -> tuple[Trace | None, int] | None:

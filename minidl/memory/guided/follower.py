@@ -1,11 +1,10 @@
-"""Guided execution: compares each call with a measured trace, and says what its plan wants done after it.
+"""Guided execution: compares each call with a measured trace, and returns the plan's actions after it.
 
-A sequence of calls is planned when it has been seen twice: the first time warms up, the second is measured (where time
-is not modelled it is measured several times, for the medians). While an iteration runs, each call is compared with the
-entry being followed (op, shapes, fixed attributes and tensor ids; not seeds or rates). At the first difference another
-known sequence with the same beginning takes over; if there is none, the rest of the iteration runs in passive mode.
-The sequences that were followed least recently are forgotten when they become too many.
-Decides nothing itself, and moves nothing.
+A sequence of calls is planned when it has been seen twice: the first iteration warms up, the second is measured (on the
+wall clock several are, for the medians). While an iteration runs, each call is compared with the sequence that is
+followed: op, shapes, fixed attributes and tensor ids, but not seeds or rates. At the first difference another known
+sequence with the same beginning takes over; if there is none, the rest of the iteration runs on demand. If there are
+too many sequences, the least recently followed are forgotten. Decides nothing itself, and moves nothing.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ NOWHERE: Mapping[ResidencyKey, int] = {}
 
 
 class PlanFollower:
-    """Which known sequence this iteration follows, and how far it has come."""
+    """The known sequences, the one that this iteration follows, and its position there."""
 
     def __init__(self, policy: Policy, costs: Costs, limits: Limits, switches: Switches, *, peak_flops: float,
                  allowance: Allowance, measured_iterations: int = 1) -> None:
-        """peak_flops: what the device computes a second, for static times; measured_iterations: that a trace takes."""
+        """peak_flops: the device's peak per second, for static times. measured_iterations: how many a trace takes."""
         self.policy = policy
         self.costs = costs
         self.limits = limits
@@ -49,18 +48,18 @@ class PlanFollower:
         self.entries: list[KnownSequence] = []
         self.active: KnownSequence | None = None
         self.diverged = 0  # iterations that left every known sequence
-        self.measuring = False  # the next iteration is measured if it is like the last one
-        self.forgotten = 0  # sequences, known or seen, that had to make room for others
+        self.measuring = False  # the next iteration is measured if it repeats the last one
+        self.forgotten = 0  # sequences that were forgotten
         self._iterations = 0
         self._steps: list[Step] = []
         self.allowance = allowance
         self._drift = Drift(costs)
-        self._struck: KnownSequence | None = None  # its plan failed in this iteration
+        self._failed: KnownSequence | None = None  # its plan failed in this iteration
         self._recalled: list[tuple[Trace, Proposal]] = []
-        self._measured: dict[int, list[Trace]] = {}  # of sequences that were seen, but not often enough, by their hash
+        self._measured: dict[int, list[Trace]] = {}  # by hash: sequences that were not seen often enough yet
 
     def follow(self, signature: Signature, read: tuple[TensorId, ...], made: tuple[TensorId, ...]) -> Actions | None:
-        """Note the next call; what is to be done after it, if it is the one that was expected."""
+        """Note the next call. Returns the actions after it, if the call was expected."""
         step = signature, read, made
         position = len(self._steps)
         if position > LONGEST:
@@ -78,12 +77,12 @@ class PlanFollower:
         return entry.actions.get(position)
 
     def address(self, storage: Storage) -> int | None:
-        """Where the plan wants the next bytes of a storage."""
+        """The planned address of a storage's next stay on the device."""
         return self.offsets.get((storage.tensor_id, storage.residency))
 
     @property
     def offsets(self) -> Mapping[ResidencyKey, int]:
-        """Where the plan that is followed wants bytes to go; empty if it does not say, or none is followed."""
+        """The addresses of the plan that is followed; empty if it has none, or no plan is followed."""
         return self.active.plan.offsets if self.active is not None else NOWHERE
 
     @property
@@ -93,28 +92,28 @@ class PlanFollower:
 
     @property
     def plans_ahead(self) -> bool:
-        """Whether the plan that is followed wants anything done."""
+        """True if the plan that is followed has actions."""
         return self.active is not None and bool(self.active.actions)
 
     @property
     def latest(self) -> KnownSequence | None:
-        """The known sequence that the last iteration was; None if it was none of them."""
+        """The known sequence that the last iteration followed to its end; None if there is none."""
         return self.active if self.active is not None and self.active.followed == self._iterations else None
 
     @property
     def settling(self) -> bool:
-        """Whether this iteration leads from one plan to another, which takes time of its own."""
+        """True if this iteration leads from one plan to another: its time counts for neither."""
         return self.active is not None and self.active.settling > 0
 
     def algorithm(self, signature: Signature) -> str | None:
-        """The algorithm that the plan has for the next call, if it is one like this."""
+        """The planned algorithm of the next call, if that has this signature."""
         entry, position = self.active, len(self._steps)
         if entry is None or position >= len(entry.steps) or entry.steps[position][0] is not signature:
             return None
         return entry.plan.algorithms.get(position)
 
     def upcoming(self) -> Mapping[TensorId, Action]:
-        """What is to be evicted after the next call, if it is the one that is expected."""
+        """The evictions after the next call, if it is the expected one."""
         actions = self.active.actions.get(len(self._steps)) if self.active is not None else None
         return actions.evictions if actions is not None else {}
 
@@ -126,31 +125,29 @@ class PlanFollower:
 
     @property
     def iterations_to_follow(self) -> int:
-        """How many iterations it takes until one of them follows a plan to its end: the first makes the gradients, one
-        shows what comes again, some are measured; of a sequence with a plan from before, the second follows it."""
+        """How many iterations pass until one follows a plan to its end. Iteration 1 creates gradients, 2 confirms the
+        repetition, then some are measured. With a plan of an earlier run, iteration 2 follows it."""
         return 2 if self._recalled else 3 + self.measured_iterations
 
     @property
     def observes(self) -> bool:
-        """Whether the policy will be told how this iteration went."""
+        """True if the policy will see the times of this iteration."""
         entry = self.active
         return self.measuring or self.plans_ahead or (entry is not None and entry.proposal.notes is not None)
 
     def abandon_plan(self) -> bool:
-        """An allocation has failed. If a plan was followed that is its end: the iteration goes on without, and it is
-        not followed again. Whether it was."""
+        """An allocation has failed: stop to follow the plan, now and later. False if none was followed."""
         entry = self.active
         if entry is None or not entry.actions:
             return False
-        self._struck, self.active = entry, None
+        self._failed, self.active = entry, None
         return True
 
     def abandon_iteration(self) -> None:
-        """The iteration failed, or was too long to be noted: what was seen of it says nothing, and the next one starts
-        from the beginning."""
+        """The iteration failed, or was too long for the log: ignore it."""
         self._steps = []
-        if self._struck is not None:
-            self._judge(self._struck, inf, 0.0, Returns())
+        if self._failed is not None:
+            self._judge(self._failed, inf, 0.0, Returns())
         if self.active is None and self.entries:
             self.active = self.entries[-1]
 
@@ -158,16 +155,16 @@ class PlanFollower:
                       link: tuple[float | None, float | None] = (None, None)) -> None:
         """Correct the plan that was followed, or plan a sequence that has now been measured.
 
-        measure: builds the trace of this iteration, which takes milliseconds; one that was followed has one already.
-        link: seconds a byte that copies out and in have taken.
+        measure: builds the trace of this iteration, which takes milliseconds; a followed sequence has one already.
+        link: measured seconds per byte of copies out and in.
         """
         steps, self._steps = self._steps, []
         self._iterations += 1
         self.measuring = False
         self.allowance.run_seconds += seconds
-        if self._struck is not None:
-            self.active = self._struck
-            self._judge(self._struck, inf, stall_seconds, returns)
+        if self._failed is not None:
+            self.active = self._failed
+            self._judge(self._failed, inf, stall_seconds, returns)
             return
         entry = self.active
         if entry is not None and len(steps) == len(entry.steps):
@@ -192,13 +189,13 @@ class PlanFollower:
         self.active = known if known is not None else (self.entries[-1] if self.entries else None)
 
     def _judge(self, entry: KnownSequence, seconds: float, stall_seconds: float, returns: Returns) -> None:
-        """Let the policy see how its plan did: infinite seconds say that it failed, and it is not followed again."""
+        """Show the policy the times under its plan. Infinite seconds: the plan failed, and is not followed again."""
         late: dict[TensorId, float] = {}
         for (tensor_id, _), waited in returns.late.items():
             late[tensor_id] = late.get(tensor_id, 0.0) + waited
         observed = Observation(entry.trace, self.costs, self.limits, seconds, stall_seconds, late,
                                returns.paged_in_bytes, self.allowance.open, entry.unseen)
-        proposal, self._struck, entry.unseen = NO_PLAN, None, 0
+        proposal, self._failed, entry.unseen = NO_PLAN, None, 0
         if self.switches.feedback:
             with self.allowance.planning():
                 proposal = required_proposal(self.policy, "feedback", self.policy.feedback(entry.proposal, observed))
@@ -208,7 +205,8 @@ class PlanFollower:
             entry.adopt(proposal)
 
     def _plan_anew(self, costs: Costs) -> bool:
-        """The link has changed: whether that makes plans differ so much that they were asked for again."""
+        """The link has changed: ask for new plans where the predicted time differs by more than noise. True if any was
+        asked for."""
         before, self.costs = self.costs, costs
         asked = False
         for entry in self.entries:
@@ -229,7 +227,7 @@ class PlanFollower:
 
     def _measure(self, steps: list[Step], measure: Callable[[], Trace], seconds: float) -> KnownSequence | None:
         key = hash(tuple(steps))
-        traces = self._measured.pop(key, None)  # and back at the end: the first was seen longest ago
+        traces = self._measured.pop(key, None)  # put back at the end: the order is that of the latest iterations
         if traces is None and self._recalled and (entry := self._recollect(steps, measure())) is not None:
             return entry
         if traces is None:
@@ -249,7 +247,7 @@ class PlanFollower:
         return entry
 
     def _seen(self, key: int, traces: list[Trace]) -> None:
-        """Remember a sequence that is not planned yet; those seen longest ago are forgotten if they are too many."""
+        """Remember a sequence that is not planned yet. If there are too many, forget those seen longest ago."""
         seen = self._measured
         seen[key] = traces
         calls = sum(len(trace.calls) for each in seen.values() for trace in each)
@@ -258,7 +256,7 @@ class PlanFollower:
             self.forgotten += 1
 
     def _know(self, entry: KnownSequence) -> None:
-        """Remember a sequence with its plan; those followed longest ago are forgotten if they are too many."""
+        """Remember a sequence with its plan. If there are too many, forget those followed longest ago."""
         entry.followed = self._iterations
         self.entries.append(entry)
         calls = sum(len(each.steps) for each in self.entries)
@@ -269,12 +267,12 @@ class PlanFollower:
             self.forgotten += 1
 
     def signatures(self) -> set[Signature]:
-        """What the known sequences call."""
+        """The signatures of all calls in known sequences."""
         return {signature for entry in self.entries for signature, _, _ in entry.steps}
 
     def recall(self, measured: Sequence[tuple[Trace, Proposal]]) -> None:
-        """Traces and plans of an earlier run with the same policy, costs and limits: what proves to be one of these
-        sequences when it has run once is neither measured nor planned again."""
+        """Take traces and plans of an earlier run with the same policy, costs and limits. A sequence that repeats one
+        of them is neither measured nor planned again."""
         self._recalled = list(measured)
 
     def _recollect(self, steps: list[Step], trace: Trace) -> KnownSequence | None:

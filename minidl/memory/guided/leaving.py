@@ -1,7 +1,7 @@
-"""Planned swap-outs that are under way: their blocks are due when memory is wanted (Capuchin, section 5.3).
+"""Planned swap-outs that are under way: their blocks are freed when memory is needed (Capuchin, section 5.3).
 
-A planned swap-out queues its copy and keeps its block, so computation goes on. When memory is wanted, blocks are given
-away, the earliest first; the next user of a block waits on its own stream for the copy, by the block's marks.
+A planned swap-out queues its copy and keeps its block, so computation goes on. When memory is needed, blocks are freed,
+the earliest first. The next user of a block waits on its own stream for the copy, by the block's marks.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ class Leaving:
         return bool(self._queue)
 
     def start(self, storage: Storage) -> None:
-        """Begin to copy a storage out; nothing happens if the host has no room for it."""
+        """Begin to copy a storage out, unless the host has no room for it."""
         if self.state.allocator.start_swap_out(storage):
             self._queue.append(storage.me)
 
     def claim(self, storage: Storage, offset: int) -> Block | None:
-        """The bytes at an address for a storage, where they are free or being copied out; None otherwise."""
+        """The block at an address for a storage, if its bytes are free or being copied out; None otherwise."""
         state = self.state
         block = state.arena.allocate_at(offset, storage.nbytes, storage.me)
         if block is None and self._queue:
             end = offset + storage.nbytes
-            # Each once: a storage that was wanted again and evicted again is in the queue twice.
+            # Each once: a storage that was brought back and evicted again is in the queue twice.
             for other in dict.fromkeys(s for s in (ref() for ref in self._queue)
                                        if s is not None and s.status is SWAPPING_OUT):
                 assert other.block is not None
@@ -47,11 +47,11 @@ class Leaving:
         return block
 
     def gather(self, nbytes: int, owner: object, *, high: bool) -> Block | None:
-        """A block without an eviction: by sliding if enough is free in total, which costs little; otherwise by giving
-        away blocks that are being copied out, the earliest first. None if that is not enough."""
+        """A block without an eviction: by a slide if enough is free in total, which costs little; otherwise by freeing
+        blocks that are being copied out, the earliest first. None if that is not enough."""
         state, arena = self.state, self.state.arena
         need = arena.rounded(nbytes)
-        self.give_landed()
+        self.free_landed()
         block = arena.allocate(nbytes, owner, high=high)
         if block is not None:
             return block
@@ -61,11 +61,11 @@ class Leaving:
                 if slide is not None:
                     slide_blocks(state.allocator, *slide)
             block = arena.allocate(nbytes, owner, high=high)
-            if block is not None or not self.give_one():
+            if block is not None or not self.free_one():
                 return block
 
-    def give_landed(self) -> None:
-        """Give away the blocks whose copies have ended, as far as the compute stream is concerned."""
+    def free_landed(self) -> None:
+        """Free the blocks whose copies will have ended when the compute stream gets there."""
         state, queue = self.state, self._queue
         while queue:
             storage = queue[0]()
@@ -75,13 +75,13 @@ class Leaving:
                 state.allocator.finish_swap_out(storage)
             queue.popleft()
 
-    def give_all(self) -> None:
-        """Give away all blocks that are being copied out."""
-        while self.give_one():
+    def free_all(self) -> None:
+        """Free all blocks that are being copied out."""
+        while self.free_one():
             pass
 
-    def give_one(self) -> bool:
-        """Give away the block whose copy began first, though the copy may not have ended; False if there is none."""
+    def free_one(self) -> bool:
+        """Free the block whose copy began first, though the copy may not have ended; False if there is none."""
         while self._queue:
             storage = self._queue.popleft()()
             if storage is not None and storage.status is SWAPPING_OUT:

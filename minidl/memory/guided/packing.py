@@ -1,7 +1,7 @@
-"""Where survivors lie between two iterations of a plan with addresses: together at the low end of the arena.
+"""Packs survivors between two iterations of a plan with addresses: together at the low end of the arena.
 
-Persistent tensors come first, and those that had to be swapped out on demand come back; a tensor that the plan has
-taken away stays away. Above them lie the other survivors (gradients, as a rule, which the next iteration frees first).
+Persistent tensors come first; those that were swapped out on demand come back, and those that the plan has evicted stay
+away. Above them are the other survivors, mostly gradients, which the next iteration frees first.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from minidl.memory.storage import IN, OUT, SWAPPING_OUT, Storage
 
 def pack_survivors(state: MemoryState, survivors: Collection[Storage], away: Collection[Storage],
                    passing: Collection[Storage] = ()) -> None:
-    """Put everything that has survived, but for what is away, where plans expect it, as far as there is room.
+    """Move the survivors that are not away to where plans expect them, as far as there is room.
 
-    passing: what was made in this iteration and is not known to the next one, which frees it before its first call
-    (gradients, mostly). It is moved only if it lies among what is persistent; if it stays after all, the next time.
+    passing: survivors that the next iteration does not know, as it frees them before its first call (mostly gradients).
+    They are moved only if they lie among persistent tensors; one that stays is moved the next time.
     """
     allocator, arena = state.allocator, state.arena
     here = dict.fromkeys(survivors)
@@ -41,16 +41,16 @@ def pack_survivors(state: MemoryState, survivors: Collection[Storage], away: Col
     if end is None:
         for storage in away:
             if storage.status is SWAPPING_OUT:
-                allocator.finish_swap_out(storage)  # its bytes are written over when the copy has been made
+                allocator.finish_swap_out(storage)  # its bytes are reused when the copy has ended
         _pack(state, [*lasting, *others])
     elif any(s.status is SWAPPING_OUT for s in away):
-        _move_down(state, staying, end)  # nothing waits for what is still being copied
+        _move_down(state, staying, end)  # no move waits for a copy
     elif _packed_end(staying, end) is None:
         _pack(state, [*lasting, *others])
 
 
 def _packed_end(here: list[Storage], end: int = 0) -> int | None:
-    """Where storages in the order of their addresses end, if they lie one beside the other from an address on."""
+    """The end of storages, in the order of their addresses, if they lie side by side from an address on; else None."""
     for storage in here:
         assert storage.block is not None
         if storage.block.offset != end:
@@ -60,8 +60,8 @@ def _packed_end(here: list[Storage], end: int = 0) -> int | None:
 
 
 def _move_down(state: MemoryState, storages: list[Storage], low: int) -> None:
-    """Move what lies above where all of these would end, if they lay one beside the other from an address on, into the
-    gaps between the others, as far as nothing else is there: under a plan with addresses these are its places."""
+    """Pack storages from an address on by few moves: those beyond the packed end move into gaps between the others, as
+    far as these are free. Under a plan with addresses the gaps are their places."""
     high = low + sum(s.block.size for s in storages if s.block is not None)
     gaps, above, end = [], [], low  # in the order of their addresses
     for storage in storages:
@@ -86,7 +86,7 @@ def _move_down(state: MemoryState, storages: list[Storage], low: int) -> None:
 
 
 def _pack(state: MemoryState, here: list[Storage]) -> None:
-    """Slide storages together, and what is not persistent above the others, unless something is being copied."""
+    """Slide storages together, persistent ones below the others, unless some block is being copied."""
     allocator, arena = state.allocator, state.arena
     if any(map(in_flight, arena.blocks())):
         return

@@ -16,9 +16,9 @@ from minidl.placements.placement import Hole
 def relocate(state: MemoryState, storage: Storage, offset: int, stays: Collection[Block] = ()) -> Block | None:
     """The block at a planned address of a storage, if the tensors that occupy it fit into holes elsewhere; else None.
 
-    An occupant has no planned address, or lies at another tensor's. Without the move the storage would be placed
-    elsewhere, where it is in the way of the next one, and so on for the rest of the iteration. Either all occupants are
-    moved or none. stays: blocks that must not be moved, since two operands of the call under way name each of them.
+    An occupant is unplanned or misplaced. Without the move the storage itself would be misplaced, and so on for the
+    rest of the iteration. Either all occupants are moved or none. stays: blocks that must not be moved, since two
+    operands of the call under way name each of them.
     """
     arena, end = state.arena, offset + state.arena.rounded(storage.nbytes)
     if not arena.compacts:

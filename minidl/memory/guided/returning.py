@@ -1,4 +1,4 @@
-"""How evicted tensors came back in this iteration: the notes that a policy's feedback is made of."""
+"""Notes how evicted tensors came back in this iteration, for a policy's feedback."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Returning:
         self._recomputed: dict[AccessKey, Sequence[float]] = {}
 
     def arrived(self, storage: Storage) -> None:
-        """A prefetched tensor is wanted now; how late its copy was is known when the iteration is over."""
+        """A prefetched tensor is needed now. The lateness of its copy is known after the iteration."""
         key = storage.tensor_id, storage.access_count
         self._arrivals.append((key, storage.copied_in, self.state.device.positions[COMPUTE]))
 

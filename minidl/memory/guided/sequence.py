@@ -13,13 +13,13 @@ from minidl.op import Signature
 from minidl.plan.plan import NO_PLAN, AccessKey, Action, Eviction, Move, Plan, Proposal
 from minidl.plan.trace import Trace
 
-SETTLING = 2  # iterations: what is to be away leaves in the first, and what stays is packed; the second moves the rest
+SETTLING = 2  # iterations between two plans: the first evicts and packs survivors, the second moves the rest
 
 Step = tuple[Signature, tuple[TensorId, ...], tuple[TensorId, ...]]
 
 
 class Actions(NamedTuple):
-    """What a plan wants done after one call, in this order; see ``Plan``. waits: for all copies, before swap-ins."""
+    """The actions of a plan after one call, in this order; see ``Plan``. waits: for all copies, before swap-ins."""
 
     evictions: Mapping[TensorId, Action] = {}
     releases: tuple[Eviction, ...] = ()
@@ -34,10 +34,10 @@ class Actions(NamedTuple):
 class Returns:
     """How tensors came back in one iteration, by the access after which they had left the device. In seconds.
 
-    late        the compute stream waited for a swap-in that was started ahead (0: it did not have to).
-    paged_in    the copy of one that was brought back on demand.
-    recomputed  the replay of one that was dropped. Those that came by in another's replay are not here.
-    paged_in_bytes  of all that was brought back on demand, in bytes.
+    late        how long the compute stream waited for a prefetch; 0 if it was in time.
+    paged_in    the copy of a tensor that came back on demand.
+    recomputed  the replay of a dropped tensor. Intermediate values of another tensor's replay are not here.
+    paged_in_bytes  bytes of all that came back on demand.
     """
 
     late: Mapping[AccessKey, float] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Returns:
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """An iteration that was followed to its end: the plan it ran under, with its remark, and how it went."""
+    """An iteration that was followed to its end: its plan, with the policy's remark, and its times."""
 
     plan: Plan
     seconds: float
@@ -63,24 +63,22 @@ class KnownSequence:
     def __init__(self, steps: list[Step], trace: Trace) -> None:
         self.steps = steps
         self.trace = trace
-        self.proposal = NO_PLAN  # the policy's own notes go with the plan; nobody here reads them
+        self.proposal = NO_PLAN  # the plan, and the policy's own notes, which the engine does not read
         self.plan = NO_PLAN.plan
         self.last: Followed | None = None
         self.seconds: deque[float] = deque(maxlen=REMEMBERED)  # of the latest iterations under this plan
         self.actions: dict[int, Actions] = {}
-        self.followed = 0  # the iteration that was like it latest
-        self.settling = 0  # so many iterations lead from one plan to another, and show neither's time
-        self.unseen = 0  # iterations since the policy saw one: those that settled
+        self.followed = 0  # the latest iteration that followed it
+        self.settling = 0  # iterations that still lead from one plan to another; their times count for neither
+        self.unseen = 0  # iterations that the policy has not seen, since they settled
         self._leaves_away = False
         self.prefixes = [0]
         for step in steps:
             self.prefixes.append(hash((self.prefixes[-1], step)))
 
     def adopt(self, proposal: Proposal) -> None:
-        """Follow a plan from the next iteration on.
-
-        Where either of two plans has tensors away between iterations, it takes some iterations from this to that.
-        """
+        """Follow a plan from the next iteration on. If the old or the new plan has tensors away between iterations, the
+        change takes some iterations."""
         self.proposal = proposal
         if proposal.plan is self.plan:
             return
@@ -92,7 +90,7 @@ class KnownSequence:
 
 
 def _actions(plan: Plan, trace: Trace) -> dict[int, Actions]:
-    """Call -> what is to be done after it."""
+    """The actions after each call that has some."""
     found: dict[int, Actions] = {}
     if not (plan.evictions or plan.prefetches or plan.releases or plan.replays or plan.waits or plan.moves):
         return found
@@ -111,7 +109,7 @@ def _actions(plan: Plan, trace: Trace) -> dict[int, Actions]:
 
 
 def _leaves_away(plan: Plan, trace: Trace) -> bool:
-    """Whether a plan evicts what outlives the iteration after its last access."""
+    """True if a plan evicts a tensor that outlives the iteration after its last access."""
     lasting = {tensor_id for tensor_id, _ in plan.evictions
                if tensor_id in trace.tensors and trace.tensors[tensor_id].persistent}
     last = {access.tensor_id: access.access_count for access in trace.accesses if access.tensor_id in lasting}

@@ -1,7 +1,7 @@
-"""The record of a tensor in shards: one to its program, a leaf a shard to autograd, the optimizer and the memory.
+"""The record of a tensor in shards: one tensor to the program, one leaf per shard to autograd, optimizer and memory.
 
-It stands where a Storage would: a handle counts uses of it and asks for its shape. No call ever has it as an operand:
-the sharder carries out operations on it in terms of operations on its shards.
+It replaces a Storage: a handle counts its uses and asks for its shape. No call has it as an operand: the sharder runs
+operations on its shards instead.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Sharded(Storage):
 
     @property
     def bounds(self) -> list[tuple[int, int]]:
-        """The first row of each shard, and the first one behind it."""
+        """The first row of each shard, and the row after its last."""
         found, start = [], 0
         for shard in self.shards:
             found.append((start, start + shard.shape[0]))
@@ -50,7 +50,7 @@ class Sharded(Storage):
     def _first(self) -> Storage:
         return self.shards[0].storage
 
-    # What Listing 1 has of a tensor, and who made it: that of the first shard.
+    # The fields of Listing 1, and the call that made it, are those of the first shard.
     tensor_id = property(lambda self: self._first.base.tensor_id)
     status = property(lambda self: self._first.base.status)
     access_count = property(lambda self: self._first.base.access_count)
@@ -97,7 +97,7 @@ class Sharded(Storage):
         return f"tensor {self.tensor_id} ({self.meta}, in {len(self.shards)} shards)"
 
     def __del__(self) -> None:
-        """Its shards' handles go with it."""
+        """Its shards' handles end with it."""
 
     def __repr__(self) -> str:
         return f"Sharded({self.meta}, {len(self.shards)} shards, refs {self.refs})"

@@ -1,5 +1,7 @@
-"""How operations run on tensors in shards. What a rule does is done by operations on shards, so that their gradients
-are those operations' own. Each takes the operands and the attributes, and returns the result; None where it has none.
+"""Rules by which operations run on tensors in shards, in terms of operations on shards, which have gradients of their
+own.
+
+A rule takes the operands and the attributes, and returns the result, or None if it does not apply.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ def _in_shards(x: Tensor) -> bool:
 
 
 def _linear(operands: Operands, attrs: Attrs) -> Tensor | None:
-    """Each shard of a weight [out, in] makes its own features of the output, which are concatenated."""
+    """Each shard of a weight [out, in] makes some features of the output; these are concatenated."""
     x, w, *bias = operands
     if not isinstance(w.storage, Sharded) or any(map(_in_shards, (x, *bias))):
         return None
@@ -36,8 +38,8 @@ def _linear(operands: Operands, attrs: Attrs) -> Tensor | None:
 
 
 def _embedding(operands: Operands, attrs: Attrs) -> Tensor | None:
-    """Rows are looked up in the shard that has them. Numbers below 0 are left to the first one, and those that are too
-    large to the last, which refuse them as the whole table would."""
+    """Rows are looked up in their shard. Numbers below 0 go to the first one, and too large ones to the last, which
+    refuse them as the whole table would."""
     w, ids = operands
     if not isinstance(w.storage, Sharded) or _in_shards(ids):
         return None
@@ -67,8 +69,8 @@ RULES: dict[str, Callable[[Operands, Attrs], Tensor | None]] = {
 
 
 def separable(op: Op, operands: Operands, attrs: Attrs) -> Rule | None:
-    """The rule of an operation on slices, if by it the rows of all tensors in shards go by themselves, and all of these
-    are cut alike; whatever is whole for all of them is added up."""
+    """The operation's rule for slices, if it treats rows separately and all tensors in shards are cut alike; outputs
+    that are one value are added up."""
     in_shards = [x.storage.bounds if isinstance(x.storage, Sharded) else None for x in operands]
     rule = op.slices([x.meta for x in operands], attrs, [cut is not None for cut in in_shards]) if op.slices else None
     if rule is None or rule.counted or rule.first or rule.shared or rule.labels >= 0:
@@ -83,8 +85,8 @@ def separable(op: Op, operands: Operands, attrs: Attrs) -> Rule | None:
     return rule if taken and alike and all(cut == cuts[0] for cut in cuts) else None
 
 
-# Operations in place that are done row by row, with what becomes of their attributes for rows first to stop of so many
-# elements each.
+# Operations in place that run row by row: (attributes, first row, stop, elements of a row) -> the attributes to
+# replace.
 Attributes = Callable[[Attrs, int, int, int], dict[str, Any]]
 
 

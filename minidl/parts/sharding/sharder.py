@@ -1,9 +1,9 @@
 """Runs operations on tensors in shards, in terms of operations on their shards, which are leaves like all others.
 
-Autograd, the memory and the optimizer meet these alone: a gradient arrives at each shard, an update takes one at a
-time. An operation whose rule for slices says that rows go by themselves makes a tensor in shards; a linear layer's
-outputs are concatenated, a table's rows are looked up where they are; anything else is done with the shards put
-together, which needs room for the whole.
+Autograd, memory and optimizer see only shards: a gradient arrives at each, and an update takes one at a time. An
+operation whose rule for slices treats rows separately makes a tensor in shards. The outputs of a linear layer are
+concatenated, the rows of a table are looked up in their shard. All other operations run on the joined shards, which
+needs room for the whole.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class Sharder(PartKeeper):
 
     # Running operations --------------------------------------------------------------------------------------------
     def run(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs, donated: int = 0) -> tuple[Storage, ...]:
-        """As ``Executor.run``, with an operand of ours. Raises what the operation raises for the whole tensors, and
-        UserError for a write that is not done in shards."""
+        """Run a call that has an operand in shards; arguments and result as ``Executor.run``. Raises as the operation
+        on whole tensors, and UserError for a write that cannot run on shards."""
         described = op.describe([x.meta for x in inputs], attrs)
         for storage in inputs:
             storage.retain()
@@ -80,7 +80,7 @@ class Sharder(PartKeeper):
 
     def _by_rows(self, op: Op, operands: Sequence[Tensor], attrs: Attrs, rule: Rule,
                  described: Sequence[Meta]) -> tuple[Tensor, ...]:
-        """The results of an operation on shards: shards of a result each, or what the rule's fold unites them to."""
+        """The results of an operation on shards: in shards, or united by the rule's fold."""
         made = []
         for first, stop in bounds_of(operands):
             own: Attrs = {name: (stop - first, *attrs[name][1:]) for name in rule.shapes}
@@ -96,7 +96,7 @@ class Sharder(PartKeeper):
         return (total,)
 
     def _write(self, op: Op, operands: Sequence[Tensor], attrs: Attrs) -> None:
-        """Carry out an operation in place, shard by shard."""
+        """Run an operation in place, shard by shard."""
         shape = next(x.shape for x in operands if isinstance(x.storage, Sharded))
         if op.name not in WRITES and not op.update or any(x.shape != shape for x in operands):
             written = next(x.storage for x in operands if isinstance(x.storage, Sharded))
@@ -120,7 +120,7 @@ class Sharder(PartKeeper):
 
     # Whole values --------------------------------------------------------------------------------------------------
     def joined(self, x: Tensor) -> Tensor:
-        """A tensor in one piece: itself, or a copy that gradients flow through. Raises OutOfMemory."""
+        """A whole tensor: itself, or a copy that gradients flow through. Raises OutOfMemory."""
         return apply(CONCAT, *shards_of(x), axis=0) if isinstance(x.storage, Sharded) else x
 
     def look(self, x: Sharded, read: Callable[[Storage], Any], *, joined: bool) -> Any:
@@ -139,7 +139,7 @@ class Sharder(PartKeeper):
 
     # Gradients -----------------------------------------------------------------------------------------------------
     def gradient(self, x: Sharded) -> Tensor | None:
-        """The gradients of all shards as one tensor; None if there is none. Where one shard alone has none it is 0."""
+        """The gradients of all shards as one tensor, 0 for a shard without one; None if no shard has one."""
         if all(shard.grad is None for shard in x.shards):
             return None
         found = []
@@ -153,7 +153,7 @@ class Sharder(PartKeeper):
         return Tensor(Sharded(x.meta, self, tuple(found)))
 
     def set_gradient(self, x: Sharded, value: Tensor | None) -> None:
-        """Let each shard have its rows of a gradient, or none."""
+        """Set the gradient of each shard to its rows of one, or to None."""
         for shard, (start, stop) in zip(x.shards, x.bounds, strict=True):
             if value is None:
                 shard.grad = None
@@ -165,7 +165,7 @@ class Sharder(PartKeeper):
 
 
 def part_of(described: Meta, rows: int) -> Meta:
-    """The description of so many rows, dense."""
+    """The description of ``rows`` dense rows."""
     return meta((rows, *described.shape[1:]), described.dtype)
 
 
@@ -175,7 +175,7 @@ def bounds_of(operands: Iterable[Tensor]) -> list[tuple[int, int]]:
 
 
 def rows_of(x: Tensor, start: int, stop: int) -> Tensor:
-    """Rows of a tensor; a shard, if these are all of one."""
+    """Rows of a tensor: a shard if they are exactly its rows, else a view or a copy."""
     if isinstance(x.storage, Sharded):
         for shard, bounds in zip(x.storage.shards, x.storage.bounds, strict=True):
             if bounds == (start, stop):
@@ -193,7 +193,7 @@ def shards_of(x: Tensor) -> tuple[Tensor, ...]:
 
 
 def shard_bounds(x: Tensor) -> list[tuple[int, int]]:
-    """The first row of each shard of a tensor, and the first one behind it; of one in one piece (0, its rows)."""
+    """For each shard of a tensor its first row and the row after its last; (0, rows) for a whole tensor."""
     if isinstance(x.storage, Sharded):
         return x.storage.bounds
     return [(0, x.shape[0] if x.shape else 1)]

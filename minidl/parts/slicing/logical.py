@@ -1,8 +1,7 @@
-"""The record of a tensor that is not one storage: in slices along its batch, or still to be united from all of them.
+"""The record of a tensor in slices along its batch, or of a value that is still to be united from all slices.
 
-It stands where a Storage would: a handle, and a call's record for its gradient, count uses of it and ask for its shape.
-Its parts are ordinary storages, which alone have bytes, lineage and status; what an operation does to it the slicer
-does to them.
+It replaces a Storage: a handle, and a call's record for its gradient, count its uses and ask for its shape. Its parts
+are ordinary storages, which have the bytes, lineage and status. The slicer applies operations to them.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ if TYPE_CHECKING:
 class Logical(Storage):
     """A whole tensor as its program sees it.
 
-    parts    its storages, in order; None where one is still to be computed, or is not needed any more.
-    sizes    the extents of the slices along the first dimension; () of a value that is one for the whole batch.
+    parts    its storages, in order; None for one that is still to be computed, or is not needed any more.
+    sizes    the extents of the slices along the first dimension; () for one value of the whole batch.
     waiting  how many queued operations read it.
-    until    how long the parts are kept, as ``Storage.saved_by`` has it (less is longer); None: as long as a handle is.
+    until    how long the parts are kept, as ``Storage.saved_by`` (less is longer); None: as long as a handle.
     """
 
     __slots__ = ("parts", "sizes", "waiting", "failed", "owner", "until")
@@ -52,19 +51,19 @@ class Logical(Storage):
 
     @property
     def base(self) -> Storage:
-        """What an operation in place on this one writes to."""
+        """The record that an operation in place writes to."""
         return self if self.owner is None else self.owner
 
     @property
     def pending(self) -> bool:
-        """Whether it is still to be computed."""
+        """True if a part is still to be computed."""
         return None in self.parts and self.refs > 0
 
     @property
     def _first(self) -> Storage | None:
         return self.parts[0]
 
-    # What Listing 1 has of a tensor: that of the first slice.
+    # The fields of Listing 1 are those of the first slice.
     tensor_id = property(lambda self: -1 if self._first is None else self._first.base.tensor_id)
     status = property(lambda self: Status.RECOMPUTE if self._first is None else self._first.base.status)
     access_count = property(lambda self: 0 if self._first is None else self._first.base.access_count)
@@ -90,7 +89,7 @@ class Logical(Storage):
             self.keep_until(None)
 
     def keep_until(self, number: int | None) -> None:
-        """Let the memory know how long the parts are there: what starts from them can be made again as long."""
+        """Set how long the parts are kept: as long their descendants can be recomputed."""
         parts = list(self.parts)
         for i in range(len(parts)):
             self._take_part(i)
@@ -114,19 +113,19 @@ class Logical(Storage):
         return part
 
     def part(self, index: int) -> Storage:
-        """One of the parts. Raises UserError where it is not to be had any more."""
+        """One of the parts. Raises UserError if it is gone."""
         part = self.parts[index]
         if part is None:
-            raise UserError(f"{self.named()} has no value: {self.failed or 'it was given away'}")
+            raise UserError(f"{self.named()} has no value: {self.failed or 'it was donated'}")
         return part
 
     def drop(self) -> None:
-        """Nobody asks for it any more: give up the parts."""
+        """Release all parts."""
         for i in range(len(self.parts)):
             self.drop_part(i)
 
     def drop_part(self, index: int) -> None:
-        """Give up one part."""
+        """Release one part."""
         part = self._take_part(index)
         if part is not None:
             part.release()

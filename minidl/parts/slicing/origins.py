@@ -1,5 +1,4 @@
-"""Where in a program the calls come from that are carried out later than they are asked for: for people, who look at
-tensors by layer. Knows names alone; nothing is decided by them."""
+"""The layers from which queued calls come: reports show tensors by layer. Knows names; decides nothing."""
 
 from __future__ import annotations
 
@@ -12,17 +11,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """``within``: the layer that asked for an operation; "" of none. ``graded``: gradients were being noted."""
+    """``within``: the layer that called an operation; "" for none. ``graded``: gradients were enabled."""
 
     within: str
     graded: bool
 
 
 class Origins:
-    """The origins of one executor's calls. Whoever wants to know says where the program is, and is told who made what.
+    """The origins of one executor's calls.
 
-    within   the layer that the program is in, as somebody has said
-    made     layers, and the ids of the temporary tensors that calls of theirs made, as these were carried out
+    within   the layer that the program is in; a report sets it
+    made     layers, each with the ids of temporary tensors that its calls made when they ran
     """
 
     def __init__(self, executor: Executor) -> None:
@@ -32,25 +31,25 @@ class Origins:
         self._carried: Origin | None = None
 
     def here(self) -> Origin:
-        """That of an operation that is asked for now."""
+        """The origin of a call that is made now."""
         return Origin(self.within, self._executor.grad_enabled)
 
     @property
     def graded(self) -> bool:
-        """Whether gradients were being noted when the call was asked for that runs now."""
+        """True if gradients were enabled when the call that runs now was queued."""
         return self._carried.graded if self._carried is not None else self._executor.grad_enabled
 
     def carrying_out(self, origin: Origin) -> _Carrying:
-        """The calls inside are those of an operation that was asked for there."""
+        """The calls inside have this origin."""
         return _Carrying(self, origin)
 
     def begin(self, origin: Origin) -> int:
-        """Go there; the id of the next temporary tensor."""
+        """Begin to run calls of an origin; returns the id of the next temporary tensor."""
         self._carried = origin
         return self._executor.tracker.temporaries
 
     def end(self, origin: Origin, first: int) -> None:
-        """Come back from there."""
+        """End to run calls of an origin."""
         self._carried = None
         if origin.within:
             self.made.append((origin.within, range(first, self._executor.tracker.temporaries)))

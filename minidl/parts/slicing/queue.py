@@ -1,5 +1,5 @@
-"""Operations that wait until a value of the whole batch is needed, and how they are then carried out: one slice after
-the other, each through all that waits."""
+"""Operations are queued until a value of the whole batch is needed. Then one slice after the other runs through all of
+them."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from minidl.executor import Executor
 
 
-LATE = 1 << 40  # a number that no call has: what only waiting operations keep goes before what a gradient is kept for
+LATE = 1 << 40  # no call has this number: tensors kept only by queued operations go before those kept for a gradient
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Queued:
-    """One operation that waits: its operands (slices, and storages that every slice shares), and what it will make.
+    """A queued operation: its operands (in slices, or storages that every slice reads), and the records of its outputs.
 
-    ``sizes`` are those of the slices; () of a call on values of the whole batch, which follows all slices."""
+    sizes: the extents of the slices; () for a call on values of the whole batch, which runs after all slices."""
 
     op: Op
     inputs: tuple[Storage, ...]
@@ -38,12 +38,12 @@ class Queued:
     sizes: tuple[int, ...]
     outputs: tuple[Logical, ...]
     origin: Origin
-    labels: Storage | None = None  # of the whole batch, where a slice takes its share by them
+    labels: Storage | None = None  # of the whole batch, if a slice takes its share by them
 
 
 @contextmanager
 def ungraded(executor: Executor) -> Iterator[None]:
-    """Parts have no gradients of their own: those are the whole tensors'."""
+    """Disable gradients: the whole tensors have them, not their parts."""
     enabled, executor.grad_enabled = executor.grad_enabled, False
     try:
         yield
@@ -57,7 +57,7 @@ def narrowed(executor: Executor, whole: Storage, start: int, size: int) -> Stora
 
 
 class Queue:
-    """What waits on one executor. It holds one use of each operand until the operation has been carried out."""
+    """The queue of one executor. It holds one use of each operand until the operation has run."""
 
     def __init__(self, executor: Executor) -> None:
         self.executor = executor
@@ -69,7 +69,7 @@ class Queue:
         return bool(self._waiting)
 
     def add(self, queued: Queued) -> None:
-        """Have one more operation wait."""
+        """Queue an operation."""
         for x in (*queued.inputs, *queued.outputs):
             if isinstance(x, Logical):
                 x.waiting += 1
@@ -78,24 +78,23 @@ class Queue:
         self._waiting.append(queued)
 
     def view(self, queued: Queued) -> None:
-        """Carry out a view at once."""
+        """Run a view at once."""
         with ungraded(self.executor):
             for index in range(len(queued.sizes)):
                 for y, part in zip(queued.outputs, self.run_part(queued, index), strict=True):
                     y.put_part(index, part)
 
     def afterwards(self, action: Callable[[], None]) -> None:
-        """Do something once all that waits now has been carried out."""
+        """Call ``action`` after all operations that are queued now."""
         self._after.append(action)
 
     def flush(self) -> None:
-        """Carry out all that waits. Raises what the executor raises; then all of it, and what was to be made of it, is
-        lost."""
+        """Run all queued operations. Raises as the executor; then their results are lost."""
         waiting, self._waiting = self._waiting, []
         if waiting:
             try:
                 with ungraded(self.executor):
-                    self._carry_out(waiting)
+                    self._run_all(waiting)
             except BaseException as error:
                 self._after.clear()
                 self._give_up(waiting, f"{type(error).__name__}: {error}")
@@ -105,12 +104,12 @@ class Queue:
             action()
 
     def lose(self, why: str) -> None:
-        """Give up all that waits."""
+        """Drop all queued operations: their results have no value."""
         waiting, self._waiting = self._waiting, []
         self._after.clear()
         self._give_up(waiting, why)
 
-    def _carry_out(self, waiting: list[Queued]) -> None:
+    def _run_all(self, waiting: list[Queued]) -> None:
         cut = [queued for queued in waiting if queued.sizes]
         read_last = {y: len(waiting) for queued in waiting for y in queued.outputs if y.refs}  # later than all of these
         read_last |= {x: i for i, queued in enumerate(waiting) for x in queued.inputs
@@ -118,7 +117,7 @@ class Queue:
         for read, i in read_last.items():
             if not read.saved:
                 read.keep_until(LATE - i)
-        # What no later operation of a slice reads, by operation; and which inputs are that, and operands only once.
+        # By operation: the tensors that no later operation of a slice reads; and the inputs among them, if used once.
         last_use = {x: number for number, queued in enumerate(cut) for x in (*queued.inputs, *queued.outputs)}
         ending = [[x for x in dict.fromkeys((*queued.inputs, *queued.outputs))
                    if isinstance(x, Logical) and last_use[x] == number] for number, queued in enumerate(cut)]
@@ -127,7 +126,7 @@ class Queue:
         so_far: list[dict[int, Storage]] = [{} for _ in cut]  # whole outputs of the slices up to now
         for index in range(len(cut[0].sizes) if cut else 0):
             for number, queued in enumerate(cut):
-                # Nobody asks for it after this, and once in this call: what is made may be written over it.
+                # It has no later use, and one in this call: an output may take its bytes.
                 last = sum([1 << i for i, x in given[number] if not x.refs])
                 with self.origins.carrying_out(queued.origin):
                     self._unite(queued, index, self.run_part(queued, index, last), so_far[number])
@@ -186,7 +185,7 @@ class Queue:
         return made
 
     def _unite(self, queued: Queued, index: int, made: tuple[Storage, ...], so_far: dict[int, Storage]) -> None:
-        """Take what one slice made: a part of an output, or added to those of the slices before."""
+        """Take the outputs of one slice: as parts, or added to those of the earlier slices."""
         rule = queued.rule
         whole: list[Storage] = []
         for i, (y, part) in enumerate(zip(queued.outputs, made, strict=True)):
@@ -211,7 +210,7 @@ class Queue:
                 queued.outputs[i].put_part(0, x)
 
     def _folded(self, fold: Op, parts: tuple[Storage, ...], attrs: Attrs) -> Sequence[Storage]:
-        """What unites parts, which it may write over; their uses end here."""
+        """Unite parts by an operation, which may overwrite them; their uses end here."""
         united = self.executor.run(fold, parts, attrs, (1 << len(parts)) - 1)
         for x in parts:
             x.release()
@@ -231,7 +230,7 @@ class Queue:
                 x.drop()
 
     def _give_up(self, waiting: list[Queued], why: str) -> None:
-        """What was to be made has no value."""
+        """The outputs of these operations have no value."""
         for queued in waiting:
             for y in queued.outputs:
                 y.failed = why

@@ -1,11 +1,11 @@
 """Runs operations on tensors that are in slices along their batch: the rewrite between an operation and the executor.
 
-An operation with an operand in slices becomes one call a slice, of the same operation, on parts that are ordinary
-storages: tracker, planner, swapping and replay see a longer trace, and know of no slices. Calls wait (``queue``) until
-somebody needs a value of the whole batch: a statistic, a value that is read, an update. So what lies between two of
-these goes depth first, and its intermediate results live one slice at a time.
+An operation with an operand in slices becomes one call per slice, of the same operation, on ordinary storages. So the
+tracker, planners, swaps and replays see a longer trace, and know of no slices. Calls are queued until a value of the
+whole batch is needed: a statistic, a value that is read, an update. Between two of these, slices run depth first, and
+intermediate results live one slice at a time.
 
-Gradients are those of the program's own operations on whole tensors: formulas run here like everything else.
+Gradients are those of the program's own operations on whole tensors; their formulas run here too.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Slicer(PartKeeper):
         return made
 
     def _become_views(self, x: Logical, whole: Storage) -> None:
-        """Slices are views of one storage from now on, whose use they take over."""
+        """Replace the slices by views of one storage, whose use passes to them."""
         start = 0
         for i, size in enumerate(x.sizes):
             x.drop_part(i)
@@ -87,10 +87,10 @@ class Slicer(PartKeeper):
 
     # Running operations --------------------------------------------------------------------------------------------
     def run(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs, donated: int = 0) -> tuple[Storage, ...]:
-        """Carry out, or have wait, one operation with an operand of ours; as ``Executor.run``."""
+        """Run, or queue, a call that has an operand in slices; arguments and result as ``Executor.run``."""
         executor = self.executor
         if executor.tracker.updated and not op.update and not executor.explicit_iterations:
-            executor.end_iteration()  # as Executor.run, before anything waits
+            executor.end_iteration()  # as Executor.run, before the call is queued
         written = [inputs[i] for i in op.mutates(len(inputs))] if op.mutates is not None else []
         if written:
             return self._write(op, inputs, attrs, written)
@@ -107,7 +107,7 @@ class Slicer(PartKeeper):
         labels = self._labels(inputs[rule.labels]) if rule.labels >= 0 else None
         queued = Queued(op, operands, attrs, rule, sizes, outputs, self.origins.here(), labels)
         if op.view and not any(isinstance(x, Logical) and x.pending for x in inputs):
-            self._queue.view(queued)  # of what is there: nothing to wait for
+            self._queue.view(queued)  # its operand is there already
         else:
             self._queue.add(queued)
         self._record(op, inputs, attrs, outputs)
@@ -115,7 +115,7 @@ class Slicer(PartKeeper):
 
     def _outputs(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs, rule: Rule,
                  sizes: tuple[int, ...]) -> tuple[Logical, ...]:
-        """The records of what a call will make. Raises ShapeError."""
+        """The records of a call's outputs. Raises ShapeError."""
         metas = tuple([x.meta for x in inputs])
         made = op.describe(metas, attrs)
         if not op.view:
@@ -126,7 +126,7 @@ class Slicer(PartKeeper):
         return tuple([Logical(m, self, cut, _base(op, inputs)) for m, cut in zip(made, cuts, strict=True)])
 
     def _run_afterwards(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs) -> tuple[Storage, ...]:
-        """Have a call on values of the whole batch wait for these: backward() need not know the sum of two losses."""
+        """Queue a call on values of the whole batch: backward() does not read the sum of two losses."""
         every = Rule((False,) * len(inputs), whole=tuple(range(len(op.outputs))))
         outputs = self._outputs(op, inputs, attrs, every, ())
         self._queue.add(Queued(op, inputs, attrs, every, (), outputs, self.origins.here()))
@@ -134,7 +134,7 @@ class Slicer(PartKeeper):
         return outputs
 
     def _record(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs, outputs: tuple[Logical, ...]) -> None:
-        """What the call keeps for its gradient."""
+        """Save the tensors that the call's gradient needs."""
         executor = self.executor
         needs = op.needs(inputs) if executor.grad_enabled else ()
         if not needs:
@@ -148,7 +148,7 @@ class Slicer(PartKeeper):
         self._graph.update(outputs)
 
     def _run_whole(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs) -> tuple[Storage, ...]:
-        """Carry out a call on whole tensors."""
+        """Run a call on whole tensors."""
         if any(isinstance(x, Logical) and x.sizes for x in inputs):
             self.joined[op.name] += 1
         operands = tuple([self._whole(x) for x in inputs])
@@ -164,7 +164,7 @@ class Slicer(PartKeeper):
 
     def _write(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs, written: Sequence[Storage]
                ) -> tuple[Storage, ...]:
-        """Carry out an operation in place. Raises UserError for one that is not done in slices."""
+        """Run an operation in place. Raises UserError for one that cannot run slice by slice."""
         self.flush()
         executor = self.executor
         refuse_to_write(op, inputs, written, differentiates=executor.grad_enabled)
@@ -187,7 +187,7 @@ class Slicer(PartKeeper):
     # Whole values --------------------------------------------------------------------------------------------------
     @property
     def pending(self) -> bool:
-        """Whether operations wait."""
+        """True if operations are queued."""
         return bool(self._queue)
 
     def flush(self) -> None:
@@ -208,8 +208,8 @@ class Slicer(PartKeeper):
             add(gradient if leaf.keeper is self else Tensor(self._taken(gradient.storage)))
 
     def _whole(self, x: Storage) -> Storage:
-        """A storage with all of a tensor: itself, what was united, or one whose views its slices are from now on.
-        Raises UserError where it has no value."""
+        """A storage with all of a tensor. Slices are joined, and are views of it from now on. Raises UserError for a
+        lost value."""
         if not isinstance(x, Logical):
             return x
         if x.pending:
@@ -231,7 +231,7 @@ class Slicer(PartKeeper):
             return self.executor.run(CONCAT, parts, {"axis": 0})[0]
 
     def _labels(self, labels: Storage) -> Storage:
-        """All labels, with one use for the call that waits."""
+        """All labels, with one use for the queued call."""
         if not isinstance(labels, Logical):
             labels.retain()
             return labels
@@ -277,7 +277,7 @@ class Slicer(PartKeeper):
 
     # Iterations ----------------------------------------------------------------------------------------------------
     def end_iteration(self, *, failed: bool = False) -> None:
-        """The boundary: nothing waits any more, and no gradient flows through what was made."""
+        """End an iteration: run or lose all queued calls; no gradient flows through its tensors any more."""
         if failed:
             self._queue.lose("its iteration failed")
         else:
@@ -288,7 +288,7 @@ class Slicer(PartKeeper):
 
 
 def _base(op: Op, inputs: tuple[Storage, ...]) -> Logical | None:
-    """Of what in slices the output of a call is a view."""
+    """The tensor in slices of which a call's output is a view, if it is one."""
     return cast(Logical, inputs[0].base) if op.view and isinstance(inputs[0], Logical) else None
 
 
