@@ -114,7 +114,7 @@ def empty_storage(nbytes: int, device: torch.device) -> Any:
 
 
 def allocated(nbytes: int, device_type: str) -> int:
-    """Return the bytes that PyTorch's allocator takes for ``nbytes``: on a GPU multiples of 512 B, or 2 MiB."""
+    """Return the bytes that PyTorch allocates for ``nbytes``: on a GPU multiples of 512, from 10 MiB on of 2 MiB."""
     grain = 1 if device_type != "cuda" else 512 if nbytes < 10 << 20 else 2 << 20
     return -(-nbytes // grain) * grain
 

@@ -38,7 +38,7 @@ Packed = tuple[tuple[int, ...], torch.dtype]
 class Phase(Enum):
     """The way in which a step runs: swap everything, swap and record everything, or follow a plan."""
 
-    AWAY = "all that is saved is swapped"
+    AWAY = "all saved tensors swapped"
     MEASURED = "the same, recorded and timed"
     GUIDED = "as planned"
 

@@ -1,9 +1,8 @@
 """The backend for a GPU: copies run on two streams beside the computing one, one per direction.
 
-PyTorch's allocator reuses memory as soon as its last reference is gone, for whatever the computing stream launches
-next.
-So seven waits keep the order (``Wait``), and each is made in one place. A storage is kept alive until its copy to the
-host has ended. If pending copies exceed ``under_way`` bytes, the computing stream waits for the oldest ones, and their
+PyTorch's allocator reuses memory as soon as its last reference is gone, for the next kernel of the computing stream. So
+seven waits keep the order (``Wait``), and each is made in one place. A storage is kept alive until its copy to the host
+has ended. If pending copies exceed ``under_way`` bytes, the computing stream waits for the oldest ones, and their
 storages are released at once. A copy in goes to memory that is allocated on the computing stream, as any tensor is.
 ``record_stream`` is not used, since it would free memory at an unknown later time. Only ``settle`` blocks the host.
 """
@@ -27,13 +26,13 @@ UNDER_WAY = 256 << 20  # most bytes of pending copies to the host
 class Wait(Enum):
     """One of the seven cases in which a stream waits for work on another stream."""
 
-    PRODUCED = "a copy out waits until what it copies has been computed"
+    PRODUCED = "a copy out waits until its source has been computed"
     BUFFER_READ = "a copy out waits until no copy uses its host buffer any more"
-    LEFT = "computation that may be given the memory waits until the copy out of it has ended"
+    LEFT = "computation that may reuse a storage's memory waits until the copy out of it has ended"
     ON_THE_HOST = "a copy in waits until the bytes are on the host"
     MEMORY_FREE = "a copy in waits until computation that used its memory before has ended"
-    RETURNED = "computation waits until what it uses is back"
-    UNUSED = "computation that may be given the memory waits until a copy into it that nothing has used has ended"
+    RETURNED = "computation waits until the tensor that it uses has been copied in"
+    UNUSED = "computation that may reuse a storage's memory waits until an unused copy into it has ended"
 
 
 class OnStreams(Copy):
