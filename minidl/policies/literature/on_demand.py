@@ -10,7 +10,7 @@
     keep-all    nothing leaves, and each call's inputs and outputs stay until its gradient is computed
 
 The first two are SwapAdvisor's on-demand baseline (Huang et al., ASPLOS 2020), without its prefetching thread. ``msps``
-is Capuchin's equation 2 as in DTR's simulator (Kirisame et al., ICLR 2021), ``keep-all`` Capuchin's Table 3, eager mode.
+is Capuchin's equation 2 as in DTR's simulator (Kirisame et al., ICLR 2021), ``keep-all`` the eager mode of its Table 3.
 """
 
 from __future__ import annotations
