@@ -18,8 +18,7 @@ from minidl.tensor import Tensor
 
 
 class Categorical:
-    """A distribution over classes, given by weights or by logits along the last dimension.
-    Raises UserError unless exactly one of them is given."""
+    """Distribution over classes by probs or logits along the last dimension. Raises UserError unless it gets one."""
 
     def __init__(self, probs: Tensor | None = None, logits: Tensor | None = None) -> None:
         if (probs is None) == (logits is None):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 class Stats:
     """Counters since the runtime was made, in bytes and in seconds on the device's clock.
 
-    ``peak_bytes`` counts since ``Runtime.reset_peak``. ``stall_seconds`` is the time in which computation waited for
+    ``peak_bytes`` counts since ``Runtime.reset_peak``. ``stall_seconds``: time in which computation waited for
     copies.
     """
 

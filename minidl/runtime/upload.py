@@ -46,8 +46,8 @@ def plain_dtype(data: Any, array: np.ndarray) -> DType | None:
 def checked(array: np.ndarray, shape: Shape | None, dtype: DType | None) -> tuple[np.ndarray, DType]:
     """Return the array, and the dtype of the tensor for its values: the array's own, unless ``dtype`` is given.
 
-    A given dtype may round fractions, and takes booleans as 0 and 1; otherwise it must preserve every value. Raises
-    ShapeError, UserError.
+    A given dtype may round fractions and takes booleans as 0 and 1; else every value must fit. Raises ShapeError,
+    UserError.
     """
     if shape is not None and tuple(shape) != array.shape:
         raise ShapeError(f"data of shape {list(array.shape)} for a tensor of shape {list(shape)}")

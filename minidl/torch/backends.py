@@ -62,7 +62,7 @@ class Backend(Protocol):
 
     def out(self, storage: Any, again: Copy | None = None) -> Copy | None:
         """Start to copy a storage to the host; return the copy, or None if the host pool is full.
-        The backend keeps the storage alive as long as the copy needs it. again: an earlier copy of equal size to
+        The backend keeps the storage alive until the copy has ended. again: an earlier copy of equal size to
         overwrite."""
         ...
 

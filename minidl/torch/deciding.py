@@ -48,8 +48,7 @@ class Deciding:
         known.obey(best.obeyed)
 
     def correct(self, known: Known, seconds: float, stalled: float, late: Mapping[int, int]) -> None:
-        """Give the policy its feedback on a planned step, and adopt its new plan, if any.
-        late: for each tensor of the plan, how often an unpack found it evicted."""
+        """Give the policy feedback on a planned step, and adopt its new plan. late: as in ``correcting.corrected``."""
         known.seconds.append(seconds)
         known.late, costs, limits = dict(late), self.costs, known.limits or self.limits
         found = corrected(self.planner.policy, known, costs, limits, seconds=seconds, stalled=stalled,

@@ -36,8 +36,7 @@ class Early:
         self.saw, self._of = None, {}
 
     def _saw(self, tensor: torch.Tensor) -> None:
-        """Check the budget when a parameter of a new optimizer is saved; move the optimizer's state to the host first.
-        Raises BudgetTooSmall."""
+        """Send the state of a saved parameter's optimizer to the host; check the budget. Raises BudgetTooSmall."""
         optimizer = self._of.get(id(tensor if tensor._base is None else tensor._base))
         if optimizer is None:
             return

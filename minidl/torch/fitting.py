@@ -18,8 +18,7 @@ SHARES = (1.0, 0.75, 0.5, 0.25, 0.0)  # of the way from the floor to the unmanag
 @dataclass(frozen=True)
 class Point:
     """A budget, the peak of the plan for it, and the predicted duration of its step.
-    slower: that duration, as a multiple of a step without copies and replays. state_stays: share of the optimizer's
-    state that stays on the device."""
+    slower: duration as a multiple of a step without evictions. state_stays: share of optimizer state on the device."""
 
     budget_bytes: int
     peak_bytes: int

@@ -25,7 +25,7 @@ class Guard(NamedTuple):
 
     @property
     def intact(self) -> bool:
-        """True if nothing was written since."""
+        """True if the tensor has not been written since it was read."""
         return self.tensor._version == self.version
 
 
@@ -66,7 +66,7 @@ class Value:
 
 
 class Ref(NamedTuple):
-    """A tensor among a call's arguments. written: the call writes it; scratch: and its results do not depend on it."""
+    """A tensor among a call's arguments. written: the call writes it; scratch: no result depends on its contents."""
 
     value: Value
     size: torch.Size
@@ -120,7 +120,7 @@ class Call:
 
 
 def refs_in(args: Any, kwargs: dict[str, Any]) -> list[Ref]:
-    """Return the tensors among frozen arguments."""
+    """Return the ``Ref`` objects among frozen arguments, and in lists and tuples among these."""
     found: list[Ref] = []
     for value in (*args, *kwargs.values()):
         if type(value) is Ref:
@@ -134,7 +134,7 @@ def frozen(recorder: Any, schema: Schema, func: Any, args: Any, kwargs: dict[str
            ) -> Call | None:
     """Return the record of a call that is about to run; None if the call could not be repeated exactly.
 
-    recorder: says which tensors have bytes on the device, and their values (``recorder.Recorder``).
+    Its arguments have a ``Ref`` in place of each tensor. recorder: the ``recorder.Recorder`` that knows the values.
     """
     for tensor in tensors_in(args, kwargs):
         # A one-element tensor may be on another device. Inference tensors have no version counter.

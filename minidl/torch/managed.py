@@ -59,9 +59,8 @@ class managed:  # noqa: N801 # programs call it like a function
                  backend: Backend | None = None) -> None:
         """Prepare the management that ``start()`` begins. Raises UserError for a bad size or an unknown policy.
         policy: a name or a Policy. budget, host: bytes on the device, and bytes of the host for copies (None: no
-        limit). device: the type of the managed tensors (None: ``cuda`` if there is one, else ``cpu``).
-        recompute: plans may drop tensors that can be recomputed. states: the optimizer's state may be on the
-        host between steps."""
+        limit). device: the type of the managed tensors (None: ``cuda`` if there is one, else ``cpu``). recompute: plans
+        may drop tensors that can be recomputed. states: the optimizer's state may be on the host between steps."""
         self.budget = size_of("budget", budget)
         host_bytes = ENDLESS if host is None else size_of("host", host)
         self.limits = Limits(self.budget, host_bytes, addresses=False)
@@ -159,7 +158,7 @@ class managed:  # noqa: N801 # programs call it like a function
             self.step(optimizer)
 
     def step(self, optimizer: torch.optim.Optimizer | None = None) -> None:
-        """End a step here, and plan it if it was recorded. Raises BudgetTooSmall."""
+        """End the current step; a program calls this if no optimizer's step ends it. Raises BudgetTooSmall."""
         self.saved.before = None
         self.early.end()
         packs = self.saved.packs

@@ -1,7 +1,6 @@
 """Measures the peak of the bytes in a device's storages, with a dispatch mode. It moves nothing.
 
-It counts storages that pass the dispatcher, and those that ``managed`` brings back. It does not see what kernels
-allocate internally or what is allocated without the dispatcher.
+It counts storages that pass the dispatcher or that ``managed`` brings back, not what kernels allocate internally.
 """
 
 from __future__ import annotations

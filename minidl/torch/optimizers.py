@@ -65,8 +65,8 @@ def step_in_parts(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwarg
                   ) -> Callable[[], Any] | None:
     """Return the optimizer's step without hooks, if it may run part by part; else None.
 
-    It may not with a closure, which is called inside the step, nor if the program has its own hooks there, which must
-    see the step as a whole.
+    It may not with a closure, which runs inside the step, nor with hooks of the program, which must see the whole
+    step.
     """
     kind = type(optimizer)
     known = kind.__name__ in BY_PARAMETER and kind is getattr(torch.optim, kind.__name__, None)

@@ -1,8 +1,7 @@
 """Page-locked host memory: buffers of exact sizes, cut from large slabs that are locked once.
 
 PyTorch's own page-locked memory rounds each buffer up to a power of two, which takes up to twice the memory. Here a
-buffer takes its bytes rounded up to 512. A buffer is a storage; its bytes are free again when its last reference is
-gone.
+buffer takes its bytes rounded up to 512. A buffer is a storage; its bytes are free again after its last reference.
 """
 
 from __future__ import annotations

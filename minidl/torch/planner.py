@@ -33,7 +33,7 @@ class Choice:
 
 
 class Planner:
-    """Asks a policy for plans. If it has none, swaps take its place, and ``remark`` has the reason.
+    """Asks a policy for plans. If the policy has none, swaps take their place, and ``remark`` has the reason.
 
     counts_recording  True if recording lineage takes time from the program.
     """
@@ -44,7 +44,7 @@ class Planner:
 
     def best(self, seen: Seen, costs: Costs, limits: Limits, *, others_bytes: int = 0, most: float = 1.0) -> Choice:
         """Return the best plan for a step, over several shares of optimizer state on the device.
-        others_bytes: state of the optimizers that do not step in it, of which the same share stays. most: the largest
+        others_bytes: state of optimizers that do not step in it; the same share of it stays. most: the largest
         share."""
         found: list[Choice] = []
         for share in SHARES:

@@ -116,7 +116,7 @@ class Recorder(modes.TorchDispatchMode):
         return value
 
     def hold_weakly(self, storage: Any, value: Value) -> None:
-        """Refer to a leaf weakly, since the calls that read it keep its bytes; a strong reference would never end."""
+        """Hold a leaf's value weakly: its guard keeps the storage alive, so a strong reference would free neither."""
         known = self._holds.get(storage._cdata)
         if known is not None and known[1]() is value:
             self._holds[storage._cdata] = known[0], weakref.ref(value)

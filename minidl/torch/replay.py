@@ -1,7 +1,7 @@
 """Replays: recomputes dropped values by running the missing calls of their lineage again, in program order.
 
-A call reads values that are still in memory, that saved items have, or that earlier calls of the replay made. A call
-that writes in place gets a copy. Other dropped tensors that a replay recomputes are kept, since they are needed soon.
+A call reads values that are still in memory, that saved items hold, or that earlier calls of the replay made. It writes
+in place to scratch memory alone. Other dropped tensors that a replay recomputes are kept, since they are needed soon.
 During a call the random generator has the state of the original call, and afterwards its present state again.
 """
 

@@ -17,11 +17,12 @@ class Report:
 
     budget_bytes     the budget; unmanaged_bytes: the peak of the step if nothing is evicted; floor: the smallest budget
                      for it; planned_bytes: the peak by the current plan. 0 or None until known.
-    state_bytes      bytes of optimizer state copied out and in, which out_bytes and in_bytes also count.
+    out_bytes        copied to the host; in_bytes: copied back; state_bytes: optimizer state among both; host_bytes:
+                     peak.
     late, refused    unpacks of planned steps that found their tensor evicted; tensors that the full host pool refused.
     remark           the reason if the policy has no plan of its own; else "".
     steps            number of steps of each phase; diverged: number of steps that departed from their plan.
-    seconds          median duration of a step, by phase.
+    seconds          median duration of a step, by phase; stalled_seconds: total wait of computation for copies.
     """
 
     budget_bytes: int

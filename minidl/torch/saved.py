@@ -1,8 +1,8 @@
 """The saved-tensor hooks: they evict the storages of saved tensors, and bring them back.
 
 Only a storage that autograd alone holds leaves the device: the hooks release it, and its memory is freed. A storage
-that anything else holds stays as it is, and is used again. No storage is ever emptied. A ``Guide`` decides what is
-evicted.
+that anything else holds stays as it is, and is used again. No storage is ever emptied. A ``Guide`` makes the
+decisions.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class Saved:
         return alias
 
     def _retreat(self) -> None:
-        """Swap out the tensors that this step has kept so far."""
+        """Swap out the tensors that this step has kept so far, since it departs from its plan."""
         if self.retreating is not None:
             self.retreating()
         for ref in self._kept:

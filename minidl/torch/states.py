@@ -1,10 +1,9 @@
 """Keeps the optimizer's state on the host between steps, and on the device while its optimizer steps.
 
 Between steps ``optimizer.state`` contains tensors in host memory with the state's values, the same tensors every time.
-So a program, ``state_dict()`` or pickle finds the state there, and the next step starts from whatever values or tensors
-the program puts there. An optimizer that allows it steps in parts, and the state of a part is on the device only while
-that part steps. Small tensors, state that is not stored by parameter and key, and tensors that anything else holds stay
-on the device.
+So a program, ``state_dict()`` or pickle finds the state there, and the next step starts from the values or tensors that
+the program puts there. An optimizer that allows it steps in parts, and a part's state is on the device only while that
+part steps. Small tensors, state that is not stored by parameter and key, and tensors that anything else holds stay.
 """
 
 from __future__ import annotations

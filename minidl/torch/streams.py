@@ -1,8 +1,7 @@
 """The backend for a CPU whose copies run beside the program, on two worker threads: one per direction.
 
 A storage is kept alive until its copy to the host has ended. If pending copies exceed ``under_way`` bytes, ``out``
-waits for the oldest ones, so that slow copies do not hold ever more memory. A buffer is reused only when no copy uses
-it.
+waits for the oldest, so that slow copies do not hold ever more memory. A buffer is reused after its last copy.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ def ForTransformers(budget: str | int, **options: Any) -> Any:  # noqa: N802 # i
 
     budget, options: arguments of ``managed``. The callback's ``memory`` is the ``managed`` object, with its
     ``report()``. The trainer does not tell a callback that a training has failed: then ``memory.stop()``, or the next
-    training with this callback, ends the management. Raises UserError if the library is not installed, and the errors
-    of ``managed``.
+    training with this callback, ends the management. Raises UserError if the library is missing, and what ``managed``
+    raises.
     """
     try:
         from transformers import TrainerCallback
@@ -46,7 +46,7 @@ def ForLightning(budget: str | int, **options: Any) -> Any:  # noqa: N802 # it s
     """Return a ``Callback`` for Lightning: ``Trainer(..., callbacks=[ForLightning("12GiB")])``.
 
     budget, options: arguments of ``managed``. The callback's ``memory`` is the ``managed`` object, with its
-    ``report()``. Raises UserError if the library is not installed, and the errors of ``managed``.
+    ``report()``. Raises UserError if the library is missing, and what ``managed`` raises.
     """
     try:
         from lightning.pytorch import Callback
