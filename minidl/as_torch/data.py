@@ -25,7 +25,7 @@ class TensorDataset(Dataset):
 
     def __init__(self, *tensors: Tensor) -> None:
         if len({len(t) for t in tensors}) != 1:
-            raise UserError(f"TensorDataset: tensors of {[len(t) for t in tensors]} rows")
+            raise UserError(f"TensorDataset: the tensors differ in their number of rows: {[len(t) for t in tensors]}")
         self.tensors = tensors
 
     def __getitem__(self, index: int) -> tuple[Tensor, ...]:
@@ -51,7 +51,7 @@ class Subset(Dataset):
 def random_split(dataset: Any, lengths: Sequence[int], generator: object = None) -> list[Subset]:
     """Return disjoint random subsets of these lengths. Raises UserError unless the lengths add up to the data set's."""
     if sum(lengths) != len(dataset):
-        raise UserError(f"random_split: {list(lengths)} of {len(dataset)} examples")
+        raise UserError(f"random_split: lengths {list(lengths)} do not add up to {len(dataset)} examples")
     order, start, made = randperm(len(dataset)).tolist(), 0, []
     for length in lengths:
         made.append(Subset(dataset, order[start:start + length]))

@@ -81,15 +81,15 @@ def _parts(seen: Seen, call: int, total: int) -> dict[str, int]:
 def refuse(budget: int, floor: Floor, *, states: bool) -> None:
     """Raise BudgetTooSmall for a budget below the floor. states: True if optimizer state is on the host, too."""
     away = "saved tensors and the optimizer's state" if states else "saved tensors"
-    raise BudgetTooSmall(f"{format_bytes(budget)}; with all {away} away this step needs {floor}", budget_bytes=budget,
-                         need_bytes=floor.nbytes, parts=floor.parts)
+    raise BudgetTooSmall(f"budget {format_bytes(budget)}: with all {away} away this step needs {floor}",
+                         budget_bytes=budget, need_bytes=floor.nbytes, parts=floor.parts)
 
 
 def refuse_early(budget: int, parts: Mapping[str, int], when: str) -> None:
     """Raise BudgetTooSmall if the parts known at a moment exceed the budget. when: the moment, for the message."""
     need = sum(parts.values())
     if need > budget:
-        raise BudgetTooSmall(f"{format_bytes(budget)}; {when} there are {format_bytes(need)} already: {_listed(parts)}",
+        raise BudgetTooSmall(f"budget {format_bytes(budget)}: {when} there are {format_bytes(need)}: {_listed(parts)}",
                              budget_bytes=budget, need_bytes=need, parts=parts)
 
 

@@ -154,7 +154,7 @@ class Course:
         """Return the planned kind that was used last. Raises UserError if there is none; ``what`` names the caller."""
         planned = [known for known in self.known if known.obeyed is not None]
         if not planned:
-            raise UserError(f"no step has been recorded yet: {what} is known when the second step has ended")
+            raise UserError(f"{what} needs a recorded step: call it after the second step has ended")
         return max(planned, key=lambda known: known.used)
 
     def _kind(self, packs: tuple[Packed, ...]) -> Known:
