@@ -46,7 +46,7 @@ VAGUELY_ALLOWED: dict[str, int] = {
     "minidl/parts": 38,
     "minidl/plan": 14,
     "minidl/planning": 32,
-    "minidl/policies": 70,
+    "minidl/policies": 11,
     "minidl/runtime": 17,
     "minidl/surface": 14,
     "minidl/torch": 43,

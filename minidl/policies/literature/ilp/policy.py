@@ -35,7 +35,7 @@ from minidl.policies.recompute import Recompute
 
 SECONDS = 60.0  # time limit of a solver for one program
 MOST_NODES = 40  # a trace with more calls is cut into so many blocks
-SHARE = 0.98    # of the budget is planned for if a trace is cut into blocks
+SHARE = 0.98    # share of the budget that is planned for if a trace is cut into blocks
 GAP = 1e-6      # relative distance between a solution and the bound at which it counts as proven
 BLOCKS_GAP = 1e-3  # the same if a trace is cut, because cutting loses more than that
 SAME = 1e-6     # relative difference at which two durations count as equal
