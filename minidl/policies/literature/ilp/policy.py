@@ -80,7 +80,7 @@ class Checkmate(OnDemand):
         self.most_nodes = most_nodes
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
-        """Return the victims of ``recompute``."""
+        """Return the victims that the policy ``recompute`` chooses."""
         return Recompute().victims(resident, pressure)
 
     def choices(self, stages: Graph, costs: Costs, budget: int) -> Iterator[Choice]:
@@ -136,7 +136,7 @@ class SwapDominated(Checkmate):
     name = "str-ilp"
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
-        """Return the victims of ``passive``."""
+        """Return the victims that the policy ``passive`` chooses."""
         return Passive().victims(resident, pressure)
 
     def choices(self, stages: Graph, costs: Costs, budget: int) -> Iterator[Choice]:
