@@ -45,7 +45,7 @@ VAGUELY_ALLOWED: dict[str, int] = {
     "minidl/parts": 38,
     "minidl/plan": 14,
     "minidl/planning": 32,
-    "minidl/policies": 70,
+    "minidl/policies": 11,
     "minidl/runtime": 0,
     "minidl/surface": 14,
     "minidl/torch": 0,

@@ -15,7 +15,7 @@ from minidl.plan.policy import OnDemand, Pressure, Price, Regime, Residency
 
 
 class Coop(OnDemand):
-    """Drop the cheapest window of neighbouring tensors."""
+    """Drop the tensors of the cheapest window: neighbours in memory that are cheap to recompute."""
 
     name = "coop"
     weighs_recomputation = True

@@ -1,4 +1,4 @@
-"""G10: swap out tensors in the gaps that relieve memory most for their traffic (Zhang et al., MICRO 2023).
+"""G10: swap out tensors in the gaps that relieve memory most (Zhang et al., MICRO 2023).
 
 It repeatedly takes the gap (inactive period) with the largest benefit: the bytes above a line (99% of memory) that it
 removes, integrated from the middle of its copy out to the middle of its copy back. A gap must be longer than 1.5 times

@@ -33,7 +33,7 @@ class OnDemandBelady(OnDemand):
     """Swap out the tensor with the furthest next use."""
 
     name = "od-belady"
-    plans = True  # so that the engine compares iterations and passes the trace of a like one
+    plans = True  # so that the engine recognises a repeated iteration and passes its trace
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
         """Return no plan: the policy needs the trace alone."""

@@ -46,7 +46,7 @@ Chromosome = tuple[Gene, ...]
 
 
 class SwapAdvisor(Passive):
-    """Swap out the tensors that the best pools of a genetic search cannot hold."""
+    """Swap out the tensors that do not fit the best memory pools found by a genetic search."""
 
     name = "swapadvisor"
     plans = True

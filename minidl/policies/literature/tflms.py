@@ -2,8 +2,8 @@
 
     level        a call's level is one more than the highest level among the calls whose results it reads
     long edge    an edge from a tensor's last access in the forward pass to its first reader in the backward pass that
-                 spans a threshold of levels or more. The tensor is swapped out after the one and swapped in before
-                 the other. Readers close to each other share one swap-in (fused).
+                 spans a threshold of levels or more. The tensor is swapped out after this access and swapped in before
+                 this reader. Readers close to each other share one swap-in (fused).
     direct order the swap-in starts after the last call that is ``ahead`` or more levels below the reader
     chain rule   the swap-in starts after a gradient that reads results of a forward call up to ``ahead`` levels above
                  the last forward access; the highest such level counts. If there is none, direct order decides.

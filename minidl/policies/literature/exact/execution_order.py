@@ -65,7 +65,7 @@ class ExecutionOrder:
         return self.dies[tensor] < k
 
     def may_miss(self, tensor: int, k: int) -> bool:
-        """Return True if a call k, or a replay before it, may have to recompute the tensor."""
+        """Return True if call k, or a replay before it, may have to recompute the tensor."""
         gap = self.gap_at.get((tensor, k))
         return self.absent(tensor, k) if gap is None else bool(self.facts.can_drop[gap])
 

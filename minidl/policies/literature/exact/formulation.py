@@ -3,8 +3,8 @@
     steps      the program's calls in order, and before each call k the replays of earlier calls that it may need, in
                program order; a replay runs if a step that reads its outputs then misses one.
     modes      in every gap between two accesses the tensor is kept, swapped or dropped.
-    residency  per step of a gap: it rises once, and stays up until the gap ends. A swapped tensor's rises when its
-               swap-in is issued, a dropped one's when it is replayed. A tensor that only replays read stays until the
+    residency  per step of a gap: it rises once, and stays up until the gap ends. For a swapped tensor it rises when the
+               swap-in is issued, for a dropped one with the replay. A tensor that only replays read stays until the
                last of these.
     memory     residents + outputs - donated inputs + tensors still being copied out <= budget.
     links      one copy at a time in each direction. Copies out queue in the order of their calls. A step that uses
@@ -18,7 +18,7 @@ queue.
 
 Not in the model, as in ``simulate``: addresses; tensors from before the iteration (they stay); donations of tensors
 used again at once; evictions after a tensor's last access, while it is kept for lineage alone. So an engine may be
-slower or faster.
+slower or faster than the optimum.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Formulation(Occupancy):
         self.movable: list[bool] = (slowest < horizon).tolist()  # a longer copy would not end in time
         super().__init__(order, budget, horizon, movable=self.movable)
         program = self.program
-        self.ready = [program.variable(high=1.0) for _ in order.steps]  # memory that was being copied out is free
+        self.ready = [program.variable(high=1.0) for _ in order.steps]  # when earlier copies out have freed its memory
         self.landed = [program.variable(high=1.0) for _ in self.movable]  # end of the copy out
         self.issued = [program.variable(high=1.0) for _ in self.movable]  # start of the copy in
         self.copied: dict[int, int] = {}  # gap that may be swapped -> 1 if that needs a copy out
@@ -99,7 +99,7 @@ class Formulation(Occupancy):
             queued.append((gap, copied))
             before = None
             for step in self.there[gap]:
-                leaving = program.binary()  # its memory has not been released to this step
+                leaving = program.binary()  # 1 if its memory is not yet free for this step
                 self.memory[step].append((leaving, self.size[tensor]))
                 program.row([(self.ready[step], 1.0), (landed, -1.0), (leaving, 1.0), (copied, -1.0)], low=-1.0)
                 if before is not None:
@@ -123,8 +123,8 @@ class Formulation(Occupancy):
                                  (self.taken[step], -1.0)], low=-2.0)
             for other in (g for g in self.copied if g < gap):
                 begin, back = facts.gap_call[[gap, other]].max(), facts.gap_next[[gap, other]].min()
-                if begin < back:  # else one is over before the other begins
-                    first = program.binary()  # this gap's transfer comes before the other's
+                if begin < back:  # else one gap ends before the other begins
+                    first = program.binary()  # 1 if this gap's swap-in comes before the other's
                     both = [(swap, -1.0), (self.swap[other], -1.0)]
                     program.row([(self.issued[other], 1.0), (issued, -1.0), (first, -1.0), *both],
                                 low=lasts[gap] - 3.0)
@@ -145,7 +145,7 @@ class Formulation(Occupancy):
             elif chosen[self.swap[gap]]:
                 mode[gap] = SWAP
                 step = next(self.order.steps[s] for s, now in there.items() if chosen[now])
-                # Issued after replays, it is asked for before the next call: its memory has been free since.
+                # A swap-in issued after replays is requested before the next call; its memory is free by then.
                 replayed = chosen[self.taken[self.order.first[step.group]:step.index]].any()
                 at = step.group + int(replayed)
                 prefetch_at[gap] = at if at <= self.facts.gap_next[gap] else -1

@@ -44,7 +44,7 @@ class Exact(OnDemand):
         self.seconds = seconds
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
-        """Return the victims of ``passive``."""
+        """Return the victims that the policy ``passive`` chooses."""
         return Passive().victims(resident, pressure)
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:

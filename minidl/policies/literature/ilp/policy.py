@@ -35,7 +35,7 @@ from minidl.policies.recompute import Recompute
 
 SECONDS = 60.0  # time limit of a solver for one program
 MOST_NODES = 40  # a trace with more calls is cut into so many blocks
-SHARE = 0.98    # of the budget is planned for if a trace is cut into blocks
+SHARE = 0.98    # share of the budget that is planned for if a trace is cut into blocks
 GAP = 1e-6      # relative distance between a solution and the bound at which it counts as proven
 BLOCKS_GAP = 1e-3  # the same if a trace is cut, because cutting loses more than that
 SAME = 1e-6     # relative difference at which two durations count as equal
@@ -80,7 +80,7 @@ class Checkmate(OnDemand):
         self.most_nodes = most_nodes
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
-        """Return the victims of ``recompute``."""
+        """Return the victims that the policy ``recompute`` chooses."""
         return Recompute().victims(resident, pressure)
 
     def choices(self, stages: Graph, costs: Costs, budget: int) -> Iterator[Choice]:
@@ -136,7 +136,7 @@ class SwapDominated(Checkmate):
     name = "str-ilp"
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
-        """Return the victims of ``passive``."""
+        """Return the victims that the policy ``passive`` chooses."""
         return Passive().victims(resident, pressure)
 
     def choices(self, stages: Graph, costs: Costs, budget: int) -> Iterator[Choice]:
