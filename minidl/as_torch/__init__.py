@@ -1,8 +1,8 @@
-"""minidl under PyTorch's name: ``import minidl.as_torch as torch`` in the place of ``import torch``.
+"""minidl under PyTorch's name: a program imports ``minidl.as_torch as torch`` instead of ``torch``.
 
-The imports behind it (``import torch.nn as nn``, ``from torch.utils.data import DataLoader``) then find minidl, too, in
-this process; so PyTorch itself must not have been imported. The program runs in a runtime that this import opens, and
-these variables describe:
+Later imports (``import torch.nn as nn``, ``from torch.utils.data import DataLoader``) then find minidl, too, in this
+process; so PyTorch itself must not have been imported before. This import opens the runtime in which the program runs.
+Environment variables describe the runtime:
 
     MINIDL_DEVICE   cpu by default; any name that ``Runtime(device=...)`` takes
     MINIDL_MEMORY   the memory budget, 4GiB by default
@@ -41,7 +41,7 @@ atexit.register(runtime.__exit__, None, None, None)
 
 
 def _module(name: str, **content: Any) -> ModuleType:
-    """A module of PyTorch's that is made of these."""
+    """Return a module ``torch.NAME`` with this content."""
     made = ModuleType(f"torch.{name}")
     vars(made).update(content)
     return made
@@ -54,7 +54,7 @@ backends = _module("backends", cudnn=_module("backends.cudnn", benchmark=False, 
 
 
 def __getattr__(name: str) -> Any:
-    """All else is minidl's."""
+    """Return minidl's object of this name. Raises AttributeError if there is none."""
     if name.startswith("__"):
         raise AttributeError(name)
     try:

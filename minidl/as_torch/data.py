@@ -1,4 +1,4 @@
-"""``torch.utils.data``: data sets, and batches of them in the runtime's tensors. One process reads them."""
+"""``torch.utils.data``: data sets and batches of them as tensors. This process alone reads them, without workers."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from minidl.tensor import Tensor
 
 
 class Dataset:
-    """Base class: ``len(data)`` examples, ``data[i]`` one of them."""
+    """Base class of data sets: ``len(data)`` is the number of examples, ``data[i]`` is one of them."""
 
     def __getitem__(self, index: int) -> Any:
         raise NotImplementedError
 
 
 class TensorDataset(Dataset):
-    """Rows of tensors with one first extent. Raises UserError if they differ."""
+    """A data set whose example i is row i of each tensor. Raises UserError if the first extents differ."""
 
     def __init__(self, *tensors: Tensor) -> None:
         if len({len(t) for t in tensors}) != 1:
-            raise UserError(f"TensorDataset: tensors of {[len(t) for t in tensors]} rows")
+            raise UserError(f"TensorDataset: the tensors differ in their number of rows: {[len(t) for t in tensors]}")
         self.tensors = tensors
 
     def __getitem__(self, index: int) -> tuple[Tensor, ...]:
@@ -36,7 +36,7 @@ class TensorDataset(Dataset):
 
 
 class Subset(Dataset):
-    """Some examples of another data set, by number."""
+    """A data set of chosen examples of another one; ``indices`` are their numbers there."""
 
     def __init__(self, dataset: Any, indices: Sequence[int]) -> None:
         self.dataset, self.indices = dataset, list(indices)
@@ -49,9 +49,9 @@ class Subset(Dataset):
 
 
 def random_split(dataset: Any, lengths: Sequence[int], generator: object = None) -> list[Subset]:
-    """Subsets of these lengths, drawn at random. Raises UserError if they are not all of it."""
+    """Return disjoint random subsets of these lengths. Raises UserError unless the lengths add up to the data set's."""
     if sum(lengths) != len(dataset):
-        raise UserError(f"random_split: {list(lengths)} of {len(dataset)} examples")
+        raise UserError(f"random_split: lengths {list(lengths)} do not add up to {len(dataset)} examples")
     order, start, made = randperm(len(dataset)).tolist(), 0, []
     for length in lengths:
         made.append(Subset(dataset, order[start:start + length]))
@@ -60,7 +60,7 @@ def random_split(dataset: Any, lengths: Sequence[int], generator: object = None)
 
 
 def default_collate(batch: Sequence[Any]) -> Any:
-    """Examples as one batch: tensors, arrays and numbers are stacked; tuples, lists and dictionaries part by part."""
+    """Return examples as a batch: tensors, arrays, numbers are stacked; tuples, lists, mappings part by part."""
     first = batch[0]
     if isinstance(first, Tensor):
         return stack(list(batch))
@@ -76,7 +76,7 @@ def default_collate(batch: Sequence[Any]) -> Any:
 
 
 class DataLoader:
-    """Batches of a data set, in order or shuffled; the last may be smaller, or left out."""
+    """Iterates over the batches of a data set, in order or shuffled; ``drop_last`` leaves out a smaller last batch."""
 
     def __init__(self, dataset: Any, batch_size: int = 1, shuffle: bool = False, sampler: Any = None,
                  num_workers: int = 0, collate_fn: Callable[[Sequence[Any]], Any] | None = None,

@@ -1,4 +1,4 @@
-"""``torch.distributions``, as far as programs use it: Categorical and Normal."""
+"""``torch.distributions``: the classes Categorical and Normal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from minidl.tensor import Tensor
 
 
 class Categorical:
-    """One of several classes, by weights or by logits along the last dimension. Raises UserError unless it is one."""
+    """Distribution over classes by probs or logits along the last dimension. Raises UserError unless it gets one."""
 
     def __init__(self, probs: Tensor | None = None, logits: Tensor | None = None) -> None:
         if (probs is None) == (logits is None):
@@ -32,37 +32,37 @@ class Categorical:
             self.probs = exp(self.logits)
 
     def sample(self) -> Tensor:
-        """The number of a class, drawn."""
+        """Draw the number of a class."""
         return squeeze(multinomial(self.probs, 1), -1)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """The logarithm of the probability of a class."""
+        """Return the logarithm of the probability of a class."""
         return squeeze(gather(self.logits, -1, unsqueeze(value, -1)), -1)
 
     def entropy(self) -> Tensor:
-        """-sum(p log p)."""
+        """Return the entropy, -sum(p log p)."""
         return neg(sum_(mul(self.probs, self.logits), -1))
 
 
 class Normal:
-    """Normal numbers of a mean and a deviation."""
+    """A normal distribution with mean ``loc`` and standard deviation ``scale``."""
 
     def __init__(self, loc: Tensor, scale: Tensor) -> None:
         self.loc, self.scale = loc, scale
 
     def rsample(self) -> Tensor:
-        """A draw through which gradients flow to mean and deviation."""
+        """Draw a sample through which gradients flow to the mean and the deviation."""
         return add(self.loc, mul(self.scale, randn_like(self.loc)))
 
     def sample(self) -> Tensor:
-        """A draw without a gradient."""
+        """Draw a sample without a gradient."""
         return self.rsample().detach()
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """The logarithm of the density."""
+        """Return the logarithm of the density."""
         apart = div(sub(value, self.loc), self.scale)
         return sub(shift(scale(mul(apart, apart), -0.5), -0.5 * log(2 * pi)), natural_log(self.scale))
 
     def entropy(self) -> Tensor:
-        """(1 + log(2 pi)) / 2 + log(deviation)."""
+        """Return the entropy, (1 + log(2 pi)) / 2 + log(deviation)."""
         return shift(natural_log(self.scale), 0.5 + 0.5 * log(2 * pi))

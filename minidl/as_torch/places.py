@@ -1,4 +1,4 @@
-"""PyTorch's words for devices, dtypes and modes of execution, where a runtime decides these."""
+"""PyTorch's ``device``, ``dtype``, ``autocast`` and ``compile``; in minidl the runtime decides these."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ dtype = DType
 
 
 class device:  # noqa: N801 - PyTorch's name
-    """A name of a device, as "cuda:0"; tensors live on their runtime's, whatever it says."""
+    """The name of a device, such as "cuda:0". It has no effect: tensors are on the device of their runtime."""
 
     def __init__(self, type: object, index: int | None = None) -> None:
         name, _, number = str(getattr(type, "type", type)).partition(":")
@@ -34,14 +34,14 @@ class device:  # noqa: N801 - PyTorch's name
 
 
 def autocast(device_type: str = "cpu", dtype: object = None, enabled: bool = True, **_: object) -> nullcontext[None]:
-    """Nothing where it is not ``enabled``. Raises UserError else: precision is the runtime's."""
+    """Return a context that does nothing. Raises UserError if it is ``enabled``: the runtime sets the precision."""
     if enabled:
         raise UserError("autocast: mixed precision is the runtime's, Runtime(precision='bf16')")
     return nullcontext()
 
 
 def compile(model: Any = None, **_: object) -> Any:
-    """The function or module itself: nothing is compiled ahead of its calls."""
+    """Return the function or module unchanged; without one, return a decorator that does so."""
     if model is None:
         decorator: Callable[[Any], Any] = lambda function: function  # noqa: E731
         return decorator

@@ -269,7 +269,7 @@ def tanh32(x: Number) -> Number:
 
 
 def bell32(x: Number) -> Number:
-    """exp(-x^2 / 2) within 1.3 units; the square in two parts, as its rounding error times 100 would be visible."""
+    """Return exp(-x^2 / 2) within 1.3 units in the last place; x^2 is split in two, so that it is not rounded."""
     x = np.float32(15) if x > np.float32(15) else x
     x = np.float32(-15) if x < np.float32(-15) else x
     high = np.int32(np.float32(x).view(np.int32) & -4096).view(np.float32)  # 12 bits, so that its square is exact

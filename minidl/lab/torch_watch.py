@@ -136,7 +136,7 @@ class Watch(TorchDispatchMode):
         return self._differentiable if node is None else _keeps_results(kind)
 
     def take(self, kept: SavedValue) -> Any:
-        """The gradient of a call is taken."""
+        """Autograd's unpack hook: note that the next call needs a saved tensor, and return the tensor."""
         if self.on and kept.position is not None and kept.position not in self._takes:
             self._takes.append(kept.position)
         return kept.tensor

@@ -1,4 +1,4 @@
-"""A step on shapes alone: what an unmanaged run of it needs, while nothing is computed and nothing changes."""
+"""Runs a step on shapes alone, to find the memory that it needs unmanaged. Nothing is computed or changed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def dry_run(runtime: Runtime, step: Callable[[], Any]) -> Demand:
-    """As ``Runtime.dry_run``."""
+    """Run a step on shapes alone and return its demand, as ``Runtime.dry_run`` says."""
     live = runtime.memory.live()
     kept = [(s, s.grad, s.access_count, s.first_access, s.last_access) for s in live]
     counters = dict(runtime.counters)
@@ -30,10 +30,10 @@ def dry_run(runtime: Runtime, step: Callable[[], Any]) -> Demand:
     executor = Executor(runtime.device.dry_twin(), ledger, tracker, deterministic=runtime.executor.deterministic,
                         fuses=runtime.executor.fuses, keeps_outputs=runtime.executor.keeps_outputs,
                         stands_for=(runtime.memory,))
-    # A sharder holds no calls, so the dry run can use the runtime's; a slicer does.
+    # The dry run shares the runtime's sharder, which holds no calls. A slicer holds calls, so it gets its own.
     executor.part_keepers = tuple([Slicer(executor, keeper.count) if isinstance(keeper, Slicer) else keeper
                                    for keeper in runtime.executor.part_keepers])
-    executor.issued = runtime.executor.issued  # what was written in place before the dry run lies before its calls
+    executor.issued = runtime.executor.issued  # earlier writes in place are earlier than its calls
     try:
         with activate(executor):
             step()

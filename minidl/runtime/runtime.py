@@ -1,4 +1,4 @@
-"""Runtime, the one object a user makes: a device, a budget and a policy.
+"""``Runtime``, the one object that a user makes: a device, a budget and a policy.
 
     with Runtime(device="sim:p100", memory_budget="8GiB", policy="auto") as runtime:
         model, optimizer = ...
@@ -53,26 +53,26 @@ from minidl.tensor import Tensor
 
 
 class Runtime(Shown):
-    """Device, budget and policy under one executor; current inside its ``with``.
+    """A device, a memory budget and a policy, for all calls inside its ``with``.
 
     device         "cpu", "cpu:FILE.json", "cpu:virtual", "cuda", "sim:PROFILE", "sim:FILE.json" or a Device
     memory_budget  bytes of device memory, as a number or "16GiB"; the device's capacity by default
     host_memory    bytes of host memory for swapped tensors; the device profile's by default
-    spill          a folder: what finds no room in host memory lies in a file there, of ``spill_bytes``; or a Spill
+    spill          a folder for a file of ``spill_bytes``, which holds what does not fit into host memory; or a Spill
     policy         a name of ``minidl.policies.names()`` or a Policy
-    placement      where blocks go in device memory: a name of ``minidl.placements.names()``, or a Placement that
-                   serves no other runtime
-    precision      "fp32", "tf32" or "bf16": what layers compute in, see ``device.precision``. Of a Device that was made
-                   already only the layers' part is decided here
-    attention      "auto", "composed" or "fused", see ``Device.attention``; by default as the device has it
-    seed           all random numbers follow from it
-    poisoned       fill the CPU arena, and all that is freed, with NaN
+    placement      the choice of addresses in device memory: a name of ``minidl.placements.names()``, or a Placement
+                   that no other runtime uses
+    precision      "fp32", "tf32" or "bf16": the precision in which layers compute, see ``device.precision``. A Device
+                   that is passed in keeps its own settings; only the layers follow this one
+    attention      "auto", "composed" or "fused", see ``Device.attention``; by default the device's own
+    seed           a number that determines all random numbers
+    poisoned       fill the CPU arena, and all freed bytes, with NaN
     deterministic  never mix algorithms that give different bits
-    switches       features to turn off, to see what they are worth
-    slices         into how many parts along its first dimension a batch is cut that ``tensor`` uploads, so that no
-                   operation needs all of it at once; 1: none
-    shard_bytes    parameters of more bytes are kept in shards along their first dimension, so that neither an operation
-                   nor an update needs all of one at once; by default none is
+    switches       features to turn off, to measure their effect
+    slices         number of slices into which ``tensor`` cuts a batch along its first dimension, so that no operation
+                   needs the whole batch at once; 1: none
+    shard_bytes    parameters of more bytes are cut into shards along their first dimension, so that no operation or
+                   update needs the whole parameter at once; by default none is
 
     Raises UserError for a name or size that does not exist.
     """
@@ -104,18 +104,18 @@ class Runtime(Shown):
         if slices < 1:
             raise UserError(f"a batch is cut in 1 slice or more, not {slices}")
         self.slices = slices
-        if shard_bytes is not None:  # first: a call with operands of both kinds runs on shards, and each part on slices
+        if shard_bytes is not None:  # first: a call on shards and slices runs by shard, and each part by slice
             self.executor.part_keepers = (Sharder(_bytes(shard_bytes, 0, "shard_bytes")),)
         if slices > 1:
             self.executor.part_keepers += (Slicer(self.executor, slices),)
-        self.keeps_trace = False  # whether ``iteration`` leaves what it did in ``last_trace``
+        self.keeps_trace = False  # True: ``iteration`` stores its trace in ``last_trace``
         self.last_trace: Trace | None = None
         self.seed = seed
-        self.counters: dict[str, int] = {}  # numbers that a step advances; a dry run puts them back
+        self.counters: dict[str, int] = {}  # numbers that a step advances; a dry run restores them
         self._contexts: list[Any] = []
 
     def facts(self) -> dict[str, str]:
-        """The device, the policy and the bytes in use, for ``repr``."""
+        """Return the device, the policy and the bytes in use, for ``repr``."""
         memory = self.memory
         return {"device": self.device.name, "policy": self.policy.name,
                 "budget": format_bytes(self.budget_bytes), "in use": format_bytes(memory.arena.used_bytes),
@@ -125,17 +125,17 @@ class Runtime(Shown):
 
     @property
     def budget_bytes(self) -> int:
-        """Device memory that tensors may take: the memory budget, without what the device keeps for itself."""
+        """Device bytes that tensors may take: the memory budget less the device's own share."""
         return self.memory.arena.capacity
 
     @property
     def host_bytes(self) -> int:
-        """Host memory that swapped tensors may take."""
+        """Host bytes that swapped tensors may take."""
         return self.memory.allocator.host.capacity
 
     @property
     def guide(self) -> PlanFollower | None:
-        """Compares iterations with earlier ones and follows plans; None under a policy that makes none."""
+        """The follower of plans, which compares iterations with earlier ones; None if no plans are made."""
         return self._follower
 
     def stay_on_demand(self) -> None:
@@ -145,14 +145,12 @@ class Runtime(Shown):
 
     @property
     def plan(self) -> Plan | None:
-        """The plan for the sequence of calls that this iteration, or the one that has just ended, follows; None while
-        no sequence is known that begins like it."""
+        """The plan that the current or latest iteration follows; None if its calls match no known sequence."""
         active = self.guide.active if self.guide is not None else None
         return active.plan if active is not None else None
 
     def followed(self) -> tuple[Trace, Followed] | None:
-        """The trace of the sequence of calls that is followed, and how the last iteration went that followed it to
-        its end; None if none has."""
+        """Return the followed sequence's trace and how its latest complete iteration went; None if there is none."""
         active = self.guide.active if self.guide is not None else None
         return (active.trace, active.last) if active is not None and active.last is not None else None
 
@@ -176,10 +174,10 @@ class Runtime(Shown):
 
     @contextmanager
     def iteration(self) -> Iterator[None]:
-        """One training step. At its end survivors are made real, lineage is cut, and access counts restart.
+        """Run one training step. At its end evicted survivors are restored, lineage is cut, and access counts restart.
 
-        What was called since the last one (initialisation, a validation) becomes an iteration of its own, so that
-        every step has the same calls: a gradient cannot flow from inside to what was computed before.
+        Calls since the last iteration (initialization, a validation) become an iteration of their own, so that every
+        step has the same calls. So a gradient cannot flow from inside to tensors that were computed before.
         """
         self._require_current("iteration()")
         executor = current()
@@ -202,23 +200,23 @@ class Runtime(Shown):
             executor.explicit_iterations = False
 
     def _require_current(self, method: str) -> None:
-        """Raise UserError where calls would go to another runtime."""
+        """Raise UserError if another runtime is current, which would receive the calls."""
         if current_runtime() is not self:
             raise UserError(f"{method} of a runtime on {self.device.name} under `with` of another one on "
                             f"{current_runtime().device.name}: enter the former first")
 
     def next_seed(self) -> int:
-        """A fresh 63-bit seed, the n-th of this runtime; it follows from the runtime's seed and n alone."""
+        """Return a fresh 63-bit seed, which follows from the runtime's seed and the number of earlier calls alone."""
         count = self.counters["seeds"] = self.counters.get("seeds", 0) + 1
         return int(np.random.SeedSequence([self.seed, count]).generate_state(1, np.uint64)[0] >> 1)
 
     def tensor(self, data: Any, *, shape: Shape | None = None, dtype: DType | None = None) -> Tensor:
-        """A leaf with a copy of an array's values (one upload), of its dtype unless ``dtype`` says another one; lists
-        of Python's floats are float32.
+        """Return a leaf with a copy of an array's values (one upload).
 
-        ``data`` None with a shape: values do not matter. Arrays of other libraries are taken by DLPack or
-        ``__cuda_array_interface__``, from a GPU by way of the host. Raises UserError for a dtype that minidl does not
-        have and for values that the one asked for cannot hold, ShapeError for data that are not of the ``shape``.
+        The dtype is the array's unless ``dtype`` is given; lists of Python floats become float32. ``data`` None with a
+        shape: the values do not matter. Arrays of other libraries are taken by DLPack or ``__cuda_array_interface__``,
+        from a GPU by way of the host. Raises UserError for an unknown dtype and for values that the dtype cannot hold,
+        ShapeError if data have another shape than ``shape``.
         """
         self._require_current("tensor()")
         values: np.ndarray | None = None
@@ -236,17 +234,17 @@ class Runtime(Shown):
         return apply(UPLOAD, shape=shape, dtype=dtype, data=values)
 
     def dry_run(self, step: Callable[[], Any]) -> Demand:
-        """Run one step on shapes alone: what an unmanaged run of it needs, and its largest operation.
+        """Run one step on shapes alone; return the memory that it needs unmanaged, and its largest operation.
 
-        Nothing is computed and nothing changes: gradients and counters are put back. The step must not keep tensors.
-        If it leaves gradients where there were none, as the first step of a training does, it is run once more, since
-        later steps begin with these. Every value that is read is NaN: of a step that branches on one this is what one
-        path needs (``Demand.reads_values``).
+        Nothing is computed, and gradients and counters are restored. The step must not keep tensors. If it leaves
+        gradients where there were none, as the first step of a training does, it runs once more, since later steps
+        begin with these. Every value that is read is NaN: if the step branches on a value, the result is for one path
+        (``Demand.reads_values``).
         """
         return dry_run(self, step)
 
     def stats(self) -> Stats:
-        """All counters and gauges now."""
+        """Return all counters and gauges."""
         allocator, executor, replaying = self.memory.allocator, self.executor, self.memory.replaying
         return Stats(self.device.now(), self.device.stall_seconds(), replaying.seconds,
                      allocator.swapped_out_bytes, allocator.swapped_in_bytes, replaying.recomputed_bytes,
@@ -254,15 +252,15 @@ class Runtime(Shown):
                      allocator.arena.capacity, allocator.host.used_bytes, allocator.host.peak_bytes, executor.issued)
 
     def reset_peak(self) -> None:
-        """Let ``peak_bytes`` of the device start from what is in use now."""
+        """Set the device's ``peak_bytes`` to the bytes in use now."""
         self.memory.arena.reset_peak()
 
     def trace(self) -> Trace:
-        """The iteration so far, as plain data."""
+        """Return the iteration so far, as plain data."""
         return self.executor.trace()
 
     def check(self) -> None:
-        """Raises AssertionError if an invariant of the memory does not hold."""
+        """Check the invariants of the memory. Raises AssertionError."""
         self.memory.check()
 
 
@@ -270,7 +268,7 @@ _runtimes: ContextVar[tuple[Runtime, ...]] = ContextVar("runtimes", default=())
 
 
 def current_runtime() -> Runtime:
-    """The runtime whose ``with`` we are in. Raises UserError outside of every one."""
+    """Return the runtime whose ``with`` is active. Raises UserError if there is none."""
     inside = _runtimes.get()
     if not inside:
         raise UserError("no runtime is active in this thread: put the code under `with minidl.Runtime(...):`")
@@ -278,7 +276,7 @@ def current_runtime() -> Runtime:
 
 
 def parameter(shape: Shape, *, dtype: DType = float32, requires_grad: bool = True) -> Tensor:
-    """An uninitialised persistent leaf: a parameter, a buffer or optimizer state; in shards, if the runtime says so.
+    """Return an uninitialized persistent leaf: a parameter, a buffer or optimizer state; sharded if the runtime shards.
     Raises OutOfMemory."""
     executor, described = current(), meta(tuple(shape), dtype)
     for keeper in executor.part_keepers:

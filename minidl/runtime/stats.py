@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Counters since the runtime was made (bytes, and seconds on the device's clock); the device's peak since
-    ``Runtime.reset_peak``.
+    """Counters since the runtime was made, in bytes and in seconds on the device's clock.
 
-    ``stall_seconds`` is how long the compute stream stood still for copies.
+    ``peak_bytes`` counts since ``Runtime.reset_peak``. ``stall_seconds``: time in which computation waited for
+    copies.
     """
 
     seconds: float
@@ -28,7 +28,7 @@ class Stats:
     calls: int
 
     def since(self, before: Stats) -> Stats:
-        """The counters' growth since an earlier reading; gauges and peaks as they are now."""
+        """Return the growth of the counters since an earlier reading; gauges and peaks keep their present values."""
         counters = ("seconds", "stall_seconds", "recompute_seconds", "swapped_out_bytes", "swapped_in_bytes",
                     "recomputed_bytes", "moved_bytes", "calls")
         return replace(self, **{name: getattr(self, name) - getattr(before, name) for name in counters})

@@ -1,4 +1,4 @@
-"""Values from outside: an array of any library as one of NumPy's, and whether a tensor can hold what is in it."""
+"""Converts arrays of any library to NumPy arrays, and checks that a tensor can hold their values."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from minidl.meta import DTYPES, DType, Shape, boolean, float32
 
 
 def host_array(data: Any, device: devices.Device) -> np.ndarray:
-    """An array's values on the host: a copy only if they are elsewhere, or of a dtype that NumPy cannot take."""
+    """Return an array's values on the host, copied only if they are elsewhere or NumPy lacks their dtype."""
     if getattr(data, "requires_grad", False) and hasattr(data, "detach"):
-        data = data.detach()  # a parameter of PyTorch's: its values are wanted
+        data = data.detach()  # a parameter of PyTorch has to be detached first
     exports = hasattr(data, "__dlpack_device__")
     if exports and data.__dlpack_device__()[0] != dlpack.HOST:
         try:
             return np.from_dlpack(data, device="cpu")
-        except (BufferError, RuntimeError, TypeError):  # its library does not copy this to the host
+        except (BufferError, RuntimeError, TypeError):  # the array's library cannot copy it to the host
             return device.fetch(data)
     if not exports and hasattr(data, "__cuda_array_interface__"):
         return device.fetch(data)
@@ -35,7 +35,7 @@ def host_array(data: Any, device: devices.Device) -> np.ndarray:
 
 
 def plain_dtype(data: Any, array: np.ndarray) -> DType | None:
-    """float32 for Python's own floats and sequences of them, as layers compute in it; None for what has a dtype."""
+    """Return float32 for Python floats and sequences of them, as layers compute in it; None for data with a dtype."""
     if array.dtype != np.float64:
         return None
     while isinstance(data, Sequence) and len(data):
@@ -44,10 +44,10 @@ def plain_dtype(data: Any, array: np.ndarray) -> DType | None:
 
 
 def checked(array: np.ndarray, shape: Shape | None, dtype: DType | None) -> tuple[np.ndarray, DType]:
-    """The array, and the dtype of the tensor that is to have its values: the array's own, unless one is asked for.
+    """Return the array, and the dtype of the tensor for its values: the array's own, unless ``dtype`` is given.
 
-    What is asked for may round fractions, and take booleans as 0 and 1; else every value must be the same in it.
-    Raises ShapeError, UserError.
+    A given dtype may round fractions and takes booleans as 0 and 1; else every value must fit. Raises ShapeError,
+    UserError.
     """
     if shape is not None and tuple(shape) != array.shape:
         raise ShapeError(f"data of shape {list(array.shape)} for a tensor of shape {list(shape)}")
@@ -62,6 +62,6 @@ def checked(array: np.ndarray, shape: Shape | None, dtype: DType | None) -> tupl
     if name != wanted.name and not wanted.floating and array.dtype.kind != "b" and array.size:
         limits = np.iinfo(wanted.name)
         low, high = array.min(), array.max()
-        if not (limits.min <= low and high <= limits.max):  # NaN is not either
+        if not (limits.min <= low and high <= limits.max):  # False for NaN, too
             raise UserError(f"values from {low} to {high} do not fit {wanted.name}")
     return array, wanted

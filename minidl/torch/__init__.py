@@ -1,4 +1,4 @@
-"""Memory management inside unmodified eager PyTorch: a training in the bytes that you name, with the bits that it had.
+"""Memory management inside unmodified eager PyTorch: a training keeps within a byte budget, with the same results.
 
     import minidl.torch
 
@@ -6,7 +6,7 @@
         train()
     print(memory.report())
 
-This room imports PyTorch and the planning rooms, and nothing of minidl's own engine. Extra ``torch``.
+This package imports PyTorch and minidl's planning, and nothing of minidl's own engine. Extra ``torch``.
 """
 
 from minidl.errors import UserError

@@ -1,6 +1,6 @@
-"""How bytes go to the host and come back: one small protocol, and the backend whose copies are over when they return.
+"""Copies between device and host: the ``Backend`` protocol, and ``Immediate``, the backend whose copies block.
 
-A backend knows storages and host buffers. It decides nothing, and knows no autograd.
+A backend copies storages to host buffers and back. It decides nothing and knows nothing about autograd.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import torch
 from minidl.plan.costs import Costs
 from minidl.torch.host import HostPool
 
-LEAST_SECONDS = 1e-12  # a byte, where nothing has been copied yet
+LEAST_SECONDS = 1e-12  # per byte, before the first copy
 
 
 class Copy:
-    """Bytes of one storage on the host.
+    """A copy of one storage in a host buffer.
 
-    nbytes   of the storage; buffer: where they lie on the host.
-    written  set when the bytes have arrived there, by backends whose copies go on by themselves.
-    read     the same of the copy back.
+    nbytes   size of the storage; buffer: the host storage that holds the copy.
+    written  set when the copy to the host has ended, by backends whose copies run beside the program.
+    read     the same for the copy back to the device.
     """
 
     __slots__ = ("buffer", "nbytes", "read", "written")
@@ -35,25 +35,25 @@ class Copy:
 
 
 class Traffic:
-    """What copies have come to: bytes and seconds each way, how many, and seconds that computation has waited."""
+    """Totals over all copies: bytes and seconds each way, their number, and seconds that computation waited."""
 
     def __init__(self) -> None:
         self.out_bytes = self.in_bytes = self.copies = 0
         self.out_seconds = self.in_seconds = self.stalled_seconds = 0.0
 
     def costs(self, contention: float) -> Costs:
-        """The link as it was seen so far."""
+        """Return the costs of the link as measured so far, in seconds per byte each way."""
         out = self.out_seconds / self.out_bytes if self.out_bytes else LEAST_SECONDS
         back = self.in_seconds / self.in_bytes if self.in_bytes else out
         return Costs(out, back, 0.0, contention)
 
 
 class Backend(Protocol):
-    """Copies of whole storages.
+    """The interface to copies of whole storages between the device and the host.
 
     host     the pool of host buffers.
-    traffic  what the copies have come to.
-    contention  seconds that computation loses for each second that a copy goes on.
+    traffic  totals over the copies so far.
+    contention  seconds that computation loses for each second in which a copy runs.
     """
 
     host: HostPool
@@ -61,70 +61,71 @@ class Backend(Protocol):
     contention: float
 
     def out(self, storage: Any, again: Copy | None = None) -> Copy | None:
-        """Begin to copy a storage to the host; None if there is no room. The backend holds it as long as it must.
-        again: a copy of as many bytes, into whose buffer it goes."""
+        """Start to copy a storage to the host; return the copy, or None if the host pool is full.
+        The backend keeps the storage alive until the copy has ended. again: an earlier copy of equal size to
+        overwrite."""
         ...
 
     def into(self, copy: Copy, device: torch.device) -> Any:
-        """A new storage on the device, and the beginning of the copy into it."""
+        """Allocate a storage on the device, start to copy the bytes back into it, and return it."""
         ...
 
     def arrived(self, copy: Copy) -> None:
-        """Return when what ``into`` brings back, if it was asked to, may be used by what is computed next."""
+        """Make later computation wait for the copy that ``into`` started, if it started one."""
         ...
 
     def free(self, copy: Copy) -> None:
-        """The copy is not wanted any more."""
+        """Give the copy's buffer back to the host pool."""
         ...
 
     def disown(self, copy: Copy) -> None:
-        """The same, but others hold its buffer: that is not used again."""
+        """Forget the copy, but leave its buffer to other users: the pool does not reuse it."""
         ...
 
     def settle(self) -> None:
-        """Return when all copies so far have ended."""
+        """Wait until all copies to the host that have started have ended."""
         ...
 
 
-on_host: set[int] = set()  # addresses of storages that hold a copy where a program sees it
+on_host: set[int] = set()  # addresses of the host storages that the program sees in place of optimizer state
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Calls that no dispatch mode and no autograd sees."""
+    """Hide the calls inside the ``with`` from dispatch modes and from autograd."""
     with torch._C._DisableTorchDispatch(), torch.no_grad():
         yield
 
 
-unseen: list[Callable[[Any], None]] = []  # are told of each storage on the device that no dispatch mode sees
+unseen: list[Callable[[Any], None]] = []  # called with each device storage that no mode sees
 
 
 def announce(storage: Any) -> None:
-    """A storage was made on the device under ``quiet``."""
+    """Tell the functions in ``unseen`` about a storage that was made on the device under ``quiet``."""
     for told in unseen:
         told(storage)
 
 
 def empty_storage(nbytes: int, device: torch.device) -> Any:
-    """A storage of so many bytes on the device, with anything in them."""
+    """Return an uninitialized storage of ``nbytes`` bytes on the device."""
     storage = torch.empty(nbytes, dtype=torch.uint8, device=device).untyped_storage()
     announce(storage)
     return storage
 
 
 def allocated(nbytes: int, device_type: str) -> int:
-    """Bytes that PyTorch's allocator takes for so many: on a GPU multiples of 512, from 10 MiB on of 2 MiB."""
+    """Return the bytes that PyTorch allocates for ``nbytes``: on a GPU multiples of 512, from 10 MiB on of 2 MiB."""
     grain = 1 if device_type != "cuda" else 512 if nbytes < 10 << 20 else 2 << 20
     return -(-nbytes // grain) * grain
 
 
 def pageable(nbytes: int) -> Any:
-    """A buffer of so many bytes on the host."""
+    """Return a storage of ``nbytes`` bytes in ordinary (pageable) host memory."""
     return torch.empty(nbytes, dtype=torch.uint8, device="cpu").untyped_storage()
 
 
 class Immediate:
-    """Copies that are over when they return: computation stands still meanwhile."""
+    """The backend whose copies have ended when the call returns; computation stands still meanwhile."""
 
     contention = 1.0
 
@@ -133,7 +134,7 @@ class Immediate:
         self.traffic = Traffic()
 
     def out(self, storage: Any, again: Copy | None = None) -> Copy | None:
-        """As the protocol says."""
+        """Copy a storage to the host, as ``Backend.out`` says."""
         nbytes = storage.nbytes()
         buffer = self.host.take(nbytes) if again is None else again.buffer
         if buffer is None:
@@ -146,7 +147,7 @@ class Immediate:
         return Copy(nbytes, buffer) if again is None else again
 
     def into(self, copy: Copy, device: torch.device) -> Any:
-        """As the protocol says."""
+        """Copy the bytes back to a new storage on the device, as ``Backend.into`` says."""
         began = perf_counter()
         storage = empty_storage(copy.nbytes, device)
         storage.copy_(copy.buffer)
@@ -156,15 +157,15 @@ class Immediate:
         return storage
 
     def arrived(self, copy: Copy) -> None:
-        """It has."""
+        """Do nothing: the copy has ended already."""
 
     def free(self, copy: Copy) -> None:
-        """As the protocol says."""
+        """Give the copy's buffer back to the host pool."""
         self.host.give(copy.nbytes, copy.buffer)
 
     def disown(self, copy: Copy) -> None:
-        """As the protocol says."""
+        """Leave the copy's buffer to its other users."""
         self.host.leave(copy.nbytes)
 
     def settle(self) -> None:
-        """They have."""
+        """Do nothing: all copies have ended already."""

@@ -1,4 +1,4 @@
-"""The fewest bytes that a step can do with, and what they are: what a budget that is too small is refused with."""
+"""The floor of a step (the fewest bytes in which it can run, and their parts), and the error for a smaller budget."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ AT_WORK, STAYS = "at work", "other tensors that stay"
 
 
 class BudgetTooSmall(UserError, MemoryError):
-    """A step does not fit into the budget with all away that may leave.
+    """A step does not fit into the budget even with everything evicted that can be evicted.
 
-    budget_bytes, need_bytes  the budget, and what the step needs at least.
-    parts                     what these are: bytes by name.
+    budget_bytes, need_bytes  the budget, and the fewest bytes that the step needs, as far as they are known.
+    parts                     bytes by name; they add up to need_bytes.
     """
 
     def __init__(self, message: str, *, budget_bytes: int, need_bytes: int, parts: Mapping[str, int]) -> None:
@@ -32,9 +32,9 @@ class BudgetTooSmall(UserError, MemoryError):
 
 @dataclass(frozen=True)
 class Floor:
-    """The most bytes that a step has at once when all has left that may, and their parts.
+    """The peak of a step with everything evicted that can be evicted, and its parts.
 
-    at     the call that has most: its operation, and where it comes from.
+    at     the call at the peak: its operation, and where in the program it comes from.
     parts  bytes by name: parameters, gradients, optimizer state, other tensors that stay, at work.
     """
 
@@ -47,7 +47,7 @@ class Floor:
 
 
 def floor_of(seen: Seen, costs: Costs, limits: Limits) -> Floor:
-    """Of a recorded step."""
+    """Return the floor of a recorded step."""
     facts = problem(seen.trace, costs)
     mode = np.full(len(facts.gap_call), SWAP, np.int64)
     during = bytes_during(facts, mode, np.full(len(mode), -1, np.int64), limits, ahead=False)
@@ -62,7 +62,7 @@ def floor_of(seen: Seen, costs: Costs, limits: Limits) -> Floor:
 
 
 def _parts(seen: Seen, call: int, total: int) -> dict[str, int]:
-    """The bytes at a call by name."""
+    """Return the bytes in use at a call by name; ``total`` less the known parts is the work of the call itself."""
     lives = Lifetimes.of(seen.trace)
     parts = dict.fromkeys([*(kind.value for kind in Kind), STAYS], 0)
     for tensor_id, nbytes in lives.nbytes.items():
@@ -79,17 +79,17 @@ def _parts(seen: Seen, call: int, total: int) -> dict[str, int]:
 
 
 def refuse(budget: int, floor: Floor, *, states: bool) -> None:
-    """Raise BudgetTooSmall. states: whether the optimizer's state is away, too."""
+    """Raise BudgetTooSmall for a budget below the floor. states: True if optimizer state is on the host, too."""
     away = "saved tensors and the optimizer's state" if states else "saved tensors"
-    raise BudgetTooSmall(f"{format_bytes(budget)}; with all {away} away this step needs {floor}", budget_bytes=budget,
-                         need_bytes=floor.nbytes, parts=floor.parts)
+    raise BudgetTooSmall(f"budget {format_bytes(budget)}: with all {away} away this step needs {floor}",
+                         budget_bytes=budget, need_bytes=floor.nbytes, parts=floor.parts)
 
 
 def refuse_early(budget: int, parts: Mapping[str, int], when: str) -> None:
-    """Raise BudgetTooSmall if parts of what a step needs are more than the budget already."""
+    """Raise BudgetTooSmall if the parts known at a moment exceed the budget. when: the moment, for the message."""
     need = sum(parts.values())
     if need > budget:
-        raise BudgetTooSmall(f"{format_bytes(budget)}; {when} there are {format_bytes(need)} already: {_listed(parts)}",
+        raise BudgetTooSmall(f"budget {format_bytes(budget)}: {when} there are {format_bytes(need)}: {_listed(parts)}",
                              budget_bytes=budget, need_bytes=need, parts=parts)
 
 
@@ -98,7 +98,7 @@ def _listed(parts: Mapping[str, int]) -> str:
 
 
 def size_of(what: str, size: str | int) -> int:
-    """Bytes of a size. Raises UserError."""
+    """Return a size in bytes, given as a number or as text. Raises UserError, with ``what`` as the size's name."""
     nbytes = parse_bytes(size) if isinstance(size, str) else size
     if isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes <= 0:
         raise UserError(f"{what} is a number of bytes or a size like '12GiB', not {size!r}")

@@ -1,4 +1,4 @@
-"""How a planned step went, told to its policy, which may answer with another plan."""
+"""Feedback: the policy sees how a planned step went, and may answer with another plan."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from minidl.torch.course import Known
 
 def corrected(policy: Policy, known: Known, costs: Costs, limits: Limits, *, seconds: float, stalled: float,
               late: Mapping[int, int], allowance: Allowance) -> Proposal | None:
-    """Another proposal for a step that has just been carried out as planned; None if the policy keeps to the one that
-    there is. late: how often each tensor of the plan had to be waited for."""
+    """Return the policy's new proposal for a step that has just run as planned; None if it keeps the present one.
+    late: for each tensor of the plan, how often an unpack found it evicted."""
     seen, proposal = known.seen, known.proposal
     if seen is None or proposal is None or proposal.notes is None:
         return None

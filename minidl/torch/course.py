@@ -1,12 +1,12 @@
-"""Which steps are known, and how the step under way is carried out. Knows shapes of what is packed; moves nothing.
+"""Recognizes steps by the shapes that they pack, and chooses how the current step runs. It moves no bytes.
 
-    AWAY      all that is saved leaves at once: the first step of its kind, and any that is like none.
-    MEASURED  the same under the recorder: the second.
-    GUIDED    as its plan says.
+    AWAY      every saved tensor is swapped out: the first step of a kind, and a step that is like no known one.
+    MEASURED  the same while the recorder is on: the second step of a kind.
+    GUIDED    the step follows its plan.
 
-A step is known by the shapes and types that it packs, in their order. Each step is expected to be the one that has
-followed the last one before; at the first pack another known one may take over. One that turns out to be like none is
-carried out AWAY from there on, and what it has kept so far leaves, too.
+The shapes and dtypes that a step packs, in order, identify its kind. The expected kind is the one that followed the
+last kind before; at the first pack another known kind can replace it. A step that differs from its kind runs AWAY from
+that pack on, and the tensors that it has kept on the device so far are swapped out, too.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ from minidl.torch.items import RETREAT, SWAP, Decision
 from minidl.torch.planned import Obeyed
 from minidl.torch.seen import Kind, Seen
 
-MOST_KNOWN = 64   # kinds of steps
-MOST_VAIN = 8     # recordings in a row that were of another step than expected: no more are made
-REMEMBERED = 9    # durations of a kind of step
+MOST_KNOWN = 64   # kinds of steps that are remembered
+MOST_VAIN = 8     # recordings in a row of a step other than the expected one; then recording stops
+REMEMBERED = 9    # durations kept of each kind of step
 
 Packed = tuple[tuple[int, ...], torch.dtype]
 
 
 class Phase(Enum):
-    """How a step is carried out."""
+    """The way in which a step runs: swap everything, swap and record everything, or follow a plan."""
 
-    AWAY = "all that is saved is swapped"
+    AWAY = "all saved tensors swapped"
     MEASURED = "the same, recorded and timed"
     GUIDED = "as planned"
 
 
 @dataclass(eq=False)
 class Known:
-    """A kind of step.
+    """A kind of step: what it packs, its recording, and its plan.
 
-    packs     shape and type of all that it packs.
-    recorded  its recording, if there is one; seen: the same, as it is planned for.
-    obeyed    its plan; proposal: what the policy wants to know again; limits: that it was made for.
-    next      the kind that has followed it.
-    late      tensors of the plan that were waited for when it was last followed, and how often.
+    packs     shape and dtype of every tensor that it packs, in order.
+    recorded  its recording; seen: the variant of the recording that the plan is made for.
+    obeyed    its plan by pack numbers; proposal: the policy's, for feedback; limits: those of the plan.
+    next      the kind that followed it last time.
+    late      for each tensor of the plan, how often an unpack found it evicted in the last planned step.
     """
 
     packs: tuple[Packed, ...]
@@ -68,22 +68,22 @@ class Known:
 
     @cached_property
     def parameter_bytes(self) -> int:
-        """Of its optimizer's parameters; asked for when the step has been recorded."""
+        """Bytes of the parameters in its recording; read only after the step has been recorded."""
         seen = self.recorded
         return sum(seen.trace.tensors[i].nbytes for i, kind in seen.kinds.items()
                    if kind is Kind.PARAMETER and i in seen.trace.tensors) if seen is not None else 0
 
     def obey(self, obeyed: Obeyed) -> None:
-        """Follow a plan from the next step on."""
+        """Set the plan that is followed from the next step on."""
         self.obeyed = obeyed
         self.staying = tuple(None if number in obeyed.decisions else packed
                              for number, packed in enumerate(self.packs, 1))
 
 
 class Course:
-    """The guide of saved tensors.
+    """The ``Guide`` of the hooks: decides about each pack by the phase of the step.
 
-    diverged  steps that turned out to be like none after they had followed a plan.
+    diverged  number of steps that departed from the plan that they followed.
     """
 
     def __init__(self) -> None:
@@ -96,15 +96,15 @@ class Course:
         self._vain = 0
         self.staying: Sequence[Any] = ()
         self.idle = False
-        self.left = False  # nothing is planned any more
+        self.left = False  # True after stop(): no step is planned
 
     # In a step -------------------------------------------------------------------------------------------------------
     def packed(self, number: int, tensor: torch.Tensor) -> Decision:
-        """What is to become of what is packed."""
+        """Return the decision about the tensor of pack ``number``: stay, swap or drop."""
         packed = tensor.shape, tensor.dtype
         if self.phase is not Phase.GUIDED:
             self._packs.append(packed)
-            if forward_ad._current_level >= 0:  # with dual numbers PyTorch rounds otherwise under any dispatch mode
+            if forward_ad._current_level >= 0:  # a dispatch mode changes the rounding of forward-mode AD
                 self._vain = MOST_VAIN
             return SWAP
         known = self.expected
@@ -125,7 +125,7 @@ class Course:
         return RETREAT
 
     def unpacked(self, number: int) -> tuple[int, ...]:
-        """Tensors whose way back begins after an unpack."""
+        """Return the tensors whose swap-in starts after unpack ``number``."""
         known = self.expected
         if self.phase is not Phase.GUIDED or known is None or known.obeyed is None:
             return ()
@@ -133,7 +133,7 @@ class Course:
 
     # Between steps ---------------------------------------------------------------------------------------------------
     def end(self, packs: int) -> Known:
-        """The step has ended after so many packs; returns its kind."""
+        """End the step after ``packs`` packs; return its kind."""
         self.steps += 1
         if self.phase is Phase.GUIDED:
             known = self.expected
@@ -151,10 +151,10 @@ class Course:
         return known
 
     def latest(self, what: str) -> Known:
-        """The kind with a plan that came last. Raises UserError if there is none yet."""
+        """Return the planned kind that was used last. Raises UserError if there is none; ``what`` names the caller."""
         planned = [known for known in self.known if known.obeyed is not None]
         if not planned:
-            raise UserError(f"no step has been recorded yet: {what} is known when the second step has ended")
+            raise UserError(f"{what} needs a recorded step: call it after the second step has ended")
         return max(planned, key=lambda known: known.used)
 
     def _kind(self, packs: tuple[Packed, ...]) -> Known:
@@ -167,7 +167,7 @@ class Course:
         return found
 
     def begin(self) -> None:
-        """Expect the next step."""
+        """Choose the expected kind and the phase of the next step."""
         last = self._last
         self._packs = []
         self.expected = None if last is None else last.next if last.next is not None else last

@@ -1,10 +1,10 @@
-"""Copies on two streams of a GPU beside the one that computes: one stream each way. The host waits for none of them.
+"""The backend for a GPU: copies run on two streams beside the computing one, one per direction.
 
-PyTorch's allocator gives memory out again as soon as its last reference has gone, to whatever is launched next on the
-stream that computes. So seven waits keep what is launched in order (``Wait``), and each is made in one place. A storage
-is held until its copy out has ended, or until the computing stream has been told to wait for that: when the copies
-under way have more than so many bytes. What comes back is allocated on the computing stream, as any tensor is. Nothing
-is recorded with the allocator (``record_stream``): memory is then free when it says so, not at some later moment.
+PyTorch's allocator reuses memory as soon as its last reference is gone, for the next kernel of the computing stream. So
+seven waits keep the order (``Wait``), and each is made in one place. A storage is kept alive until its copy to the host
+has ended. If pending copies exceed ``under_way`` bytes, the computing stream waits for the oldest ones, and their
+storages are released at once. A copy in goes to memory that is allocated on the computing stream, as any tensor is.
+``record_stream`` is not used, since it would free memory at an unknown later time. Only ``settle`` blocks the host.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from minidl.torch.backends import Copy, Traffic, empty_storage
 from minidl.torch.host import HostPool
 from minidl.torch.page_locked import PageLocked
 
-UNDER_WAY = 256 << 20  # bytes on their way out, at most
+UNDER_WAY = 256 << 20  # most bytes of pending copies to the host
 
 
 class Wait(Enum):
-    """A stream waits for something on another one."""
+    """One of the seven cases in which a stream waits for work on another stream."""
 
-    PRODUCED = "a copy out waits until what it copies has been computed"
+    PRODUCED = "a copy out waits until its source has been computed"
     BUFFER_READ = "a copy out waits until no copy uses its host buffer any more"
-    LEFT = "computation that may be given the memory waits until the copy out of it has ended"
+    LEFT = "computation that may reuse a storage's memory waits until the copy out of it has ended"
     ON_THE_HOST = "a copy in waits until the bytes are on the host"
     MEMORY_FREE = "a copy in waits until computation that used its memory before has ended"
-    RETURNED = "computation waits until what it uses is back"
-    UNUSED = "computation that may be given the memory waits until a copy into it that nothing has used has ended"
+    RETURNED = "computation waits until the tensor that it uses has been copied in"
+    UNUSED = "computation that may reuse a storage's memory waits until an unused copy into it has ended"
 
 
 class OnStreams(Copy):
-    """A copy: ``written`` and ``read`` are events. waited: computation waits for the copy back already."""
+    """A copy whose ``written`` and ``read`` are events. waited: True if computation need not wait for ``read``."""
 
     __slots__ = ("waited",)
 
@@ -46,17 +46,17 @@ class OnStreams(Copy):
 
 
 class Cuda:
-    """The backend of that kind.
+    """The backend whose copies run on CUDA streams.
 
-    waiting  the waits that are made: all, but for tests which show that each is needed.
+    waiting  the waits that are made: all of them, except in tests that show that each is needed.
     """
 
     contention = 0.0
 
     def __init__(self, host_bytes: int, *, under_way: int = UNDER_WAY, cuda: Any = torch.cuda,
                  copy: Callable[[Any, Any], None] | None = None) -> None:
-        """under_way: bytes on their way out at most. cuda: streams and events. copy: how the current stream is asked to
-        carry bytes from one storage into another."""
+        """Make two streams and an empty host pool of ``host_bytes`` bytes. under_way: most bytes of pending copies out.
+        cuda: module with streams and events. copy: copies one storage into another on the current stream."""
         self.cuda = cuda
         self.host = HostPool(host_bytes, PageLocked(cuda, host_bytes).take)
         self.traffic = Traffic()
@@ -64,14 +64,14 @@ class Cuda:
         self._most = under_way
         self._copy = copy if copy is not None else _copied
         self._out, self._in = cuda.Stream(), cuda.Stream()
-        self._leaving: deque[tuple[Any, Any, Any]] = deque()  # storage, event, the stream that had computed it
+        self._leaving: deque[tuple[Any, Any, Any]] = deque()  # storage, event after the copy, computing stream
         self._leaving_bytes = 0
         self._used: dict[int, Any] = {}  # by the address of a host buffer: the event after its last use
         self._timed: deque[tuple[Any, Any, int, str]] = deque()
 
     # The protocol ----------------------------------------------------------------------------------------------------
     def out(self, storage: Any, again: Copy | None = None) -> Copy | None:
-        """As the protocol says."""
+        """Start a copy to the host on its stream, as ``Backend.out`` says."""
         nbytes = storage.nbytes()
         buffer = self.host.take(nbytes) if again is None else again.buffer
         if buffer is None:
@@ -88,7 +88,7 @@ class Cuda:
         return copy
 
     def into(self, copy: Copy, device: torch.device) -> Any:
-        """As the protocol says."""
+        """Start a copy to the device on its stream, as ``Backend.into`` says."""
         assert isinstance(copy, OnStreams)
         storage = empty_storage(copy.nbytes, device)
         self._wait(Wait.ON_THE_HOST, self._in, copy.written)
@@ -98,10 +98,10 @@ class Cuda:
         return storage
 
     def arrived(self, copy: Copy) -> None:
-        """As the protocol says."""
+        """Make the computing stream wait for the copy in, as ``Backend.arrived`` says."""
         assert isinstance(copy, OnStreams)
         if copy.waited:
-            return  # nothing was brought back: the storage had not gone
+            return  # no copy in is pending
         compute, late = self.cuda.current_stream(), not copy.read.query()
         began = self._event(compute) if late else None
         self._wait(Wait.RETURNED, compute, copy.read)
@@ -110,18 +110,18 @@ class Cuda:
             self._timed.append((began, self._event(compute), 0, "stalled"))
 
     def free(self, copy: Copy) -> None:
-        """As the protocol says."""
+        """Give the copy's buffer back to the host pool."""
         self._leave_unused(copy)
-        self.host.give(copy.nbytes, copy.buffer)  # whose next use waits for this one
+        self.host.give(copy.nbytes, copy.buffer)  # the buffer's next copy waits for this one: BUFFER_READ
 
     def disown(self, copy: Copy) -> None:
-        """As the protocol says."""
+        """Leave the copy's buffer to its other users."""
         self._leave_unused(copy)
         self._used.pop(copy.buffer.data_ptr(), None)
         self.host.leave(copy.nbytes)
 
     def settle(self) -> None:
-        """As the protocol says."""
+        """Block the host until all copies in both directions have ended."""
         self._out.synchronize()
         self._in.synchronize()
         self._leaving.clear()
@@ -139,7 +139,7 @@ class Cuda:
         return event
 
     def _carry(self, stream: Any, target: Any, source: Any, way: str) -> Any:
-        """Ask a stream for a copy; returns the event after it."""
+        """Start a copy on a stream; return the event after it."""
         began = self._event(stream)
         with self.cuda.stream(stream):
             self._copy(target, source)
@@ -153,8 +153,7 @@ class Cuda:
         return ended
 
     def _reclaim(self, most: int) -> None:
-        """Let go of storages whose copies have ended, and of the earliest others until these have at most so many
-        bytes."""
+        """Release storages whose copies have ended, and the oldest others if pending copies exceed ``most`` bytes."""
         while self._leaving:
             storage, event, compute = self._leaving[0]
             if not event.query():
@@ -174,7 +173,7 @@ class Cuda:
             copy.waited = True
 
     def _look(self) -> None:
-        """How long copies and waits took that have ended."""
+        """Add the seconds of copies and waits that have ended to the totals."""
         while self._timed and self._timed[0][1].query():
             began, ended, _, way = self._timed.popleft()
             name = f"{way}_seconds"

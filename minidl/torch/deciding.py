@@ -1,4 +1,4 @@
-"""Between steps: a recorded step gets its plan, a planned one is looked at again, states lie as the plan has them."""
+"""Decisions between steps: makes and corrects plans, and sets how much optimizer state stays on the device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from minidl.torch.states import States
 
 
 class Deciding:
-    """share: of the optimizers' states that stays on the device by the plans so far; it never rises."""
+    """Plans steps. share: fraction of the optimizers' state that the plans keep on the device; it never rises."""
 
     def __init__(self, planner: Planner, states: States, backend: Backend, limits: Limits, report: Report,
                  allowance: Allowance) -> None:
@@ -30,11 +30,11 @@ class Deciding:
 
     @property
     def costs(self) -> Costs:
-        """Of copies, as they were seen so far."""
+        """The costs of copies as measured so far."""
         return self.backend.traffic.costs(self.backend.contention)
 
     def plan(self, known: Known, seen: Seen, optimizer: torch.optim.Optimizer | None) -> None:
-        """A first plan for a step that was recorded. optimizer: that has ended it. Raises BudgetTooSmall."""
+        """Make the first plan for a recorded step. optimizer: the one that ended it. Raises BudgetTooSmall."""
         known.recorded, costs = seen, self.costs
         floor = floor_of(seen, costs, self.limits)
         self.report.measured(unmanaged(seen.staying(1.0).trace), floor)
@@ -48,7 +48,7 @@ class Deciding:
         known.obey(best.obeyed)
 
     def correct(self, known: Known, seconds: float, stalled: float, late: Mapping[int, int]) -> None:
-        """Let the policy see how its plan did. late: how often each tensor of the plan was waited for."""
+        """Give the policy feedback on a planned step, and adopt its new plan. late: as in ``correcting.corrected``."""
         known.seconds.append(seconds)
         known.late, costs, limits = dict(late), self.costs, known.limits or self.limits
         found = corrected(self.planner.policy, known, costs, limits, seconds=seconds, stalled=stalled,
@@ -60,7 +60,7 @@ class Deciding:
                 known.obey(obeyed(found.plan, known.seen, costs, limits, recompute=self.planner.recompute))
 
     def place_states(self, course: Course) -> None:
-        """As the plan has them; but in a step that is not planned all wait, as if there were no room for them."""
+        """Place the optimizer state for the next step: by its plan, or all on the host if the step has no plan."""
         guided, known = course.phase is Phase.GUIDED, course.expected
         self.states.staying = self.share if guided else 0.0
         self.states.whole = guided and known is not None and known.obeyed is not None and (

@@ -1,7 +1,7 @@
-"""A planned step as a recording that the memory page shows: residencies from the plan, addresses drawn.
+"""Converts a planned step into a recording for the memory page: residencies from the plan, addresses packed here.
 
-The plan says which tensor is there during which call. Where it lies is drawn, by packing these residencies: the
-addresses that PyTorch's allocator has chosen are not known, and the page says so.
+The plan says during which calls a tensor is on the device. PyTorch's allocator does not tell its addresses, so the page
+shows addresses that are computed by packing these residencies, and says so.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from minidl.torch.showing import names_of
 from minidl.view.recording import Event, EventKind, Fate, Kind, Recording, State, Stay, Step, Subject
 
 DRAWN = "drawn from lifetimes; PyTorch's allocator has its own"
-WORK = 2_000_000  # of packing
+WORK = 2_000_000  # limit on the work of packing
 KINDS = {Role.PARAMETER: Kind.PARAMETER, Role.GRADIENT: Kind.GRADIENT, Role.STATE: Kind.OPTIMIZER_STATE}
 
 
 @dataclass(frozen=True)
 class _Copy:
-    """A copy beside the step, before it: bytes out or in."""
+    """A copy that starts before a step. tensor: its index; out: True to the host, False to the device."""
 
     step: int
     tensor: int
@@ -44,7 +44,7 @@ class _Copy:
 
 @dataclass(frozen=True)
 class _Layout:
-    """Residencies as arrays: tensor, first and last step, address, and how each ended."""
+    """Residencies as arrays: tensor index, first and last step, address in bytes, and how each residency ended."""
 
     tensor: Array
     first: Array
@@ -54,14 +54,14 @@ class _Layout:
 
 
 def drawn(known: Known, costs: Costs, budget: int, unmanaged_bytes: int) -> Recording:
-    """The step of a plan."""
+    """Return the recording of a planned step, for the memory page."""
     seen, plan = known.seen, known.obeyed
     assert seen is not None and plan is not None
     facts = problem(seen.trace, costs)
     mode = modes_of(plan.plan, facts, seen.trace)
     notes = np.zeros((24 * len(seen.trace.calls) + 8 * len(facts.size) + 64, 4), np.int64)
     steps, out, _, total = expand(facts, mode, np.full(len(mode), -1, np.int64), notes)
-    notes[out.note, 2] = out.step  # hooks let go at once, however long the copy takes
+    notes[out.note, 2] = out.step  # a hook releases the storage at once, however long its copy takes
     layout = _layout(facts, notes[:total.noted], len(steps.call), plan.plan.evictions)
     copies = _copies(layout)
     events, at = _events(facts, steps, copies, seen, layout, costs)
@@ -73,7 +73,7 @@ def drawn(known: Known, costs: Costs, budget: int, unmanaged_bytes: int) -> Reco
     took = known.seconds[-1] if known.seconds else plan.seconds
     shown = [("addresses", DRAWN), ("budget", format_bytes(budget)),
              ("peak of the plan", format_bytes(plan.peak_bytes)), ("copied out and in", format_bytes(moved)),
-             ("computed again", format_bytes(again)), ("a step", f"{in_ms(took)} ms")]
+             ("recomputed", format_bytes(again)), ("a step", f"{in_ms(took)} ms")]
     top = max((stay.offset + stay.size for stay in stays), default=0)
     recording = Recording(f"PyTorch, addresses {DRAWN}", max(top, min(budget, unmanaged_bytes)), unmanaged_bytes, 0,
                           seen.trace, _subjects(facts, seen), events, stays,
@@ -83,7 +83,7 @@ def drawn(known: Known, costs: Costs, budget: int, unmanaged_bytes: int) -> Reco
 
 
 def _layout(facts: Problem, notes: Array, steps: int, evictions: Mapping[AccessKey, Action]) -> _Layout:
-    """Where residencies lie, so that no two that are there at once share bytes."""
+    """Return an address for each residency, such that no two simultaneous ones share bytes."""
     tensor = np.where(notes[:, 0] < 0, -1 - notes[:, 0], notes[:, 0])
     first, last = notes[:, 1], np.where(notes[:, 2] < 0, steps - 1, notes[:, 2])
     keep = (tensor < len(facts.size)) & (last >= first)
@@ -104,7 +104,7 @@ def _layout(facts: Problem, notes: Array, steps: int, evictions: Mapping[AccessK
 
 
 def _copies(layout: _Layout) -> list[_Copy]:
-    """A tensor that is swapped goes out after its last step there, and comes back before the next one."""
+    """Return the copies by step: a swapped tensor goes out after a residency and comes in before its next one."""
     found, away = [], set()
     for n in np.argsort(layout.first, kind="stable").tolist():
         t = int(layout.tensor[n])
@@ -119,7 +119,7 @@ def _copies(layout: _Layout) -> list[_Copy]:
 
 def _events(facts: Problem, steps: Steps, copies: Sequence[_Copy], seen: Seen, layout: _Layout, costs: Costs
             ) -> tuple[tuple[Event, ...], list[int]]:
-    """The events in order, and of each step the position of its event; of the step behind the last one: the end."""
+    """Return the events in order, and the index of the event of each step; the last index is that of the end."""
     used = np.zeros(len(steps.call) + 2, np.int64)
     np.add.at(used, layout.first, facts.size[layout.tensor])
     np.add.at(used, layout.last + 1, -facts.size[layout.tensor])
@@ -147,7 +147,7 @@ def _events(facts: Problem, steps: Steps, copies: Sequence[_Copy], seen: Seen, l
 
 
 def _subjects(facts: Problem, seen: Seen) -> tuple[Subject, ...]:
-    """Of each tensor of the problem, in its order."""
+    """Return the name, bytes and kind of each tensor of the problem, in its order."""
     names = names_of(seen)
     backward = {t for call, origin in zip(seen.trace.calls, seen.origins, strict=True) if origin.backward
                 for t in call.outputs}
@@ -168,4 +168,4 @@ def _remarks(known: Known, costs: Costs) -> list[tuple[TensorId, str]]:
     return [(d.tensor_id, f"leaves by {d.action.value}; the gap is {in_ms(d.back_s - d.evict_s)} ms, two copies take "
                           f"{in_ms(d.back_s - d.evict_s - d.free_time_s)} ms"
                           + ("" if d.recompute_seconds is None else
-                             f", computing it again {in_ms(d.recompute_seconds)} ms")) for d in found]
+                             f", recomputing it {in_ms(d.recompute_seconds)} ms")) for d in found]

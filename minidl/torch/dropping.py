@@ -1,7 +1,7 @@
-"""Steps in which something is dropped: lineage is recorded in forward, and replays make dropped tensors again.
+"""Drops and replays: records lineage during the forward pass, and recomputes dropped tensors when they are needed.
 
-A tensor is dropped only if all that makes it again can be repeated exactly; else it is swapped. What was dropped and
-starts from bytes that are about to be written over is made at once, and swapped.
+A tensor is dropped only if its replay is exact; otherwise it is swapped. If the program is about to overwrite bytes
+that the replay of a dropped tensor reads, the tensor is recomputed first and swapped out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from minidl.torch.saved import Saved
 
 
 class Dropping:
-    """Ties saved tensors to a recorder's values."""
+    """Connects the saved tensors of ``Saved`` with the values of a ``Recorder``."""
 
     def __init__(self, saved: Saved, recorder: Recorder) -> None:
         self.saved, self.recorder = saved, recorder
@@ -30,29 +30,29 @@ class Dropping:
         recorder.before_write = self._before_write
 
     def begin(self, replayed: frozenset[int]) -> None:
-        """A step that drops. replayed: numbers of the calls that replays will want."""
+        """Begin a step that drops tensors. replayed: numbers of the calls that its replays need."""
         self.recorder.only = replayed
         self.saved.lineage, self.saved.forward = self._lineage, self.forward
         self.recorder.on = self.recorder.lineage = True
 
     def end(self) -> None:
-        """One that does not."""
+        """Begin a step that drops no tensors: record no lineage."""
         self.saved.lineage = self.saved.forward = None
         self.recorder.lineage, self.recorder.only = False, None
 
     def rest(self) -> None:
-        """An optimizer steps: unless something dropped is still wanted its calls are not looked at, nor before anything
-        is saved: it may compute the loss itself."""
+        """Stop recording while an optimizer steps, unless dropped tensors are still needed.
+        Recording also goes on before the first pack of a step, since an optimizer's closure may compute the loss."""
         if self.saved.packs and self.recorder.lineage and torch._C._current_graph_task_id() == -1 and not any(
                 item.handles for item in self._dropped):
             self.recorder.leave()
 
     def forward(self, on: bool) -> None:
-        """Whether the program is in a forward pass: backward passes are not recorded, but for what they write over."""
+        """Turn recording on in a forward pass and off in a backward pass, where only overwrites are observed."""
         self.recorder.on = on and torch._C._current_graph_task_id() == -1
 
     def _lineage(self, item: Item, drop: bool) -> Any:
-        """The value of an item that is to be dropped; None if it has to be swapped."""
+        """Return the value from which a dropped item is recomputed; None if the item has to be swapped."""
         storage = item.alive()
         assert storage is not None
         value = self.recorder.held(storage) or self.recorder.hold(storage, None)
@@ -67,7 +67,7 @@ class Dropping:
         return self.replay.again(item.value)
 
     def _before_write(self, leaf: Value) -> None:
-        """What starts from a leaf is made before that is written over."""
+        """Recompute and swap out the dropped items whose replays read ``leaf``, which is about to be overwritten."""
         for item in list(self._dropped):
             if item.handles and item.here is None and item.copy is None and leaf in _leaves(item.value):
                 with quiet():
@@ -86,5 +86,5 @@ def _can_be_made(value: Value) -> bool:
 
 
 def _leaves(value: Value) -> set[Value]:
-    """The leaves that the missing calls of a value read."""
+    """Return the leaves that the missing calls of a value read."""
     return {read for call in missing(value) for read in call.reads if read.made is None}

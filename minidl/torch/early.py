@@ -1,7 +1,7 @@
-"""Facts about a program before its first step has ended: its optimizers, and bytes that any step of it needs.
+"""Checks before the first step has ended: finds the optimizers, and refuses a budget below what any step needs.
 
-An optimizer that was made before the managing began is found among the objects of the process. Whether it is this
-program's is known when one of its parameters is saved in a forward pass.
+An optimizer that was made before the management began is found among the objects of the process. It belongs to this
+program if a forward pass saves one of its parameters.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from minidl.torch.states import States
 
 
 class Early:
-    """Watches the first step. saw: is told of each tensor that it saves; None: nothing is looked for any more."""
+    """Watches the first step. saw: called with each tensor that the step saves; None: there is nothing to look for."""
 
     def __init__(self, budget: int, states: States) -> None:
         self.budget, self.states = budget, states
@@ -26,17 +26,17 @@ class Early:
         self._of: dict[int, torch.optim.Optimizer] = {}
 
     def begin(self) -> None:
-        """Look for optimizers."""
+        """Find all optimizers of the process by their parameters."""
         found = [o for o in gc.get_objects() if issubclass(type(o), torch.optim.Optimizer)]
         self._of = {id(p): optimizer for optimizer in found for p in parameters_of(optimizer)}
         self.saw = self._saw if self._of else None
 
     def end(self) -> None:
-        """The first step has ended."""
+        """Stop watching: the first step has ended."""
         self.saw, self._of = None, {}
 
     def _saw(self, tensor: torch.Tensor) -> None:
-        """Raises BudgetTooSmall."""
+        """Send the state of a saved parameter's optimizer to the host; check the budget. Raises BudgetTooSmall."""
         optimizer = self._of.get(id(tensor if tensor._base is None else tensor._base))
         if optimizer is None:
             return
@@ -45,7 +45,7 @@ class Early:
         self._refuse(optimizer, {Kind.PARAMETER: parameters_of(optimizer)}, "before the first step")
 
     def stepping(self, optimizer: torch.optim.Optimizer) -> None:
-        """An optimizer is about to step. Raises BudgetTooSmall, with nothing changed yet."""
+        """Check the budget before an optimizer changes anything. Raises BudgetTooSmall."""
         self._refuse(optimizer, {Kind.PARAMETER: parameters_of(optimizer), Kind.GRADIENT: gradients_of(optimizer)},
                      "before the optimizer steps")
 

@@ -1,4 +1,4 @@
-"""A recorded step by budget: what it needs at least, and how fast it is predicted to be in more than that."""
+"""Predicts how fast a recorded step is in several budgets, from its floor to its unmanaged peak."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ SHARES = (1.0, 0.75, 0.5, 0.25, 0.0)  # of the way from the floor to the unmanag
 
 @dataclass(frozen=True)
 class Point:
-    """A budget, the peak of the plan for it, and how long its step is predicted to take, as a multiple of a step that
-    moves nothing. state_stays: the share of the optimizer's state that stays on the device."""
+    """A budget, the peak of the plan for it, and the predicted duration of its step.
+    slower: duration as a multiple of a step without evictions. state_stays: share of optimizer state on the device."""
 
     budget_bytes: int
     peak_bytes: int
@@ -31,8 +31,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Fit:
-    """The floor of a step and what makes it up; what the step takes by itself; points between these, the largest budget
-    first."""
+    """The floor of a step with its parts, its unmanaged peak, and points between these, the largest budget first."""
 
     floor: Floor
     unmanaged_bytes: int
@@ -42,13 +41,13 @@ class Fit:
         return iter(self.points)
 
     def __str__(self) -> str:
-        lines = [f"by itself {format_bytes(self.unmanaged_bytes)}", f"at least {self.floor}",
+        lines = [f"unmanaged peak {format_bytes(self.unmanaged_bytes)}", f"floor {self.floor}",
                  "    budget  step, predicted"]
         return "\n".join([*lines, *map(str, self.points)])
 
 
 def fit(seen: Seen, planner: Planner, costs: Costs, limits: Limits, *, shares: Sequence[float] = SHARES) -> Fit:
-    """A point for each share. A budget that the policy has no plan for is completed by swapping."""
+    """Return one point for each share. If the policy has no plan for a budget, swaps take its place."""
     floor, most = floor_of(seen, costs, limits), unmanaged(seen.staying(1.0).trace)
     alone = max(seen.trace.seconds, 1e-12)
     points = []

@@ -1,4 +1,4 @@
-"""Host memory for saved tensors: buffers by size, used again, up to a number of bytes. Knows no tensors and no plan."""
+"""A pool of host buffers, reused by size, up to a number of bytes. It knows no tensors and no plan."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import Any
 
 
 class HostPool:
-    """Buffers of host memory.
+    """Buffers of host memory, reused by size.
 
-    capacity  bytes that may be in use at once.
-    used      bytes in use; most: the most so far.
+    capacity  most bytes in use at once.
+    used      bytes in use; most: the peak of these so far.
     """
 
     def __init__(self, capacity: int, allocate: Callable[[int], Any]) -> None:
-        """allocate: makes a buffer of so many bytes."""
+        """Make an empty pool. allocate: returns a new buffer of a number of bytes."""
         self.capacity = capacity
         self.used = self.most = 0
         self._allocate = allocate
         self._free: dict[int, list[Any]] = {}
-        self._kept = 0  # bytes of the free ones
+        self._kept = 0  # bytes of the free buffers
 
     def take(self, nbytes: int) -> Any | None:
-        """A buffer of exactly so many bytes; None if the capacity does not allow it."""
+        """Return a buffer of exactly ``nbytes`` bytes; None if the capacity does not allow it."""
         if self.used + nbytes > self.capacity:
             return None
         free = self._free.get(nbytes)
@@ -30,7 +30,7 @@ class HostPool:
             self._kept -= nbytes
             buffer = free.pop()
         else:
-            # Free buffers of other sizes count, too: what is in use and what is kept stays within the capacity.
+            # Used and free buffers together stay within the capacity, so free ones of other sizes go first.
             while self.used + self._kept + nbytes > self.capacity and self._drop_one():
                 pass
             buffer = self._allocate(nbytes)
@@ -39,17 +39,17 @@ class HostPool:
         return buffer
 
     def give(self, nbytes: int, buffer: Any) -> None:
-        """Take a buffer back, to be used again."""
+        """Take a buffer back for reuse."""
         self.used -= nbytes
         self._kept += nbytes
         self._free.setdefault(nbytes, []).append(buffer)
 
     def leave(self, nbytes: int) -> None:
-        """A buffer is not ours any more."""
+        """Stop counting a buffer of ``nbytes`` bytes that now belongs to another owner."""
         self.used -= nbytes
 
     def free(self) -> list[Any]:
-        """The buffers that are kept to be used again."""
+        """Return the unused buffers that are kept for reuse."""
         return [buffer for free in self._free.values() for buffer in free]
 
     def _drop_one(self) -> bool:

@@ -1,11 +1,11 @@
-"""Saved tensors: what autograd keeps in their place. Decides nothing, and moves nothing.
+"""The objects that autograd keeps in place of saved tensors. They decide nothing and copy nothing.
 
-    Item    a storage in one version. All saves of its views share it, so it is copied once.
-    Handle  stands for a tensor that may leave: an item, how the tensor lies in it, and an alias without bytes that
-            shares the tensor's version counter, so that a write in place is found as PyTorch finds it.
-    Kept    stands for a tensor that stays.
+    Item    one version of a storage. All saves of its views share it, so it is copied once.
+    Handle  stands for a tensor that may be evicted: an item, the tensor's layout in it, and an alias without bytes that
+            shares the tensor's version counter, so that a write in place is detected as PyTorch detects it.
+    Kept    stands for a tensor that stays on the device.
 
-What leaves is said by a ``Guide``; a ``Watch`` is told what happens.
+A ``Guide`` decides which tensors are evicted; a ``Watch`` observes them.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import torch
 from minidl.plan.plan import Action
 from minidl.torch.backends import Copy
 
-CONJUGATE, NEGATIVE = 1, 2  # the bits of a tensor whose values are to be read so
+CONJUGATE, NEGATIVE = 1, 2  # flags of lazily conjugated and negated tensors
 
 
 class Item:
-    """A storage in one version. It is here (held or alive elsewhere), on the host, or to be made again."""
+    """One version of a storage: on the device (held here or alive elsewhere), on the host, or dropped."""
 
     __slots__ = ("__weakref__", "address", "alive", "copy", "device", "handles", "nbytes", "storage", "tensor_id",
                  "value", "version")
@@ -33,26 +33,26 @@ class Item:
         self.address: int = storage._cdata
         self.device = storage.device
         self.version = version
-        self.storage: Any = storage  # held by us; None when we have let go
+        self.storage: Any = storage  # a strong reference; None once released
         self.alive = weakref.ref(storage)
         self.copy: Copy | None = None
-        self.value: Any = None  # how to make it again
+        self.value: Any = None  # its recorded value, for replays
         self.handles = 0
         self.tensor_id: int | None = None
 
     def take(self, storage: Any) -> None:
-        """Hold a storage that has these bytes."""
+        """Hold a storage that contains these bytes."""
         self.storage, self.alive = storage, weakref.ref(storage)
 
     @property
     def here(self) -> Any:
-        """The storage, if there still is one with these bytes."""
+        """The storage, if one with these bytes is still alive; else None."""
         storage = self.storage if self.storage is not None else self.alive()
         return storage if storage is not None and storage.nbytes() == self.nbytes else None
 
 
 class Handle:
-    """What autograd keeps in place of a tensor that may leave."""
+    """Autograd's stand-in for a tensor that may be evicted."""
 
     __slots__ = ("__weakref__", "alias", "bits", "dtype", "forget", "item", "offset", "size", "stride", "version")
 
@@ -70,13 +70,12 @@ class Handle:
         if not item.handles:
             self.forget(item)
 
-
     def check(self) -> None:
-        """Raise what PyTorch raises for a saved tensor that was written over."""
+        """Raise PyTorch's RuntimeError if the saved tensor was overwritten."""
         check(self.alias, self.version)
 
     def tensor(self) -> torch.Tensor:
-        """The tensor, over the item's storage, which is here."""
+        """Return the tensor as a view of the item's storage, which is on the device."""
         tensor = torch.empty(0, dtype=self.dtype, device=self.item.device)
         tensor.set_(self.item.storage, self.offset, self.size, self.stride)
         if self.bits & CONJUGATE:
@@ -85,18 +84,18 @@ class Handle:
 
 
 class Kept:
-    """What autograd keeps in place of a tensor that stays."""
+    """Autograd's stand-in for a tensor that stays on the device."""
 
     __slots__ = ("__weakref__", "handle", "tensor", "version")
 
     def __init__(self, tensor: torch.Tensor, version: int) -> None:
         self.tensor: torch.Tensor | None = tensor
         self.version = version
-        self.handle: Handle | None = None  # since a retreat
+        self.handle: Handle | None = None  # set when a retreat evicts the tensor
 
 
 def check(tensor: torch.Tensor, version: int) -> None:
-    """Raise what PyTorch raises for a saved tensor that was written over: one whose version is another."""
+    """Raise PyTorch's RuntimeError for an overwritten saved tensor, if the tensor's version is not the one given."""
     if tensor._version != version:
         raise RuntimeError(
             "one of the variables needed for gradient computation has been modified by an inplace operation: it is at "
@@ -104,9 +103,9 @@ def check(tensor: torch.Tensor, version: int) -> None:
 
 
 class Decision(NamedTuple):
-    """How what is packed leaves (None: it stays), and the tensor of the plan that it is.
+    """How a packed tensor is evicted (None: it stays), and its id in the plan.
 
-    retreat  the step is not the one that the plan was made for: what was kept in it so far leaves, too.
+    retreat  True if the step departs from its plan: tensors that it has kept so far are swapped out, too.
     """
 
     action: Action | None
@@ -118,36 +117,35 @@ STAY, SWAP, RETREAT = Decision(None), Decision(Action.SWAP_OUT), Decision(Action
 
 
 class Guide(Protocol):
-    """Says what leaves, by the number of a pack in its step.
+    """The interface that decides which tensors are evicted, by the number of a pack in its step.
 
-    staying  of the first packs of the step: shape and type of one that stays, if it has these; None: ``packed`` is
-             asked.
-    idle     whether no way back begins in this step.
+    staying  for the first packs of the step, the shape and dtype with which a tensor stays; None: ``packed`` is asked.
+    idle     True if no prefetch starts in this step.
     """
 
     staying: Sequence[Any]
     idle: bool
 
     def packed(self, number: int, tensor: torch.Tensor) -> Decision:
-        """What is to become of what is packed."""
+        """Return the decision about the tensor of pack ``number``."""
         ...
 
     def unpacked(self, number: int) -> tuple[int, ...]:
-        """Tensors of the plan whose way back begins after this unpack."""
+        """Return the tensors of the plan whose swap-in starts after unpack ``number``."""
         ...
 
 
 class Watch(Protocol):
-    """Is told what happens to items, in a step that is recorded."""
+    """The interface that observes saved tensors in a step that is recorded."""
 
     def saved(self, number: int, item: Item) -> None:
-        """An item was packed, with this number."""
+        """Called when pack ``number`` saves an item."""
         ...
 
     def wanted(self, number: int, item: Item | None, *, returned: bool) -> None:
-        """An unpack wants an item (None: what stays). returned: its bytes have come back for it."""
+        """Called when unpack ``number`` needs an item (None: a tensor that stayed). returned: it was evicted."""
         ...
 
     def forgotten(self, item: Item) -> None:
-        """No handle of an item is left."""
+        """Called when the last handle of an item is gone."""
         ...

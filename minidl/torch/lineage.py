@@ -1,9 +1,9 @@
-"""How a value was made: calls below autograd, with values in place of tensors, and the random generator's state.
+"""Lineage: the calls that computed a value, recorded below autograd with their arguments and random generator states.
 
-    Ref    a tensor among a call's arguments: a value, and how the tensor lies in it.
-    Guard  tells whether a value that a call has read is still what it was: it shares the tensor's version counter.
+    Ref    a tensor among a call's arguments: a value, and the tensor's layout in it.
+    Guard  tells if a value has been overwritten since a call read it: it shares the tensor's version counter.
 
-Knows no autograd and no plan. ``replay`` carries calls out again.
+It is independent of autograd and of plans. ``replay`` runs the calls again.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from minidl.torch.schemas import Schema, tensors_in
 
 
 class Guard(NamedTuple):
-    """A tensor that shares the version counter of what was read, and the version that it had."""
+    """A tensor that shares the version counter of a tensor that was read, and the version that this had."""
 
     tensor: torch.Tensor
     version: int
 
     @property
     def intact(self) -> bool:
-        """Whether nothing was written since."""
+        """True if the tensor has not been written since it was read."""
         return self.tensor._version == self.version
 
 
 class Value:
-    """What a storage holds between two writes.
+    """The contents of a storage between two writes.
 
-    made    the call that made it; None for a leaf: what was there before, or cannot be made again.
-    fresh   whether it was made in this step.
-    storage the storage that holds it now, weakly.
-    guard   set when a call has read it; a leaf's guard has its bytes, and keeps them.
-    item    of the saved tensor that it is, weakly.
-    number  in a trace.
+    made    the call that made it; None for a leaf: it existed before the step, or it cannot be recomputed.
+    fresh   True if it was made in this step.
+    storage a weak reference to the storage that contains it now.
+    guard   set when a call has read it; the guard of a leaf also keeps its bytes alive.
+    item    a weak reference to the saved item with this value.
+    number  its tensor id in a trace.
     """
 
     __slots__ = ("__weakref__", "fresh", "guard", "item", "made", "nbytes", "number", "storage")
@@ -52,13 +52,13 @@ class Value:
         self.number: int | None = None
 
     def release(self) -> None:
-        """A leaf's bytes are on the host from now on, too: its guard keeps them no longer."""
+        """Stop keeping the bytes of a leaf alive, since they are on the host, too, from now on."""
         if self.guard is not None:
             self.guard.tensor.data = torch.empty(0, dtype=self.guard.tensor.dtype, device=self.guard.tensor.device)
 
     @property
     def here(self) -> Any:
-        """A storage that holds it, if one is sure to."""
+        """A storage that certainly still contains the value; else None."""
         storage = self.storage() if self.storage is not None else None
         if storage is None or storage.nbytes() != self.nbytes or self.guard is None or not self.guard.intact:
             return None
@@ -66,7 +66,7 @@ class Value:
 
 
 class Ref(NamedTuple):
-    """A tensor among a call's arguments. written: the call writes it; scratch: and its results do not depend on it."""
+    """A tensor among a call's arguments. written: the call writes it; scratch: no result depends on its contents."""
 
     value: Value
     size: torch.Size
@@ -80,7 +80,7 @@ class Ref(NamedTuple):
     scratch: bool
 
     def over(self, storage: Any) -> torch.Tensor:
-        """The tensor over a storage that holds the value."""
+        """Return the tensor as a view of a storage that contains the value."""
         tensor = torch.empty(0, dtype=self.dtype, device=self.device)
         tensor.set_(storage, self.offset, self.size, self.stride)
         if self.conjugate:
@@ -89,12 +89,12 @@ class Ref(NamedTuple):
 
 
 class Call:
-    """One call that can be carried out again.
+    """A recorded call that a replay can run again.
 
-    outputs  of its result's tensors the values that it made, weakly, or None.
-    changed  the values that it wrote over, and those that came of it, weakly.
-    drawn    the generator that it drew from, and the state that this had before.
-    grad     whether gradients were enabled: some calls choose by that what they compute.
+    outputs  for each tensor of its result, a weak reference to the value that it made, or None.
+    changed  pairs: a value that it overwrote, and a weak reference to the new value.
+    drawn    the generator that it drew from, and the generator's state before the call.
+    grad     True if gradients were enabled: some calls choose their computation by that.
     """
 
     __slots__ = ("__weakref__", "args", "changed", "drawn", "func", "grad", "kwargs", "order", "outputs", "reads")
@@ -107,7 +107,7 @@ class Call:
         self.changed: list[tuple[Value, Any]] = []
 
     def finish(self, outputs: list[Value | None], changed: list[tuple[Value, Value]]) -> None:
-        """The call has been carried out."""
+        """Store the results of the call after it has run."""
         scratch = {id(r.value) for r in refs_in(self.args, self.kwargs) if r.scratch}
         for value in outputs:
             if value is not None:
@@ -120,7 +120,7 @@ class Call:
 
 
 def refs_in(args: Any, kwargs: dict[str, Any]) -> list[Ref]:
-    """The tensors among frozen arguments."""
+    """Return the ``Ref`` objects among frozen arguments, and in lists and tuples among these."""
     found: list[Ref] = []
     for value in (*args, *kwargs.values()):
         if type(value) is Ref:
@@ -132,12 +132,12 @@ def refs_in(args: Any, kwargs: dict[str, Any]) -> list[Ref]:
 
 def frozen(recorder: Any, schema: Schema, func: Any, args: Any, kwargs: dict[str, Any], written: list[torch.Tensor]
            ) -> Call | None:
-    """A call before it is carried out; None if it could not be carried out again exactly.
+    """Return the record of a call that is about to run; None if the call could not be repeated exactly.
 
-    recorder: says which tensors have bytes on the device, and their values (``recorder.Recorder``).
+    Its arguments have a ``Ref`` in place of each tensor. recorder: the ``recorder.Recorder`` that knows the values.
     """
     for tensor in tensors_in(args, kwargs):
-        # A number may be on another device; inference tensors count no versions.
+        # A one-element tensor may be on another device. Inference tensors have no version counter.
         number = tensor.layout is torch.strided and tensor.numel() == 1
         if tensor.is_inference() or not (recorder.sees(tensor) or number):
             return None
@@ -155,7 +155,7 @@ def frozen(recorder: Any, schema: Schema, func: Any, args: Any, kwargs: dict[str
 def _freeze(value: Any, recorder: Any, wrote: set[int], scratch: set[int]) -> Any:
     if isinstance(value, torch.Tensor):
         if not recorder.sees(value):
-            return value.detach().clone()  # a number
+            return value.detach().clone()  # a one-element tensor
         return _ref(recorder, value, id(value) in wrote, id(value) in scratch)
     if type(value) in (list, tuple):
         return type(value)([_freeze(each, recorder, wrote, scratch) for each in value])
@@ -165,7 +165,7 @@ def _freeze(value: Any, recorder: Any, wrote: set[int], scratch: set[int]) -> An
 def _ref(recorder: Any, tensor: torch.Tensor, written: bool, scratch: bool) -> Ref:
     value = recorder.value_of(tensor)
     if value.guard is None and not scratch:
-        # Below autograd an alias has a version counter of its own, unless this key is looked at again.
+        # Below autograd an alias gets its own version counter, unless this dispatch key is active again.
         with torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.ADInplaceOrView, False):
             alias = tensor.detach()
         if value.made is not None or value.item is not None:
@@ -178,7 +178,7 @@ def _ref(recorder: Any, tensor: torch.Tensor, written: bool, scratch: bool) -> R
 
 
 def _generator(args: Any, kwargs: dict[str, Any]) -> torch.Generator:
-    """The default generator of the device that a call is for."""
+    """Return the default random generator of the device on which a call runs."""
     device = kwargs.get("device") or next((t.device for t in tensors_in(args, kwargs)), torch.device("cpu"))
     device = torch.device(device)
     if device.type == "cuda":

@@ -1,7 +1,7 @@
-"""The memory of a PyTorch program: ``managed`` around a training that nobody changes keeps it within a budget.
+"""``managed`` keeps the device memory of an unmodified PyTorch training within a budget.
 
-Hooks on saved tensors stand in the way of all that autograd keeps. A step ends when an optimizer has stepped, as
-PyTorch's own global hook tells, or where the program says ``memory.step()``. Between steps plans are made.
+Saved-tensor hooks intercept every tensor that autograd saves. A step ends when an optimizer has stepped, which
+PyTorch's global hook reports, or where the program calls ``memory.step()``. Plans are made between steps.
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ ENDLESS = 1 << 60
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class managed:  # noqa: N801 # it is used as a function is
-    """Keep what runs inside within a budget of device bytes, with the bits that it has without.
+class managed:  # noqa: N801 # programs call it like a function
+    """Keep the device memory of the code inside within a budget of bytes, without changing its results.
 
-    A context, a decorator, or ``start()`` and ``stop()``. Raises BudgetTooSmall as soon as it is known that a step does
-    not fit with all away that may leave: in the first step, before anything has changed, where the parameters are
-    already too many; else after the second.
+    Use it as a context manager, as a decorator, or by ``start()`` and ``stop()``. Raises BudgetTooSmall as soon as a
+    step is known not to fit with everything evicted that can be evicted: in the first step, before an optimizer changes
+    anything, if parameters and gradients alone exceed the budget; otherwise after the second step.
     """
 
     def __init__(self, budget: str | int, *, policy: str | Policy = "auto", host: str | int | None = None,
                  device: str | None = None, recompute: bool = True, states: bool = True,
                  backend: Backend | None = None) -> None:
-        """budget, host: bytes on the device, and of the host for copies (None: no limit). device: the type whose
-        tensors are managed; None: ``cuda`` where there is one, else ``cpu``. recompute: whether plans may drop what can
-        be computed again. states: whether the optimizer's state may wait on the host between steps. Raises UserError
-        for a size or a policy that there is not."""
+        """Prepare the management that ``start()`` begins. Raises UserError for a bad size or an unknown policy.
+        policy: a name or a Policy. budget, host: bytes on the device, and bytes of the host for copies (None: no
+        limit). device: the type of the managed tensors (None: ``cuda`` if there is one, else ``cpu``). recompute: plans
+        may drop tensors that can be recomputed. states: the optimizer's state may be on the host between steps."""
         self.budget = size_of("budget", budget)
         host_bytes = ENDLESS if host is None else size_of("host", host)
         self.limits = Limits(self.budget, host_bytes, addresses=False)
@@ -73,23 +73,23 @@ class managed:  # noqa: N801 # it is used as a function is
         self.dropping = Dropping(self.saved, self.recorder)
         self.states = States(self.backend, device_type, on=states)
         self.saved.retreating = self.states.all_away
-        # Recording lineage takes time from a program that computes on the processor that it runs on.
+        # On a CPU the recording of lineage takes time from the program's own computation.
         self.planner = Planner(policies.create(policy) if isinstance(policy, str) else required(policy),
                                recompute=recompute, counts_recording=device_type == "cpu")
         self.observer = Observer(self.recorder, self.saved, self.states)
         self.early = Early(self.budget, self.states)
         self._hooks: Any = None
         self._handles: list[Any] = []
-        self._optimizer: torch.optim.Optimizer | None = None  # that has ended the last step
+        self._optimizer: torch.optim.Optimizer | None = None  # the one whose step ended the current step
         self._began = self._stalled = 0.0
-        self._thread = 0  # in which it was started
+        self._thread = 0  # the thread that called start()
         self.allowance = Allowance(perf_counter, limited=True)
         self._report = Report(self.budget)
         self.deciding = Deciding(self.planner, self.states, self.backend, self.limits, self._report, self.allowance)
 
     # Around a program ------------------------------------------------------------------------------------------------
     def start(self) -> managed:
-        """From here on. Raises UserError if it is on already."""
+        """Begin to manage memory; return self. Raises UserError if the management has begun already."""
         if self._hooks is not None:
             raise UserError("this memory is managed already: stop() comes before another start()")
         self.course.left, self._thread = False, get_ident()
@@ -103,7 +103,7 @@ class managed:  # noqa: N801 # it is used as a function is
         return self
 
     def stop(self) -> None:
-        """Up to here. What autograd still keeps comes back when it is wanted."""
+        """End the management. Tensors that autograd still keeps are brought back when a backward pass needs them."""
         if self._hooks is None:
             return
         self._hooks.__exit__()
@@ -124,7 +124,7 @@ class managed:  # noqa: N801 # it is used as a function is
         self.stop()
 
     def __call__(self, function: F) -> F:
-        """A function whose every call is managed."""
+        """Return a function that runs ``function`` with its memory managed."""
         @functools.wraps(function)
         def around(*args: Any, **kwargs: Any) -> Any:
             with self:
@@ -133,7 +133,7 @@ class managed:  # noqa: N801 # it is used as a function is
 
     # Steps -----------------------------------------------------------------------------------------------------------
     def _elsewhere(self) -> bool:
-        """An optimizer of another thread's training, which the hooks of this one do not see."""
+        """True during the optimizer step of another thread's training, which the hooks of this thread do not see."""
         return get_ident() != self._thread and torch._C._current_graph_task_id() == -1
 
     def _stepping(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
@@ -151,14 +151,14 @@ class managed:  # noqa: N801 # it is used as a function is
         self.observer.stepped(optimizer)
         self.states.after(optimizer)
         self._optimizer = optimizer
-        # An optimizer that steps in the midst of a backward pass ends no step: the pass goes on.
+        # An optimizer that steps during a backward pass ends no step: the pass continues.
         if torch._C._current_graph_task_id() != -1:
             self.saved.before, self.course.staying = self.step, ()
         else:
             self.step(optimizer)
 
     def step(self, optimizer: torch.optim.Optimizer | None = None) -> None:
-        """A step has ended here. Raises BudgetTooSmall."""
+        """End the current step; a program calls this if no optimizer's step ends it. Raises BudgetTooSmall."""
         self.saved.before = None
         self.early.end()
         packs = self.saved.packs
@@ -199,39 +199,39 @@ class managed:  # noqa: N801 # it is used as a function is
         self._optimizer = None
         self._began, self._stalled = perf_counter(), self.backend.traffic.stalled_seconds
 
-    # What is known ---------------------------------------------------------------------------------------------------
+    # Results ---------------------------------------------------------------------------------------------------------
     def report(self) -> Report:
-        """What it has come to so far."""
+        """Return the bytes, seconds and steps so far."""
         return self._report.now(self.backend, self.dropping.replay.calls, self.course, self.states.moved_bytes,
                                 self.planner.remark)
 
     def fit(self) -> Fit:
-        """The floor of a step and what makes it up, what the step takes by itself, and what it is predicted to take in
-        budgets between these. Raises UserError before the second step has ended, as all below do."""
+        """Return the step's floor with its parts, its unmanaged peak, and its predicted speed in budgets between these.
+        This method and those below raise UserError before the second step has ended."""
         known = self.course.latest("fit()")
         assert known.recorded is not None
         return fit(known.recorded, self.planner, self.deciding.costs, self.limits)
 
     def explain(self, rows: int = ROWS) -> str:
-        """A table of what leaves by the plan, the largest so many rows: why, and what it costs."""
+        """Return a table of the plan's largest evictions (at most ``rows``): the reason and the cost of each."""
         return explanation(self.course.latest("explain()"), self.deciding.costs, rows)
 
     def save_trace(self, path: str) -> None:
-        """The recorded step as a file, for any policy, ``minidl lab trace`` and ``minidl view``."""
+        """Write the recorded step to a file, for any policy, ``minidl lab trace`` and ``minidl view``."""
         save_trace(self.course.latest("save_trace()"), path)
 
     def save_plan(self, path: str) -> None:
-        """The plan as a file, for ``minidl compare``."""
+        """Write the plan to a file, for ``minidl compare``."""
         save_plan(self.course.latest("save_plan()"), path)
 
     def page(self, path: str) -> None:
-        """One page for a browser: the memory of the planned step over time, by layers and lines of the program. Its
-        addresses are drawn from lifetimes; those that PyTorch's allocator chooses are not known."""
+        """Write an HTML page with the memory of the planned step over time, by module and line of the program.
+        Its addresses are computed from lifetimes, since those of PyTorch's allocator are not known."""
         write_page(path, [pack(drawn(self.course.latest("page()"), self.deciding.costs, self.budget,
                                      self._report.unmanaged_bytes))])
 
 
 def _when_done() -> float:
-    """The time at which all that a GPU was asked for has been done."""
+    """Wait until the GPU has done all its work; return the time in seconds."""
     torch.cuda.synchronize()
     return perf_counter()

@@ -1,6 +1,6 @@
-"""The most bytes that dispatched storages of a device have at once, as a dispatch mode sees them. Moves nothing.
+"""Measures the peak of the bytes in a device's storages, with a dispatch mode. It moves nothing.
 
-What kernels allocate inside, and what no dispatcher is asked for, is not seen; what ``managed`` brings back is.
+It counts storages that pass the dispatcher or that ``managed`` brings back, not what kernels allocate internally.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from minidl.torch.schemas import tensors_in
 
 
 class Meter(TorchDispatchMode):
-    """Counts bytes of storages while it is entered. ``bytes``: now; ``peak``: the most so far."""
+    """A dispatch mode that counts the bytes of live storages. ``bytes``: now; ``peak``: the maximum so far."""
 
     def __init__(self, known: Iterable[torch.Tensor] = (), device_type: str = "cpu") -> None:
-        """known: what is there already, and may not come by before the peak."""
+        """Start the count with ``known``: tensors that exist already and that no call may use before the peak."""
         super().__init__()
         self.device_type = device_type
         self.bytes = self.peak = 0
@@ -30,7 +30,7 @@ class Meter(TorchDispatchMode):
             self.see(tensor)
 
     def see(self, tensor: torch.Tensor) -> None:
-        """Count a tensor's storage until it ends."""
+        """Count a tensor's storage until it is freed."""
         if tensor.layout is not torch.strided or tensor.device.type != self.device_type:
             return
         self._count(tensor.untyped_storage())
@@ -38,7 +38,7 @@ class Meter(TorchDispatchMode):
     def _count(self, storage: Any) -> None:
         address = storage._cdata
         if address in on_host:
-            return  # where a processor is the device, too, it is a copy's memory nevertheless
+            return  # on a CPU a copy on the host has the device's type, but does not count
         known = self._seen.get(address)
         if known is not None and known() is not None:
             return
@@ -62,7 +62,7 @@ class Meter(TorchDispatchMode):
         super().__exit__(*error)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """One call."""
+        """Run a call, and count the storages of its arguments and results."""
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         if not func.is_view:

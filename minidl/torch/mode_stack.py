@@ -1,4 +1,4 @@
-"""The stack of dispatch modes: what lies above a place in it is taken off, and put back."""
+"""Takes modes off PyTorch's stack of dispatch modes, and puts them back."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch.utils import _python_dispatch as modes
 
 
 def lifted(until: Any = None) -> list[Any]:
-    """Take modes off the stack, down to one of them or to the bottom; the topmost is the last of what is returned."""
+    """Take modes off the stack, down to ``until`` or to the bottom; return them, the topmost last. ``until`` stays."""
     above: list[Any] = []
     stack = modes._get_current_dispatch_mode_stack()
     for mode in reversed([m for m in stack if getattr(m, "_mode_key", None) is None]):
@@ -19,6 +19,6 @@ def lifted(until: Any = None) -> list[Any]:
 
 
 def put_back(above: list[Any]) -> None:
-    """Put back what ``lifted`` has taken off."""
+    """Put back the modes that ``lifted`` has returned."""
     for mode in above:
         modes._push_mode(mode)

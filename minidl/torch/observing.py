@@ -1,4 +1,4 @@
-"""One step that is recorded: the recorder, what it tells, and the origins of calls are turned on together, and off."""
+"""Records one step: turns the recorder, its notes and the origins of calls on and off together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from minidl.torch.tracing import Notes
 
 
 class Observer:
-    """notes: of the step under way; None: it is not recorded."""
+    """Records steps. notes: those of the current step; None if the step is not recorded."""
 
     def __init__(self, recorder: Recorder, saved: Saved, states: States) -> None:
         self.recorder, self.saved, self.states = recorder, saved, states
@@ -22,7 +22,7 @@ class Observer:
         self.notes: Notes | None = None
 
     def begin(self, optimizer: torch.optim.Optimizer | None) -> None:
-        """Record the step that begins. optimizer: the one that has stepped last, as its tensors are there already."""
+        """Record the step that begins. optimizer: the one that stepped last, whose tensors exist already."""
         self.recorder.enter()
         self.origins.enter()
         lasting: dict[Kind, list[torch.Tensor]] = {}
@@ -37,17 +37,17 @@ class Observer:
         self.recorder.on = True
 
     def end(self) -> None:
-        """No longer."""
+        """Stop recording."""
         self.notes = self.recorder.listener = self.saved.watch = self.states.brought = None
         self.origins.leave()
 
     def stepping(self, optimizer: torch.optim.Optimizer) -> None:
-        """An optimizer is about to step: all its gradients are there."""
+        """Note the parameters and gradients of an optimizer that is about to step."""
         if self.notes is not None:
             self.notes.know(Kind.PARAMETER, parameters_of(optimizer))
             self.notes.know(Kind.GRADIENT, gradients_of(optimizer))
 
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:
-        """It has stepped: all its state is there."""
+        """Note the state of an optimizer that has just stepped."""
         if self.notes is not None:
             self.notes.know(Kind.STATE, state_of(optimizer))

@@ -1,7 +1,7 @@
-"""An optimizer as it is seen from outside: its tensors, and the parts in which it may step.
+"""The tensors of an optimizer, and the parts in which it can step.
 
-PyTorch's own optimizers treat every parameter by itself, so a step for some of the parameters, and then for the others,
-computes the same bits as one for all. Of an optimizer that is not in the table this is not known.
+PyTorch's own optimizers treat every parameter by itself. So a step for some of the parameters, and then for the others,
+computes the same bits as one step for all. Other optimizers may not, so only those in the table step in parts.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ BY_PARAMETER = ("ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Ad
 MOST_PARTS = 16
 
 Part = list[list[torch.Tensor]]
-"""Of each group of an optimizer, some of its parameters."""
+"""For each group of an optimizer, a list of some of its parameters."""
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """All parameters, group by group."""
+    """Return all parameters, group by group."""
     return [p for group in optimizer.param_groups for p in group["params"]]
 
 
 def gradients_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """The gradients that there are."""
+    """Return the gradients that exist."""
     return [p.grad for p in parameters_of(optimizer) if p.grad is not None]
 
 
 def state_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """The tensors of its state that it names by parameter and key."""
+    """Return the tensors of the optimizer's state that it stores by parameter and key."""
     return [value for state in optimizer.state.values() if isinstance(state, dict)
             for value in state.values() if isinstance(value, torch.Tensor)]
 
 
 def nbytes_of(tensors: list[torch.Tensor]) -> int:
-    """Bytes of the storages of tensors, each counted once."""
+    """Return the bytes of the tensors' storages, each storage counted once."""
     return sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors
                 if t.layout is torch.strided}.values())
 
 
 def parts_of(optimizer: torch.optim.Optimizer) -> list[Part]:
-    """All parameters in parts of about the same bytes, at most so many as MOST_PARTS or parameters."""
+    """Split the parameters, in order, into parts of at most max(all / MOST_PARTS, largest parameter) bytes."""
     groups = [group["params"] for group in optimizer.param_groups]
     sizes = [p.numel() * p.element_size() for group in groups for p in group]
     most = max(max(sizes, default=0), -(-sum(sizes) // MOST_PARTS))
@@ -63,10 +63,10 @@ def parts_of(optimizer: torch.optim.Optimizer) -> list[Part]:
 
 def step_in_parts(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
                   ) -> Callable[[], Any] | None:
-    """Its step without hooks, if it may be carried out part by part before the one that was asked for.
+    """Return the optimizer's step without hooks, if it may run part by part; else None.
 
-    Not with a closure, which is called in the midst of the step; not if the program has hooks of its own there, which
-    must see the whole of it.
+    It may not with a closure, which runs inside the step, nor with hooks of the program, which must see the whole
+    step.
     """
     kind = type(optimizer)
     known = kind.__name__ in BY_PARAMETER and kind is getattr(torch.optim, kind.__name__, None)
@@ -79,6 +79,6 @@ def step_in_parts(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwarg
 
 
 def _others_hook() -> bool:
-    """True if there are global hooks of others."""
+    """True if there are global optimizer hooks that are not minidl's."""
     every = (*hooks._global_optimizer_pre_hooks.values(), *hooks._global_optimizer_post_hooks.values())
     return any(not getattr(hook, "__module__", "").startswith("minidl.torch") for hook in every)

@@ -1,6 +1,6 @@
-"""Where in the program a call comes from: the module whose forward pass it belongs to, and a line of source.
+"""Finds where in the program a call comes from: the module whose forward pass runs, and the line of source.
 
-A call of a backward pass has the origin of the call whose gradient it takes: autograd numbers its nodes.
+A call of a backward pass has the origin of the call whose gradient it computes: autograd numbers its nodes.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.modules import module as hooks
 
-PASSED = (str(Path(torch.__file__).parent), str(Path(__file__).parent))  # no lines of these
+PASSED = (str(Path(torch.__file__).parent), str(Path(__file__).parent))  # folders whose lines are skipped
 MOST_FRAMES = 100
 
 
 class Origin(NamedTuple):
-    """The dotted name of a module, and ``file.py:12``; "" where there is none. backward: it takes a gradient."""
+    """The dotted name of a module, and ``file.py:12``; "" if unknown. backward: the call computes a gradient."""
 
     layer: str
     line: str
@@ -31,29 +31,29 @@ NOWHERE = Origin("", "")
 
 
 class Origins:
-    """Follows forward passes between ``enter`` and ``leave``."""
+    """Tracks which module's forward pass runs, between ``enter`` and ``leave``."""
 
     def __init__(self) -> None:
         self._stack: list[str] = []
         self._names: dict[int, str] = {}
-        self._of: dict[int, Origin] = {}  # by the number of the node of autograd
+        self._of: dict[int, Origin] = {}  # by the sequence number of the autograd node
         self._handles: list[Any] = []
 
     def enter(self) -> None:
-        """A new step."""
+        """Start to track a new step."""
         self._stack, self._of = [], {}
         if not self._handles:
             self._handles = [hooks.register_module_forward_pre_hook(self._into),
                              hooks.register_module_forward_hook(self._out_of, always_call=True)]
 
     def leave(self) -> None:
-        """No longer."""
+        """Stop tracking."""
         for handle in self._handles:
             handle.remove()
         self._handles, self._names = [], {}
 
     def now(self) -> Origin:
-        """Of the call under way."""
+        """Return the origin of the current call."""
         node = torch._C._current_autograd_node()
         if node is not None:
             known = self._of.get(node._sequence_nr())
@@ -63,7 +63,7 @@ class Origins:
         return origin
 
     def _into(self, module: torch.nn.Module, inputs: Any) -> None:
-        if id(module) not in self._names:  # the outermost one, or one of its own
+        if id(module) not in self._names:  # the outermost module, or one that is registered in no other
             top = self._stack[-1] + "." if self._stack else ""
             for name, inner in module.named_modules():
                 named = name or type(module).__name__ if not top else top + (name or type(module).__name__)

@@ -1,8 +1,7 @@
-"""Page-locked host memory in slabs: buffers of exact sizes, cut from large pieces that are locked once.
+"""Page-locked host memory: buffers of exact sizes, cut from large slabs that are locked once.
 
-PyTorch's own page-locked memory rounds each buffer up to a power of two, which takes up to twice the memory. Here one
-of n bytes takes n, rounded up to 512. A buffer is a storage; its place is free again when nothing refers to that any
-more.
+PyTorch's own page-locked memory rounds each buffer up to a power of two, which takes up to twice the memory. Here a
+buffer takes its bytes rounded up to 512. A buffer is a storage; its bytes are free again after its last reference.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ SLAB = 256 << 20
 
 
 class _Slab:
-    """One piece of locked memory. holes: offset -> bytes of what is free."""
+    """A range of locked memory. holes: the free ranges in it, offset -> bytes."""
 
     def __init__(self, nbytes: int) -> None:
         self.memory = mmap.mmap(-1, nbytes)
@@ -30,7 +29,7 @@ class _Slab:
         self.holes = {0: nbytes}
 
     def cut(self, nbytes: int) -> int | None:
-        """The offset of the smallest hole that is large enough."""
+        """Take bytes from the smallest hole that is large enough; return their offset, or None if there is none."""
         fitting = [(size, offset) for offset, size in self.holes.items() if size >= nbytes]
         if not fitting:
             return None
@@ -41,7 +40,7 @@ class _Slab:
         return offset
 
     def fill(self, offset: int, nbytes: int) -> None:
-        """Bytes are free again, in one hole with what is free beside them."""
+        """Free a range, and join it with the holes beside it."""
         below = next((at for at, size in self.holes.items() if at + size == offset), None)
         if below is not None:
             offset, nbytes = below, nbytes + self.holes.pop(below)
@@ -50,20 +49,20 @@ class _Slab:
 
 
 class PageLocked:
-    """Cuts buffers. locked: bytes of all slabs."""
+    """Cuts page-locked buffers from slabs. locked: bytes of all slabs."""
 
     def __init__(self, cuda: Any, most: int, slab: int = SLAB) -> None:
-        """cuda: what locks pages (``cudart().cudaHostRegister``). most: bytes that buffers may have together, so that
-        no slab is larger."""
+        """Make an empty set of slabs. cuda: locks pages (``cudart().cudaHostRegister``).
+        most: bytes that all buffers may have together, and so the largest useful slab."""
         self.cuda, self.most, self.slab = cuda, most, slab
         self.locked = 0
         self._slabs: list[_Slab] = []
-        self._views: dict[int, weakref.ref[memoryview]] = {}  # by a number of their own: an address comes again
+        self._views: dict[int, weakref.ref[memoryview]] = {}  # by a running number, since addresses recur
         self._made = 0
-        self._ended: deque[tuple[_Slab, int, int, int]] = deque()  # appended to wherever Python collects garbage
+        self._ended: deque[tuple[_Slab, int, int, int]] = deque()  # freed; garbage collection appends at any point
 
     def take(self, nbytes: int) -> Any:
-        """A storage of so many bytes. Raises UserError if the pages cannot be locked."""
+        """Return a storage of ``nbytes`` bytes. Raises UserError if the pages cannot be locked."""
         while self._ended:
             left, at, nbytes_left, key = self._ended.popleft()
             del self._views[key]
@@ -91,7 +90,7 @@ class PageLocked:
 
     def _piece(self, slab: _Slab, offset: int, size: int, nbytes: int) -> Any:
         view = slab.view[offset:offset + nbytes]
-        storage = torch.frombuffer(view, dtype=torch.uint8).untyped_storage()  # it refers to the view to its end
+        storage = torch.frombuffer(view, dtype=torch.uint8).untyped_storage()  # it keeps the view alive
         self._made += 1
         key = self._made
         self._views[key] = weakref.ref(view, lambda _: self._ended.append((slab, offset, size, key)))

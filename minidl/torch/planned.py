@@ -1,7 +1,7 @@
-"""A policy's plan for a recorded step, as what hooks obey: what leaves at which pack, what starts back at which unpack.
+"""Translates a plan into the numbers of packs and unpacks at which the hooks carry it out.
 
-What a plan asks for outside the windows is not done. A plan that does not hold the budget, as some policies leave the
-rest to paging on demand, is completed: what is in the way at the fullest moment is swapped, too.
+Parts of a plan that lie outside the windows are ignored. Some policies leave a part of the budget to on-demand paging,
+which does not exist here: such a plan is completed with swaps of tensors that are on the device at the peak.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from minidl.planning.walk import FAILED
 from minidl.torch.items import STAY, Decision
 from minidl.torch.seen import Seen
 
-UNRECORDED = 0.3  # of what recording takes a call, a call takes that only passes the recorder
+UNRECORDED = 0.3  # cost of a call that only passes the recorder, as a share of a recorded one's
 
 
 @dataclass(frozen=True)
 class Obeyed:
     """A plan by numbers of packs and unpacks.
 
-    decisions    pack -> what becomes of it; one that is not named stays.
-    triggers     unpack -> tensors whose way back begins after it.
-    replayed     numbers of the calls that replays carry out again; none: nothing is dropped.
-    seconds      that the step is predicted to take, what recording lineage takes of a CPU's time included.
-    peak_bytes   the most bytes at once, by the plan.
-    over_bytes   how many of these are more than the budget.
+    decisions    pack -> the decision about its tensor; a pack without one keeps its tensor on the device.
+    triggers     unpack -> the tensors whose swap-in starts after it.
+    replayed     numbers of the calls that replays run again; empty if the plan drops nothing.
+    seconds      predicted duration of the step, including the time that recording lineage takes.
+    peak_bytes   predicted peak.
+    over_bytes   bytes by which the peak exceeds the budget.
     """
 
     plan: Plan = EMPTY_PLAN
@@ -52,28 +52,28 @@ class Obeyed:
 
     @property
     def drops(self) -> bool:
-        """Whether anything is to be computed again."""
+        """True if the plan drops any tensor."""
         return bool(self.replayed)
 
     def decision(self, number: int) -> Decision:
-        """Of a pack."""
+        """Return the decision about the tensor of pack ``number``."""
         return self.decisions.get(number, STAY)
 
 
 def proposed(policy: Policy, seen: Seen, costs: Costs, limits: Limits) -> Proposal:
-    """What a policy says of a step. Raises what it raises."""
+    """Return a policy's proposal for a recorded step. Raises the policy's errors."""
     return required_proposal(policy, "plan", policy.plan(seen.trace, costs, limits))
 
 
 def obeyed(plan: Plan, seen: Seen, costs: Costs, limits: Limits, *, recompute: bool) -> Obeyed:
-    """A plan as what hooks obey, within the windows and the budget."""
+    """Return a plan by pack and unpack numbers, within windows and, if possible, budget. recompute: drops may stay."""
     trace = seen.trace
     facts = problem(trace, costs)
     mode = modes_of(plan, facts, trace)
     mode[(mode == DROP) & (~facts.can_drop | (not recompute))] = SWAP
     prefetch_at = np.full(len(mode), -1, np.int64)
     asked = mode.copy()
-    ahead = costs.contention < 1.0  # else a swap-in ahead of its use costs memory and hides nothing
+    ahead = costs.contention < 1.0  # otherwise a prefetch costs memory and hides nothing
     peak = completed(facts, mode, prefetch_at, limits, ahead=ahead)
     if not np.array_equal(asked, mode):
         plan = to_plan(trace, facts, mode, prefetch_at)
@@ -91,7 +91,7 @@ def obeyed(plan: Plan, seen: Seen, costs: Costs, limits: Limits, *, recompute: b
 
 
 def _replayed(facts: Problem, mode: Array, seen: Seen) -> frozenset[int]:
-    """The numbers of the calls that are carried out again, as the plan's own expansion has them."""
+    """Return the numbers of the calls that replays run again, from the plan's expansion into steps."""
     if not (mode == DROP).any():
         return frozenset()
     steps, _, _, _ = expand(facts, mode, np.full(len(mode), -1, np.int64), NO_NOTES)
@@ -99,10 +99,10 @@ def _replayed(facts: Problem, mode: Array, seen: Seen) -> frozenset[int]:
 
 
 def completed(facts: Problem, mode: Array, prefetch_at: Array, limits: Limits, *, ahead: bool) -> int:
-    """Swap more, in ``mode``, until the budget is held or nothing else may leave; returns the most bytes at once."""
+    """Add swaps to ``mode`` until the plan holds the budget or nothing else can be evicted; return its peak bytes."""
     while True:
         during = bytes_during(facts, mode, prefetch_at, limits, ahead=ahead)
-        if during is None:  # what is to be computed again cannot be
+        if during is None:  # a dropped tensor cannot be recomputed
             mode[mode != KEEP] = SWAP
             continue
         steps, most = during
@@ -114,7 +114,7 @@ def completed(facts: Problem, mode: Array, prefetch_at: Array, limits: Limits, *
         if not len(there):
             if not (mode == DROP).any():
                 return int(most[worst])
-            mode[mode == DROP] = SWAP  # replays need more than copies
+            mode[mode == DROP] = SWAP  # replays need more memory than swaps
             continue
         sizes = facts.size[facts.gap_tensor[there]]
         order = np.argsort(-sizes, kind="stable")
@@ -124,8 +124,8 @@ def completed(facts: Problem, mode: Array, prefetch_at: Array, limits: Limits, *
 
 def bytes_during(facts: Problem, mode: Array, prefetch_at: Array, limits: Limits, *, ahead: bool
                  ) -> tuple[Array, Array] | None:
-    """Per step: the program's call that it is for, and the bytes in use, the least workspace among them; None for what
-    cannot be carried out. ahead: whether swap-ins begin before their use."""
+    """Return for each step the program's call that it serves and the bytes in use; None if a replay is impossible.
+    The bytes include the smallest workspace. ahead: swap-ins start before their use."""
     steps, _, back, total = expand(facts, mode, prefetch_at, NO_NOTES)
     if total.noted == FAILED:
         return None
@@ -136,7 +136,7 @@ def bytes_during(facts: Problem, mode: Array, prefetch_at: Array, limits: Limits
 
 
 def _triggers(plan: Plan, seen: Seen, action: Mapping[TensorId, Action]) -> dict[int, tuple[TensorId, ...]]:
-    """The unpack after which each swap-in begins: the first one after its in-trigger, but before the tensor's own."""
+    """Return the unpack after which each swap-in starts: the first after its in-trigger, before the tensor's own."""
     trace, unpacks = seen.trace, seen.unpacks
     call_of = {(a.tensor_id, a.access_count): a.call for a in trace.accesses} if plan.prefetches else {}
     found: dict[int, list[TensorId]] = {}
@@ -153,5 +153,5 @@ def _triggers(plan: Plan, seen: Seen, action: Mapping[TensorId, Action]) -> dict
 
 
 def unmanaged(trace: Trace) -> int:
-    """The most bytes at once when nothing leaves."""
+    """Return the peak in bytes if nothing is evicted."""
     return max(Lifetimes.of(trace).live_bytes, default=0)

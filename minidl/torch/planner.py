@@ -1,4 +1,4 @@
-"""Plans for a recorded step: the policy's, with as much of the optimizer's state on the device as is fastest."""
+"""Plans a recorded step by the policy, with the share of the optimizer's state on the device that is fastest."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from minidl.plan.policy import Policy
 from minidl.torch.planned import Obeyed, obeyed, proposed
 from minidl.torch.seen import Seen
 
-SHARES = (1.0, 0.5, 0.0)  # of an optimizer's parts, that keep their state on the device
+SHARES = (1.0, 0.5, 0.0)  # of an optimizer's parts whose state stays on the device
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A plan. share: of the states that stay; seen: the step as it is with that; limits: of what is planned; seconds:
-    that the step is predicted to take, copies of states included."""
+    """A plan for one share of the optimizer's state on the device. seen: the step with that share there.
+    limits: those of the plan. seconds: predicted duration of the step, copies of state included."""
 
     share: float
     seen: Seen
@@ -28,14 +28,14 @@ class Choice:
 
     @property
     def worth(self) -> tuple[int, float]:
-        """The less the better: bytes over the budget, then seconds."""
+        """The key by which choices are compared, smallest first: bytes over the budget, then seconds."""
         return self.obeyed.over_bytes, self.seconds
 
 
 class Planner:
-    """Asks a policy. What it has no plan for is swapped; the reason is its ``remark``.
+    """Asks a policy for plans. If the policy has none, swaps take their place, and ``remark`` has the reason.
 
-    counts_recording  whether recording lineage takes time from the program.
+    counts_recording  True if recording lineage takes time from the program.
     """
 
     def __init__(self, policy: Policy, *, recompute: bool, counts_recording: bool) -> None:
@@ -43,8 +43,9 @@ class Planner:
         self.remark = ""
 
     def best(self, seen: Seen, costs: Costs, limits: Limits, *, others_bytes: int = 0, most: float = 1.0) -> Choice:
-        """The best plan for a step. others_bytes: of the states of optimizers that do not step in it, which stay to the
-        same share; most: the largest share."""
+        """Return the best plan for a step, over several shares of optimizer state on the device.
+        others_bytes: state of optimizers that do not step in it; the same share of it stays. most: the largest
+        share."""
         found: list[Choice] = []
         for share in SHARES:
             if share > most or (share < most and not seen.states and not others_bytes):
@@ -55,14 +56,14 @@ class Planner:
                 continue
             choice = self._choice(share, there, costs, replace(limits, device_bytes=room))
             if found and not others_bytes and choice.seen.states == found[-1].seen.states:
-                continue  # there are no more parts than that
+                continue  # the optimizer has too few parts for another split
             found.append(choice)
             if not choice.obeyed.decisions and not choice.obeyed.over_bytes:
-                break  # nothing has to leave, so nothing is gained by less
+                break  # nothing is evicted, so a smaller share gains nothing
         return min(found, key=lambda choice: choice.worth)
 
     def _choice(self, share: float, seen: Seen, costs: Costs, limits: Limits) -> Choice:
-        """With the policy's plan; or with one without drops, if recording lineage costs more than these gain."""
+        """Return the policy's plan, or one without drops if recording lineage costs more than the drops gain."""
         moving = seen.state_bytes * (costs.out_seconds_per_byte + costs.in_seconds_per_byte)
         found = self._planned(share, seen, costs, limits, moving)
         if found.obeyed.drops and self.counts_recording:

@@ -1,10 +1,10 @@
-"""What a step's calls read, make and write, as a dispatch mode sees them below autograd.
+"""A dispatch mode below autograd that records which values each call reads, makes and writes.
 
-    Value  what a storage holds between two writes. A write in place makes a new one.
+    Value  the contents of a storage between two writes. A write in place makes a new value.
     Call   one call: its function and arguments, with values in place of tensors; kept where lineage is wanted.
 
-The mode lies at the bottom of the stack of modes, so that those which a program enters and leaves are entered and left
-in their own order. While nothing is to be recorded it hands every call on. Decides nothing, and moves nothing.
+The mode is at the bottom of the stack of modes, so that modes which a program enters and leaves keep their own order.
+While recording is off it passes every call on. It decides nothing and moves nothing.
 """
 
 from __future__ import annotations
@@ -21,33 +21,32 @@ from minidl.torch.lineage import Value, frozen
 from minidl.torch.mode_stack import lifted, put_back
 from minidl.torch.schemas import schema_of, tensors_in, written_by
 
-PASSED_THROUGH = ("FakeTensor", "FunctionalTensor")  # shapes alone, while a compiler looks
+PASSED_THROUGH = ("FakeTensor", "FunctionalTensor")  # tensors without values, while a compiler traces
 
 
 class Listener(Protocol):
-    """Is told what happens in a step."""
+    """The interface that receives the events of a recorded step."""
 
     def called(self, name: str, reads: list[Value], made: list[Value], written: list[tuple[Value, Value]],
                seconds: float, again: bool, workspace: int) -> None:
-        """A call has read and made values; of those it wrote, the old and the new. again: it can be repeated.
-        workspace: bytes that it has taken beside these."""
+        """Called after each call with the values that it read and made, and with (old, new) pairs of those it wrote.
+        again: the call can be repeated. workspace: bytes that it took besides these values."""
         ...
 
     def died(self, value: Value) -> None:
-        """The storage of a value has gone."""
+        """Called when the storage of a value is freed."""
         ...
 
 
 class Recorder(modes.TorchDispatchMode):
-    """Notes calls between ``enter`` and ``leave`` while it is ``on``.
+    """Records calls between ``enter`` and ``leave`` while ``on`` is true.
 
-    listener  is told of every call, if there is one.
-    lineage   whether values remember the calls that made them. What is written over is then seen while it is not on,
-              too.
-    only      numbers of the calls, in the order in which a step makes them, of which lineage is wanted; None: of all.
-    allocator  knows how many bytes are allocated, and the most so far (``torch.cuda``); None: that is not known.
-    spent     seconds that recording has taken, beside the calls themselves.
-    before_write  is told of a leaf whose bytes replays may start from, before they are written over.
+    listener  receives the events of every call; None: there is no listener.
+    lineage   True: values keep the calls that made them. Overwrites are then observed even while ``on`` is false.
+    only      numbers of the calls whose lineage is kept, in the order of the step; None: all calls.
+    allocator  knows the bytes in use and their peak (``torch.cuda``); None: workspaces are not known.
+    spent     seconds that recording has taken, without the calls themselves.
+    before_write  called with a leaf that a replay may read, before its bytes are overwritten.
     """
 
     def __init__(self, device_type: str, clock: Callable[[], float]) -> None:
@@ -60,13 +59,13 @@ class Recorder(modes.TorchDispatchMode):
         self.order = 0
         self.only: frozenset[int] | None = None
         self.spent = 0.0
-        # By the address of a storage: the storage, and the value that it holds.
+        # Address of a storage -> the storage, and the value that it contains.
         self._holds: dict[int, tuple[weakref.ref[Any], Callable[[], Value | None]]] = {}
         self._placed = False
 
     # On the stack of modes -------------------------------------------------------------------------------------------
     def enter(self) -> None:
-        """Lie at the bottom of the stack."""
+        """Put this mode at the bottom of the stack."""
         if not self._placed:
             above = lifted()
             self.__enter__()
@@ -74,13 +73,13 @@ class Recorder(modes.TorchDispatchMode):
             self._placed = True
 
     def leave(self) -> None:
-        """Leave the stack, wherever in it this lies."""
+        """Remove this mode from the stack, wherever in it the mode is."""
         self.on = False
         if not self._placed:
             return
         stack = modes._get_current_dispatch_mode_stack()
         if not any(mode is self for mode in stack):
-            self._placed = False  # another thread's stack, or a program that has taken it away
+            self._placed = False  # another thread's stack, or the program has removed the mode
             return
         above = lifted(until=self)
         self.__exit__(None, None, None)
@@ -88,27 +87,27 @@ class Recorder(modes.TorchDispatchMode):
         self._placed = False
 
     def begin(self, lasting: Iterable[torch.Tensor] = ()) -> list[Value]:
-        """Forget all values; returns those of what is there now."""
+        """Forget all values; return the values of the ``lasting`` tensors, which exist already."""
         self._holds.clear()
         self.order, self.spent = 0, 0.0
         return [self.value_of(tensor) for tensor in lasting if self.sees(tensor)]
 
     # Values ----------------------------------------------------------------------------------------------------------
     def sees(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor has bytes on the device."""
+        """True if a tensor has bytes on the device."""
         return tensor.layout is torch.strided and tensor.device.type == self.device_type
 
     def value_of(self, tensor: torch.Tensor) -> Value:
-        """The value that a tensor's storage holds."""
+        """Return the value that a tensor's storage contains; an unknown storage gets a new value."""
         return self.held(tensor.untyped_storage()) or self.hold(tensor.untyped_storage(), None)
 
     def held(self, storage: Any) -> Value | None:
-        """The value that a storage holds, if it is known."""
+        """Return the value that a storage contains, or None if it is not known."""
         known = self._holds.get(storage._cdata)
         return known[1]() if known is not None and known[0]() is not None else None
 
     def hold(self, storage: Any, value: Value | None) -> Value:
-        """A storage holds a value from now on: a new one, or one that has come back in another storage."""
+        """Note that a storage contains a value, which was brought back (None: a new value); return the value."""
         if value is None:
             value = Value(storage.nbytes())
         address = storage._cdata
@@ -117,7 +116,7 @@ class Recorder(modes.TorchDispatchMode):
         return value
 
     def hold_weakly(self, storage: Any, value: Value) -> None:
-        """A leaf whose bytes the calls keep that read it: were it held here, these bytes would never go."""
+        """Hold a leaf's value weakly: its guard keeps the storage alive, so a strong reference would free neither."""
         known = self._holds.get(storage._cdata)
         if known is not None and known[1]() is value:
             self._holds[storage._cdata] = known[0], weakref.ref(value)
@@ -136,7 +135,7 @@ class Recorder(modes.TorchDispatchMode):
 
     # Calls -----------------------------------------------------------------------------------------------------------
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """One call."""
+        """Run a call, and record it if recording is on."""
         kwargs = kwargs or {}
         if not self.on and not self.lineage:
             return func(*args, **kwargs)
@@ -179,7 +178,7 @@ class Recorder(modes.TorchDispatchMode):
         return result
 
     def _made(self, result: Any, reads: list[Value]) -> tuple[list[Value], list[Value | None]]:
-        """The values that are new, and the value of each tensor of the result, or None if it is not new."""
+        """Return the new values, and for each tensor of the result its new value, or None if its value is not new."""
         known, made = {id(v) for v in reads}, []
         outputs: list[Value | None] = []
         for tensor in tensors_in(result if isinstance(result, (tuple, list)) else (result,)):
@@ -194,7 +193,7 @@ class Recorder(modes.TorchDispatchMode):
         return made, outputs
 
     def _changed(self, written: list[torch.Tensor]) -> list[tuple[Value, Value]]:
-        """What was written holds new values: the old and the new one of each storage."""
+        """Give each written storage a new value; return the (old, new) pair of each storage."""
         changed: dict[int, tuple[Value, Value]] = {}
         for tensor in written:
             storage = tensor.untyped_storage()
@@ -208,7 +207,7 @@ class Recorder(modes.TorchDispatchMode):
 
     def _changed_beside(self, changed: list[tuple[Value, Value]], scratch: list[torch.Tensor]
                         ) -> list[tuple[Value, Value]]:
-        """The same without statistics, which nothing is computed from here."""
+        """Return the pairs without running statistics, on which no recorded result depends."""
         aside = {id(self.value_of(tensor)) for tensor in scratch}
         for old, new in changed:
             if id(new) in aside:
@@ -216,14 +215,14 @@ class Recorder(modes.TorchDispatchMode):
         return [(old, new) for old, new in changed if id(new) not in aside]
 
     def _announce(self, written: list[torch.Tensor]) -> None:
-        """Bytes that replays may start from are about to be written over."""
+        """Call ``before_write`` for each leaf that is about to be overwritten and that a replay may read."""
         for tensor in written:
             value = self.held(tensor.untyped_storage())
             if value is not None and value.guard is not None and value.made is None:
                 self.before_write(value)
 
     def _overwrite(self, written: list[torch.Tensor]) -> None:
-        """The same while nothing is recorded: what was held is not there any more."""
+        """Forget the values that an unrecorded call is about to overwrite, after ``_announce``."""
         if not self._holds:
             return
         self._announce(written)

@@ -1,8 +1,8 @@
-"""Makes dropped values again: the missing calls of their lineage in program order, on scratch memory where they write.
+"""Replays: recomputes dropped values by running the missing calls of their lineage again, in program order.
 
-A call reads values that are still there, that other saved tensors hold, or that calls before it in the replay made.
-Other dropped tensors that come by on the way stay: they are wanted soon. The generator's state is what it was before
-the call, and after the replay what it was before that. Raises NotReplayable rather than guess.
+A call reads values that are still in memory, that saved items hold, or that earlier calls of the replay made. It writes
+in place to scratch memory alone. Other dropped tensors that a replay recomputes are kept, since they are needed soon.
+During a call the random generator has the state of the original call, and afterwards its present state again.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from minidl.torch.schemas import tensors_in
 
 
 class NotReplayable(Unrecoverable):
-    """A dropped tensor cannot be computed again as it was."""
+    """A dropped tensor cannot be recomputed exactly."""
 
 
 def missing(value: Value) -> list[Call]:
-    """The calls to carry out for a value, in program order. Raises NotReplayable."""
+    """Return the calls that a replay of a value runs, in program order. Raises NotReplayable."""
     calls: set[Call] = set()
     wanted = [value]
     while wanted:
@@ -34,8 +34,8 @@ def missing(value: Value) -> list[Call]:
             continue
         if each.made is None:
             raise NotReplayable(
-                f"a tensor of {value.nbytes} bytes was dropped, to be computed again from one of {each.nbytes} bytes "
-                "that was written between forward and backward; managed(..., recompute=False) swaps instead")
+                f"a dropped tensor of {value.nbytes} bytes cannot be recomputed, since an input of {each.nbytes} bytes "
+                "was overwritten between forward and backward; managed(..., recompute=False) swaps instead")
         if each.made not in calls:
             calls.add(each.made)
             wanted += each.made.reads
@@ -43,15 +43,15 @@ def missing(value: Value) -> list[Call]:
 
 
 def is_there(value: Value) -> bool:
-    """Whether a value can be read without a replay."""
+    """True if a value can be read without a replay."""
     item = value.item() if value.item is not None else None
     return value.here is not None or (item is not None and (item.here is not None or item.copy is not None))
 
 
 @dataclass
 class _State:
-    """Of one replay. readers: how many calls still read a value; made: what the replay has made of these; scratch: what
-    the call under way writes."""
+    """The state of one replay. readers: how many calls still read a value; made: storages of the values made so far.
+    scratch: storages that the current call writes."""
 
     readers: dict[Value, int]
     made: dict[Value, Any] = field(default_factory=dict)
@@ -59,9 +59,9 @@ class _State:
 
 
 class Replay:
-    """Carries calls out again.
+    """Runs recorded calls again.
 
-    bring  makes the storage of a saved item be here (``Saved``).
+    bring  brings the storage of a saved item to the device and returns it (``Saved.fetch``).
     """
 
     def __init__(self, bring: Any) -> None:
@@ -69,7 +69,7 @@ class Replay:
         self.calls = 0
 
     def again(self, value: Value) -> Any:
-        """A storage that holds the value. Raises NotReplayable."""
+        """Return a storage that contains the recomputed value. Raises NotReplayable."""
         todo = missing(value)
         state = _State({value: 1})
         for call in todo:
@@ -102,7 +102,7 @@ class Replay:
                 state.made.pop(read, None)
 
     def _thaw(self, argument: Any, state: _State) -> Any:
-        """A frozen argument with tensors again. No inner function: one that calls itself would keep the tensors."""
+        """Return a frozen argument with tensors again. A recursive inner function would keep the tensors alive."""
         if type(argument) is Ref:
             return argument.over(self._storage(argument, state))
         if type(argument) in (list, tuple):
@@ -125,7 +125,7 @@ class Replay:
             storage = self.bring(value.item())
         if not ref.written:
             return storage
-        if not own:  # else it is the replay's, and all that read it before have
+        if not own:  # else the replay made it, and all its earlier readers have run
             copy = empty_storage(value.nbytes, ref.device)
             copy.copy_(storage)
             storage = copy
@@ -136,7 +136,7 @@ class Replay:
         if value is None:
             return
         if storage.nbytes() != value.nbytes:
-            raise NotReplayable(f"a replay made {storage.nbytes()} bytes where {value.nbytes} had been")
+            raise NotReplayable(f"a replay made a storage of {storage.nbytes()} bytes instead of {value.nbytes}")
         if state.readers.get(value, 0):
             state.made[value] = storage
         item = value.item() if value.item is not None else None
@@ -147,7 +147,7 @@ class Replay:
 
 @contextmanager
 def _drawing(drawn: Any) -> Iterator[None]:
-    """The generator as it was before a call, and afterwards as it is now."""
+    """Set the generator to its state before the original call; restore its present state afterwards."""
     if drawn is None:
         yield
         return
@@ -162,6 +162,6 @@ def _drawing(drawn: Any) -> Iterator[None]:
 
 @contextmanager
 def _as_before() -> Iterator[None]:
-    """Calls are below autocast already."""
+    """Disable autocast: recorded calls are below it already."""
     with torch._C._DisableAutocast():
         yield

@@ -1,4 +1,4 @@
-"""What managing a program has come to, as numbers and as text."""
+"""The report on a managed program, as numbers and as text."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from minidl.torch.course import Course, Known, Phase
 
 @dataclass
 class Report:
-    """Bytes and seconds so far.
+    """Bytes, seconds and steps so far.
 
-    budget_bytes     the budget; unmanaged_bytes: the most that the step would have at once; floor: with all away that
-                     may leave; planned_bytes: by the plan that is followed. 0 or None where it is not known yet.
-    state_bytes      of the optimizer's state, copied out and in; these are among out_bytes and in_bytes, too.
-    remark           why the policy has no plan of its own; "" if it has.
-    steps            how many there were of each phase; diverged: of these, how many left the plan that they followed.
-    seconds          the median step of each phase.
+    budget_bytes     the budget; unmanaged_bytes: the peak of the step if nothing is evicted; floor: the smallest budget
+                     for it; planned_bytes: the peak by the current plan. 0 or None until known.
+    out_bytes        copied to the host; in_bytes: copied back; state_bytes: optimizer state among both; host_bytes:
+                     peak.
+    late, refused    unpacks of planned steps that found their tensor evicted; tensors that the full host pool refused.
+    remark           the reason if the policy has no plan of its own; else "".
+    steps            number of steps of each phase; diverged: number of steps that departed from their plan.
+    seconds          median duration of a step, by phase; stalled_seconds: total wait of computation for copies.
     """
 
     budget_bytes: int
@@ -43,11 +45,11 @@ class Report:
 
     @property
     def floor_bytes(self) -> int:
-        """The fewest bytes that the step can do with."""
+        """The fewest bytes in which the step can run; 0 until known."""
         return self.floor.nbytes if self.floor is not None else 0
 
     def stepped(self, phase: Phase, seconds: float, saved: Any, known: Known) -> None:
-        """A step has ended."""
+        """Count a step that has ended."""
         self.steps[phase] = self.steps.get(phase, 0) + 1
         self._took.setdefault(phase, []).append(seconds)
         del self._took[phase][:-50]
@@ -57,11 +59,11 @@ class Report:
             self.planned_bytes = known.obeyed.peak_bytes
 
     def measured(self, unmanaged_bytes: int, floor: Floor) -> None:
-        """A step was recorded."""
+        """Store the peak and the floor of a recorded step."""
         self.unmanaged_bytes, self.floor = unmanaged_bytes, floor
 
     def now(self, backend: Any, replayed_calls: int, course: Course, state_bytes: int, remark: str) -> Report:
-        """The same with what others count."""
+        """Return a copy with the present counts of the backend, the course and the replays."""
         traffic = backend.traffic
         return replace(self, out_bytes=traffic.out_bytes, in_bytes=traffic.in_bytes, host_bytes=backend.host.most,
                        stalled_seconds=traffic.stalled_seconds, replayed_calls=replayed_calls, diverged=course.diverged,
@@ -71,13 +73,13 @@ class Report:
     def __str__(self) -> str:
         lines = [("budget", format_bytes(self.budget_bytes))]
         if self.floor is not None:
-            lines += [("unmanaged peak", format_bytes(self.unmanaged_bytes)), ("floor, all away", str(self.floor))]
+            lines += [("unmanaged peak", format_bytes(self.unmanaged_bytes)), ("floor, all evicted", str(self.floor))]
         if self.planned_bytes:
             lines.append(("peak of the plan", format_bytes(self.planned_bytes)))
         lines += [("copied out", format_bytes(self.out_bytes)), ("copied in", format_bytes(self.in_bytes)),
                   ("of these the optimizer's state", format_bytes(self.state_bytes)),
                   ("most on the host", format_bytes(self.host_bytes)),
-                  ("calls computed again", str(self.replayed_calls)), ("brought back late", str(self.late)),
+                  ("calls replayed", str(self.replayed_calls)), ("brought back late", str(self.late)),
                   ("stalled", f"{self.stalled_seconds * 1e3:.1f} ms")]
         lines += [(f"steps, {phase.value}", f"{count}, {self.seconds[phase] * 1e3:.1f} ms each")
                   for phase, count in self.steps.items()]

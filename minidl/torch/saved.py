@@ -1,7 +1,8 @@
-"""The hooks on saved tensors: they let go of storages and bring them back.
+"""The saved-tensor hooks: they evict the storages of saved tensors, and bring them back.
 
-Only what autograd alone holds leaves, and it leaves by letting go of it: a storage that anything else holds stays as it
-is, and is taken again when it is wanted. No storage is ever emptied. Decides nothing: a ``Guide`` says what leaves.
+Only a storage that autograd alone holds leaves the device: the hooks release it, and its memory is freed. A storage
+that anything else holds stays as it is, and is used again. No storage is ever emptied. A ``Guide`` makes the
+decisions.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from minidl.plan.plan import Action
 from minidl.torch.backends import Backend, quiet
 from minidl.torch.items import SWAP, Decision, Guide, Handle, Item, Kept, Watch, check
 
-LEAST_BYTES = 4096  # smaller storages stay: they are too many for what they hold
+LEAST_BYTES = 4096  # smaller storages stay: there are many, and they hold few bytes
 
 
 class Saved:
-    """The hooks. ``packs`` and ``unpacks`` count since ``begin``.
+    """The hooks. ``packs`` and ``unpacks`` count the calls since ``begin``.
 
-    lineage    is told of each new item and whether it is to be dropped, and gives the value by which it is made again;
-               None if it has to be swapped. recompute: makes its storage again from that. forward: is told of each
-               pack (True) and unpack (False). before: is called before the next pack outside of a backward pass.
-    early      is told of each tensor that is packed. retreating: is called when a step has left its plan.
-    idle       in this step an unpack of what stays has nothing else to do.
+    lineage    called with each new item and True if it is to be dropped; returns the value for its replay, or None if
+               it has to be swapped. recompute: replays an item; returns its storage. forward: called at each pack
+               (True) and unpack (False). before: called before the next pack outside of a backward pass.
+    early      called with each packed tensor. retreating: called when a step has departed from its plan.
+    idle       True if an unpack of a tensor that stays needs no other work in this step.
     """
 
     def __init__(self, backend: Backend, device_type: str, guide: Guide) -> None:
@@ -42,7 +43,7 @@ class Saved:
         self.retreating: Callable[[], None] | None = None
         self.idle = False
         self.lock = Lock()  # a backward pass may run in another thread, and each device has one
-        self._gone: deque[Item] = deque()  # without handles: let go of as soon as the lock is free
+        self._gone: deque[Item] = deque()  # without handles: released as soon as the lock is free
         self.packs = self.unpacks = 0
         self.late = self.refused = 0
         self.late_ids: dict[int, int] = {}
@@ -52,7 +53,7 @@ class Saved:
         self._empty: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
 
     def begin(self) -> None:
-        """A new step."""
+        """Begin a new step."""
         with self.lock:
             self._let_go()
             self.packs = self.unpacks = self.late = self.refused = 0
@@ -62,19 +63,19 @@ class Saved:
             self._by_tensor, self._kept = {}, []
 
     def manages(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor may leave at all: an ordinary one on the device, large enough, and no parameter."""
+        """True if a tensor may be evicted: an ordinary one on the device, large enough, and no parameter."""
         if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided or tensor.is_quantized or (
-                tensor.device.type != self.device_type or tensor._is_zerotensor()):  # zeros that have no bytes at all
+                tensor.device.type != self.device_type or tensor._is_zerotensor()):  # zeros without any bytes
             return False
         of = tensor if tensor._base is None else tensor._base
         return not (of.is_leaf and of.requires_grad) and tensor.untyped_storage().nbytes() >= LEAST_BYTES
 
     # Forward ---------------------------------------------------------------------------------------------------------
     def pack(self, tensor: torch.Tensor) -> Kept | Handle:
-        """The hook by which autograd saves a tensor."""
+        """The hook by which autograd saves a tensor: return its stand-in."""
         number, staying = self.packs, self.guide.staying
         if number < len(staying) and staying[number] == (tensor.shape, tensor.dtype) and self.forward is None:
-            self.packs = number + 1  # most stay, and there are hundreds a step: nothing more is done for these
+            self.packs = number + 1  # fast path: most tensors stay, hundreds a step
             kept = Kept(tensor if tensor.grad_fn is None else tensor.detach(), tensor._version)  # as ``_stays``
             self._kept.append(weakref.ref(kept))
             return kept
@@ -92,7 +93,7 @@ class Saved:
                 self._retreat()
             if self.forward is not None:
                 self.forward(True)
-            # What says itself how it is computed with is asked before the dispatcher is silenced.
+            # ``manages`` comes before ``quiet``, since tensor subclasses answer through their dispatch.
             if decision.action is None or not self.manages(tensor):
                 return self._stays(tensor)
             with quiet():
@@ -102,7 +103,7 @@ class Saved:
                 return Handle(item, tensor, self._alias(tensor), self.forget)
 
     def _stays(self, tensor: torch.Tensor) -> Kept:
-        # Without its node: autograd would keep what keeps it, and neither would ever end.
+        # Detached: a tensor with its node would be in a reference cycle with autograd's graph.
         kept = Kept(tensor if tensor.grad_fn is None else tensor.detach(), tensor._version)
         self._kept.append(weakref.ref(kept))
         return kept
@@ -111,7 +112,7 @@ class Saved:
         storage, version = tensor.untyped_storage(), tensor._version
         known = self._items.get(storage._cdata)
         item = known() if known is not None else None
-        # An address comes again when its storage is gone, and so do versions.
+        # Addresses and versions recur once a storage is gone.
         alive = item.alive() if item is not None else None
         if item is not None and item.version == version and alive is not None and alive._cdata == storage._cdata:
             return item
@@ -126,13 +127,13 @@ class Saved:
             item.copy = self.backend.out(storage)
             self.refused += item.copy is None
             if self.watch is not None:
-                self.backend.settle()  # a step is measured as if copies took no time: what leaves has left
+                self.backend.settle()  # a recorded step sees each copy end at once
         if item.value is not None or item.copy is not None:
             item.storage = None
         return item
 
     def _alias(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor without bytes that has the tensor's version counter."""
+        """Return a tensor without bytes that shares the tensor's version counter."""
         key = tensor.dtype, tensor.device
         if key not in self._empty:
             self._empty[key] = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
@@ -141,7 +142,7 @@ class Saved:
         return alias
 
     def _retreat(self) -> None:
-        """What was kept in this step leaves, too."""
+        """Swap out the tensors that this step has kept so far, since it departs from its plan."""
         if self.retreating is not None:
             self.retreating()
         for ref in self._kept:
@@ -156,7 +157,7 @@ class Saved:
 
     # Backward --------------------------------------------------------------------------------------------------------
     def unpack(self, kept: Kept | Handle) -> torch.Tensor:
-        """The hook by which autograd wants a tensor back. Raises what PyTorch raises for one that was written over."""
+        """The hook by which autograd reads a saved tensor: return it. Raises RuntimeError if it was overwritten."""
         if type(kept) is Kept and self.idle and kept.tensor is not None:
             self.unpacks += 1
             if kept.tensor._version != kept.version:
@@ -189,11 +190,11 @@ class Saved:
             return tensor
 
     def _bring(self, item: Item) -> bool:
-        """Make an item's storage be here, held until its last handle has gone; whether it was not."""
+        """Hold an item's storage on the device until its last handle is gone; return True if it was evicted."""
         here = item.here
         if here is not None:
             if item.copy is not None and item.storage is not None:
-                self.backend.arrived(item.copy)  # its way back may have begun ahead
+                self.backend.arrived(item.copy)  # a prefetch may have started
             item.storage = here
             return False
         self.late += 1
@@ -210,10 +211,10 @@ class Saved:
         else:
             assert self.recompute is not None
             item.take(self.recompute(item))
-            item.value = None  # it is held to its end: what it was made from may go
+            item.value = None  # the storage stays now, so its lineage may go
 
     def fetch(self, item: Item) -> Any:
-        """The storage of an item that a replay reads, held from now on."""
+        """Return the storage of an item that a replay reads; the item holds it from now on."""
         self._bring(item)
         return item.storage
 
@@ -226,8 +227,8 @@ class Saved:
                     self._start(item)
 
     def forget(self, item: Item) -> None:
-        """The last handle of an item has gone. Where that happens while the lock is held it is seen to later: Python
-        may collect garbage anywhere."""
+        """Release an item whose last handle is gone, or queue it while the lock is held.
+        Garbage collection may call this at any point."""
         self._gone.append(item)
         if self.lock.acquire(blocking=False):
             try:

@@ -1,6 +1,6 @@
-"""What a call of PyTorch does beside what it returns: writes, draws from a generator, and state that no schema shows.
+"""Effects of a PyTorch call besides its result: writes, random numbers, and state that no schema shows.
 
-Two tables hold what the schemas do not say. A call that is in neither, and whose schema shows no write, is taken to
+The tables hold facts that the schemas lack. A call that is in no table, and whose schema shows no write, is taken to
 compute its results from its arguments alone.
 """
 
@@ -12,22 +12,22 @@ from typing import Any
 
 import torch
 
-# Operation -> the positions of arguments that it writes without its schema saying so, if its argument ``training`` is
-# true: running statistics, of which its results do not depend.
+# Operation -> positions of the running statistics that it writes although its schema does not say so, and the position
+# of its argument ``training``, which turns these writes on. Its results do not depend on the statistics then.
 STATISTICS: dict[str, tuple[tuple[int, ...], int | None]] = {
     "aten::native_batch_norm": ((3, 4), 5),
     "aten::cudnn_batch_norm": ((3, 4), 5),
     "aten::miopen_batch_norm": ((3, 4), 5),
     "aten::_native_batch_norm_legit": ((3, 4), 5),
-    "aten::_batch_norm_with_update": ((3, 4), None),  # always
+    "aten::_batch_norm_with_update": ((3, 4), None),  # it always writes
 }
 
-# What cannot be carried out again by itself: it has state elsewhere, or changes what a tensor is.
+# Operations that a replay cannot repeat: they have state elsewhere, or change a tensor's storage or shape.
 NEVER_AGAIN = frozenset({
     "aten::_cudnn_rnn", "aten::_cudnn_init_dropout_state", "aten::_cudnn_rnn_flatten_weight", "aten::miopen_rnn",
     "aten::set_", "aten::resize_", "aten::resize_as_", "aten::_resize_output_", "aten::record_stream",
 })
-# What may add up in another order each time, on a GPU (torch.use_deterministic_algorithms lists them).
+# Operations that may add in another order each time on a GPU (torch.use_deterministic_algorithms lists them).
 UNORDERED = frozenset({
     "aten::index_add", "aten::index_add_", "aten::index_copy", "aten::index_put", "aten::index_put_",
     "aten::_index_put_impl_", "aten::put_", "aten::scatter_add", "aten::scatter_add_", "aten::scatter_reduce",
@@ -38,12 +38,12 @@ NAMESPACES = ("aten", "prims")
 
 @dataclass(frozen=True)
 class Schema:
-    """What is known of an operation.
+    """The facts of an operation.
 
-    view      its results lie in an argument.
-    writes    positions of arguments that it writes; named_writes: names of those that are given by name.
+    view      its results share the bytes of an argument.
+    writes    positions of the arguments that it writes; named_writes: their names, if they are passed by name.
     seeded    it draws from a random generator.
-    again     the same arguments, and the same state of the generator, give the same results.
+    again     equal arguments, and an equal state of the generator, give equal results.
     """
 
     name: str
@@ -54,11 +54,11 @@ class Schema:
     again: bool
 
     def again_on(self, device_type: str) -> bool:
-        """Whether the same arguments give the same bits there."""
+        """True if equal arguments give equal bits on this type of device."""
         return self.again and (device_type == "cpu" or self.name not in UNORDERED)
 
     def statistics(self, args: tuple[Any, ...]) -> tuple[int, ...]:
-        """Positions of arguments that this call writes, and whose old values its results do not depend on."""
+        """Return the positions of arguments that this call writes and whose old values do not affect its results."""
         positions, training = STATISTICS.get(self.name, ((), None))
         if training is not None and not (len(args) > training and args[training]):
             return ()
@@ -67,7 +67,7 @@ class Schema:
 
 @cache
 def schema_of(func: Any) -> Schema:
-    """The facts of an operation's overload."""
+    """Return the facts of an overload of an operation."""
     found = func._schema
     written = [(n, a) for n, a in enumerate(found.arguments) if a.alias_info is not None and a.alias_info.is_write]
     return Schema(
@@ -77,7 +77,7 @@ def schema_of(func: Any) -> Schema:
 
 
 def tensors_in(args: Any, kwargs: Any = None) -> list[torch.Tensor]:
-    """The tensors among the arguments of a call, and in lists among these."""
+    """Return the tensors among the arguments of a call, and in lists and tuples among these."""
     found: list[torch.Tensor] = []
     for value in (*args, *kwargs.values()) if kwargs else args:
         if isinstance(value, torch.Tensor):
@@ -88,7 +88,7 @@ def tensors_in(args: Any, kwargs: Any = None) -> list[torch.Tensor]:
 
 
 def written_by(schema: Schema, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    """The tensors that a call writes, statistics among them."""
+    """Return the tensors that a call writes, running statistics included."""
     if not schema.writes and not schema.named_writes and schema.name not in STATISTICS:
         return []
     places = dict.fromkeys((*schema.writes, *schema.statistics(args)))

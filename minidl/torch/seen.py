@@ -1,4 +1,4 @@
-"""A step as it was recorded: its trace, and what ties that to packs, unpacks, states and lines of the program."""
+"""A recorded step: its trace, and how the trace relates to packs, unpacks, optimizer state and lines of the program."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from minidl.torch.origins import Origin
 
 
 class Kind(Enum):
-    """The role of a tensor that outlives a step; its value is the word for many of them."""
+    """The role of a tensor that outlives a step; the value is its name in reports."""
 
     PARAMETER = "parameters"
     GRADIENT = "gradients"
@@ -22,14 +22,14 @@ class Kind(Enum):
 class Seen:
     """A recorded step.
 
-    packs    the tensor of each managed pack, by its number.
-    unpacks  per unpack: the call of the trace that comes next. An unpack is before it.
-    orders   per call of the trace: its number among the calls that a recorder sees; 0: it is none.
-    recording_seconds  that recording has taken a call.
-    kinds    of the tensors that outlive the step.
-    states   of these, what waits on the host between steps: the part of its optimizer that it belongs to, and how many
-             parts there are.
-    origins  per call of the trace: where in the program it came from.
+    packs    number of a managed pack -> its tensor.
+    unpacks  per unpack: the position in the trace of the next call after it.
+    orders   per call of the trace: its number among the calls that a recorder sees; 0 if it is not one of them.
+    recording_seconds  average time that recording has taken per call.
+    kinds    the roles of the tensors that outlive the step.
+    states   tensor of optimizer state that is on the host between steps -> the number of its part of the optimizer, and
+             how many parts there are.
+    origins  per call of the trace: where in the program it comes from.
     """
 
     trace: Trace
@@ -43,16 +43,16 @@ class Seen:
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of what waits on the host between steps."""
+        """Bytes of the optimizer state that is on the host between steps."""
         return sum(self.trace.tensors[tensor_id].nbytes for tensor_id in self.states)
 
     def swapping(self) -> Seen:
-        """The same step, of which nothing can be computed again."""
+        """Return this step with no call replayable, so that plans only swap."""
         calls = tuple(replace(call, replayable=False) for call in self.trace.calls)
         return replace(self, trace=replace(self.trace, calls=calls))
 
     def staying(self, share: float) -> Seen:
-        """The same step if the state of this share of each optimizer's parts were on the device all the time."""
+        """Return this step with the state of a share of each optimizer's parts on the device all the time."""
         stays = {i for i, (number, parts) in self.states.items() if number < round(share * parts)}
         if not stays:
             return self

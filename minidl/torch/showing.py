@@ -1,4 +1,4 @@
-"""A plan and its step for people and for other programs: a table of decisions, files."""
+"""Shows a plan and its step: as a table of decisions for people, as files for other programs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ ROWS = 20
 
 
 def names_of(seen: Seen) -> dict[TensorId, str]:
-    """Tensor -> the module and the line that made it, where they are known."""
+    """Return the module and the line that made each tensor, where they are known."""
     return {tensor_id: str(origin) for call, origin in zip(seen.trace.calls, seen.origins, strict=True)
             for tensor_id in call.outputs if str(origin)}
 
 
 def explanation(known: Known, costs: Costs, rows: int) -> str:
-    """A table of the largest so many decisions of a plan, and totals."""
+    """Return a table of the largest decisions of a plan (at most ``rows``), and totals."""
     assert known.seen is not None and known.obeyed is not None
     seen, plan = known.seen, known.obeyed.plan
     found = decisions(seen.trace, plan, costs)
@@ -31,23 +31,23 @@ def explanation(known: Known, costs: Costs, rows: int) -> str:
 
     def observed(decision: Decision) -> str:
         if decision.tensor_id in known.late:
-            return "computed again" if decision.action is Action.DROP else "waited for"
+            return "recomputed" if decision.action is Action.DROP else "waited for"
         return "in time"
 
     took = in_ms(known.obeyed.seconds) + " predicted"
     took += f", {in_ms(known.seconds[-1])} observed" if known.seconds else ""
     return "\n".join([*table(found, names_of(seen), observed, rows=rows), *totals(found),
-                      f"  optimizer state that waits on the host: {len(seen.states)} tensors",
+                      f"  optimizer state on the host between steps: {len(seen.states)} tensors",
                       f"  step: {in_ms(seen.trace.seconds)} ms of calls, {took}"])
 
 
 def save_trace(known: Known, path: str) -> None:
-    """The step as it was recorded. Raises UserError."""
+    """Write the trace of the recorded step to a file. Raises UserError."""
     assert known.recorded is not None
     write_whole(path, trace_to_json(known.recorded.trace).encode(), is_trace)
 
 
 def save_plan(known: Known, path: str) -> None:
-    """The plan that is followed. Raises UserError."""
+    """Write the plan that is followed to a file. Raises UserError."""
     assert known.seen is not None and known.obeyed is not None
     write_whole(path, plan_to_json(SavedPlan.of(known.obeyed.plan, known.seen.trace)).encode(), is_plan)

@@ -1,10 +1,9 @@
-"""The optimizer's state between steps: it waits on the host, and is on the device while its optimizer steps.
+"""Keeps the optimizer's state on the host between steps, and on the device while its optimizer steps.
 
-Between steps ``optimizer.state`` names tensors in host memory which hold the state's values, the same tensors every
-time: what a program, ``state_dict()`` or pickle finds there is the state, and what is written into it or put in its
-place is what the next step starts from. Where an optimizer allows it, it steps in parts, and a part's state is on the
-device only while that part steps. Small tensors, what the optimizer does not name by parameter and key, and what
-anything else holds stay where they are.
+Between steps ``optimizer.state`` contains tensors in host memory with the state's values, the same tensors every time.
+So a program, ``state_dict()`` or pickle finds the state there, and the next step starts from the values or tensors that
+the program puts there. An optimizer that allows it steps in parts, and a part's state is on the device only while that
+part steps. Small tensors, state that is not stored by parameter and key, and tensors that anything else holds stay.
 """
 
 from __future__ import annotations
@@ -22,23 +21,23 @@ from minidl.torch.saved import LEAST_BYTES
 
 
 class Waiting:
-    """One tensor of a state. host: its values, between steps; away: whether that is where they are."""
+    """One tensor of optimizer state. host: the host tensor for its values; away: True while the values are there."""
 
     __slots__ = ("away", "copy", "device", "host", "named", "nbytes")
 
     def __init__(self, tensor: torch.Tensor, copy: Copy) -> None:
         self.copy, self.device, self.nbytes, self.away = copy, tensor.device, copy.nbytes, False
         self.host = _like(tensor, copy.buffer)
-        self.named = weakref.ref(tensor)  # what the optimizer names while it is on the device
+        self.named = weakref.ref(tensor)  # the tensor in ``optimizer.state`` while it is on the device
 
 
 class States:
-    """Brings states and sends them away.
+    """Moves optimizer state between the device and the host.
 
-    on        whether any may wait.
+    on        False: all state stays on the device.
     staying   the share of each optimizer's parts whose state stays on the device.
-    whole     whether an optimizer whose state all stays steps at once.
-    brought   is told of each tensor that has come back, the number of its part, and how many parts there are.
+    whole     True: an optimizer whose state all stays steps in one piece.
+    brought   called with each tensor that has come to the device, the number of its part, and the number of parts.
     """
 
     def __init__(self, backend: Backend, device_type: str, *, on: bool) -> None:
@@ -46,14 +45,15 @@ class States:
         self.staying, self.whole = 0.0, False
         self.brought: Callable[[torch.Tensor, int, int], None] | None = None
         self.moved_bytes = 0
-        self._away = 0  # how many tensors wait now
+        self._away = 0  # number of tensors on the host now
         self._known: weakref.WeakKeyDictionary[torch.optim.Optimizer, dict[tuple[int, Any], Waiting | None]] = (
-            weakref.WeakKeyDictionary())  # None: others hold it, too
-        self._whole: list[tuple[dict[str, Any], list[torch.Tensor]]] = []  # groups that are to be restored
+            weakref.WeakKeyDictionary())  # None: something else holds it, too
+        self._whole: list[tuple[dict[str, Any], list[torch.Tensor]]] = []  # groups to restore after a step in parts
 
     # Around the step of an optimizer ---------------------------------------------------------------------------------
     def before(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """An optimizer is about to step. One that steps in parts has stepped when this returns, and does no more."""
+        """Bring an optimizer's state to the device for its step.
+        An optimizer that steps in parts has stepped when this returns; its own step then finds no parameters."""
         self._restore()
         if not self.on or (self.staying == 1.0 and self.whole and not self._away):
             return
@@ -81,7 +81,7 @@ class States:
             group["params"] = []
 
     def after(self, optimizer: torch.optim.Optimizer) -> None:
-        """It has stepped."""
+        """Restore the groups of an optimizer that has stepped, and send its state to the host."""
         self._restore()
         self.away(optimizer)
 
@@ -95,7 +95,7 @@ class States:
 
     # Between steps ---------------------------------------------------------------------------------------------------
     def away(self, optimizer: torch.optim.Optimizer, *, all_of_it: bool = False) -> None:
-        """Send away the parts that do not stay; or all of them."""
+        """Send the state of the parts that do not stay, or of all parts, to the host."""
         if self.on and (all_of_it or self.staying < 1.0):
             self._prune(optimizer)
             parts = parts_of(optimizer)
@@ -104,7 +104,7 @@ class States:
                     self._send(optimizer, part)
 
     def _prune(self, optimizer: torch.optim.Optimizer) -> None:
-        """Forget a state in whose place another was loaded."""
+        """Forget state that the optimizer has replaced, for instance by ``load_state_dict``."""
         known = self._known.setdefault(optimizer, {})
         there = {id(state) for state in optimizer.state.values()}
         for key in [key for key in known if key[0] not in there]:
@@ -113,26 +113,26 @@ class States:
                 self._forget(waiting)
 
     def all_away(self) -> None:
-        """The state of every known optimizer leaves."""
+        """Send the state of every known optimizer to the host."""
         for optimizer in list(self._known):
             self.away(optimizer, all_of_it=True)
 
     def home(self) -> None:
-        """All come back, and nothing waits any more."""
+        """Bring all state back to the device, and forget it."""
         self._restore()
         for optimizer, known in list(self._known.items()):
-            self._bring(optimizer, [list(optimizer.state)])  # what is in no group any more, too
+            self._bring(optimizer, [list(optimizer.state)])  # also of parameters that have left their group
             for waiting in known.values():
                 if waiting is not None:
                     self._forget(waiting)
         self._known.clear()
 
     def waits(self, tensor: torch.Tensor) -> bool:
-        """True if a tensor lies in host memory in place of one on the device."""
+        """True if a tensor is in host memory in place of one on the device."""
         return tensor.untyped_storage()._cdata in on_host
 
     def others_bytes(self, optimizer: torch.optim.Optimizer | None) -> int:
-        """Bytes of the states of all other optimizers, as far as they may wait."""
+        """Return the bytes of the state of all other optimizers that can be on the host."""
         return sum(waiting.nbytes for other, known in self._known.items() if other is not optimizer
                    for waiting in known.values() if waiting is not None)
 
@@ -151,7 +151,7 @@ class States:
             for state, key, value in self._named(optimizer, part):
                 waiting = known.get((id(state), key))
                 if waiting is None or not waiting.away or value is not waiting.host:
-                    continue  # what the program has put in its place is where the program wants it
+                    continue  # the program has put another tensor there, which stays where it is
                 storage = self.backend.into(waiting.copy, waiting.device)
                 self.backend.arrived(waiting.copy)
                 self.moved_bytes += waiting.nbytes
@@ -162,7 +162,7 @@ class States:
                     self.brought(tensor, number, parts)
 
     def _send(self, optimizer: torch.optim.Optimizer, part: Part) -> None:
-        """Copy to the host, and let go. What something else holds comes back into its place."""
+        """Copy the state of a part to the host and release it. A tensor that anything else still holds is put back."""
         known = self._known.setdefault(optimizer, {})
         shared = _shared(optimizer)
         with quiet():
@@ -172,7 +172,7 @@ class States:
             held = storage()
             if held is None:
                 continue
-            # Its values would live in two places from now on.
+            # Something else holds the device's bytes, so a copy of them could become outdated.
             there = tensor()
             state[key] = _like(waiting.host, held) if there is None else there
             self._forget(waiting)
@@ -180,21 +180,21 @@ class States:
 
     def _left(self, known: dict[tuple[int, Any], Waiting | None], shared: set[int], state: Any, key: Any,
               value: torch.Tensor) -> tuple[Any, Any, Waiting, Any, Any] | None:
-        """One tensor on its way out, its copy in its place; None if it stays."""
+        """Start to copy one tensor to the host, with the host tensor in its place; return None if it stays."""
         if (id(state), key) in known and known[id(state), key] is None:
-            return None  # others hold it
+            return None  # something else holds it
         if not self._may_leave(value) or value.untyped_storage()._cdata in shared:
             return None
         waiting = self._copied(value, known.get((id(state), key)))
         if waiting is None:
-            return None  # there is no room on the host
+            return None  # the host pool is full
         known[id(state), key], state[key] = waiting, waiting.host
         return state, key, waiting, weakref.ref(value), weakref.ref(value.untyped_storage())
 
     def _copied(self, tensor: torch.Tensor, waiting: Waiting | None) -> Waiting | None:
         storage = tensor.untyped_storage()
         if waiting is not None and (waiting.named() is not tensor or waiting.nbytes != storage.nbytes()):
-            self._forget(waiting)  # the program has put another in its place: those who hold the old one keep it
+            self._forget(waiting)  # the program has put another tensor there; the old host tensor stays valid
             waiting = None
         copy = self.backend.out(storage, None if waiting is None else waiting.copy)
         if copy is None:
@@ -215,7 +215,7 @@ class States:
                 and not tensor.is_conj() and not tensor.is_neg())
 
     def _forget(self, waiting: Waiting) -> None:
-        """Its host memory belongs to those who still hold the tensor in it."""
+        """Forget a tensor. Its host memory now belongs to the holders of the host tensor."""
         self._away -= waiting.away
         waiting.away = False
         on_host.discard(waiting.host.untyped_storage()._cdata)
@@ -223,12 +223,12 @@ class States:
 
 
 def _shared(optimizer: torch.optim.Optimizer) -> set[int]:
-    """Addresses of storages that several tensors of a state lie in."""
+    """Return the addresses of storages that several tensors of a state share."""
     every = [tensor.untyped_storage()._cdata for tensor in state_of(optimizer) if tensor.layout is torch.strided]
     return {address for address, count in Counter(every).items() if count > 1}
 
 
 def _like(tensor: torch.Tensor, storage: Any) -> torch.Tensor:
-    """A tensor that lies in another storage as this one does in its own."""
+    """Return a tensor with the dtype and layout of ``tensor`` in another storage."""
     made = torch.empty(0, dtype=tensor.dtype, device=storage.device)
     return made.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())

@@ -1,8 +1,7 @@
-"""Copies that go on while the program computes, on two worker threads: one each way. For a CPU.
+"""The backend for a CPU whose copies run beside the program, on two worker threads: one per direction.
 
-What is copied out is held until its copy has ended; so that copies which fall behind do not hold ever more, ``out``
-waits for the earliest of them when those under way have more than so many bytes together. A buffer is used again only
-when no copy uses it any more.
+A storage is kept alive until its copy to the host has ended. If pending copies exceed ``under_way`` bytes, ``out``
+waits for the oldest, so that slow copies do not hold ever more memory. A buffer is reused after its last copy.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ import torch
 from minidl.torch.backends import Copy, Traffic, empty_storage, pageable
 from minidl.torch.host import HostPool
 
-UNDER_WAY = 64 << 20  # bytes on their way out, at most
+UNDER_WAY = 64 << 20  # most bytes of pending copies to the host
 
 
 class Moved(Copy):
-    """A copy with what its threads have to say. under_way: how many of its transfers have not ended."""
+    """A copy whose transfers run on worker threads. under_way: the number of its transfers that have not ended."""
 
     __slots__ = ("error", "freed", "under_way")
 
@@ -36,14 +35,14 @@ class Moved(Copy):
 
 
 class Threads:
-    """The backend of that kind. copy: how bytes get from one storage into another, for tests."""
+    """The backend whose copies run on worker threads. copy: copies one storage into another (tests replace it)."""
 
     def __init__(self, host_bytes: int, *, under_way: int = UNDER_WAY, copy: Callable[[Any, Any], None] | None = None
                  ) -> None:
-        """under_way: bytes on their way out at most."""
+        """Start the worker threads. under_way: most bytes of pending copies to the host."""
         self.host = HostPool(host_bytes, pageable)
         self.traffic = Traffic()
-        # A copy takes a processor from the kernels if they use all.
+        # A copy takes a processor from the kernels if they use all processors.
         processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self.contention = 1.0 / (processors + 1) if torch.get_num_threads() >= processors else 0.0
         self._most = under_way
@@ -56,7 +55,7 @@ class Threads:
             Thread(target=_work, args=(queue,), name="minidl copies", daemon=True).start()
 
     def out(self, storage: Any, again: Copy | None = None) -> Copy | None:
-        """As the protocol says."""
+        """Queue a copy to the host, as ``Backend.out`` says."""
         nbytes = storage.nbytes()
         if again is None:
             with self._lock:
@@ -81,7 +80,7 @@ class Threads:
         self._leaving_bytes -= copy.nbytes
 
     def into(self, copy: Copy, device: torch.device) -> Any:
-        """As the protocol says."""
+        """Queue a copy to the device, as ``Backend.into`` says."""
         assert isinstance(copy, Moved)
         storage = empty_storage(copy.nbytes, device)
         copy.read = Event()
@@ -91,27 +90,27 @@ class Threads:
         return storage
 
     def arrived(self, copy: Copy) -> None:
-        """As the protocol says. Raises what a copy has raised."""
+        """Wait for the copy that ``into`` queued, if it queued one. Raises the error of a copy that has failed."""
         assert isinstance(copy, Moved)
-        if copy.read is not None:  # else nothing was brought back: the storage had not gone
+        if copy.read is not None:  # None: ``into`` has not been called
             self._waited(copy.read)
         if copy.error is not None:
             raise copy.error
 
     def free(self, copy: Copy) -> None:
-        """As the protocol says."""
+        """Give the copy's buffer back to the host pool when no transfer uses it any more."""
         assert isinstance(copy, Moved)
         with self._lock:
             copy.freed = True
             self._give_back(copy)
 
     def disown(self, copy: Copy) -> None:
-        """As the protocol says."""
+        """Leave the copy's buffer to its other users."""
         with self._lock:
             self.host.leave(copy.nbytes)
 
     def settle(self) -> None:
-        """As the protocol says."""
+        """Wait until all copies to the host have ended."""
         while self._leaving:
             self._wait(self._leaving.popleft())
 
@@ -158,11 +157,11 @@ class Threads:
 
 def _copied(target: Any, source: Any) -> None:
     into, of = (torch.empty(0, dtype=torch.uint8, device=s.device).set_(s) for s in (target, source))
-    into.copy_(of)  # a tensor's copy lets other threads of Python go on meanwhile
+    into.copy_(of)  # a tensor's copy_ lets other Python threads run meanwhile
 
 
 def _work(queue: SimpleQueue[Any]) -> None:
     while True:
         job = queue.get()
         job[0](*job[1:])
-        del job  # it holds a storage
+        del job  # the job holds a storage

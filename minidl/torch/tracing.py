@@ -1,8 +1,9 @@
-"""A step as it was seen in PyTorch, as a ``Trace`` that any policy plans for.
+"""Converts a recorded PyTorch step into a ``Trace``, for which any policy can plan.
 
-A tensor of the trace is a value: a storage between two writes. Beside the program's calls there are some that compute
-nothing and take no time: ``given`` is where a tensor from outside is first seen, ``let go`` is where only autograd
-still holds a saved tensor, ``brought back`` where its gradient wants it. Between these two it may leave: the window.
+A tensor of the trace is a value: the contents of a storage between two writes. Besides the program's calls there are
+marker calls that take no time: ``given`` is the first use of a tensor from outside; ``let go`` is the point from which
+only autograd holds a saved tensor; ``brought back`` is the point at which its gradient needs it. The last two delimit
+its window, in which it may be evicted.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ GIVEN, LET_GO, BROUGHT_BACK = "given", "let go", "brought back"
 
 @dataclass
 class Note:
-    """One call of the trace to be."""
+    """A call of the trace that is being made."""
 
     op: str
     inputs: list[TensorId] = field(default_factory=list)
@@ -39,15 +40,15 @@ class Note:
     donated: list[tuple[TensorId, TensorId]] = field(default_factory=list)
     writes: list[TensorId] = field(default_factory=list)
     again: bool = False
-    order: int = 0  # among the calls that the recorder has seen
+    order: int = 0  # its number among the calls that the recorder has seen
     origin: Origin = NOWHERE
 
 
 class Notes:
-    """Listens to a recorder and watches saved tensors, for one step."""
+    """Makes the trace of one step from the events of a recorder and of the saved tensors."""
 
     def __init__(self, recorder: Recorder, lasting: list[Value], origins: Origins) -> None:
-        """lasting: what outlives the steps, as far as it is known."""
+        """Begin a trace. lasting: the values that are known to outlive the step."""
         self.recorder, self.origins = recorder, origins
         self.kinds: dict[TensorId, Kind] = {}
         self.states: dict[TensorId, tuple[int, int]] = {}
@@ -69,7 +70,7 @@ class Notes:
         return number
 
     def _id(self, value: Value) -> TensorId:
-        """Of a value; one that nothing has made is given here."""
+        """Return the tensor id of a value; a value that no call has made gets a ``given`` call here."""
         if value.number is None or value.number not in self.bytes:
             number = self._new(value)
             self.given[number] = len(self.calls)
@@ -77,23 +78,23 @@ class Notes:
         assert value.number is not None
         return value.number
 
-    # What optimizers have --------------------------------------------------------------------------------------------
+    # Tensors of optimizers ------------------------------------------------------------------------------------------
     def know(self, kind: Kind, tensors: Iterable[torch.Tensor]) -> None:
-        """These are of a kind, as far as the step has met them."""
+        """Set the kind of these tensors, as far as the step has used them."""
         for tensor in tensors:
             value = self.recorder.held(tensor.untyped_storage()) if self.recorder.sees(tensor) else None
             if value is not None and value.number in self.bytes:
                 self.kinds[value.number] = kind
 
     def brought(self, tensor: torch.Tensor, number: int, parts: int) -> None:
-        """A part of a state has come to the device."""
+        """Note that a tensor of optimizer state came to the device: part ``number`` of ``parts``."""
         tensor_id = self._id(self.recorder.hold(tensor.untyped_storage(), None))
         self.kinds[tensor_id], self.states[tensor_id] = Kind.STATE, (number, parts)
 
-    # What the recorder tells -----------------------------------------------------------------------------------------
+    # Events of the recorder ------------------------------------------------------------------------------------------
     def called(self, name: str, reads: list[Value], made: list[Value], written: list[tuple[Value, Value]],
                seconds: float, again: bool, workspace: int) -> None:
-        """A call of the program."""
+        """Note a call of the program."""
         note = Note(name.removeprefix("aten::"), [self._id(value) for value in reads], seconds=seconds, again=again,
                     order=self.recorder.order, workspace=workspace, origin=self.origins.now())
         note.outputs = [self._new(value) for value in made]
@@ -113,7 +114,7 @@ class Notes:
             self.calls.append(note)
 
     def died(self, value: Value) -> None:
-        """A storage has gone: that of a saved tensor that has left, or of a value that is wanted no more."""
+        """Note that a storage was freed, since its saved tensor was evicted or its value is not needed any more."""
         item = value.item() if value.item is not None else None
         number = value.number
         if number is None or number not in self.bytes:
@@ -133,9 +134,9 @@ class Notes:
             if self.calls:
                 self.calls[-1].frees.append(number)
 
-    # What happens to saved tensors -----------------------------------------------------------------------------------
+    # Events of saved tensors -----------------------------------------------------------------------------------------
     def saved(self, number: int, item: Item) -> None:
-        """An item was packed."""
+        """Note that pack ``number`` has saved an item."""
         storage = item.alive()
         if item.value is None and storage is not None:
             item.value = self.recorder.held(storage) or self.recorder.hold(storage, None)
@@ -144,7 +145,7 @@ class Notes:
             self.packs[number] = self._id(item.value)
 
     def wanted(self, number: int, item: Item | None, *, returned: bool) -> None:
-        """An item is unpacked."""
+        """Note that an unpack needs an item."""
         self.unpacks.append(len(self.calls))
         value: Any = item.value if item is not None else None
         if item is None or value is None or not returned:
@@ -154,7 +155,7 @@ class Notes:
             self.back[value.number] = self._mark(BROUGHT_BACK, value.number)
 
     def forgotten(self, item: Item) -> None:
-        """An item is wanted no more."""
+        """Note that the last handle of an item is gone."""
         value = item.value
         if value is None or value.number is None or value.number in self.ended:
             return
@@ -165,8 +166,8 @@ class Notes:
 
     # The trace -------------------------------------------------------------------------------------------------------
     def seen(self) -> Seen:
-        """What was noted."""
-        # What was given and is still there was there before, and stays: parameters and their like.
+        """Return the recorded step."""
+        # A given tensor that is still alive existed before the step and outlives it, as a parameter does.
         stays = self.given.keys() - self.ended
         self.before |= stays
         gone = {self.given[number] for number in stays}

@@ -1,6 +1,6 @@
-"""Callbacks for the trainers of other libraries: a training is managed from its beginning to its end.
+"""Callbacks for the trainers of Hugging Face and Lightning, which manage a training from its beginning to its end.
 
-Each imports its library when it is made. Accelerate has no callbacks: there ``managed`` is around the loop.
+Each function imports its library when it is called. Accelerate has no callbacks: use ``managed`` around the loop.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from minidl.torch.managed import managed
 
 
 def ForTransformers(budget: str | int, **options: Any) -> Any:  # noqa: N802 # it stands where a class is expected
-    """A ``TrainerCallback`` of Hugging Face: ``Trainer(..., callbacks=[ForTransformers("12GiB")])``.
+    """Return a ``TrainerCallback`` for Hugging Face: ``Trainer(..., callbacks=[ForTransformers("12GiB")])``.
 
-    budget, options: of ``managed``. The callback's ``memory`` is what manages, with its ``report()``. A training that
-    ends with an error does not call it: ``memory.stop()``, or the next training with it, ends the managing. Raises
-    UserError where the library is not installed, and what ``managed`` raises.
+    budget, options: arguments of ``managed``. The callback's ``memory`` is the ``managed`` object, with its
+    ``report()``. The trainer does not tell a callback that a training has failed: then ``memory.stop()``, or the next
+    training with this callback, ends the management. Raises UserError if the library is missing, and what ``managed``
+    raises.
     """
     try:
         from transformers import TrainerCallback
@@ -24,28 +25,28 @@ def ForTransformers(budget: str | int, **options: Any) -> Any:  # noqa: N802 # i
         raise UserError("ForTransformers takes Hugging Face's transformers: pip install transformers") from None
 
     class Callback(TrainerCallback):
-        """Is told of the training."""
+        """Starts and stops the management with the training."""
 
         def __init__(self) -> None:
             self.memory = managed(budget, **options)
 
         def on_train_begin(self, *args: Any, **more: Any) -> None:
-            """Manage from here on."""
+            """Start the management."""
             self.memory.stop()  # a training before this one may have ended with an error
             self.memory.start()
 
         def on_train_end(self, *args: Any, **more: Any) -> None:
-            """Up to here."""
+            """Stop the management."""
             self.memory.stop()
 
     return Callback()
 
 
 def ForLightning(budget: str | int, **options: Any) -> Any:  # noqa: N802 # it stands where a class is expected
-    """A ``Callback`` of Lightning: ``Trainer(..., callbacks=[ForLightning("12GiB")])``.
+    """Return a ``Callback`` for Lightning: ``Trainer(..., callbacks=[ForLightning("12GiB")])``.
 
-    budget, options: of ``managed``. The callback's ``memory`` is what manages, with its ``report()``. Raises UserError
-    where the library is not installed, and what ``managed`` raises.
+    budget, options: arguments of ``managed``. The callback's ``memory`` is the ``managed`` object, with its
+    ``report()``. Raises UserError if the library is missing, and what ``managed`` raises.
     """
     try:
         from lightning.pytorch import Callback
@@ -53,21 +54,21 @@ def ForLightning(budget: str | int, **options: Any) -> Any:  # noqa: N802 # it s
         raise UserError("ForLightning takes Lightning: pip install lightning") from None
 
     class Managing(Callback):
-        """Is told of the training."""
+        """Starts and stops the management with the training."""
 
         def __init__(self) -> None:
             self.memory = managed(budget, **options)
 
         def on_train_start(self, *args: Any, **more: Any) -> None:
-            """Manage from here on."""
+            """Start the management."""
             self.memory.start()
 
         def on_train_end(self, *args: Any, **more: Any) -> None:
-            """Up to here."""
+            """Stop the management."""
             self.memory.stop()
 
         def on_exception(self, *args: Any, **more: Any) -> None:
-            """The same, where training ends with an error."""
+            """Stop the management after an error."""
             self.memory.stop()
 
     return Managing()

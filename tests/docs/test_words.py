@@ -24,7 +24,6 @@ ALLOWED: dict[str, int] = {
     "minidl": 0,
     "minidl/memory": 0,
     "minidl/parts": 0,
-    "minidl/torch": 25,
 }
 
 
@@ -46,10 +45,10 @@ VAGUELY_ALLOWED: dict[str, int] = {
     "minidl/parts": 38,
     "minidl/plan": 14,
     "minidl/planning": 32,
-    "minidl/policies": 70,
-    "minidl/runtime": 17,
+    "minidl/policies": 11,
+    "minidl/runtime": 0,
     "minidl/surface": 14,
-    "minidl/torch": 43,
+    "minidl/torch": 0,
     "minidl/training": 13,
     "models": 16,
 }

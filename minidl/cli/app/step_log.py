@@ -1,6 +1,6 @@
-"""--csv and --tensorboard: the numbers of each step for other programs, written at once. Knows no model, no device.
+"""Writes the numbers of each step at once, to a CSV file and TensorBoard files. Knows no model and no device.
 
-The table has the columns of a run folder's. A resumed run keeps the rows of the steps before it, if the table exists.
+The CSV file has the columns of a run folder's table. A resumed run keeps the rows of earlier steps.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ is_table = begins_with(HEADER.encode())
 
 
 class StepLog:
-    """``begin`` before the first step, ``add`` after each, ``close`` after the last. Without a flag nothing happens.
+    """Writes the numbers of each step to a CSV file (--csv) and to TensorBoard files (--tensorboard), if asked to.
 
-    Raises UserError where TensorBoard files are wanted and the library that writes them is not installed.
-    """
+    Call ``begin`` before the first step, ``add`` after each, ``close`` after the last. Raises UserError without
+    tensorboardX, if it is needed."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -40,7 +40,7 @@ class StepLog:
             self._open = SummaryWriter
 
     def begin(self, done: int) -> None:
-        """So many steps have been done before this run. Raises UserError for what cannot be written."""
+        """Create the files; ``done`` steps came before this run. Raises UserError for a file that cannot be written."""
         path, folder = self._options.csv, self._options.tensorboard
         if path is not None:
             kept = self._rows_up_to(done, path) if done else ""
@@ -50,7 +50,7 @@ class StepLog:
                 self._board = self._open(folder, purge_step=done + 1 if done else None)
 
     def _rows_up_to(self, done: int, path: str) -> str:
-        """The rows of a table of ours that are of the steps done."""
+        """Return the rows of the first ``done`` steps in an existing CSV file of minidl, as text."""
         if not is_there(Path(path)):
             return ""
         text = read_text(path, most=MOST_METRICS_BYTES)
@@ -59,7 +59,7 @@ class StepLog:
                             and is_whole(int(row["step"][:16])) and int(row["step"][:16]) <= done))
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """One step's numbers, under ``run_folder.COLUMNS``. Raises UserError."""
+        """Write the numbers of one step, named as in ``run_folder.COLUMNS``. Raises UserError."""
         full = {name: finite(row.get(name)) for name in COLUMNS}
         if self._options.csv is not None:
             with self._told_of(self._options.csv):
@@ -71,7 +71,7 @@ class StepLog:
                         self._board.add_scalar(name, value, full["step"])
 
     def close(self) -> None:
-        """Write everything that was added."""
+        """Write the rest, and close the TensorBoard files."""
         if self._board is not None:
             with self._told_of(self._options.tensorboard):
                 self._board.close()
@@ -79,7 +79,7 @@ class StepLog:
     @staticmethod
     @contextmanager
     def _told_of(path: str | None) -> Iterator[None]:
-        """Turns an OSError inside into a UserError that names the place."""
+        """Turn an OSError inside the ``with`` into a UserError that names the path."""
         try:
             yield
         except OSError as error:

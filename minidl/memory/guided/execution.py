@@ -247,7 +247,7 @@ class GuidedExecution(Hooks):
         return self.follower.abandon_plan()
 
     def signatures(self) -> Iterable[Signature]:
-        """The signatures of all known sequences."""
+        """Return the signatures (operation, shapes, attributes) of all calls in the known sequences of calls."""
         return self.follower.signatures()
 
 

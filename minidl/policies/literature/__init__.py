@@ -1,6 +1,6 @@
-"""The systems of the literature as policies, by name: one file for each; ``docs/policies.md`` has a row for each.
+"""The policies that reimplement systems of the literature, by name; ``docs/policies.md`` has a row for each.
 
-``SOLVERS`` are those that solve an integer or a linear program and may take minutes for a plan.
+The policies in ``SOLVERS`` solve an integer or a linear program and may take minutes for a plan.
 """
 
 from collections.abc import Callable

@@ -1,14 +1,14 @@
-"""AutoSwap of SINGA: swap what scores best at the peak of memory (Zhang et al., arXiv 1903.06631).
+"""AutoSwap of SINGA: swap out the tensors that score best at the memory peak (Zhang et al., arXiv 1903.06631).
 
-A candidate is a tensor of at least 1 MiB with two consecutive accesses on either side of the peak. Its scores:
+A candidate is a tensor of at least 1 MiB with consecutive accesses before and after the peak. Its scores:
 
-    DOA    duration of absence: the gap less two copies, in seconds
-    AOA    area of absence: DOA times bytes; where DOA is negative, DOA over bytes
-    WDOA   weighted duration of absence: the bytes by which the load exceeds the limit, summed over the gap's seconds
-    vote   majority voting: the sum of its ranks by the three
+    DOA    duration of absence: the length of the gap minus both copies, in seconds
+    AOA    area of absence: DOA times bytes; if DOA is negative, DOA divided by bytes
+    WDOA   weighted duration of absence: the load's bytes above the limit, integrated over the seconds of the gap
+    vote   majority voting: the sum of the candidate's ranks under the three scores
 
-Candidates leave, the best score first, until the load at the peak is within the limit. Then the next peak follows; the
-original stops after one. Copies back are queued from the last one backwards; one that finds no room waits.
+The best candidates leave until the load at the peak is within the limit. Then the next peak is treated; the original
+stops after one peak. Swap-ins are scheduled backwards, the last one first; a swap-in without free memory waits.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from minidl.policies.literature.network import Network
 from minidl.policies.literature.swapping import of_gap, serialised
 from minidl.policies.passive import Passive
 
-LEAST_BYTES = 1 << 20  # of a tensor that may be swapped
+LEAST_BYTES = 1 << 20  # smallest tensor that may be swapped out
 
 
 class Candidate(NamedTuple):
-    """A gap that spans the peak, by its number, with its tensor's bytes and the scores of its absence."""
+    """A gap that spans the peak: its number, its tensor's bytes, and its three scores."""
 
     gap: int
     nbytes: int
@@ -40,15 +40,15 @@ class Candidate(NamedTuple):
 
 
 class AutoSwap(Passive):
-    """Swap by majority voting of the three scores."""
+    """Swap out by majority voting of the three scores."""
 
     name = "autoswap"
     plans = True
     least_bytes = LEAST_BYTES
-    scores: tuple[str, ...] = ("doa", "aoa", "wdoa")  # whose ranks are added
+    scores: tuple[str, ...] = ("doa", "aoa", "wdoa")  # their ranks are added
 
     def order(self, candidates: list[Candidate]) -> list[Candidate]:
-        """Candidates, the one that leaves first at the front."""
+        """Return the candidates in the order in which they leave."""
         places = {c.gap: 0 for c in candidates}
         for score in self.scores:
             for place, c in enumerate(sorted(candidates, key=lambda c: (-getattr(c, score), c.gap))):
@@ -56,7 +56,7 @@ class AutoSwap(Passive):
         return sorted(candidates, key=lambda c: (places[c.gap], c.gap))
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
-        """Nothing is refused: where no candidate is left, memory is paged on demand."""
+        """Return the plan of the chosen swaps. If the candidates do not suffice, the rest is swapped out on demand."""
         network = Network.of(trace, costs)
         load = np.array(Lifetimes.of(trace).live_bytes, np.int64)
         chosen: dict[int, None] = {}
@@ -75,28 +75,28 @@ class AutoSwap(Passive):
 
 
 class AutoSwapDoa(AutoSwap):
-    """Swap the tensors that are away longest."""
+    """Swap out the tensors with the longest duration of absence."""
 
     name = "autoswap-doa"
     scores = ("doa",)
 
 
 class AutoSwapAoa(AutoSwap):
-    """Swap the tensors with the largest product of time away and bytes."""
+    """Swap out the tensors with the largest area of absence (seconds times bytes)."""
 
     name = "autoswap-aoa"
     scores = ("aoa",)
 
 
 class AutoSwapWdoa(AutoSwap):
-    """Swap the tensors that are away while the load exceeds the limit most."""
+    """Swap out the tensors whose gaps cover the most excess of the load over the limit."""
 
     name = "autoswap-wdoa"
     scores = ("wdoa",)
 
 
 def _candidates(network: Network, load: Array, peak: int, limit: int, least_bytes: int) -> list[Candidate]:
-    """The gaps that span a call, with their scores."""
+    """Return the gaps that span the call ``peak``, with their scores."""
     facts, starts = network.facts, np.array(network.starts)
     over = np.concatenate(([0.0], np.cumsum(np.maximum(load - limit, 0) * np.diff(starts))))
     found = []

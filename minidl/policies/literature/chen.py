@@ -1,9 +1,9 @@
 """Sublinear memory by recomputing segments (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016).
 
-    chen-sqrt     of the n values that cut the network in two every ceil(sqrt(n))-th is kept.
-    chen-greedy   walking forward, a value that cuts the network is kept as soon as the bytes made since the last one
-                  exceed a threshold b; b is searched for as its authors do: 0, then twice sqrt(kept * largest segment
-                  / 2), then six more up to sqrt(2) times the last. The threshold with the lowest peak wins.
+    chen-sqrt     of the n values that cut the network in two, every ceil(sqrt(n))-th is kept.
+    chen-greedy   a value that cuts the network is kept if the bytes produced since the last kept value exceed a
+                  threshold b. As in the paper, b is searched: 0, then twice sqrt(kept bytes * largest segment / 2),
+                  then six more values up to sqrt(2) times the last. The threshold with the lowest peak wins.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from minidl.plan.trace import TensorId
 from minidl.policies.literature.network import SOURCES, Network
 from minidl.policies.literature.static import Static, peak_bytes, recomputing
 
-TRIALS = 6  # thresholds of the grid
+TRIALS = 6  # thresholds in the last, evenly spaced part of the search
 
 
 class ChenSqrt(Static):
@@ -26,19 +26,19 @@ class ChenSqrt(Static):
     name = "chen-sqrt"
 
     def choose(self, network: Network, costs: Costs, limits: Limits) -> Plan:
-        """All else is dropped."""
+        """Return the plan that keeps every ceil(sqrt(n))-th cutting value and drops the other feature maps."""
         cuts = cutting(network)
         every = isqrt(len(cuts) - 1) + 1 if cuts else 1
         return recomputing(network, set(cuts[every - 1::every]))
 
 
 class ChenGreedy(Static):
-    """Keep a value whenever so many bytes have been made; how many is searched for."""
+    """Keep a cutting value whenever the bytes produced since the last kept one exceed a searched threshold."""
 
     name = "chen-greedy"
 
     def choose(self, network: Network, costs: Costs, limits: Limits) -> Plan:
-        """The plan with the lowest peak that the search finds."""
+        """Return the plan with the lowest peak among the tried thresholds."""
         threshold, tried = 0, []
         for _ in range(3):
             found = segments(network, threshold)
@@ -52,7 +52,7 @@ class ChenGreedy(Static):
 
 
 class Segments(NamedTuple):
-    """The result of a threshold: the kept values, their bytes, and the bytes made in the largest segment."""
+    """The result of one threshold: the kept values, their bytes, and the bytes produced in the largest segment."""
 
     kept: frozenset[TensorId]
     kept_bytes: int
@@ -60,12 +60,12 @@ class Segments(NamedTuple):
 
 
 def cutting(network: Network) -> list[TensorId]:
-    """The values that cut the network in two."""
+    """Return the values of the forward pass that cut the network in two, in program order."""
     return network.articulations(frozenset(t for t, k in network.made.items() if network.op(k) not in SOURCES))
 
 
 def segments(network: Network, threshold: int) -> Segments:
-    """The greedy cut of a network at a threshold in bytes."""
+    """Return the values that the greedy rule keeps at a threshold in bytes."""
     allowed, sizes = set(cutting(network)), network.trace.tensors
     kept: set[TensorId] = set()
     kept_bytes = largest = local = 0

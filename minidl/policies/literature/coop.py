@@ -1,10 +1,9 @@
-"""Coop: evict neighbours in memory, so that what leaves makes one piece (Zhang et al., "Coop: Memory is not a
-Commodity", NeurIPS 2023; OneFlow).
+"""Coop (NeurIPS 2023, OneFlow): evict tensors that lie side by side, so that the freed bytes form one hole.
 
-A window slides over memory in the order of addresses. It contains free bytes and tensors that can be recomputed; a
-tensor in use ends it. Of the windows that are large enough, the one with the least sum of cost / staleness is evicted.
-The other tensors follow by the same cost. Coop's allocator places the results of costly operations at one end of memory
-and of cheap ones at the other. It is not implemented, since addresses are the placement's task.
+A window slides over the arena in address order (Zhang et al., "Coop: Memory is not a Commodity"). It contains holes and
+recomputable tensors; a tensor in use ends it. Of the windows that are large enough, the one with the least sum of cost
+/ staleness is evicted. The other tensors follow by that cost. Coop's allocator puts costly results at one end of
+memory, cheap ones at the other. That is left out, since addresses are the placement's task.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from minidl.plan.policy import OnDemand, Pressure, Price, Regime, Residency
 
 
 class Coop(OnDemand):
-    """Drop the cheapest window."""
+    """Drop the tensors of the cheapest window: neighbours in memory that are cheap to recompute."""
 
     name = "coop"
     weighs_recomputation = True
     regime = Regime(swaps=False, one_piece=True, price=Price.NEIGHBOURHOOD)
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
-        """The cheapest window, and then all others."""
+        """Return the tensors of the cheapest window, and then all other recomputable tensors, cheapest first."""
         costs = {r.tensor_id: r.recompute_seconds / (r.idle_calls + 1) for r in resident
                  if r.recompute_seconds is not None}
         pieces = sorted((r for r in resident if r.tensor_id in costs), key=lambda r: r.offset)
@@ -34,12 +33,12 @@ class Coop(OnDemand):
 
 
 def _windows(pieces: list[Residency], costs: dict[int, float], nbytes: int) -> Iterator[tuple[float, int, int]]:
-    """(cost, first, end) of the shortest window from each piece on that holds so many bytes, its holes included."""
+    """Yield (cost, first, end) of the shortest window from each tensor on that holds ``nbytes``, holes included."""
     for first, piece in enumerate(pieces):
         room, cost, reached = piece.free_before, 0.0, piece.offset
         for end, each in enumerate(pieces[first:], first + 1):
             if each.offset != reached:
-                break  # something that stays lies in between
+                break  # a tensor that cannot leave lies in between
             room += each.nbytes + each.free_after
             cost += costs[each.tensor_id]
             reached = each.offset + each.nbytes + each.free_after

@@ -1,12 +1,12 @@
-"""FlashNeuron: offload the earliest feature maps until the rest fits (Bae et al., FAST 2021).
+"""FlashNeuron: offload the earliest feature maps until the others fit (Bae et al., FAST 2021).
 
     reserved   parameters and other persistent tensors, and the largest call's working set
-    offloaded  feature maps in the order in which they are made, until the others fit beside what is reserved; each
-               after its last use forward
-    back       queued so that each arrives when it is wanted, if there is room
+    offloaded  feature maps in program order, until the others fit beside the reserved bytes; each leaves after its
+               last use in the forward pass
+    back       swap-ins queue so that each arrives at its use, if there is memory
 
-The SSD is the disk behind host memory, which is filled first; without a disk host memory stands for the SSD. The second
-phase, which prefers tensors that compress well, is left out. So is its allocator, since minidl can move every tensor.
+The SSD is the disk behind host memory, which is filled first; without a disk, host memory stands for it. The second
+phase, which prefers compressible tensors, is left out. So is the allocator, since minidl can move every tensor.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from minidl.policies.literature.swapping import Swap, of_gap, serialised
 
 
 class FlashNeuron(Static):
-    """Offload from the front of the network."""
+    """Offload the earliest feature maps of the network."""
 
     name = "flashneuron"
 
     def choose(self, network: Network, costs: Costs, limits: Limits) -> Plan:
-        """As many feature maps as must leave, the earliest first; all of them where that is not enough."""
+        """Return the plan that offloads the fewest feature maps that suffice, the earliest first; else all of them."""
         rest = sum(m.nbytes for m in network.maps) + reserved_bytes(network)
         offloaded: list[Swap] = []
-        on_host = 0  # bytes in its memory: all is there at once when the backward pass begins
+        on_host = 0  # bytes in host memory: all offloaded maps are there when the backward pass begins
         for m in sorted(network.maps, key=lambda m: (m.made, m.tensor_id)):
             if rest <= limits.device_bytes:
                 break
@@ -40,7 +40,7 @@ class FlashNeuron(Static):
 
 
 def reserved_bytes(network: Network) -> int:
-    """Bytes of what outlives the iteration, and of the largest call's other operands with its least workspace."""
+    """Return the bytes of persistent tensors plus the largest call's other operands and least workspace."""
     sizes = {t: aligned(tensor.nbytes) for t, tensor in network.trace.tensors.items()}
     lasting = {t for t, tensor in network.trace.tensors.items() if tensor.persistent}
     working = (sum(sizes[t] for t in {*call.inputs, *call.outputs} - lasting)

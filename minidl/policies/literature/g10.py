@@ -1,11 +1,11 @@
-"""G10: migrate where it relieves memory most for its traffic (Zhang et al., MICRO 2023).
+"""G10: swap out tensors in the gaps that relieve memory most (Zhang et al., MICRO 2023).
 
-It repeatedly takes the inactive period of a tensor that removes most of the bytes above the line (99% of memory),
-summed over the seconds between the middle of its copy out and the middle of its copy back. A period must be longer than
-2 * 1.5 copies, and the link must have time for both: the copy out as early as possible, the copy back as late.
+It repeatedly takes the gap (inactive period) with the largest benefit: the bytes above a line (99% of memory) that it
+removes, integrated from the middle of its copy out to the middle of its copy back. A gap must be longer than 1.5 times
+both copies. The copy out runs as early as the link allows, the copy back as late.
 
-The SSD is the disk behind host memory: a period uses it if host memory is full. Without a disk host memory stands for
-both. Bytes that remain above the line are paged on demand.
+The SSD is the disk behind host memory: a gap uses it if host memory is full. Without a disk, host memory stands for
+both. Tensors that keep memory above the line leave on demand.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from minidl.policies.literature.swapping import Swap, of_gap, triggers
 from minidl.policies.passive import Passive
 
 LINE = 0.99    # of the device's memory
-MARGIN = 1.5   # times as long as both copies
+MARGIN = 1.5   # a gap must be this many times as long as both copies
 
 
 class G10(Passive):
-    """Swap the period with the largest area above the line, one after the other."""
+    """Swap out in the gaps with the largest area above the line, one after the other."""
 
     name = "g10"
     plans = True
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
-        """Nothing is refused."""
+        """Return the plan of the chosen gaps. If they do not suffice, the rest is swapped out on demand."""
         network = Network.of(trace, costs)
         chosen = Migration(network, int(LINE * limits.device_bytes)).chosen()
         if not chosen:
@@ -47,23 +47,23 @@ class G10(Passive):
 
 
 class Migration:
-    """The load over one iteration, and the link's time, as periods are taken. Times are whole nanoseconds."""
+    """The load of one iteration and the link's free time, updated as gaps are chosen. Times are whole nanoseconds."""
 
     def __init__(self, network: Network, line_bytes: int) -> None:
         self.network = network
         self.starts = np.array([round(start * NANO) for start in network.starts], np.int64)
         self.over: Array = np.array(Lifetimes.of(network.trace).live_bytes, np.int64) - line_bytes
-        self.on_host: Array = np.zeros(len(self.starts), np.int64)  # bytes in its memory, call by call
+        self.on_host: Array = np.zeros(len(self.starts), np.int64)  # bytes in host memory, call by call
         self.link_out, self.link_in = LinkTime(self.starts), LinkTime(self.starts)
 
     def chosen(self) -> list[tuple[int, Swap]]:
-        """The swaps, each with the call after which its copy back starts, in the order in which they were taken."""
+        """Return the swaps in the order of their choice, each with the call after which its swap-in starts."""
         facts, taken = self.network.facts, []
         waiting = [(-benefit, gap) for gap in range(len(facts.gap_call)) if (benefit := self.benefit(gap)) > 0]
         heapify(waiting)
         while waiting and self.over.max() > 0:
             _, gap = heappop(waiting)
-            benefit = self.benefit(gap)  # others have been taken since it was looked at: it is no more than it was
+            benefit = self.benefit(gap)  # other choices since then can only have made it smaller
             if benefit <= 0:
                 continue
             if waiting and -benefit > waiting[0][0]:
@@ -73,7 +73,7 @@ class Migration:
         return taken
 
     def benefit(self, gap: int) -> int:
-        """Bytes times nanoseconds above the line that go if this period is taken; 0 if it cannot be."""
+        """Return the byte-nanoseconds above the line that this gap removes; 0 if it cannot be taken."""
         first, last, out, back = self._times(gap)
         length = int(self.starts[last] - self.starts[first + 1])
         begin, end = int(self._out_end(gap)) - out // 2, int(self._in_start(gap)) + back // 2
@@ -92,7 +92,7 @@ class Migration:
                 round(float(back[n]) * NANO))
 
     def _spilled(self, gap: int) -> bool:
-        """True if the host's memory is too full for a period with those that were taken."""
+        """Return True if host memory has no room for this gap's tensor beside those already chosen."""
         facts = self.network.facts
         held = self.on_host[facts.gap_call[gap]:facts.gap_next[gap] + 1].max()
         return bool(held + facts.size[facts.gap_tensor[gap]] > facts.memory_bytes)

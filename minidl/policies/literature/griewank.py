@@ -1,13 +1,12 @@
-"""Treeverse: snapshots at binomial distances, about log n of them (Griewank 1992, "Achieving logarithmic growth of
-temporal and spatial complexity in reverse automatic differentiation").
+"""Treeverse: keep about log n snapshots at binomial distances, and recompute the rest (Griewank 1992).
 
-A chain of n steps is reversed with s snapshots and t sweeps where C(s + t, s) >= n; here s is ceil(log2 n) and t as
-small as can be. Of an interval from a to b with s snapshots and t sweeps left the next snapshot is at
-ceil((s a + t b) / (s + t)), and the rest of it has one less. A step is what lies between two values that cut the
-network.
+s snapshots and t sweeps reverse a chain of n steps if C(s + t, s) >= n; here s is ceil(log2 n), and t the least that
+suffices. In an interval from a to b, with s snapshots and t sweeps left, the next snapshot is at ceil((s a + t b) / (s
++ t)), and the rest has one snapshot less. A step is the part of the network between two values that cut it in two.
 
-The snapshots of the first sweep are kept, everything else is dropped. The engine chooses the snapshots of later sweeps:
-a replay keeps its results as long as memory lasts.
+Only the snapshots of the first sweep are kept. The engine chooses those of later sweeps: a replay keeps its results as
+long as memory lasts. Source: "Achieving logarithmic growth of temporal and spatial complexity in reverse automatic
+differentiation".
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ from minidl.policies.literature.static import Static, recomputing
 
 
 class Griewank(Static):
-    """Keep the snapshots of treeverse's first sweep."""
+    """Keep the snapshots of treeverse's first sweep, and drop the other feature maps."""
 
     name = "griewank"
 
     def choose(self, network: Network, costs: Costs, limits: Limits) -> Plan:
-        """Drop everything but the snapshots."""
+        """Return the plan that drops every feature map but the snapshots."""
         cuts = cutting(network)
         return recomputing(network, {cuts[at - 1] for at in snapshots(len(cuts) + 1)})
 
 
 def snapshots(steps: int) -> list[int]:
-    """After which of so many steps the first sweep sets its snapshots."""
+    """Return the numbers of the steps after which the first sweep of so many steps takes its snapshots."""
     left = ceil(log2(steps)) if steps > 1 else 0
     sweeps = 1
     while comb(left + sweeps, left) < steps and left:

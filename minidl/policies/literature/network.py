@@ -1,7 +1,7 @@
-"""A trace as a network: where the backward pass begins, which values it keeps, and which calls read them.
+"""A trace seen as a network: where the backward pass begins, which values it reads, and which calls read them.
 
-The systems of the literature decide on layers, of a graph that they are given. Here a layer is a call of the forward
-pass, and its input a feature map: what the forward pass made and the backward pass reads again. Knows no policy.
+The literature decides about the layers of a given graph. Here a layer is a call of the forward pass, and a feature map
+a value that the forward pass computes and the backward pass reads.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from minidl.plan.plan import AccessKey
 from minidl.plan.trace import TensorId, Trace
 from minidl.planning.problem import Problem, problem
 
-CONVOLUTIONS = ("conv2d", "conv2d_relu", "conv2d_dgrad")  # the last one is a transposed one, where it is forward
+CONVOLUTIONS = ("conv2d", "conv2d_relu", "conv2d_dgrad")  # dgrad in the forward pass is a transposed convolution
 PRODUCTS = ("linear", "matmul")
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "sigmoid", "tanh")
 LOSSES = ("cross_entropy", "softmax")
@@ -26,14 +26,14 @@ SOURCES = ("upload", "full")
 
 
 class FeatureMap(NamedTuple):
-    """A value that the forward pass makes and the backward pass reads.
+    """A value that the forward pass computes and the backward pass reads.
 
-    gap       of the ``Problem``: from its last use forward to its first one backward
-    made      the call that makes it
-    readers   the forward calls that read it; the last one is ``last``
-    last      its last use forward: a reader, or the call that makes it
-    back      the first call that reads it backward
-    can_drop  whether it could be made again for that
+    gap       number of its gap in ``Problem``: from its last use in the forward pass to its first in the backward pass
+    made      the call that computes it
+    readers   the forward calls that read it
+    last      its last use in the forward pass: a reader, or the call that computes it
+    back      the first call of the backward pass that reads it
+    can_drop  True if it can be recomputed for that call
     """
 
     gap: int
@@ -48,14 +48,14 @@ class FeatureMap(NamedTuple):
 
 @dataclass(frozen=True)
 class Network:
-    """One iteration as a network. Tensors of less than a 10,000th of all bytes are not among the feature maps."""
+    """One iteration as a network. Feature maps smaller than a 10,000th of all bytes are left out."""
 
     trace: Trace
     facts: Problem
 
     @classmethod
     def of(cls, trace: Trace, costs: Costs) -> Network:
-        """In time linear in the trace, but for sorting."""
+        """Return the network of a trace, in time linear in the trace except for sorting."""
         return cls(trace, problem(trace, costs, lasting=False))
 
     @cached_property
@@ -67,17 +67,17 @@ class Network:
 
     @cached_property
     def starts(self) -> list[float]:
-        """Per call: its start in seconds, were nothing to wait; and the end of the last."""
+        """The start of each call in seconds if nothing waits, and the end of the last call."""
         return list(accumulate((call.seconds for call in self.trace.calls), initial=0.0))
 
     @cached_property
     def made(self) -> dict[TensorId, int]:
-        """Tensor of the forward pass -> the call that makes it."""
+        """Map each tensor that the forward pass computes to the call that computes it."""
         return {t: k for k, call in enumerate(self.trace.calls[:self.turn]) for t in call.outputs}
 
     @cached_property
     def maps(self) -> tuple[FeatureMap, ...]:
-        """All feature maps, in the order of their last uses forward."""
+        """All feature maps, in the order of their last uses in the forward pass."""
         facts, found = self.facts, []
         for gap, (last, back, n) in enumerate(zip(facts.gap_call.tolist(), facts.gap_next.tolist(),
                                                   facts.gap_tensor.tolist(), strict=True)):
@@ -90,26 +90,26 @@ class Network:
 
     @property
     def convolutions(self) -> Iterator[int]:
-        """The convolutions of the forward pass, by their calls."""
+        """The numbers of the forward pass's calls that are convolutions."""
         return (k for k in range(self.turn) if self.op(k) in CONVOLUTIONS)
 
     def op(self, call: int) -> str:
-        """The operation of a call."""
+        """Return the name of a call's operation."""
         return self.trace.calls[call].op
 
     def key(self, tensor_id: TensorId, call: int) -> AccessKey:
-        """The access of a tensor by a call."""
+        """Return the key of the access that a call makes to a tensor."""
         return tensor_id, self.trace.uses[tensor_id].index(call) + 1
 
     def access_of(self, call: int) -> AccessKey:
-        """An access of a call: its first operand's."""
+        """Return the key of a call's access to its first operand."""
         of = self.trace.calls[call]
         return self.key((*of.inputs, *of.outputs)[0], call)
 
     @cached_property
     def learned(self) -> frozenset[TensorId]:
-        """The values that the forward pass computes with parameters: not those from the data alone, such as a mask. All
-        its values, if it reads no parameter."""
+        """The values that the forward pass computes with parameters; all its values if it reads no parameter.
+        Values computed from data alone, such as a mask, are left out."""
         found = {t.tensor_id for t in self.trace.tensors.values() if t.persistent}
         for call in self.trace.calls[:self.turn]:
             if not found.isdisjoint(call.inputs):
@@ -117,8 +117,8 @@ class Network:
         return frozenset(found.intersection(self.made) or self.made)
 
     def articulations(self, candidates: frozenset[TensorId]) -> list[TensorId]:
-        """Those of some values of the forward pass that cut it in two, in the order in which they are made: all that is
-        computed after one is computed from it alone, as far as the candidates tell, and what is made of the data."""
+        """Return the candidates that cut the forward pass in two, in program order.
+        After such a value, no earlier candidate is read. Values made from data alone do not count."""
         candidates &= self.learned
         last = {t: max((k for k in self.trace.uses[t] if k < self.turn), default=-1) for t in candidates}
         found: list[TensorId] = []

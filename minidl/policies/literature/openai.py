@@ -1,13 +1,13 @@
-"""OpenAI's gradient checkpointing (Salimans and Bulatov, 2018): recompute between checkpoints that it chooses itself.
+"""OpenAI's gradient checkpointing (Salimans and Bulatov, 2018): recompute between automatically chosen checkpoints.
 
-    speed    results of convolutions and matrix products are kept, everything else is recomputed.
-    memory   the values that cut the network in two (bottlenecks), of those that backward reads, or of all if these are
-             fewer than sqrt(N): all of them if they are no more than sqrt(N), else every ceil(B / sqrt(N))-th, N being
-             how many values backward reads and B how many cut it.
+    speed    results of convolutions and matrix products are kept; all other feature maps are recomputed.
+    memory   N values are read by the backward pass; B of them cut the network in two (bottlenecks). If B < sqrt(N),
+             cutting values that the backward pass does not read count, too. If B is at most sqrt(N), all B are kept,
+             else every ceil(B / sqrt(N))-th.
 
-Values of up to 1,024 elements, of batch normalisation, of dropout and of the loss do not count. A segment is recomputed
-when backward first needs a value of it: here by a replay, which keeps all its results; in the original by a copy of
-the graph.
+Values of up to 1,024 elements and results of batch normalisation, dropout and the loss do not count. A segment is
+recomputed when the backward pass first needs one of its values: here by a replay, which keeps all its results; in the
+original by a copy of the graph.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ from minidl.plan.trace import TensorId
 from minidl.policies.literature.network import CONVOLUTIONS, LOSSES, PRODUCTS, SOURCES, Network
 from minidl.policies.literature.static import Static, recomputing
 
-LEAST_BYTES = 1024 * 4  # of a value that counts: more than 1,024 elements of float32
+LEAST_BYTES = 1024 * 4  # a value counts if it is larger: more than 1,024 elements of float32
 LEFT_OUT = ("batch_norm", "batch_norm_stats", *LOSSES, *SOURCES, "dropout", "cast")
 
 
 class OpenAiSpeed(Static):
-    """Keep the values that are expensive to compute."""
+    """Keep the values that are expensive to compute, and recompute the others."""
 
     name = "openai-speed"
 
     def choose(self, network: Network, costs: Costs, limits: Limits) -> Plan:
-        """Drop everything but the results of convolutions and products."""
+        """Return the plan that keeps results of convolutions and products, and drops the other feature maps."""
         kept = {t for k in range(network.turn) if network.op(k) in (*CONVOLUTIONS, *PRODUCTS)
                 for t in network.trace.calls[k].outputs}
         return recomputing(network, kept)
 
 
 class OpenAiMemory(Static):
-    """Keep about sqrt(N) values between which the network can be cut."""
+    """Keep about sqrt(N) values that cut the network in two, and recompute the others."""
 
     name = "openai-memory"
 
     def choose(self, network: Network, costs: Costs, limits: Limits) -> Plan:
-        """Drop everything but the checkpoints. Raises Unsuitable if no value cuts the network."""
+        """Return the plan that drops all maps but the checkpoints. Raises Unsuitable if no value cuts the network."""
         return recomputing(network, set(checkpoints(network)))
 
 
 def checkpoints(network: Network) -> list[TensorId]:
-    """The values that are kept in memory mode. Raises Unsuitable."""
+    """Return the values that memory mode keeps. Raises Unsuitable if no value cuts the network."""
     every = frozenset(t for t, k in network.made.items() if network.op(k) not in LEFT_OUT
                       and network.trace.tensors[t].nbytes > LEAST_BYTES)
     wanted = every & {m.tensor_id for m in network.maps}

@@ -1,7 +1,7 @@
-"""The base of systems that plan once, from the network alone, and refuse a step that their plan does not cover.
+"""The base of systems that plan once, from the network alone, and refuse a step that their plan does not fit.
 
-The network is known only after it has run, so memory is paged on demand (as ``passive``) until then. From then on the
-plan is followed unchanged.
+The network is known only after one iteration, so tensors leave on demand (as in ``passive``) until then. From then on
+the plan is followed unchanged.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from minidl.planning.walk import FAILED
 from minidl.policies.literature.network import Network
 from minidl.policies.passive import Passive
 
-NEVER = 1 << 60  # bytes that a plan needs which cannot be carried out
+NEVER = 1 << 60  # bytes: stands for the peak of a plan that cannot be executed
 
 
 class Static(Passive):
-    """A base for such systems: each has ``choose``."""
+    """Base class of policies with a fixed plan; a subclass implements ``choose``."""
 
     plans = True
 
     def choose(self, network: Network, costs: Costs, limits: Limits) -> Plan:
-        """The system's plan. Raises Unsuitable for a network that it was not made for."""
+        """Return the system's plan. Raises Unsuitable for a network that the system was not made for."""
         raise NotImplementedError
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
-        """The system's plan, if an iteration under it fits both memories; no plan for what has no backward pass.
+        """Return the system's plan; no plan for a trace without a backward pass.
 
-        Raises Unsuitable.
+        Raises Unsuitable if an iteration under the plan does not fit the device's or the host's memory.
         """
         network = Network.of(trace, costs)
         if not network.maps:
@@ -50,12 +50,12 @@ class Static(Passive):
             where = (f"{format_bytes(limits.device_bytes)}: under its plan an iteration needs {format_bytes(needed)}"
                      if needed > limits.device_bytes else f"{format_bytes(limits.host_bytes)} of host memory")
             raise Unsuitable(f"policy {self.name!r} cannot run this in {where}")
-        # The model lays swap-ins itself, as late as hides them: it knows what a plan takes that leaves that open.
+        # The model chooses the starts of swap-ins itself, so it predicts only plans that do not fix these starts.
         return Proposal(replace(plan, predicted_seconds=None if plan.prefetches else outcome.seconds))
 
 
 def outcome_of(network: Network, plan: Plan, limits: Limits) -> Outcome:
-    """The modelled result of an iteration under a plan."""
+    """Return the modelled result of an iteration under a plan."""
     from minidl.planning.compiled import simulate  # Numba: loaded when the first plan is made
 
     facts = waiting(network.facts, plan, network.trace)
@@ -65,13 +65,13 @@ def outcome_of(network: Network, plan: Plan, limits: Limits) -> Outcome:
 
 
 def recomputing(network: Network, kept: frozenset[TensorId] | set[TensorId]) -> Plan:
-    """Every feature map that can be made again is dropped after its last use forward, but for those that are kept."""
+    """Return the plan that drops recomputable feature maps after their last forward use, except those in ``kept``."""
     return Plan({network.key(m.tensor_id, m.last): Action.DROP
                  for m in network.maps if m.can_drop and m.tensor_id not in kept})
 
 
 def peak_bytes(network: Network, plan: Plan) -> int:
-    """The most bytes in use at once under a plan, in the model, if nothing is brought back before it is wanted."""
+    """Return the modelled peak in bytes under a plan in which every tensor comes back only at its use."""
     mode = modes_of(plan, network.facts, network.trace)
     steps, _, _, total = expand(network.facts, mode, np.full(len(mode), -1, np.int64), NO_NOTES)
     return int(steps.during.max()) if total.noted != FAILED else NEVER

@@ -1,13 +1,14 @@
 """SuperNeurons: recompute cheap values and offload the others, as far as necessary (Wang et al., PPoPP 2018).
 
-    recomputation   results of pools, activations, normalisations and dropout are dropped after their last use forward
-    offloading      results of convolutions, products and joins, and the data (checkpoints), are copied out, earliest
-                    first, until all fits; beside each layer's gradient the nearest one that is away comes back
+    recomputation   results of pooling, activations, normalisations and dropout are dropped after their last use in
+                    the forward pass
+    offloading      results of convolutions, products and joins, and the data (checkpoints), are swapped out, the
+                    earliest first, until all fits; beside each layer's gradient the nearest missing one is swapped in
     tensor cache    if memory is still short, the least recently used tensor leaves first, on demand
 
-In the original a segment between checkpoints that is larger than the largest layer's working set is recomputed once for
-each value (memory-centric), other segments once (speed-centric). Here a replay keeps its results as long as memory
-lasts, which is speed-centric, and memory-centric if memory is short. A convolution's workspace is a free block.
+The original recomputes a segment between checkpoints once for each value (memory-centric) if it is larger than the
+largest layer's working set, else once (speed-centric). Here a replay keeps its results as long as memory lasts, which
+is speed-centric, or memory-centric if memory is short. A convolution's workspace is a free block.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ CHECKPOINTS = (*CONVOLUTIONS, *PRODUCTS, *JOINS, *LOSSES, *SOURCES)
 
 
 class SuperNeurons(LeastRecentlyUsed):
-    """Recompute between checkpoints, and offload as many of these as it takes."""
+    """Recompute the values between checkpoints, and offload as many checkpoints as necessary."""
 
     name = "superneurons"
     plans = True
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
-        """Never refuses: tensors that the plan does not cover leave on demand."""
+        """Return the plan with the fewest offloaded checkpoints that fits, or with all and the rest on demand."""
         network = Network.of(trace, costs)
         checkpoints = [m for m in network.maps if network.op(m.made) in CHECKPOINTS or not m.can_drop]
         least, most = 0, len(checkpoints)
-        while least < most:  # the fewest that do; all of them if even these do not
+        while least < most:  # find the fewest that suffice; all if even these do not
             middle = (least + most) // 2
             if outcome_of(network, _made(network, checkpoints[:middle]), limits).excess > 0:
                 least = middle + 1
@@ -45,7 +46,7 @@ class SuperNeurons(LeastRecentlyUsed):
 
 
 def _made(network: Network, offloaded: list[FeatureMap]) -> Plan:
-    """The plan that offloads these checkpoints and recomputes all other values."""
+    """Return the plan that offloads these checkpoints and drops all values that are cheap to recompute."""
     evictions: dict[AccessKey, Action] = {}
     for m in network.maps:
         if network.op(m.made) not in CHECKPOINTS and m.can_drop:

@@ -1,16 +1,16 @@
-"""SwapAdvisor: a genetic search over pools of memory, each with a planner of swaps (Huang et al., ASPLOS 2020).
+"""SwapAdvisor: a genetic search over memory pools, each with a planner of swaps (Huang et al., ASPLOS 2020).
 
-    genes     for each size of tensor whether a pool ends with it, and its share of memory. A pool's blocks are of its
-              largest size; tensors of all sizes since the pool before share them.
-    planner   walks the calls. A tensor takes a block of its pool. If no block is free, a tensor of the pool is swapped
-              out right after its last use: the one with the furthest next use (Belady) that is no operand of the call.
-    fitness   seconds of the iteration with these swaps, in the model; a choice that does not fit is worse than all
-              that fit
-    search    the best are kept; children take their genes up to a size from one parent, the rest from another, and
-              mutate
+    genes     for each tensor size: whether a pool ends with it, and its share of memory. A pool serves all sizes since
+              the pool before; its blocks have the largest of them.
+    planner   goes through the calls. A tensor takes a block of its pool. If no block is free, a tensor of the pool that
+              is no operand of the call is swapped out after its last use: the one with the furthest next use (Belady).
+    fitness   seconds of the modelled iteration with these swaps; a choice that does not fit is worse than any that fits
+    search    the best choices survive; children take their genes up to a size from one parent and the rest from
+              another, and mutate
 
-The other half of its genes, the order of operations, is left out, because a program has its own order. Parameters and
-very small tensors stay. A copy back starts as late as hides it. Needs beyond the pools are paged on demand.
+The other half of SwapAdvisor's genes, the order of operations, is left out, because a program has its own order.
+Parameters and very small tensors stay. A swap-in starts as late as it can be hidden. If the pools do not suffice,
+tensors leave on demand.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from minidl.policies.literature.network import Network
 from minidl.policies.passive import Passive
 
 POPULATION, ELITE, GENERATIONS = 16, 4, 10
-MUTATION = 0.1  # of a gene
+MUTATION = 0.1  # probability per gene
 SEED = 1
 
 
 class Gene(NamedTuple):
-    """Of one size: whether a pool ends with it, and its share of memory."""
+    """One tensor size's gene: whether a pool ends with this size, and its share of memory."""
 
     ends: bool
     share: float
@@ -46,13 +46,13 @@ Chromosome = tuple[Gene, ...]
 
 
 class SwapAdvisor(Passive):
-    """Swap as the best pools have it that a genetic search finds."""
+    """Swap out the tensors that do not fit the best memory pools found by a genetic search."""
 
     name = "swapadvisor"
     plans = True
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
-        """Nothing is refused; no plan if all fits."""
+        """Return the best plan found; no plan if all fits, or if the best pools cannot hold one call's operands."""
         search = Search(Network.of(trace, costs), limits)
         if not search.sizes or search.outcome(np.zeros(len(search.facts.gap_call), np.int64)).excess <= 0:
             return NO_PLAN
@@ -66,7 +66,7 @@ class SwapAdvisor(Passive):
 
 
 class Search:
-    """The facts that judge chromosomes. ``sizes`` are those of tensors that have gaps, ascending."""
+    """The genetic search for one network. ``sizes`` are the sizes of tensors that may leave, ascending."""
 
     def __init__(self, network: Network, limits: Limits) -> None:
         self.facts = facts = network.facts
@@ -88,7 +88,7 @@ class Search:
         self._fitness: dict[Chromosome, tuple[bool, float]] = {}
 
     def best(self, draw: Random) -> list[Chromosome]:
-        """The last generation."""
+        """Run the search and return its last generation."""
         first = self.as_demanded()
         population = [first] + [self._mutated(first, draw) for _ in range(POPULATION - 1)]
         for _ in range(GENERATIONS):
@@ -98,7 +98,7 @@ class Search:
         return population
 
     def as_demanded(self) -> Chromosome:
-        """A pool for each size, with a share as large as what is live of it at most, were nothing to leave."""
+        """Return the chromosome with a pool per size, whose share is the most bytes of that size live at once."""
         live, most = dict.fromkeys(self.sizes, 0), dict.fromkeys(self.sizes, 0)
         there: set[int] = set()
         for operands, freed in zip(self._operands, self._freed, strict=True):
@@ -122,7 +122,7 @@ class Search:
         return self._mutated(one[:cut] + other[cut:], draw)
 
     def pools(self, of: Chromosome) -> dict[int, tuple[int, int]]:
-        """Size of tensor -> the size of its pool's blocks, and how many of them there are."""
+        """Map each tensor size to its pool's block size and number of blocks."""
         total = sum(gene.share for gene in of)
         pools: dict[int, tuple[int, int]] = {}
         sizes, share = [], 0.0
@@ -135,7 +135,7 @@ class Search:
         return pools
 
     def planned(self, of: Chromosome) -> Array | None:
-        """The gaps that are swapped, as modes; None if a pool cannot hold a call's own operands."""
+        """Return the mode of each gap under a chromosome; None if a pool cannot hold a call's own operands."""
         pools = self.pools(of)
         mode = np.zeros(len(self.facts.gap_call), np.int64)
         there: dict[int, dict[int, int]] = {block: {} for block, _ in pools.values()}  # tensor -> its last use
@@ -159,14 +159,14 @@ class Search:
         return next((use for use in self._uses[n] if use > call), NEVER)
 
     def outcome(self, mode: Array, prefetch_at: Array | None = None) -> Outcome:
-        """The result of a choice of modes."""
+        """Return the modelled result of an iteration with these modes."""
         from minidl.planning.compiled import simulate  # Numba: loaded when the first plan is made
 
         at = np.full(len(mode), -1, np.int64) if prefetch_at is None else prefetch_at
         return simulate(self.facts, self._room, mode, at, NO_NOTES)
 
     def fitness(self, of: Chromosome) -> tuple[bool, float]:
-        """The less the better: whether it does not fit, and seconds, or bytes by which it does not."""
+        """Return (does not fit, seconds or excess bytes); the smaller the better."""
         if of not in self._fitness:
             mode = self.planned(of)
             found = self.outcome(mode) if mode is not None else None

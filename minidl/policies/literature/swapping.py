@@ -1,4 +1,4 @@
-"""The start of copies back, which systems that swap have in common. Knows no system, and chooses nothing to swap."""
+"""The start times of swap-ins, which several systems share. The systems choose the tensors that are swapped out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from minidl.policies.literature.network import FeatureMap, Network
 
 
 class Swap(NamedTuple):
-    """A tensor that is away between two calls, and the seconds that it takes to bring it back."""
+    """One swap of a tensor: the calls before and after its absence, and the seconds of its swap-in."""
 
     tensor_id: TensorId
     evict: int
@@ -20,7 +20,7 @@ class Swap(NamedTuple):
 
 
 def of_gap(network: Network, gap: int, *, spilled: bool = False) -> Swap:
-    """The swap that fills a gap of the network's ``Problem``; ``spilled``: by way of the disk."""
+    """Return the swap that fills a gap of the network's ``Problem``; ``spilled``: by way of the disk."""
     facts = network.facts
     n = facts.gap_tensor[gap]
     seconds = facts.disk_in_seconds[n] if spilled else facts.in_seconds[n]
@@ -28,8 +28,8 @@ def of_gap(network: Network, gap: int, *, spilled: bool = False) -> Swap:
 
 
 def serialised(network: Network, swaps: Iterable[Swap]) -> Plan:
-    """All are swapped out after their evicted-access. The copies back are laid one behind the other, the last one first
-    and each as late as it may be; each starts with the latest call that begins before that, if one lies in its gap."""
+    """Return the plan with these swaps, whose swap-ins run one after another, each as late as possible.
+    Each starts after the latest call that leaves it enough time, if that call lies in the tensor's gap."""
     starts = network.starts
     evictions: dict[AccessKey, Action] = {}
     triggered: list[tuple[int, Swap]] = []
@@ -46,7 +46,7 @@ def serialised(network: Network, swaps: Iterable[Swap]) -> Plan:
 
 
 def triggers(network: Network, wanted: Iterable[tuple[int, Swap]]) -> dict[AccessKey, tuple[TensorId, ...]]:
-    """In-triggers from the calls after which swap-ins start, of each call in the order given."""
+    """Return the in-triggers for swap-ins that start after given calls; swap-ins of one call keep their order."""
     prefetches: dict[AccessKey, tuple[TensorId, ...]] = {}
     for call, swap in wanted:
         key = network.access_of(call)
@@ -56,8 +56,8 @@ def triggers(network: Network, wanted: Iterable[tuple[int, Swap]]) -> dict[Acces
 
 def beside_gradients(network: Network, chosen: Iterable[FeatureMap]
                      ) -> tuple[dict[AccessKey, tuple[TensorId, ...]], list[AccessKey]]:
-    """In-triggers as vDNN has them, one beside each layer's gradient at most: the map of the nearest earlier layer that
-    is away still; the search ends at the first convolution. And the accesses at the ends of these layers."""
+    """Return vDNN's in-triggers, at most one per layer's gradient, and the accesses at which these layers end.
+    An in-trigger fetches the map of the nearest earlier layer that is still away; the search ends at a convolution."""
     layer_of = {m.tensor_id: m.last for m in network.maps}
     away = {m.last: m.tensor_id for m in chosen}
     convolutions = set(network.convolutions)

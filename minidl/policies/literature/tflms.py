@@ -1,15 +1,15 @@
-"""TFLMS: swap along the long edges of the graph (Le et al., "TFLMS: Large Model Support in TensorFlow by Graph
-Rewriting", 2018; IBM's releases 1 and 2).
+"""TFLMS: swap out tensors along the long edges of the graph (Le et al., 2018; IBM's releases 1 and 2).
 
-    level        of a call: one more than the highest of those whose results it reads
-    long edge    from a tensor's producer or last reader to its next reader, more than ``threshold`` levels apart, the
-                 turn to the backward pass in between: swapped out after the one, swapped in before the other. Readers
-                 that are nearer to each other share one swap-in (fused).
-    direct order the swap-in starts after the last call that is ``ahead`` levels or more below the reader
-    chain rule   it starts with a gradient of the calls that came up to ``ahead`` levels after the producer, forward: of
-                 those the highest level that has one; where none has, in direct order
+    level        a call's level is one more than the highest level among the calls whose results it reads
+    long edge    an edge from a tensor's last access in the forward pass to its first reader in the backward pass that
+                 spans a threshold of levels or more. The tensor is swapped out after this access and swapped in before
+                 this reader. Readers close to each other share one swap-in (fused).
+    direct order the swap-in starts after the last call that is ``ahead`` or more levels below the reader
+    chain rule   the swap-in starts after a gradient that reads results of a forward call up to ``ahead`` levels above
+                 the last forward access; the highest such level counts. If there is none, direct order decides.
 
-The threshold is the largest under which all fits; ahead, the fewest levels that hide half of the bytes' copies.
+The threshold is the largest under which all fits; ``ahead`` is the fewest levels that hide half of the swapped bytes.
+Source: "TFLMS: Large Model Support in TensorFlow by Graph Rewriting".
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from minidl.policies.literature.network import FeatureMap, Network
 from minidl.policies.literature.static import Static, outcome_of
 from minidl.policies.literature.swapping import Swap, of_gap, triggers
 
-MOST_AHEAD = 64  # levels
+MOST_AHEAD = 64  # most levels that a swap-in may start ahead of its reader
 
 
 class Tflms(Static):
-    """Swap long edges, with swap-ins in direct order."""
+    """Swap out along long edges; swap-ins start in direct order."""
 
     name = "tflms"
 
     def choose(self, network: Network, costs: Costs, limits: Limits) -> Plan:
-        """The plan of the largest threshold that fits, or of the smallest there is."""
+        """Return the plan of the largest threshold that fits; that of the smallest threshold if none fits."""
         level = levels(network)
         lengths = sorted({level[m.back] - level[m.last] for m in network.maps})
-        low, high = 0, len(lengths)  # with the low-th largest length and all above it swapped
+        low, high = 0, len(lengths)  # index of the threshold among the lengths, largest first
         while low < high:
             middle = (low + high) // 2
             if outcome_of(network, self._rewritten(network, level, lengths[-1 - middle]), limits).excess > 0:
@@ -44,11 +44,11 @@ class Tflms(Static):
         return self._rewritten(network, level, lengths[-1 - min(low, len(lengths) - 1)])
 
     def trigger(self, network: Network, level: list[int], swap: Swap, ahead: int) -> int:
-        """The call after which a swap-in starts."""
+        """Return the call after which a swap-in starts."""
         return direct_order(level, swap, ahead)
 
     def _rewritten(self, network: Network, level: list[int], least_length: int) -> Plan:
-        """The plan that swaps all edges of at least so many levels."""
+        """Return the plan that swaps along all edges of at least ``least_length`` levels."""
         swaps = [of_gap(network, m.gap) for m in _long_edges(network.maps, level, least_length)]
         ahead = hiding(network, level, swaps)
         wanted = sorted((call, swap) for swap in swaps
@@ -58,19 +58,19 @@ class Tflms(Static):
 
 
 class TflmsChain(Tflms):
-    """Swap long edges, with swap-ins by the chain rule."""
+    """Swap out along long edges; swap-ins start by the chain rule."""
 
     name = "tflms-chain"
 
     def trigger(self, network: Network, level: list[int], swap: Swap, ahead: int) -> int:
-        """The call after which a swap-in starts."""
+        """Return the call after which a swap-in starts."""
         found = chain_rule(network, level, swap, ahead)
         return direct_order(level, swap, ahead) if found is None else found
 
 
 def levels(network: Network) -> list[int]:
-    """The level of each call. A call that writes in place is above the calls that read the old value (control
-    edges)."""
+    """Return the level of each call: one more than the highest level among the calls that it reads from.
+    A call that reads a tensor after an in-place write is above the write."""
     made: dict[int, int] = {}
     found = []
     for call in network.trace.calls:
@@ -81,14 +81,14 @@ def levels(network: Network) -> list[int]:
 
 
 def direct_order(level: list[int], swap: Swap, ahead: int) -> int:
-    """The last call at least so many levels below the reader; the one that evicts the tensor if none is in its gap."""
+    """Return the last call in the gap at least ``ahead`` levels below the reader; if none, the evicting call."""
     below = (k for k in range(swap.back - 1, swap.evict, -1) if level[k] <= level[swap.back] - ahead)
     return next(below, swap.evict)
 
 
 def chain_rule(network: Network, level: list[int], swap: Swap, ahead: int) -> int | None:
-    """The first gradient in the gap that reads what forward calls nearest to ``ahead`` levels above the producer made;
-    None if there is none."""
+    """Return the first gradient in the gap that reads results of forward calls ``ahead`` levels above the eviction.
+    Lower levels are tried if that level has none; None if no level has one."""
     calls = network.trace.calls
     for distance in range(ahead, 0, -1):
         for k in range(swap.evict + 1, network.turn):
@@ -101,7 +101,7 @@ def chain_rule(network: Network, level: list[int], swap: Swap, ahead: int) -> in
 
 
 def hiding(network: Network, level: list[int], swaps: list[Swap]) -> int:
-    """The fewest levels by which swap-ins must be ahead for half of the bytes to be there in time, in direct order."""
+    """Return the fewest levels ahead at which direct order hides half of the swap-ins' seconds."""
     total = sum(swap.in_seconds for swap in swaps)
     for ahead in range(1, MOST_AHEAD):
         hidden = sum(swap.in_seconds for swap in swaps if swap.in_seconds <= network.starts[swap.back]

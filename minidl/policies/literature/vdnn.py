@@ -1,17 +1,16 @@
-"""vDNN: the inputs of layers leave for the host, coupled with computation (Rhu et al., MICRO 2016); and vDNN++.
+"""vDNN: the inputs of layers are swapped out beside computation (Rhu et al., MICRO 2016); and vDNN++.
 
-    forward    the input X of a layer is copied out while the layer computes, if no later layer reads it; both are
-               waited for at the layer's end, and X is freed.
-    backward   beside a layer's gradient the X of the nearest earlier layer that is not back yet is copied in; the
-               search ends at the first convolution. Both are waited for at the layer's end.
-    memory     a layer's X, Y and their gradients have bytes of their own, where minidl would write one over another.
+    forward    a layer's input X is copied out while the layer computes, if no later layer reads it. The layer's end
+               waits for the copy and the computation; then X is freed.
+    backward   beside a layer's gradient, the X of the nearest earlier layer that is still away is copied in; the
+               search ends at the first convolution. The layer's end waits for both.
+    memory     a layer's X, Y and their gradients have separate bytes, where minidl would donate one to another.
 
-Of a layer whose X other layers read, too, the copy starts when the last of them has run. The X of the last layer stays.
-Convolutions take the fastest algorithm whose workspace is free, so vDNN's choice of algorithms has nothing left to do:
-``vdnn-dyn`` takes the first of "none", "conv" and "all" that fits. ``vdnn-join`` is a reading for networks with
-shortcuts, which its authors had none of (docs/reproduction/table2.md). vDNN++ (Shriram et al., "Dynamic Memory
-Management for GPU-based training of Deep Neural Networks", IPDPS 2019) waits for no copy at a layer's end; its
-compression on the host is left out.
+If several layers read X, its copy starts when the last of them has run. The last layer's X stays. Convolutions take the
+fastest algorithm whose workspace is free, so vDNN's choice of algorithms is not needed: ``vdnn-dyn`` takes the first of
+"none", "conv" and "all" that fits. ``vdnn-join`` is a reading for networks with shortcuts, which vDNN's paper leaves
+open (docs/reproduction/table2.md). vDNN++ (Shriram et al., "Dynamic Memory Management for GPU-based training of Deep
+Neural Networks", IPDPS 2019) waits for no copy at a layer's end; its compression on the host is left out.
 """
 
 from __future__ import annotations
@@ -28,21 +27,21 @@ from minidl.policies.literature.swapping import beside_gradients
 
 
 class VdnnAll(Static):
-    """Offload the inputs of all layers but activations, fully connected ones and the loss."""
+    """Offload the inputs of all layers except activations, fully connected layers and the loss."""
 
     name = "vdnn-all"
     waits = True
 
     def offloads(self, op: str) -> bool:
-        """True if the input of a layer is offloaded."""
+        """Return True if the inputs of layers with this operation are offloaded."""
         return op not in (*ACTIVATIONS, *PRODUCTS, *LOSSES)
 
     def takes(self, network: Network, m: FeatureMap) -> bool:
-        """True if a map is offloaded: a layer reads it whose input is."""
+        """Return True if a feature map is offloaded: one of its readers is a layer whose inputs are."""
         return any(self.offloads(network.op(k)) for k in m.readers)
 
     def choose(self, network: Network, costs: Costs, limits: Limits) -> Plan:
-        """Raises Unsuitable where there is no convolution: vDNN was made for convolutional networks."""
+        """Return the plan. Raises Unsuitable without a convolution, or if the largest layer does not fit."""
         if not any(network.convolutions):
             raise Unsuitable(f"policy {self.name!r} offloads the feature maps of convolutional networks; none of this "
                              f"one's {len(network.trace.calls)} calls is a convolution")
@@ -63,17 +62,17 @@ class VdnnConv(VdnnAll):
     name = "vdnn-conv"
 
     def offloads(self, op: str) -> bool:
-        """True if it is a convolution."""
+        """Return True if the operation is a convolution."""
         return op in CONVOLUTIONS
 
 
 class VdnnJoin(VdnnConv):
-    """Offload the inputs of convolutions, and what is joined with one of them: a branch beside its shortcut."""
+    """Offload the inputs of convolutions, and the values joined with one: a branch with its shortcut."""
 
     name = "vdnn-join"
 
     def takes(self, network: Network, m: FeatureMap) -> bool:
-        """True if a convolution reads it, or a join that reads what a convolution reads, too."""
+        """Return True if a convolution reads the map, or a join reads it together with an input of a convolution."""
         return super().takes(network, m) or any(
             network.op(k) in JOINS and any(t != m.tensor_id and self._read_by_convolution(network, t)
                                            for t in network.trace.calls[k].inputs) for k in m.readers)
@@ -84,12 +83,12 @@ class VdnnJoin(VdnnConv):
 
 
 class VdnnDyn(VdnnAll):
-    """Offload nothing if all fits, else the inputs of convolutions if that is enough, else all."""
+    """Offload nothing if all fits, else the inputs of convolutions if that is enough, else all inputs."""
 
     name = "vdnn-dyn"
 
     def choose(self, network: Network, costs: Costs, limits: Limits) -> Plan:
-        """The first that fits. Raises Unsuitable as ``vdnn-all`` does."""
+        """Return the first of the three plans that fits. Raises Unsuitable as ``vdnn-all`` does."""
         every = super().choose(network, costs, limits)
         for plan in (EMPTY_PLAN, VdnnConv().choose(network, costs, limits)):
             if outcome_of(network, plan, limits).excess <= 0:
@@ -98,15 +97,15 @@ class VdnnDyn(VdnnAll):
 
 
 class VdnnPlusPlus(VdnnAll):
-    """As ``vdnn-all``, and no layer waits for copies: memory is free when its copy has landed."""
+    """Offload as ``vdnn-all`` does, but no layer waits for copies: a block is free when its copy has ended."""
 
     name = "vdnn++"
     waits = False
 
 
 def largest_layer(network: Network) -> int:
-    """Bytes of what outlives the iteration, and of the largest layer's X and Y with a gradient of the size of each:
-    vDNN gives all four bytes of their own. Activations are computed in place."""
+    """Return the bytes of persistent tensors plus the largest layer's X and Y, each with a gradient of its size.
+    vDNN gives all four separate bytes. Activations do not count, because they are computed in place."""
     sizes = {t: aligned(tensor.nbytes) for t, tensor in network.trace.tensors.items()}
     lasting = {t for t, tensor in network.trace.tensors.items() if tensor.persistent}
     layers = (sum(sizes[t] for t in {*call.inputs, *call.outputs} - lasting)
@@ -115,10 +114,10 @@ def largest_layer(network: Network) -> int:
 
 
 def _offloading(network: Network, chosen: list[FeatureMap]) -> tuple[dict[AccessKey, Action], list[AccessKey]]:
-    """Evictions after each map's last use forward, and the waits at the ends of these layers.
+    """Return the evictions after each map's last forward use, and the accesses after which these layers wait.
 
-    A copy that overlaps its own layer is one that starts before it: the map is given back by the layer's call, which
-    finds it still there, and leaves for good afterwards.
+    A copy that overlaps its layer starts before the layer: the map is evicted before the layer's call, which finds it
+    still on the device, and it leaves for good afterwards.
     """
     evictions: dict[AccessKey, Action] = {}
     waits = []

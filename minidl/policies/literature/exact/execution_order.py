@@ -1,7 +1,6 @@
-"""All steps that an execution of a small trace may consist of, in order: its calls, and before each the replays of
-earlier calls that some choice of modes needs there.
+"""All steps that an execution of a small trace may consist of: its calls, and before each call the replays it may need.
 
-They follow from the trace alone, not from a budget. A program has variables for each of them.
+They follow from the trace alone, not from a budget. The program has variables for each step.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from minidl.planning.problem import Problem
 
 @dataclass(frozen=True)
 class Step:
-    """One place in the order of execution: ``call``, on behalf of the program's call ``group``."""
+    """One place in the order of execution: it executes ``call``, for the program's call ``group``."""
 
     index: int
     group: int
@@ -24,12 +23,12 @@ class Step:
 
 @dataclass
 class ExecutionOrder:
-    """Facts that follow from the trace alone: the steps, the positions of tensors, and which may be missing.
+    """The steps of a trace, and when each tensor may be absent.
 
     inputs, outputs   per call: tensors (each input once)
-    dies              per tensor: the call with which its bytes are freed; the number of calls if none
+    dies              per tensor: the call after which it is freed; the number of calls if none
     gap_at            (tensor, call) -> the gap that the tensor is in before that call
-    steps, first      all steps; per group: the index of its first
+    steps, first      all steps; per group: the index of its first step
     """
 
     facts: Problem
@@ -43,7 +42,7 @@ class ExecutionOrder:
 
     @classmethod
     def of(cls, facts: Problem) -> ExecutionOrder:
-        """That of a trace."""
+        """Return the execution order of a trace."""
         order = cls(facts, len(facts.in_ptr) - 1)
         for k in range(order.calls):
             order.inputs.append(facts.in_idx[facts.in_ptr[k]:facts.in_ptr[k + 1]].tolist())
@@ -62,16 +61,16 @@ class ExecutionOrder:
         return order
 
     def absent(self, tensor: int, k: int) -> bool:
-        """True if the program has freed it before call k."""
+        """Return True if the program has freed the tensor before call k."""
         return self.dies[tensor] < k
 
     def may_miss(self, tensor: int, k: int) -> bool:
-        """True if it may have to be made again for call k or for a replay before it."""
+        """Return True if call k, or a replay before it, may have to recompute the tensor."""
         gap = self.gap_at.get((tensor, k))
         return self.absent(tensor, k) if gap is None else bool(self.facts.can_drop[gap])
 
     def may_be_replayed(self, k: int) -> list[int]:
-        """Earlier calls that some choice of modes replays before call k."""
+        """Return the earlier calls that some choice of modes replays before call k."""
         wanted = [t for t in self.inputs[k] if self.may_miss(t, k)]
         found: set[int] = set()
         while wanted:
@@ -83,7 +82,7 @@ class ExecutionOrder:
 
     @property
     def longest(self) -> float:
-        """Seconds that no sensible choice exceeds: every step is taken, and all transfers come one after the other."""
+        """Seconds that no sensible choice exceeds: every step is executed, and all copies run one after another."""
         facts = self.facts
         steps = sum(facts.algorithm_seconds[facts.algorithm_ptr[s.call + 1] - 1] for s in self.steps)
         copies = (facts.out_seconds + facts.in_seconds)[facts.gap_tensor]
@@ -91,7 +90,7 @@ class ExecutionOrder:
 
     @property
     def size(self) -> int:
-        """Pairs of a gap and a step in it: the number of binary variables is about twice this."""
+        """The number of pairs of a gap and a step in it; the program has about twice as many binary variables."""
         ends = [*self.first[1:], len(self.steps)]
         return int(sum(ends[b] - self.first[a + 1] for a, b in
                        zip(self.facts.gap_call, self.facts.gap_next, strict=True)))

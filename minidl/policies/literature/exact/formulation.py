@@ -1,24 +1,24 @@
-"""The best choice of modes for a small trace as a mixed-integer program. The model is that of ``schedule``:
+"""The best choice of modes for a small trace as a mixed-integer program, in the model of ``planning.schedule``:
 
-    steps      the program's calls in order, and before each call k the replays of earlier calls that may be needed
-               there, in program order; a replay takes place if something that reads its outputs then misses one.
-    modes      every gap between two accesses is kept, swapped or dropped.
-    residency  of a gap's tensor, during each step: it rises once and stays up until the gap ends. Swapped, it rises
-               when its swap-in is issued; dropped, when it is replayed. What a replay makes and only replays read is
-               there until the last of these.
-    memory     residents + outputs - what an output may be written over + what is still being copied out <= budget.
-    links      one transfer at a time each way. Copies out queue in the order of their calls. Their memory is released
-               to some step: it, and the swap-ins issued with it, then wait for them. Swap-ins come in any order.
-    objective  the end of the last step, a call taking any of its algorithms whose workspace is left over.
+    steps      the program's calls in order, and before each call k the replays of earlier calls that it may need, in
+               program order; a replay runs if a step that reads its outputs then misses one.
+    modes      in every gap between two accesses the tensor is kept, swapped or dropped.
+    residency  per step of a gap: it rises once, and stays up until the gap ends. For a swapped tensor it rises when the
+               swap-in is issued, for a dropped one with the replay. A tensor that only replays read stays until the
+               last of these.
+    memory     residents + outputs - donated inputs + tensors still being copied out <= budget.
+    links      one copy at a time in each direction. Copies out queue in the order of their calls. A step that uses
+               their memory waits for them, as do the swap-ins issued with it. Swap-ins come in any order.
+    objective  the end of the last step; a call may take any algorithm whose workspace is free.
 
-``simulate`` follows rules: a swap-in starts as late as hides it, a call takes the fastest algorithm that fits. Here all
-alternatives are open, so no choice of modes and no rule does better in this model, and the solver proves it. Checkmate
-(Jain et al., MLSys 2020) is the source of the residency and replay variables; unlike there, time is continuous, so that
-links can queue.
+``simulate`` follows rules: a swap-in starts as late as it can be hidden, a call takes the fastest algorithm that fits.
+Here all alternatives are open, so no choice and no rule does better in this model, and the solver proves it. The
+residency and replay variables are Checkmate's (Jain et al., MLSys 2020). Here time is continuous, so that copies can
+queue.
 
-Not in the model, as in ``simulate``: addresses; what was there before the iteration (it stays); bytes that an operation
-writes over though they are used again at once; moving a tensor out after its last access, while it is only
-kept for lineage. Where these matter an engine may be slower or faster than the optimum.
+Not in the model, as in ``simulate``: addresses; tensors from before the iteration (they stay); donations of tensors
+used again at once; evictions after a tensor's last access, while it is kept for lineage alone. So an engine may be
+slower or faster than the optimum.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from minidl.policies.literature.exact.execution_order import ExecutionOrder
 from minidl.policies.literature.exact.occupancy import Occupancy
 
 GAP = 1e-5      # relative distance between a solution and the bound at which it counts as proven
-FIRST_HORIZON = 1.3  # iterations without any memory management, within which a choice is looked for first
-NEXT_HORIZON = 2.0
+FIRST_HORIZON = 1.3  # first horizon, in unmanaged iterations
+NEXT_HORIZON = 2.0  # factor from one horizon to the next
 
 
 @dataclass(frozen=True)
 class Optimum:
-    """The best modes and the calls before which swap-ins start (-1: on demand). ``seconds``: the end of the iteration;
-    ``bound``: no choice takes less. proven: the two agree; mode None: no choice fits the budget (if proven)."""
+    """The best modes, and the calls before which swap-ins start (-1: on demand); ``mode`` None: no choice found.
+    ``seconds``: end of the iteration; ``bound``: no choice takes less. ``proven``: both agree, or no choice fits."""
 
     seconds: float
     bound: float
@@ -51,8 +51,8 @@ class Optimum:
 class Formulation(Occupancy):
     """The program for one trace, budget and horizon: the seconds within which the iteration must end.
 
-    Seconds are counted in horizons, bytes in budgets. A constraint that holds only if something is chosen is written
-    with a slack of one horizon (or budget) for each such condition: low=-2.0 has two.
+    Its unit of time is the horizon, its unit of memory the budget. A constraint that holds only under a condition has a
+    slack of one horizon (or budget) for each such condition: low=-2.0 has two.
     """
 
     def __init__(self, order: ExecutionOrder, budget: int, horizon: float) -> None:
@@ -61,7 +61,7 @@ class Formulation(Occupancy):
         self.movable: list[bool] = (slowest < horizon).tolist()  # a longer copy would not end in time
         super().__init__(order, budget, horizon, movable=self.movable)
         program = self.program
-        self.ready = [program.variable(high=1.0) for _ in order.steps]  # memory that was being copied out is free
+        self.ready = [program.variable(high=1.0) for _ in order.steps]  # when earlier copies out have freed its memory
         self.landed = [program.variable(high=1.0) for _ in self.movable]  # end of the copy out
         self.issued = [program.variable(high=1.0) for _ in self.movable]  # start of the copy in
         self.copied: dict[int, int] = {}  # gap that may be swapped -> 1 if that needs a copy out
@@ -73,14 +73,14 @@ class Formulation(Occupancy):
         program.row([(end, 1.0), *self.ends(len(order.steps) - 1, -1.0)], low=0.0)
 
     def _order(self) -> None:
-        """Steps follow each other."""
+        """Require that steps follow each other."""
         for step in self.order.steps:
             self.program.row([(self.start[step.index], 1.0), (self.ready[step.index], -1.0)], low=0.0)
             if step.index:
                 self.program.row([(self.ready[step.index], 1.0), *self.ends(step.index - 1, -1.0)], low=0.0)
 
     def _copies_out(self) -> None:
-        """One queue, in the order of the calls after which they start; a tensor is copied out once."""
+        """Queue the copies out in the order of the calls after which they start; a tensor is copied out once."""
         program, facts = self.program, self.facts
         queued: list[tuple[int, int]] = []  # (gap, 1 if it is copied out)
         for gap in (g for g, movable in enumerate(self.movable) if movable):
@@ -99,7 +99,7 @@ class Formulation(Occupancy):
             queued.append((gap, copied))
             before = None
             for step in self.there[gap]:
-                leaving = program.binary()  # its memory has not been released to this step
+                leaving = program.binary()  # 1 if its memory is not yet free for this step
                 self.memory[step].append((leaving, self.size[tensor]))
                 program.row([(self.ready[step], 1.0), (landed, -1.0), (leaving, 1.0), (copied, -1.0)], low=-1.0)
                 if before is not None:
@@ -107,7 +107,7 @@ class Formulation(Occupancy):
                 before = leaving
 
     def _swap_ins(self) -> None:
-        """One transfer at a time, from the rise of its tensor's residency to the step that reads it."""
+        """Order the swap-ins one at a time, each between the rise of its residency and the step that reads it."""
         program, facts, order = self.program, self.facts, self.order
         lasts = facts.in_seconds[facts.gap_tensor] / self.horizon
         for gap, copied in self.copied.items():
@@ -123,8 +123,8 @@ class Formulation(Occupancy):
                                  (self.taken[step], -1.0)], low=-2.0)
             for other in (g for g in self.copied if g < gap):
                 begin, back = facts.gap_call[[gap, other]].max(), facts.gap_next[[gap, other]].min()
-                if begin < back:  # else one is over before the other begins
-                    first = program.binary()  # this gap's transfer comes before the other's
+                if begin < back:  # else one gap ends before the other begins
+                    first = program.binary()  # 1 if this gap's swap-in comes before the other's
                     both = [(swap, -1.0), (self.swap[other], -1.0)]
                     program.row([(self.issued[other], 1.0), (issued, -1.0), (first, -1.0), *both],
                                 low=lasts[gap] - 3.0)
@@ -132,7 +132,7 @@ class Formulation(Occupancy):
                                 low=lasts[other] - 2.0)
 
     def solve(self, seconds: float) -> Optimum:
-        """Solve the program; the caller decides about an optimum that is not proven."""
+        """Return the best choice that the solver finds in so many seconds; it may be unproven."""
         solution = self.program.solve(seconds=seconds, gap=GAP)
         gaps = len(self.swap)
         mode, prefetch_at = np.full(gaps, KEEP, np.int64), np.full(gaps, -1, np.int64)
@@ -145,7 +145,7 @@ class Formulation(Occupancy):
             elif chosen[self.swap[gap]]:
                 mode[gap] = SWAP
                 step = next(self.order.steps[s] for s, now in there.items() if chosen[now])
-                # Issued after replays, it is asked for before the next call: its memory has been free since.
+                # A swap-in issued after replays is requested before the next call; its memory is free by then.
                 replayed = chosen[self.taken[self.order.first[step.group]:step.index]].any()
                 at = step.group + int(replayed)
                 prefetch_at[gap] = at if at <= self.facts.gap_next[gap] else -1
@@ -154,10 +154,10 @@ class Formulation(Occupancy):
 
 
 def best(order: ExecutionOrder, budget: int, *, seconds: float) -> Optimum:
-    """The best choice that fits ``budget`` bytes; ``seconds`` is what the solver may take for each horizon.
+    """Return the best choice that fits ``budget`` bytes; ``seconds`` is the solver's time limit for each horizon.
 
-    The shorter the horizon, the easier the program: it grows until there is a choice that ends within it. It is the
-    best of all, because every faster choice ends within the same horizon.
+    A shorter horizon makes an easier program, so it grows until a choice ends within it. That choice is the best of
+    all, because every faster one ends within the same horizon.
     """
     bound, horizon, longest = 0.0, FIRST_HORIZON * order.facts.seconds, order.longest
     while True:

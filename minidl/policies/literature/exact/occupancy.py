@@ -1,6 +1,6 @@
 """The memory side of the mixed-integer program of ``formulation``: modes, residencies, replays, and each step's bytes.
 
-Bytes are counted in budgets, so that all coefficients are near 1. ``formulation`` adds the constraints of the links.
+Its unit of memory is the budget, so that all coefficients are near 1. ``formulation`` adds the links' constraints.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ class Occupancy:
     """Variables and constraints for the tensors on the device at each step.
 
     swap, drop  per gap: its mode (neither: kept)
-    there       per gap: step -> 1 if its tensor is resident then, or has been given its bytes
-    taken       per step: 1 if it is carried out; always, if it is a call of the program
+    there       per gap: step -> 1 if its tensor has bytes on the device then
+    taken       per step: 1 if it is executed; always 1 for a call of the program
     start       per step: when it begins, in horizons; seconds: the terms of its duration, in horizons
-    memory      per step: the terms of the bytes in use, to which others may add before ``limit_memory``
+    memory      per step: the terms of the bytes in use; others may add terms before ``limit_memory``
     """
 
     def __init__(self, order: ExecutionOrder, budget: int, horizon: float, *, movable: list[bool]) -> None:
@@ -40,12 +40,12 @@ class Occupancy:
             self._replays(k)
 
     def limit_memory(self) -> None:
-        """No step may use more than the budget."""
+        """Require that no step uses more than the budget."""
         for step in self.order.steps:
             self._working_set(step)
 
     def ends(self, step: int, sign: float = 1.0) -> list[Term]:
-        """The end of a step, times a sign."""
+        """Return the terms of a step's end, times a sign."""
         return [(self.start[step], sign), *((v, sign * c) for v, c in self.seconds[step])]
 
     def _algorithms(self, step: Step) -> None:
@@ -58,12 +58,12 @@ class Occupancy:
         picked = [program.binary() for _ in choices]
         program.row([*((p, 1.0) for p in picked), (self.taken[step.index], -1.0)], low=0.0, high=0.0)
         self.seconds.append([(p, seconds[a]) for p, a in zip(picked, choices, strict=True)])
-        # The last algorithm may always be had; its workspace, if any, is not part of the model.
+        # The last algorithm is always possible; its workspace, if any, is not part of the model.
         self.memory[step.index] += [(p, facts.algorithm_bytes[a] / self.budget)
                                     for p, a in zip(picked[:-1], choices, strict=False)]
 
     def _modes(self, gap: int) -> None:
-        """Residency within one gap."""
+        """Add the mode of one gap and its tensor's residency."""
         program, order = self.program, self.order
         tensor, made = int(self.facts.gap_tensor[gap]), int(self.facts.produced[self.facts.gap_tensor[gap]])
         begin, back = int(self.facts.gap_call[gap]), int(self.facts.gap_next[gap])
@@ -80,7 +80,7 @@ class Occupancy:
         for before, step in zip(inside, inside[1:], strict=False):
             rise: list[Term] = [(there[step.index], 1.0), (there[before.index], -1.0)]
             program.row(rise, low=0.0)
-            if before.call == made:  # replayed just before; what was swapped does not come back by that
+            if before.call == made:  # a replay just before returns a dropped tensor, not a swapped one
                 program.row([*rise, (swap, 1.0)], high=1.0)
                 rise.append((self.taken[before.index], -1.0))
                 program.row([(there[step.index], 1.0), (self.taken[before.index], -1.0), (swap, 1.0)], low=0.0)
@@ -91,17 +91,17 @@ class Occupancy:
             self.memory[step.index].append((there[step.index], self.size[tensor]))
 
     def _replays(self, k: int) -> None:
-        """The calls to replay before call k, and the memory of tensors that only replays read."""
+        """Add the replays before call k, and the memory of tensors that only replays read."""
         program, order = self.program, self.order
         group = [s for s in order.steps[order.first[k]:] if s.group == k]
         step_of = {s.call: s.index for s in group}
         held: dict[tuple[int, int], int] = {}  # (tensor, step) -> 1 while a later replay reads it
         for step in group[:-1]:
             readers = [s for s in group if set(order.outputs[step.call]) & set(order.inputs[s.call])]
-            # Lazy: only tensors that are read now are replayed.
+            # Replays are lazy: a tensor is recomputed only if a step of this group reads it.
             program.row([(self.taken[step.index], 1.0), *((self.taken[s.index], -1.0) for s in readers)], high=0.0)
             for tensor in order.inputs[step.call]:
-                if order.absent(tensor, k):  # a leaf that is gone ends it
+                if order.absent(tensor, k):  # no replay is possible if it needs a freed leaf
                     maker = step_of.get(int(self.facts.produced[tensor]))
                     source = [] if maker is None else [(self.taken[maker], -1.0)]
                     program.row([(self.taken[step.index], 1.0), *source], high=0.0)
@@ -124,7 +124,7 @@ class Occupancy:
             self._written_over(step, held)
 
     def _written_over(self, step: Step, held: dict[tuple[int, int], int]) -> None:
-        """A replay's output may be written over an input that the replay is the last to read."""
+        """Let a replay donate an input that it is the last to read to its output."""
         given = []
         for output, source in self._pairs(step.call):
             if (source, step.index) in held:
@@ -147,7 +147,7 @@ class Occupancy:
             self.memory[step.index] += [(now, -self.size[output]) for now, output in given]
 
     def _working_set(self, step: Step) -> None:
-        """Memory during one step."""
+        """Bound the bytes in use during one step."""
         facts, order, k = self.facts, self.order, step.group
         outputs = sum(self.size[t] for t in order.outputs[step.call])
         base = sum(self.size[t] for t in range(len(facts.size)) if facts.produced[t] < k <= order.dies[t]

@@ -1,7 +1,7 @@
-"""The optimum for small traces, as a policy: every gap kept, swapped or dropped by mixed-integer programming.
+"""The optimum for small traces, as a policy: a mixed-integer program keeps, swaps or drops the tensor in every gap.
 
-It is a yardstick for the others. Solving takes tenths of a second for a dozen tensors and grows exponentially,
-so a larger trace is refused.
+It is a yardstick for the other policies. Solving takes tenths of a second for a dozen tensors and grows exponentially,
+so larger traces are refused.
 
     execution_order   all steps that an execution may consist of
     occupancy         the memory side of the program
@@ -27,14 +27,14 @@ from minidl.planning.timing import Room
 from minidl.policies.literature.exact.execution_order import ExecutionOrder
 from minidl.policies.passive import Passive
 
-MOST_PLACES = 1500  # pairs of a gap and a step in it, each two binary variables
-SECONDS = 60.0      # that the solver may take for one horizon
+MOST_PLACES = 1500  # most pairs of a gap and a step in it; each has two binary variables
+SECONDS = 60.0      # time limit of the solver for one horizon
 
 
 class Exact(OnDemand):
-    """The best plan there is in the model, or an error that says why it could not be found.
+    """The best plan in the model, or an error that says why it could not be found.
 
-    seconds  what the solver may take for one horizon; an optimum that is not proven by then is refused.
+    seconds  the solver's time limit for one horizon; an optimum that is not proven by then is refused.
     """
 
     name = "exact"
@@ -44,13 +44,13 @@ class Exact(OnDemand):
         self.seconds = seconds
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
-        """The victims of ``passive``."""
+        """Return the victims that the policy ``passive`` chooses."""
         return Passive().victims(resident, pressure)
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
-        """The empty plan if everything fits, or if no choice does (then passive mode is all there is).
+        """Return the optimal plan; no plan if all tensors fit, or if no choice does.
 
-        Raises UserError for a trace that is too large, and if the time is up before the optimum is proven.
+        Raises UserError if the trace is too large, or if the time is up before the optimum is proven.
         """
         from minidl.policies.literature.exact.formulation import best  # SciPy: loaded when the first plan is made
 

@@ -1,4 +1,4 @@
-"""Where a trace is cut into blocks, and what carrying out a block takes: seconds, and bytes beyond its operands."""
+"""Cuts a trace into blocks of calls, and counts the seconds and bytes of each block and of its replay."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import NamedTuple
 from minidl.meta import Algorithm, aligned
 from minidl.plan.trace import TensorId, Trace, TraceCall
 
-MOST_WAYS = 4  # of one block: combinations of its calls' algorithms
+MOST_WAYS = 4  # most combinations of its calls' algorithms that a block keeps
 
 
 class Span(NamedTuple):
-    """Calls, first and last."""
+    """A range of calls: the first and the last."""
 
     first: int
     last: int
@@ -21,8 +21,9 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Way:
-    """One choice of algorithms: ``nbytes`` at the fullest moment, less the block's operands, may be negative: what is
-    freed or written over on the way is no longer there. names: the algorithm of each call."""
+    """One choice of a block's algorithms: ``names`` has (call, name) for each call that has a choice.
+    ``nbytes``: the peak above the bytes at the block's start, minus its outputs, counted elsewhere; it may be negative.
+    """
 
     seconds: float
     nbytes: int
@@ -31,8 +32,8 @@ class Way:
 
 @dataclass(frozen=True)
 class Work:
-    """The inputs and outputs of a block. ``remade`` are the outputs that may be used again, and ``sources`` the inputs
-    of their replay."""
+    """The inputs, outputs and costs of a block.
+    ``remade`` are the outputs that its replay recomputes, ``sources`` the replay's inputs."""
 
     span: Span
     inputs: tuple[TensorId, ...]
@@ -44,7 +45,7 @@ class Work:
 
 
 def borders(trace: Trace, *, most: int) -> list[Span]:
-    """At most so many blocks: neighbours are joined, those first that take least time and make least together."""
+    """Cut a trace into at most ``most`` blocks, joining neighbours with the least time and output bytes first."""
     calls = trace.calls
     seconds = trace.seconds or 1.0
     held = sum(trace.tensors[t].nbytes for call in calls for t in call.outputs) or 1
@@ -59,7 +60,7 @@ def borders(trace: Trace, *, most: int) -> list[Span]:
 
 def work_of(trace: Trace, span: Span, size: Mapping[TensorId, int], decided: Collection[TensorId],
             freed: Mapping[TensorId, int]) -> Work:
-    """The cost of a span of calls. decided: the tensors that are counted among the residents, not here."""
+    """Return the costs of a span of calls; the bytes of ``decided`` tensors are counted elsewhere."""
     calls = trace.calls[span.first:span.last + 1]
     outputs = tuple(t for call in calls for t in call.outputs if freed.get(t, len(trace.calls)) > span.last)
     inputs = _outside(calls)
@@ -78,7 +79,7 @@ def work_of(trace: Trace, span: Span, size: Mapping[TensorId, int], decided: Col
 
 
 def _outside(calls: Sequence[TraceCall]) -> tuple[TensorId, ...]:
-    """The inputs of calls that none of these calls makes."""
+    """Return the inputs of these calls that none of them computes."""
     made: set[TensorId] = set()
     found: dict[TensorId, None] = {}
     for call in calls:
@@ -88,7 +89,7 @@ def _outside(calls: Sequence[TraceCall]) -> tuple[TensorId, ...]:
 
 
 def _needed(calls: Sequence[TraceCall], wanted: Collection[TensorId]) -> list[int]:
-    """The calls, by their places among these, that make some of their tensors."""
+    """Return the indices of the calls that are needed to compute the wanted tensors."""
     missing, needed = set(wanted), []
     for k in range(len(calls) - 1, -1, -1):
         if missing.intersection(calls[k].outputs):
@@ -99,10 +100,10 @@ def _needed(calls: Sequence[TraceCall], wanted: Collection[TensorId]) -> list[in
 
 def _levels(calls: Sequence[TraceCall], size: Mapping[TensorId, int], *, replay: bool,
             kept: Collection[TensorId] = ()) -> list[int]:
-    """Per call: bytes in use while it runs, but for its workspace, beyond what was there before the first.
+    """Return the bytes in use during each call, without its workspace, above the bytes before the first call.
 
-    The program frees what it has done with, and writes over it; a replay keeps what it reads, and of what it makes the
-    ``kept`` ones and what its later calls read.
+    A call of the program frees and donates its inputs. A replay keeps its inputs and, of the tensors that it computes,
+    those in ``kept`` and those that its later calls read.
     """
     reader = {t: k for k, call in enumerate(calls) for t in call.inputs}
     live, levels = 0, []
@@ -123,7 +124,7 @@ def _maker(calls: Sequence[TraceCall], tensor: TensorId) -> int:
 
 
 def _ways(calls: Sequence[TraceCall], levels: Sequence[int], operands: int, first: int) -> tuple[Way, ...]:
-    """Choices of algorithms: for each height that memory may reach, the fastest that stay below it."""
+    """Return up to ``MOST_WAYS`` choices of algorithms: for each peak, the fastest algorithms that stay below it."""
     choices = [_choices(call) for call in calls]
     least = max(level + options[-1][1] for level, options in zip(levels, choices, strict=True))
     heights = sorted({level + workspace for level, options in zip(levels, choices, strict=True)
@@ -143,7 +144,7 @@ def _ways(calls: Sequence[TraceCall], levels: Sequence[int], operands: int, firs
 
 
 def _spread(ways: Sequence[Way]) -> tuple[Way, ...]:
-    """The first and the last, and some in between that are as far apart in time as can be."""
+    """Return the first way, the last way, and ways between them that are spaced evenly in time."""
     span = ways[-1].seconds - ways[0].seconds
     chosen = {0, len(ways) - 1}
     for n in range(1, MOST_WAYS - 1):
@@ -153,8 +154,7 @@ def _spread(ways: Sequence[Way]) -> tuple[Way, ...]:
 
 
 def _choices(call: TraceCall) -> list[tuple[float, int, Algorithm]]:
-    """(seconds, workspace, algorithm), fastest first, each slower one with less workspace; the first takes what the
-    call was seen to take."""
+    """Return (seconds, workspace, algorithm) of a call, fastest first, each slower one with less workspace."""
     best: list[tuple[float, int, Algorithm]] = []
     for algorithm in sorted(call.algorithms, key=lambda a: (a.workspace, a.seconds)):
         if not best or algorithm.seconds < best[-1][0]:

@@ -1,7 +1,7 @@
-"""A trace as nodes and values, for programs that decide stage by stage: one stage a node, in program order.
+"""A trace as a graph of nodes and values, for integer programs with one stage per node, in program order.
 
-A node is a call, or a block of consecutive calls where a trace is too long for a solver: then what begins and ends
-inside a block is part of that block, and decisions are about what crosses its borders. Decides nothing.
+A node is a call. If a trace is too long for a solver, a node is a block of consecutive calls; then tensors that live
+within one block are part of it, and decisions are about tensors that live across blocks. This module decides nothing.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from minidl.policies.literature.ilp.blocks import Span, Way, Work, borders, work
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor that a node makes and others read.
+    """A tensor that one node computes and others read.
 
-    uses     the nodes that access it, that which makes it first
-    last     the node with which the program frees it; the number of nodes if it outlives them
-    decided  whether it may leave; else it is there as long as the program wants it
-    away     the stages in which alone it may be missing, first and last; None: any
+    uses     the nodes that access it; the first one computes it
+    last     the node in which the program frees it; the number of nodes if it outlives them
+    decided  True if it may leave the device; else it stays until the program frees it
+    away     (first, last) stage in which it may be absent; None: any stage
     """
 
     tensor_id: TensorId
@@ -32,26 +32,26 @@ class Value:
     away: tuple[int, int] | None = None
 
     def stays(self, stage: int) -> bool:
-        """True if the tensor must be on the device in a stage in which it is live."""
+        """Return True if the value must be on the device in this stage, if it is live there."""
         return self.away is not None and not self.away[0] <= stage <= self.away[1]
 
     @property
     def made(self) -> int:
-        """The node that makes it."""
+        """The node that computes the value."""
         return self.uses[0]
 
     def wanted(self, stage: int) -> bool:
-        """True if it has been made before a stage, and not been freed."""
+        """Return True if the value is computed before this stage and not freed before it."""
         return self.made < stage <= self.last
 
 
 @dataclass(frozen=True)
 class Node:
-    """One stage. Values are numbers into ``Graph.values``.
+    """One stage. Values are given as indices into ``Graph.values``.
 
     span     the calls, first and last
-    inputs   values that it reads and has not made; outputs: those that it makes and others read
-    ways     what carrying it out takes, fastest first; replay_ways: carrying out again what its outputs need
+    inputs   values that the node reads from other nodes; outputs: values that it computes and others read
+    ways     the choices of algorithms, fastest first; replay_ways: the same for replaying its outputs
     sources  values that a replay reads
     latest   the last stage in which it can be replayed; -1: none
     """
@@ -67,8 +67,8 @@ class Node:
 
 @dataclass(frozen=True)
 class Graph:
-    """``base``: per stage, bytes of what is there whatever is decided. ``blocks``: whether nodes are more than calls.
-    """
+    """A trace's nodes and values. ``base``: per stage, bytes of tensors about which nothing is decided.
+    ``blocks``: True if nodes are blocks of calls."""
 
     trace: Trace
     nodes: tuple[Node, ...]
@@ -77,7 +77,7 @@ class Graph:
     blocks: bool
 
     def remakable(self, x: int, stage: int) -> bool:
-        """True if a value can be made again in a stage, if what it is made of and the program still wants is there."""
+        """Return True if a value can be recomputed in a stage, if the values that are live there are available."""
         todo, seen = [self.values[x].made], set()
         while todo:
             k = todo.pop()
@@ -91,12 +91,12 @@ class Graph:
 
     @property
     def seconds(self) -> float:
-        """Of all nodes once, each in its fastest way."""
+        """The seconds of all nodes once, each in its fastest way."""
         return sum(node.ways[0].seconds for node in self.nodes)
 
 
 def graph(trace: Trace, *, most: int) -> Graph:
-    """The graph of a trace with at most so many nodes."""
+    """Return the graph of a trace with at most ``most`` nodes."""
     spans = borders(trace, most=most)
     node_of = [n for n, span in enumerate(spans) for _ in range(span.first, span.last + 1)]
     uses: dict[TensorId, list[int]] = {t: [] for t in trace.tensors}
@@ -141,8 +141,8 @@ def _node(work: Work, number: dict[TensorId, int], latest: int) -> Node:
 
 
 def _latest(trace: Trace, node_of: list[int], ends: dict[TensorId, int]) -> dict[TensorId, int]:
-    """The last stage in which each tensor can be made again, if what is decided about is there: before anything that is
-    read for it is written, or ``ends``. -1: not at all."""
+    """Return the last stage in which each tensor can be recomputed if the decided values are there; -1: none.
+    It ends when an input of its call is written, or at the stage in ``ends``."""
     written: dict[TensorId, list[int]] = {}
     for k, call in enumerate(trace.calls):
         for t in call.writes:

@@ -1,4 +1,4 @@
-"""A schedule of stages as a plan: what leaves after which access, what comes back after which, and how."""
+"""Translates a schedule of stages into a plan: evictions, releases, prefetches and replays, each after an access."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from minidl.policies.literature.ilp.schedule import Schedule, Verdict
 
 
 def to_plan(graph: Graph, schedule: Schedule, verdict: Verdict) -> Plan:
-    """The plan of a schedule. Algorithms are named if the schedule has chosen them."""
+    """Return the plan of a schedule. It names the calls' algorithms if the schedule has chosen them."""
     return _Orders(graph, schedule).plan(verdict)
 
 
 def named(verdict: Verdict) -> dict[int, str]:
-    """Call -> the algorithm that it takes, where there is a choice."""
+    """Map each call that has a choice of algorithms to its algorithm."""
     return {call: name for (stage, k), way in verdict.ways.items() if stage == k for call, name in way.names}
 
 
 class _Orders:
-    """Walks each value through the stages."""
+    """Follows each value through the stages and collects the plan's decisions."""
 
     def __init__(self, graph: Graph, schedule: Schedule) -> None:
         self.graph, self.schedule = graph, schedule
@@ -28,7 +28,7 @@ class _Orders:
         self.spent: dict[AccessKey, tuple[Eviction, ...]] = {}
         self.prefetches: dict[AccessKey, tuple[TensorId, ...]] = {}
         self.replays: dict[AccessKey, tuple[TensorId, ...]] = {}
-        self.key_of: dict[tuple[int, TensorId], AccessKey] = {}  # the last access in a node of a tensor
+        self.key_of: dict[tuple[int, TensorId], AccessKey] = {}  # (node, tensor) -> the tensor's last access there
         self.after: dict[int, AccessKey] = {}  # node -> an access of its last call
         node_of = {k: n for n, node in enumerate(graph.nodes) for k in range(node.span.first, node.span.last + 1)}
         for access in graph.trace.accesses:
@@ -50,17 +50,17 @@ class _Orders:
                     algorithms=named(verdict) if self.schedule.ways else {}, predicted_seconds=verdict.seconds)
 
     def _add(self, orders: dict[AccessKey, tuple[TensorId, ...]], node: int, x: int) -> None:
-        """One more tensor after a node; what makes no accesses (nothing does) would have no place for it."""
+        """Add a value's tensor to ``orders``, after a node's last call. Every call has an access."""
         key = self.after[node]
         orders[key] = (*orders.get(key, ()), self.graph.values[x].tensor_id)
 
     def _departures(self, x: int) -> None:
-        """When one value leaves the device."""
+        """Add the moments at which one value leaves the device."""
         value, schedule = self.graph.values[x], self.schedule
         copy = schedule.copies.get(x)
         if copy is not None:
             self.evictions[self.key_of[copy.after, value.tensor_id]] = Action.SWAP_OUT
-        there = True  # when the node before a stage has been carried out
+        there = True  # on the device after the node before the stage
         for stage in range(value.made + 1, min(value.last, len(self.graph.nodes) - 1) + 1):
             used = stage - 1 in value.uses
             there = there or used
@@ -76,7 +76,7 @@ class _Orders:
             there = stays
 
     def _how(self, x: int, stage: int) -> Action:
-        """Swapped out if the host has it by then, and it comes back from there."""
+        """Return SWAP_OUT if the host has a copy by then and the value's next return is from that copy, else DROP."""
         copy = self.schedule.copies.get(x)
         if copy is not None and copy.after < stage:
             for later in range(stage, len(self.graph.nodes)):
@@ -87,7 +87,7 @@ class _Orders:
         return Action.DROP
 
     def _made_again(self, stage: int) -> list[int]:
-        """The calls repeated in a stage for its own node, or for a value to keep."""
+        """Return the values that are replayed in a stage, for the stage's own node or to be kept."""
         graph, here = self.graph, self.schedule.resident[stage]
         after = self.schedule.resident[stage + 1] if stage + 1 < len(graph.nodes) else frozenset()
         return [x for k in self.schedule.repeats[stage] for x in graph.nodes[k].outputs

@@ -1,20 +1,20 @@
-"""Exact and relaxed plans by integer programming over stages, as published: ``checkmate``, ``str-ilp`` and ``mo-sos``.
+"""Plans by integer programming over stages, as published: ``checkmate``, ``str-ilp`` and ``mo-sos``.
 
-    checkmate     what is kept from stage to stage, the rest made again (Jain et al., MLSys 2020)
+    checkmate     keeps or recomputes each value, stage by stage (Jain et al., MLSys 2020)
     checkmate-lp  its linear relaxation, rounded
-    str           and copies: one out of each value, any number back (Wen et al., IPDPS 2022)
-    mo-sos        and the algorithm of each call, with its workspace (Wei et al., 2024)
+    str-ilp       also swaps: one copy out of each value, any number back (Wen et al., IPDPS 2022)
+    mo-sos        also chooses the algorithm of each call, with its workspace (Wei et al., 2024)
 
-The first three leave the algorithm to what is free when a call runs ("Auto"). Each of them knows the plans of those
-above it and follows the fastest, so none is slower by what it may choose beside.
+In the first three, a call takes the fastest algorithm whose workspace is free. Each policy also tries the plans of
+those above it and follows the fastest, so more choices never make it slower.
 
-    blocks      a trace that is too long is cut into blocks of calls
+    blocks      cuts a trace that is too long into blocks of calls
     graph       the trace as nodes and values
     program     the integer program; transfers: its copies
-    rounding    the relaxation in two phases
-    schedule    what was decided, and what it comes to
-    orders      that as a plan
-    residencies and where its tensors lie
+    rounding    the relaxation, rounded in two phases
+    schedule    the decisions, and their cost
+    orders      a schedule as a plan
+    residencies the addresses of the plan's tensors
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from minidl.policies.literature.ilp.schedule import Schedule, Verdict, judge
 from minidl.policies.passive import Passive
 from minidl.policies.recompute import Recompute
 
-SECONDS = 60.0  # that a solver may take for one program
-MOST_NODES = 40  # of a trace; a longer one is cut into so many blocks
-SHARE = 0.98    # of the budget that is planned for, where a trace is cut
+SECONDS = 60.0  # time limit of a solver for one program
+MOST_NODES = 40  # a trace with more calls is cut into so many blocks
+SHARE = 0.98    # share of the budget that is planned for if a trace is cut into blocks
 GAP = 1e-6      # relative distance between a solution and the bound at which it counts as proven
-BLOCKS_GAP = 1e-3  # the same where a trace is cut, which loses more than that
-SAME = 1e-6     # relative difference of two durations that means nothing
+BLOCKS_GAP = 1e-3  # the same if a trace is cut, because cutting loses more than that
+SAME = 1e-6     # relative difference at which two durations count as equal
 
 
 @dataclass(frozen=True)
 class Solved:
-    """How far a solver came: seconds of the plan, as counted in its own program; none takes less than ``bound``. With
-    blocks it is the optimum of the blocks, not of the trace."""
+    """A solver's result: the plan's ``seconds`` by the program's own count, and ``bound``, a proven lower bound.
+    If the trace is cut, both are for its blocks."""
 
     seconds: float
     bound: float
@@ -53,7 +53,7 @@ class Solved:
 
     @property
     def gap(self) -> float:
-        """The gap between the two, as a share of the plan's seconds."""
+        """The distance between seconds and bound, as a share of the seconds."""
         return max(0.0, 1.0 - self.bound / self.seconds)
 
     def __str__(self) -> str:
@@ -63,14 +63,14 @@ class Solved:
 
 @dataclass(frozen=True)
 class Choice:
-    """A schedule, and how far its solver came (None: there was none)."""
+    """A schedule, and the result of its solver; None if it came from no solver."""
 
     schedule: Schedule
     solved: Solved | None
 
 
 class Checkmate(OnDemand):
-    """Rematerialization as a mixed-integer program."""
+    """Rematerialization by a mixed-integer program (Jain et al., MLSys 2020)."""
 
     name = "checkmate"
     plans = True
@@ -80,11 +80,11 @@ class Checkmate(OnDemand):
         self.most_nodes = most_nodes
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
-        """The victims of ``recompute``."""
+        """Return the victims that the policy ``recompute`` chooses."""
         return Recompute().victims(resident, pressure)
 
     def choices(self, stages: Graph, costs: Costs, budget: int) -> Iterator[Choice]:
-        """The possible choices; each fits if every algorithm uses its smallest workspace."""
+        """Yield the schedules to choose from; each fits if every call uses its smallest workspace."""
         from minidl.policies.literature.ilp.rounding import rounded  # SciPy: loaded when the first plan is made
 
         if (schedule := rounded(stages, budget, seconds=self.seconds)) is not None:
@@ -93,7 +93,7 @@ class Checkmate(OnDemand):
 
     def _solved(self, stages: Graph, costs: Costs, budget: int, *, copies: bool = False, chooses: bool = False,
                 repeats: bool = True) -> Iterator[Choice]:
-        """The best of one program, if any was found in time."""
+        """Yield the best schedule that a solver finds for one program; nothing if it finds none in time."""
         from minidl.policies.literature.ilp.program import Program
         from minidl.policies.literature.ilp.transfers import Transfers
 
@@ -109,12 +109,11 @@ class Checkmate(OnDemand):
             yield Choice(schedule, Solved(found, bound, len(stages.nodes), stages.blocks))
 
     def enough(self, stages: Graph, budget: int) -> bool:
-        """True if all fits, so that there is nothing to decide."""
+        """Return True if all values fit, so that there is nothing to decide."""
         return not judge(stages, keep_all(stages), budget).wrong
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
-        """The fastest choice that fits, remarking how far the solver came; no plan if all fits, or if none does.
-        """
+        """Return the fastest choice that fits, with a remark on the solver's gap; no plan if all fits or none does."""
         stages = graph(trace, most=self.most_nodes)
         if self.enough(stages, limits.device_bytes):
             return NO_PLAN
@@ -132,34 +131,34 @@ class CheckmateRounded(Checkmate):
 
 
 class SwapDominated(Checkmate):
-    """STR: keep, swap or make again; one copy out, many back."""
+    """STR: keep, swap or recompute; one copy out of each value, any number of copies back."""
 
     name = "str-ilp"
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
-        """The victims of ``passive``."""
+        """Return the victims that the policy ``passive`` chooses."""
         return Passive().victims(resident, pressure)
 
     def choices(self, stages: Graph, costs: Costs, budget: int) -> Iterator[Choice]:
-        """Its own without anything made again, Checkmate's, and its own."""
+        """Yield a schedule that only swaps, then Checkmate's, then one that swaps and recomputes."""
         yield from self._solved(stages, costs, budget, copies=True, repeats=False)
         yield from super().choices(stages, costs, budget)
         yield from self._solved(stages, costs, budget, copies=True)
 
 
 class OperatorSelection(SwapDominated):
-    """MO-SOS: which algorithm each call takes is decided with all the rest."""
+    """MO-SOS: the algorithm of each call is decided together with swaps and recomputation."""
 
     name = "mo-sos"
 
     def enough(self, stages: Graph, budget: int) -> bool:
-        """True if all fits, and every call may take its fastest algorithm."""
+        """Return True if all values fit and every call can take its fastest algorithm."""
         verdict = judge(stages, keep_all(stages), budget)
         return not verdict.wrong and verdict.seconds <= stages.seconds * (1.0 + SAME)
 
     def choices(self, stages: Graph, costs: Costs, budget: int) -> Iterator[Choice]:
-        """Keeping all, its own without anything made again, those of STR and Checkmate, and its own; where no call has
-        a choice of algorithms these are the same programs."""
+        """Yield "keep all", a schedule that only swaps, those of STR and Checkmate, and one with every choice.
+        If no call has a choice of algorithms, STR's programs are the same, so the two others are left out."""
         choice = any(len(ways) > 1 for node in stages.nodes for ways in (node.ways, node.replay_ways))
         yield Choice(keep_all(stages), None)
         if choice:
@@ -170,7 +169,7 @@ class OperatorSelection(SwapDominated):
 
 
 def fastest(stages: Graph, choices: Iterable[Choice], costs: Costs, limits: Limits) -> Proposal:
-    """The plan of the fastest choice that fits, with addresses, and how far the last solver came."""
+    """Return the plan of the fastest choice that fits, with addresses and a remark on the last solver's gap."""
     best: tuple[Schedule, Verdict] | None = None
     solved = None
     for choice in choices:
@@ -179,7 +178,7 @@ def fastest(stages: Graph, choices: Iterable[Choice], costs: Costs, limits: Limi
         if not verdict.wrong and (best is None or verdict.seconds < best[1].seconds * (1.0 - SAME)):
             best = choice.schedule, verdict
             if verdict.seconds <= stages.seconds * (1.0 + SAME):
-                break  # none is faster than all calls once, each in its fastest way
+                break  # no schedule is faster than all calls once, each in its fastest way
     if best is None:
         return NO_PLAN
     schedule, verdict = best
@@ -190,12 +189,12 @@ def fastest(stages: Graph, choices: Iterable[Choice], costs: Costs, limits: Limi
 
 
 def to_plan_for(stages: Graph, limits: Limits) -> int:
-    """The bytes that schedules may take: of a long trace somewhat less than there are, so that all finds an address."""
+    """Return the bytes that a schedule may use: the budget, or slightly less in blocks, so that all find addresses."""
     return int(SHARE * limits.device_bytes) if stages.blocks else limits.device_bytes
 
 
 def keep_all(stages: Graph) -> Schedule:
-    """Nothing leaves."""
+    """Return the schedule in which every value stays on the device."""
     there = tuple(frozenset(x for x, value in enumerate(stages.values) if value.decided and value.wanted(stage))
                   for stage in range(len(stages.nodes)))
     return Schedule(((),) * len(stages.nodes), there)

@@ -1,25 +1,25 @@
-"""Which nodes are carried out again in which stage, and what stays between stages, as a mixed-integer program:
+"""The mixed-integer program that decides which nodes are replayed in which stage, and which values stay:
 
-    R[t, v]        node v is carried out again in stage t, before node t
+    R[t, v]        node v is replayed in stage t, before node t
     S[t, x]        value x is on the device when stage t begins
-    Free[t, x, k]  x is let go in stage t right after node k
-    U[t, k]        bytes in use while node k is carried out in stage t: terms, not a variable
+    Free[t, x, k]  x is freed in stage t right after node k
+    U[t, k]        bytes in use during node k in stage t: a sum of terms, not a variable
 
-    least          the seconds of all that is carried out
+    minimise       the seconds of all nodes that are executed
     R[t, v] <= S[t, x] + R[t, maker of x]   for every x that v reads
     S[t+1, x] <= S[t, x] + R[t, maker of x]
     R[t, maker of x] + copies of x that have ended before t <= 1 + Wait[t, x]
     U[t, k] <= budget
 
-Jain et al., "Checkmate: Breaking the Memory Wall with Optimal Tensor Rematerialization", MLSys 2020. There Free is
-integer, bound by one row with a large coefficient; here each of its reasons has a row of its own, so that it is 0 or 1
-wherever R and S are, and the relaxation is tighter. Wait takes a copy back: a replay begins at what the host has, which
-the engine fetches. A node may make several values; one that is made while it is there is given back at once. A value
-that the program has freed is not kept from stage to stage.
+Jain et al., "Checkmate: Breaking the Memory Wall with Optimal Tensor Rematerialization", MLSys 2020. There Free is an
+integer bound by one row with a large coefficient. Here each reason to keep x has its own row, so Free is 0 or 1 if R
+and S are, and the relaxation is tighter. Wait costs a copy back, since a replay uses the host's copy and waits for it.
+A node may compute several values; one computed a second time is freed at once. Freed values are not kept between
+stages.
 
-``transfers`` adds copies; ``chooses`` gives R a variable for each way of a node, with its own bytes (MO-SOS), else
-every node is counted in its fastest way and with its least bytes. Without ``repeats`` nothing is carried out again: a
-small program, and where copies are enough its solution is the best of all.
+``transfers`` adds copies. ``chooses`` gives R a variable for each way of a node, with its bytes (MO-SOS); otherwise a
+node counts with its fastest way's seconds and its least bytes. Without ``repeats`` nothing is replayed: the program is
+small, and optimal if copies suffice.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from minidl.policies.literature.ilp.schedule import Schedule
 
 
 class Program:
-    """The program for one graph and budget. Seconds are counted in those of the graph, bytes in budgets.
+    """The program for one graph and budget. Its unit of time is the graph's seconds, its unit of memory the budget.
 
-    repeat     (stage, node) -> its variable, for nodes that some choice carries out again there
-    keep       (stage, value) -> its variable, for the values that are decided about
-    held       per stage: terms of the bytes in use when it begins, to which transfers add
+    repeat     (stage, node) -> the variable of that replay
+    keep       (stage, value) -> the variable that keeps the value, for decided values
+    held       per stage: terms of the bytes in use when it begins; transfers adds to them
     copied     (stage, value) -> variables of copies out that have ended when that stage begins
     arrives    (stage, value) -> variables of copies that bring a value before that stage begins
-    fetching   value -> the seconds of a copy back, for all that may be copied
-    surely     seconds of the nodes about which nothing is chosen
+    fetching   value -> the seconds of its copy back, for all values that may be copied
+    surely     seconds of the nodes that have no choice
     """
 
     def __init__(self, graph: Graph, budget: int, *, chooses: bool = False, repeats: bool = True) -> None:
@@ -69,7 +69,7 @@ class Program:
                 self.repeat[stage, k] = self.program.binary()
 
     def build(self) -> None:
-        """All rows, when everything that adds to them has."""
+        """Add all rows. Call this after transfers have been added."""
         for stage in self.stages:
             line = [*self._repeated(stage), stage]
             for k in line:
@@ -83,7 +83,7 @@ class Program:
                     self.program.row([(done, 1.0), *((v, 1.0) for v in copies), (waits, -1.0)], high=1.0)
         for (stage, x), kept in self.keep.items():
             maker = self.graph.values[x].made
-            if not self.graph.remakable(x, stage):  # until its last use, it is on the device or the host
+            if not self.graph.remakable(x, stage):  # until it is freed, it must be on the device or the host
                 self.program.row([(kept, 1.0), *((v, 1.0) for v in self.copied.get((stage, x), ()))], low=1.0)
             if stage == maker + 1:
                 continue
@@ -95,7 +95,7 @@ class Program:
             self.program.row([(kept, 1.0), *sources], high=0.0)
 
     def _candidates(self, stage: int) -> list[int]:
-        """Nodes that some choice carries out again in a stage: makers of what may be missing, and what these need."""
+        """Return the nodes that this stage may replay: makers of values that may be absent, and of their sources."""
         graph = self.graph
         missing = [x for x, value in enumerate(graph.values)
                    if value.decided and value.wanted(stage) and any(use >= stage for use in value.uses)]
@@ -116,12 +116,12 @@ class Program:
         return tuple(x for x in (node.inputs if k == stage else node.sources) if self.graph.values[x].decided)
 
     def ways(self, stage: int, k: int) -> tuple[Way, ...]:
-        """The ways to execute a node: in the program's place, or again."""
+        """Return the ways of a node: as the stage's own node, or as a replay."""
         node = self.graph.nodes[k]
         return node.ways if k == stage else node.replay_ways
 
     def _choose(self, stage: int, k: int) -> None:
-        """The price of a node, and which of its ways is taken."""
+        """Add a node's cost, and the choice among its ways."""
         ways, done = self.ways(stage, k), self.repeat.get((stage, k))
         if not self.chooses or len(ways) == 1:
             if done is not None:
@@ -135,7 +135,7 @@ class Program:
         self.program.row([*((p, 1.0) for p in picked), *([] if done is None else [(done, -1.0)])], low=once, high=once)
 
     def _depend(self, stage: int, k: int) -> None:
-        """The inputs of a node are there, or are recomputed before it."""
+        """Require that each input of a node is on the device or replayed before it."""
         done = self.repeat.get((stage, k))
         for x in self._reads(stage, k):
             sources: list[Term] = []
@@ -149,7 +149,7 @@ class Program:
                 self.program.row([*sources, (done, -1.0)], low=0.0)
 
     def _memory(self, stage: int, line: list[int]) -> None:
-        """Bytes in use, node by node."""
+        """Bound the bytes in use during each node of a stage."""
         graph, program = self.graph, self.program
         readers: dict[int, list[int]] = {}
         for k in line:
@@ -169,7 +169,7 @@ class Program:
                 if (freed := self._freed(stage, x, k, readers[x])) is not None:
                     used.append((freed, -self.size[x]))
                 kept = self.keep.get((stage, x))
-                if done is not None and kept is not None and x in self._made(k):  # made while it was there
+                if done is not None and kept is not None and x in self._made(k):  # recomputed while it is on the device
                     twice = program.variable(high=1.0)
                     program.row([(twice, 1.0), (done, -1.0)], high=0.0)
                     program.row([(twice, 1.0), (kept, -1.0)], high=0.0)
@@ -179,7 +179,7 @@ class Program:
         return [x for x in self.graph.nodes[k].outputs if self.graph.values[x].decided]
 
     def _beyond(self, stage: int, k: int) -> list[Term]:
-        """Bytes of a node beyond its operands that depend on what is chosen."""
+        """Return the terms of a node's bytes beyond its operands that depend on a choice."""
         picked, ways = self.picked.get((stage, k)), self.ways(stage, k)
         if picked is not None:
             return [(p, way.nbytes / self.budget) for p, way in zip(picked, ways, strict=True)]
@@ -187,13 +187,12 @@ class Program:
         return [] if done is None else [(done, ways[-1].nbytes / self.budget)]
 
     def _surely(self, stage: int, k: int) -> float:
-        """The same of the program's own node, where nothing is chosen."""
+        """Return a node's bytes beyond its operands, in budgets, if no choice affects them."""
         return self.ways(stage, k)[-1].nbytes / self.budget if k == stage and (stage, k) not in self.picked else 0.0
 
     def _freed(self, stage: int, x: int, k: int, readers: list[int]) -> int | None:
-        """1 if a value is released right after a node that touches it, which no later node of the stage reads. None:
-        never.
-        """
+        """Return a variable that is 1 if a value is freed right after node k; None if it cannot be.
+        It is 0 if a later node of the stage reads the value, or the next stage keeps it."""
         if k != stage and stage in readers:
             return None
         program = self.program
@@ -208,7 +207,7 @@ class Program:
         return freed
 
     def read(self, solution: Solution) -> Schedule:
-        """The schedule that a solution stands for."""
+        """Return the schedule that a solution describes."""
         assert solution.values is not None
         chosen: np.ndarray = solution.values > 0.5
         repeats = tuple(tuple(k for k in self._repeated(stage) if chosen[self.repeat[stage, k]])

@@ -1,6 +1,5 @@
-"""Where the tensors of a plan lie: a walk through the calls, as the engine makes it, notes every residency; these are
-packed. The plan is that of ``orders``: all it does is foreseen, so memory of its own size is all that it needs.
-"""
+"""Chooses the addresses of a plan made by ``orders``.
+A walk through the calls, as the engine executes them, notes every residency; the notes are then packed."""
 
 from __future__ import annotations
 
@@ -21,9 +20,9 @@ HERE, AWAY, DROPPED, ABSENT = "here", "away", "dropped", "absent"
 
 def placed(trace: Trace, plan: Plan, ended: Mapping[TensorId, int], algorithms: Mapping[int, str], costs: Costs,
            limits: Limits) -> dict[ResidencyKey, int]:
-    """An address for each residency that finds one.
+    """Return an address for each residency that the packer finds one for.
 
-    ended: tensor -> the call before which its copy out has ended; algorithms: call -> the one that it is to take.
+    ended: tensor -> the call before which its copy out has ended; algorithms: call -> the name of its algorithm.
     """
     facts = problem(trace, costs)
     walk = _Walk(trace, plan, ended)
@@ -36,7 +35,7 @@ def placed(trace: Trace, plan: Plan, ended: Mapping[TensorId, int], algorithms: 
 
 def _workspaces(trace: Trace, facts: Problem, step_of: list[int], algorithms: Mapping[int, str]
                 ) -> list[tuple[int, int]]:
-    """(the algorithm's place among all, its step) of each call that takes a workspace."""
+    """Return (index of the algorithm, step) for each call that takes a workspace."""
     found = []
     for k, call in enumerate(trace.calls):
         names = {a.name: a.workspace for a in call.algorithms}
@@ -49,8 +48,8 @@ def _workspaces(trace: Trace, facts: Problem, step_of: list[int], algorithms: Ma
 
 
 class _Walk:
-    """Who is where, step by step. notes: [tensor, first step, last step (-1: until the end), the note whose bytes it
-    takes over (-1: none)] in the order of their beginnings; wanted: False for unused outputs."""
+    """Each tensor's status, step by step, and notes of all residencies; ``wanted``: False for unused outputs.
+    A note is [tensor, first step, last step (-1: the end), the note whose bytes are donated to it (-1: none)]."""
 
     def __init__(self, trace: Trace, plan: Plan, ended: Mapping[TensorId, int]) -> None:
         self.trace, self.plan, self.ended = trace, plan, ended
@@ -62,16 +61,16 @@ class _Walk:
         self.step = 0
         self.step_of: list[int] = []
         self.counts: dict[TensorId, int] = {}
-        self.leaving: dict[int, list[TensorId]] = {}  # call -> what a copy has been made of by then
+        self.leaving: dict[int, list[TensorId]] = {}  # call -> tensors whose copies out end before it
         self.copied: set[TensorId] = set()
         self.due: tuple[tuple[TensorId, ...], tuple[TensorId, ...]] = ((), ())  # swap-ins and replays before a call
-        self.spent: dict[TensorId, Action] = {}  # what these replays are the last to read
+        self.spent: dict[TensorId, Action] = {}  # tensors that leave after these replays have read them
         for t in trace.tensors:
             if t not in self.maker:
                 self._arrive(t)
 
     def rows(self, facts: Problem, workspaces: Iterable[tuple[int, int]]) -> Array:
-        """The notes by the numbers of a problem, workspaces last."""
+        """Return the notes with the problem's tensor numbers, followed by the workspaces."""
         number = {t: n for n, t in enumerate(facts.ids.tolist())}
         rows = [[number[t] if wanted else -1 - number[t], *rest]
                 for (t, *rest), wanted in zip(self.notes, self.wanted, strict=True)]
@@ -93,7 +92,7 @@ class _Walk:
         self.where[t] = where
 
     def carry_out(self, k: int, call: TraceCall) -> None:
-        """One call of the program, with what the plan wants before and after it."""
+        """Execute one call of the program, with the plan's actions before and after it."""
         for t in self.leaving.pop(k, ()):
             if self.where[t] == AWAY:
                 self._leave(t, AWAY)
@@ -120,7 +119,7 @@ class _Walk:
 
     def _fetch(self, t: TensorId) -> None:
         if self.notes[self.note[t]][2] < 0:
-            self.where[t] = HERE  # its copy has not ended: it never left
+            self.where[t] = HERE  # its copy has not ended, so it is still on the device
         else:
             self._arrive(t)
 
@@ -132,10 +131,10 @@ class _Walk:
         return keys
 
     def _make(self, call: TraceCall, ends: set[TensorId], wanted: set[TensorId]) -> None:
-        """The outputs of a call, over what ends with it where that may be."""
+        """Note the outputs of a call; an input that ends with the call is donated to an output if possible."""
         taken: set[TensorId] = set()
         for t in call.outputs:
-            if self.where[t] == HERE:  # made again beside one that is there
+            if self.where[t] == HERE:  # recomputed while the tensor is still on the device
                 self.notes.append([t, self.step, self.step, -1])
                 self.wanted.append(False)
                 continue
@@ -150,8 +149,8 @@ class _Walk:
 
     def _replay(self, targets: list[TensorId], *, alone: bool = False, spent: Mapping[TensorId, Action] = NOTHING
                 ) -> None:
-        """The missing calls for dropped tensors, in program order. By-products with a later use stay, unless ``alone``
-        forbids it."""
+        """Replay the missing calls for dropped tensors, in program order.
+        By-products with a later use stay, unless ``alone``."""
         calls: set[int] = set()
         stack = list(targets)
         while stack:
@@ -190,7 +189,7 @@ class _Walk:
                         self._leave(t, DROPPED)
 
     def _after(self, k: int, keys: list[AccessKey]) -> None:
-        """Carry out the plan's actions after a call."""
+        """Execute the plan's actions after a call."""
         plan = self.plan
         for t, n in keys:
             action = plan.evictions.get((t, n))

@@ -1,10 +1,10 @@
 """Checkmate's approximation: the linear relaxation of its program, rounded in two phases.
 
-    first   what the relaxation keeps by half or more is kept: S = [S* >= 1/2]
-    second  the least that has to be carried out again for that: R follows from S by who reads what
+    first   a value stays if its variable in the relaxation is at least one half: S = [S* >= 1/2]
+    second  R follows from S: the fewest replays that S and the nodes' inputs need
 
-Rounded choices may take more than the budget, so the relaxation is solved for somewhat less, and then for less again,
-until one fits; of all that fit the fastest is taken (Jain et al., MLSys 2020, section 5).
+A rounded schedule may exceed the budget. So the relaxation is solved for several shares of the budget, and the fastest
+rounded schedule that fits the whole budget is taken (Jain et al., MLSys 2020, section 5).
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ HALF = 0.5
 
 
 def rounded(graph: Graph, budget: int, *, seconds: float) -> Schedule | None:
-    """The fastest rounded schedule that fits; None if none does. seconds: for each relaxation."""
+    """Return the fastest rounded schedule that fits, or None. ``seconds`` is the time limit of each relaxation."""
     best: tuple[float, Schedule] | None = None
     for share in SHARES:
         program = Program(graph, int(share * budget))
         program.build()
         solution = program.program.solve(seconds=seconds, relaxed=True)
         if solution.values is None:
-            break  # there is none for less, either
+            break  # a smaller share has no solution either
         kept = {key for key, variable in program.keep.items() if solution.values[variable] >= HALF - 1e-9}
         schedule = completed(graph, kept)
         verdict = judge(graph, schedule, budget)
@@ -35,8 +35,7 @@ def rounded(graph: Graph, budget: int, *, seconds: float) -> Schedule | None:
 
 
 def completed(graph: Graph, kept: set[tuple[int, int]]) -> Schedule:
-    """The schedule that keeps these values (stage, value), as far as they are wanted, and carries out again no more
-    than it has to."""
+    """Return the schedule that keeps these (stage, value) pairs, with the fewest replays that they need."""
     stages = len(graph.nodes)
     resident: list[set[int]] = [set() for _ in range(stages + 1)]
     for stage, x in kept:

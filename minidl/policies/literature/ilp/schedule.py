@@ -1,7 +1,7 @@
-"""The decisions of a program for the stages, and their cost. Knows no solver.
+"""The decisions of a program for the stages, and their cost. This module knows no solver.
 
-In each stage t, before node t itself, some earlier nodes are carried out again, in order; between two stages some
-values are on the device. ``judge`` carries a schedule out on paper, by rules of its own: it trusts no program.
+In each stage t, some earlier nodes are replayed in order, before node t itself; between two stages some values are on
+the device. ``judge`` checks and costs a schedule by rules of its own, independent of the program.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from minidl.policies.literature.ilp.graph import Graph
 
 @dataclass(frozen=True)
 class Copy:
-    """A copy out of a value that starts when node ``after`` has been carried out, and has ended before stage
-    ``ended``; back: seconds of a copy back."""
+    """A copy out of a value, from the end of node ``after`` until before stage ``ended``.
+    ``back``: seconds of a copy back."""
 
     after: int
     ended: int
@@ -24,7 +24,7 @@ class Copy:
 
 @dataclass(frozen=True)
 class Fetch:
-    """A copy back of a value that starts with a stage, and has ended before another."""
+    """A copy back of a value, which starts with stage ``starts`` and ends before stage ``lands``."""
 
     value: int
     starts: int
@@ -33,11 +33,12 @@ class Fetch:
 
 @dataclass(frozen=True)
 class Schedule:
-    """repeats   per stage: the nodes that are carried out again, in order
-    resident  per stage: the values on the device when it begins, of those that are decided about
-    copies    value -> its only copy out
-    fetches   copies back
-    ways      (stage, node) -> the number of its way; empty: the fastest whose bytes are free (automatic)
+    """The decisions for all stages.
+
+    repeats   per stage: the nodes that are replayed, in order
+    resident  per stage: the decided values on the device when it begins
+    copies    value -> its only copy out; fetches: copies back
+    ways      (stage, node) -> the index of its way; empty: the fastest whose bytes are free (automatic)
     """
 
     repeats: tuple[tuple[int, ...], ...]
@@ -49,8 +50,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The cost of a schedule: seconds, the peak in bytes, the way of each node; and its first mistake, "" if it has
-    none."""
+    """The cost of a schedule: seconds, peak bytes and each node's way; ``wrong`` is its first mistake, "" if none."""
 
     seconds: float
     most_bytes: int
@@ -59,7 +59,7 @@ class Verdict:
 
 
 def judge(graph: Graph, schedule: Schedule, budget: int) -> Verdict:
-    """Carry a schedule out on paper, within a budget of bytes."""
+    """Return the cost and the first mistake of a schedule within a budget of bytes."""
     seconds, most = 0.0, 0
     ways: dict[tuple[int, int], Way] = {}
     size = [value.nbytes for value in graph.values]
@@ -90,7 +90,7 @@ def judge(graph: Graph, schedule: Schedule, budget: int) -> Verdict:
             if missing or not own and stage > each.latest:
                 return Verdict(seconds, most, ways, f"stage {stage}: node {k} cannot be carried out")
             made = [x for x in each.outputs if graph.values[x].decided]
-            for x in () if own else made:  # a replay begins at what the host has, and waits for it
+            for x in () if own else made:  # a replay uses the host's copy, and waits for it
                 copy = schedule.copies.get(x)
                 if copy is not None and copy.ended <= stage <= graph.values[x].last:
                     seconds += copy.back
@@ -101,7 +101,7 @@ def judge(graph: Graph, schedule: Schedule, budget: int) -> Verdict:
             ways[stage, k] = way
             seconds += way.seconds
             most = max(most, live + way.nbytes)
-            again = here.intersection(made)  # made a second time, into memory that is given back
+            again = here.intersection(made)  # computed a second time; these bytes are freed at once
             live -= sum(size[x] for x in again)
             here.update(made)
             later = {x for j in line[place + 1:] for x in _reads(graph, j, stage)}

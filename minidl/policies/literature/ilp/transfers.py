@@ -1,16 +1,16 @@
-"""Copies between device and host for a program of stages: one copy out of a value, and any number back.
+"""Copies between device and host in a program of stages: one copy out of each value, and any number back.
 
-    O[a, x]  the copy out of x starts when node a, which has just used it, has been carried out
-    P[t, x]  a copy back of x lands when stage t begins
+    O[a, x]  the copy out of x starts after node a, which has just used x
+    P[t, x]  a copy back of x ends when stage t begins
 
-    sum over a of O[a, x] <= 1: what is on the host stays there as a backup
-    P[t, x] <= sum of O[a, x] of those that have ended before it starts
-    in each stage at most one copy out and one copy back are under way; nothing waits for them: they take whole stages,
-    as many as their seconds need if every node is carried out in its fastest way
+    sum over a of O[a, x] <= 1: the host keeps its copy as a backup
+    P[t, x] <= sum of the O[a, x] whose copies have ended before it starts
+    in each stage at most one copy out and one copy back run. Nothing waits for them: they take whole stages, as many
+    as their seconds need if every node takes its fastest way
 
 Wen et al., "A Swap Dominated Tensor Re-generation Strategy for Training Deep Learning Models", IPDPS 2022, as described
 by Wei et al., "Memory Optimization Algorithm for Convolutional Neural Networks with Operator Selection" (MO-SOS), 2024.
-A value on its way out is still on the device; one on its way back is counted there, too.
+A value counts as on the device during its copy out and during its copy back.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from minidl.planning.linear_program import Solution
 from minidl.policies.literature.ilp.program import Program
 from minidl.policies.literature.ilp.schedule import Copy, Fetch, Schedule
 
-LEAST_COST = 1e-7  # of a copy, in iterations: none is made for nothing
+LEAST_COST = 1e-7  # cost of a copy, in iterations, so that none is made without need
 
 
 class Transfers:
-    """The variables of all copies that a program may make, added to it before it is built."""
+    """The variables of all copies that a program may make. Create it before ``Program.build``."""
 
     def __init__(self, program: Program, costs: Costs) -> None:
         self.program, self.costs = program, costs
@@ -72,7 +72,7 @@ class Transfers:
             program.row([(copy, 1.0) for copy, _ in copies], high=1.0)
 
     def _copy(self, x: int, a: int, ended: int) -> int:
-        """A copy out after node a: the value is there until it has ended, and gone then."""
+        """Add a copy out after node a: the value stays on the device until the copy has ended, and leaves then."""
         program, keep = self.program.program, self.program.keep
         copy = program.binary()
         program.price(copy, LEAST_COST)
@@ -86,16 +86,16 @@ class Transfers:
         return copy
 
     def _after(self, stage: int, seconds: float) -> int:
-        """The first stage that begins when a copy that starts with another has ended."""
+        """Return the first stage that begins after a copy of so many seconds from ``stage`` on has ended."""
         return max(stage + 1, bisect_left(self.starts, self.starts[stage] + seconds - 1e-12))
 
     def _before(self, stage: int, seconds: float) -> int:
-        """The last stage with which a copy may start that is to have ended before another; -1: none."""
+        """Return the last stage in which a copy can start to end before ``stage``; -1: none."""
         return min(stage - 1, bisect_right(self.starts, self.starts[stage] - seconds + 1e-12) - 1)
 
     def read(self, solution: Solution, schedule: Schedule) -> Schedule:
-        """A schedule with the copies of a solution, but for those that bring nothing: a solver stops short of its
-        optimum, and what comes though it is not kept, or is there, takes room that others need."""
+        """Return the schedule with the solution's copies, except copies back of values that are present or not kept.
+        A solver that stops short of its optimum leaves such copies, which waste memory."""
         values = solution.values
         assert values is not None
         copies = {x: Copy(a, ended, self.program.fetching[x]) for (a, x), (v, ended) in self.out.items()
