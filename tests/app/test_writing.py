@@ -88,7 +88,7 @@ def test_force_writes_over_a_strangers_file_and_an_empty_one_is_nobodys(tmp_path
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes() == b"ours"
     for path, message in ((tmp_path / "no" / "a", "No such file"), (tmp_path / ("n" * 300), "File name too long"),
                           (tmp_path / "a" / "b", "Not a directory"), ("/dev/full", "it is a device"),
-                          ("a\0b", "no name of a file")):
+                          ("a\0b", "cannot contain NUL")):
         with pytest.raises(UserError, match=message):
             require_place(path, OURS)
     write_whole(tmp_path / ("n" * 255), b"ours", OURS)  # the longest name that there may be

@@ -13,7 +13,7 @@ from program_runs import check, compare, managed, reference, settings, shrink
 from whole_programs import Step, program
 
 from minidl.errors import Unrecoverable
-from minidl.memory.replay import Replay
+from minidl.memory.writing import WriteGuard
 from tests.campaigns.programs import run
 
 FEW, RUN, BLOCK = 300, 150, 50
@@ -68,7 +68,7 @@ def test_a_failing_program_is_shrunk_to_what_fails():
 
 def test_a_wrong_bit_is_seen(monkeypatch):
     """An engine that forgets to compute anew what a write forces."""
-    monkeypatch.setattr(Replay, "before_write", lambda self, targets: None)
+    monkeypatch.setattr(WriteGuard, "before_write", lambda self, targets: None)
     with pytest.raises((AssertionError, Unrecoverable)):
         for seed in range(60):
             of = program(seed)
