@@ -81,7 +81,7 @@ def test_initial_values_are_those_of_whole_parameters():
 @pytest.mark.parametrize("policy", ["passive", "capuchin", "dtr-swap", "lru", "auto"])
 def test_the_same_shards_have_the_same_bits_under_every_policy_and_budget(policy, slices):
     expected = trained(SHARD_BYTES, slices=slices)
-    for budget in (24 << 10, 12 << 10):
+    for budget in (24 << 10, (12 if slices == 1 else 16) << 10):  # 12 KiB in slices: ten replays a call, for a minute
         assert_same_bits(trained(SHARD_BYTES, slices=slices, policy=policy, memory_budget=budget), expected)
 
 

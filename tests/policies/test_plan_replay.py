@@ -42,7 +42,13 @@ def marks(network):
 
 @pytest.mark.parametrize("network", [pytest.param(name, marks=marks(name)) for name in MODELS])
 def test_every_plan_is_the_recorded_one(network):
-    assert dict(replays(network)) == {name: run for name, run in RECORDED.items() if network_of(name) == network}
+    found = dict(replays(network))
+    recorded = {name: run for name, run in RECORDED.items() if network_of(name) == network}
+    # The last bits of a step's seconds depend on the order in which the clock adds them.
+    assert {name: run.seconds for name, run in found.items()} == pytest.approx(
+        {name: run.seconds for name, run in recorded.items()}, rel=1e-12, abs=0.0)
+    assert {name: replace(run, seconds=0.0) for name, run in found.items()} == {
+        name: replace(run, seconds=0.0) for name, run in recorded.items()}
 
 
 def test_the_record_has_every_network_in_three_budgets_under_two_policies():

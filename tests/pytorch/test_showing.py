@@ -146,7 +146,7 @@ def named(policy):
     return found
 
 
-@pytest.mark.parametrize("policy", [*PLANNING, Own("some")], ids=str)
+@pytest.mark.parametrize("policy", [*PLANNING, Own("some")], ids=lambda policy: getattr(policy, "name", policy))
 def test_every_policy_that_plans_trains_within_half_of_what_there_is_with_the_same_bits(policy):
     from torch_nets import peak, same
 
