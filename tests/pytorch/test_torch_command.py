@@ -52,7 +52,7 @@ def test_a_script_runs_within_a_budget_with_its_own_arguments_and_the_same_loss(
 
 
 @pytest.mark.parametrize(("words", "why"), [
-    (["run", "--budget", "12 apples", "x.py"], "no size"), (["run", "x.py"], "--budget"),
+    (["run", "--budget", "12 apples", "x.py"], "is not a size"), (["run", "x.py"], "--budget"),
     (["run", "--budget", "1GiB", "none.py"], "no script none.py"),
     (["run", "--budget", "1GiB", "--policy", "nobody", "x.py"], "nobody")])
 def test_a_command_that_makes_no_sense_is_refused_in_one_line(words, why, capfd):
