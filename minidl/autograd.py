@@ -240,7 +240,7 @@ def _after_hooks(storage: Storage | None, gradient: Tensor | None) -> Tensor | N
 
 
 def grad(*arguments: Any, **options: Any) -> tuple[Tensor | None, ...]:
-    """As ``minidl.ops.gradients.grad``."""
+    """Return gradients as ``minidl.ops.gradients.grad`` does."""
     from minidl.ops.gradients import grad as of  # it calls backward()
     return of(*arguments, **options)
 

@@ -103,7 +103,7 @@ def in_groups(log: Log) -> Log:
 
 # The engine ----------------------------------------------------------------------------------------------------------
 def decided(recorded: Recorded) -> Log:
-    """What the engine has decided in an iteration. Blocks that are slid are no decision of the miniature's."""
+    """Return the engine's decisions in an iteration, without moves within the device: the miniature makes none."""
     names, copies, log = [str(seen.tensor_id) for seen in recorded.tensors], (EventKind.COPY_OUT, EventKind.COPY_IN), []
     for n, event in enumerate(recorded.events):
         log += [(LEAVES[stay.fate], names[stay.subject]) for stay in recorded.stays
@@ -115,7 +115,7 @@ def decided(recorded: Recorded) -> Log:
 
 @cache
 def engines(network: str, budget: int, drops: bool) -> Log:
-    """What the engine decides. Raises OutOfMemory."""
+    """Train a network's trace in the engine; return its decisions. Raises OutOfMemory."""
     trace, log = trace_of(network), []
     with Runtime(TracedDevice(SLIDES_AT_ONCE, trace), policy=Dropping() if drops else Passive(), memory_budget=budget,
                  host_memory=AMPLE) as runtime:
@@ -154,7 +154,7 @@ def program_of(trace: Trace) -> list[Call]:
 
 
 def miniature(network: str, budget: int, drops: bool, kind: type[Engine] = Engine) -> tuple[Log, dict[str, bytes]]:
-    """What the miniature decides, and the values that it ends with. Raises MemoryError."""
+    """Train a network's trace in the miniature; return its decisions and final values. Raises MemoryError."""
     trace = trace_of(network)
     small, program = kind(budget, drops=drops), program_of(trace)
     for tensor in sorted((t for t in trace.tensors.values() if t.persistent), key=lambda t: -t.tensor_id):
@@ -245,7 +245,7 @@ def test_a_bug_in_the_miniature_is_found(bug):
 
 
 def differs(network: str, percent: int, drops: bool, kind: type[Engine]) -> bool:
-    """Whether a miniature decides otherwise than the engine, ends with other values, or not at all."""
+    """True if a miniature's decisions or final values differ from the engine's, or if the miniature fails."""
     budget = budget_of(network, percent)
     try:
         log, values = miniature(network, budget, drops, kind)

@@ -1,4 +1,4 @@
-"""What is loaded before cuDNN: stand-ins of NVIDIA's libraries, loaded in a process of its own."""
+"""cuBLAS and NVRTC are loaded before cuDNN. Stand-ins of NVIDIA's libraries are loaded in a separate process."""
 
 import os
 import subprocess

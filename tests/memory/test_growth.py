@@ -1,7 +1,7 @@
-"""What one call costs the host under a policy without a plan does not grow with the program that it is part of.
+"""On demand, the host's cost of a call does not grow with the size of its program.
 
-What is counted is lines of ``minidl/memory`` that Python executes, a call, in programs of some size and of four times
-that size: a number that no other work on the machine changes.
+The cost is the number of lines of ``minidl/memory`` that Python executes for a call. It is compared between a program
+and one of four times its size. Other work on the machine does not change it.
 """
 
 import os

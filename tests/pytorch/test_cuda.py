@@ -26,7 +26,7 @@ def late(monkeypatch):
 
 
 class Program:
-    """What a program does: it computes, and its memory is used again at once."""
+    """A program on the late GPU: it computes into new memory, and frees memory that is reused at once."""
 
     def __init__(self, late, without, under_way=1 << 30):
         self.late = late

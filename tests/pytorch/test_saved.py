@@ -1,4 +1,4 @@
-"""What hooks on saved tensors keep of PyTorch's own rules, and how a program enters and leaves them."""
+"""Under the hooks on saved tensors PyTorch's own rules hold, and a program can enter and leave them."""
 
 import contextlib
 import gc

@@ -1,4 +1,4 @@
-"""What a managed training shows of its plan: files that other commands read, a table, a page."""
+"""A managed training shows its plan: in files that other commands read, as a table, and as a page."""
 
 import json
 from functools import cache

@@ -62,7 +62,7 @@ def made(name, **more):
 
 
 def away(**more):
-    """What manages a training whose states wait between all steps."""
+    """Return a ``managed`` under which all optimizer state waits on the host between steps."""
     memory = minidl.torch.managed(ROOMY, **more)
     memory.deciding.share = 0.0
     return memory

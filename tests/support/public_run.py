@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def results(path: Path, shim: bool) -> dict[str, list[float] | str]:
-    """What each program of a file returns, or its error, by name."""
+    """Run each program of a file; return its numbers, or its error as text, by the program's name."""
     source = path.read_text(encoding="utf-8")
     if shim:
         source = re.sub(r"^import torch$", "import minidl.as_torch as torch", source, count=1, flags=re.M)

@@ -39,7 +39,7 @@ class LateStream:
         self.done = 0
 
     def wait_event(self, event: LateEvent) -> None:
-        """What is asked for from now on comes after an event."""
+        """Let all later work of this stream start after an event."""
         self.cuda.sanitizer._handle_event_wait(event.number, self.number)
         if self.late:
             self.todo.append(event.reach)
@@ -47,7 +47,7 @@ class LateStream:
             event.reach()
 
     def synchronize(self) -> None:
-        """All has been done."""
+        """Run the stream up to this event."""
         self.cuda.sanitizer._handle_stream_synchronization(self.number)
         self.until(len(self.todo))
 
@@ -79,11 +79,11 @@ class LateEvent:
         self.stream.until(self.position)
 
     def query(self) -> bool:
-        """Whether it is reached: never, as long as the waits allow."""
+        """Return True if the stream has reached the event: as late as the waits allow."""
         return self.stream is None or self.stream.done >= self.position
 
     def elapsed_time(self, other: LateEvent) -> float:
-        """Milliseconds up to another."""
+        """Return 1: the milliseconds from this event to another."""
         return 1.0
 
 

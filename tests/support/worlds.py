@@ -44,7 +44,7 @@ OFF = 0.15  # probability that each of the engine's features is switched off
 
 @dataclass(frozen=True)
 class Iteration:
-    """What one iteration does besides training.
+    """The actions of one iteration besides training.
 
     After which layer (-1: none) a tensor is read or kept for the next iteration; after which layers one is left for the
     cycle collector.

@@ -64,9 +64,9 @@ def largest_batch(setup: Setup, budget_bytes: int, *, most: int = 1 << 30, full_
 
 
 def largest_batch_cut(setup: Setup, budget_bytes: int, *, most: int = 1 << 30) -> LargestBatch:
-    """As ``largest_batch``, with the number of slices open: whole batches first, larger ones in slices, as long as
-    device and host together hold the tensors that a step keeps. Beyond that tensors would be recomputed repeatedly.
-    Found to a 32nd."""
+    """Return the largest batch, whole or in slices, to a 32nd of itself. Whole batches are tried first. Larger ones are
+    tried in slices while device and host together hold the tensors that a step keeps; beyond that, tensors would be
+    recomputed repeatedly."""
     whole = largest_batch(setup, budget_bytes, most=most)
     if whole.batch >= most or not policies.create(setup.policy).moves_tensors:
         return whole
