@@ -35,6 +35,18 @@ def _trained(network: nn.Module, optimizer: torch.optim.Optimizer, steps: Callab
     return [*found, *(t.detach().clone() for t in network.state_dict().values()), torch.get_rng_state()]
 
 
+def _usual(network: nn.Module, optimizer: torch.optim.Optimizer, loss_of: Callable[[], torch.Tensor]) -> Tensors:
+    """Train by the usual loop, with the loss of each step."""
+    def steps() -> Iterator[Any]:
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            loss = loss_of()
+            loss.backward()
+            optimizer.step()
+            yield loss
+    return _trained(network, optimizer, steps)
+
+
 def _simple(step: Callable[[nn.Module, torch.Tensor, torch.optim.Optimizer], Any]) -> Tensors:
     network, x = _network(), _data()
     optimizer = torch.optim.AdamW(network.parameters(), 1e-2)
@@ -430,15 +442,8 @@ def sparse_gradients() -> Tensors:
     network = nn.ModuleDict({"words": nn.Embedding(300, 48, sparse=True), "head": nn.Linear(48, 300)})
     x = torch.randint(0, 300, (16, 8))
     optimizer = torch.optim.SGD(network.parameters(), 0.1)
-
-    def steps() -> Iterator[Any]:
-        for _ in range(STEPS):
-            optimizer.zero_grad()
-            loss = F.cross_entropy(network["head"](network["words"](x).sin()).flatten(0, 1), x.flatten())
-            loss.backward()
-            optimizer.step()
-            yield loss
-    return _trained(network, optimizer, steps)
+    return _usual(network, optimizer, lambda: F.cross_entropy(
+        network["head"](network["words"](x).sin()).flatten(0, 1), x.flatten()))
 
 
 def ragged_batches() -> Tensors:

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 from torch.utils.data import DataLoader, TensorDataset
-from torch_awkward import STEPS, Tensors, _data, _network, _simple, _trained
+from torch_awkward import STEPS, Tensors, _data, _network, _simple, _trained, _usual
 
 
 def negative_and_conjugate_bits() -> Tensors:
@@ -31,15 +31,7 @@ def spectral_norm() -> Tensors:
     network, x = nn.Sequential(parametrizations.spectral_norm(nn.Linear(48, 48)), nn.Tanh(),
                                parametrizations.weight_norm(nn.Linear(48, 48))), _data()
     optimizer = torch.optim.SGD(network.parameters(), 0.1)
-
-    def steps() -> Iterator[Any]:
-        for _ in range(STEPS):
-            optimizer.zero_grad()
-            loss = network(x).pow(2).mean() + network(x.sin()).mean()
-            loss.backward()
-            optimizer.step()
-            yield loss
-    return _trained(network, optimizer, steps)
+    return _usual(network, optimizer, lambda: network(x).pow(2).mean() + network(x.sin()).mean())
 
 
 def words_of_bounded_norm() -> Tensors:
@@ -47,15 +39,8 @@ def words_of_bounded_norm() -> Tensors:
     network = nn.ModuleDict({"words": nn.Embedding(120, 48, max_norm=1.0), "head": nn.Linear(48, 120)})
     x = torch.randint(0, 120, (16, 8))
     optimizer = torch.optim.SGD(network.parameters(), 0.5)
-
-    def steps() -> Iterator[Any]:
-        for _ in range(STEPS):
-            optimizer.zero_grad()
-            loss = F.cross_entropy(network["head"](network["words"](x).sin()).flatten(0, 1), x.flatten())
-            loss.backward()
-            optimizer.step()
-            yield loss
-    return _trained(network, optimizer, steps)
+    return _usual(network, optimizer, lambda: F.cross_entropy(
+        network["head"](network["words"](x).sin()).flatten(0, 1), x.flatten()))
 
 
 def writes_to_views() -> Tensors:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 from torch.utils import checkpoint as checkpoints
-from torch_awkward import STEPS, Tensors, _data, _network, _simple, _trained
+from torch_awkward import STEPS, Tensors, _data, _network, _simple, _trained, _usual
 
 
 def _quietly(program: Callable[[], Tensors]) -> Callable[[], Tensors]:
@@ -56,15 +56,7 @@ def parts_that_are_compiled() -> Tensors:
     network, x = _network(), _data()
     part = torch.compile(network[3:], backend="aot_eager")
     optimizer = torch.optim.AdamW(network.parameters(), 1e-2)
-
-    def steps() -> Iterator[Any]:
-        for _ in range(STEPS):
-            optimizer.zero_grad()
-            loss = part(network[:3](x).sin()).pow(2).mean()
-            loss.backward()
-            optimizer.step()
-            yield loss
-    return _trained(network, optimizer, steps)
+    return _usual(network, optimizer, lambda: part(network[:3](x).sin()).pow(2).mean())
 
 
 def interrupts_by_the_keyboard() -> Tensors:
