@@ -40,6 +40,7 @@ class Recording {
     this.index();
     this.waits();
     this.stack();
+    this.largest = this.leaving();
   }
 
   // Layers are grouped by the first parts of their names: as many parts as give few groups.

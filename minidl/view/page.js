@@ -102,7 +102,7 @@ function twin(recording) {
 const LISTED = 12;  // tensors in the list of the largest
 
 function tellLargest(recording) {
-  const leaving = recording.leaving(), {subjects, words} = recording;
+  const {subjects, words, largest: leaving} = recording;
   if (!leaving.length) return "<p>No tensor leaves the device. Click a rectangle for a tensor's life.</p>";
   const name = i => `<a data-subject="${i}" tabindex="0">${subjects.id[i]}${words[subjects.name[i]] ? ` ${escape(words[subjects.name[i]])}` : ""}</a>`;
   return `<h2>The largest tensors that leave</h2><table class="largest"><tr><th>tensor</th><th>bytes</th><th>how</th><th>stalls</th></tr>` +
