@@ -24,10 +24,10 @@ from minidl.plan.policy import Policy
 
 
 class Busy:
-    """``with state.arena_busy:`` around every change of the arena.
+    """A flag that is ``on`` during every change of the arena; used as ``with state.arena_busy:``.
 
     Python's cycle collector may free tensors at any allocation, in any thread, so also during a change of the arena.
-    While ``on``, a freed tensor is only queued (``MemoryState.orphans``).
+    While the flag is on, a freed tensor is only queued (``MemoryState.orphans``).
     """
 
     __slots__ = ("on",)
@@ -45,19 +45,19 @@ class Busy:
 class MemoryState(Attached):
     """The bytes of one device under one policy.
 
-    residents    all storages with bytes on the device or on the host
-    access_list  the residents in the order in which they leave, for a policy that reads it from its front
-    dropped      storages that are RECOMPUTE although a program may still need them
-    kept         values that replays have computed, oldest first, each with its access count then. Until its next access
-                 such a value stays as long as memory allows (collective recomputation)
+    residents    all storages that have bytes, on the device or on the host
+    access_list  the residents in the order in which the policy evicts them, the next victim at the front
+    dropped      storages that were dropped and that the program may still need
+    kept         tensors that replays have computed, oldest first, each with its access count at that time. Such a
+                 tensor stays on the device until its next access, or until memory is short (collective recomputation)
     protected    storages that may be swapped but not dropped, since a replay under way needs them
-    writing      the targets of the in-place call under way
-    writes       the number of events that end lineages: begin and end of each in-place call, and failures
-    impure       in this iteration a storage was written in place after it had been read
-    orphans      storages freed while the arena was busy, each with whether its record is gone; freed before the next
-                 call
+    writing      the storages that the in-place call under way will write
+    writes       how many events have ended lineages so far: begin and end of each in-place call, and failures
+    impure       True if in this iteration a storage was written in place after it had been read
+    orphans      storages to be freed before the next call, since the arena was busy when they lost their last use;
+                 each with True if its Storage object has ended too
     thread       the thread that calls now; a runtime may be made in one thread and used in another
-    link_costs   the costs of copies on this device
+    link_costs   seconds per byte and per copy, between the device and the host
     """
 
     def __init__(self, device: Device, policy: Policy, tracker: Tracker, budget_bytes: int, host_bytes: int,
@@ -88,11 +88,11 @@ class MemoryState(Attached):
         return [s for ref in self.residents if (s := ref()) is not None]
 
     def missing(self) -> list[Storage]:
-        """The dropped storages whose records are still there."""
+        """The dropped storages that the program may still need."""
         return [s for ref in self.dropped if (s := ref()) is not None]
 
     def check(self) -> None:
-        """Raises AssertionError unless blocks, host extents and statuses agree."""
+        """Raises AssertionError unless the arena's blocks, the host pool and the status of each storage agree."""
         self.allocator.check()
         live = self.live()
         owned = {block.owner for block in self.arena.blocks() if block.owner is not None}
