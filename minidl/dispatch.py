@@ -19,18 +19,14 @@ if TYPE_CHECKING:
 
 def donate(tensor: Tensor) -> Tensor:
     """Mark the next use of this handle as its last: the operation may overwrite its bytes, and the handle ends.
-
-    Gradient formulas donate the tensors that they use for the last time.
-    """
+    Gradient formulas donate the tensors that they use for the last time."""
     tensor.donated = True
     return tensor
 
 
 def replaced(x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
     """x = function(x), for the handle itself: it stands for the result, which may have overwritten its bytes.
-
-    Raises UserError for a leaf that requires a gradient, which would have no leaf to arrive at.
-    """
+    Raises UserError for a leaf that requires a gradient, which would have no leaf to arrive at."""
     if x.requires_grad and not x.operation_name:
         raise UserError(f"{x.storage.named()} is a leaf that requires a gradient: no layer may work on it in place")
     result = function(donate(x))

@@ -41,8 +41,7 @@ class Executor:
     part_keepers         the keepers of tensors in parts. If the operands of a call have several, the first one runs it
     issued               calls so far, views and in-place calls included; lineage is ordered by this number
     first_read           ``issued`` when a value was first read
-    inspect              called with each call's name, inputs and results, if it is set
-    """
+    inspect              called with each call's name, inputs and results, if it is set"""
 
     def __init__(self, device: Device, memory: Memory, tracker: Tracker, *, deterministic: bool = True,
                  fuses: bool = True, keeps_outputs: bool = False, stands_for: tuple[Memory, ...] = ()) -> None:
@@ -65,9 +64,7 @@ class Executor:
 
     def run(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs, donated: int = 0) -> tuple[Storage, ...]:
         """Run one call. Each storage returned has one use, which passes to the caller.
-
-        donated: bit i is set if input i's handle is used for the last time. Raises ShapeError, OutOfMemory.
-        """
+        donated: bit i is set if input i's handle is used for the last time. Raises ShapeError, OutOfMemory."""
         if self.failures:
             self.fail()
         fixed = attrs.items() if not op.volatile else [item for item in attrs.items() if item[0] not in op.volatile]
@@ -257,9 +254,7 @@ class Executor:
     # Iterations ----------------------------------------------------------------------------------------------
     def end_iteration(self, *, failed: bool = False) -> None:
         """End an iteration: survivors get their bytes (unless it failed), lineage is cut, counts restart.
-
-        Raises a kernel's error that has not been raised; then the iteration ends as a failed one.
-        """
+        Raises a kernel's error that has not been raised; then the iteration ends as a failed one."""
         for keeper in self.part_keepers:
             keeper.end_iteration(failed=failed)
         if failed:

@@ -59,9 +59,7 @@ class VirtualClock:
     def issue(self, stream: int, seconds: float, effect: Effect | None = None, *,
               at_end: bool = False, timed: Timed = None) -> int:
         """Queue work on a stream; return its position. The effect happens when the work starts, or ends (``at_end``).
-
-        timed: called at once with ``seconds``, which are known here.
-        """
+        timed: called at once with ``seconds``, which are known here."""
         start = self.ready[stream]
         if start < self.host:
             start = self.host

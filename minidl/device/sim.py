@@ -24,9 +24,7 @@ Ways = Callable[[str, Sequence[Meta], Sequence[Meta], dict[str, Any], Cost], tup
 
 def create(name: str, profile: Profile) -> Device:
     """Return the simulator of a profile, with the algorithms of the profile's device.
-
-    Raises UserError if the profile names cuDNN plans that were not listed.
-    """
+    Raises UserError if the profile names cuDNN plans that were not listed."""
     if profile.rates and profile.rates_of == "cuda":
         from minidl.device.cuda.simulated import MeasuredWays
 

@@ -65,10 +65,8 @@ class Timekeeper:
     # Times ---------------------------------------------------------------------------------------------------
     def now(self) -> float:
         """Return the seconds since the start.
-
         The virtual clock returns when all work launched so far will have finished; the wall clock the time now, so
-        synchronize first.
-        """
+        synchronize first."""
         return self.clock.now()
 
     def host_now(self) -> float:

@@ -46,8 +46,7 @@ class NoAccessList:
 class ResidentList(NoAccessList):
     """The tensors on the device in the order in which a subclass would evict them.
 
-    ``touch`` notes changes, ``batches`` returns victims. stale: the list is empty, and the next search builds it.
-    """
+    ``touch`` notes changes, ``batches`` returns victims. stale: the list is empty, and the next search builds it."""
 
     def __init__(self, tracker: Tracker, residents: Collection[weakref.ref[Storage]]) -> None:
         self.tracker = tracker
@@ -120,8 +119,7 @@ class AccessList(ResidentList):
     """The tensor access list of passive mode, an index behind the order of ``policies/passive``.
 
     Tensors that this iteration has accessed come first; among these, tensors of a fitting size; among these, the one
-    whose first access was earliest.
-    """
+    whose first access was earliest."""
 
     few = False
 
@@ -169,8 +167,7 @@ class Order:
     """An index of entries by the size of their block; ``between`` returns those of a range of sizes, sorted.
 
     Each size has a sorted list. A binary tree over the sizes holds at each node the least entry below it, so the least
-    entry of a range is found in the few nodes that cover the range. When a new size comes, the tree is built anew.
-    """
+    entry of a range is found in the few nodes that cover the range. When a new size comes, the tree is built anew."""
 
     def __init__(self) -> None:
         self._lists: dict[int, list[Listed]] = {}

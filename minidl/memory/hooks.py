@@ -25,8 +25,7 @@ class Hooks:
     due      what ``before_call`` has to start; ``before_call`` is called only if this is not empty
     follows  ``after_call`` is called only if this is True
     acts     True if in this iteration tensors leave and return ahead of time
-    places   True if in this iteration tensors have planned addresses
-    """
+    places   True if in this iteration tensors have planned addresses"""
 
     due: Sized = ()
     follows = False

@@ -73,8 +73,7 @@ class Storage:
     """The record of one tensor. A new one has ``refs`` 1, which stands for its first handle.
 
     The paper's Listing 1 has the fields tensor_id, access_count, timestamp, status, inputs and operation (here
-    ``operation_name``).
-    """
+    ``operation_name``)."""
 
     __slots__ = ("meta", "keeper", "call", "siblings", "requires_grad", "severed", "grad", "nbytes", "tensor_id",
                  "refs", "saved", "saved_by", "status", "block", "host", "persistent", "residency", "access_count",
@@ -237,8 +236,7 @@ class Call:
     outputs   weak references to the storages that it made. An output holds its call, so there is no cycle.
     sequence  the number of the call; numbers rise from call to call and never restart.
     needs     for each input, whether it wants a gradient.
-    saved     indices into inputs + outputs: tensors whose bytes are kept until the call's gradient has been taken.
-    """
+    saved     indices into inputs + outputs: tensors whose bytes are kept until the call's gradient has been taken."""
 
     __slots__ = ("op", "inputs", "attrs", "outputs", "sequence", "signature", "needs", "saved", "region",
                  "__weakref__")

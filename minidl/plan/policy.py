@@ -142,10 +142,8 @@ class Policy(Protocol):
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
         """Return the tensors to evict for a failed allocation (on-demand mode), the first victim first.
-
         The engine evicts as many as it needs, in this order. Tensors that are not listed stay. A tensor that cannot be
-        swapped out is dropped instead, and a tensor that cannot be dropped is swapped out.
-        """
+        swapped out is dropped instead, and a tensor that cannot be dropped is swapped out."""
         ...
 
     def feedback(self, proposal: Proposal, observed: Observation) -> Proposal:

@@ -141,11 +141,9 @@ def scaled(algorithms: tuple[Algorithm, ...], factor: float) -> tuple[Algorithm,
 
 def typical(traces: Sequence[Trace]) -> Trace:
     """Return the last of several traces of the same calls, with each call's median duration.
-
     The median removes occasional disturbances by other work on the machine. A call may have used different algorithms
     in different iterations, so the median is taken of the ratio of measured to modelled time. If the calls' times then
-    add up to more than the iterations took, they are scaled down to that.
-    """
+    add up to more than the iterations took, they are scaled down to that."""
     if len(traces) == 1:
         return traces[0]
     calls = []

@@ -28,8 +28,7 @@ class Arena(Compacting):
 
     compacts    True if blocks may be slid, and placed at given addresses; False if only the placement chooses addresses
     used_bytes  bytes of all blocks in use, each rounded up to ``alignment``
-    peak_bytes  the most bytes in use at once since the last ``reset_peak``
-    """
+    peak_bytes  the most bytes in use at once since the last ``reset_peak``"""
 
     __slots__ = ("_alignment", "_free_at", "_keys", "_mask", "_shift", "capacity", "peak_bytes", "used_bytes")
 

@@ -11,8 +11,7 @@ from minidl.device.clock import Extents
 class HostPool:
     """An allocator for ``capacity`` bytes of host memory; one allocation may consist of several pieces.
 
-    The free ranges are kept sorted by offset and also by size, so a bisection finds one that fits.
-    """
+    The free ranges are kept sorted by offset and also by size, so a bisection finds one that fits."""
 
     __slots__ = ("_ends", "_keys", "_peak", "_shift", "_starts", "_used", "capacity")
 

@@ -30,8 +30,7 @@ class Ahead:
     replays     ids of tensors to be replayed before the next call
     spent       tensors that the plan evicts once these replays have read them for the last time
     last_reads  the same as ``spent``, as tensor id -> action, while the replays run
-    moves       tensors to be moved before the next call, each with its new address
-    """
+    moves       tensors to be moved before the next call, each with its new address"""
 
     def __init__(self, state: MemoryState, replaying: Replay, follower: PlanFollower, leaving: Leaving) -> None:
         self.state = state

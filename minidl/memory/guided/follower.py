@@ -39,8 +39,7 @@ class PlanFollower:
     active     the sequence that this iteration follows; None if it differs from all known sequences
     diverged   how many iterations have differed from every known sequence
     measuring  True if the next iteration will be measured, provided that it repeats the last one
-    forgotten  how many sequences were forgotten, as there were too many
-    """
+    forgotten  how many sequences were forgotten, as there were too many"""
 
     def __init__(self, policy: Policy, costs: Costs, limits: Limits, switches: Switches, *, peak_flops: float,
                  allowance: Allowance, measured_iterations: int = 1) -> None:

@@ -27,8 +27,7 @@ class Actions(NamedTuple):
     prefetches  ids of tensors whose swap-in starts
     replays     ids of dropped tensors that are replayed before the next call
     spent       tensors that are evicted once these replays have read them for the last time
-    moves       tensors that are moved before the next call, each with its new address
-    """
+    moves       tensors that are moved before the next call, each with its new address"""
 
     evictions: Mapping[TensorId, Action] = {}
     releases: tuple[Eviction, ...] = ()
@@ -46,8 +45,7 @@ class Returns:
     late            seconds that computation waited for a prefetch; 0 if it was in time
     paged_in        seconds of the swap-in of a tensor that came back on demand
     recomputed      seconds of the replay that was started for a dropped tensor
-    paged_in_bytes  bytes of all tensors that were swapped in on demand
-    """
+    paged_in_bytes  bytes of all tensors that were swapped in on demand"""
 
     late: Mapping[AccessKey, float] = field(default_factory=dict)
     paged_in: Mapping[AccessKey, float] = field(default_factory=dict)
@@ -72,8 +70,7 @@ class KnownSequence:
     steps     the calls: (signature, ids of tensors read, ids of tensors made)
     trace     the measured iteration from which the plan was made
     actions   the plan's actions, by the number of the call after which they are carried out
-    prefixes  prefixes[i] is a hash of the first i calls
-    """
+    prefixes  prefixes[i] is a hash of the first i calls"""
 
     def __init__(self, steps: list[Step], trace: Trace) -> None:
         self.steps = steps
