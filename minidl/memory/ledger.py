@@ -25,8 +25,7 @@ class Demand:
     unmanaged_peak_bytes  the peak if nothing ever leaves the device; the call of ``peak_op`` reaches it.
     largest_op_bytes      the working set of the largest operation, ``largest_op``: the smallest possible budget.
     reads_values          the step read a tensor's value before its last call. If it branches on that value, these are
-                          the bytes of one branch.
-    """
+                          the bytes of one branch."""
 
     unmanaged_peak_bytes: int
     peak_op: str
@@ -38,8 +37,7 @@ class Demand:
 class Ledger:
     """Counts the bytes of a dry run of a step. It is the executor's memory, runner and keeper in one.
 
-    resident_bytes: bytes of the tensors that are on the device before the step.
-    """
+    resident_bytes: bytes of the tensors that are on the device before the step."""
 
     update_bytes = 0  # an optimizer's update takes its parameters one by one: that needs the fewest bytes
 

@@ -60,8 +60,7 @@ class Memory(Protocol):
 
     tracker       numbers calls and tensors
     keeper        frees the bytes of ordinary storages
-    update_bytes  the most bytes that one optimizer call on several parameters may have on the device at once
-    """
+    update_bytes  the most bytes that one optimizer call on several parameters may have on the device at once"""
 
     tracker: Tracker
     update_bytes: int

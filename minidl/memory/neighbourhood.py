@@ -34,8 +34,7 @@ MOST_WALKED = 64  # dropped calls that one exact price looks at, above the tenso
 class Region:
     """A set of connected dropped calls, as the sum of their device ``seconds``.
 
-    into: the region that this one was united into, or None. It is the parent pointer of a union-find.
-    """
+    into: the region that this one was united into, or None. It is the parent pointer of a union-find."""
 
     __slots__ = ("into", "seconds")
 

@@ -25,8 +25,7 @@ class Replay:
 
     recomputed_bytes  bytes that replays have computed, since the start
     seconds           device seconds that replays have taken, since the start
-    paged_in_bytes    bytes that were swapped in on demand in this iteration
-    """
+    paged_in_bytes    bytes that were swapped in on demand in this iteration"""
 
     def __init__(self, state: MemoryState, runner: CallRunner, room: RoomMaker, evicting: Evicting) -> None:
         self.state = state

@@ -96,8 +96,7 @@ class PriceList(Classes):
 
     price: returns the replay seconds of a storage, or None. Drops and replays of other tensors change this price, so
     the first tensors of each class are priced again before a search, and change their class if need be. A tensor
-    further back keeps its old class until it comes to the front, or is used.
-    """
+    further back keeps its old class until it comes to the front, or is used."""
 
     def __init__(self, tracker: Tracker, residents: Collection[weakref.ref[Storage]],
                  price: Callable[[Storage], float | None]) -> None:

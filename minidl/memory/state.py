@@ -27,8 +27,7 @@ class Busy:
     """A flag that is ``on`` during every change of the arena; used as ``with state.arena_busy:``.
 
     Python's cycle collector may free tensors at any allocation, in any thread, so also during a change of the arena.
-    While the flag is on, a freed tensor is only queued (``MemoryState.orphans``).
-    """
+    While the flag is on, a freed tensor is only queued (``MemoryState.orphans``)."""
 
     __slots__ = ("on",)
 
@@ -57,8 +56,7 @@ class MemoryState(Attached):
     orphans      storages to be freed before the next call, since the arena was busy when they lost their last use;
                  each with True if its Storage object has ended too
     thread       the thread that calls now; a runtime may be made in one thread and used in another
-    link_costs   seconds per byte and per copy, between the device and the host
-    """
+    link_costs   seconds per byte and per copy, between the device and the host"""
 
     def __init__(self, device: Device, policy: Policy, tracker: Tracker, budget_bytes: int, host_bytes: int,
                  switches: Switches, placement: Placement | None = None, spill: Spill | None = None) -> None:

@@ -18,8 +18,7 @@ class Switches:
     measured_times  plans are made from measured durations. Off: a call's duration is estimated as its FLOPs divided by
                     the device's peak, as by planners that have not run the network.
     fused           operations that have a fused form use it (batch norm or convolution with ReLU). Off: the separate
-                    operations run.
-    """
+                    operations run."""
 
     decoupled_swap: bool = True
     collective: bool = True

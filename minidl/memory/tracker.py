@@ -33,8 +33,7 @@ class Tracker:
     temporaries      how many temporary ids this iteration has given out, which is also the next one
     log              the calls of this iteration: (signature, algorithm, ids of tensors read, ids of tensors made)
     durations        device seconds of these calls, for the first ones that have finished
-    base_bytes       bytes of each base that was read through a view (a view's size may differ from its base's)
-    """
+    base_bytes       bytes of each base that was read through a view (a view's size may differ from its base's)"""
 
     def __init__(self) -> None:
         self.sequence = 0

@@ -12,8 +12,7 @@ class Block:
 
     ``offset`` and ``size`` are in bytes; ``previous`` and ``next`` are the neighbours in address order, or None.
     ``marks`` are the positions of the streams for which the block's next user must wait. Each allocation makes a new
-    Block object, which is never in use again after it was freed; so a second free of it is detected.
-    """
+    Block object, which is never in use again after it was freed; so a second free of it is detected."""
 
     __slots__ = ("marks", "next", "offset", "owner", "previous", "size")
 

@@ -11,8 +11,7 @@ class TieredPool:
     """An allocator for host memory and a file behind it, with the methods of ``HostPool``.
 
     Offsets below ``memory_bytes`` are in memory, those above in the file of ``file_bytes``. Pieces in the file take
-    whole pages.
-    """
+    whole pages."""
 
     __slots__ = ("_peak", "_start", "_used", "capacity", "file", "memory")
 

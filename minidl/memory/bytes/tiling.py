@@ -21,8 +21,7 @@ class Tiling:
     free_at  the free blocks by their offset
     keys     for each free block the number size << shift | offset, ascending: the order by size, then by offset.
              One integer is faster to compare than a tuple
-    mask     a key & mask is the offset of its block
-    """
+    mask     a key & mask is the offset of its block"""
 
     __slots__ = ("alignment", "capacity", "first", "free_at", "keys", "mask", "shift")
 
