@@ -124,10 +124,12 @@ class Device(Choices, Timekeeper):
     """A device that holds tensors and runs operations.
 
     has_values     True if the bytes of tensors exist, so that they can be read
+    joins_ranks    True if it can carry out exchanges between ranks
     dlpack_device  its kind and number for DLPack; (1, 0) is host memory
     """
 
     has_values = False
+    joins_ranks = False
     dlpack_device = (1, 0)
 
     def __init__(self, name: str, profile: Profile, clock: Clock) -> None:
@@ -190,13 +192,12 @@ class Device(Choices, Timekeeper):
     # Failures ------------------------------------------------------------------------------------------------
     def lost(self, block_offset: int | None, host: Extents | None, nbytes: int) -> bool:
         """Return True if a failed kernel has left a tensor without a value. Ask when all streams have finished.
-
-        The bytes are at ``block_offset`` of the arena, or on the host if it is None. Here no kernel fails.
-        """
+        The bytes are at ``block_offset`` of the arena, or on the host if it is None. By default False: no kernel
+        fails."""
         return False
 
     def finish(self) -> None:
-        """Block the host until all kernels that may still fail have ended. Here none can fail."""
+        """Block the host until all kernels that may still fail have ended. By default none can fail."""
 
     def forgive(self) -> None:
         """Clear failures that have been handled: the lost values will not be read any more."""
@@ -208,7 +209,7 @@ class Device(Choices, Timekeeper):
         """Return a host copy of a tensor's value. Raises the first failure's error."""
 
     def share(self, operand: Operand) -> Any:
-        """Return a copy of a value in this device's memory that supports DLPack: here a copy in host memory."""
+        """Return a copy of a value in this device's memory that supports DLPack; by default a copy on the host."""
         from minidl.device import dlpack  # NumPy, which a simulation does without
 
         value = self.read(operand)

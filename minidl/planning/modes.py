@@ -1,4 +1,4 @@
-"""Conversion between a planner's modes (one per gap of a ``Problem``) and a Plan (decisions per access)."""
+"""Converts between a planner's modes (keep, swap or drop for each gap) and a Plan (actions after accesses)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def modes_of(plan: Plan, facts: Problem, trace: Trace) -> Array:
 
 
 def waiting(facts: Problem, plan: Plan, trace: Trace) -> Problem:
-    """Return a copy of the problem that waits for copies after the calls after which the plan waits."""
+    """Return the problem with ``waits`` set as in a plan: the calls after which computation waits for all copies."""
     waits = np.zeros(len(trace.calls), np.bool_)
     waits[[access.call for access in trace.accesses if (access.tensor_id, access.access_count) in plan.waits]] = True
     return facts._replace(waits=waits)

@@ -153,7 +153,7 @@ def problem(trace: Trace, costs: Costs, *, lasting: bool = True) -> Problem:
 
 def _latest_replay(trace: Trace, number: dict[TensorId, int], produced: Array,
                    last_write: Array) -> Array:
-    """Return per tensor the last call before which it can be replayed, or -1 if it never can.
+    """Return per tensor the last call of the iteration that a replay of the tensor can precede; -1 if none.
     A leaf that is written in place ends the replays that read its old value."""
     latest = np.full(len(produced), NEVER, np.int64)
     for call in trace.calls:

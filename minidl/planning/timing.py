@@ -17,7 +17,8 @@ from minidl.planning.walk import CopiesOut, Steps, SwapIns
 
 
 class Room(NamedTuple):
-    """The bytes that an iteration may use; ``slack``: the share of its own duration by which a swap-in starts early."""
+    """The bytes that an iteration may use on the device and on the host.
+    slack: a swap-in starts earlier than it must by this share of its own duration."""
 
     device_bytes: int
     host_bytes: int

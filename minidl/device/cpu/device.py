@@ -29,7 +29,7 @@ from minidl.meta import Algorithm, Cost, Meta
 class CpuDevice(Device):
     """A device with real values in an arena of fixed size; ``poisoned`` fills the arena and freed bytes with NaN."""
 
-    has_values = True
+    has_values = joins_ranks = True
     synchronous = False  # True if each issue waits for its work
     clock: EffectClock
 
@@ -133,6 +133,6 @@ class VirtualCpu(CpuDevice):
         return super().launch(op_name, algorithm, outputs, inputs, attrs, workspace, timed)
 
     def end_iteration(self) -> None:
-        """Carry out all kernels, or a loop that never reads a value would only queue them."""
+        """Run all queued kernels: in a loop that never reads a value, they would otherwise pile up."""
         self.synchronize(COMPUTE, self.positions[COMPUTE])
         super().end_iteration()

@@ -76,7 +76,7 @@ class Lost:
                 self._arena.discard(*extent(at))
 
     def moved(self, to: int, origin: int, nbytes: int) -> None:
-        """Carry the marks along with bytes that were copied within the arena."""
+        """Mark the target bytes of a copy within the arena as lost where its source bytes are lost, and only there."""
         with self._lock:
             found = self._arena.within(origin, origin + nbytes)
             self._arena.discard(to, to + nbytes)
@@ -84,7 +84,7 @@ class Lost:
                 self._arena.add(start - origin + to, stop - origin + to)
 
     def copied(self, host: Extents, offset: int, *, out: bool) -> None:
-        """Carry the marks along with bytes that were copied from the arena to the host (``out``), or back."""
+        """Mark the target bytes of a copy to the host (``out``), or back, as lost exactly where its source is lost."""
         with self._lock:
             for at, size in host:
                 (source, origin), (target, to) = (self._arena, offset), (self._host, at)

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 class Logical(Storage):
     """The record of a tensor in slices: what the program sees as one tensor.
 
-    parts    the storages of the slices, in order; None for a slice that is still to be computed, or was released
-    sizes    the number of rows of each slice; () for a tensor of the whole batch, which has one part
+    parts    the storages of the slices that this rank holds (all, if there are no ranks), in order; None for a slice
+             that is still to be computed, or was released
+    sizes    the number of rows of each slice, of all ranks; () for a tensor of the whole batch, which has one part
     waiting  how many queued calls read it or make it
     failed   why it has no value, if the calls that should have made it failed; else ""
     owner    for a view: the tensor in slices whose elements it shows; else None
@@ -44,7 +45,7 @@ class Logical(Storage):
         self.mutated_at = -1
         self.persistent = False
         self.me: weakref.ref[Storage] = weakref.ref(self)
-        self.parts: list[Storage | None] = [None] * max(1, len(sizes))
+        self.parts: list[Storage | None] = [None] * (len(slicer.held) if sizes else 1)
         self.sizes = sizes
         self.waiting = 0
         self.until: int | None = None

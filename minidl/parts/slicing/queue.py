@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from minidl.memory.storage import Storage
 from minidl.op import Attrs, Op
-from minidl.ops.elementwise import SCALE
-from minidl.ops.shape import NARROW
+from minidl.ops.elementwise import ADD, SCALE
+from minidl.ops.shape import NARROW, RESHAPE
 from minidl.parts.slice_rules import Rule, scaled
+from minidl.parts.slicing.exchange import SUM_RANKS, gathered
 from minidl.parts.slicing.logical import Logical
 from minidl.parts.slicing.origins import Origin, Origins
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from minidl.executor import Executor
+    from minidl.ranks import Ranks
 
 
 LATE = 1 << 40  # greater than the number of any call: marks a tensor that only queued operations need
@@ -61,10 +63,15 @@ def narrowed(executor: Executor, whole: Storage, start: int, size: int) -> Stora
 
 
 class Queue:
-    """The queued operations of one executor. Each keeps its inputs alive until it has run."""
+    """The queued operations of one executor. Each keeps its inputs alive until it has run.
 
-    def __init__(self, executor: Executor) -> None:
+    held   the numbers of the slices that this rank holds, one after the other; all of them if there are no ranks
+    ranks  the processes that hold the other slices; None if there are none"""
+
+    def __init__(self, executor: Executor, held: range, ranks: Ranks | None) -> None:
         self.executor = executor
+        self.held = held
+        self.ranks = ranks
         self.origins = Origins(executor)
         self._waiting: list[Queued] = []
         self._after: list[Callable[[], None]] = []
@@ -84,9 +91,9 @@ class Queue:
     def view(self, queued: Queued) -> None:
         """Run an operation that only makes views at once, on all slices."""
         with ungraded(self.executor):
-            for index in range(len(queued.sizes)):
+            for at, index in enumerate(self.held):
                 for y, part in zip(queued.outputs, self.run_part(queued, index), strict=True):
-                    y.put_part(index, part)
+                    y.put_part(at, part)
 
     def afterwards(self, action: Callable[[], None]) -> None:
         """Call ``action`` once all operations that are queued now have run."""
@@ -128,15 +135,16 @@ class Queue:
         given = [[(i, x) for i, x in enumerate(queued.inputs) if x in ends and queued.inputs.count(x) == 1]
                  for queued, ends in zip(cut, ending, strict=True)]
         so_far: list[dict[int, Storage]] = [{} for _ in cut]  # outputs of the whole batch, united over slices so far
-        for index in range(len(cut[0].sizes) if cut else 0):
+        apart: list[list[list[Storage]]] = [[] for _ in cut]  # with ranks: such outputs of each slice, not united yet
+        for at, index in enumerate(self.held if cut else ()):
             for number, queued in enumerate(cut):
                 # An input that nothing reads later, and this call once, donates its bytes.
                 last = sum([1 << i for i, x in given[number] if not x.refs])
                 with self.origins.carrying_out(queued.origin):
-                    self._unite(queued, index, self.run_part(queued, index, last), so_far[number])
+                    self._unite(queued, index, self.run_part(queued, index, last), so_far[number], apart[number])
                 for y in ending[number]:
                     if y.sizes and not y.refs:
-                        y.drop_part(index)
+                        y.drop_part(at)
         for queued in waiting:
             if not queued.sizes:
                 parts = tuple([x.part(0) if isinstance(x, Logical) else x for x in queued.inputs])
@@ -163,7 +171,7 @@ class Queue:
         made_for_it: list[Storage] = []
         for i, x in enumerate(queued.inputs):
             if isinstance(x, Logical):
-                parts.append(x.part(index))
+                parts.append(x.part(index - self.held.start))
             elif rule.along[i]:
                 rows = x.meta.shape[0]
                 parts.append(narrowed(executor, x, before * rows // total, size * rows // total))
@@ -189,31 +197,69 @@ class Queue:
         part.release()
         return made
 
-    def _unite(self, queued: Queued, index: int, made: tuple[Storage, ...], so_far: dict[int, Storage]) -> None:
+    def _unite(self, queued: Queued, index: int, made: tuple[Storage, ...], so_far: dict[int, Storage],
+               apart: list[list[Storage]]) -> None:
         """Take the outputs ``made`` for slice ``index``: set them as parts, or unite them with the earlier slices'.
-        so_far: by output, the united tensor of the earlier slices."""
+        so_far: by output, the united tensor of the earlier slices. apart: with ranks, the outputs of each slice; they
+        are united when this rank has run all its slices, as the order must be that of the slices of all ranks."""
         rule = queued.rule
         whole: list[Storage] = []
         for i, (y, part) in enumerate(zip(queued.outputs, made, strict=True)):
             if i not in rule.whole:
-                y.put_part(index, part)
+                y.put_part(index - self.held.start, part)
                 continue
             if i in rule.shares:
                 whole.append(self._share(queued, index, part))
                 part.release()
             else:
                 whole.append(part)
-        if so_far and rule.fold is not None:
+        if self.ranks is not None and whole:
+            apart.append(whole)
+            if index < self.held.stop - 1:
+                return
+            whole = self._unite_ranks(queued, apart, self.ranks)
+        elif so_far and rule.fold is not None:
             earlier = [so_far[i] for i in rule.whole]
-            if rule.counted:
-                counts = {"count": sum(queued.sizes[:index]), "other": queued.sizes[index]}
-                whole = list(self._folded(rule.fold, (*earlier, *whole), counts))
-            else:
-                whole = [self._folded(rule.fold, pair, {})[0] for pair in zip(earlier, whole, strict=True)]
+            whole = self._fold(queued, index, earlier, whole)
         so_far.update(zip(rule.whole, whole, strict=True))
-        if index == len(queued.sizes) - 1:
+        if index == self.held.stop - 1:
             for i, x in so_far.items():
                 queued.outputs[i].put_part(0, x)
+
+    def _fold(self, queued: Queued, index: int, earlier: list[Storage], whole: list[Storage]) -> list[Storage]:
+        """Unite the rule's whole outputs of the slices before ``index`` (earlier) with those of this slice (whole)."""
+        fold = queued.rule.fold
+        assert fold is not None
+        if queued.rule.counted:
+            counts = {"count": sum(queued.sizes[:index]), "other": queued.sizes[index]}
+            return list(self._folded(fold, (*earlier, *whole), counts))
+        return [self._folded(fold, pair, {})[0] for pair in zip(earlier, whole, strict=True)]
+
+    def _unite_ranks(self, queued: Queued, apart: list[list[Storage]], ranks: Ranks) -> list[Storage]:
+        """Unite the ``whole`` outputs of this rank's slices (apart) with those of other ranks, in order of slices."""
+        executor = self.executor
+        if queued.rule.fold is ADD:
+            return [self._folded(SUM_RANKS, parts, {"ranks": ranks})[0] for parts in zip(*apart, strict=True)]
+        stacks = []
+        for parts in zip(*apart, strict=True):
+            rows = tuple([executor.run(RESHAPE, (x,), {"shape": (1, *x.meta.shape)})[0] for x in parts])
+            stacks.append(gathered(executor, rows, (1,) * len(queued.sizes), ranks))
+            for x in (*parts, *rows):
+                x.release()
+        united: list[Storage] = []
+        for index in range(len(queued.sizes)):
+            row = [self._row(stack, index) for stack in stacks]
+            united = self._fold(queued, index, united, row) if united else row
+        for stack in stacks:
+            stack.release()
+        return united
+
+    def _row(self, stack: Storage, number: int) -> Storage:
+        """Return a view of row ``number`` of a stack, without the dimension of the rows; the caller releases it."""
+        row = narrowed(self.executor, stack, number, 1)
+        made = self.executor.run(RESHAPE, (row,), {"shape": stack.meta.shape[1:]})[0]
+        row.release()
+        return made
 
     def _folded(self, fold: Op, parts: tuple[Storage, ...], attrs: Attrs) -> Sequence[Storage]:
         """Run ``fold`` on the outputs of slices; it may overwrite these, and they are released."""

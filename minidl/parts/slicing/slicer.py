@@ -3,9 +3,8 @@
 These calls work on ordinary storages. So the tracker, planners, swaps and replays see a longer trace, and know of no
 slices. Calls are queued until a value of the whole batch is needed: a batch statistic, a value that the program reads,
 an optimizer's update. Then all queued calls run on the first slice, then on the second, and so on, so that intermediate
-results exist for one slice at a time.
-
-Gradients are taken of the program's own operations on whole tensors; the gradient formulas' operations run here, too.
+results exist for one slice at a time. Gradients are taken of the program's own operations on whole tensors; the
+gradient formulas' operations run here, too.
 """
 
 from __future__ import annotations
@@ -23,17 +22,18 @@ from minidl.memory.storage import Call, Storage
 from minidl.memory.writing import refuse_to_write
 from minidl.meta import DType, Shape, meta
 from minidl.op import Attrs, Op, Signature
-from minidl.ops.shape import CONCAT
 from minidl.ops.update import UPLOAD
 from minidl.parts.keeper import PartKeeper
 from minidl.parts.slice_rules import Rule
 from minidl.parts.slicing.cuts import rule_of
+from minidl.parts.slicing.exchange import gathered
 from minidl.parts.slicing.logical import Logical
 from minidl.parts.slicing.queue import Queue, Queued, narrowed, ungraded
 from minidl.tensor import Tensor
 
 if TYPE_CHECKING:
     from minidl.executor import Executor
+    from minidl.ranks import Ranks
 
 WHOLE_BYTES = 1 << 16  # a batch of at most these bytes is uploaded as one storage, and its slices are views of it
 
@@ -41,15 +41,20 @@ WHOLE_BYTES = 1 << 16  # a batch of at most these bytes is uploaded as one stora
 class Slicer(PartKeeper):
     """Cuts the batches of one executor into ``count`` slices, and runs calls on them.
 
+    ranks    the processes that share the slices, as many each; None if this executor holds all slices
+    held     the numbers of the slices that this executor holds
     joined   by name of an operation: how often slices had to be joined for it, as it cannot run slice by slice
     origins  notes the layers that made the queued calls"""
 
-    def __init__(self, executor: Executor, count: int) -> None:
+    def __init__(self, executor: Executor, count: int, ranks: Ranks | None = None) -> None:
         self.executor = executor
         self.count = count
+        self.ranks = ranks
+        each = count if ranks is None else count // ranks.count
+        self.held = range(count)[each * (ranks.rank if ranks else 0):][:each]
         self.joined: Counter[str] = Counter()
         self.tracker = executor.tracker
-        self._queue = Queue(executor)
+        self._queue = Queue(executor, self.held, ranks)
         self.origins = self._queue.origins
         self._graph: WeakSet[Logical] = WeakSet()  # the tensors of this iteration that gradients flow through
         executor.ends_at_update = True  # an update needs all slices, so no gradient is left to be taken
@@ -62,26 +67,26 @@ class Slicer(PartKeeper):
             return None
         each, rest = divmod(shape[0], self.count)
         made = Logical(meta(shape, dtype), self, tuple([each + (i < rest) for i in range(self.count)]))
-        executor = self.executor
-        if made.nbytes <= WHOLE_BYTES:
-            (whole,) = executor.run(UPLOAD, (), {"shape": shape, "dtype": dtype, "data": values})
+        run = self.executor.run
+        if made.nbytes <= WHOLE_BYTES and self.ranks is None:
+            (whole,) = run(UPLOAD, (), {"shape": shape, "dtype": dtype, "data": values})
             self._become_views(made, whole)
             return made
-        start = 0
-        for i, size in enumerate(made.sizes):
-            own = None if values is None else values[start:start + size]
-            attrs = {"shape": (size, *shape[1:]), "dtype": dtype, "data": own}
-            made.put_part(i, executor.run(UPLOAD, (), attrs)[0])
-            start += size
+        for at, start, size in self._places(made):
+            attrs = {"shape": (size, *shape[1:]), "dtype": dtype,
+                     "data": None if values is None else values[start:start + size]}
+            made.put_part(at, run(UPLOAD, (), attrs)[0])
         return made
+
+    def _places(self, x: Logical) -> list[tuple[int, int, int]]:
+        """Return for each slice that this executor holds: its index in ``parts``, its first row, its number of rows."""
+        return [(at, sum(x.sizes[:i]), x.sizes[i]) for at, i in enumerate(self.held)]
 
     def _become_views(self, x: Logical, whole: Storage) -> None:
         """Replace the slices of x by views of ``whole``, a storage with all of x; the views keep it alive."""
-        start = 0
-        for i, size in enumerate(x.sizes):
-            x.drop_part(i)
-            x.put_part(i, narrowed(self.executor, whole, start, size))
-            start += size
+        for at, start, size in self._places(x):
+            x.drop_part(at)
+            x.put_part(at, narrowed(self.executor, whole, start, size))
         whole.release()
 
     # Running operations --------------------------------------------------------------------------------------------
@@ -177,7 +182,7 @@ class Slicer(PartKeeper):
                 executor.run(op, tuple([self._whole(x) for x in inputs]), attrs)
             else:
                 queued = Queued(op, inputs, attrs, rule, sizes, (), self.origins.here())
-                for index in range(self.count):
+                for index in self.held:
                     self._queue.run_part(queued, index)
         executor.issued += 1
         for x in ours:
@@ -228,13 +233,12 @@ class Slicer(PartKeeper):
             base.retain()
             return base
         with ungraded(self.executor):
-            return self.executor.run(CONCAT, parts, {"axis": 0})[0]
+            return gathered(self.executor, parts, x.sizes, self.ranks)
 
     def _labels(self, labels: Storage) -> Storage:
         """Return the labels of the whole batch in one storage, which the queued call releases."""
-        if not isinstance(labels, Logical):
-            labels.retain()
-            return labels
+        if not isinstance(labels, Logical) or self.ranks is not None:
+            return self._real(labels)  # of ranks, which keeps the joined ones: the gradient needs them too
         if labels.pending:
             self.flush()
         return self._joined(labels)
@@ -256,7 +260,7 @@ class Slicer(PartKeeper):
     def look(self, x: Logical, read: Callable[[Storage], Any], *, joined: bool) -> Any:
         """Return ``read`` of the slices joined in one storage (``joined``), or of each slice, concatenated on the host.
         Raises UserError for a tensor without a value, OutOfMemory."""
-        if joined:
+        if joined or x.sizes and self.ranks is not None:
             whole = self._real(x)
             try:
                 return read(whole)

@@ -88,7 +88,7 @@ def _search(part: Strip, most_work: int) -> Array | None:
         if guess is not None:
             done += A_GUESS * len(part.size)
             blocks = Blocks(part, guess, turn)
-            left, numbers = blocks.left()
+            left, numbers = blocks.remaining()
             search = Search(left)
             search.attempts = turn
         if done >= most_work:

@@ -25,7 +25,7 @@ SEGMENTS = (2, 3, 4, 6, 8, 12, 16, 24)  # numbers of parts of equal bytes; Chen'
 
 
 def parts(trace: Trace, facts: Problem, costs: Costs, limits: Limits) -> Iterator[Array]:
-    """Yield the modes of each planner; some may exceed the budget."""
+    """Yield the modes that each of the other planners chooses; some may exceed the budget."""
     yield belady(facts, limits.device_bytes)
     yield from every_kth(facts)
     yield from by_bytes(facts)

@@ -198,7 +198,7 @@ class Choice:
                                            overwritten=self.readings.overwritten)
 
     def take_swap(self, candidate: Candidate) -> None:
-        """Add to the plan: swap the candidate out after its evicted-access."""
+        """Decide that the candidate is swapped out after its evicted-access, and update peak and links."""
         overhead, landed, start, due = (int(of[0]) for of in self.swaps(
             np.array([self._position[candidate.tensor_id]])))
         self.overhead += overhead
@@ -224,7 +224,7 @@ class Choice:
         return int(start[0]), max(candidate.evict, int(self._last[candidate.back])) + 1
 
     def take_drop(self, candidate: Candidate) -> None:
-        """Add to the plan: drop the candidate after its evicted-access, and recompute it at its back-access."""
+        """Decide that the candidate is dropped after its evicted-access and recomputed at its back-access."""
         assert self.recomputation is not None
         self.overhead += candidate.overhead or 0
         self.dropped[candidate.tensor_id] = candidate
@@ -243,7 +243,8 @@ class Choice:
 
     # Afterwards ----------------------------------------------------------------------------------------------
     def wanted_by_replays(self) -> dict[TensorId, int]:
-        """Return swapped tensor -> the first call whose replays read it, if that is before its back-access."""
+        """Return for each swapped tensor that a replay reads before its back-access the first call that the replay is
+        for."""
         wanted: dict[TensorId, int] = {}
         for drop in self.dropped.values():
             found = lineage(self.facts, drop, lambda t, call: t in self.dropped and self.is_away(t, call))
