@@ -77,20 +77,23 @@ def test_work_that_was_done_before_is_expected_to_take_as_long_again():
     ["view", *SMALL, "--batch", "90", "-o", "OUT/page.html"]], ids=lambda words: " ".join(words[:2] + words[-2:]))
 def test_no_long_work_of_a_command_is_silent_or_nameless(words, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(slices, "MOST", 8)
-    clock, ran, plans, planned = WorkClock(), Executor.run, [], {policy: policy.plan for policy in (Auto, Capuchin)}
+    clock, ran, plans = WorkClock(), Executor.run, []
 
     def run(self, *arguments, **named):
         clock.passes(CALL_SECONDS)
         return ran(self, *arguments, **named)
 
-    def plan(self, *arguments):
-        clock.passes(PLAN_SECONDS)
-        plans.append("planning" in clock.lines[-1][1].split("; "))
-        return planned[type(self)](self, *arguments)
+    def slow(planned):
+        def plan(*arguments):
+            clock.passes(PLAN_SECONDS)
+            plans.append("planning" in clock.lines[-1][1].split("; "))
+            return planned(*arguments)
+
+        return plan
 
     monkeypatch.setattr(Executor, "run", run)
-    for policy in planned:
-        monkeypatch.setattr(policy, "plan", plan)
+    for policy in (Auto, Capuchin):
+        monkeypatch.setattr(policy, "plan", slow(policy.plan))
     with telling(clock.teller, ticks=False):
         assert main([word.replace("OUT", str(tmp_path)) for word in words]) == (2 if "4000" in words else 0)
     assert all(plans) and (plans or "capuchin" not in words)
