@@ -25,13 +25,16 @@ class Demand:
     unmanaged_peak_bytes  the peak if nothing ever leaves the device; the call of ``peak_op`` reaches it.
     largest_op_bytes      the working set of the largest operation, ``largest_op``: the smallest possible budget.
     reads_values          the step read a tensor's value before its last call. If it branches on that value, these are
-                          the bytes of one branch."""
+                          the bytes of one branch.
+    calls, ops            the number of calls that were counted, and the names of their operations."""
 
     unmanaged_peak_bytes: int
     peak_op: str
     largest_op: str
     largest_op_bytes: int
     reads_values: bool = False
+    calls: int = 0
+    ops: frozenset[str] = frozenset()
 
 
 class Ledger:
@@ -49,6 +52,8 @@ class Ledger:
         self.peak_op = ""
         self.largest_op = ""
         self.largest_op_bytes = 0
+        self.calls = 0
+        self.ops: set[str] = set()
 
     @property
     def keeper(self) -> Ledger:
@@ -59,7 +64,8 @@ class Ledger:
 
     def demand(self, *, reads_values: bool = False) -> Demand:
         """The bytes counted so far. reads_values: see ``Demand``."""
-        return Demand(self.peak_bytes, self.peak_op, self.largest_op, self.largest_op_bytes, reads_values)
+        return Demand(self.peak_bytes, self.peak_op, self.largest_op, self.largest_op_bytes, reads_values,
+                      self.calls, frozenset(self.ops))
 
     def stand_in(self, storage: Storage) -> Storage:
         """Return a leaf that replaces a real gradient in the dry run, so that the step can free it in the count."""
@@ -74,6 +80,8 @@ class Ledger:
         donated: bit i is set if input i is used for the last time. ``saved`` and ``timed`` are ignored."""
         algorithm = min(signature.algorithms, key=lambda a: a.workspace)
         name = signature.op.name
+        self.calls += 1
+        self.ops.add(name)
         for _, position in free_donations(signature, inputs, donated):
             base = inputs[position].base
             if base.keeper is self:
