@@ -191,8 +191,9 @@ class Executor:
 
     # Errors of kernels ---------------------------------------------------------------------------------------
     def fail(self) -> NoReturn:
-        """Raise the first kernel error that has not been raised yet. The outputs of the failed calls, and of calls that
-        read these outputs, have no value from now on; all other tensors keep theirs."""
+        """Raise the first kernel error that has not been raised yet.
+        The outputs of failed calls, and of calls that read these outputs, have no value from now on. Others keep theirs.
+        """
         error = self.failures[0].error
         self.memory.lose(tuple(self.failures))
         try:
@@ -246,8 +247,8 @@ class Executor:
         return storage
 
     def make_leaf(self, storage: Storage) -> None:
-        """Make a storage a leaf: recompute it if it was dropped, and cut its lineage. It keeps its bytes from now on,
-        and the tensors that it was computed from need not be kept."""
+        """Make a storage a leaf: recompute it if it was dropped, and cut its lineage.
+        It keeps its bytes from now on, and the tensors that it was computed from need not be kept."""
         keeper = storage.keeper
         if keeper in self.part_keepers:
             return keeper.make_leaf(storage)

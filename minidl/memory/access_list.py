@@ -48,9 +48,9 @@ class ResidentList(NoAccessList):
 
     ``touch`` notes changes, ``batches`` returns victims. stale: the list is empty, and the next search builds it."""
 
-    def __init__(self, tracker: Tracker, residents: Collection[weakref.ref[Storage]]) -> None:
+    def __init__(self, tracker: Tracker, live_refs: Collection[weakref.ref[Storage]]) -> None:
         self.tracker = tracker
-        self.residents = residents
+        self.live_refs = live_refs
         self.stale = True
         self._touched: list[weakref.ref[Storage]] = []
         self._listed: dict[weakref.ref[Storage], tuple[Hashable, Listed]] = {}  # with the part of the order that has it
@@ -83,7 +83,7 @@ class ResidentList(NoAccessList):
 
     def _update(self) -> None:
         """Move all tensors that were touched since the last search to their new places in the list."""
-        for ref in self.residents if self.stale else dict.fromkeys(self._touched):
+        for ref in self.live_refs if self.stale else dict.fromkeys(self._touched):
             storage = ref()
             if storage is not None and storage.status is IN and storage.block is not None:
                 new, known = self._place(storage), self._listed.get(ref)
@@ -123,8 +123,8 @@ class AccessList(ResidentList):
 
     few = False
 
-    def __init__(self, tracker: Tracker, residents: Collection[weakref.ref[Storage]]) -> None:
-        super().__init__(tracker, residents)
+    def __init__(self, tracker: Tracker, live_refs: Collection[weakref.ref[Storage]]) -> None:
+        super().__init__(tracker, live_refs)
         self._seen, self._unseen = Order(), Order()
         self._numbers: dict[weakref.ref[Storage], int] = {}  # to break ties: tensors numbered in the order they came
 
@@ -136,7 +136,7 @@ class AccessList(ResidentList):
 
     def front(self, nbytes: int, pinned: set[Storage], count: int) -> list[Storage]:
         """The first ``count`` victims for an allocation of ``nbytes``, except the pinned ones."""
-        for ref in self.residents if self.stale else self._touched:
+        for ref in self.live_refs if self.stale else self._touched:
             self._numbers.setdefault(ref, len(self._numbers))  # one that is away too: it keeps its turn
         self._update()
         return list(islice((s for s in self._in_order(nbytes) if s not in pinned), count))

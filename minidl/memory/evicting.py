@@ -63,7 +63,7 @@ class Evicting:
 
     def evictable(self, pinned: set[Storage], least: int = 0) -> list[Storage]:
         """The tensors on the device of at least ``least`` bytes, without those in ``pinned``."""
-        return list({s.tensor_id: s for ref in self.state.residents if (s := ref()) is not None and s.nbytes >= least
+        return list({s.tensor_id: s for ref in self.state.live_refs if (s := ref()) is not None and s.nbytes >= least
                      and s.status is IN and s not in pinned}.values())
 
     def _worth_pricing(self, pinned: set[Storage], need: int) -> list[Storage]:
@@ -126,7 +126,7 @@ class Evicting:
         state = self.state
         state.allocator.forget_host_copy(storage)
         storage.set_status(RECOMPUTE)
-        state.residents.pop(storage.me, None)
+        state.live_refs.pop(storage.me, None)
         state.dropped[storage.me] = None
         if state.policy.weighs_recomputation:
             neighbourhood.lost(storage)
@@ -146,7 +146,7 @@ class Evicting:
         state = self.state
         host = state.allocator.host
         if host.capacity - host.used_bytes < storage.nbytes:
-            for ref in state.residents:
+            for ref in state.live_refs:
                 other = ref()
                 if other is not None and other.status is IN and other.host is not None:
                     state.allocator.forget_host_copy(other)

@@ -39,7 +39,7 @@ class Freeing:
                 state.allocator.forget_host_copy(storage)
             if storage.status is not RECOMPUTE:
                 storage.set_status(RECOMPUTE)
-                state.residents.pop(storage.me, None)
+                state.live_refs.pop(storage.me, None)
             elif state.dropped:
                 state.dropped.pop(storage.me, None)
             self.tracker.freed(storage)

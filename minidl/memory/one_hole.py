@@ -61,7 +61,7 @@ class OneHole:
             self._among(need, evicting.ask(evicting.evictable(pinned), need), self._slide(need))
 
     def _near_the_largest(self, need: int, pinned: set[Storage]) -> None:
-        """Evict a window or slide blocks, whichever is faster, among the blocks around the largest hole.
+        """Evict tensors side by side or slide blocks, whichever is faster, among the blocks around the largest hole.
         If that fails, more blocks are searched, up to all. So an allocation takes no longer in a large program than in
         a small one. The policy is not asked if a slide takes less time than any copy to the host."""
         state, evicting = self.state, self.evicting

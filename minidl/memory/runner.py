@@ -48,7 +48,7 @@ class CallRunner:
             storage.block = self.room.allocate(storage.nbytes, storage.me, set(), "allocate", high=storage.persistent)
         state.device.wait_marks(COMPUTE, storage.block.marks)
         storage.status = IN
-        state.residents[storage.me] = None
+        state.live_refs[storage.me] = None
         state.access_list.touch((storage,))
 
     def run(self, signature: Signature, attrs: Attrs, inputs: Sequence[Storage], outputs: Sequence[Storage],
@@ -113,7 +113,7 @@ class CallRunner:
                     output.block = block
                     output.residency += 1
                     output.status = IN
-                    state.residents[output.me] = None
+                    state.live_refs[output.me] = None
         algorithm = signature.algorithms[0]
         return self.workspaces.choose(signature, (*inputs, *outputs)) if algorithm.workspace else (algorithm, None)
 
@@ -164,13 +164,13 @@ class CallRunner:
         self._donors.append(base)
         state.tracker.donated(output.tensor_id, base.tensor_id)
         output.status = IN
-        state.residents[output.me] = None
+        state.live_refs[output.me] = None
         if base.host is not None:  # a copy that is still under way reads the bytes that the call is about to overwrite
             state.device.wait(COMPUTE, COPY_OUT, base.copied_out)
             base.set_status(OUT)
         else:
             base.set_status(RECOMPUTE)
-            state.residents.pop(base.me, None)
+            state.live_refs.pop(base.me, None)
             if base.refs > 1:  # it has more uses than the donated handle
                 state.dropped[base.me] = None
 

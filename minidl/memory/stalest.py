@@ -29,15 +29,15 @@ SMALL_SHIFT = 10  # tensors of less than 1/2^10 of the needed bytes come last
 class Classes(ResidentList):
     """A list of tensors for each class, the least recently used first; a subclass says which class a tensor is in."""
 
-    def __init__(self, tracker: Tracker, residents: Collection[weakref.ref[Storage]]) -> None:
-        super().__init__(tracker, residents)
+    def __init__(self, tracker: Tracker, live_refs: Collection[weakref.ref[Storage]]) -> None:
+        super().__init__(tracker, live_refs)
         self._lists: dict[Hashable, list[Listed]] = {}
         self._changes = 0  # operands that were touched since entries of tensors that have left were removed
 
     @property
     def few(self) -> bool:
         """True if there are so few tensors on the device that the policy is asked about all of them."""
-        if len(self.residents) <= FEW:  # those on the host included
+        if len(self.live_refs) <= FEW:  # those on the host included
             return True
         self._changes += len(self._touched)
         self._update()
@@ -98,9 +98,9 @@ class PriceList(Classes):
     the first tensors of each class are priced again before a search, and change their class if need be. A tensor
     further back keeps its old class until it comes to the front, or is used."""
 
-    def __init__(self, tracker: Tracker, residents: Collection[weakref.ref[Storage]],
+    def __init__(self, tracker: Tracker, live_refs: Collection[weakref.ref[Storage]],
                  price: Callable[[Storage], float | None]) -> None:
-        super().__init__(tracker, residents)
+        super().__init__(tracker, live_refs)
         self._price = price
 
     def _class(self, storage: Storage) -> Hashable:
@@ -149,12 +149,12 @@ class PriceList(Classes):
                 yield storage
 
 
-def list_for(policy: Policy, tracker: Tracker, residents: Collection[weakref.ref[Storage]],
+def list_for(policy: Policy, tracker: Tracker, live_refs: Collection[weakref.ref[Storage]],
              price: Callable[[Storage], float | None]) -> NoAccessList:
     """Make the list from whose front a policy evicts; a NoAccessList if the policy looks at all tensors instead.
     price: returns the seconds to recompute a storage, or None."""
     if not policy.reads_from_front:
         return NoAccessList()
     if policy.regime.front is Front.PRICE:
-        return PriceList(tracker, residents, price)
-    return (AccessList if policy.regime.front is Front.ACCESS_LIST else RecencyList)(tracker, residents)
+        return PriceList(tracker, live_refs, price)
+    return (AccessList if policy.regime.front is Front.ACCESS_LIST else RecencyList)(tracker, live_refs)

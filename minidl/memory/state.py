@@ -44,8 +44,8 @@ class Busy:
 class MemoryState(Attached):
     """The bytes of one device under one policy.
 
-    residents    all storages that have bytes, on the device or on the host
-    access_list  the residents in the order in which the policy evicts them, the next victim at the front
+    live_refs    references to all storages that have bytes, on the device or on the host
+    access_list  the tensors on the device in the order in which the policy evicts them, the next victim at the front
     dropped      storages that were dropped and that the program may still need
     kept         tensors that replays have computed, oldest first, each with its access count at that time. Such a
                  tensor stays on the device until its next access, or until memory is short (collective recomputation)
@@ -69,8 +69,8 @@ class MemoryState(Attached):
         self.allocator = Allocator(device, budget_bytes, host_bytes, placement, spill if policy.regime.swaps else None)
         self.arena = self.allocator.arena
         self.link_costs = device.link_costs
-        self.residents: dict[weakref.ref[Storage], None] = {}
-        self.access_list = list_for(policy, tracker, self.residents, GLANCES[policy.regime.price])
+        self.live_refs: dict[weakref.ref[Storage], None] = {}
+        self.access_list = list_for(policy, tracker, self.live_refs, GLANCES[policy.regime.price])
         self.dropped: dict[weakref.ref[Storage], None] = {}
         self.kept: dict[weakref.ref[Storage], int] = {}
         self.protected: set[Storage] = set()
@@ -83,7 +83,7 @@ class MemoryState(Attached):
 
     def live(self) -> list[Storage]:
         """The storages that have bytes on the device or on the host."""
-        return [s for ref in self.residents if (s := ref()) is not None]
+        return [s for ref in self.live_refs if (s := ref()) is not None]
 
     def missing(self) -> list[Storage]:
         """The dropped storages that the program may still need."""

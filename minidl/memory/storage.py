@@ -1,5 +1,7 @@
-"""The two records of the engine: ``Storage`` describes one tensor and where its bytes are (the paper's Tensor, Listing
-1); ``Call`` describes one executed operation, its inputs and its outputs. Neither holds an array.
+"""The two records of the engine, for tensors and for calls. Neither holds an array.
+
+``Storage`` describes one tensor and where its bytes are (the paper's Tensor, Listing 1). ``Call`` describes one
+executed operation, its inputs and its outputs.
 
 A storage's status is IN (on the device), SWAPPING_OUT, OUT (on the host), SWAPPING_IN or RECOMPUTE (no bytes; its
 lineage can compute them again). ``set_status`` changes it, along a legal edge. Only a new result goes from RECOMPUTE to
@@ -7,8 +9,7 @@ IN without it.
 
 A Storage object lives while a handle of its tensor, or the record of a tensor computed from it, refers to it. Its bytes
 live while ``refs`` is above 0: ``refs`` counts handles, and calls that saved the tensor for their gradient. A leaf has
-no lineage, so it keeps its bytes as long as its Storage object: tensors computed from it may have to be recomputed.
-"""
+no lineage, so it keeps its bytes as long as its Storage object: tensors computed from it may have to be recomputed."""
 
 from __future__ import annotations
 

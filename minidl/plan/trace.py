@@ -95,8 +95,8 @@ class Trace(Shown):
                 "lasting": lasting}
 
     def may_leave(self, tensor_id: TensorId, after: int, until: int) -> bool:
-        """True if a tensor may leave the device between the calls ``after`` and ``until`` of two consecutive
-        accesses."""
+        """True if a tensor may leave the device between two consecutive accesses.
+        after, until: the calls that make these accesses."""
         return self.windows is None or self.windows.get(tensor_id) == (after, until)
 
     @cached_property
@@ -130,7 +130,7 @@ class Trace(Shown):
 
     @cached_property
     def seconds(self) -> float:
-        """Length of the stall-free timeline."""
+        """Seconds of all calls together, without stalls."""
         return sum(call.seconds for call in self.calls)
 
 

@@ -73,8 +73,8 @@ def simulate(problem: Problem, room: Room, mode: Array, prefetch_at: Array, note
 
 def weighed(problem: Problem, room: Room, mode: Array, prefetch_at: Array, notes: Array, prices: Prices, most: float
             ) -> Outcome:
-    """Simulate like ``simulate``, but stop as soon as seconds plus prices certainly exceed ``most``; then return 1e9
-    seconds. A search rejects most of its choices, and most of those early."""
+    """Simulate like ``simulate``, but stop early if seconds plus prices certainly exceed ``most``.
+    Then the result has 1e9 seconds. A search rejects most of its choices, and most of those early."""
     steps, out, back, total = expand(problem, mode, prefetch_at, notes)
     if total.noted == FAILED:
         return Outcome(1e9, 1 << 60, 0.0, 0, 0)

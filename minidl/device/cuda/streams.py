@@ -100,7 +100,8 @@ class EventStreams:
             self.mark(COMPUTE, (on, position))
 
     def measure_exactly(self, on: bool) -> None:
-        """Start or stop recording each kernel of the compute stream by the vendor. Raises DeviceError."""
+        """Let the vendor's library record the times of each kernel of the compute stream, or stop it.
+        Raises DeviceError."""
         if on and self._recorder is None:
             self._recorder = self.vendor.recorder(self.handles[COMPUTE])
             self._tag_next(self._recorder)

@@ -95,8 +95,9 @@ class Tiling:
         del self.keys[bisect_left(self.keys, block.size << self.shift | block.offset)]
 
     def check(self) -> int:
-        """Return the bytes in use. Raises AssertionError unless the blocks cover the capacity without gaps or overlap,
-        no two free ones touch, and the index has exactly the free blocks."""
+        """Return the bytes in use. Raises AssertionError for a broken invariant.
+        The blocks must cover the capacity without gaps or overlap, no two free ones may touch, and the index must have
+        exactly the free blocks."""
         end = used = 0
         previous: Block | None = None
         free: dict[int, Block] = {}

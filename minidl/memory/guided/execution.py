@@ -120,7 +120,7 @@ class GuidedExecution(Hooks):
         if actions.moves:  # not now, for the same reason
             self.ahead.moves += actions.moves
             gone = {tensor_id for tensor_id, _ in actions.moves}
-            self.ahead.due.extend(ref for ref in self.state.residents
+            self.ahead.due.extend(ref for ref in self.state.live_refs
                             if (s := ref()) and s.status is IN and s.tensor_id in gone)
 
     def _evict(self, storage: Storage, action: Action) -> None:
@@ -137,7 +137,7 @@ class GuidedExecution(Hooks):
 
     def _release(self, evictions: Sequence[Eviction]) -> None:
         """Evict tensors that are no operands of the last call, if they are on the device or being swapped in."""
-        here = {s.tensor_id: s for ref in self.state.residents
+        here = {s.tensor_id: s for ref in self.state.live_refs
                 if (s := ref()) is not None and s.status in (IN, SWAPPING_IN) and s.refs
                 and s not in self.state.protected}
         gone = {tensor_id for tensor_id, _ in evictions}

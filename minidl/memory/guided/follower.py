@@ -43,8 +43,8 @@ class PlanFollower:
 
     def __init__(self, policy: Policy, costs: Costs, limits: Limits, switches: Switches, *, peak_flops: float,
                  allowance: Allowance, measured_iterations: int = 1) -> None:
-        """Follow the plans of ``policy``. peak_flops: the device's peak FLOPs per second, for plans without measured
-        times. measured_iterations: how many iterations are measured for one trace."""
+        """Follow the plans of ``policy``. measured_iterations: how many iterations are measured for one trace.
+        peak_flops: the device's peak FLOPs per second, for plans without measured times."""
         self.policy = policy
         self.costs = costs
         self.limits = limits

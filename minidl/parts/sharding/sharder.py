@@ -32,8 +32,10 @@ from minidl.tensor import Tensor
 
 
 class Sharder(PartKeeper):
-    """Keeps parameters in shards. A parameter of more than ``shard_bytes`` bytes is cut into as few shards as possible,
-    of at most that size each, except that a shard has at least one row."""
+    """Keeps parameters in shards, and runs calls on them.
+
+    shard_bytes: a parameter of more bytes is cut into as few shards as possible, of at most that size each. A shard has
+    at least one row."""
 
     def __init__(self, shard_bytes: int) -> None:
         self.shard_bytes = shard_bytes

@@ -1,5 +1,6 @@
-"""Queues operations on sliced tensors until a value of the whole batch is needed; then runs all of them on the first
-slice, then on the second slice, and so on."""
+"""Queues operations on sliced tensors until a value of the whole batch is needed.
+
+Then all of them run on the first slice, then all on the second slice, and so on."""
 
 from __future__ import annotations
 
@@ -89,7 +90,7 @@ class Queue:
         self._waiting.append(queued)
 
     def view(self, queued: Queued) -> None:
-        """Run an operation that only makes views at once, on all slices."""
+        """Run an operation that only makes views on all slices now, without queueing it."""
         with ungraded(self.executor):
             for at, index in enumerate(self.held):
                 for y, part in zip(queued.outputs, self.run_part(queued, index), strict=True):

@@ -225,8 +225,8 @@ class Slicer(PartKeeper):
         return whole
 
     def _joined(self, x: Logical) -> Storage:
-        """Return all slices of x in one storage, which the caller releases: the storage of which they are views, or
-        a concatenated copy."""
+        """Return all slices of x in one storage, which the caller releases.
+        It is the storage of which the slices are views, or a concatenated copy."""
         parts = tuple([x.part(i) for i in range(len(x.parts))])
         base = parts[0].base
         if all(part.base is base for part in parts) and base.meta.shape == x.meta.shape:
@@ -250,8 +250,8 @@ class Slicer(PartKeeper):
         return whole
 
     def _taken(self, x: Storage) -> Storage:
-        """Return a storage with all of the tensor x, which the caller releases. If x has only one handle, x loses its
-        value, so that the storage has no other use."""
+        """Return a storage with all of the tensor x, which the caller releases.
+        If x has only one handle, x loses its value, so that the storage has no other use."""
         whole = self._real(x)
         if isinstance(x, Logical) and not x.sizes and x.refs == 1:
             x.drop()

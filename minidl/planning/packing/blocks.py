@@ -82,8 +82,8 @@ class Blocks:
         return result
 
     def _join(self, parts: Sequence[tuple[int, int]]) -> bool:
-        """Join ``parts`` (rectangle, offset) into one block; return False, changing nothing, if it wastes more bytes
-        than are spare."""
+        """Join ``parts`` (rectangle, offset) into one block, unless it wastes more bytes than are spare.
+        Returns False, and changes nothing, if it does."""
         first, last = min(self.first[p] for p, _ in parts), max(self.last[p] for p, _ in parts)
         size = max(low + self.size[p] for p, low in parts)
         lost = np.full(last - first + 1, size, np.int64)
@@ -165,8 +165,8 @@ class Blocks:
         return self._join([(bottom, 0), (right, 0), (left, size[bottom]), (middle, size[bottom]), (top, above)])
 
     def _groups(self, border: int) -> list[Group]:
-        """Return the groups at a border between sections: of each group, the rectangles that end there have, together,
-        about the height of those that begin there."""
+        """Return the groups at a border between sections.
+        The rectangles of a group that end there have, together, about the height of those that begin there."""
         gone, come = tuple(sorted(self.end[border])), tuple(sorted(self.begin[border]))
         if border in (0, self.count):
             return [(gone, come)]

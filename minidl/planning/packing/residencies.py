@@ -27,7 +27,7 @@ SMALL = 1e-4  # share of the room: smaller residencies are many, hold little, an
 
 
 class Moved(NamedTuple):
-    """A planned relocation: the bytes of residency ``note`` move to ``offset`` before ``step``."""
+    """A relocation: before ``step`` a tensor moves to ``offset``. note: the row of its residency in ``notes``."""
 
     note: int
     step: int

@@ -18,8 +18,10 @@ HIGH = 1 << 62  # the height of a wall that no remaining rectangle crosses
 
 
 class Rectangles(NamedTuple):
-    """The rectangles to place: ``from_idx[from_ptr[s]:from_ptr[s + 1]]`` begin with section s, and
-    ``to_idx[to_ptr[s]:...]`` end with it; equal rectangles are neighbours in these lists."""
+    """The rectangles to place, with lists of those that begin and of those that end in each section.
+
+    ``from_idx[from_ptr[s]:from_ptr[s + 1]]`` begin with section s, ``to_idx[to_ptr[s]:to_ptr[s + 1]]`` end with it.
+    Equal rectangles are neighbours in these lists."""
 
     first: Array
     last: Array
@@ -107,8 +109,9 @@ def rise(rects: Rectangles, state: State, left: int, right: int, at_left: bool) 
 
 @register_jitable(_nrt=False)
 def may_rise(rects: Rectangles, state: State, left: int, right: int, at_left: bool, found: Array, count: int) -> bool:
-    """True if this end of a valley may stay empty: no section wastes more than it can spare, and none of the ``count``
-    rectangles that fit here would also fit in the wasted area."""
+    """True if this end of the valley left..right may stay empty, so that its floor rises.
+    Then no section wastes more than it can spare, and none of the ``count`` rectangles in ``found``, which fit here,
+    would also fit in the wasted area."""
     edge = left if at_left else right
     if state.spare[edge] == 0:
         return False
@@ -126,8 +129,8 @@ def may_rise(rects: Rectangles, state: State, left: int, right: int, at_left: bo
 
 @register_jitable(_nrt=False)
 def _starved(rects: Rectangles, state: State, left: int, right: int) -> tuple[int, int]:
-    """Return (section, bytes): a section that the fitting rectangles cannot fill to the lower wall, and the bytes that
-    they fill there; (-1, 0) if there is none."""
+    """Return (section, bytes) of a section that the fitting rectangles cannot fill up to the lower wall.
+    The bytes are those that they can fill there; (-1, 0) if there is no such section."""
     depth = min(wall(state, left - 1), wall(state, right + 1)) - state.floor[left]
     if depth > HIGH // 2:
         return -1, 0

@@ -75,8 +75,9 @@ def every_kth(facts: Problem) -> Iterator[Array]:
 
 
 def by_bytes(facts: Problem) -> Iterator[Array]:
-    """Yield Chen's greedy modes: of the droppable tensors at the memory peak, keep one after each equal part of
-    bytes."""
+    """Yield the modes of Chen's greedy choice, for several numbers of parts.
+    Of the droppable tensors at the memory peak it keeps one after each equal part of their bytes; it drops the others.
+    """
     gaps = _droppable(facts)
     passed = np.cumsum(facts.size[facts.gap_tensor[gaps]])
     for count in SEGMENTS:

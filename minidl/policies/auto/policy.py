@@ -53,8 +53,9 @@ MORE_PAIRS = 200_000  # MORE_PAIRS pairs of candidate and decision, twice as man
 
 
 class Auto(OnDemand):
-    """A policy that searches for plans on the simulated iteration, ``rounds`` times at most, and follows the
-    fastest."""
+    """A policy that searches for plans on the simulated iteration, and follows the fastest plan.
+
+    rounds: the most searches."""
 
     name = "auto"
     weighs_recomputation = True

@@ -107,8 +107,8 @@ class Progress:
 
     @property
     def bias(self) -> float:
-        """The median ratio of measured to promised time over the plans tried, at most MOST_BIAS: a plan that took far
-        longer met something that the prediction does not model, so it says nothing about others."""
+        """The median ratio of measured to promised seconds over the plans tried, at most MOST_BIAS.
+        It is limited because a plan that took far longer met something that the prediction does not model."""
         ratios = [each.seconds / each.found.promised for each in self.tried
                   if each.seconds < inf and 0.0 < each.found.promised < inf]
         return min(median(ratios), MOST_BIAS) if ratios else 1.0

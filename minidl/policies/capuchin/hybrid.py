@@ -217,8 +217,8 @@ class Choice:
         self._taken(candidate, first, last)
 
     def _in_trigger(self, candidate: Candidate) -> tuple[int, int]:
-        """Return SwapInStart on the link as it is now, and the first call after both the evicted-access and the
-        peak."""
+        """Return SwapInStart, in nanoseconds, on the link as it is now, and the first call that may be the in-trigger.
+        This is the first call after both the evicted-access and the peak."""
         back = np.array([candidate.back])
         start = self.link_in.in_start(self.starts[[candidate.evict + 1]], back, np.array([candidate.swap_in]))
         return int(start[0]), max(candidate.evict, int(self._last[candidate.back])) + 1
@@ -243,8 +243,8 @@ class Choice:
 
     # Afterwards ----------------------------------------------------------------------------------------------
     def wanted_by_replays(self) -> dict[TensorId, int]:
-        """Return for each swapped tensor that a replay reads before its back-access the first call that the replay is
-        for."""
+        """Return for each swapped tensor that a replay reads before its back-access the first call with such a replay.
+        """
         wanted: dict[TensorId, int] = {}
         for drop in self.dropped.values():
             found = lineage(self.facts, drop, lambda t, call: t in self.dropped and self.is_away(t, call))
