@@ -192,7 +192,7 @@ class Executor:
     # Errors of kernels ---------------------------------------------------------------------------------------
     def fail(self) -> NoReturn:
         """Raise the first kernel error that has not been raised yet.
-        The outputs of failed calls, and of calls that read these outputs, have no value from now on. Others keep theirs.
+        The outputs of failed calls, and of calls that read these, have no value from now on; other tensors keep theirs.
         """
         error = self.failures[0].error
         self.memory.lose(tuple(self.failures))

@@ -23,11 +23,11 @@ class Problem(NamedTuple):
 
     ``ids`` has the tensors' ids. Gaps are in the order of ``gap_call`` and of that call's operands. Lists of variable
     length are a pointer array of K + 1 entries and a flat array: a call's inputs, outputs, frees, writes in place,
-    possible donations, algorithms (fastest first; the last needs the least workspace), and the gaps that begin after it.
+    possible donations, algorithms (fastest first; the last needs the least workspace), and gaps that begin after it.
 
     A gap lies between ``gap_call`` and ``gap_next``, two consecutive calls that access ``gap_tensor``. A persistent
-    tensor also has a gap across the iteration's end: from its last access to K, and from the start of the next iteration
-    to its first access there, ``gap_head`` (-1 for all other gaps). ``gap_round`` of all its gaps is that gap (-1 for
+    tensor also has a gap across the iteration's end: from its last access to K, and from the start of the next
+    iteration to its first access there, ``gap_head`` (-1 for all other gaps). ``gap_round`` of all its gaps is that gap (-1 for
     other tensors). A persistent tensor may leave within the iteration only if it is also away between iterations;
     otherwise its address at the end would differ from that at the start.
 
