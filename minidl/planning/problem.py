@@ -27,9 +27,9 @@ class Problem(NamedTuple):
 
     A gap lies between ``gap_call`` and ``gap_next``, two consecutive calls that access ``gap_tensor``. A persistent
     tensor also has a gap across the iteration's end: from its last access to K, and from the start of the next
-    iteration to its first access there, ``gap_head`` (-1 for all other gaps). ``gap_round`` of all its gaps is that gap (-1 for
-    other tensors). A persistent tensor may leave within the iteration only if it is also away between iterations;
-    otherwise its address at the end would differ from that at the start.
+    iteration to its first access there, ``gap_head`` (-1 for all other gaps). ``gap_round`` of all its gaps is that
+    gap (-1 for other tensors). A persistent tensor may leave within the iteration only if it is also away between
+    iterations; otherwise its address at the end would differ from that at the start.
 
     size                     per tensor: bytes on the device
     produced                 per tensor: the call that makes it, or -1 if it exists before the iteration
