@@ -130,8 +130,7 @@ class Slicer(PartKeeper):
         return tuple([Logical(m, self, cut, _base(op, inputs)) for m, cut in zip(made, cuts, strict=True)])
 
     def _run_afterwards(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs) -> tuple[Storage, ...]:
-        """Queue a call whose inputs are tensors of the whole batch that queued calls will make (the sum of two losses).
-        It runs after all slices, so it does not force the queue to run now."""
+        """Queue a call on tensors of the whole batch that queued calls will make. The queue need not run for it now."""
         every = Rule((False,) * len(inputs), whole=tuple(range(len(op.outputs))))
         outputs = self._outputs(op, inputs, attrs, every, ())
         self._queue.add(Queued(op, inputs, attrs, every, (), outputs, self.origins.here()))
@@ -212,8 +211,8 @@ class Slicer(PartKeeper):
             add(gradient if leaf.keeper is self else Tensor(self._taken(gradient.storage)))
 
     def _whole(self, x: Storage) -> Storage:
-        """Return a storage with all of the tensor x. Slices are joined, and are views of that storage from now on.
-        Raises UserError for a tensor without a value."""
+        """Return a storage with all of x. Slices are joined, and are views of it from now on. Raises UserError if lost.
+        """
         if not isinstance(x, Logical):
             return x
         if x.pending:
@@ -225,8 +224,8 @@ class Slicer(PartKeeper):
         return whole
 
     def _joined(self, x: Logical) -> Storage:
-        """Return all slices of x in one storage, which the caller releases.
-        It is the storage of which the slices are views, or a concatenated copy."""
+        """Return all slices of x in one storage, which the caller releases: a concatenation, or the base of the slices.
+        """
         parts = tuple([x.part(i) for i in range(len(x.parts))])
         base = parts[0].base
         if all(part.base is base for part in parts) and base.meta.shape == x.meta.shape:
