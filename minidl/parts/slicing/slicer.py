@@ -249,8 +249,7 @@ class Slicer(PartKeeper):
         return whole
 
     def _taken(self, x: Storage) -> Storage:
-        """Return a storage with all of the tensor x, which the caller releases.
-        If x has only one handle, x loses its value, so that the storage has no other use."""
+        """Return a storage with all of x, which the caller releases. If x has only one handle, x loses its value."""
         whole = self._real(x)
         if isinstance(x, Logical) and not x.sizes and x.refs == 1:
             x.drop()
