@@ -187,7 +187,7 @@ class Order:
             self._update(size, listed)
 
     def remove(self, size: int, listed: Listed) -> None:
-        """Remove an entry that is there."""
+        """Remove an entry, which must be in the index."""
         entries = self._lists[size]
         index = bisect_left(entries, listed)
         del entries[index]

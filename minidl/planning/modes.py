@@ -49,7 +49,8 @@ def effective(facts: Problem, mode: Array) -> Array:
 
 def to_plan(trace: Trace, facts: Problem, mode: Array, prefetch_at: Array) -> Plan:
     """Return the Plan for these modes.
-    prefetch_at: per gap, the call at whose start its swap-in begins (the in-trigger is the call before it), or <= 0."""
+    prefetch_at: per gap, the call at whose start its swap-in begins, so that the call before it is the in-trigger; 0 or
+    less for a swap-in on demand."""
     key_of, first = _keys(trace)
     gaps = _gaps(facts)
     mode = effective(facts, mode)

@@ -43,7 +43,7 @@ FREE = Prices(0.0, 0.0)
 class Outcome(NamedTuple):
     """The result of a choice of modes.
 
-    seconds         of the iteration
+    seconds         duration of the iteration
     excess          bytes over the budgets of device and host; 0 if neither is exceeded. The largest excess of a step
                     plus a part of the sum over steps, so that a search far from a feasible choice sees its progress
     replay_seconds  seconds of replays

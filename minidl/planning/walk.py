@@ -56,7 +56,8 @@ class SwapIns(NamedTuple):
 
 
 class Total(NamedTuple):
-    """The totals of an expansion: peak bytes on the host, seconds of replays, number of residencies noted or FAILED."""
+    """The totals of an expansion: peak bytes on the host, seconds of replays, and the number of residencies noted.
+    The last is FAILED if the modes cannot be carried out."""
 
     host_bytes: int
     replay_seconds: float

@@ -96,7 +96,7 @@ class Progress:
 
     @property
     def best(self) -> Found | None:
-        """The plan around which a search may continue."""
+        """The plan from which the next search may start; None if there is none."""
         leader = self.leader.found
         return self.waiting or (leader if leader.plan.evictions else self.nearest)
 
