@@ -57,7 +57,7 @@ def summing(function: Callable[..., Any]) -> Any:
     return compiled(function, fastmath={"contract", "reassoc", "nsz"})
 
 
-class Kernel:
+class PieceLoop:
     """A loop over pieces: ``kernel(work, *arguments)``. ``work``, in elements, selects serial or parallel code."""
 
     def __init__(self, function: Callable[..., None]) -> None:
