@@ -29,7 +29,7 @@ from minidl.meta import Algorithm, Cost, Meta
 class CpuDevice(Device):
     """A device with real values in an arena of fixed size; ``poisoned`` fills the arena and freed bytes with NaN."""
 
-    has_values = True
+    has_values = joins_ranks = True
     synchronous = False  # True if each issue waits for its work
     clock: EffectClock
 
