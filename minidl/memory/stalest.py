@@ -19,7 +19,7 @@ from math import frexp
 from minidl.memory.access_list import AccessList, Listed, NoAccessList, ResidentList
 from minidl.memory.storage import Storage
 from minidl.memory.tracker import Tracker
-from minidl.plan.policy import Front, Policy
+from minidl.plan.policy import FrontOrder, Policy
 
 FEW = 400  # with so many tensors on the device or fewer, such a policy is asked about all of them
 PER_CLASS = 32  # how many tensors of each class of prices are offered first, at most
@@ -155,6 +155,6 @@ def list_for(policy: Policy, tracker: Tracker, live_refs: Collection[weakref.ref
     price: returns the seconds to recompute a storage, or None."""
     if not policy.reads_from_front:
         return NoAccessList()
-    if policy.regime.front is Front.PRICE:
+    if policy.regime.front is FrontOrder.PRICE:
         return PriceList(tracker, live_refs, price)
-    return (AccessList if policy.regime.front is Front.ACCESS_LIST else RecencyList)(tracker, live_refs)
+    return (AccessList if policy.regime.front is FrontOrder.ACCESS_LIST else RecencyList)(tracker, live_refs)
