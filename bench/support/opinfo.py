@@ -274,7 +274,8 @@ def forget() -> None:
 def outcome(op: str, form: str, name: str, dtype: str, number: int, sample: SampleInput) -> Outcome:
     """Run one sample with both libraries."""
     given = (sample.input, tuple(sample.args), dict(sample.kwargs))
-    shown = re.sub(r"\s+", " ", str(sample.summary()))[:300]
+    summary: Any = sample.summary  # without types in PyTorch
+    shown = re.sub(r"\s+", " ", str(summary()))[:300]
 
     def ended(kind: str, words: str = "") -> Outcome:
         return Outcome(op, form, dtype, number, kind, re.sub(r"\s+", " ", words)[:300], shown)
@@ -338,7 +339,8 @@ def cases(most: int, dtypes: tuple[str, ...] = DTYPES_TRIED, only: str | None = 
                 warnings.simplefilter("ignore")
                 torch.manual_seed(0)
                 differentiated = kind in op.backward_dtypes and kind.is_floating_point
-                samples = list(islice(op.sample_inputs("cpu", kind, requires_grad=differentiated), most))
+                draw: Any = op.sample_inputs  # without types in PyTorch
+                samples = list(islice(draw("cpu", kind, requires_grad=differentiated), most))
                 for number, sample in enumerate(samples):
                     if not isinstance(sample.input, torch.Tensor | list | tuple | int | float) or (
                             sample.kwargs.get("dropout_p")):
