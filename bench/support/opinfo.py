@@ -274,8 +274,7 @@ def forget() -> None:
 def outcome(op: str, form: str, name: str, dtype: str, number: int, sample: SampleInput) -> Outcome:
     """Run one sample with both libraries."""
     given = (sample.input, tuple(sample.args), dict(sample.kwargs))
-    summary: Any = sample.summary  # without types in PyTorch
-    shown = re.sub(r"\s+", " ", str(summary()))[:300]
+    shown = re.sub(r"\s+", " ", str(sample.summary()))[:300]
 
     def ended(kind: str, words: str = "") -> Outcome:
         return Outcome(op, form, dtype, number, kind, re.sub(r"\s+", " ", words)[:300], shown)
@@ -339,8 +338,7 @@ def cases(most: int, dtypes: tuple[str, ...] = DTYPES_TRIED, only: str | None = 
                 warnings.simplefilter("ignore")
                 torch.manual_seed(0)
                 differentiated = kind in op.backward_dtypes and kind.is_floating_point
-                draw: Any = op.sample_inputs  # without types in PyTorch
-                samples = list(islice(draw("cpu", kind, requires_grad=differentiated), most))
+                samples = list(islice(op.sample_inputs("cpu", kind, requires_grad=differentiated), most))
                 for number, sample in enumerate(samples):
                     if not isinstance(sample.input, torch.Tensor | list | tuple | int | float) or (
                             sample.kwargs.get("dropout_p")):

@@ -111,10 +111,12 @@ class Device(Choices, Timekeeper):
     """A device that holds tensors and runs operations.
 
     has_values     True if the bytes of tensors exist, so that they can be read
+    joins_ranks    True if it can carry out exchanges between ranks
     dlpack_device  its kind and number for DLPack; (1, 0) is host memory
     """
 
     has_values = False
+    joins_ranks = False
     dlpack_device = (1, 0)
 
     def __init__(self, name: str, profile: Profile, clock: Clock) -> None:
