@@ -14,7 +14,7 @@ A device knows offsets in its arena and times; it knows no storage's history and
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from minidl.device.clock import Extents, Marks, Timed
@@ -183,6 +183,10 @@ class Device(Choices, Timekeeper):
     def finish(self) -> None:
         """Block the host until all kernels have ended. Raises the error that has ended the device, once. Here none
         can."""
+
+    def kernels_to_compile(self, ops: Iterable[str]) -> int:
+        """Return about how many kernels are compiled when these operations run for the first time on a machine."""
+        return 0
 
     # Values --------------------------------------------------------------------------------------------------
     @abstractmethod
