@@ -48,6 +48,8 @@ class Op:
     update    True for an optimizer's step: the first other call after it starts a new iteration.
     long_lived  True if outputs usually outlive the activations; they are placed with the persistent storages.
     replayable  True if the same inputs and attributes give the same outputs again.
+    checks    True if the kernel may refuse the values of its inputs, before it writes anything. The program then waits
+              for the kernel, so that the call itself raises the error. A GPU's kernels raise nothing.
     integers  names of the inputs that must be integers: labels, row numbers.
     exact     True if the other inputs may be integers too.
     slices    how a call runs on slices of its batch (``parts.slice_rules``); None: only on whole tensors.
@@ -66,6 +68,7 @@ class Op:
     update: bool = False
     long_lived: bool = False
     replayable: bool = True
+    checks: bool = False
     integers: tuple[str, ...] = ()
     exact: bool = False
     slices: Slices | None = None

@@ -55,9 +55,7 @@ class EndSignal:
 
 def finish(name: str, story: Callable[[], int]) -> int:
     """Carry out a command and return its exit code, which the story returns when it comes to its end.
-
-    Raises UserError within another command, which a model that is any function may be: both would end here.
-    """
+    Raises UserError within another command, which a model that is any function may be: both would end here."""
     if _running.get():
         raise UserError(f"{name} is a command, and runs within no other")
     with _within(name), printing() as (out, err), _heeding_signals() as ended:

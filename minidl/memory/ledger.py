@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from minidl.device.contract import Failure
 from minidl.memory.hooks import Attached
 from minidl.memory.runner import free_donations, may_donate
 from minidl.memory.storage import IN, RECOMPUTE, Storage
@@ -112,9 +111,6 @@ class Ledger:
             self.live_bytes -= block_bytes(storage.nbytes)
             self.tracker.freed(storage)
 
-    def lose(self, failures: Sequence[Failure]) -> None:
-        """Does nothing: no kernel runs in a dry run, so none fails."""
-
     def make_resident(self, inputs: Sequence[Storage], op_name: str) -> None:
         """Does nothing: in a dry run every tensor counts as resident."""
 
@@ -124,7 +120,7 @@ class Ledger:
     def after_write(self, targets: Iterable[Storage], number: int) -> None:
         """Does nothing: a dry run has no host copies that the write could make stale."""
 
-    def call_off(self) -> None:
+    def call_off(self, inputs: Sequence[Storage], outputs: Sequence[Storage]) -> None:
         """Does nothing: ``before_write`` prepared nothing that the end of the call could undo."""
 
     def replay(self, target: Storage) -> None:

@@ -50,8 +50,11 @@ class MemoryState(Attached):
     kept         tensors that replays have computed, oldest first, each with its access count at that time. Such a
                  tensor stays on the device until its next access, or until memory is short (collective recomputation)
     protected    storages that may be swapped but not dropped, since a replay under way needs them
+    awaited      those of ``protected`` that must not be dropped even as a last resort: operands of calls under way,
+                 targets of replays under way, and tensors recomputed for the write under way
+    nested       how many calls replays within other replays have run in this iteration
     writing      the storages that the in-place call under way will write
-    writes       how many events have ended lineages so far: begin and end of each in-place call, and failures
+    writes       how many events have ended lineages so far: begin and end of each in-place call
     impure       True if in this iteration a storage was written in place after it had been read
     orphans      storages to be freed before the next call, since the arena was busy when they lost their last use;
                  each with True if its Storage object has ended too
@@ -74,6 +77,8 @@ class MemoryState(Attached):
         self.dropped: dict[weakref.ref[Storage], None] = {}
         self.kept: dict[weakref.ref[Storage], int] = {}
         self.protected: set[Storage] = set()
+        self.awaited: set[Storage] = set()
+        self.nested = 0
         self.writing: set[Storage] = set()
         self.writes = 0
         self.impure = False

@@ -20,9 +20,7 @@ MOMENTUM = 0.9
 
 def build(options: Options, data: Data, *, steps: int | None = None) -> Trainer:
     """A new network with its optimizer in the current runtime; ``steps``: of its training, if known.
-
-    Raises UserError for what the network cannot do.
-    """
+    Raises UserError for what the network cannot do."""
     known = models.find(options.model)
     if options.label_smoothing and (known.text or known.loss is not models.classification_loss):
         raise UserError(f"--label-smoothing is for networks with one label an image, not for {options.model}")

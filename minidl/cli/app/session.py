@@ -41,9 +41,7 @@ class Length:
     @classmethod
     def of(cls, options: Options, train_size: int | None, examples: int) -> Length:
         """The length that the flags ask for, by the examples to train on (None: endless) and those of a step.
-
-        Raises UserError for more steps than are counted.
-        """
+        Raises UserError for more steps than are counted."""
         epoch = train_size and train_size // examples
         steps = options.steps or ((options.epochs or EPOCHS) * epoch if epoch else SYNTHETIC_STEPS)
         if not is_whole(steps):

@@ -12,7 +12,6 @@ from numba import carray, prange
 from numba.core import types
 from numba.extending import intrinsic
 
-from minidl.errors import ShapeError
 from minidl.kernels import scalar
 from minidl.kernels.cpu import elementwise
 from minidl.kernels.cpu.blocks import Array, blocks, is_plain, room, settle, source
@@ -211,16 +210,13 @@ def uniform_(a: Array, *, seed: int, low: float, high: float, start: int = 0) ->
 
 
 def upload(y: Array, *, data: Any, **_: Any) -> None:
-    """y = a host array, converted to y's dtype; zeros for None. Raises ShapeError."""
+    """y = a host array, converted to y's dtype; zeros for None."""
     if data is None:
         y.fill(0)
         return
-    source = np.asarray(data)
-    if source.shape != y.shape:
-        raise ShapeError(f"upload: data of shape {list(source.shape)} for a tensor of shape {list(y.shape)}")
-    np.copyto(y, source, casting="unsafe")
+    np.copyto(y, np.asarray(data), casting="unsafe")
 
 
 def upload_(a: Array, *, data: Any) -> None:
-    """a = a host array, as in ``upload``. Raises ShapeError."""
+    """a = a host array, as in ``upload``."""
     upload(a, data=data)

@@ -10,7 +10,6 @@ from typing import Any
 import ml_dtypes  # noqa: F401 - gives NumPy the name bfloat16
 import numpy as np
 
-from minidl.errors import ShapeError
 from minidl.kernels.cuda import launch, steps
 from minidl.kernels.cuda.elementwise import ITEMS, outer, over_elements, walk_arguments
 from minidl.kernels.cuda.launch import (
@@ -119,11 +118,8 @@ class Upload(Kernel):
               workspace: int = 0) -> None:
         data, (meta,) = attrs["data"], metas
         if data is not None:
-            values = np.asarray(data)
-            if values.shape != meta.shape:
-                raise ShapeError(f"upload: data of shape {list(values.shape)} for a tensor of shape {list(meta.shape)}")
             # Not ascontiguousarray, which would turn a scalar into one dimension.
-            values = np.asarray(values, dtype=meta.dtype.name, order="C")
+            values = np.asarray(data, dtype=meta.dtype.name, order="C")
             dense = addresses[0] + meta.offset * meta.dtype.itemsize
             launcher.upload(dense if meta.contiguous else workspace, values)
         for each in self.plan(metas, attrs).launches:
