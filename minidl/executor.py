@@ -45,9 +45,8 @@ class Executor:
 
     def __init__(self, device: Device, memory: Memory, tracker: Tracker, *, deterministic: bool = True,
                  fuses: bool = True, keeps_outputs: bool = False, stands_for: tuple[Memory, ...] = ()) -> None:
-        """Make an executor. deterministic: use only algorithms with equal bits. fuses: use fused operations.
-        keeps_outputs: calls save all their inputs and outputs for their gradients. stands_for: other memories whose
-        tensors may be operands too, as those of a runtime in its dry run."""
+        """deterministic: use only algorithms with equal bits. keeps_outputs: calls save all inputs and outputs.
+        stands_for: other memories whose tensors may be operands too, as those of a runtime in its dry run."""
         self.device, self.memory, self.tracker = device, memory, tracker
         self.keeper = memory.keeper
         self.keepers: tuple[Keeper, ...] = (memory.keeper, *[other.keeper for other in stands_for])
@@ -63,10 +62,9 @@ class Executor:
         self._known, self._saved = self.signatures.by_key, self.signatures.saved
 
     def run(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs, donated: int = 0) -> tuple[Storage, ...]:
-        """Run one call and return its outputs. The caller makes a handle for each, or releases it.
-        attrs: the operation's attributes. donated: bit i is set if input i's handle is used for the last time.
-        Raises ShapeError, OutOfMemory, Unrecoverable, UserError, and the error of a kernel that refuses its values or
-        cannot be compiled. After an error the call counts as not made."""
+        """Run one call and return its outputs; the caller makes a handle for each, or releases it.
+        donated: bit i is set if input i's handle is used for the last time. Raises ShapeError, OutOfMemory, UserError,
+        Unrecoverable, or the error of a kernel that refuses its values or cannot be compiled; then no call was made."""
         fixed = attrs.items() if not op.volatile else [item for item in attrs.items() if item[0] not in op.volatile]
         key = (op, *fixed, *map(meta_of, inputs))
         signature = self._known.get(key)
@@ -139,8 +137,8 @@ class Executor:
 
     def record_tensor_access(self, signature: Signature, algorithm: Algorithm, inputs: Sequence[Storage],
                              outputs: Sequence[Storage]) -> tuple[tuple[TensorId, ...], tuple[TensorId, ...]]:
-        """Record a call in the log, and one access of each tensor that it reads or makes.
-        Returns the ids of the tensors read and of those made. (RecordTensorAccess in Capuchin, section 5.1.)"""
+        """Record a call and one access of each tensor that it reads or makes; return the ids of both.
+        Capuchin calls this RecordTensorAccess (section 5.1)."""
         tracker = self.tracker
         sequence, start = tracker.sequence, tracker.iteration_start
         read = []
@@ -170,8 +168,8 @@ class Executor:
         return ids
 
     def _sign(self, key: tuple[Any, ...], op: Op, inputs: tuple[Storage, ...], attrs: Attrs) -> Signature:
-        """Make the signature of a call that has none yet, and keep it under ``key``.
-        Raises WrongKind for an attribute that is a tensor."""
+        """Make and keep the signature of a call that has none yet. Raises WrongKind for an attribute that is a tensor.
+        """
         op.refuse_tensors(attrs)
         if len(self._known) >= self.signatures.most:
             self.signatures.forget(self.memory.state.hooks.signatures())
@@ -186,8 +184,8 @@ class Executor:
 
     def _call_off(self, key: tuple[Any, ...], inputs: Sequence[Storage], outputs: Sequence[Storage], *,
                   fresh: bool) -> None:
-        """Undo what was prepared for a call that has failed, so that it counts as not made.
-        fresh: it was the first call with its ``key``, so its signature is deleted."""
+        """Undo what was prepared for a call that has failed. fresh: it was the first of its kind; forget its signature.
+        """
         self.memory.call_off(inputs, outputs)
         if fresh:
             self._known.pop(key, None)
@@ -208,8 +206,8 @@ class Executor:
         return value
 
     def look(self, storage: Storage, how: Callable[[Storage], Any]) -> Any:
-        """Bring a tensor to the device, record the access, and return ``how(storage)`` after all calls so far.
-        how: a method of the device: ``read``, ``share`` or ``interface``. Raises OutOfMemory, Unrecoverable."""
+        """Return ``how(storage)`` after all calls so far; the access is recorded. Raises OutOfMemory, Unrecoverable.
+        how: a method of the device: ``read``, ``share`` or ``interface``."""
         keeper = storage.keeper
         if keeper in self.part_keepers:
             return keeper.look(storage, lambda part: self.look(part, how), joined=how != self.device.read)
@@ -237,8 +235,7 @@ class Executor:
         return storage
 
     def make_leaf(self, storage: Storage) -> None:
-        """Make a storage a leaf: recompute it if it was dropped, and cut its lineage.
-        It keeps its bytes from now on, and the tensors that it was computed from need not be kept."""
+        """Make a storage a leaf: recompute it if it was dropped, and cut its lineage. It then keeps its bytes."""
         keeper = storage.keeper
         if keeper in self.part_keepers:
             return keeper.make_leaf(storage)

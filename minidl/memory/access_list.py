@@ -44,9 +44,8 @@ class NoAccessList:
 
 
 class ResidentList(NoAccessList):
-    """The tensors on the device in the order in which a subclass would evict them.
-
-    ``touch`` notes changes, ``batches`` returns victims. stale: the list is empty, and the next search builds it."""
+    """The tensors on the device in the order in which a subclass would evict them. stale: the next search rebuilds it.
+    """
 
     def __init__(self, tracker: Tracker, live_refs: Collection[weakref.ref[Storage]]) -> None:
         self.tracker = tracker
@@ -69,8 +68,7 @@ class ResidentList(NoAccessList):
         self._listed.clear()
 
     def batches(self, nbytes: int, pinned: set[Storage], count: int) -> Iterator[list[Storage]]:
-        """Yield victims for an allocation of ``nbytes``: about ``count`` first, then about four times as many, etc.
-        pinned: tensors that are not victims."""
+        """Yield victims for ``nbytes``, none of them pinned: about ``count``, then four times as many, and so on."""
         offered = set(pinned)
         while front := self.front(nbytes, offered, count):
             offered.update(front)
@@ -118,8 +116,8 @@ class ResidentList(NoAccessList):
 class AccessList(ResidentList):
     """The tensor access list of passive mode, an index behind the order of ``policies/passive``.
 
-    Tensors that this iteration has accessed come first; among these, tensors of a fitting size; among these, the one
-    whose first access was earliest."""
+    Tensors that this iteration has accessed come first; of these, a fitting size; of these, the earliest first access.
+    """
 
     few = False
 
@@ -205,7 +203,7 @@ class Order:
 
     def between(self, low: int, high: float) -> Iterator[tuple[int, Listed]]:
         """Yield (size, entry) for sizes from ``low`` to less than ``high``, the least entry first.
-        During the iteration entries that were yielded may be removed; nothing else may change."""
+        Meanwhile entries that were yielded may be removed; nothing else may change."""
         if not self._leaves:
             self._build()
         least, leaves, sizes = self._least, self._leaves, self._sizes

@@ -30,8 +30,7 @@ def storage_of(block: Block) -> Storage | None:
 class Allocator:
     """Owns the arena and the host pool, and queues the copies between them.
 
-    swapped_out_bytes, swapped_in_bytes  bytes copied to the host and back, since the start
-    moved_bytes                          bytes copied within the arena, since the start"""
+    swapped_out_bytes, swapped_in_bytes, moved_bytes: bytes copied to the host, back, and within the arena, so far."""
 
     def __init__(self, device: Device, budget_bytes: int, host_bytes: int, placement: Placement | None = None,
                  spill: Spill | None = None) -> None:

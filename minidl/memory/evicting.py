@@ -199,8 +199,7 @@ class Evicting:
                 self.drop(storage)
 
     def dear(self, storage: Storage) -> bool:
-        """True if a replay of a storage takes longer than its copies to the host and back.
-        False if the policy does not compare the two, or if a plan decides."""
+        """True if a replay of a storage takes longer than its copies to the host and back; False if a plan decides."""
         state = self.state
         if not state.policy.weighs_recomputation or state.hooks.acts:
             return False
@@ -210,8 +209,7 @@ class Evicting:
 
     def _make_host_room(self, nbytes: int, at_any_price: bool) -> bool:
         """Drop tensors that are only on the host until ``nbytes`` are free there; False if that is not possible.
-        The tensor with the fewest replay seconds per byte is dropped first. Tensors whose replay time is unknown are
-        dropped last, and only ``at_any_price``."""
+        The fewest replay seconds per byte first; those of unknown time last, and only ``at_any_price``."""
         host = self.state.allocator.host
         swapped = [s for s in self.state.live() if s.status is OUT and s.nbytes]
         prices = [(inf if price is None else price / s.nbytes, s.tensor_id, s)

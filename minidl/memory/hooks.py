@@ -22,7 +22,7 @@ from minidl.plan.trace import Trace
 class Hooks:
     """The hooks with their defaults, which do nothing: memory without a plan.
 
-    due      what ``before_call`` has to start; ``before_call`` is called only if this is not empty
+    due      what ``before_call`` has to start; it is not called if this is empty
     follows  ``after_call`` is called only if this is True
     acts     True if in this iteration tensors leave and return ahead of time
     places   True if in this iteration tensors have planned addresses"""
@@ -43,8 +43,7 @@ class Hooks:
         return None
 
     def gather(self, nbytes: int, owner: object, *, high: bool) -> Block | None:
-        """Allocate a block, without an eviction, from blocks that are being copied out; None if they are too small.
-        owner: as in ``Arena.allocate``. high: at the arena's high end."""
+        """Allocate a block, without an eviction, from blocks that are being copied out; None if they are too small."""
         return None
 
     def after_call(self, signature: Signature, read: tuple[TensorId, ...], made: tuple[TensorId, ...],
@@ -58,8 +57,7 @@ class Hooks:
         """Called when an iteration has ended, before ``pack``. trace: builds the iteration's trace."""
 
     def pack(self, survivors: Collection[Storage], fresh: Collection[Storage], *, failed: bool) -> None:
-        """Move the survivors of an iteration to the addresses that the next iteration expects.
-        fresh: the survivors that this iteration has made."""
+        """Move survivors to the addresses that the next iteration expects. fresh: those made in this iteration."""
 
     def start(self) -> None:
         """Called after ``pack``, when the next iteration may begin."""
@@ -74,8 +72,8 @@ class Hooks:
         return False
 
     def recorded(self) -> tuple[Trace | None, int] | None:
-        """The trace that this iteration has repeated so far (or None), and the number of the next call in it.
-        Returns None if no plan is followed at all."""
+        """The trace that this iteration has repeated so far, or None, and its next call's number; None without a plan.
+        """
         return None
 
     def reclaim(self, need: int, *, everything: bool = False) -> None:

@@ -90,8 +90,7 @@ class CallRunner:
 
     def _place(self, signature: Signature, inputs: Sequence[Storage], outputs: Sequence[Storage],
                donated: int, saved: Sequence[int]) -> tuple[Algorithm, Block | None]:
-        """Place each output; returns the algorithm that the free memory allows, and its workspace or None.
-        donated, saved: as in ``run``."""
+        """Place each output; returns the algorithm that the free memory allows, and its workspace or None."""
         state, hooks = self.state, self.state.hooks
         arena, places = state.arena, hooks.places
         if donated and signature.donates:
@@ -175,8 +174,8 @@ class CallRunner:
                 state.dropped[base.me] = None
 
     def _donate_shared(self, output: Storage, base: Storage) -> Block:
-        """Donate the block of an input that the program still needs. Returns the block.
-        Afterwards the input counts as dropped, or as swapped out if it has a host copy."""
+        """Donate the block of an input that the program still needs, and return it. The input is then dropped or out.
+        """
         base.refs += 1
         self._donate(output, base)
         base.refs -= 1
@@ -200,8 +199,7 @@ class CallRunner:
 
     def _exchange(self, signature: Signature, inputs: Sequence[Storage], outputs: Sequence[Storage],
                   output: Storage) -> bool:
-        """Free the block of an earlier output of the same call, and give that output an input's block instead.
-        False if no input can donate."""
+        """Give an input's block to an earlier output of the call, and free that output's own; False if no input can."""
         taken = {base.block for base in self._donors}
         for earlier in outputs[:outputs.index(output)]:
             if earlier.block in taken:

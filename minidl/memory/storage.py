@@ -71,10 +71,9 @@ class Keeper(Protocol):
 
 
 class Storage:
-    """The record of one tensor. A new one has ``refs`` 1, which stands for its first handle.
+    """The record of one tensor, with the fields of the paper's Listing 1 (its operation is ``operation_name``).
 
-    The paper's Listing 1 has the fields tensor_id, access_count, timestamp, status, inputs and operation (here
-    ``operation_name``)."""
+    A new one has ``refs`` 1, which stands for its first handle."""
 
     __slots__ = ("meta", "keeper", "call", "siblings", "requires_grad", "severed", "grad", "nbytes", "tensor_id",
                  "refs", "saved", "saved_by", "status", "block", "host", "persistent", "residency", "access_count",

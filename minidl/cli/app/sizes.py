@@ -64,8 +64,10 @@ def setup_of(options: Options, device: Device, data: Data) -> Setup:
 
 
 def settle(options: Options, setup: Setup, data: Data) -> Sizes:
-    """The batch and the budget, where the flags may say ``max`` and a percentage; both were tried.
-    Raises UserError, with the numbers that would do, if they do not fit."""
+    """Return the batch and the budget that the flags ask for (``max``, a percentage or numbers), after a trial of both.
+
+    Raises UserError, with the numbers that would do, if they do not fit.
+    """
     most = (data.train_size or ENDLESS) // options.accumulate
     budget = _budget(options, setup)
     if options.shard_bytes == CHOSEN:

@@ -120,8 +120,7 @@ class Arena(Compacting):
 
     def lend(self, nbytes: int) -> Block | None:
         """Return the smallest free block that holds ``nbytes``, as scratch memory; None if none is large enough.
-        The borrower uses the low end of the block, and calls :meth:`touched` before the next allocation or free: the
-        block stays free. Its bytes count in ``peak_bytes``."""
+        It stays free: the borrower uses its low end, and calls :meth:`touched` before the next allocation or free."""
         alignment = self._alignment
         size = -(-nbytes // alignment) * alignment
         keys = self._keys
@@ -139,8 +138,8 @@ class Arena(Compacting):
         block.marks = unite_marks(block.marks, marks)
 
     def allocate_at(self, offset: int, nbytes: int, owner: object) -> Block | None:
-        """Allocate a block of ``nbytes`` at ``offset``; None if some of these bytes are in use.
-        Also None if ``compacts`` is False: then only the placement chooses addresses."""
+        """Allocate a block of ``nbytes`` at ``offset``; None if some of these bytes are in use, or unless ``compacts``.
+        """
         if owner is None or offset % self._alignment:
             raise AssertionError(f"a block at {offset}, aligned to {self._alignment}, for {owner}")
         if not self.compacts:
