@@ -45,6 +45,7 @@ class Boundary:
         all the same. Raises Unrecoverable, OutOfMemory.
         """
         state, self._went_on = self.state, False
+        self.replaying.evicting.unshare_all()
         dropped = state.missing()
         # Storages with bytes become leaves first: then they may be swapped to make room, but not dropped.
         for storage in state.live():

@@ -50,6 +50,8 @@ class MemoryState(Attached):
     dropped      storages that are RECOMPUTE although a program may still need them
     kept         values that replays have computed, oldest first, each with its access count then. Until its next access
                  such a value stays as long as memory allows (collective recomputation)
+    shared       values that replays have computed, that the program has freed, and from which dropped tensors would be
+                 computed; each has one more use for it. They stay as long as memory allows, without a plan
     protected    storages that may be swapped but not dropped, since a replay under way needs them
     awaited      those of them that may not be dropped even as a last resort: operands of the calls under way, the
                  targets of replays under way, and what was recomputed for the write under way
@@ -78,6 +80,7 @@ class MemoryState(Attached):
         self.access_list = list_for(policy, tracker, self.residents, GLANCES[policy.regime.price])
         self.dropped: dict[weakref.ref[Storage], None] = {}
         self.kept: dict[weakref.ref[Storage], int] = {}
+        self.shared: dict[weakref.ref[Storage], None] = {}
         self.protected: set[Storage] = set()
         self.awaited: set[Storage] = set()
         self.nested = 0
