@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
-from minidl.errors import ShapeError
+from minidl.errors import ShapeError, WrongKind
 from minidl.meta import Algorithm, Cost, Meta
 from minidl.parts.slice_rules import Slices
 
@@ -48,6 +48,8 @@ class Op:
     update    an optimizer's step: the first call after one starts a new iteration.
     long_lived  the outputs usually outlive the activations: placed with the persistent storages.
     replayable  the same inputs and attributes give the same outputs again.
+    checks    the kernel may refuse the values of its inputs, before it writes anything: the program waits for the
+              kernel, so that the call itself raises the error. A GPU's kernels raise nothing.
     integers  names of the inputs that are integers: labels, row numbers.
     exact     the other inputs may be integers too: the results are exact.
     slices    how a call runs on slices of its batch (``slicing.rules``); None: on whole tensors.
@@ -66,6 +68,7 @@ class Op:
     update: bool = False
     long_lived: bool = False
     replayable: bool = True
+    checks: bool = False
     integers: tuple[str, ...] = ()
     exact: bool = False
     slices: Slices | None = None
@@ -99,6 +102,13 @@ class Op:
         self.check_dtypes(inputs)
         made = self.infer(*inputs, **attrs)
         return made if isinstance(made, tuple) else (made,)
+
+    def refuse_tensors(self, attrs: Attrs) -> None:
+        """Raise WrongKind if an attribute is a handle on a tensor: no gradient flows through an attribute."""
+        for name, value in attrs.items():
+            if hasattr(value, "storage"):
+                raise WrongKind(f"{self.name} takes a number for {name}, not a tensor, whose gradient would be lost: "
+                                "x.item() reads one")
 
     def needs(self, inputs: Sequence[Any]) -> tuple[bool, ...]:
         """For each input (a storage), whether it wants a gradient through a call; () if none does."""

@@ -57,7 +57,7 @@ class MemoryState(Attached):
                  targets of replays under way, and what was recomputed for the write under way
     nested       calls that replays within other replays have run in this iteration
     writing      the targets of the in-place call under way
-    writes       the number of events that end lineages: begin and end of each in-place call, and failures
+    writes       the number of events that end lineages: begin and end of each in-place call
     impure       in this iteration a storage was written in place after it had been read
     orphans      storages freed while the arena was busy, each with whether its record is gone; freed before the next
                  call
