@@ -218,18 +218,19 @@ class Evicting:
             return
         storage.refs -= 1
         if not storage.refs and storage.status is not RECOMPUTE:
+            busy, state.arena_busy.on = state.arena_busy.on, True
             if storage.block is not None:
                 state.allocator.leave_device(storage)
             state.allocator.forget_host_copy(storage)
             storage.set_status(RECOMPUTE)
             state.residents.pop(ref, None)
             neighbourhood.lost(storage)
+            state.arena_busy.on = busy
 
     def unshare_all(self) -> None:
         """Free all values that were kept for replays alone."""
-        with self.state.arena_busy:
-            for ref in list(self.state.shared):
-                self.unshare(ref)
+        for ref in list(self.state.shared):
+            self.unshare(ref)
 
     def dear(self, storage: Storage) -> bool:
         """True if a replay of a storage takes longer than its copies out and in; False if the policy does not weigh

@@ -139,7 +139,7 @@ class Replay:
                         if base in fresh and base not in targets:
                             protected.discard(base)
                         del held[base]
-                        if not alone and base in made and self._shares(base, call):
+                        if base in made and not alone and self._shares(base, call):
                             state.shared[base.me] = None  # it has this use of the bytes now
                         else:
                             base.release()
@@ -180,7 +180,7 @@ class Replay:
             self._recomputed(storage)
 
     def _shares(self, base: Storage, call: Call) -> bool:
-        """True if a value that ``call``, the last of a replay to do so, reads is kept for other replays: the program has
+        """True if a value that ``call`` reads, as the last one of a replay, is kept for other replays: the program has
         freed it, other dropped tensors would be computed from it, and no plan decides."""
         state = self.state
         return (base.refs == 1 and base.status is IN and base.me not in state.shared and not state.writing
