@@ -6,6 +6,7 @@ A backend copies storages to host buffers and back. It decides nothing and knows
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from time import perf_counter
@@ -89,7 +90,8 @@ class Backend(Protocol):
         ...
 
 
-on_host: set[int] = set()  # addresses of the host storages that the program sees in place of optimizer state
+# By address, the host storages that the program sees in place of optimizer state.
+on_host: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 _VISIBLE: AbstractContextManager[None] = nullcontext()

@@ -14,6 +14,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from minidl.device.clock import Extents
 from minidl.device.contract import Failure, Place
+from minidl.device.cpu.exchange import EXCHANGES
 from minidl.device.cpu.lost import Lost
 from minidl.device.spill import SpillFile
 from minidl.kernels.cpu import ALGORITHMS, KERNELS, streaming
@@ -45,6 +46,12 @@ def aligned_bytes(nbytes: int) -> np.ndarray:
     return raw[start:start + nbytes]
 
 
+def _add(total: np.ndarray, one: np.ndarray, other: np.ndarray) -> None:
+    """Add as the operation ``add`` does."""
+    with _one_kernel:
+        KERNELS["add"](total, one, other)
+
+
 class Numerics:
     """The bytes of an arena and of a host pool (sizes in bytes), with kernels and copies that run at once.
 
@@ -70,12 +77,15 @@ class Numerics:
             arrays = [self.array(at) for at in places]
             if made and not all(array.size for array in arrays) and self._is_trivial(op_name, arrays, made):
                 return
-            with _one_kernel:
-                if algorithm.name:
-                    scratch = self._arena[workspace:workspace + algorithm.workspace]
-                    VARIANTS[op_name][algorithm.name].run(*arrays, workspace=scratch, **attrs)
-                else:
-                    KERNELS[op_name](*arrays, **attrs)
+            if op_name in EXCHANGES:  # without the lock: it waits for ranks that may be threads of this process
+                EXCHANGES[op_name](*arrays, add=_add, **attrs)
+            else:
+                with _one_kernel:
+                    if algorithm.name:
+                        scratch = self._arena[workspace:workspace + algorithm.workspace]
+                        VARIANTS[op_name][algorithm.name].run(*arrays, workspace=scratch, **attrs)
+                    else:
+                        KERNELS[op_name](*arrays, **attrs)
         except Exception as error:
             error.add_note(f"in the kernel of {op_name}")
             self.lost = lost = Lost() if lost is None else lost
