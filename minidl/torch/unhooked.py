@@ -29,8 +29,10 @@ _top: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None
 
 
 class Unhooked:
-    """Puts the hooks on and takes them off. It watches the calls of modules in steps without hooks, and in the step
-    before the first of these, from which it learns.
+    """Installs the hooks and removes them.
+
+    In a step without hooks it compares the calls of modules with those of the known step. It learns these in the step
+    before.
 
     on     True: the hooks are on PyTorch's stack of hooks.
     bare   True: the current step has begun without them.
