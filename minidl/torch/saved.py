@@ -86,7 +86,7 @@ class Saved:
             with self.lock, quiet():
                 if self._gone:
                     self._let_go()
-                return Handle(self._item(tensor, decision), tensor, self._alias(tensor), self.forget)
+                return Handle(self._item(tensor, decision), tensor, self._alias(tensor))
         if self.before is not None and torch._C._current_graph_task_id() == -1:
             self.before()
         if self.early is not None:

@@ -126,10 +126,10 @@ class Unhooked:
 
     def _called(self) -> Callable[[Any, Any], None]:
         """Return the function that is called before each module's forward pass. Local names make it fast."""
-        here, ident, nodes_now = self._thread, get_ident, _nodes
+        here, ident, nodes_now, saves = self._thread, get_ident, _nodes, torch.is_grad_enabled
 
         def called(module: torch.nn.Module, args: Any) -> None:
-            if ident() != here:
+            if ident() != here or not saves():
                 return
             try:
                 shape = args[0].shape
@@ -145,13 +145,15 @@ class Unhooked:
         if self._learning:
             self._learned.append((call, self.saved.packs))
             return
-        if self.bare and self.course.phase is Phase.GUIDED:
-            self.course.astray()
-            self.saved.retreat()
-            hook_saved(self.saved.manages, self.saved.pack, self.saved.unpack)
         # A backward pass restores the stack as it was after each node.
         if torch._C._current_graph_task_id() == -1:
             self._put_back()
+        if self.on and not call[0]:
+            self.bare = False  # nothing has been saved so far, so this is a step with hooks like any other
+        elif self.bare and self.course.phase is Phase.GUIDED:
+            self.course.astray()
+            self.saved.retreat()
+            hook_saved(self.saved.manages, self.saved.pack, self.saved.unpack)
 
 
 def _compiled() -> bool:

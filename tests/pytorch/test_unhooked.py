@@ -114,6 +114,39 @@ def test_a_step_that_differs_gets_its_hooks_back_and_what_it_has_saved_leaves(ch
     assert network.gone[-2:] == [True, True] and not network.gone[-3]
 
 
+def test_an_evaluation_between_steps_is_no_difference():
+    memory, network = minidl.torch.managed(ROOMY), Changing()
+    optimizer = torch.optim.SGD(network.parameters(), 0.1)
+    with memory:
+        for n in range(KNOWN + 3):
+            network().backward()
+            optimizer.step()
+            if n >= KNOWN:
+                assert memory.unhooked.bare
+                with torch.no_grad():
+                    network()
+                assert memory.unhooked.bare
+    assert not memory.report().diverged
+
+
+def test_a_step_whose_first_input_differs_is_a_step_with_hooks_like_any_other():
+    found = []
+    for never in (True, False):
+        network = nn.Sequential(*(nn.Sequential(nn.Linear(SIDE, SIDE), nn.Tanh()) for _ in range(6)))
+        optimizer = torch.optim.SGD(network.parameters(), 0.1)
+        memory = minidl.torch.managed(ROOMY)
+        memory.unhooked.never = never
+        with memory:
+            for n in range(2 * (KNOWN + 2)):
+                if n == KNOWN + 1:
+                    assert memory.unhooked.bare is not never
+                network(torch.randn(SIDE // 2 if n % (KNOWN + 2) == KNOWN + 1 else SIDE, SIDE)).sum().backward()
+                optimizer.step()
+        found.append((memory.report().steps, memory.report().diverged, len(memory.course.known)))
+    assert found[0] == found[1]
+    assert found[0][1:] == (2, 2)
+
+
 def test_a_step_with_fewer_calls_than_known_is_noticed_when_it_ends():
     memory = minidl.torch.managed(ROOMY)
     network, _ = trained(memory, KNOWN + 4, lambda network: setattr(network, "waves", network.waves[:6]))
