@@ -13,7 +13,7 @@ from functools import partial
 from minidl.errors import OutOfMemory, Unrecoverable
 from minidl.memory import neighbourhood
 from minidl.memory.evicting import Evicting
-from minidl.memory.lineage import missing_calls, reads, reason
+from minidl.memory.lineage import missing_calls, reads
 from minidl.memory.room import RoomMaker
 from minidl.memory.runner import CallRunner
 from minidl.memory.state import MemoryState
@@ -194,8 +194,6 @@ def _missing(targets: Sequence[Storage]) -> list[Call]:
     for target in targets:
         calls = missing_calls(target)
         if calls is None:
-            if why := reason(target):
-                raise Unrecoverable(f"tensor {target.tensor_id} ({target.meta}) has no value: {why}")
             raise Unrecoverable(f"tensor {target.tensor_id} ({target.operation_name or 'a leaf'}, {target.meta}) was "
                                 "freed, and the tensors that it was computed from are gone")
         found.update((call.sequence, call) for call in calls)

@@ -52,7 +52,7 @@ class MemoryState(Attached):
                  such a value stays as long as memory allows (collective recomputation)
     protected    storages that may be swapped but not dropped, since a replay under way needs them
     writing      the targets of the in-place call under way
-    writes       the number of events that end lineages: begin and end of each in-place call, and failures
+    writes       the number of events that end lineages: begin and end of each in-place call
     impure       in this iteration a storage was written in place after it had been read
     orphans      storages freed while the arena was busy, each with whether its record is gone; freed before the next
                  call

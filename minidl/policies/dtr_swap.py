@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from math import inf
 
 from minidl.plan.plan import Action, Eviction
-from minidl.plan.policy import Front, OnDemand, Pressure, Regime, Residency
+from minidl.plan.policy import FrontOrder, OnDemand, Pressure, Regime, Residency
 
 
 class DtrSwap(OnDemand):
@@ -24,7 +24,7 @@ class DtrSwap(OnDemand):
     name = "dtr-swap"
     weighs_recomputation = True
     reads_from_front = True
-    regime = Regime(front=Front.PRICE)
+    regime = Regime(front=FrontOrder.PRICE)
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
         """Return all residents by rising h, each with its cheaper action."""
