@@ -13,7 +13,7 @@ from minidl.cli.command import SIGNALS, EndSignal
 
 
 class Stop(EndSignal):
-    """True once a signal has asked for the stop; ``number``: of the signal."""
+    """True once a signal has asked the loop to stop. number: the signal's number."""
 
     def __bool__(self) -> bool:
         return self.number is not None
