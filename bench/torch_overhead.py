@@ -27,8 +27,8 @@ from torch.nn import functional as F
 
 import minidl.torch
 from minidl.plan.costs import Costs, Limits
-from minidl.plan.plan import Proposal
-from minidl.plan.policy import Eviction, OnDemand, Pressure, Residency
+from minidl.plan.plan import Eviction, Proposal
+from minidl.plan.policy import OnDemand, Pressure, Residency
 from minidl.plan.trace import Trace
 from minidl.planning.modes import to_plan
 from minidl.planning.problem import KEEP, SWAP, problem
