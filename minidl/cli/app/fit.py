@@ -21,6 +21,7 @@ from minidl.memory.switches import ALL_ON, Switches
 from minidl.meta import ALIGNMENT
 from minidl.outside.machine import free_memory
 from minidl.outside.units import UNLIMITED
+from minidl.ranks import Ranks
 from minidl.runtime import Runtime
 
 ITERATIONS = 2  # of steps: the first has no gradients yet; from the second on all are alike
@@ -81,6 +82,7 @@ class Setup:
     note         called with the batch and the budget before each trial
     spill        the file that continues host memory
     shard_bytes  parameters larger than this are kept in shards of this size
+    ranks        those that train together, as a twin has them: it is the first one, which has the largest slice
     """
 
     program: Program
@@ -97,6 +99,7 @@ class Setup:
     steps: int = MOST_ITERATIONS
     spill: Spill | None = None
     shard_bytes: int | None = None
+    ranks: Ranks | None = None
 
     def for_tensors(self, batch: int) -> int:
         """Host memory for swapped tensors, at a batch."""
@@ -111,7 +114,7 @@ class Setup:
         keeps = policies.create(self.policy).regime.keeps_outputs  # then it needs more
         with Runtime(self.device.dry_twin(), memory_budget=UNLIMITED, policy=self.policy if keeps else "none",
                      precision=self.precision, seed=self.seed, switches=self.switches, slices=self.slices,
-                     shard_bytes=self.shard_bytes) as twin:
+                     shard_bytes=self.shard_bytes, ranks=self.ranks) as twin:
             return twin.dry_run(self.program(batch).all)
 
     def largest_parameter(self) -> int:
@@ -180,7 +183,7 @@ class Setup:
         """A runtime on a device like this one, as it will be for a batch."""
         return Runtime(device, memory_budget=budget_bytes, host_memory=self.for_tensors(batch), policy=self.policy,
                        placement=self.placement, precision=self.precision, seed=self.seed, switches=self.switches,
-                       slices=self.slices, spill=self.spill, shard_bytes=self.shard_bytes)
+                       slices=self.slices, spill=self.spill, shard_bytes=self.shard_bytes, ranks=self.ranks)
 
     def planned_seconds(self, batch: int, budget_bytes: int) -> float | None:
         """Modelled seconds of a step under the first plan, infinite if it does not fit; None if there are no plans, or
@@ -208,7 +211,7 @@ class Setup:
         if unused is None:
             return None
         with Runtime(unused, memory_budget=UNLIMITED, policy="none", precision=self.precision,
-                     seed=self.seed, switches=self.switches) as runtime:
+                     seed=self.seed, switches=self.switches, ranks=self.ranks) as runtime:
             step = self.program(batch).step
             step()
             start = runtime.stats().seconds
