@@ -32,7 +32,7 @@ BATCHES = {("resnet50", "p100"): 320, ("bert-base", "p100"): 200, ("gpt2", "p100
 
 @dataclass(frozen=True)
 class Row:
-    """What one rank of ``count`` does in a step; seconds, bytes."""
+    """A step of one rank of ``count``: seconds and bytes."""
 
     count: int
     step_seconds: float

@@ -14,7 +14,7 @@ A device knows offsets in its arena and times; it knows no storage's history and
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -199,6 +199,10 @@ class Device(Choices, Timekeeper):
 
     def finish(self) -> None:
         """Block the host until all kernels that may still fail have ended. Here none can fail."""
+
+    def kernels_to_compile(self, ops: Iterable[str]) -> int:
+        """Return about how many kernels are compiled when these operations run for the first time on a machine."""
+        return 0
 
     def forgive(self) -> None:
         """Clear failures that have been handled: the lost values will not be read any more."""

@@ -17,7 +17,8 @@ from minidl.device.profiles import Profile
 from minidl.errors import OutOfMemory, Unsuitable
 from minidl.lab.traced import TracedDevice, TracedProgram
 from minidl.op import READ
-from minidl.outside.units import UNLIMITED
+from minidl.outside.stages import stage
+from minidl.outside.units import UNLIMITED, format_bytes
 from minidl.plan.policy import Policy
 from minidl.plan.trace import Trace
 from minidl.planning.allowance import Allowance
@@ -138,8 +139,9 @@ def run(name: str, trace: Trace, machine: Machine, policy: str | Policy, budget:
         row = replace(row, bound_s=bound_seconds(trace, machine, budget_bytes, instants))
     device = TracedDevice(profile, trace, noise=machine.noise, seed=machine.seed)
     try:
-        with Runtime(device=device, policy=policy, memory_budget=budget_bytes,
-                     host_memory=machine.host_bytes) as runtime:
+        with (stage(f"{name} under {policy.name} in {format_bytes(budget_bytes)} on {profile.name}"),
+              Runtime(device=device, policy=policy, memory_budget=budget_bytes,
+                      host_memory=machine.host_bytes) as runtime):
             return _ran(row, runtime, TracedProgram(trace), steps)
     except OutOfMemory as error:
         return replace(row, status=f"no room: {error}")
@@ -173,17 +175,18 @@ def _steps(runtime: Runtime, program: TracedProgram, *, most: int, settles: bool
     answers: list[object] = []  # of the policy: a search may go on behind a plan that stays
     alike = ALIKE_WITHOUT_PLAN if runtime.guide is None else ALIKE
     before = runtime.stats()
-    while len(ran) < most:
-        with runtime.iteration():
-            program.step()
-        now = runtime.stats()
-        ran.append(now.since(before))
-        active = None if runtime.guide is None else runtime.guide.active
-        answers.append(None if active is None else active.proposal)
-        before = now
-        if settles and (_unchanged(answers, MOST_UNCHANGED) or (
-                len(ran) > alike and _unchanged(answers, alike) and _same([s.seconds for s in ran[-alike:]]))):
-            break
+    with stage(lambda: f"iteration {len(ran) + 1} of at most {most}"):
+        while len(ran) < most:
+            with runtime.iteration():
+                program.step()
+            now = runtime.stats()
+            ran.append(now.since(before))
+            active = None if runtime.guide is None else runtime.guide.active
+            answers.append(None if active is None else active.proposal)
+            before = now
+            if settles and (_unchanged(answers, MOST_UNCHANGED) or (
+                    len(ran) > alike and _unchanged(answers, alike) and _same([s.seconds for s in ran[-alike:]]))):
+                break
     return ran
 
 
@@ -206,6 +209,7 @@ def _bound_seconds(same: _Same, machine: Machine, budget_bytes: int, instants: i
     from minidl.planning.bound import bound  # it takes NumPy and SciPy
 
     profile = machine.described()
-    return bound(same.trace, profile.link_costs, budget_bytes, instants=instants,
-                 launch_seconds=profile.launch_overhead_s,
-                 launches=sum(call.op != READ.name for call in same.trace.calls)).seconds
+    with stage(f"computing the bound at {instants} instants"):
+        return bound(same.trace, profile.link_costs, budget_bytes, instants=instants,
+                     launch_seconds=profile.launch_overhead_s,
+                     launches=sum(call.op != READ.name for call in same.trace.calls)).seconds

@@ -24,6 +24,7 @@ from minidl.lab.cell import Row
 from minidl.lab.kept import Cell, CellFolder
 from minidl.lab.sources import load
 from minidl.outside.reading import is_file, parse_json
+from minidl.outside.stages import stage
 from minidl.outside.writing import replace_file
 from minidl.plan.trace_format import trace_to_json
 
@@ -127,11 +128,13 @@ def run(wanted: Sequence[Cell], folder: str, *, jobs: int = 1, limits: Limits = 
         if row is not None and not (again and row.status.startswith(TRIED_AGAIN)):
             rows[cell] = row
     missing = [cell for cell in dict.fromkeys(wanted) if cell not in rows]
-    for cell, row in _rows([_with_trace(cell, kept) for cell in missing], jobs, limits, scheduler):
-        kept.keep(cell, row)
-        rows[cell] = row
-        if told is not None:
-            told(len(rows), len(set(wanted)), row)
+    with stage("running", len(missing), "cells") as running:
+        for cell, row in _rows([_with_trace(cell, kept) for cell in missing], jobs, limits, scheduler):
+            kept.keep(cell, row)
+            rows[cell] = row
+            running.done += 1
+            if told is not None:
+                told(len(rows), len(set(wanted)), row)
     found = [rows[cell] for cell in wanted]
     table.write(str(kept.folder / "table.csv"), [row.values() for row in found])
     return found

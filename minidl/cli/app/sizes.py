@@ -1,6 +1,5 @@
 """The batch and the budget of a run, which trials settle before its first step: ``max``, percentages, refusals."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -43,10 +42,9 @@ class Sizes:
     setup: Setup
 
 
-def setup_of(options: Options, device: Device, data: Data, note: Callable[[int, int], None],
-             ranks: Ranks | None = None) -> Setup:
+def setup_of(options: Options, device: Device, data: Data, ranks: Ranks | None = None) -> Setup:
     """The setup of the trials: the step that will be trained and, if there will be one, the evaluation on test data,
-    both on shapes alone. ``note`` is called before each trial."""
+    both on shapes alone."""
     parts = options.accumulate
     host = options.host_memory if options.host_memory is not None else default_memory(device)[1]
 
@@ -62,7 +60,7 @@ def setup_of(options: Options, device: Device, data: Data, note: Callable[[int, 
 
     steps = options.steps or (MOST_ITERATIONS if data.train_size else SYNTHETIC_STEPS)
     return Setup(program, device, options.policy, host, options.precision, options.seed,
-                 options.placement, ahead, options.switches, note, max(options.slices, 1), steps, spill,
+                 options.placement, ahead, options.switches, max(options.slices, 1), steps, spill,
                  options.shard_bytes or None, modelled(ranks.count) if ranks is not None else None)
 
 

@@ -16,6 +16,7 @@ from minidl.lab import sources
 from minidl.lab.drawing import figure_of, is_png
 from minidl.lab.lifetimes import Lifetime, is_own, lower_bound, read_log, write_offsets
 from minidl.lab.placement import REGISTRY, Placed, Strategy, check, lifetimes_of, over_time, strategies
+from minidl.outside.stages import stage
 from minidl.outside.units import format_bytes, parse_bytes
 from minidl.outside.writing import begins_with, require_place, write_whole
 
@@ -54,7 +55,8 @@ def _compare(arguments: argparse.Namespace) -> None:
     for name, strategy in chosen.items():
         start = time.perf_counter()
         try:
-            placed = strategy(lifetimes, capacity)
+            with stage(f"placing by {name}"):
+                placed = strategy(lifetimes, capacity)
         except OutOfMemory as error:
             refusal = OutOfMemory(f"{name_of_log} does not fit with {name}: {error}")
             rows.append((name, "does not fit"))

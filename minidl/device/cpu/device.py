@@ -10,7 +10,7 @@ clock:
 A poisoned device fills freed bytes with NaN when the streams that used them have passed: a missing wait shows as NaN.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -52,6 +52,13 @@ class CpuDevice(Device):
                    cost: Cost) -> tuple[Algorithm, ...]:
         """Return the variants of the CPU's kernels."""
         return cpu_algorithms(self.profile, op_name, inputs, outputs, attrs, cost)
+
+    def kernels_to_compile(self, ops: Iterable[str]) -> int:
+        """Return how many kernels the functions of these operations use."""
+        from minidl.kernels.cpu import KERNELS
+        from minidl.kernels.cpu.compiled import kernels_used
+
+        return kernels_used(KERNELS.get(op) for op in ops)
 
     # Effects refer to the numerics, never to the device: a queue of them does not keep it alive.
     def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
