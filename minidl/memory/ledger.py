@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from minidl.device.contract import Failure
 from minidl.memory.hooks import Attached
 from minidl.memory.runner import free_donations, may_donate
 from minidl.memory.storage import IN, RECOMPUTE, Storage
@@ -107,9 +106,6 @@ class Ledger:
             self.live_bytes -= block_bytes(storage.nbytes)
             self.tracker.freed(storage)
 
-    def lose(self, failures: Sequence[Failure]) -> None:
-        """No kernel runs here, so none fails."""
-
     def make_resident(self, inputs: Sequence[Storage], op_name: str) -> None:
         """Everything counts as resident."""
 
@@ -119,7 +115,7 @@ class Ledger:
     def after_write(self, targets: Iterable[Storage], number: int) -> None:
         """No copy is stale: there are none."""
 
-    def call_off(self) -> None:
+    def call_off(self, inputs: Sequence[Storage], outputs: Sequence[Storage]) -> None:
         """Nothing was prepared."""
 
     def replay(self, target: Storage) -> None:

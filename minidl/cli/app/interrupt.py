@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from minidl.cli.command import SIGNALS, Ended
+from minidl.cli.command import SIGNALS, EndSignal
 from minidl.ranks import Ranks
 
 
-class Stop(Ended):
+class Stop(EndSignal):
     """True once a signal has asked for the stop; ``number``: of the signal. With ranks it is true when all have agreed:
     one that stopped alone would leave the others waiting."""
 

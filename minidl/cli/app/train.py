@@ -23,7 +23,7 @@ from minidl.cli.app.choices import (
     choose_ranks,
     refuse_what_cannot_be_kept,
 )
-from minidl.cli.app.files import Leaving, printed_apart
+from minidl.cli.app.files import FinalFiles, printed_apart
 from minidl.cli.app.flags import parse
 from minidl.cli.app.inputs import described, made_ahead, read_data
 from minidl.cli.app.interrupt import Stop, stop_after_the_step
@@ -96,8 +96,7 @@ def train(options: Options, lock: RunLock, out: TextIO, ranks: Ranks | None = No
     items, kind = described(data)
     print(f"{options.model}, batch {batch}, {'x'.join(map(str, data.input_shape))} {kind}, "
           f"{options.precision}, budget {format_bytes(sizes.budget_bytes)}, {options.manager}", flush=True)
-    slices = max(setup.slices, ranks.count if ranks is not None else 1)  # of all ranks together: they decide the bits
-    _tell_of_parts(sizes, slices, ranks)
+    slices = _told_slices(sizes, ranks)
 
     length = Length.of(options, data.train_size, a_step)
     resolved = Resolved(options.device, sizes.budget_bytes, setup.host_memory, batch)
@@ -151,7 +150,7 @@ def train(options: Options, lock: RunLock, out: TextIO, ranks: Ranks | None = No
             session.save(trainer)
             print(session.how_to_go_on(trainer.steps_done))
             return stop.exit_code
-        leaving = Leaving(options, out)
+        leaving = FinalFiles(options, out)
         leaving.attempt(partial(session.save, trainer))
         leaving.parameters(trainer.model)
         if not meter.steps:
@@ -177,14 +176,16 @@ def train(options: Options, lock: RunLock, out: TextIO, ranks: Ranks | None = No
     return stop.exit_code if stop else 0
 
 
-def _tell_of_parts(sizes: Sizes, slices: int, ranks: Ranks | None) -> None:
-    """Print into which parts batches and parameters are cut."""
+def _told_slices(sizes: Sizes, ranks: Ranks | None) -> int:
+    """Print into which parts batches and parameters are cut. Returns the slices of all ranks, which decide the bits."""
+    slices = max(sizes.setup.slices, ranks.count if ranks is not None else 1)
     if ranks is not None:
         print(f"{ranks.count} ranks, each with {slices // ranks.count} of {slices} slices of a batch", flush=True)
     elif slices > 1:
         print(f"in {slices} slices: {sizes.cut.why}", flush=True)
     if sizes.setup.shard_bytes is not None:
         print(f"parameters of more than {format_bytes(sizes.setup.shard_bytes)} in shards of no more", flush=True)
+    return slices
 
 
 def _one_by_one(batches: Iterable[AnyBatch], bar: Bar, stop: Stop) -> Iterator[AnyBatch]:
