@@ -43,7 +43,7 @@ def agree_on_memory(options: Options, device: Device, ranks: Ranks | None) -> Op
 
 
 def choose_device(options: Options) -> Device:
-    """The device asked for; prints which one and why. Raises UserError."""
+    """Return the device of ``--device``; print which one it is and why. Raises UserError."""
     require_numba()  # plans are compiled code on every device
     name, why = options.device, "as asked for"
     if name == "auto":
@@ -59,7 +59,7 @@ def choose_device(options: Options) -> Device:
 
 
 def choose_policy(options: Options) -> Policy:
-    """The policy by its name, or one that follows the plan of a file. Raises UserError."""
+    """Return the policy of ``--policy``, or one that follows the plan in the file of ``--plan``. Raises UserError."""
     return SavedPlanPolicy(read_plan(options.plan)) if options.plan else policies.create(options.policy)
 
 

@@ -14,15 +14,15 @@ from minidl.ranks import Ranks
 
 
 class Stop(EndSignal):
-    """True once a signal has asked for the stop; ``number``: of the signal. With ranks it is true when all have agreed:
-    one that stopped alone would leave the others waiting."""
+    """True once a signal has asked the loop to stop; with ranks, once all have agreed on it: one that stopped alone would
+    leave the others waiting. number: the signal's number."""
 
     def __init__(self, ranks: Ranks | None) -> None:
         self._ranks = ranks
         self._asked: int | None = None
 
     def ask(self, number: int) -> None:
-        """A signal has come."""
+        """Note that a signal has come."""
         self._asked = number
         if self._ranks is None:
             self.number = number

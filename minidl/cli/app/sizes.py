@@ -65,7 +65,7 @@ def setup_of(options: Options, device: Device, data: Data, ranks: Ranks | None =
 
 
 def settle(options: Options, setup: Setup, data: Data) -> Sizes:
-    """The batch and the budget, where the flags may say ``max`` and a percentage; both were tried.
+    """Return the batch and the budget that the flags ask for (``max``, a percentage or numbers), after a trial of both.
 
     Raises UserError, with the numbers that would do, if they do not fit.
     """
