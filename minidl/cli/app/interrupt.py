@@ -14,8 +14,8 @@ from minidl.ranks import Ranks
 
 
 class Stop(EndSignal):
-    """True once a signal has asked the loop to stop; with ranks, once all have agreed on it: one that stopped alone would
-    leave the others waiting. number: the signal's number."""
+    """True once a signal has asked the loop to stop; with ranks, once all have agreed on it, as one that stopped alone
+    would leave the others waiting. number: the signal's number."""
 
     def __init__(self, ranks: Ranks | None) -> None:
         self._ranks = ranks
