@@ -7,7 +7,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from minidl.context import current, entered
-from minidl.errors import UserError, WrongKind
+from minidl.errors import UserError
 from minidl.memory.storage import Storage
 from minidl.op import Attrs, Op
 from minidl.tensor import GONE, Tensor
@@ -62,11 +62,6 @@ def _run(op: Op, tensors: tuple[Tensor, ...], attrs: Attrs) -> tuple[Storage, ..
     donated = 0
     parts: PartKeeper | None = None  # runs the call if an operand is in parts
     inputs: list[Storage] = []
-    if attrs:
-        for name, value in attrs.items():
-            if value.__class__ is Tensor:
-                raise WrongKind(f"{op.name} takes a number for {name}, not a tensor, whose gradient would be lost: "
-                                "x.item() reads one")
     try:
         for tensor in tensors:
             if tensor.donated:
@@ -81,6 +76,8 @@ def _run(op: Op, tensors: tuple[Tensor, ...], attrs: Attrs) -> tuple[Storage, ..
         kind = type(tensor).__name__
         raise UserError(f"{op.name}: a {kind} is not a tensor; runtime.tensor(x) converts it") from error
     try:
+        if op.volatile or parts is not None:
+            op.refuse_tensors(attrs)  # the executor does so for each new signature
         if op.mutates is not None:
             for keeper in executor.part_keepers:
                 keeper.before_write(op, inputs)

@@ -171,7 +171,8 @@ class Executor:
         return ids
 
     def _sign(self, key: tuple[Any, ...], op: Op, inputs: tuple[Storage, ...], attrs: Attrs) -> Signature:
-        """The signature of a call unlike any before."""
+        """The signature of a call unlike any before. Raises WrongKind for an attribute that is a tensor."""
+        op.refuse_tensors(attrs)
         if len(self._known) >= self.signatures.most:
             self.signatures.forget(self.memory.state.hooks.signatures())
         return self.signatures.add(key, op, tuple([s.meta for s in inputs]), attrs)

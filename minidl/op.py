@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
-from minidl.errors import ShapeError
+from minidl.errors import ShapeError, WrongKind
 from minidl.meta import Algorithm, Cost, Meta
 from minidl.parts.slice_rules import Slices
 
@@ -99,6 +99,13 @@ class Op:
         self.check_dtypes(inputs)
         made = self.infer(*inputs, **attrs)
         return made if isinstance(made, tuple) else (made,)
+
+    def refuse_tensors(self, attrs: Attrs) -> None:
+        """Raise WrongKind if an attribute is a handle on a tensor: no gradient flows through an attribute."""
+        for name, value in attrs.items():
+            if hasattr(value, "storage"):
+                raise WrongKind(f"{self.name} takes a number for {name}, not a tensor, whose gradient would be lost: "
+                                "x.item() reads one")
 
     def needs(self, inputs: Sequence[Any]) -> tuple[bool, ...]:
         """For each input (a storage), whether it wants a gradient through a call; () if none does."""

@@ -5,6 +5,7 @@ A backend copies storages to host buffers and back. It decides nothing and knows
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import perf_counter
@@ -87,7 +88,8 @@ class Backend(Protocol):
         ...
 
 
-on_host: set[int] = set()  # addresses of the host storages that the program sees in place of optimizer state
+# By address, the host storages that the program sees in place of optimizer state.
+on_host: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 @contextmanager

@@ -60,7 +60,7 @@ class Dropping:
         if drop and value.made is not None and _can_be_made(value):
             self._dropped.add(item)
             return value
-        value.release()
+        value.kept_by(item)
         return None
 
     def _recompute(self, item: Item) -> Any:
@@ -79,12 +79,12 @@ class Dropping:
 
 def _can_be_made(value: Value) -> bool:
     try:
-        missing(value)
+        missing(value, later=True)
     except NotReplayable:
         return False
     return True
 
 
 def _leaves(value: Value) -> set[Value]:
-    """Return the leaves that the missing calls of a value read."""
-    return {read for call in missing(value) for read in call.reads if read.made is None}
+    """Return the leaves that a later replay of a value reads."""
+    return {read for call in missing(value, later=True) for read in call.reads if read.made is None}

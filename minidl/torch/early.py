@@ -23,12 +23,13 @@ class Early:
     def __init__(self, budget: int, states: States) -> None:
         self.budget, self.states = budget, states
         self.saw: Callable[[torch.Tensor], None] | None = None
-        self._of: dict[int, torch.optim.Optimizer] = {}
+        self._of: dict[int, list[torch.optim.Optimizer]] = {}  # by the id of a parameter
 
     def begin(self) -> None:
         """Find all optimizers of the process by their parameters."""
-        found = [o for o in gc.get_objects() if issubclass(type(o), torch.optim.Optimizer)]
-        self._of = {id(p): optimizer for optimizer in found for p in parameters_of(optimizer)}
+        for optimizer in [o for o in gc.get_objects() if issubclass(type(o), torch.optim.Optimizer)]:
+            for p in parameters_of(optimizer):
+                self._of.setdefault(id(p), []).append(optimizer)
         self.saw = self._saw if self._of else None
 
     def end(self) -> None:
@@ -36,13 +37,14 @@ class Early:
         self.saw, self._of = None, {}
 
     def _saw(self, tensor: torch.Tensor) -> None:
-        """Send the state of a saved parameter's optimizer to the host; check the budget. Raises BudgetTooSmall."""
-        optimizer = self._of.get(id(tensor if tensor._base is None else tensor._base))
-        if optimizer is None:
+        """Send the state of a saved parameter's optimizers to the host; check the budget. Raises BudgetTooSmall."""
+        found = self._of.get(id(tensor if tensor._base is None else tensor._base), [])
+        if not found:
             return
-        self._of = {i: other for i, other in self._of.items() if other is not optimizer}
-        self.states.away(optimizer, all_of_it=True)
-        self._refuse(optimizer, {Kind.PARAMETER: parameters_of(optimizer)}, "before the first step")
+        self._of = {i: [o for o in optimizers if o not in found] for i, optimizers in self._of.items()}
+        for optimizer in found:
+            self.states.away(optimizer, all_of_it=True)
+            self._refuse(optimizer, {Kind.PARAMETER: parameters_of(optimizer)}, "before the first step")
 
     def stepping(self, optimizer: torch.optim.Optimizer) -> None:
         """Check the budget before an optimizer changes anything. Raises BudgetTooSmall."""

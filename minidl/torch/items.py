@@ -4,6 +4,7 @@
     Handle  stands for a tensor that may be evicted: an item, the tensor's layout in it, and an alias without bytes that
             shares the tensor's version counter, so that a write in place is detected as PyTorch detects it.
     Kept    stands for a tensor that stays on the device.
+    Hold    keeps the bytes of an item that replays read, also after its last handle is gone.
 
 A ``Guide`` decides which tensors are evicted; a ``Watch`` observes them.
 """
@@ -23,12 +24,16 @@ CONJUGATE, NEGATIVE = 1, 2  # flags of lazily conjugated and negated tensors
 
 
 class Item:
-    """One version of a storage: on the device (held here or alive elsewhere), on the host, or dropped."""
+    """One version of a storage: on the device (held here or alive elsewhere), on the host, or dropped.
 
-    __slots__ = ("__weakref__", "address", "alive", "copy", "device", "handles", "nbytes", "storage", "tensor_id",
-                 "value", "version")
+    forget: called with the item when its last handle or hold is gone.
+    """
 
-    def __init__(self, storage: Any, version: int) -> None:
+    __slots__ = ("__weakref__", "address", "alive", "copy", "device", "forget", "handles", "nbytes", "storage",
+                 "tensor_id", "value", "version")
+
+    def __init__(self, storage: Any, version: int, forget: Callable[[Item], None]) -> None:
+        self.forget = forget
         self.nbytes: int = storage.nbytes()
         self.address: int = storage._cdata
         self.device = storage.device
@@ -37,7 +42,7 @@ class Item:
         self.alive = weakref.ref(storage)
         self.copy: Copy | None = None
         self.value: Any = None  # its recorded value, for replays
-        self.handles = 0
+        self.handles = 0  # and holds
         self.tensor_id: int | None = None
 
     def take(self, storage: Any) -> None:
@@ -51,24 +56,34 @@ class Item:
         return storage if storage is not None and storage.nbytes() == self.nbytes else None
 
 
-class Handle:
-    """Autograd's stand-in for a tensor that may be evicted."""
+class Hold:
+    """Keeps the bytes of an item as long as the hold lives."""
 
-    __slots__ = ("__weakref__", "alias", "bits", "dtype", "forget", "item", "offset", "size", "stride", "version")
+    __slots__ = ("__weakref__", "item")
 
-    def __init__(self, item: Item, tensor: torch.Tensor, alias: torch.Tensor, forget: Callable[[Item], None]) -> None:
-        self.item, self.alias, self.forget = item, alias, forget
-        self.version = tensor._version
-        self.size, self.stride, self.offset = tensor.size(), tensor.stride(), tensor.storage_offset()
-        self.dtype = tensor.dtype
-        self.bits = CONJUGATE * tensor.is_conj() + NEGATIVE * tensor.is_neg()
+    def __init__(self, item: Item) -> None:
+        self.item = item
         item.handles += 1
 
     def __del__(self) -> None:
         item = self.item
         item.handles -= 1
         if not item.handles:
-            self.forget(item)
+            item.forget(item)
+
+
+class Handle(Hold):
+    """Autograd's stand-in for a tensor that may be evicted."""
+
+    __slots__ = ("alias", "bits", "dtype", "offset", "size", "stride", "version")
+
+    def __init__(self, item: Item, tensor: torch.Tensor, alias: torch.Tensor) -> None:
+        super().__init__(item)
+        self.alias = alias
+        self.version = tensor._version
+        self.size, self.stride, self.offset = tensor.size(), tensor.stride(), tensor.storage_offset()
+        self.dtype = tensor.dtype
+        self.bits = CONJUGATE * tensor.is_conj() + NEGATIVE * tensor.is_neg()
 
     def check(self) -> None:
         """Raise PyTorch's RuntimeError if the saved tensor was overwritten."""

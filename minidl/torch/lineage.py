@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from minidl.torch.backends import quiet
+from minidl.torch.items import Hold, Item
 from minidl.torch.schemas import Schema, tensors_in
 
 
@@ -37,10 +38,11 @@ class Value:
     storage a weak reference to the storage that contains it now.
     guard   set when a call has read it; the guard of a leaf also keeps its bytes alive.
     item    a weak reference to the saved item with this value.
+    hold    keeps the bytes of that item for replays, unless the item is dropped.
     number  its tensor id in a trace.
     """
 
-    __slots__ = ("__weakref__", "fresh", "guard", "item", "made", "nbytes", "number", "storage")
+    __slots__ = ("__weakref__", "fresh", "guard", "hold", "item", "made", "nbytes", "number", "storage")
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
@@ -49,12 +51,15 @@ class Value:
         self.storage: Any = None
         self.guard: Guard | None = None
         self.item: Any = None
+        self.hold: Hold | None = None
         self.number: int | None = None
 
-    def release(self) -> None:
-        """Stop keeping the bytes of a leaf alive, since they are on the host, too, from now on."""
+    def kept_by(self, item: Item) -> None:
+        """Read the bytes from a saved item that contains them from now on, on the host or on the device.
+        The guard stops keeping the bytes of a leaf alive. A value that no call has read needs no bytes yet."""
         if self.guard is not None:
             self.guard.tensor.data = torch.empty(0, dtype=self.guard.tensor.dtype, device=self.guard.tensor.device)
+            self.hold = Hold(item)
 
     @property
     def here(self) -> Any:
@@ -168,11 +173,14 @@ def _ref(recorder: Any, tensor: torch.Tensor, written: bool, scratch: bool) -> R
         # Below autograd an alias gets its own version counter, unless this dispatch key is active again.
         with torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.ADInplaceOrView, False):
             alias = tensor.detach()
-        if value.made is not None or value.item is not None:
+        value.guard = Guard(alias, tensor._version)
+        item = value.item() if value.item is not None else None
+        if item is not None and item.value is None:
+            value.kept_by(item)
+        elif value.made is not None:
             alias.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         else:
             recorder.hold_weakly(tensor.untyped_storage(), value)
-        value.guard = Guard(alias, tensor._version)
     return Ref(value, tensor.size(), tensor.stride(), int(tensor.storage_offset()), tensor.dtype, tensor.device,
                tensor.is_conj(), tensor.is_neg(), written, scratch)
 

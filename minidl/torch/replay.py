@@ -24,13 +24,14 @@ class NotReplayable(Unrecoverable):
     """A dropped tensor cannot be recomputed exactly."""
 
 
-def missing(value: Value) -> list[Call]:
-    """Return the calls that a replay of a value runs, in program order. Raises NotReplayable."""
+def missing(value: Value, *, later: bool = False) -> list[Call]:
+    """Return the calls that a replay of a value runs, in program order. Raises NotReplayable.
+    later: the replay runs at any later time, so it reads only what is certainly there then."""
     calls: set[Call] = set()
     wanted = [value]
     while wanted:
         each = wanted.pop()
-        if each is not value and is_there(each):
+        if each is not value and (stays_there(each) if later else is_there(each)):
             continue
         if each.made is None:
             raise NotReplayable(
@@ -46,6 +47,11 @@ def is_there(value: Value) -> bool:
     """True if a value can be read without a replay."""
     item = value.item() if value.item is not None else None
     return value.here is not None or (item is not None and (item.here is not None or item.copy is not None))
+
+
+def stays_there(value: Value) -> bool:
+    """True if a value can be read without a replay as long as a recorded call that reads it is kept."""
+    return value.hold is not None or (value.made is None and value.here is not None)
 
 
 @dataclass
@@ -142,6 +148,7 @@ class Replay:
         item = value.item() if value.item is not None else None
         if item is not None and item.handles and item.copy is None and item.here is None:
             item.take(storage)
+            value.kept_by(item)
             item.value = None
 
 

@@ -100,7 +100,7 @@ class Saved:
                 item = self._item(tensor, decision)
                 if self.watch is not None:
                     self.watch.saved(self.packs, item)
-                return Handle(item, tensor, self._alias(tensor), self.forget)
+                return Handle(item, tensor, self._alias(tensor))
 
     def _stays(self, tensor: torch.Tensor) -> Kept:
         # Detached: a tensor with its node would be in a reference cycle with autograd's graph.
@@ -116,7 +116,7 @@ class Saved:
         alive = item.alive() if item is not None else None
         if item is not None and item.version == version and alive is not None and alive._cdata == storage._cdata:
             return item
-        item = Item(storage, version)
+        item = Item(storage, version, self.forget)
         item.tensor_id = decision.tensor_id
         self._items[storage._cdata] = weakref.ref(item)
         if item.tensor_id is not None:
@@ -152,7 +152,7 @@ class Saved:
                 continue
             with quiet():
                 item = self._item(tensor, SWAP)
-                kept.handle, kept.tensor = Handle(item, tensor, self._alias(tensor), self.forget), None
+                kept.handle, kept.tensor = Handle(item, tensor, self._alias(tensor)), None
         self._kept = []
 
     # Backward --------------------------------------------------------------------------------------------------------

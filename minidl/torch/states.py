@@ -46,8 +46,8 @@ class States:
         self.brought: Callable[[torch.Tensor, int, int], None] | None = None
         self.moved_bytes = 0
         self._away = 0  # number of tensors on the host now
-        self._known: weakref.WeakKeyDictionary[torch.optim.Optimizer, dict[tuple[int, Any], Waiting | None]] = (
-            weakref.WeakKeyDictionary())  # None: something else holds it, too
+        # For each optimizer, by parameter's state and key; None: something else holds it, too.
+        self._known: dict[weakref.ref[torch.optim.Optimizer], dict[tuple[int, Any], Waiting | None]] = {}
         self._whole: list[tuple[dict[str, Any], list[torch.Tensor]]] = []  # groups to restore after a step in parts
 
     # Around the step of an optimizer ---------------------------------------------------------------------------------
@@ -97,6 +97,7 @@ class States:
     def away(self, optimizer: torch.optim.Optimizer, *, all_of_it: bool = False) -> None:
         """Send the state of the parts that do not stay, or of all parts, to the host."""
         if self.on and (all_of_it or self.staying < 1.0):
+            self._bury()
             self._prune(optimizer)
             parts = parts_of(optimizer)
             for number, part in enumerate(parts):
@@ -105,23 +106,34 @@ class States:
 
     def _prune(self, optimizer: torch.optim.Optimizer) -> None:
         """Forget state that the optimizer has replaced, for instance by ``load_state_dict``."""
-        known = self._known.setdefault(optimizer, {})
+        known = self._known.setdefault(weakref.ref(optimizer), {})
         there = {id(state) for state in optimizer.state.values()}
         for key in [key for key in known if key[0] not in there]:
             waiting = known.pop(key)
             if waiting is not None:
                 self._forget(waiting)
 
+    def _bury(self) -> None:
+        """Forget the state of optimizers that do not exist any more."""
+        for ref in [ref for ref in self._known if ref() is None]:
+            for waiting in self._known.pop(ref).values():
+                if waiting is not None:
+                    self._forget(waiting)
+
     def all_away(self) -> None:
         """Send the state of every known optimizer to the host."""
-        for optimizer in list(self._known):
-            self.away(optimizer, all_of_it=True)
+        for ref in list(self._known):
+            optimizer = ref()
+            if optimizer is not None:
+                self.away(optimizer, all_of_it=True)
 
     def home(self) -> None:
         """Bring all state back to the device, and forget it."""
         self._restore()
-        for optimizer, known in list(self._known.items()):
-            self._bring(optimizer, [list(optimizer.state)])  # also of parameters that have left their group
+        for ref, known in self._known.items():
+            optimizer = ref()
+            if optimizer is not None:
+                self._bring(optimizer, [list(optimizer.state)])  # also of parameters that have left their group
             for waiting in known.values():
                 if waiting is not None:
                     self._forget(waiting)
@@ -133,7 +145,7 @@ class States:
 
     def others_bytes(self, optimizer: torch.optim.Optimizer | None) -> int:
         """Return the bytes of the state of all other optimizers that can be on the host."""
-        return sum(waiting.nbytes for other, known in self._known.items() if other is not optimizer
+        return sum(waiting.nbytes for ref, known in self._known.items() if ref() not in (None, optimizer)
                    for waiting in known.values() if waiting is not None)
 
     # Copies ----------------------------------------------------------------------------------------------------------
@@ -146,7 +158,7 @@ class States:
                                 if isinstance(value, torch.Tensor))
 
     def _bring(self, optimizer: torch.optim.Optimizer, part: Part, number: int = 0, parts: int = 1) -> None:
-        known = self._known.get(optimizer, {})
+        known = self._known.get(weakref.ref(optimizer), {})
         with quiet():
             for state, key, value in self._named(optimizer, part):
                 waiting = known.get((id(state), key))
@@ -163,7 +175,7 @@ class States:
 
     def _send(self, optimizer: torch.optim.Optimizer, part: Part) -> None:
         """Copy the state of a part to the host and release it. A tensor that anything else still holds is put back."""
-        known = self._known.setdefault(optimizer, {})
+        known = self._known.setdefault(weakref.ref(optimizer), {})
         shared = _shared(optimizer)
         with quiet():
             left = [self._left(known, shared, *each) for each in self._named(optimizer, part)]
@@ -201,7 +213,7 @@ class States:
             return None
         if waiting is None:
             waiting = Waiting(tensor, copy)
-            on_host.add(waiting.host.untyped_storage()._cdata)
+            on_host[copy.buffer._cdata] = copy.buffer
         self._away += not waiting.away
         waiting.away = True
         self.moved_bytes += waiting.nbytes
@@ -218,7 +230,7 @@ class States:
         """Forget a tensor. Its host memory now belongs to the holders of the host tensor."""
         self._away -= waiting.away
         waiting.away = False
-        on_host.discard(waiting.host.untyped_storage()._cdata)
+        on_host.pop(waiting.copy.buffer._cdata, None)
         self.backend.disown(waiting.copy)
 
 

@@ -218,6 +218,13 @@ def test_a_step_that_leaves_its_plan_lets_what_it_has_kept_leave_too():
         loss.backward()
 
 
+def elsewhere(write):
+    """Call a function in another thread, whose calls the recorder does not see."""
+    thread = threading.Thread(target=write)
+    thread.start()
+    thread.join()
+
+
 def with_a_bias_written_elsewhere(memory):
     """The loss of a step in whose midst another thread writes what dropped tensors are computed from."""
     torch.manual_seed(0)
@@ -233,9 +240,7 @@ def with_a_bias_written_elsewhere(memory):
             optimizer.zero_grad()
             loss = (network(x) * 2).sin().sum()
             if n == 3:
-                thread = threading.Thread(target=write)
-                thread.start()
-                thread.join()
+                elsewhere(write)
             loss.backward()
             optimizer.step()
     return network[0].weight.detach()
@@ -247,6 +252,47 @@ def test_what_cannot_be_computed_again_as_it_was_is_refused_by_name():
         with_a_bias_written_elsewhere(forced("drop"))
     swapping = forced("drop", recompute=False)
     assert with_a_bias_written_elsewhere(swapping).equal(expected)
+
+
+def test_a_replay_reads_a_tensor_that_another_graph_saved_and_that_graph_is_gone():
+    def gradient(memory):
+        x = leaf()
+        optimizer = torch.optim.SGD([x], 0.1)
+        with memory:
+            for _ in range(4):
+                optimizer.zero_grad()
+                torch.autograd.grad((x * 2).sin().sum(), x)  # no call is recorded until the next pack
+                y = x * 3
+                y.sin()  # saves y, and is gone at once
+                loss = y.exp().sum()  # saves its result, which a replay computes from y
+                del y
+                loss.backward()
+                optimizer.step()
+        return x.grad
+    memory = forced("drop")
+    assert gradient(memory).equal(gradient(contextlib.nullcontext())) and memory.report().replayed_calls == 4
+
+
+@pytest.mark.parametrize("written", ["before it is dropped", "after it is dropped"])
+def test_a_replay_does_not_count_on_a_tensor_that_the_program_still_holds(written):
+    def gradient(memory):
+        x, average = leaf(), torch.ones(SIDE, SIDE)
+        optimizer = torch.optim.SGD([x], 0.1)
+        with memory:
+            for n in range(4):
+                optimizer.zero_grad()
+                double = average * 2
+                if n == 3 and written.startswith("before"):
+                    elsewhere(lambda: average.mul_(3))
+                loss = (x + double).sigmoid().sum()
+                if n == 3 and written.startswith("after"):
+                    average.mul_(3)
+                del double
+                loss.backward()
+                optimizer.step()
+        return x.grad
+    memory = forced("drop")
+    assert gradient(memory).equal(gradient(contextlib.nullcontext())) and memory.report().replayed_calls > 2
 
 
 def test_functional_transforms_are_refused_by_pytorch_itself():

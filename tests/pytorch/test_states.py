@@ -274,6 +274,27 @@ def test_states_that_are_forgotten_leave_no_host_memory_behind():
     assert backend.host.used == 0
 
 
+def test_an_optimizer_that_is_gone_within_the_management_leaves_nothing_behind():
+    memory, matrices = away(), 4 * 4 * WIDTH * WIDTH
+    with memory:
+        for _ in range(3):
+            run(made("SGD"), 2)
+            gc.collect()
+            assert memory.backend.host.used == matrices  # of the last optimizer
+    assert memory.backend.host.used == 0 and not on_host
+
+
+def test_the_state_of_all_optimizers_of_a_parameter_leaves_before_the_first_step():
+    torch.manual_seed(0)
+    each = made("SGD")()
+    other = torch.optim.SGD(each.network.parameters(), 0.1, momentum=0.9)
+    each.step()
+    other.step()
+    with away():
+        each.loss()
+        assert len(waiting(each.optimizer)) == len(waiting(other)) == 4
+
+
 @pytest.mark.parametrize("made_before", [True, False])
 def test_a_budget_that_the_parameters_alone_exceed_is_refused_before_anything_has_changed(made_before):
     torch.manual_seed(0)

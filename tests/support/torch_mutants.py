@@ -37,8 +37,8 @@ class _Any:
     __hash__ = None  # type: ignore[assignment]
 
 
-def _of_any_version(item: Any, storage: Any, version: int) -> None:
-    _item(item, storage, version)
+def _of_any_version(item: Any, storage: Any, version: int, forget: Any) -> None:
+    _item(item, storage, version, forget)
     item.version = _Any()
 
 

@@ -37,14 +37,20 @@ class Leaving:
         block = state.arena.allocate_at(offset, storage.nbytes, storage.me)
         if block is None and self._queue:
             end = offset + storage.nbytes
-            # Each once: a storage that was brought back and evicted again is in the queue twice.
-            for other in dict.fromkeys(s for s in (ref() for ref in self._queue)
-                                       if s is not None and s.status is SWAPPING_OUT):
-                assert other.block is not None
+            self._forget_landed()
+            for ref in tuple(self._queue):
+                other = ref()
+                assert other is not None and other.block is not None
                 if other.block.offset < end and offset < other.block.offset + other.block.size:
                     state.allocator.finish_swap_out(other)
+                    self._queue.remove(ref)
             block = state.arena.allocate_at(offset, storage.nbytes, storage.me)
         return block
+
+    def _forget_landed(self) -> None:
+        """Take the storages off the queue that are not being copied out any more; each of the others is there once."""
+        going = (storage for ref in self._queue if (storage := ref()) is not None and storage.status is SWAPPING_OUT)
+        self._queue = deque(storage.me for storage in dict.fromkeys(going))
 
     def gather(self, nbytes: int, owner: object, *, high: bool) -> Block | None:
         """A block without an eviction: by a slide if enough is free in total, which costs little; otherwise by freeing
