@@ -47,8 +47,8 @@ WORDS, SEQUENCES, LENGTH = 512, 4, 256
 SHAPE: dict[str, Any] = {
     "num_hidden_layers": 4, "hidden_size": 192, "intermediate_size": 512, "num_attention_heads": 6,
     "num_key_value_heads": 2, "use_cache": False}
-STEPS = 12  # of the way from the floor to the unmanaged peak
-RATIOS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+STEPS = 8  # of the way from the floor to the unmanaged peak
+RATIOS = (0.05, 0.1, 0.2, 0.3, 0.45, 0.6, 0.8, 1.0)
 SETTLING = 4  # steps before any is timed: one away, one measured, two planned
 ENDLESS = 1 << 50
 
@@ -197,7 +197,7 @@ def rises(rows: Iterable[Row], value: Callable[[Row], float], *, by: Callable[[R
 
 
 def summary(rows: list[Row]) -> str:
-    """What the table shows, in lines."""
+    """Return lines on what the table shows."""
     ways = {way: [row for row in rows if row.way == way] for way in ("eager", "managed", "compiled")}
     peak, managed, compiled = ways["eager"][0].peak_bytes, ways["managed"], ways["compiled"]
     spread = max(row.high - row.low for row in managed)

@@ -100,6 +100,7 @@ class managed:  # noqa: N801 # programs call it like a function
         self._hooks = saved_tensors_hooks(self.saved.pack, self.saved.unpack)
         self._hooks.__enter__()
         self._begin()
+        self.states.all_away(all_of_it=False)  # an earlier stop() has brought it to the device
         return self
 
     def stop(self) -> None:

@@ -120,15 +120,15 @@ class States:
                 if waiting is not None:
                     self._forget(waiting)
 
-    def all_away(self) -> None:
-        """Send the state of every known optimizer to the host."""
+    def all_away(self, *, all_of_it: bool = True) -> None:
+        """Send the state of every known optimizer to the host; with ``all_of_it=False`` only what does not stay."""
         for ref in list(self._known):
             optimizer = ref()
             if optimizer is not None:
-                self.away(optimizer, all_of_it=True)
+                self.away(optimizer, all_of_it=all_of_it)
 
     def home(self) -> None:
-        """Bring all state back to the device, and forget it."""
+        """Bring all state back to the device, and forget it; the optimizers remain known."""
         self._restore()
         for ref, known in self._known.items():
             optimizer = ref()
@@ -137,7 +137,7 @@ class States:
             for waiting in known.values():
                 if waiting is not None:
                     self._forget(waiting)
-        self._known.clear()
+        self._known = {ref: {} for ref in self._known if ref() is not None}
 
     def waits(self, tensor: torch.Tensor) -> bool:
         """True if a tensor is in host memory in place of one on the device."""
