@@ -137,14 +137,14 @@ class managed:  # noqa: N801 # programs call it like a function
         """True during the optimizer step of another thread's training, which the hooks of this thread do not see."""
         return get_ident() != self._thread and torch._C._current_graph_task_id() == -1
 
-    def _stepping(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def _stepping(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
         if self._elsewhere():
-            return
+            return None
         self.dropping.rest()
         if not self.course.steps:
             self.early.stepping(optimizer)
         self.observer.stepping(optimizer)
-        self.states.before(optimizer, args, kwargs)
+        return self.states.before(optimizer, args, kwargs)
 
     def _stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if self._elsewhere():

@@ -331,3 +331,24 @@ def test_a_training_that_is_managed_anew_in_every_step_keeps_its_budget_with_the
     found, peak = trained(minidl.torch.managed(budget))
     expected, unmanaged = trained(None)
     assert same(found, expected) and peak <= budget < unmanaged
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_state_comes_back_only_when_the_closure_of_a_step_has_returned(by_name):
+    def trained(memory, seen):
+        torch.manual_seed(0)
+        of = made("Adam")()
+
+        def closure():
+            of.optimizer.zero_grad()
+            seen.append(len(waiting(of.optimizer)))
+            loss = of.loss()
+            loss.backward()
+            return loss
+        with memory or contextlib.nullcontext():
+            losses = [(of.optimizer.step(closure=closure) if by_name else of.optimizer.step(closure)).detach()
+                      for _ in range(4)]
+        return [*losses, *of.state()]
+    seen, unmanaged = [], []
+    assert same(trained(away(), seen), trained(None, unmanaged))
+    assert seen == [0, 12, 12, 12] and unmanaged == [0] * 4  # three matrices of state a matrix
