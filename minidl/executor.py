@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import inf
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from minidl.context import FREE
 from minidl.device.signatures import Signatures
@@ -52,7 +52,6 @@ class Executor:
         self.keeper = memory.keeper
         self.keepers: tuple[Keeper, ...] = (memory.keeper, *[other.keeper for other in stands_for])
         self.part_keepers: tuple[PartKeeper, ...] = ()
-        self.failures = device.failures  # errors of kernels, which may come long after their calls
         self.thread, self.entered = FREE, 0  # the thread inside, and how many times it has entered (``context``)
         self.deterministic, self.fuses, self.keeps_outputs = deterministic, fuses, keeps_outputs
         self.grad_enabled = True
@@ -66,13 +65,14 @@ class Executor:
     def run(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs, donated: int = 0) -> tuple[Storage, ...]:
         """Run one call. Each storage returned has one use, which passes to the caller.
 
-        donated: bit i is set if input i's handle is used for the last time. Raises ShapeError, OutOfMemory.
+        donated: bit i is set if input i's handle is used for the last time. Raises ShapeError, OutOfMemory, and the
+        error of a kernel that refuses its values or cannot be compiled. After an error the call was not made.
         """
-        if self.failures:
-            self.fail()
         fixed = attrs.items() if not op.volatile else [item for item in attrs.items() if item[0] not in op.volatile]
         key = (op, *fixed, *map(meta_of, inputs))
-        signature = self._known.get(key) or self._sign(key, op, inputs, attrs)
+        signature = self._known.get(key)
+        if fresh := signature is None:
+            signature = self._sign(key, op, inputs, attrs)
         self.issued += 1
         if op.view:
             return self._view(signature, inputs, attrs)
@@ -93,7 +93,7 @@ class Executor:
                     memory.make_resident(inputs, op.name)
                     break
         except BaseException:
-            memory.call_off()
+            self._call_off(key, inputs, (), fresh=fresh)
             raise
         needs: tuple[bool, ...] = ()
         saved: tuple[int, ...] = ()
@@ -113,11 +113,11 @@ class Executor:
         tracker.temporaries = tensor_id
         try:
             algorithm = memory.runner.run(signature, attrs, inputs, outputs, donated, saved, tracker.durations.append)
+            if op.checks or fresh:  # the first call of its kind may meet a kernel that cannot be compiled
+                self.device.confirm()
         except BaseException:
-            tracker.cancel()
-            memory.call_off()
-            if self.failures:
-                self.fail()
+            self._call_off(key, inputs, outputs, fresh=fresh)
+            tracker.cancel({storage.tensor_id for storage in outputs})
             raise
         read, made = self.record_tensor_access(signature, algorithm, inputs, outputs)
         if written:
@@ -184,27 +184,21 @@ class Executor:
             call.save((output,), needs, self.signatures.saves(signature, attrs, needs))
         return (output,)
 
+    def _call_off(self, key: tuple[Any, ...], inputs: Sequence[Storage], outputs: Sequence[Storage], *,
+                  fresh: bool) -> None:
+        """A call has failed, so it was not made. fresh: it would have been the first of its kind."""
+        self.memory.call_off(inputs, outputs)
+        if fresh:
+            self._known.pop(key, None)
+
     def stranger(self, op_name: str, storage: Storage) -> UserError:
         """The error for an operand that belongs to another runtime."""
         return UserError(f"{op_name}: {storage.named()} belongs to another runtime than the current one on "
                          f"{self.device.name}: bring it here with runtime.tensor(x.numpy())")
 
-    # Errors of kernels ---------------------------------------------------------------------------------------
-    def fail(self) -> NoReturn:
-        """Raise the first kernel error that has not been raised. The results of the failed calls, and of those that
-        needed them, have no value from now on; everything else is as it was."""
-        error = self.failures[0].error
-        self.memory.lose(tuple(self.failures))
-        try:
-            raise error
-        finally:
-            del error  # or its traceback would hold this frame, which holds it: tensors would live as long as both
-
     def finish(self) -> None:
-        """Wait until all kernels have ended; raise an error that has not been raised."""
+        """Wait until all kernels have ended; raise an error that has ended the device and was not raised yet."""
         self.device.finish()
-        if self.failures:
-            self.fail()
 
     # Values and leaves ---------------------------------------------------------------------------------------
     def read(self, storage: Storage) -> np.ndarray:
@@ -228,13 +222,9 @@ class Executor:
         read, made = self.record_tensor_access(signature, signature.algorithms[0], (storage,), ())
         self.memory.state.hooks.after_call(signature, read, made, ())
         try:
-            value = how(storage)
-        except Exception:
-            if self.failures:
-                self.fail()
-            raise
-        self.tracker.durations.append(signature.algorithms[0].seconds)  # after those of all that it waited for
-        return value
+            return how(storage)
+        finally:
+            self.tracker.durations.append(signature.algorithms[0].seconds)  # after those of all that it waited for
 
     def leaf(self, meta: Meta, *, persistent: bool) -> Storage:
         """An uninitialised leaf with bytes of its own. Raises OutOfMemory."""
@@ -256,23 +246,9 @@ class Executor:
 
     # Iterations ----------------------------------------------------------------------------------------------
     def end_iteration(self, *, failed: bool = False) -> None:
-        """End an iteration: survivors get their bytes (unless it failed), lineage is cut, counts restart.
-
-        Raises a kernel's error that has not been raised; then the iteration ends as a failed one.
-        """
+        """End an iteration: survivors get their bytes (unless it failed), lineage is cut, counts restart."""
         for keeper in self.part_keepers:
             keeper.end_iteration(failed=failed)
-        if failed:
-            self.device.finish()  # its later failures belong to no other iteration
-            self.memory.lose(tuple(self.failures))
-        if not self.failures:
-            return self._end_iteration(failed=failed)
-        try:
-            self.fail()
-        finally:
-            self._end_iteration(failed=True)
-
-    def _end_iteration(self, *, failed: bool) -> None:
         hooks = self.memory.state.hooks
         hooks.end_iteration(self.trace, failed=failed)
         self.memory.end_iteration(failed=failed)

@@ -48,6 +48,8 @@ class Op:
     update    an optimizer's step: the first call after one starts a new iteration.
     long_lived  the outputs usually outlive the activations: placed with the persistent storages.
     replayable  the same inputs and attributes give the same outputs again.
+    checks    the kernel may refuse the values of its inputs, before it writes anything: the program waits for the
+              kernel, so that the call itself raises the error. A GPU's kernels raise nothing.
     integers  names of the inputs that are integers: labels, row numbers.
     exact     the other inputs may be integers too: the results are exact.
     slices    how a call runs on slices of its batch (``slicing.rules``); None: on whole tensors.
@@ -66,6 +68,7 @@ class Op:
     update: bool = False
     long_lived: bool = False
     replayable: bool = True
+    checks: bool = False
     integers: tuple[str, ...] = ()
     exact: bool = False
     slices: Slices | None = None

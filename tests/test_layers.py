@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # Right may import left, never the other way; what shares a line may import each other. A module belongs to the longest
 # name here that it starts with; ``minidl`` itself is what a user imports: all up to the runtime.
 LAYERS: list[tuple[str, ...]] = [
-    ("minidl.meta", "minidl.errors", "minidl.outside", "minidl.cli.console", "minidl.cli.command"),
+    ("minidl.meta", "minidl.errors", "minidl.outside", "minidl.ranks", "minidl.cli.console", "minidl.cli.command"),
     ("minidl.plan",),
     ("minidl.planning",),
     ("minidl.policies", "minidl.placements"),

@@ -6,6 +6,7 @@ from minidl.cli.command import Parser, finish
 from minidl.device.numba_settings import require_numba
 from minidl.device.profiles import is_own, to_json
 from minidl.errors import UserError
+from minidl.outside.stages import stage
 from minidl.outside.writing import require_place, write_whole
 
 
@@ -25,7 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         require_numba()
         from minidl.calibrate.measure import calibrate  # loads all kernels
 
-        profile = calibrate(quick=args.quick, note=lambda line: print(line, flush=True))
+        with stage("measuring this machine"):
+            profile = calibrate(quick=args.quick, note=lambda line: print(line, flush=True))
         write_whole(args.out, to_json(profile).encode(), is_own, force=args.force)
         print(f"wrote {args.out}: {len(profile.rates)} rates, {profile.peak_flops / 1e9:.0f} GFLOP/s at best, "
               f"{profile.launch_overhead_s * 1e6:.0f} microseconds of the host a call")

@@ -1,18 +1,22 @@
 """Printing that never fails, whatever the text holds and wherever it goes. Knows no command.
 
 While a command runs, both of its streams are ``Printed``. Control characters and characters that the stream cannot
-show are escaped. After a write has failed (a full disk, a reader that has left) nothing more is written, and
-``Printed.failure`` says so. ``one_line`` cuts a text of any length to a message.
+show are escaped. A thread prints what the command is doing if nothing else is printed (``StageLine``). After a write
+has failed (a full disk, a reader that has left) nothing more is written, and ``Printed.failure`` says so. ``one_line``
+cuts a text of any length to a message.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, TextIO, cast
+
+from minidl.outside.stages import LOCK, Teller, every_seconds, telling
 
 LONGEST_WORD, LONGEST_LINE = 400, 2000  # characters; a path may have some hundreds
 _KEPT_OF_WORD = 150  # characters at either end of one that is too long
@@ -38,6 +42,7 @@ class Printed:
 
     def __init__(self, stream: TextIO | None, *, keeps: str) -> None:
         self.failure: Exception | None = None
+        self.line: StageLine | None = None
         self._stream = stream
         self._keeps = keeps
         self.encoding = getattr(stream, "encoding", None) or "ascii"
@@ -45,7 +50,10 @@ class Printed:
     def write(self, text: str) -> int:
         """Write a text; characters that cannot be shown are escaped."""
         shown = printable(text, keeps=self._keeps).encode(self.encoding, "backslashreplace").decode(self.encoding)
-        self._try("write", shown)
+        with LOCK:
+            if self.line is not None:
+                self.line.make_way()
+            self._try("write", shown)
         return len(text)
 
     def flush(self) -> None:
@@ -84,6 +92,37 @@ class Printed:
             return False
 
 
+class StageLine:
+    """The line about the stages of a command on stderr. On a terminal it is rewritten in place, and removed before
+    other text; elsewhere each line stays."""
+
+    def __init__(self, err: Printed) -> None:
+        self._err = err
+        self._shown = False
+        self.teller = Teller(self._say, every=every_seconds())
+
+    def make_way(self) -> None:
+        """Remove the line: other text follows on either stream."""
+        if self._shown:
+            self._shown = False
+            self._err._try("write", "\r" + " " * self._columns() + "\r")
+            self._err._try("flush")
+        self.teller.heard()
+
+    def _say(self, text: str) -> None:
+        if self._err.isatty():
+            columns = self._columns()
+            self._err._try("write", "\r" + text[:columns].ljust(columns))
+            self._shown = True
+        else:
+            self._err._try("write", text + "\n")
+        self._err._try("flush")
+
+    @staticmethod
+    def _columns() -> int:
+        return max(shutil.get_terminal_size().columns - 1, 1)
+
+
 @contextmanager
 def printing() -> Iterator[tuple[Printed, Printed]]:
     """Inside, ``sys.stdout`` and ``sys.stderr`` are these streams; the second lets a bar return to its line's start."""
@@ -91,9 +130,13 @@ def printing() -> Iterator[tuple[Printed, Printed]]:
     before = sys.stdout, sys.stderr
     out, err = Printed(before[0], keeps="\n\t"), Printed(before[1], keeps="\n\t\r")
     sys.stdout, sys.stderr = cast(TextIO, out), cast(TextIO, err)
+    out.line = err.line = line = StageLine(err) if every_seconds() else None
     try:
-        yield out, err
+        with telling(line.teller) if line is not None else nullcontext():
+            yield out, err
     finally:
+        if line is not None:
+            line.make_way()
         out.flush()
         err.flush()
         sys.stdout, sys.stderr = before

@@ -14,8 +14,7 @@ A device knows offsets in its arena and times; it knows no storage's history and
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from minidl.device.clock import Extents, Marks, Timed
@@ -30,18 +29,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 ATTENTION = ("auto", "composed", "fused")
-
-@dataclass(frozen=True, eq=False)
-class Failure:
-    """An error of a kernel. It ends the kernel's call and the calls that need its results, and nothing else.
-
-    ``attrs`` is the call's own dict: no other call has the same object, so it identifies the call.
-    """
-
-    error: Exception
-    op_name: str
-    attrs: dict[str, Any]
-
 
 Place = tuple[int, Meta]  # the offset of a tensor's bytes in the arena, and the layout of its elements from there
 
@@ -124,17 +111,18 @@ class Device(Choices, Timekeeper):
     """A device that holds tensors and runs operations.
 
     has_values     True if the bytes of tensors exist, so that they can be read
+    joins_ranks    True if it can carry out exchanges between ranks
     dlpack_device  its kind and number for DLPack; (1, 0) is host memory
     """
 
     has_values = False
+    joins_ranks = False
     dlpack_device = (1, 0)
 
     def __init__(self, name: str, profile: Profile, clock: Clock) -> None:
         Choices.__init__(self, profile)
         Timekeeper.__init__(self, profile, clock)
         self.name = name
-        self.failures: list[Failure] = []  # of kernels, until ``forgive``; always the same list object
 
     @property
     def arena_in_host_memory(self) -> bool:
@@ -187,25 +175,23 @@ class Device(Choices, Timekeeper):
     def poison(self, offset: int, nbytes: int, marks: Marks) -> None:
         """Overwrite freed bytes once the streams have passed ``marks``, on a device that was made with ``poisoned``."""
 
-    # Failures ------------------------------------------------------------------------------------------------
-    def lost(self, block_offset: int | None, host: Extents | None, nbytes: int) -> bool:
-        """Return True if a failed kernel has left a tensor without a value. Ask when all streams have finished.
-
-        The bytes are at ``block_offset`` of the arena, or on the host if it is None. Here no kernel fails.
-        """
-        return False
+    # Errors --------------------------------------------------------------------------------------------------
+    def confirm(self) -> None:
+        """Wait for the kernel that was launched last. Raises its error; then it has written no output, and the device
+        goes on. An error of a kernel that is not confirmed ends the device. Here no kernel fails."""
 
     def finish(self) -> None:
-        """Block the host until all kernels that may still fail have ended. Here none can fail."""
+        """Block the host until all kernels have ended. Raises the error that has ended the device, once. Here none
+        can."""
 
-    def forgive(self) -> None:
-        """Clear failures that have been handled: the lost values will not be read any more."""
-        self.failures.clear()
+    def kernels_to_compile(self, ops: Iterable[str]) -> int:
+        """Return about how many kernels are compiled when these operations run for the first time on a machine."""
+        return 0
 
     # Values --------------------------------------------------------------------------------------------------
     @abstractmethod
     def read(self, operand: Operand) -> "np.ndarray":
-        """Return a host copy of a tensor's value. Raises the first failure's error."""
+        """Return a host copy of a tensor's value. Raises the error that has ended the device."""
 
     def share(self, operand: Operand) -> Any:
         """Return a copy of a value in this device's memory that supports DLPack: here a copy in host memory."""

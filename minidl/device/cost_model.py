@@ -37,9 +37,12 @@ MAX_FFT_EXTENT = 256  # the longest padded side that cuDNN transforms in one pie
 
 
 def kernel_seconds(profile: Profile, kind: str, flops: float, nbytes: float) -> float:
-    """Return the device seconds of one kernel of this kind of work; ``link`` is a copy from the host."""
+    """Return the device seconds of one kernel of this kind of work; ``link`` is a copy from the host, ``exchange``
+    one between devices."""
     if kind == "link":
         return nbytes / profile.link_in_bandwidth + profile.link_latency_s
+    if kind == "exchange":
+        return nbytes / profile.between_devices + profile.link_latency_s
     # A kernel that is bound by its arithmetic still streams its operands as well as any copy does.
     streaming = profile.efficiency["copy" if kind in ARITHMETIC_KINDS else kind]
     peak = profile.tensor_flops if kind in TENSOR_CORE_KINDS else profile.peak_flops

@@ -46,6 +46,7 @@ class SimDevice(Device):
     """A device without values, on the virtual clock. ``ways`` gives a call's algorithms, by default the cost model's.
     """
 
+    joins_ranks = True
     clock: VirtualClock
 
     def __init__(self, name: str, profile: Profile, ways: Ways | None = None) -> None:

@@ -17,7 +17,8 @@ from minidl.device.profiles import Profile
 from minidl.errors import OutOfMemory, Unsuitable
 from minidl.lab.traced import TracedDevice, TracedProgram
 from minidl.op import READ
-from minidl.outside.units import UNLIMITED
+from minidl.outside.stages import stage
+from minidl.outside.units import UNLIMITED, format_bytes
 from minidl.plan.policy import Policy
 from minidl.plan.trace import Trace
 from minidl.planning.allowance import Allowance
@@ -54,7 +55,7 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Row:
+class CellResult:
     """The result of a cell. Seconds are those of one iteration on the device's clock, except for ``planning_s`` and
     ``cpu_s``, which this machine took; bytes are those of the last iteration, except for the two peaks.
 
@@ -94,7 +95,7 @@ class Row:
 
 
 FORMER_COLUMNS = {"stall_s": "stall_seconds", "replay_s": "recompute_seconds"}  # of tables made before
-COLUMNS = tuple(field.name for field in fields(Row))
+COLUMNS = tuple(field.name for field in fields(CellResult))
 
 
 def unmanaged(trace: Trace, machine: Machine) -> tuple[float, int]:
@@ -124,7 +125,7 @@ def _unmanaged(same: _Same, machine: Machine) -> tuple[float, int]:
 
 
 def run(name: str, trace: Trace, machine: Machine, policy: str | Policy, budget: int | float, *,
-        steps: int | None = None, instants: int = 0) -> Row:
+        steps: int | None = None, instants: int = 0) -> CellResult:
     """Run a cell under a policy, given itself or by name. ``budget``: bytes, or a share of the unmanaged peak.
     ``steps``: at most so many iterations; ``instants``: number of instants of the bound, 0 for no bound. Raises
     UserError for a cell that cannot be made."""
@@ -133,13 +134,14 @@ def run(name: str, trace: Trace, machine: Machine, policy: str | Policy, budget:
         policy = policies.create(policy)
     seconds, peak = unmanaged(trace, machine)
     budget_bytes = in_bytes(budget, peak)
-    row = Row(name, profile.name, policy.name, budget_bytes, budget_bytes / peak, seconds)
+    row = CellResult(name, profile.name, policy.name, budget_bytes, budget_bytes / peak, seconds)
     if instants:
         row = replace(row, bound_s=bound_seconds(trace, machine, budget_bytes, instants))
     device = TracedDevice(profile, trace, noise=machine.noise, seed=machine.seed)
     try:
-        with Runtime(device=device, policy=policy, memory_budget=budget_bytes,
-                     host_memory=machine.host_bytes) as runtime:
+        with (stage(f"{name} under {policy.name} in {format_bytes(budget_bytes)} on {profile.name}"),
+              Runtime(device=device, policy=policy, memory_budget=budget_bytes,
+                      host_memory=machine.host_bytes) as runtime):
             return _ran(row, runtime, TracedProgram(trace), steps)
     except OutOfMemory as error:
         return replace(row, status=f"no room: {error}")
@@ -152,7 +154,7 @@ def in_bytes(budget: int | float, peak: int) -> int:
     return budget if isinstance(budget, int) else int(budget * peak)
 
 
-def _ran(row: Row, runtime: Runtime, program: TracedProgram, steps: int | None) -> Row:
+def _ran(row: CellResult, runtime: Runtime, program: TracedProgram, steps: int | None) -> CellResult:
     guide = runtime.guide
     if guide is not None:
         guide.allowance = Allowance(perf_counter, limited=False)
@@ -173,17 +175,18 @@ def _steps(runtime: Runtime, program: TracedProgram, *, most: int, settles: bool
     answers: list[object] = []  # of the policy: a search may go on behind a plan that stays
     alike = ALIKE_WITHOUT_PLAN if runtime.guide is None else ALIKE
     before = runtime.stats()
-    while len(ran) < most:
-        with runtime.iteration():
-            program.step()
-        now = runtime.stats()
-        ran.append(now.since(before))
-        active = None if runtime.guide is None else runtime.guide.active
-        answers.append(None if active is None else active.proposal)
-        before = now
-        if settles and (_unchanged(answers, MOST_UNCHANGED) or (
-                len(ran) > alike and _unchanged(answers, alike) and _same([s.seconds for s in ran[-alike:]]))):
-            break
+    with stage(lambda: f"iteration {len(ran) + 1} of at most {most}"):
+        while len(ran) < most:
+            with runtime.iteration():
+                program.step()
+            now = runtime.stats()
+            ran.append(now.since(before))
+            active = None if runtime.guide is None else runtime.guide.active
+            answers.append(None if active is None else active.proposal)
+            before = now
+            if settles and (_unchanged(answers, MOST_UNCHANGED) or (
+                    len(ran) > alike and _unchanged(answers, alike) and _same([s.seconds for s in ran[-alike:]]))):
+                break
     return ran
 
 
@@ -206,6 +209,7 @@ def _bound_seconds(same: _Same, machine: Machine, budget_bytes: int, instants: i
     from minidl.planning.bound import bound  # it takes NumPy and SciPy
 
     profile = machine.described()
-    return bound(same.trace, profile.link_costs, budget_bytes, instants=instants,
-                 launch_seconds=profile.launch_overhead_s,
-                 launches=sum(call.op != READ.name for call in same.trace.calls)).seconds
+    with stage(f"computing the bound at {instants} instants"):
+        return bound(same.trace, profile.link_costs, budget_bytes, instants=instants,
+                     launch_seconds=profile.launch_overhead_s,
+                     launches=sum(call.op != READ.name for call in same.trace.calls)).seconds

@@ -13,6 +13,7 @@ from minidl.lab.inferred import completed
 from minidl.lab.traced import check
 from minidl.lab.training_step import SEPARATE, trace_of
 from minidl.memory.switches import ALL_ON
+from minidl.outside.stages import stage
 from minidl.outside.validation import shown, whole
 from minidl.plan.trace import Trace
 from minidl.plan.trace_format import read_trace
@@ -28,6 +29,11 @@ def load(source: str, device: str = "p100", *, fused: bool = True, measured: boo
 
     Raises UserError.
     """
+    with stage(f"taking the step {shown(source)}"):
+        return _loaded(source, device, fused=fused, measured=measured)
+
+
+def _loaded(source: str, device: str, *, fused: bool, measured: bool) -> Trace:
     if source.endswith(".json"):
         return read_file(source)
     if source.endswith(LOGS):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from threading import get_ident
 
-from minidl.device.contract import Failure
-from minidl.memory.lineage import can_be_recomputed, failed_call, missing_calls
+from minidl.memory.lineage import can_be_recomputed
 from minidl.memory.state import MemoryState
 from minidl.memory.storage import RECOMPUTE, Storage
 
@@ -68,31 +66,3 @@ class Freeing:
             storage, record_gone = orphans.popleft()
             if record_gone or not storage.refs:  # a replay may need it again, and releases it later
                 self.deallocate(storage, record_gone=record_gone)
-
-    def lose(self, failures: Sequence[Failure]) -> None:
-        """Free the tensors that have no value since these calls failed, once all streams have finished. A later use of
-        one raises an error that names the failure.
-
-        A dropped tensor is lost if its replay would need a failed call, or its results.
-        """
-        if not failures:
-            return
-        state, device = self.state, self.state.device
-        for stream, position in enumerate(device.positions):
-            device.synchronize(stream, position)
-        state.thread = get_ident()
-        state.writes += 1
-        first = failures[0]
-        why = failed_call(f"{first.op_name} failed: {first.error}")
-        for storage in state.live():
-            offset = storage.block.offset if storage.block is not None else None
-            if device.lost(offset, storage.host, storage.nbytes):
-                storage.call = why
-                self.deallocate(storage, record_gone=True)
-        attrs = {id(failure.attrs) for failure in failures}
-        for storage in state.missing():
-            calls = missing_calls(storage)
-            if calls is None or any(id(call.attrs) in attrs for call in calls):
-                storage.call = why
-                state.dropped.pop(storage.me, None)
-        device.forgive()

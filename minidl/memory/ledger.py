@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from minidl.device.contract import Failure
 from minidl.memory.hooks import Attached
 from minidl.memory.runner import free_donations, may_donate
 from minidl.memory.storage import IN, RECOMPUTE, Storage
@@ -23,6 +22,7 @@ class Demand:
     """The memory that a step needs (bytes, aligned as in an arena).
 
     reads_values: it read a value before its last call. If it branches on that, these are the bytes of one path.
+    calls, ops: number of calls that were counted, and the names of their operations.
     """
 
     unmanaged_peak_bytes: int
@@ -30,6 +30,8 @@ class Demand:
     largest_op: str
     largest_op_bytes: int
     reads_values: bool = False
+    calls: int = 0
+    ops: frozenset[str] = frozenset()
 
 
 class Ledger:
@@ -45,6 +47,8 @@ class Ledger:
         self.peak_op = ""
         self.largest_op = ""
         self.largest_op_bytes = 0
+        self.calls = 0
+        self.ops: set[str] = set()
 
     @property
     def keeper(self) -> Ledger:
@@ -55,7 +59,8 @@ class Ledger:
 
     def demand(self, *, reads_values: bool = False) -> Demand:
         """The demand counted so far."""
-        return Demand(self.peak_bytes, self.peak_op, self.largest_op, self.largest_op_bytes, reads_values)
+        return Demand(self.peak_bytes, self.peak_op, self.largest_op, self.largest_op_bytes, reads_values,
+                      self.calls, frozenset(self.ops))
 
     def stand_in(self, storage: Storage) -> Storage:
         """A leaf in the place of a resident gradient. A dry step may release it, as if it had no other handle."""
@@ -69,6 +74,8 @@ class Ledger:
         """Count the outputs; the algorithm is the one with the least workspace. Nothing is launched."""
         algorithm = min(signature.algorithms, key=lambda a: a.workspace)
         name = signature.op.name
+        self.calls += 1
+        self.ops.add(name)
         for _, position in free_donations(signature, inputs, donated):
             base = inputs[position].base
             if base.keeper is self:
@@ -99,9 +106,6 @@ class Ledger:
             self.live_bytes -= block_bytes(storage.nbytes)
             self.tracker.freed(storage)
 
-    def lose(self, failures: Sequence[Failure]) -> None:
-        """No kernel runs here, so none fails."""
-
     def make_resident(self, inputs: Sequence[Storage], op_name: str) -> None:
         """Everything counts as resident."""
 
@@ -111,7 +115,7 @@ class Ledger:
     def after_write(self, targets: Iterable[Storage], number: int) -> None:
         """No copy is stale: there are none."""
 
-    def call_off(self) -> None:
+    def call_off(self, inputs: Sequence[Storage], outputs: Sequence[Storage]) -> None:
         """Nothing was prepared."""
 
     def replay(self, target: Storage) -> None:

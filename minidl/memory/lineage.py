@@ -7,17 +7,6 @@ each at most once, however many paths lead to it: a residual chain costs its len
 from math import inf
 
 from minidl.memory.storage import RECOMPUTE, Call, Storage
-from minidl.op import Op, Signature
-
-FAILED = Op("failed", lambda: (), replayable=False)
-"""The operation in the lineage of a lost tensor; its attribute ``reason`` says why the tensor was lost."""
-
-_SIGNATURE = Signature(FAILED, (), (), ())
-
-
-def failed_call(reason: str) -> Call:
-    """The lineage of a tensor that a failed call should have made."""
-    return Call(FAILED, (), {"reason": reason}, (), 0, _SIGNATURE)
 
 
 def missing_calls(target: Storage, most: float = inf) -> list[Call] | None:
@@ -64,21 +53,6 @@ def can_be_recomputed(target: Storage, writing: set[Storage], known: dict[int, b
                 base.status is not RECOMPUTE or base.call is not None and known[base.call.sequence])
             for base in [s.base for s in call.inputs])
     return target.call is not None and known[target.call.sequence]
-
-
-def reason(target: Storage) -> str:
-    """Why a value cannot be recomputed, if its lineage contains a failed call; else ""."""
-    seen: set[int] = set()
-    wanted = [target]
-    while wanted:
-        call = wanted.pop().call
-        if call is None or id(call) in seen:
-            continue
-        seen.add(id(call))
-        if call.op is FAILED:
-            return str(call.attrs["reason"])
-        wanted += [s.base for s in call.inputs if s.base.status is RECOMPUTE]
-    return ""
 
 
 def reads(calls: list[Call], storages: set[Storage]) -> bool:

@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from minidl.device import Device
-from minidl.device.contract import Failure
 from minidl.device.spill import Spill
 from minidl.memory.boundary import Boundary
 from minidl.memory.evicting import Evicting
@@ -29,7 +28,7 @@ from minidl.memory.replay import Replay
 from minidl.memory.room import RoomMaker
 from minidl.memory.runner import CallRunner
 from minidl.memory.state import MemoryState
-from minidl.memory.storage import Keeper, Storage
+from minidl.memory.storage import RECOMPUTE, Keeper, Storage
 from minidl.memory.switches import Switches
 from minidl.memory.tracker import Tracker
 from minidl.memory.writing import WriteGuard
@@ -91,16 +90,12 @@ class Memory(Protocol):
         """Call ``number`` has written these in place."""
         ...
 
-    def call_off(self) -> None:
-        """The call that was prepared for will not run."""
+    def call_off(self, inputs: Sequence[Storage], outputs: Sequence[Storage]) -> None:
+        """A call was not made: it could not be placed, or its kernel has written nothing."""
         ...
 
     def replay(self, target: Storage) -> None:
         """Recompute a dropped storage. Raises Unrecoverable, OutOfMemory."""
-        ...
-
-    def lose(self, failures: Sequence[Failure]) -> None:
-        """Free the tensors that have no value since these calls failed."""
         ...
 
     def goes_on(self) -> bool:
@@ -155,9 +150,15 @@ class Manager:
         """Call ``number`` has written these in place."""
         self.guard.after_write(targets, number)
 
-    def call_off(self) -> None:
-        """The call that was prepared for will not run."""
+    def call_off(self, inputs: Sequence[Storage], outputs: Sequence[Storage]) -> None:
+        """A call was not made: its outputs have no bytes, and inputs that donated to them are as if dropped."""
         self.guard.call_off()
+        for storage in outputs:
+            if storage.status is not RECOMPUTE:
+                self.freeing.deallocate(storage)
+        for base in {storage.base for storage in inputs}:
+            if base.status is RECOMPUTE and base.refs:
+                self.state.dropped[base.me] = None
 
     def evict(self, storage: Storage, action: Action) -> bool:
         """Take a storage off the device; False if it cannot leave."""
@@ -166,10 +167,6 @@ class Manager:
     def free_queued(self) -> None:
         """Free the storages that were queued while the arena was busy."""
         self.freeing.free_queued()
-
-    def lose(self, failures: Sequence[Failure]) -> None:
-        """Free the tensors that have no value since these calls failed."""
-        self.freeing.lose(failures)
 
     def end_iteration(self, *, failed: bool = False) -> None:
         """Recompute dropped survivors and cut all lineage. Raises Unrecoverable, OutOfMemory."""

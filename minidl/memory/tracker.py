@@ -7,7 +7,7 @@ On-demand memory needs only the first and the last access of each tensor, which 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 from minidl.errors import UserError
 from minidl.memory.storage import Storage, TensorId
@@ -64,9 +64,12 @@ class Tracker:
         return self._next_persistent + 1
 
     # The log -------------------------------------------------------------------------------------------------
-    def cancel(self) -> None:
-        """Take back the number of a call that could not be placed."""
+    def cancel(self, made: Set[TensorId]) -> None:
+        """Take back the number of a call that was not made; ``made``: the ids that its outputs had."""
         self._donations.pop(self.sequence, None)
+        self._frees = [free for free in self._frees if free[1] not in made]
+        if isinstance(self.durations, list):
+            del self.durations[self.sequence - self.iteration_start:]  # that of a kernel which refused its values
         self.sequence -= 1
 
     def donated(self, output: TensorId, origin: TensorId) -> None:

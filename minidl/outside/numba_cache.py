@@ -22,6 +22,7 @@ from numba.core import event
 from numba.core.caching import IndexDataCacheFile
 
 from minidl.outside.reading import Unreadable, read_bytes
+from minidl.outside.stages import COMPILATION
 
 SUM_BYTES = 32
 MOST_FILE_BYTES = 1 << 30
@@ -93,15 +94,16 @@ class _Counter(event.Listener):
             self._then()
 
 
-# The compiler leaves reference cycles whose frames keep the callers' frames alive, and so the tensors of an operation
-# whose kernel is compiled at its first call. Collect them now: their memory may be needed before Python's next
-# collection.
-event.register("numba:compile", _Counter(lambda count: None, then=gc.collect))
+def _begins(count: int) -> None:
+    COMPILATION.count, COMPILATION.going = count, True
 
 
-@contextmanager
-def counted(tell: Callable[[int], None]) -> Iterator[None]:
-    """Inside, call ``tell`` with the number of compiled functions so far whenever Numba starts to compile another one.
-    Functions found in the cache do not count. The compiling thread makes the call; only one compiles at a time."""
-    with event.install_listener("numba:compile", _Counter(tell)):
-        yield
+def _ended() -> None:
+    """The compiler leaves reference cycles whose frames keep the callers' frames alive, and so the tensors of an
+    operation whose kernel is compiled at its first call. Collect them now: their memory may be needed before Python's
+    next collection."""
+    COMPILATION.going = False
+    gc.collect()
+
+
+event.register("numba:compile", _Counter(_begins, then=_ended))

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from minidl.outside.stages import stage
+
 SHARE = 0.02  # of the run so far
 
 
@@ -44,7 +46,8 @@ class Allowance:
         """Measure the time of a planner's call; ``exempt`` marks a first plan."""
         began = self._clock()
         try:
-            yield
+            with stage("planning"):
+                yield
         finally:
             took = self._clock() - began
             self.seconds += took

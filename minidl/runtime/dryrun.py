@@ -31,8 +31,9 @@ def dry_run(runtime: Runtime, step: Callable[[], Any]) -> Demand:
                         fuses=runtime.executor.fuses, keeps_outputs=runtime.executor.keeps_outputs,
                         stands_for=(runtime.memory,))
     # The dry run shares the runtime's sharder, which holds no calls. A slicer holds calls, so it gets its own.
-    executor.part_keepers = tuple([Slicer(executor, keeper.count) if isinstance(keeper, Slicer) else keeper
-                                   for keeper in runtime.executor.part_keepers])
+    executor.part_keepers = tuple([
+        Slicer(executor, keeper.count, keeper.ranks) if isinstance(keeper, Slicer) else keeper
+        for keeper in runtime.executor.part_keepers])
     executor.issued = runtime.executor.issued  # earlier writes in place are earlier than its calls
     try:
         with activate(executor):

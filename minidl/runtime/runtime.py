@@ -46,8 +46,10 @@ from minidl.placements import Placement
 from minidl.plan.plan import Plan
 from minidl.plan.policy import Policy, required
 from minidl.plan.trace import Trace
+from minidl.ranks import Ranks
 from minidl.runtime import upload
 from minidl.runtime.dryrun import dry_run
+from minidl.runtime.ranked import slices_of
 from minidl.runtime.stats import Stats
 from minidl.tensor import Tensor
 
@@ -74,6 +76,9 @@ class Runtime(Shown):
     shard_bytes    parameters of more bytes are cut into shards along their first dimension, so that no operation or
                    update needs the whole parameter at once; by default none is
 
+    ranks          this rank among those that train together (``minidl.ranks``); each holds as many of the slices, by
+                   default one
+
     Raises UserError for a name or size that does not exist.
     """
 
@@ -82,7 +87,8 @@ class Runtime(Shown):
                  spill_bytes: int | str | None = None, policy: str | Policy = "auto",
                  placement: str | Placement = placements.DEFAULT, precision: str = DEFAULT,
                  attention: str | None = None, seed: int = 0, poisoned: bool = False, deterministic: bool = True,
-                 switches: Switches = ALL_ON, slices: int = 1, shard_bytes: int | str | None = None) -> None:
+                 switches: Switches = ALL_ON, slices: int = 1, shard_bytes: int | str | None = None,
+                 ranks: Ranks | None = None) -> None:
         self.precision = precision_of(precision)
         self.device = (devices.create(device, poisoned=poisoned, precision=precision) if isinstance(device, str)
                        else device)
@@ -101,13 +107,12 @@ class Runtime(Shown):
         self._follower = attach(self.memory) if self.policy.plans else None
         self.executor = Executor(self.device, self.memory, self.tracker, deterministic=deterministic,
                                  fuses=switches.fused, keeps_outputs=self.policy.regime.keeps_outputs)
-        if slices < 1:
-            raise UserError(f"a batch is cut in 1 slice or more, not {slices}")
-        self.slices = slices
+        self.ranks = ranks if ranks is not None and ranks.count > 1 else None
+        self.slices = slices = slices_of(self.ranks, self.device, slices)
         if shard_bytes is not None:  # first: a call on shards and slices runs by shard, and each part by slice
             self.executor.part_keepers = (Sharder(_bytes(shard_bytes, 0, "shard_bytes")),)
         if slices > 1:
-            self.executor.part_keepers += (Slicer(self.executor, slices),)
+            self.executor.part_keepers += (Slicer(self.executor, slices, self.ranks),)
         self.keeps_trace = False  # True: ``iteration`` stores its trace in ``last_trace``
         self.last_trace: Trace | None = None
         self.seed = seed

@@ -13,7 +13,7 @@ import pytest
 
 import train
 from minidl.cli import command
-from minidl.cli.app.progress import Lines, Trying
+from minidl.cli.app.progress import Lines
 from minidl.cli.command import finish
 from minidl.cli.compare import main as compare
 from minidl.cli.console import LONGEST_LINE, Printed, one_line, printable
@@ -225,19 +225,6 @@ def test_the_result_alone_goes_to_stdout_for_a_dash(capsys, tmp_path, monkeypatc
     assert train.main([*LENET, "--json", "-"]) == 0
     out, err = capsys.readouterr()
     assert json.loads(out)["batch"] == 4 and "images/s" in err and not list(tmp_path.iterdir())
-
-
-def test_a_search_tells_a_terminal_what_it_tries(monkeypatch):
-    seen = io.StringIO()
-    monkeypatch.setattr(seen, "isatty", lambda: True)
-    monkeypatch.setattr(sys, "stderr", seen)
-    assert train.main(["--model", "lenet", "--batch", "max", "--memory-budget", "3MiB", "--steps", "1"]) == 0
-    tried = [part for part in seen.getvalue().split("\r") if part.startswith("trying batch ")]
-    assert len(tried) > 3 and tried[0].rstrip().endswith("in 3.0 MiB")
-    quiet = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", quiet)
-    Trying().note(1, 1)
-    assert quiet.getvalue() == ""
 
 
 # What used to be a traceback -----------------------------------------------------------------------------------------

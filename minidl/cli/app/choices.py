@@ -13,11 +13,11 @@ from minidl.device.numba_settings import require_numba
 from minidl.errors import UserError
 from minidl.plan.formats import read_plan
 from minidl.plan.policy import Policy
-from minidl.policies.saved import Saved
+from minidl.policies.saved import SavedPlanPolicy
 
 
 def choose_device(options: Options) -> Device:
-    """The device asked for; prints which one and why. Raises UserError."""
+    """Return the device of ``--device``; print which one it is and why. Raises UserError."""
     require_numba()  # plans are compiled code on every device
     name, why = options.device, "as asked for"
     if name == "auto":
@@ -32,8 +32,8 @@ def choose_device(options: Options) -> Device:
 
 
 def choose_policy(options: Options) -> Policy:
-    """The policy by its name, or one that follows the plan of a file. Raises UserError."""
-    return Saved(read_plan(options.plan)) if options.plan else policies.create(options.policy)
+    """Return the policy of ``--policy``, or one that follows the plan in the file of ``--plan``. Raises UserError."""
+    return SavedPlanPolicy(read_plan(options.plan)) if options.plan else policies.create(options.policy)
 
 
 def refuse_what_cannot_be_kept(options: Options, device: Device) -> None:

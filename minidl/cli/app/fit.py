@@ -20,7 +20,8 @@ from minidl.memory.ledger import Demand
 from minidl.memory.switches import ALL_ON, Switches
 from minidl.meta import ALIGNMENT
 from minidl.outside.machine import free_memory
-from minidl.outside.units import UNLIMITED
+from minidl.outside.stages import stage
+from minidl.outside.units import UNLIMITED, format_bytes
 from minidl.runtime import Runtime
 
 ITERATIONS = 2  # of steps: the first has no gradients yet; from the second on all are alike
@@ -31,7 +32,7 @@ FIRST_BUDGET_STEP = 1 << 20  # bytes; where a search for the smallest budget beg
 CPU_BUDGET_SHARE, CPU_HOST_SHARE = 0.6, 0.3  # of the machine's free memory, of which both are taken
 
 
-class Steps(NamedTuple):
+class TrainingParts(NamedTuple):
     """The parts of a training that take memory: a step, and the evaluation of a batch of test data, if there is any.
     Both can run on shapes alone, and keep no tensors."""
 
@@ -45,7 +46,7 @@ class Steps(NamedTuple):
             self.test()
 
 
-Program = Callable[[int], Steps]
+Program = Callable[[int], TrainingParts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,6 @@ class Setup:
     steps        number of steps that will be trained at most; no trial runs more
     switches     the features of the engine that are on
     slices       number of slices of a batch
-    note         called with the batch and the budget before each trial
     spill        the file that continues host memory
     shard_bytes  parameters larger than this are kept in shards of this size
     """
@@ -92,7 +92,6 @@ class Setup:
     placement: str = placements.DEFAULT
     ahead: Callable[[int], int] = lambda batch: 0
     switches: Switches = ALL_ON
-    note: Callable[[int, int], None] = lambda batch, budget_bytes: None
     slices: int = 1
     steps: int = MOST_ITERATIONS
     spill: Spill | None = None
@@ -109,9 +108,10 @@ class Setup:
     def demand(self, batch: int) -> Demand:
         """The bytes that an unmanaged step needs, and its largest operation."""
         keeps = policies.create(self.policy).regime.keeps_outputs  # then it needs more
-        with Runtime(self.device.dry_twin(), memory_budget=UNLIMITED, policy=self.policy if keeps else "none",
-                     precision=self.precision, seed=self.seed, switches=self.switches, slices=self.slices,
-                     shard_bytes=self.shard_bytes) as twin:
+        with (stage(f"dry run of {self._named(batch)}"),
+              Runtime(self.device.dry_twin(), memory_budget=UNLIMITED, policy=self.policy if keeps else "none",
+                      precision=self.precision, seed=self.seed, switches=self.switches, slices=self.slices,
+                      shard_bytes=self.shard_bytes) as twin):
             return twin.dry_run(self.program(batch).all)
 
     def largest_parameter(self) -> int:
@@ -139,7 +139,6 @@ class Setup:
         In both cases a simulated device's plans are tried, too; those of others follow from times that are not known
         before.
         """
-        self.note(batch, budget_bytes)
         simulated = self.device.simulated_twin() if thorough else None
         found = self._tried(simulated if self.drifts else None, batch, budget_bytes, thorough)
         plans = simulated is not None and not self.drifts and policies.create(self.policy).plans
@@ -151,12 +150,14 @@ class Setup:
         """A trial on a simulated device, with its plans, or without any on shapes alone."""
         twin = self._twin(simulated or self.device.dry_twin(), batch, budget_bytes)
         shortage = stats = None
+        under = stage(lambda: f"trying {self._named(batch)} in {format_bytes(budget_bytes)}, call "
+                              f"{twin.executor.issued:,}")
 
         def nearly_full() -> bool:
             return twin.stats().host_peak_bytes > NEARLY_FULL * self.elsewhere_for(batch)
 
         try:
-            with twin:
+            with under, twin:
                 if simulated is None:
                     twin.stay_on_demand()
                 steps = self.program(batch)
@@ -188,9 +189,9 @@ class Setup:
         simulated = self.device.simulated_twin()
         if simulated is None or not policies.create(self.policy).plans:
             return None
-        self.note(batch, budget_bytes)
         try:
-            with self._twin(simulated, batch, budget_bytes) as twin:
+            with (stage(f"timing {self._named(batch)} under a plan"),
+                  self._twin(simulated, batch, budget_bytes) as twin):
                 step = self.program(batch).step
                 for _ in range(UNTIL_PLANNED):
                     before = twin.stats()
@@ -207,13 +208,17 @@ class Setup:
         unused = self.device.simulated_twin()
         if unused is None:
             return None
-        with Runtime(unused, memory_budget=UNLIMITED, policy="none", precision=self.precision,
-                     seed=self.seed, switches=self.switches) as runtime:
+        with (stage(f"timing {self._named(batch)} with unlimited memory"),
+              Runtime(unused, memory_budget=UNLIMITED, policy="none", precision=self.precision, seed=self.seed,
+                      switches=self.switches) as runtime):
             step = self.program(batch).step
             step()
             start = runtime.stats().seconds
             step()
             return runtime.stats().seconds - start
+
+    def _named(self, batch: int) -> str:
+        return f"batch {batch:,}" + (f" in {self.slices} slices" if self.slices > 1 else "")
 
     def needed_bytes(self, demand: Demand) -> int:
         """The budget below which a step of this demand cannot run under the policy, whatever the host holds."""
@@ -229,7 +234,7 @@ class Setup:
         return roomy.recomputed_bytes < recomputed_bytes
 
 
-def _run_until_alike(twin: Runtime, steps: Steps, *, most: int) -> None:
+def _run_until_alike(twin: Runtime, steps: TrainingParts, *, most: int) -> None:
     """Run steps until they leave memory as they found it, under the same plan. Raises OutOfMemory."""
     alike, before = 0, None
     for _ in range(most):
@@ -247,6 +252,11 @@ def smallest_budget(setup: Setup, batch: int) -> int:
     def fits(budget_bytes: int, *, thorough: bool = False) -> bool:
         return setup.trial(batch, budget_bytes, thorough=thorough).shortage is None
 
+    with stage(f"searching the smallest budget for batch {batch:,}"):
+        return _smallest(setup, batch, fits)
+
+
+def _smallest(setup: Setup, batch: int, fits: Callable[..., bool]) -> int:
     enough = setup.needed_bytes(setup.demand(batch))
     if fits(enough, thorough=True):
         return enough

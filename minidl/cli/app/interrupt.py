@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from minidl.cli.command import SIGNALS, Ended
+from minidl.cli.command import SIGNALS, EndSignal
 
 
-class Stop(Ended):
-    """True once a signal has asked for the stop; ``number``: of the signal."""
+class Stop(EndSignal):
+    """True once a signal has asked the loop to stop. number: the signal's number."""
 
     def __bool__(self) -> bool:
         return self.number is not None

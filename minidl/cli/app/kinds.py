@@ -87,7 +87,7 @@ def budget(text: str) -> int | Share:
 
 
 def _some(text: str) -> int:
-    """As ``size``, but 0 is none."""
+    """Bytes as ``size`` reads them; 0 is refused."""
     nbytes = size(text)
     if nbytes < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1 byte, not {text}")

@@ -6,13 +6,11 @@ Knows no trial and no step.
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from types import TracebackType
 from typing import Protocol
 
 from tqdm import tqdm
 
 from minidl.data import AnyBatch
-from minidl.outside.units import format_bytes
 
 LINES_SECONDS = 1.0  # between two lines of progress where each stays
 
@@ -36,7 +34,7 @@ class Lines:
         self._told = -LINES_SECONDS
 
     def __iter__(self) -> Iterator[AnyBatch]:
-        """The batches; between two of them the step between is told."""
+        """Yield the batches; print a line about a step when the next batch is asked for."""
         for batch in self._batches:
             yield batch
             self._done += 1
@@ -66,7 +64,7 @@ class Silent:
         return iter(self._batches)
 
     def set_description_str(self, desc: str, refresh: bool = True) -> None:
-        """Not told."""
+        """Ignore the text: nothing is printed."""
 
 
 def bar(batches: Iterable[AnyBatch], done: int, steps: int, clock: Callable[[], float], *,
@@ -79,28 +77,3 @@ def bar(batches: Iterable[AnyBatch], done: int, steps: int, clock: Callable[[], 
                                                   bar_format="{n_fmt}/{total_fmt} |{bar:20}| {desc}")
         return shown
     return nullcontext(Lines(batches, done, steps, clock))
-
-
-class Trying:
-    """A line on the terminal while trials run inside, which is removed afterwards; without a terminal nothing."""
-
-    def __init__(self) -> None:
-        self._shown = 0  # characters
-        self._watched = sys.stderr.isatty() if sys.stderr is not None else False
-
-    def note(self, batch: int, budget_bytes: int) -> None:
-        """A trial begins."""
-        self._show(f"trying batch {batch} in {format_bytes(budget_bytes)}")
-
-    def __enter__(self) -> "Trying":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 traceback: TracebackType | None) -> None:
-        self._show("")
-
-    def _show(self, text: str) -> None:
-        if self._watched and (text or self._shown):
-            sys.stderr.write("\r" + text.ljust(self._shown) + ("" if text else "\r"))
-            sys.stderr.flush()
-            self._shown = len(text)

@@ -42,7 +42,7 @@ class Length:
     def of(cls, options: Options, train_size: int | None, examples: int) -> Length:
         """The length that the flags ask for, by the examples to train on (None: endless) and those of a step.
 
-        Raises UserError for more steps than are counted.
+        Raises UserError for more steps than ``outside.numbers.MOST_WHOLE``.
         """
         epoch = train_size and train_size // examples
         steps = options.steps or ((options.epochs or EPOCHS) * epoch if epoch else SYNTHETIC_STEPS)
@@ -121,8 +121,8 @@ class Session:
 
     @contextmanager
     def saving_what_is_sound(self, trainer: Trainer) -> Iterator[None]:
-        """A context around the steps. If an error ends them, a checkpoint is written first, unless the parameters are
-        those of half a step or not finite."""
+        """Return a context for the loop of steps. If an error ends the loop, a checkpoint is written first, unless the
+        parameters are those of half a step or not finite."""
         try:
             yield
         except NothingToLearnFrom:
@@ -137,8 +137,9 @@ class Session:
 
     @contextmanager
     def noting(self, trainer: Trainer, meter: Meter) -> Iterator[Noted]:
-        """A context for the work that follows a step. When it ends, even by an error, the step's row is written, and
-        then the checkpoint that is due. The checkpoint of the last step is written later, with the other final files.
+        """Yield a record of the step that has ended, for the test score, if the caller measures one. When the context
+        ends, even by an error, the step's row is written to metrics.jsonl, and then the checkpoint that is due. The
+        checkpoint of the last step is written later, with the other final files.
         """
         noted = Noted()
         try:
@@ -164,7 +165,7 @@ class Session:
             self._folder.add(row)
 
     def save(self, trainer: Trainer) -> None:
-        """A checkpoint of the training as it is, unless there is one."""
+        """Write a checkpoint of the training, unless this step already has one."""
         done = trainer.steps_done
         if self._folder is None or not self._keeps or self._saved == done:
             return
@@ -193,12 +194,12 @@ class Session:
         return f"{training_command()} --resume {shlex.quote(str(folder.path))}{trust}"
 
     def keep_result(self, result: Result) -> None:
-        """The numbers of the run."""
+        """Write the numbers of the run to result.json."""
         if self._folder is not None:
             self._folder.keep(RESULT, result.to_json())
 
     def keep_summary(self, text: str) -> None:
-        """The same for people."""
+        """Write the closing summary to summary.txt."""
         if self._folder is not None:
             self._folder.keep(SUMMARY, text + "\n")
 

@@ -1,12 +1,11 @@
 """The batch and the budget of a run, which trials settle before its first step: ``max``, percentages, refusals."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
 from minidl import policies
 from minidl.cli.app.build import build
-from minidl.cli.app.fit import MOST_ITERATIONS, Setup, Steps, default_memory, smallest_budget
+from minidl.cli.app.fit import MOST_ITERATIONS, Setup, TrainingParts, default_memory, smallest_budget
 from minidl.cli.app.inputs import made_ahead
 from minidl.cli.app.kinds import CHOSEN, Share
 from minidl.cli.app.largest import cut_that_holds, largest_batch, largest_batch_cut
@@ -42,30 +41,30 @@ class Sizes:
     setup: Setup
 
 
-def setup_of(options: Options, device: Device, data: Data, note: Callable[[int, int], None]) -> Setup:
+def setup_of(options: Options, device: Device, data: Data) -> Setup:
     """The setup of the trials: the step that will be trained and, if there will be one, the evaluation on test data,
-    both on shapes alone. ``note`` is called before each trial."""
+    both on shapes alone."""
     parts = options.accumulate
     host = options.host_memory if options.host_memory is not None else default_memory(device)[1]
 
     spill = Spill(options.spill, options.spill_bytes) if options.spill and options.spill_bytes else None
 
-    def program(batch: int) -> Steps:
+    def program(batch: int) -> TrainingParts:
         trainer = build(options, data)
         looks = partial(trainer.predict, data.shapes(batch)) if device.has_values and data.real else None
-        return Steps(partial(trainer.step, data.shapes(batch * parts)), looks)
+        return TrainingParts(partial(trainer.step, data.shapes(batch * parts)), looks)
 
     def ahead(batch: int) -> int:
         return made_ahead(data, batch * parts, host) * data.shapes(batch * parts).nbytes
 
     steps = options.steps or (MOST_ITERATIONS if data.train_size else SYNTHETIC_STEPS)
     return Setup(program, device, options.policy, host, options.precision, options.seed,
-                 options.placement, ahead, options.switches, note, max(options.slices, 1), steps, spill,
+                 options.placement, ahead, options.switches, max(options.slices, 1), steps, spill,
                  options.shard_bytes or None)
 
 
 def settle(options: Options, setup: Setup, data: Data) -> Sizes:
-    """The batch and the budget, where the flags may say ``max`` and a percentage; both were tried.
+    """Return the batch and the budget that the flags ask for (``max``, a percentage or numbers), after a trial of both.
 
     Raises UserError, with the numbers that would do, if they do not fit.
     """

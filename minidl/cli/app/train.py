@@ -7,7 +7,7 @@ not fit is refused with the numbers that would do. See docs/train.md.
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext, redirect_stdout
+from contextlib import closing, nullcontext, redirect_stdout
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -17,13 +17,13 @@ from minidl import models
 from minidl.cli.app.advice import advice
 from minidl.cli.app.build import build
 from minidl.cli.app.choices import choose_device, choose_policy, refuse_what_cannot_be_kept
-from minidl.cli.app.files import Leaving, printed_apart
+from minidl.cli.app.files import FinalFiles, printed_apart
 from minidl.cli.app.flags import parse
 from minidl.cli.app.inputs import described, made_ahead, read_data
 from minidl.cli.app.interrupt import Stop, stop_after_the_step
 from minidl.cli.app.options import STDOUT, Options
 from minidl.cli.app.outcome import result_of
-from minidl.cli.app.progress import Bar, Trying, bar
+from minidl.cli.app.progress import Bar, bar
 from minidl.cli.app.run_folder import Resolved
 from minidl.cli.app.run_lock import RunLock
 from minidl.cli.app.session import Length, Session, fixed_arguments, require_a_number
@@ -31,6 +31,7 @@ from minidl.cli.app.sizes import settle, setup_of
 from minidl.cli.app.watch import watch
 from minidl.cli.command import finish
 from minidl.data import AnyBatch, BadFiles
+from minidl.outside.stages import COMPILATION, be_quiet, stage
 from minidl.outside.units import format_bytes
 from minidl.report.meter import Meter
 from minidl.report.summary import summary
@@ -48,6 +49,8 @@ def main(arguments: Sequence[str] | None, *, name: str = "train.py") -> int:
         if options.list_models:
             print(models.listing())
             return 0
+        if options.quiet:
+            be_quiet()
         out = sys.stdout
         with redirect_stdout(printed_apart(options)), closing(RunLock(options.run)) as lock:
             lock.take()
@@ -66,11 +69,9 @@ def train(options: Options, lock: RunLock, out: TextIO) -> int:
         print(f"data {options.data}: {data.described}", flush=True)
 
     # What fits, before anything is allocated.
-    trying = Trying()
-    setup = setup_of(options, device, data, trying.note)
-    with trying:
-        sizes = settle(options, setup, data)
-        unmanaged_seconds = replace(setup, slices=1).unmanaged_seconds(sizes.batch)
+    setup = setup_of(options, device, data)
+    sizes = settle(options, setup, data)
+    unmanaged_seconds = replace(setup, slices=1).unmanaged_seconds(sizes.batch)
     setup = sizes.setup
     batch, a_step = sizes.batch, sizes.batch * options.accumulate  # a step may take several batches
     items, kind = described(data)
@@ -100,18 +101,22 @@ def train(options: Options, lock: RunLock, out: TextIO) -> int:
             data.feed.ahead = made_ahead(data, a_step, setup.host_memory)
         meter = Meter(runtime, a_step, time.perf_counter if device.has_values else device.now, data.feed, items=items)
         endless = data.batches(a_step, seed=options.seed, skip=done)
-        score = None
+        score, left, begun = None, length.steps - done, runtime.tracker.sequence
         with (closing(endless), stop_after_the_step() as stop, session.saving_what_is_sound(trainer),
               detect_anomaly() if options.detect_anomaly else nullcontext(),
               watch(options, runtime, trainer.model) as watched,
-              bar(islice(endless, length.steps - done), done, length.steps, time.perf_counter,
+              bar(islice(endless, left), done, length.steps, time.perf_counter,
                   quiet=options.quiet) as batches,
-              _telling_of_compilation(batches) if device.has_values else nullcontext()):
-            watched.require_enough(length.steps - done, going_on=done > 0)
+              stage("training", left, "steps") as training,
+              stage(lambda: f"call {runtime.tracker.sequence - begun:,} of about {sizes.demand.calls:,} in this step")):
+            COMPILATION.total = device.kernels_to_compile(sizes.demand.ops)
+            watched.require_enough(left, going_on=done > 0)
             session.begin(trainer)
             for examples in batches:
+                begun = runtime.tracker.sequence
                 with watched.step(last=trainer.steps_done + 1 == length.steps):
                     meter.add(trainer.step(examples))
+                training.done += 1
                 batches.set_description_str(meter.bar_fields(), refresh=False)
                 with session.noting(trainer, meter) as noted:
                     require_a_number(meter.steps[-1].loss, trainer)
@@ -128,7 +133,7 @@ def train(options: Options, lock: RunLock, out: TextIO) -> int:
             session.save(trainer)
             print(session.how_to_go_on(trainer.steps_done))
             return stop.exit_code
-        leaving = Leaving(options, out)
+        leaving = FinalFiles(options, out)
         leaving.attempt(partial(session.save, trainer))
         leaving.parameters(trainer.model)
         if not meter.steps:
@@ -141,7 +146,7 @@ def train(options: Options, lock: RunLock, out: TextIO) -> int:
         explained = watched.conclude(leaving, meter, sizes.demand.unmanaged_peak_bytes)
 
     # What it was like, and what to try next: advice is tried on twins, when the memory of the run has been given back.
-    with trying:
+    with stage("trying what to advise"):
         hints = advice(setup, result, most=sizes.most) if not stop else []
     text = summary(result, unmanaged_seconds, hints, items=items, classes=data.num_classes)
     print(text)
@@ -152,15 +157,6 @@ def train(options: Options, lock: RunLock, out: TextIO) -> int:
         print(explained, file=sys.stderr if options.json == STDOUT else out)
     leaving.require_all(session.where_the_state_is())
     return stop.exit_code if stop else 0
-
-
-@contextmanager
-def _telling_of_compilation(bar: Bar) -> Iterator[None]:
-    """Show beside the bar that kernels are compiled, which makes the first steps on a machine slow."""
-    from minidl.outside.numba_cache import counted  # loads Numba, which --help does not wait for
-
-    with counted(lambda functions: bar.set_description_str(f"compiling kernels, once on this machine: {functions}")):
-        yield
 
 
 def _one_by_one(batches: Iterable[AnyBatch], bar: Bar, stop: Stop) -> Iterator[AnyBatch]:

@@ -10,7 +10,8 @@ variable OMP_WAIT_POLICY, if set before minidl is imported, decides instead.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -57,7 +58,7 @@ def summing(function: Callable[..., Any]) -> Any:
     return compiled(function, fastmath={"contract", "reassoc", "nsz"})
 
 
-class Kernel:
+class PieceLoop:
     """A loop over pieces: ``kernel(work, *arguments)``. ``work``, in elements, selects serial or parallel code."""
 
     def __init__(self, function: Callable[..., None]) -> None:
@@ -72,6 +73,24 @@ class Kernel:
 
     def __call__(self, work: int, *arguments: Any) -> None:
         (self.serial if work < PARALLEL_FROM else self.parallel)(*arguments)
+
+
+def kernels_used(functions: Iterable[Any]) -> int:
+    """Return how many kernels these functions refer to, directly or through other functions: about as many are compiled
+    when they run for the first time on a machine."""
+    seen: dict[int, Any] = {}
+    left = list(functions)
+    while left:
+        each = left.pop()
+        if id(each) in seen or not isinstance(each, FunctionType | partial | PieceLoop):
+            continue
+        seen[id(each)] = each
+        if isinstance(each, partial):
+            left += [each.func, *each.args, *each.keywords.values()]
+        elif isinstance(each, FunctionType) and each.__module__.startswith("minidl."):
+            left += [each.__globals__[name] for name in each.__code__.co_names if name in each.__globals__]
+            left += [cell.cell_contents for cell in each.__closure__ or ()]
+    return sum(isinstance(each, PieceLoop) for each in seen.values())
 
 
 # Formulas ----------------------------------------------------------------------------------------------------------

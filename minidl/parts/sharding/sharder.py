@@ -18,7 +18,7 @@ import numpy as np
 from minidl.autograd import no_grad
 from minidl.context import current
 from minidl.dispatch import apply, apply_all
-from minidl.errors import ShapeError, UserError
+from minidl.errors import UserError
 from minidl.memory.storage import Storage
 from minidl.meta import Meta, meta
 from minidl.op import Attrs, Op
@@ -101,10 +101,6 @@ class Sharder(PartKeeper):
         if op.name not in WRITES and not op.update or any(x.shape != shape for x in operands):
             written = next(x.storage for x in operands if isinstance(x.storage, Sharded))
             raise UserError(f"{op.name} writes or reads {written.named()} in place, and cannot run on shards")
-        data = attrs.get("data")
-        if data is not None and np.asarray(data).shape != shape:
-            raise ShapeError(f"{op.name}: data of shape {list(np.asarray(data).shape)} for a tensor of shape "
-                             f"{list(shape)}")
         every = [True] * len(operands)
         for first, stop in bounds_of(operands):
             own = WRITES[op.name](attrs, first, stop, prod(shape[1:])) if op.name in WRITES else {}

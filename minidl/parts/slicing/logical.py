@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 class Logical(Storage):
     """A whole tensor as its program sees it.
 
-    parts    its storages, in order; None for one that is still to be computed, or is not needed any more.
-    sizes    the extents of the slices along the first dimension; () for one value of the whole batch.
+    parts    its storages, in order: those of the slices that this rank holds, which are all if there are no ranks.
+             None for one that is still to be computed, or is not needed any more.
+    sizes    the extents of all slices along the first dimension; () for one value of the whole batch.
     waiting  how many queued operations read it.
     until    how long the parts are kept, as ``Storage.saved_by`` (less is longer); None: as long as a handle.
     """
@@ -42,7 +43,7 @@ class Logical(Storage):
         self.mutated_at = -1
         self.persistent = False
         self.me: weakref.ref[Storage] = weakref.ref(self)
-        self.parts: list[Storage | None] = [None] * max(1, len(sizes))
+        self.parts: list[Storage | None] = [None] * (len(slicer.held) if sizes else 1)
         self.sizes = sizes
         self.waiting = 0
         self.until: int | None = None

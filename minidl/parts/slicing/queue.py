@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from minidl.memory.storage import Storage
 from minidl.op import Attrs, Op
-from minidl.ops.elementwise import SCALE
-from minidl.ops.shape import NARROW
+from minidl.ops.elementwise import ADD, SCALE
+from minidl.ops.shape import NARROW, RESHAPE
 from minidl.parts.slice_rules import Rule, scaled
+from minidl.parts.slicing.exchange import SUM_RANKS, gathered
 from minidl.parts.slicing.logical import Logical
 from minidl.parts.slicing.origins import Origin, Origins
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from minidl.executor import Executor
+    from minidl.ranks import Ranks
 
 
 LATE = 1 << 40  # no call has this number: tensors kept only by queued operations go before those kept for a gradient
@@ -57,10 +59,16 @@ def narrowed(executor: Executor, whole: Storage, start: int, size: int) -> Stora
 
 
 class Queue:
-    """The queue of one executor. It holds one use of each operand until the operation has run."""
+    """The queue of one executor. It holds one use of each operand until the operation has run.
 
-    def __init__(self, executor: Executor) -> None:
+    held   the numbers of the slices that this rank holds, one after the other; all of them if there are no ranks
+    ranks  those that hold the other slices, if there are any
+    """
+
+    def __init__(self, executor: Executor, held: range, ranks: Ranks | None) -> None:
         self.executor = executor
+        self.held = held
+        self.ranks = ranks
         self.origins = Origins(executor)
         self._waiting: list[Queued] = []
         self._after: list[Callable[[], None]] = []
@@ -80,9 +88,9 @@ class Queue:
     def view(self, queued: Queued) -> None:
         """Run a view at once."""
         with ungraded(self.executor):
-            for index in range(len(queued.sizes)):
+            for at, index in enumerate(self.held):
                 for y, part in zip(queued.outputs, self.run_part(queued, index), strict=True):
-                    y.put_part(index, part)
+                    y.put_part(at, part)
 
     def afterwards(self, action: Callable[[], None]) -> None:
         """Call ``action`` after all operations that are queued now."""
@@ -123,16 +131,17 @@ class Queue:
                    if isinstance(x, Logical) and last_use[x] == number] for number, queued in enumerate(cut)]
         given = [[(i, x) for i, x in enumerate(queued.inputs) if x in ends and queued.inputs.count(x) == 1]
                  for queued, ends in zip(cut, ending, strict=True)]
-        so_far: list[dict[int, Storage]] = [{} for _ in cut]  # whole outputs of the slices up to now
-        for index in range(len(cut[0].sizes) if cut else 0):
+        so_far: list[dict[int, Storage]] = [{} for _ in cut]  # whole outputs of the slices up to now, added up
+        apart: list[list[list[Storage]]] = [[] for _ in cut]  # or each slice's, for the other ranks
+        for at, index in enumerate(self.held if cut else ()):
             for number, queued in enumerate(cut):
                 # It has no later use, and one in this call: an output may take its bytes.
                 last = sum([1 << i for i, x in given[number] if not x.refs])
                 with self.origins.carrying_out(queued.origin):
-                    self._unite(queued, index, self.run_part(queued, index, last), so_far[number])
+                    self._unite(queued, index, self.run_part(queued, index, last), so_far[number], apart[number])
                 for y in ending[number]:
                     if y.sizes and not y.refs:
-                        y.drop_part(index)
+                        y.drop_part(at)
         for queued in waiting:
             if not queued.sizes:
                 parts = tuple([x.part(0) if isinstance(x, Logical) else x for x in queued.inputs])
@@ -158,7 +167,7 @@ class Queue:
         made_for_it: list[Storage] = []
         for i, x in enumerate(queued.inputs):
             if isinstance(x, Logical):
-                parts.append(x.part(index))
+                parts.append(x.part(index - self.held.start))
             elif rule.along[i]:
                 rows = x.meta.shape[0]
                 parts.append(narrowed(executor, x, before * rows // total, size * rows // total))
@@ -184,30 +193,68 @@ class Queue:
         part.release()
         return made
 
-    def _unite(self, queued: Queued, index: int, made: tuple[Storage, ...], so_far: dict[int, Storage]) -> None:
-        """Take the outputs of one slice: as parts, or added to those of the earlier slices."""
+    def _unite(self, queued: Queued, index: int, made: tuple[Storage, ...], so_far: dict[int, Storage],
+               apart: list[list[Storage]]) -> None:
+        """Take the outputs of one slice: as parts, or added to those of the earlier slices. If ranks hold the other
+        slices, they are added up when this rank has all of its own: the order must be that of the slices."""
         rule = queued.rule
         whole: list[Storage] = []
         for i, (y, part) in enumerate(zip(queued.outputs, made, strict=True)):
             if i not in rule.whole:
-                y.put_part(index, part)
+                y.put_part(index - self.held.start, part)
                 continue
             if i in rule.shares:
                 whole.append(self._share(queued, index, part))
                 part.release()
             else:
                 whole.append(part)
-        if so_far and rule.fold is not None:
+        if self.ranks is not None and whole:
+            apart.append(whole)
+            if index < self.held.stop - 1:
+                return
+            whole = self._unite_ranks(queued, apart, self.ranks)
+        elif so_far and rule.fold is not None:
             earlier = [so_far[i] for i in rule.whole]
-            if rule.counted:
-                counts = {"count": sum(queued.sizes[:index]), "other": queued.sizes[index]}
-                whole = list(self._folded(rule.fold, (*earlier, *whole), counts))
-            else:
-                whole = [self._folded(rule.fold, pair, {})[0] for pair in zip(earlier, whole, strict=True)]
+            whole = self._fold(queued, index, earlier, whole)
         so_far.update(zip(rule.whole, whole, strict=True))
-        if index == len(queued.sizes) - 1:
+        if index == self.held.stop - 1:
             for i, x in so_far.items():
                 queued.outputs[i].put_part(0, x)
+
+    def _fold(self, queued: Queued, index: int, earlier: list[Storage], whole: list[Storage]) -> list[Storage]:
+        """Unite the whole outputs of the slices before ``index`` with those of this one."""
+        fold = queued.rule.fold
+        assert fold is not None
+        if queued.rule.counted:
+            counts = {"count": sum(queued.sizes[:index]), "other": queued.sizes[index]}
+            return list(self._folded(fold, (*earlier, *whole), counts))
+        return [self._folded(fold, pair, {})[0] for pair in zip(earlier, whole, strict=True)]
+
+    def _unite_ranks(self, queued: Queued, apart: list[list[Storage]], ranks: Ranks) -> list[Storage]:
+        """Unite the whole outputs of this rank's slices with those of the others, in the order of the slices."""
+        executor = self.executor
+        if queued.rule.fold is ADD:
+            return [self._folded(SUM_RANKS, parts, {"ranks": ranks})[0] for parts in zip(*apart, strict=True)]
+        stacks = []
+        for parts in zip(*apart, strict=True):
+            rows = tuple([executor.run(RESHAPE, (x,), {"shape": (1, *x.meta.shape)})[0] for x in parts])
+            stacks.append(gathered(executor, rows, (1,) * len(queued.sizes), ranks))
+            for x in (*parts, *rows):
+                x.release()
+        united: list[Storage] = []
+        for index in range(len(queued.sizes)):
+            row = [self._row(stack, index) for stack in stacks]
+            united = self._fold(queued, index, united, row) if united else row
+        for stack in stacks:
+            stack.release()
+        return united
+
+    def _row(self, stack: Storage, number: int) -> Storage:
+        """A view of one row of a stack, without the dimension of the rows."""
+        row = narrowed(self.executor, stack, number, 1)
+        made = self.executor.run(RESHAPE, (row,), {"shape": stack.meta.shape[1:]})[0]
+        row.release()
+        return made
 
     def _folded(self, fold: Op, parts: tuple[Storage, ...], attrs: Attrs) -> Sequence[Storage]:
         """Unite parts by an operation, which may overwrite them; their uses end here."""

@@ -3,9 +3,8 @@
 An operation with an operand in slices becomes one call per slice, of the same operation, on ordinary storages. So the
 tracker, planners, swaps and replays see a longer trace, and know of no slices. Calls are queued until a value of the
 whole batch is needed: a statistic, a value that is read, an update. Between two of these, slices run depth first, and
-intermediate results live one slice at a time.
-
-Gradients are those of the program's own operations on whole tensors; their formulas run here too.
+intermediate results live one slice at a time. Gradients are those of the program's own operations on whole tensors;
+their formulas run here too.
 """
 
 from __future__ import annotations
@@ -23,17 +22,18 @@ from minidl.memory.storage import Call, Storage
 from minidl.memory.writing import refuse_to_write
 from minidl.meta import DType, Shape, meta
 from minidl.op import Attrs, Op, Signature
-from minidl.ops.shape import CONCAT
 from minidl.ops.update import UPLOAD
 from minidl.parts.keeper import PartKeeper
 from minidl.parts.slice_rules import Rule
 from minidl.parts.slicing.cuts import rule_of
+from minidl.parts.slicing.exchange import gathered
 from minidl.parts.slicing.logical import Logical
 from minidl.parts.slicing.queue import Queue, Queued, narrowed, ungraded
 from minidl.tensor import Tensor
 
 if TYPE_CHECKING:
     from minidl.executor import Executor
+    from minidl.ranks import Ranks
 
 WHOLE_BYTES = 1 << 16  # up to which a batch is uploaded in one piece, and its slices are views of it
 
@@ -41,16 +41,21 @@ WHOLE_BYTES = 1 << 16  # up to which a batch is uploaded in one piece, and its s
 class Slicer(PartKeeper):
     """Cuts batches into ``count`` slices on one executor.
 
+    ranks    those that hold as many of the slices each; None if this executor holds all
+    held     the numbers of the slices that it holds
     joined   by operation: how often its operands had to be joined, as it cannot run slice by slice
     origins  the layers from which queued calls come
     """
 
-    def __init__(self, executor: Executor, count: int) -> None:
+    def __init__(self, executor: Executor, count: int, ranks: Ranks | None = None) -> None:
         self.executor = executor
         self.count = count
+        self.ranks = ranks
+        each = count if ranks is None else count // ranks.count
+        self.held = range(count)[each * (ranks.rank if ranks else 0):][:each]
         self.joined: Counter[str] = Counter()
         self.tracker = executor.tracker
-        self._queue = Queue(executor)
+        self._queue = Queue(executor, self.held, ranks)
         self.origins = self._queue.origins
         self._graph: WeakSet[Logical] = WeakSet()  # the tensors of this iteration that gradients flow through
         executor.ends_at_update = True  # an update needs all slices, so no gradient is left to be taken
@@ -63,26 +68,26 @@ class Slicer(PartKeeper):
             return None
         each, rest = divmod(shape[0], self.count)
         made = Logical(meta(shape, dtype), self, tuple([each + (i < rest) for i in range(self.count)]))
-        executor = self.executor
-        if made.nbytes <= WHOLE_BYTES:
-            (whole,) = executor.run(UPLOAD, (), {"shape": shape, "dtype": dtype, "data": values})
+        run = self.executor.run
+        if made.nbytes <= WHOLE_BYTES and self.ranks is None:
+            (whole,) = run(UPLOAD, (), {"shape": shape, "dtype": dtype, "data": values})
             self._become_views(made, whole)
             return made
-        start = 0
-        for i, size in enumerate(made.sizes):
-            own = None if values is None else values[start:start + size]
-            attrs = {"shape": (size, *shape[1:]), "dtype": dtype, "data": own}
-            made.put_part(i, executor.run(UPLOAD, (), attrs)[0])
-            start += size
+        for at, start, size in self._places(made):
+            attrs = {"shape": (size, *shape[1:]), "dtype": dtype,
+                     "data": None if values is None else values[start:start + size]}
+            made.put_part(at, run(UPLOAD, (), attrs)[0])
         return made
+
+    def _places(self, x: Logical) -> list[tuple[int, int, int]]:
+        """Of each slice that is held: the number of its part, its first row, and its rows."""
+        return [(at, sum(x.sizes[:i]), x.sizes[i]) for at, i in enumerate(self.held)]
 
     def _become_views(self, x: Logical, whole: Storage) -> None:
         """Replace the slices by views of one storage, whose use passes to them."""
-        start = 0
-        for i, size in enumerate(x.sizes):
-            x.drop_part(i)
-            x.put_part(i, narrowed(self.executor, whole, start, size))
-            start += size
+        for at, start, size in self._places(x):
+            x.drop_part(at)
+            x.put_part(at, narrowed(self.executor, whole, start, size))
         whole.release()
 
     # Running operations --------------------------------------------------------------------------------------------
@@ -177,7 +182,7 @@ class Slicer(PartKeeper):
                 executor.run(op, tuple([self._whole(x) for x in inputs]), attrs)
             else:
                 queued = Queued(op, inputs, attrs, rule, sizes, (), self.origins.here())
-                for index in range(self.count):
+                for index in self.held:
                     self._queue.run_part(queued, index)
         executor.issued += 1
         for x in ours:
@@ -200,8 +205,7 @@ class Slicer(PartKeeper):
             self.flush()
 
     def deliver(self, gradient: Tensor, leaf: Storage, add: Callable[[Tensor], None]) -> None:
-        """Add a gradient to a leaf, after the queued calls if it is one of their results: it is not read before
-        ``backward`` ends."""
+        """Add a gradient to a leaf, after the queued calls: it may be one of their results."""
         if self.pending:
             self._queue.afterwards(partial(self.deliver, gradient, leaf, add))
         else:
@@ -228,13 +232,12 @@ class Slicer(PartKeeper):
             base.retain()
             return base
         with ungraded(self.executor):
-            return self.executor.run(CONCAT, parts, {"axis": 0})[0]
+            return gathered(self.executor, parts, x.sizes, self.ranks)
 
     def _labels(self, labels: Storage) -> Storage:
         """All labels, with one use for the queued call."""
-        if not isinstance(labels, Logical):
-            labels.retain()
-            return labels
+        if not isinstance(labels, Logical) or self.ranks is not None:
+            return self._real(labels)  # of ranks, which keeps the joined ones: the gradient needs them too
         if labels.pending:
             self.flush()
         return self._joined(labels)
@@ -255,7 +258,7 @@ class Slicer(PartKeeper):
     def look(self, x: Logical, read: Callable[[Storage], Any], *, joined: bool) -> Any:
         """Apply ``read`` to all slices in one storage, or to each slice. Raises UserError for a lost value,
         OutOfMemory."""
-        if joined:
+        if joined or x.sizes and self.ranks is not None:
             whole = self._real(x)
             try:
                 return read(whole)

@@ -1,0 +1,167 @@
+"""Stages: the work that a command is doing, how much of it is done, and how much longer it takes.
+
+Code of any layer names its long work with ``stage``. Without a teller that does nothing. A command has a ``Teller``,
+whose ``tick`` a thread calls several times a second: when nothing was printed for ``every`` seconds, it prints one line
+with all stages that are open. So no command is silent, and no code that works needs to know about printing.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from math import ceil
+from time import monotonic
+
+EVERY_VARIABLE = "MINIDL_STAGE_SECONDS"  # of the environment: seconds without output before a line; 0: no lines
+EVERY, TICK = 1.5, 0.25  # seconds: without output before a line is printed; between two calls of ``tick``
+
+# Held while text is printed. A fork must not happen meanwhile, because the child could not print any more.
+LOCK = threading.RLock()
+os.register_at_fork(before=LOCK.acquire, after_in_parent=LOCK.release, after_in_child=LOCK.release)
+
+
+class Stage:
+    """Work that is going on. ``text`` describes it, or is a function that returns the description; ``done`` of
+    ``total`` units are done, and a total of 0 is unknown; ``began`` is in seconds of the teller's clock."""
+
+    def __init__(self, text: str | Callable[[], str], total: int = 0, units: str = "", began: float = 0.0) -> None:
+        self.text, self.total, self.units, self.began = text, total, units, began
+        self.done = 0
+
+    def described(self) -> str:
+        """Return the description with the number of units done."""
+        text = self.text if isinstance(self.text, str) else self.text()
+        return f"{text}: {self.done:,} of {self.total:,} {self.units}".rstrip() if self.total else text
+
+    def remaining(self, now: float, usual: float | None) -> float | None:
+        """Return the seconds that are left at the speed so far, or of the ``usual`` seconds; None if unknown."""
+        passed = now - self.began
+        if self.total and self.done:
+            return passed / self.done * max(self.total - self.done, 0)
+        return usual - passed if usual is not None and usual > passed else None
+
+
+class Compilation:
+    """The compilation of functions in this process, which any thread may do. ``count``: functions so far; ``total``:
+    about so many in the end, 0 if unknown; ``going``: one is compiled now."""
+
+    count = total = 0
+    going = False
+
+    def described(self) -> str:
+        """Return the description while a function is compiled, else nothing."""
+        about = f" of about {max(self.total, self.count)}" if self.total else ""
+        return f"compiling function {self.count}{about}, once on this machine" if self.going else ""
+
+
+COMPILATION = Compilation()
+
+
+class Teller:
+    """Knows the open stages of a command, and prints a line about them when nothing else is printed.
+
+    ``say`` prints a line. ``clock`` returns seconds. ``quiet``: no line is printed any more.
+    """
+
+    def __init__(self, say: Callable[[str], None], clock: Callable[[], float] = monotonic, *,
+                 every: float = EVERY) -> None:
+        self.stages: list[Stage] = []
+        self.quiet = False
+        self._say, self._every = say, every
+        self.clock = clock
+        self._began = self._heard = clock()
+        self._usual: dict[str, float] = {}  # seconds that the latest stage with this text took
+
+    def heard(self) -> None:
+        """Note that other text is printed now."""
+        self._heard = self.clock()
+
+    def tick(self) -> None:
+        """Print a line if nothing was printed for ``every`` seconds."""
+        now = self.clock()
+        if not self.quiet and now - self._heard >= self._every:
+            self._heard = now
+            self._say(self.line(now))
+
+    def line(self, now: float) -> str:
+        """Return the line about the open stages: the outermost first, then the time that has passed and that is left,
+        which the outermost stage with a known end decides."""
+        stages = list(self.stages)
+        parts = [text for text in (*(stage.described() for stage in stages), COMPILATION.described()) if text]
+        parts = parts or ["working"]
+        left = next((left for stage in stages
+                     if (left := stage.remaining(now, self._usual.get(str(stage.text)))) is not None), None)
+        parts.append(f"{_seconds(now - self._began)} so far" + (f", about {_seconds(left)} more" if left else ""))
+        return "; ".join(parts)
+
+    @contextmanager
+    def within(self, stage: Stage) -> Iterator[Stage]:
+        """A context in which a stage is open."""
+        stage.began = self.clock()
+        self.stages.append(stage)
+        try:
+            yield stage
+        finally:
+            self.stages.remove(stage)
+            self._usual[str(stage.text)] = self.clock() - stage.began
+
+
+_teller: ContextVar[Teller | None] = ContextVar("teller", default=None)  # of the command that runs
+
+
+@contextmanager
+def stage(text: str | Callable[[], str], total: int = 0, units: str = "") -> Iterator[Stage]:
+    """A context around long work, for the teller of the command that runs, if any. The caller sets ``done`` of the
+    stage that it gets, and may change ``text`` and ``total``."""
+    found, teller = Stage(text, total, units), _teller.get()
+    if teller is None:
+        yield found
+        return
+    with teller.within(found):
+        yield found
+
+
+def be_quiet() -> None:
+    """Print no more lines about stages in the command that runs."""
+    teller = _teller.get()
+    if teller is not None:
+        teller.quiet = True
+
+
+@contextmanager
+def telling(teller: Teller, *, ticks: bool = True) -> Iterator[None]:
+    """Inside, ``stage`` opens stages of this teller, and a thread calls its ``tick``, unless ``ticks`` is False."""
+    ended = threading.Event()
+
+    def tick() -> None:
+        while not ended.wait(TICK):
+            with LOCK:
+                if not ended.is_set():
+                    teller.tick()
+
+    token = _teller.set(teller)
+    thread = threading.Thread(target=tick, name="stages", daemon=True)
+    if ticks:
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        if ticks:
+            thread.join()
+        _teller.reset(token)
+
+
+def every_seconds() -> float:
+    """Return the seconds without output before a line is printed; 0: no lines. The environment may say so."""
+    try:
+        return max(float(os.environ.get(EVERY_VARIABLE, EVERY)), 0.0)
+    except ValueError:
+        return EVERY
+
+
+def _seconds(seconds: float) -> str:
+    return f"{ceil(seconds)} s" if seconds < 120 else f"{seconds / 60:.1f} min"

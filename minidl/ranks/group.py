@@ -1,0 +1,53 @@
+"""The ranks of a run, as one of them sees them: what it can send to the others. Knows bytes; no tensors and no device.
+
+All ranks call the same methods in the same order, and each call waits for the others. There are two channels, which do
+not wait for each other: exchanges of tensors, which a device's stream makes, and agreements, which the program makes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from minidl.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class RanksDiverged(UserError):
+    """The ranks do not do the same: one has ended, or makes other calls than the others."""
+
+
+class Ranks(ABC):
+    """One of ``count`` ranks: the one with the number ``rank``, counted from 0."""
+
+    def __init__(self, rank: int, count: int) -> None:
+        if count < 1:
+            raise UserError(f"there are 1 rank or more, not {count}")
+        self.rank = rank
+        self.count = count
+
+    def __repr__(self) -> str:
+        return f"rank {self.rank} of {self.count}"
+
+    # Exchanges of tensors -------------------------------------------------------------------------------------
+    @abstractmethod
+    def gather(self, mine: np.ndarray, sizes: Sequence[int], into: np.ndarray) -> None:
+        """Write the bytes of every rank, in rank order, to ``into``. mine: this rank's bytes, ``sizes[rank]`` of them.
+        Raises RanksDiverged."""
+
+    @abstractmethod
+    def swap(self, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Send ``parts[i]`` (bytes) to rank i; return the parts that all ranks have sent here, in rank order. The parts
+        for one rank have one size on all ranks. Raises RanksDiverged."""
+
+    # Agreements -----------------------------------------------------------------------------------------------
+    @abstractmethod
+    def agree(self, value: Any) -> list[Any]:
+        """Return the values of all ranks, in rank order; a value is anything that pickles. Raises RanksDiverged."""
+
+    @abstractmethod
+    def fail(self, code: int = 1) -> None:
+        """Tell the other ranks that this one has failed, so that they end too; processes end with this exit code."""

