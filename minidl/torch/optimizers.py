@@ -70,8 +70,8 @@ def step_in_parts(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwarg
     step.
     """
     asked = len(args) > 1 or any(value is not None for value in kwargs.values())
-    if not _by_parameter(optimizer) or asked or optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks or (
-            _others_hook()):
+    if not _by_parameter(optimizer) or asked or _others_hook() or (
+            optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks):
         return None
     step = getattr(type(optimizer).step, "__wrapped__", None)
     return None if step is None else lambda: step(optimizer)
