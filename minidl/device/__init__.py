@@ -23,7 +23,7 @@ def create(name: str, *, poisoned: bool = False, precision: str = DEFAULT, cupti
     precision: a name of ``device.precision``. It decides whether products and convolutions of fp32 tensors may use
     TF32, which changes numbers on a GPU and times on a simulated one; the CPU is exact. A GPU that cannot compute in
     bf16 refuses bf16.
-    cupti: on a GPU, time each kernel of a measured iteration with CUPTI, see ``CudaDevice``.
+    cupti: True to time each kernel of a measured iteration with CUPTI (GPU only), instead of the gaps between events.
     """
     chosen = precision_of(precision)
     if cupti and name.split(":")[0] != "cuda":

@@ -177,12 +177,13 @@ class Device(Choices, Timekeeper):
 
     # Errors --------------------------------------------------------------------------------------------------
     def confirm(self) -> None:
-        """Wait for the kernel that was launched last. Raises its error; then it has written no output, and the device
-        goes on. An error of a kernel that is not confirmed ends the device. Here no kernel fails."""
+        """Wait for the kernel that was launched last. Raises its error; then it has written no output.
+        The device goes on after that. An error of a kernel that is not confirmed ends the device. By default no kernel
+        fails."""
 
     def finish(self) -> None:
-        """Block the host until all kernels have ended. Raises the error that has ended the device, once. Here none
-        can."""
+        """Block the host until all kernels have ended. Raises the error that has ended the device, once.
+        By default none can."""
 
     def kernels_to_compile(self, ops: Iterable[str]) -> int:
         """Return about how many kernels are compiled when these operations run for the first time on a machine."""
@@ -194,7 +195,7 @@ class Device(Choices, Timekeeper):
         """Return a host copy of a tensor's value. Raises the error that has ended the device."""
 
     def share(self, operand: Operand) -> Any:
-        """Return a copy of a value in this device's memory that supports DLPack: here a copy in host memory."""
+        """Return a copy of a value in this device's memory that supports DLPack; by default a copy on the host."""
         from minidl.device import dlpack  # NumPy, which a simulation does without
 
         value = self.read(operand)

@@ -236,7 +236,7 @@ def named(name: str) -> Profile:
 
 @cache
 def for_bf16(profile: Profile) -> Profile:
-    """Return the profile for products of bf16 tensors."""
+    """Return the profile with the peak rate of bf16 products in ``tensor_flops``."""
     return replace(profile, tensor_flops=profile.bf16_flops) if profile.bf16_flops else profile
 
 

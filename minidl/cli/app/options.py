@@ -38,6 +38,7 @@ class Options:
     vocab_size: int | None
     token_file: str | None
     batch: int | None
+    thorough: bool
     steps: int | None
     epochs: int | None
     seed: int

@@ -8,9 +8,10 @@ from minidl.cli.app.build import build
 from minidl.cli.app.fit import MOST_ITERATIONS, Setup, TrainingParts, default_memory, smallest_budget
 from minidl.cli.app.inputs import made_ahead
 from minidl.cli.app.kinds import CHOSEN, Share
-from minidl.cli.app.largest import cut_that_holds, largest_batch, largest_batch_cut
+from minidl.cli.app.largest import REPLAYS, WORK, cut_that_holds, largest_batch, largest_batch_cut, speeds
 from minidl.cli.app.options import SYNTHETIC_STEPS, Options
 from minidl.cli.app.slices import Cut, choose_shards, choose_slices, faster, in_slices, most_slices
+from minidl.cli.app.trials import Work
 from minidl.data import Data
 from minidl.device import Device
 from minidl.device.spill import Spill
@@ -103,10 +104,15 @@ def _batch(options: Options, setup: Setup, budget: int, most: int) -> tuple[int,
     batch, cut = options.batch, None
     if batch is None:
         search = largest_batch_cut if options.slices == CHOSEN else largest_batch
+        setup = replace(setup, work=Work() if options.thorough else Work(WORK, REPLAYS))
         found = search(setup, budget, most=most)
         if not found.batch:
             raise UserError(f"not even a batch of 1 fits {format_bytes(budget)}: {found.limit}")
         print(f"the largest batch is {found.batch}{in_slices(found.slices)}: {found.limit}", flush=True)
+        setup.work.limit += WORK / 2
+        costs = [f"{each:,} at {share:.0%}" for each, share in speeds(setup, found, budget)]
+        if costs:
+            print(f"of the unmanaged speed: {', '.join(costs)}", flush=True)
         batch = found.batch
         if found.slices > setup.slices:
             cut = Cut(found.slices, f"whole {found.whole} is the largest")
@@ -121,6 +127,7 @@ def _cut_that_fits(setup: Setup, cut: Cut, batch: int, budget: int, most: int, *
     shortage = setup.trial(batch, budget).shortage
     if shortage is None:
         return cut
+    setup = replace(setup, work=Work(WORK, REPLAYS))
     if chosen:
         open_setup = replace(setup, slices=1)
         cuts = [replace(setup, slices=n) for n in dict.fromkeys((1, cut.slices, most_slices(batch)))]

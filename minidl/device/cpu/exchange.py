@@ -17,10 +17,11 @@ Add = Callable[[np.ndarray, np.ndarray, np.ndarray], None]  # (sum, one, other)
 
 
 class Exchange(Protocol):
-    """An exchange: it fills y from this rank's tensors and the other ranks'."""
+    """A function that runs an operation across ranks: it computes y from the tensors of this rank and of the others."""
 
     def __call__(self, y: np.ndarray, *parts: np.ndarray, add: Add, ranks: Ranks, rows: tuple[int, ...] = ()) -> None:
-        """Wait for all ranks. Raises RanksDiverged."""
+        """Compute y on every rank at the same call; waits for all ranks. Raises RanksDiverged.
+        parts: this rank's tensors. add: adds two arrays. rows: for a gather, the rows that each rank holds."""
 
 
 def sum_ranks(y: np.ndarray, *parts: np.ndarray, add: Add, ranks: Ranks, rows: tuple[int, ...] = ()) -> None:

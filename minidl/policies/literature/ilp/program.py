@@ -149,7 +149,7 @@ class IntegerProgram:
                 self.program.row([*sources, (done, -1.0)], low=0.0)
 
     def _memory(self, stage: int, line: list[int]) -> None:
-        """Bound the bytes in use during each node of a stage."""
+        """Add rows that keep the bytes in use during each node of a stage within the budget. line: its nodes."""
         graph, program = self.graph, self.program
         readers: dict[int, list[int]] = {}
         for k in line:
