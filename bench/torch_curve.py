@@ -1,6 +1,6 @@
 """Speed and peak of a Llama-like training by budget: ``minidl.torch.managed`` beside PyTorch's own memory budget.
 
-    python -m bench.torch_curve [--rounds 9] [--backend inductor] [--csv FILE.csv] [--picture FILE.png] [--draw-only]
+    python -m bench.torch_curve [--rounds 9] [--backend inductor] [--ways managed compiled]
 
     eager     transformers' LlamaForCausalLM with AdamW, unmanaged
     managed   the same under ``minidl.torch.managed``, at budgets from its floor to its unmanaged peak
@@ -51,6 +51,7 @@ STEPS = 8  # of the way from the floor to the unmanaged peak
 RATIOS = (0.05, 0.1, 0.2, 0.3, 0.45, 0.6, 0.8, 1.0)
 SETTLING = 4  # steps before any is timed: one away, one measured, two planned
 ENDLESS = 1 << 50
+WAYS = ["managed", "compiled"]
 
 
 @dataclass(frozen=True)
@@ -109,17 +110,22 @@ class Contender:
         return loss
 
     def step(self, *, timed: bool = False) -> None:
-        """One step."""
+        """One step. Its time has no copies of optimizer state that only the change of turns takes."""
         gc.collect()
-        with self.memory if self.memory is not None else contextlib.nullcontext():
+        with self._managed():
             began = time.process_time()
-            loss = self.loss()
-            loss.backward()
-            self.optimizer.step()
-            self.optimizer.zero_grad()
-            took = time.process_time() - began
-        if timed:
-            self.seconds.append(took)
+            self._train()
+            if timed:
+                self.seconds.append(time.process_time() - began)
+
+    def _managed(self) -> Any:
+        return self.memory if self.memory is not None else contextlib.nullcontext()
+
+    def _train(self) -> None:
+        loss = self.loss()
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
         self.losses.append(loss.detach())
 
     def settle(self) -> None:
@@ -133,16 +139,23 @@ class Contender:
 
     def peak(self) -> int:
         """The most bytes of PyTorch's allocator on the device in one step."""
-        waits = self.memory.states.waits if self.memory is not None else lambda tensor: False
-        state = [v for each in self.optimizer.state.values() for v in each.values() if not waits(v)]
-        there = {t.untyped_storage()._cdata: t.untyped_storage().nbytes()
-                 for t in (*self.network.parameters(), *self.network.buffers(), *state, self.tokens, *self.losses)}
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-            self.step()
+        gc.collect()
+        with self._managed():
+            before = self._lasting_bytes()
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU],
+                                        profile_memory=True) as profile:
+                self._train()
         kineto: Any = profile.profiler
         events = sorted((e.start_ns(), n, e.nbytes()) for n, e in enumerate(kineto.kineto_results.events())
                         if e.name() == "[memory]")
-        return sum(there.values()) + max(np.cumsum([nbytes for _, _, nbytes in events]))
+        return before + int(max(np.cumsum([nbytes for _, _, nbytes in events])))
+
+    def _lasting_bytes(self) -> int:
+        """The bytes that are on the device between steps. It holds no tensor when it has returned."""
+        waits = self.memory.states.waits if self.memory is not None else lambda tensor: False
+        state = [v for each in self.optimizer.state.values() for v in each.values() if not waits(v)]
+        return sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in (
+            *self.network.parameters(), *self.network.buffers(), *state, self.tokens, *self.losses)}.values())
 
     def bits(self) -> list[torch.Tensor]:
         """All that training has computed."""
@@ -158,16 +171,22 @@ def fitted() -> Fit:
     return fit
 
 
-def measured(rounds: int, backend: str, tell: Callable[[str], None]) -> list[Row]:
-    """Train all contenders in turns; return their rows."""
-    fit = fitted()
-    tell(str(fit))
-    budgets: list[int | None] = [None, *(point.budget_bytes for point in fit), *(None for _ in RATIOS)]
-    predicted: list[float | None] = [None, *(point.slower for point in fit), *(None for _ in RATIOS)]
+def measured(rounds: int, ways: list[str], backend: str, tell: Callable[[str], None]) -> list[Row]:
+    """Train the contenders of some ways in turns with the eager one; return all their rows."""
     contenders = [Contender("eager", 1.0)]
-    contenders += [Contender("managed", point.budget_bytes / fit.unmanaged_bytes,
-                             memory=minidl.torch.managed(point.budget_bytes, backend=_Apart())) for point in fit]
-    contenders += [Contender("compiled", ratio, ratio=ratio, backend=backend) for ratio in RATIOS]
+    budgets: list[int | None] = [None]
+    predicted: list[float | None] = [None]
+    if "managed" in ways:
+        fit = fitted()
+        tell(str(fit))
+        budgets += [point.budget_bytes for point in fit]
+        predicted += [point.slower for point in fit]
+        contenders += [Contender("managed", point.budget_bytes / fit.unmanaged_bytes,
+                                 memory=minidl.torch.managed(point.budget_bytes, backend=_Apart())) for point in fit]
+    if "compiled" in ways:
+        contenders += [Contender("compiled", ratio, ratio=ratio, backend=backend) for ratio in RATIOS]
+        budgets += [None] * len(RATIOS)
+        predicted += [None] * len(RATIOS)
     for each in contenders:
         began = time.perf_counter()
         each.settle()
@@ -227,7 +246,9 @@ def write(path: Path, rows: list[Row]) -> None:
 
 
 def read(path: Path) -> list[Row]:
-    """Read a table that ``write`` has written."""
+    """Read a table that ``write`` has written; no rows if there is none."""
+    if not path.exists():
+        return []
     with path.open(newline="", encoding="utf-8") as source:
         return [Row(row["way"], float(row["asked"]), int(row["budget_bytes"]) if row["budget_bytes"] else None,
                     int(row["peak_bytes"]), float(row["of_eager"]), float(row["low"]), float(row["high"]),
@@ -278,14 +299,17 @@ def main() -> None:
     parser.add_argument("--backend", default="inductor", help="of torch.compile (default: inductor)")
     parser.add_argument("--csv", type=Path, default=Path("bench/results/torch_curve.csv"))
     parser.add_argument("--picture", type=Path, default=Path("docs/torch_curve.png"))
-    parser.add_argument("--draw-only", action="store_true", help="draw the table that is there")
+    parser.add_argument("--ways", nargs="*", choices=WAYS, default=WAYS, metavar="WAY",
+                        help="measured now, with eager; the rows of others stay (default: managed compiled)")
     options = parser.parse_args()
     warnings.simplefilter("ignore")  # of the libraries
     torch.set_num_threads(1)
-    if not options.draw_only:
+    if options.ways:
         print(f"PyTorch {torch.__version__}, {options.backend}, {options.rounds} rounds, load of the machine's "
               f"{os.cpu_count()} processors {os.getloadavg()[0]:.1f}", flush=True)
-        write(options.csv, measured(options.rounds, options.backend, lambda line: print(line, flush=True)))
+        rows = measured(options.rounds, options.ways, options.backend, lambda line: print(line, flush=True))
+        kept = [row for row in read(options.csv) if row.way not in ("eager", *options.ways)]
+        write(options.csv, [*rows, *kept])
     rows = read(options.csv)
     print(summary(rows))
     draw(rows, options.picture)
