@@ -58,12 +58,12 @@ class Late:
     @contextlib.contextmanager
     def memory(self) -> Any:
         """Give the backend the stand-in's memory."""
-        usual = cuda_module.empty_storage
-        cuda_module.empty_storage = self.cuda.memory
+        module: Any = cuda_module
+        usual, module.empty_storage = module.empty_storage, self.cuda.memory
         try:
             yield
         finally:
-            cuda_module.empty_storage = usual
+            module.empty_storage = usual
 
     def backend(self, under_way: int) -> Cuda:
         """Return a backend on it."""
