@@ -1,9 +1,9 @@
 """Brings tensors back on demand: swap-ins, and replays that recompute dropped tensors along their lineage.
 
 A replay runs the calls that compute the dropped tensor again, in program order, each once. While they run, the tensors
-that they read may be swapped but not dropped; otherwise a replay might not end. Intermediate values that the program
-still needs stay as long as memory allows (collective recomputation; Capuchin, section 5.3).
-"""
+that they read may be swapped, and dropped only as a last resort: then a replay within the replay computes them again.
+Intermediate values that the program still needs stay as long as memory allows (collective recomputation; Capuchin,
+section 5.3)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Replay:
         self.recomputed_bytes = 0
         self.seconds = 0.0
         self.paged_in_bytes = 0
-        self._depth = 0  # of replays within replays
+        self._depth = 0  # how many replays are under way, each within the one before
 
     def make_resident(self, inputs: Sequence[Storage], op_name: str) -> None:
         """Bring the bytes of all inputs to the device. Raises OutOfMemory, Unrecoverable."""

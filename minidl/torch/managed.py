@@ -14,7 +14,6 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 import torch
-from torch.autograd.graph import saved_tensors_hooks
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from minidl import policies
@@ -39,6 +38,7 @@ from minidl.torch.reporting import Report
 from minidl.torch.saved import Saved
 from minidl.torch.showing import ROWS, explanation, save_plan, save_trace
 from minidl.torch.states import States
+from minidl.torch.unhooked import Unhooked
 from minidl.view.packing import pack
 from minidl.view.page import write_page
 
@@ -78,7 +78,7 @@ class managed:  # noqa: N801 # programs call it like a function
                                recompute=recompute, counts_recording=device_type == "cpu")
         self.observer = Observer(self.recorder, self.saved, self.states)
         self.early = Early(self.budget, self.states)
-        self._hooks: Any = None
+        self.unhooked = Unhooked(self.saved, self.course, self.budget)
         self._handles: list[Any] = []
         self._optimizer: torch.optim.Optimizer | None = None  # the one whose step ended the current step
         self._began = self._stalled = 0.0
@@ -90,27 +90,26 @@ class managed:  # noqa: N801 # programs call it like a function
     # Around a program ------------------------------------------------------------------------------------------------
     def start(self) -> managed:
         """Begin to manage memory; return self. Raises UserError if the management has begun already."""
-        if self._hooks is not None:
+        if self._handles:
             raise UserError("this memory is managed already: stop() comes before another start()")
         self.course.left, self._thread = False, get_ident()
         self._handles = [register_optimizer_step_pre_hook(self._stepping),
                          register_optimizer_step_post_hook(self._stepped)]
         if not self.course.steps:
             self.early.begin()
-        self._hooks = saved_tensors_hooks(self.saved.pack, self.saved.unpack)
-        self._hooks.__enter__()
+        self.unhooked.start()
         self._begin()
         self.states.all_away(all_of_it=False)  # an earlier stop() has brought it to the device
         return self
 
     def stop(self) -> None:
         """End the management. Tensors that autograd still keeps are brought back when a backward pass needs them."""
-        if self._hooks is None:
+        if not self._handles:
             return
-        self._hooks.__exit__()
+        self.unhooked.stop()
         for handle in self._handles:
             handle.remove()
-        self._hooks = None
+        self._handles = []
         self.observer.end()
         self.recorder.leave()
         self.early.end()
@@ -154,7 +153,7 @@ class managed:  # noqa: N801 # programs call it like a function
         self._optimizer = optimizer
         # An optimizer that steps during a backward pass ends no step: the pass continues.
         if torch._C._current_graph_task_id() != -1:
-            self.saved.before, self.course.staying = self.step, ()
+            self.saved.before, self.course.ahead, self.unhooked.never = self.step, (), True
         else:
             self.step(optimizer)
 
@@ -162,9 +161,10 @@ class managed:  # noqa: N801 # programs call it like a function
         """End the current step; a program calls this if no optimizer's step ends it. Raises BudgetTooSmall."""
         self.saved.before = None
         self.early.end()
-        packs = self.saved.packs
-        if not packs or self._hooks is None:
+        if not self._handles or (self.unhooked.idle if self.unhooked.bare else not self.saved.packs):
             return
+        self.unhooked.end()
+        packs = self.saved.packs
         seconds = perf_counter() - self._began
         phase, self.recorder.on, self.recorder.lineage = self.course.phase, False, False
         expected = self.course.expected
@@ -197,6 +197,7 @@ class managed:  # noqa: N801 # programs call it like a function
             self.dropping.end()
         self.saved.early = self.early.saw
         self.saved.begin()
+        self.unhooked.begin()
         self._optimizer = None
         self._began, self._stalled = perf_counter(), self.backend.traffic.stalled_seconds
 
