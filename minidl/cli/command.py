@@ -137,10 +137,11 @@ def _told(name: str, error: BaseException, ended: EndSignal) -> tuple[int, str]:
     """Return the exit code and the line on stderr of a command that an error or a signal has ended."""
     if ended.number is not None or isinstance(error, KeyboardInterrupt):
         return (ended.exit_code if ended.number is not None else 128 + signal.SIGINT), f"{name}: stopped"
-    return REFUSED, f"{name}: error: {one_line(_described(error))}"
+    return REFUSED, f"{name}: error: {one_line(described(error))}"
 
 
-def _described(error: BaseException) -> str:
+def described(error: BaseException) -> str:
+    """An error as text; one that is not foreseen with its kind and its place."""
     if isinstance(error, UserError):
         return str(error)
     if isinstance(error, MemoryError):  # this machine has less than the budget

@@ -23,6 +23,7 @@ from minidl.meta import ALIGNMENT
 from minidl.outside.machine import free_memory
 from minidl.outside.stages import stage
 from minidl.outside.units import UNLIMITED, format_bytes
+from minidl.ranks import Ranks
 from minidl.runtime import Runtime
 
 ITERATIONS = 2  # of steps: the first has no gradients yet; from the second on all are alike
@@ -63,6 +64,7 @@ class Setup:
     slices       number of slices of a batch
     spill        the file that continues host memory
     shard_bytes  parameters larger than this are kept in shards of this size
+    ranks        those that train together, as a twin has them: it is the first one, which has the largest slice
     work         limits what a search may try
     """
 
@@ -79,6 +81,7 @@ class Setup:
     steps: int = MOST_ITERATIONS
     spill: Spill | None = None
     shard_bytes: int | None = None
+    ranks: Ranks | None = None
     work: Work = field(default_factory=Work, compare=False)
 
     def for_tensors(self, batch: int) -> int:
@@ -95,7 +98,7 @@ class Setup:
         with (stage(f"dry run of {self._named(batch)}"),
               Runtime(self.device.dry_twin(), memory_budget=UNLIMITED, policy=self.policy if keeps else "none",
                       precision=self.precision, seed=self.seed, switches=self.switches, slices=self.slices,
-                      shard_bytes=self.shard_bytes) as twin):
+                      shard_bytes=self.shard_bytes, ranks=self.ranks) as twin):
             found = twin.dry_run(self.program(batch).all)
         self.work.spent += found.calls
         self.work.calls[self.slices] = found.calls
@@ -176,7 +179,7 @@ class Setup:
         """A runtime on a device like this one, as it will be for a batch."""
         return Runtime(device, memory_budget=budget_bytes, host_memory=self.for_tensors(batch), policy=self.policy,
                        placement=self.placement, precision=self.precision, seed=self.seed, switches=self.switches,
-                       slices=self.slices, spill=self.spill, shard_bytes=self.shard_bytes)
+                       slices=self.slices, spill=self.spill, shard_bytes=self.shard_bytes, ranks=self.ranks)
 
     def planned_seconds(self, batch: int, budget_bytes: int) -> float | None:
         """Modelled seconds of a step under the first plan, infinite if it does not fit; None if there are no plans, or
@@ -213,7 +216,7 @@ class Setup:
             return None
         with (stage(f"timing {self._named(batch)} with unlimited memory"),
               Runtime(unused, memory_budget=UNLIMITED, policy="none", precision=self.precision, seed=self.seed,
-                      switches=self.switches) as runtime):
+                      switches=self.switches, ranks=self.ranks) as runtime):
             step = self.program(batch).step
             step()
             start = runtime.stats().seconds

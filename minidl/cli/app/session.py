@@ -76,10 +76,11 @@ class Session:
     fixed     the arguments that decide the results
     resolved  the values that the run chose, which the folder keeps
     lock      of the folder; taken at the latest when the folder is written for the first time
+    first     True for the first of several ranks, and for a device alone: the others read the folder and write nothing
     """
 
     def __init__(self, options: Options, length: Length, fixed: Fixed, resolved: Resolved, lock: RunLock, *,
-                 has_values: bool) -> None:
+                 has_values: bool, first: bool = True) -> None:
         self._options = options
         self._length = length
         self._fixed = fixed
@@ -88,11 +89,12 @@ class Session:
         self._keeps = has_values  # without values there is nothing that a checkpoint would hold
         self._saved = -1
         self._log = StepLog(options)
-        self._folder = RunFolder(Path(options.run), keep=options.keep) if options.run else None
+        self._read = RunFolder(Path(options.run), keep=options.keep) if options.run else None
+        self._folder = self._read if first else None
 
     def restore(self, trainer: Trainer) -> int:
         """Load the checkpoint into the training; returns the number of steps done. Raises UserError."""
-        checkpoint = self._checkpoint(self._folder) if self._folder is not None else None
+        checkpoint = self._checkpoint(self._read) if self._read is not None else None
         if checkpoint is not None:
             restore(checkpoint, current_runtime(), trainer.model, trainer.optimizer, self._fixed)
             if trainer.steps_done > self._length.steps:

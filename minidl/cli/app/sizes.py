@@ -19,6 +19,7 @@ from minidl.errors import UserError
 from minidl.memory.ledger import Demand
 from minidl.meta import ALIGNMENT
 from minidl.outside.units import format_bytes
+from minidl.ranks import Ranks, modelled
 
 ENDLESS = 1 << 30  # examples, of data that has no end
 LEAST = 2  # examples in a batch that tells what parameters need: batch norm cannot do with one
@@ -42,7 +43,7 @@ class Sizes:
     setup: Setup
 
 
-def setup_of(options: Options, device: Device, data: Data) -> Setup:
+def setup_of(options: Options, device: Device, data: Data, ranks: Ranks | None = None) -> Setup:
     """The setup of the trials: the step that will be trained and, if there will be one, the evaluation on test data,
     both on shapes alone."""
     parts = options.accumulate
@@ -61,7 +62,7 @@ def setup_of(options: Options, device: Device, data: Data) -> Setup:
     steps = options.steps or (MOST_ITERATIONS if data.train_size else SYNTHETIC_STEPS)
     return Setup(program, device, options.policy, host, options.precision, options.seed,
                  options.placement, ahead, options.switches, max(options.slices, 1), steps, spill,
-                 options.shard_bytes or None)
+                 options.shard_bytes or None, modelled(ranks.count) if ranks is not None else None)
 
 
 def settle(options: Options, setup: Setup, data: Data) -> Sizes:
@@ -73,12 +74,13 @@ def settle(options: Options, setup: Setup, data: Data) -> Sizes:
     budget = _budget(options, setup)
     if options.shard_bytes == CHOSEN:
         setup = replace(setup, shard_bytes=choose_shards(setup, options.batch or LEAST, budget))
-    batch, cut = _batch(options, setup, budget, most)
+    chosen = options.slices == CHOSEN and setup.ranks is None  # ranks have a slice each unless more are asked for
+    batch, cut = _batch(options, setup, budget, most, chosen=chosen)
     whole = replace(setup, slices=1).demand(batch)
     if cut is None:
-        cut = (faster(setup, choose_slices(setup, batch, budget, whole), batch, budget) if options.slices == CHOSEN
+        cut = (faster(setup, choose_slices(setup, batch, budget, whole), batch, budget) if chosen
                else Cut(setup.slices, "as asked for"))
-    cut = _cut_that_fits(replace(setup, slices=cut.slices), cut, batch, budget, most, chosen=options.slices == CHOSEN)
+    cut = _cut_that_fits(replace(setup, slices=cut.slices), cut, batch, budget, most, chosen=chosen)
     setup = replace(setup, slices=cut.slices)
     demand = whole if cut.slices == 1 else replace(setup.demand(batch), unmanaged_peak_bytes=whole.unmanaged_peak_bytes)
     return Sizes(batch, budget, demand, most, cut, setup)
@@ -98,12 +100,12 @@ def _budget(options: Options, setup: Setup) -> int:
     return budget
 
 
-def _batch(options: Options, setup: Setup, budget: int, most: int) -> tuple[int, Cut | None]:
+def _batch(options: Options, setup: Setup, budget: int, most: int, *, chosen: bool) -> tuple[int, Cut | None]:
     """(batch, slices if they were tried). If no batch is given, the largest is searched for and printed. Raises
     UserError."""
     batch, cut = options.batch, None
     if batch is None:
-        search = largest_batch_cut if options.slices == CHOSEN else largest_batch
+        search = largest_batch_cut if chosen else largest_batch
         setup = replace(setup, work=Work() if options.thorough else Work(WORK, REPLAYS))
         found = search(setup, budget, most=most)
         if not found.batch:
