@@ -106,6 +106,11 @@ class Choices(ABC):
         """
         return self.attention == "fused"
 
+    def fuses_recurrence(self, x: Meta) -> bool:
+        """Return True if the steps of an LSTM or a GRU layer with the input x run as one operation. On a GPU, and on
+        its simulator, they are composed."""
+        return False
+
 
 class Device(Choices, Timekeeper):
     """A device that holds tensors and runs operations.
