@@ -42,7 +42,7 @@ class Parser(argparse.ArgumentParser):
         raise UserError(message)
 
 
-class Ended:
+class EndSignal:
     """The signal that came, if any did."""
 
     number: int | None = None
@@ -133,7 +133,7 @@ def _within(name: str) -> Iterator[None]:
         _running.reset(token)
 
 
-def _told(name: str, error: BaseException, ended: Ended) -> tuple[int, str]:
+def _told(name: str, error: BaseException, ended: EndSignal) -> tuple[int, str]:
     """(exit code, line) of a command that has not come to its end."""
     if ended.number is not None or isinstance(error, KeyboardInterrupt):
         return (ended.exit_code if ended.number is not None else 128 + signal.SIGINT), f"{name}: stopped"
@@ -161,9 +161,9 @@ def _why(error: BaseException) -> str:
 
 
 @contextmanager
-def _heeding_signals() -> Iterator[Ended]:
+def _heeding_signals() -> Iterator[EndSignal]:
     """Inside, each of SIGNALS raises KeyboardInterrupt in the main thread, which receives all signals."""
-    ended = Ended()
+    ended = EndSignal()
     if threading.current_thread() is not threading.main_thread():
         yield ended
         return

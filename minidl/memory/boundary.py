@@ -77,6 +77,7 @@ class Boundary:
             self.guard.end_iteration()
         state.hooks.pack(live, fresh, failed=failed)
         state.kept.clear()
+        state.nested = 0
         state.access_list.forget()
         self.replaying.paged_in_bytes = 0
 

@@ -19,6 +19,7 @@ from minidl.plan.plan import Action
 from minidl.plan.policy import Pressure, Residency
 
 MOST_WEIGHED = 400  # tensors that a policy prices for one allocation, unless all must go
+PATIENCE = 16  # times the calls of an iteration that replays within replays may run in it
 FRONT = 4  # tensors of the access list that a policy is asked about first
 SMALL_SHIFT = 10  # a tensor of less than a 2^10th of the needed bytes is not priced, unless all must go
 
@@ -170,6 +171,39 @@ class Evicting:
             elif storage not in pinned and self.lineage_of(storage) is not None:
                 self.drop(storage)
                 del state.kept[ref]
+
+    def free_unread(self, pinned: set[Storage]) -> None:
+        """Free what the program has freed, and a write in place has kept for replays, if no dropped tensor that the
+        program needs starts from it any more."""
+        state = self.state
+        read = {s.base for gone in state.missing() if gone.refs for call in missing_calls(gone) or ()
+                for s in call.inputs}
+        for storage in state.live() if state.impure else ():
+            if storage.status is IN and not storage.refs and storage not in read and storage not in pinned:
+                state.allocator.leave_device(storage)
+                state.allocator.forget_host_copy(storage)
+                storage.set_status(RECOMPUTE)
+                state.residents.pop(storage.me, None)
+                state.writes += 1  # what was computed from it may have to stay now
+
+    def drop_awaiting(self, need: int, pinned: set[Storage]) -> None:
+        """The last resort: drop what replays under way have computed or still read, and what must be there before the
+        write under way, the oldest first, until ``need`` bytes are free. Replays within theirs, or the write's guard,
+        compute each again in time.
+
+        This ends, as a replay computes only calls that are older than the one it is for; but it may take long. So no
+        more is dropped once replays within replays have run PATIENCE times the calls of the iteration so far.
+        """
+        state = self.state
+        if state.nested > PATIENCE * (state.tracker.sequence - state.tracker.iteration_start + 1):
+            return
+        held = [(s.call.sequence, s.tensor_id, s) for s in state.live()
+                if s.status is IN and s.call is not None and s not in state.awaited and s not in pinned]
+        for _, _, storage in sorted(held, key=lambda entry: entry[:2]):
+            if state.arena.free_bytes >= need:
+                return
+            if missing_calls(storage) is not None:
+                self.drop(storage)
 
     def dear(self, storage: Storage) -> bool:
         """True if a replay of a storage takes longer than its copies out and in; False if the policy does not weigh

@@ -36,13 +36,16 @@ class Replay:
         self.recomputed_bytes = 0
         self.seconds = 0.0
         self.paged_in_bytes = 0
+        self._depth = 0  # of replays within replays
 
     def make_resident(self, inputs: Sequence[Storage], op_name: str) -> None:
         """Bring the bytes of all inputs to the device. Raises OutOfMemory, Unrecoverable."""
-        protected = self.state.protected
+        protected, awaited = self.state.protected, self.state.awaited
         bases = list(dict.fromkeys([storage.base for storage in inputs]))
         added = [base for base in bases if base not in protected]
+        operands = [base for base in bases if base not in awaited]
         protected.update(added)
+        awaited.update(operands)
         try:
             # Replays first, while no operand is pinned: they need the room, and may swap operands that are here.
             for base in bases:
@@ -51,6 +54,7 @@ class Replay:
             self._bring_in(bases, added, op_name)
         finally:
             protected.difference_update(added)
+            awaited.difference_update(operands)
 
     # Swap-ins ------------------------------------------------------------------------------------------------
     def _bring_in(self, bases: Sequence[Storage], mine: Iterable[Storage], op_name: str) -> None:
@@ -121,7 +125,11 @@ class Replay:
             base.refs += 1  # this replay's own use: the cycle collector may end other handles meanwhile
         fresh = (uses.keys() | set(targets)) - protected
         protected |= fresh
+        wanted = set(targets) - state.awaited
+        state.awaited |= wanted
         keep_log, tracker.keep_log = tracker.keep_log, False
+        state.nested += len(calls) if self._depth else 0
+        self._depth += 1
         try:
             for call in calls:
                 self.replay_call(call, made, uses, durations)
@@ -139,6 +147,8 @@ class Replay:
             for base in held:
                 base.release()
             protected -= fresh
+            state.awaited -= wanted
+            self._depth -= 1
             tracker.keep_log = keep_log
         state.hooks.returned(targets[-1], durations)  # the replay of the other targets is part of this one
 

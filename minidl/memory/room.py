@@ -3,7 +3,8 @@
     1. blocks that are being copied out already are reused: their next user waits for the copy
     2. values that replays left behind are dropped
     3. the policy ranks tensors, and they are evicted, until enough bytes are free in total
-    4. one hole is made of the free bytes (``one_hole``)
+    4. what replays under way hold is dropped, if it can be recomputed
+    5. one hole is made of the free bytes (``one_hole``)
 
 The operands of the call under way may be moved, but not evicted.
 """
@@ -65,6 +66,9 @@ class RoomMaker:
         for storage, action in stuck:
             if arena.free_bytes < need and evicting.evict(storage, action, at_any_price=True):
                 willing.pop(storage, None)
+        if arena.free_bytes < need and state.policy.moves_tensors:
+            evicting.free_unread(pinned)
+            evicting.drop_awaiting(need, pinned)
         if arena.free_bytes < need:
             return self._refuse(nbytes, pinned, op_name)
         if not arena.fits(need):

@@ -19,7 +19,7 @@ from math import frexp
 from minidl.memory.access_list import AccessList, Listed, NoAccessList, ResidentList
 from minidl.memory.storage import Storage
 from minidl.memory.tracker import Tracker
-from minidl.plan.policy import Front, Policy
+from minidl.plan.policy import FrontOrder, Policy
 
 FEW = 400  # with so many residents or fewer such a policy is asked about all of them
 PER_CLASS = 32  # tensors of a class of prices that are offered first, at most
@@ -155,6 +155,6 @@ def list_for(policy: Policy, tracker: Tracker, residents: Collection[weakref.ref
     """The list that a policy reads from its front, if it does. price: seconds to recompute a storage."""
     if not policy.reads_from_front:
         return NoAccessList()
-    if policy.regime.front is Front.PRICE:
+    if policy.regime.front is FrontOrder.PRICE:
         return PriceList(tracker, residents, price)
-    return (AccessList if policy.regime.front is Front.ACCESS_LIST else RecencyList)(tracker, residents)
+    return (AccessList if policy.regime.front is FrontOrder.ACCESS_LIST else RecencyList)(tracker, residents)

@@ -51,6 +51,9 @@ class MemoryState(Attached):
     kept         values that replays have computed, oldest first, each with its access count then. Until its next access
                  such a value stays as long as memory allows (collective recomputation)
     protected    storages that may be swapped but not dropped, since a replay under way needs them
+    awaited      those of them that may not be dropped even as a last resort: operands of the calls under way, the
+                 targets of replays under way, and what was recomputed for the write under way
+    nested       calls that replays within other replays have run in this iteration
     writing      the targets of the in-place call under way
     writes       the number of events that end lineages: begin and end of each in-place call
     impure       in this iteration a storage was written in place after it had been read
@@ -76,6 +79,8 @@ class MemoryState(Attached):
         self.dropped: dict[weakref.ref[Storage], None] = {}
         self.kept: dict[weakref.ref[Storage], int] = {}
         self.protected: set[Storage] = set()
+        self.awaited: set[Storage] = set()
+        self.nested = 0
         self.writing: set[Storage] = set()
         self.writes = 0
         self.impure = False

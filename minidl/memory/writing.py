@@ -49,6 +49,7 @@ class WriteGuard:
                     found |= other.status is not RECOMPUTE
                     if other not in state.protected:
                         state.protected.add(other)
+                        state.awaited.add(other)
                         self._secured.append(other)
 
     def after_write(self, targets: Iterable[Storage], number: int) -> None:
@@ -72,6 +73,7 @@ class WriteGuard:
         self.state.writing = set()
         self.state.writes += 1
         self.state.protected.difference_update(self._secured)
+        self.state.awaited.difference_update(self._secured)
         self._secured.clear()
 
     def end_iteration(self) -> None:

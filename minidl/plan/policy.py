@@ -90,7 +90,7 @@ class Price(Enum):
     OWN = "its own call"
 
 
-class Front(Enum):
+class FrontOrder(Enum):
     """The order in which a policy that ``reads_from_front`` ranks residents."""
 
     ACCESS_LIST = "the tensor access list (``policies/passive``)"
@@ -115,7 +115,7 @@ class Regime:
     swaps: bool = True
     one_piece: bool = False
     price: Price = Price.REGIONS
-    front: Front = Front.ACCESS_LIST
+    front: FrontOrder = FrontOrder.ACCESS_LIST
 
 
 class Policy(Protocol):

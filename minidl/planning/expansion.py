@@ -25,7 +25,7 @@ from minidl.planning.walk import (
     STEPS,
     TEMPORARY,
     CopiesOut,
-    Steps,
+    StepArrays,
     SwapIns,
     Total,
     Walk,
@@ -33,13 +33,13 @@ from minidl.planning.walk import (
 
 
 def expand(problem: Problem, mode: Array, prefetch_at: Array, notes: Array
-           ) -> tuple[Steps, CopiesOut, SwapIns, Total]:
+           ) -> tuple[StepArrays, CopiesOut, SwapIns, Total]:
     """Return all steps and transfers of an iteration; if ``notes`` is not empty, write its residencies there.
     The number of notes is FAILED if a tensor that cannot be replayed would have to be, or if replays are too many."""
     calls, tensors, gaps = len(problem.in_ptr) - 1, len(problem.size), len(problem.gap_tensor) + 1
     most = 6 * calls + 64
     # Unused rows are cut off at the end; untouched pages cost nothing.
-    steps = Steps(np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int64))
+    steps = StepArrays(np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int64))
     out = CopiesOut(np.empty(gaps, np.int64), np.empty(gaps, np.int64), np.empty(gaps, np.int64),
                     np.empty(gaps, np.bool_))
     back = SwapIns(np.empty(gaps, np.int64), np.empty(gaps, np.int64), np.empty(gaps, np.int64),
@@ -72,11 +72,11 @@ def expand(problem: Problem, mode: Array, prefetch_at: Array, notes: Array
     return _trimmed(steps, out, back, walk, walk.counts[NOTED], replay_seconds)
 
 
-def _trimmed(steps: Steps, out: CopiesOut, back: SwapIns, walk: Walk, noted: int, replay_seconds: float
-             ) -> tuple[Steps, CopiesOut, SwapIns, Total]:
+def _trimmed(steps: StepArrays, out: CopiesOut, back: SwapIns, walk: Walk, noted: int, replay_seconds: float
+             ) -> tuple[StepArrays, CopiesOut, SwapIns, Total]:
     """Return the arrays cut to the rows that were written."""
     n, outs, backs = walk.counts[STEPS], walk.counts[OUTS], walk.counts[BACKS]
-    return (Steps(steps.call[:n], steps.group[:n], steps.during[:n]),
+    return (StepArrays(steps.call[:n], steps.group[:n], steps.during[:n]),
             CopiesOut(out.tensor[:outs], out.step[:outs], out.note[:outs], out.spilled[:outs]),
             SwapIns(back.tensor[:backs], back.use[:backs], back.left[:backs], back.gap[:backs], back.note[:backs],
                     back.start[:backs], back.spilled[:backs]),
@@ -163,7 +163,7 @@ def _find_endings(problem: Problem, walk: Walk, k: int, mode: Array) -> None:
             walk.ends[problem.gap_tensor[g]] = k
 
 
-def _take_step(problem: Problem, walk: Walk, c: int, k: int, steps: Steps, notes: Array) -> None:
+def _take_step(problem: Problem, walk: Walk, c: int, k: int, steps: StepArrays, notes: Array) -> None:
     """Append a step, call k itself (c == k) or a replay of c for k, with its bytes in use and outputs' residencies."""
     s = walk.counts[STEPS]
     extra = 0

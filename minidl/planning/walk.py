@@ -11,7 +11,7 @@ ABSENT, RESIDENT, AWAY, DROPPED, TEMPORARY = 0, 1, 2, 3, 4  # temporary: an inte
 STEPS, OUTS, BACKS, NOTED, LIVE, HOST, MOST_ON_HOST, IN_MEMORY = 0, 1, 2, 3, 4, 5, 6, 7  # in ``Walk.counts``
 
 
-class Steps(NamedTuple):
+class StepArrays(NamedTuple):
     """The steps in order, as arrays: ``call``, the call that the step executes; ``group``, the program's call that it
     is for; ``during``, the bytes in use, without early swap-ins and unfinished copies out."""
 

@@ -13,7 +13,7 @@ from minidl.plan.trace import TensorId, Trace
 from minidl.policies.passive import Passive
 
 
-class Saved(Passive):
+class SavedPlanPolicy(Passive):
     """A policy that follows one saved plan in every iteration that the plan fits."""
 
     name = "saved"

@@ -27,7 +27,8 @@ class Early:
 
     def begin(self) -> None:
         """Find all optimizers of the process by their parameters."""
-        for optimizer in [o for o in gc.get_objects() if issubclass(type(o), torch.optim.Optimizer)]:
+        kinds = _kinds(torch.optim.Optimizer)
+        for optimizer in [o for o in gc.get_objects() if type(o) in kinds]:
             for p in parameters_of(optimizer):
                 self._of.setdefault(id(p), []).append(optimizer)
         self.saw = self._saw if self._of else None
@@ -56,3 +57,8 @@ class Early:
         on_device = {kind.value: nbytes_of([t for t in tensors if t.device.type == self.states.device_type])
                      for kind, tensors in there.items()}
         refuse_early(self.budget, on_device, when)
+
+
+def _kinds(kind: type) -> set[type]:
+    """Return a class and all classes derived from it."""
+    return {kind}.union(*map(_kinds, kind.__subclasses__()))

@@ -278,6 +278,27 @@ def test_a_replay_that_does_not_fit_says_so_and_leaves_everything_as_it_was():
         assert set(a.numpy()) == {1.0}
 
 
+def test_without_a_host_a_replay_drops_what_it_needs_later_and_computes_it_again():
+    """Arena of 4 units: x and three values. In the replay of s three values wait when the fourth is computed."""
+    with small_runtime(units=4, policy="recompute", host_memory=0) as runtime:
+        x = leaf(runtime)
+        one = shift(x, 1.0)
+        two = shift(one, 1.0)
+        three = shift(two, 1.0)
+        s = add(shift(three, 1.0), three)  # 5 + 4
+        del three
+        s = add(s, two)
+        del two
+        s = add(s, one)
+        del one
+        drop(runtime, s)
+        with launches(runtime) as names:
+            assert value(s) == 14.0
+        assert len(names) == 7 + 1  # of the seven calls one twice: the oldest value
+        runtime.check()
+        assert not runtime.memory.state.protected and not runtime.memory.state.awaited
+
+
 def test_a_replay_that_fails_between_two_outputs_leaves_neither_half_made():
     """Arena of 11: x (8), y (2), index (1). With one unit taken, y finds its place again and index does not."""
     with small_runtime(units=11, policy="recompute", host_memory=0) as runtime:

@@ -5,6 +5,7 @@ Import it after ``pytest.importorskip("torch")``.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ from minidl.planning.modes import to_plan
 from minidl.planning.problem import DROP, KEEP, SWAP, problem
 
 torch.set_num_threads(1)  # several processes share the processors
+gc.freeze()  # so that no start of the management looks for optimizers among all that the libraries have made
 
 __all__ = ["NETWORKS", "ROOMY", "Forced", "Program", "forced", "peak", "run", "same"]
 ROOMY = 1 << 40

@@ -13,7 +13,7 @@ from minidl.device.numba_settings import require_numba
 from minidl.errors import UserError
 from minidl.plan.formats import read_plan
 from minidl.plan.policy import Policy
-from minidl.policies.saved import Saved
+from minidl.policies.saved import SavedPlanPolicy
 
 
 def choose_device(options: Options) -> Device:
@@ -33,7 +33,7 @@ def choose_device(options: Options) -> Device:
 
 def choose_policy(options: Options) -> Policy:
     """The policy by its name, or one that follows the plan of a file. Raises UserError."""
-    return Saved(read_plan(options.plan)) if options.plan else policies.create(options.policy)
+    return SavedPlanPolicy(read_plan(options.plan)) if options.plan else policies.create(options.policy)
 
 
 def refuse_what_cannot_be_kept(options: Options, device: Device) -> None:

@@ -36,7 +36,7 @@ def check_places(options: Options) -> None:
         places.add(os.path.realpath(path))
 
 
-class Leaving:
+class FinalFiles:
     """Writes the files of a run's end; ``out``: the stream on which a result is printed."""
 
     def __init__(self, options: Options, out: TextIO) -> None:

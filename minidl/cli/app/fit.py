@@ -32,7 +32,7 @@ FIRST_BUDGET_STEP = 1 << 20  # bytes; where a search for the smallest budget beg
 CPU_BUDGET_SHARE, CPU_HOST_SHARE = 0.6, 0.3  # of the machine's free memory, of which both are taken
 
 
-class Steps(NamedTuple):
+class TrainingParts(NamedTuple):
     """The parts of a training that take memory: a step, and the evaluation of a batch of test data, if there is any.
     Both can run on shapes alone, and keep no tensors."""
 
@@ -46,7 +46,7 @@ class Steps(NamedTuple):
             self.test()
 
 
-Program = Callable[[int], Steps]
+Program = Callable[[int], TrainingParts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +234,7 @@ class Setup:
         return roomy.recomputed_bytes < recomputed_bytes
 
 
-def _run_until_alike(twin: Runtime, steps: Steps, *, most: int) -> None:
+def _run_until_alike(twin: Runtime, steps: TrainingParts, *, most: int) -> None:
     """Run steps until they leave memory as they found it, under the same plan. Raises OutOfMemory."""
     alike, before = 0, None
     for _ in range(most):

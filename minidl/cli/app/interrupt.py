@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from minidl.cli.command import SIGNALS, Ended
+from minidl.cli.command import SIGNALS, EndSignal
 
 
-class Stop(Ended):
+class Stop(EndSignal):
     """True once a signal has asked for the stop; ``number``: of the signal."""
 
     def __bool__(self) -> bool:

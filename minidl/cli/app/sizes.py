@@ -5,7 +5,7 @@ from functools import partial
 
 from minidl import policies
 from minidl.cli.app.build import build
-from minidl.cli.app.fit import MOST_ITERATIONS, Setup, Steps, default_memory, smallest_budget
+from minidl.cli.app.fit import MOST_ITERATIONS, Setup, TrainingParts, default_memory, smallest_budget
 from minidl.cli.app.inputs import made_ahead
 from minidl.cli.app.kinds import CHOSEN, Share
 from minidl.cli.app.largest import cut_that_holds, largest_batch, largest_batch_cut
@@ -49,10 +49,10 @@ def setup_of(options: Options, device: Device, data: Data) -> Setup:
 
     spill = Spill(options.spill, options.spill_bytes) if options.spill and options.spill_bytes else None
 
-    def program(batch: int) -> Steps:
+    def program(batch: int) -> TrainingParts:
         trainer = build(options, data)
         looks = partial(trainer.predict, data.shapes(batch)) if device.has_values and data.real else None
-        return Steps(partial(trainer.step, data.shapes(batch * parts)), looks)
+        return TrainingParts(partial(trainer.step, data.shapes(batch * parts)), looks)
 
     def ahead(batch: int) -> int:
         return made_ahead(data, batch * parts, host) * data.shapes(batch * parts).nbytes

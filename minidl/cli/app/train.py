@@ -17,7 +17,7 @@ from minidl import models
 from minidl.cli.app.advice import advice
 from minidl.cli.app.build import build
 from minidl.cli.app.choices import choose_device, choose_policy, refuse_what_cannot_be_kept
-from minidl.cli.app.files import Leaving, printed_apart
+from minidl.cli.app.files import FinalFiles, printed_apart
 from minidl.cli.app.flags import parse
 from minidl.cli.app.inputs import described, made_ahead, read_data
 from minidl.cli.app.interrupt import Stop, stop_after_the_step
@@ -133,7 +133,7 @@ def train(options: Options, lock: RunLock, out: TextIO) -> int:
             session.save(trainer)
             print(session.how_to_go_on(trainer.steps_done))
             return stop.exit_code
-        leaving = Leaving(options, out)
+        leaving = FinalFiles(options, out)
         leaving.attempt(partial(session.save, trainer))
         leaving.parameters(trainer.model)
         if not meter.steps:

@@ -20,7 +20,7 @@ from time import perf_counter
 
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, Timed
 from minidl.device.cuda.kernel_times import busy_seconds
-from minidl.device.cuda.seam import Handle, Recorder, Vendor
+from minidl.device.cuda.seam import Handle, StreamRecorder, Vendor
 
 DEPTH = 8192  # events of a stream: the host may be ahead by this many pieces of work
 
@@ -54,7 +54,7 @@ class EventStreams:
         self.spans: tuple[dict[int, Span], ...] | None = None
         self._zero: tuple[Handle, float] | None = None  # an event and its time, the origin of spans
         self._noted: list[tuple[int, int]] = []  # (stream, position) of work whose spans are not read yet
-        self._recorder: Recorder | None = None  # while times are exact; work is tagged with its position
+        self._recorder: StreamRecorder | None = None  # while times are exact; work is tagged with its position
         self.gap: Cause = None  # the host has waited, so the compute stream has been idle
         self._started = perf_counter()
         for ring, handle in zip(self._rings, self.handles, strict=True):
@@ -130,7 +130,7 @@ class EventStreams:
             self.spans[stream][position] = began + elapsed(zero, start), began + elapsed(zero, end)
         self._noted = unread
 
-    def _tag_next(self, recorder: Recorder) -> None:
+    def _tag_next(self, recorder: StreamRecorder) -> None:
         """Tag the next work with its position.
 
         Room for its event is made first, because the recorder may only be read between two pieces of work.

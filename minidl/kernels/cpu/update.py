@@ -15,7 +15,7 @@ from numba.extending import intrinsic
 from minidl.kernels import scalar
 from minidl.kernels.cpu import elementwise
 from minidl.kernels.cpu.blocks import Array, blocks, is_plain, room, settle, source
-from minidl.kernels.cpu.compiled import Kernel, compiled
+from minidl.kernels.cpu.compiled import PieceLoop, compiled
 from minidl.kernels.cpu.half import is_half
 from minidl.kernels.cpu.shape import copy
 
@@ -40,7 +40,7 @@ def _part(pieces: Array, sizes: Array, like: Array, group: int, piece: int) -> A
 
 # Steps --------------------------------------------------------------------------------------------------------------
 # pieces: [groups, P], addresses; sizes: [P], elements; like: an array of the tensors' type.
-@Kernel
+@PieceLoop
 def _sgd(pieces: Array, sizes: Array, like: Array, lr: float, weight_decay: float) -> None:
     rate, decay = like.dtype.type(lr), like.dtype.type(weight_decay)
     for piece in prange(sizes.size):
@@ -49,7 +49,7 @@ def _sgd(pieces: Array, sizes: Array, like: Array, lr: float, weight_decay: floa
             p[i] = scalar.sgd(p[i], g[i], rate, decay)
 
 
-@Kernel
+@PieceLoop
 def _sgd_momentum(pieces: Array, sizes: Array, like: Array, lr: float, momentum: float, weight_decay: float,
                   first: bool) -> None:
     kind = like.dtype.type
@@ -63,7 +63,7 @@ def _sgd_momentum(pieces: Array, sizes: Array, like: Array, lr: float, momentum:
             p[i], buffer[i] = scalar.sgd_momentum(p[i], buffer[i], g[i], rate, keep, decay)
 
 
-@Kernel
+@PieceLoop
 def _adam(pieces: Array, sizes: Array, like: Array, numbers: Array) -> None:
     kind = like.dtype.type
     step_size, beta1, rest1, beta2, rest2 = (kind(numbers[0]), kind(numbers[1]), kind(numbers[2]), kind(numbers[3]),
@@ -77,7 +77,7 @@ def _adam(pieces: Array, sizes: Array, like: Array, numbers: Array) -> None:
                                            correction, l2, shrink)
 
 
-@Kernel
+@PieceLoop
 def _adadelta(pieces: Array, sizes: Array, like: Array, lr: float, rho: float, rest: float, eps: float,
               weight_decay: float) -> None:
     kind = like.dtype.type

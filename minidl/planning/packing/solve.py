@@ -18,7 +18,7 @@ import numpy as np
 from minidl.planning.packing.blocks import Blocks, Guess
 from minidl.planning.packing.greedy import greedy
 from minidl.planning.packing.orders import above, by_orders
-from minidl.planning.packing.search import FOUND, NONE, Search
+from minidl.planning.packing.search import FOUND, NONE, StripSearch
 from minidl.planning.packing.strip import Strip, apart, most_live
 from minidl.planning.problem import Array
 
@@ -79,7 +79,7 @@ def _pack_part(part: Strip, orders: int, searches: int) -> tuple[Array, int]:
 
 def _search(part: Strip, most_work: int) -> Array | None:
     """Return offsets with all rectangles inside the strip, or None if the search found none."""
-    plain = Search(part)
+    plain = StripSearch(part)
     done = 0
     for turn in count():
         guess = GUESSES[turn % len(GUESSES)]
@@ -89,7 +89,7 @@ def _search(part: Strip, most_work: int) -> Array | None:
             done += A_GUESS * len(part.size)
             blocks = Blocks(part, guess, turn)
             left, numbers = blocks.left()
-            search = Search(left)
+            search = StripSearch(left)
             search.attempts = turn
         if done >= most_work:
             return None

@@ -30,7 +30,7 @@ class Rectangles(NamedTuple):
     to_idx: Array
 
 
-class State(NamedTuple):
+class ValleyState(NamedTuple):
     """The search's state: how far the strip is filled.
 
     floor    per section: bytes that are filled or wasted
@@ -56,7 +56,7 @@ class State(NamedTuple):
 
 
 @register_jitable(_nrt=False)
-def wall(state: State, s: int) -> int:
+def wall(state: ValleyState, s: int) -> int:
     """Return the height below which no remaining rectangle can cross section s."""
     if s < 0 or s >= len(state.open) or state.open[s] == 0:
         return HIGH
@@ -64,7 +64,7 @@ def wall(state: State, s: int) -> int:
 
 
 @register_jitable(_nrt=False)
-def fitting(rects: Rectangles, state: State, left: int, right: int, at_left: bool, found: Array) -> int:
+def fitting(rects: Rectangles, state: ValleyState, left: int, right: int, at_left: bool, found: Array) -> int:
     """Write the different rectangles that fit at this end of a valley to ``found``; return how many there are."""
     count = 0
     before = -1
@@ -81,7 +81,7 @@ def fitting(rects: Rectangles, state: State, left: int, right: int, at_left: boo
 
 
 @register_jitable(_nrt=False)
-def rise(rects: Rectangles, state: State, left: int, right: int, at_left: bool) -> tuple[int, int]:
+def rise(rects: Rectangles, state: ValleyState, left: int, right: int, at_left: bool) -> tuple[int, int]:
     """Return (last section, height) to which the floor rises if this end of a valley stays empty."""
     floor = state.floor[left]
     height = min(wall(state, left - 1), wall(state, right + 1))
@@ -103,7 +103,8 @@ def rise(rects: Rectangles, state: State, left: int, right: int, at_left: bool) 
 
 
 @register_jitable(_nrt=False)
-def may_rise(rects: Rectangles, state: State, left: int, right: int, at_left: bool, found: Array, count: int) -> bool:
+def may_rise(rects: Rectangles, state: ValleyState, left: int, right: int, at_left: bool, found: Array,
+             count: int) -> bool:
     """True if this end of a valley may stay empty: no section wastes more than it can spare, and none of the ``count``
     rectangles that fit here would also fit in the wasted area."""
     edge = left if at_left else right
@@ -122,7 +123,7 @@ def may_rise(rects: Rectangles, state: State, left: int, right: int, at_left: bo
 
 
 @register_jitable(_nrt=False)
-def _starved(rects: Rectangles, state: State, left: int, right: int) -> tuple[int, int]:
+def _starved(rects: Rectangles, state: ValleyState, left: int, right: int) -> tuple[int, int]:
     """Return (section, bytes): a section that the fitting rectangles cannot fill to the lower wall, and the bytes that
     they fill there; (-1, 0) if there is none."""
     depth = min(wall(state, left - 1), wall(state, right + 1)) - state.floor[left]
@@ -143,7 +144,7 @@ def _starved(rects: Rectangles, state: State, left: int, right: int) -> tuple[in
 
 
 @register_jitable(_nrt=False)
-def _look(rects: Rectangles, state: State, left: int, right: int, found: Array) -> None:
+def _look(rects: Rectangles, state: ValleyState, left: int, right: int, found: Array) -> None:
     """Count the answers at both ends of the valley left..right."""
     state.right[left] = right
     starved, _ = _starved(rects, state, left, right)
@@ -157,7 +158,7 @@ def _look(rects: Rectangles, state: State, left: int, right: int, found: Array) 
 
 
 @register_jitable(_nrt=False)
-def survey(rects: Rectangles, state: State, begin: int, end: int, found: Array) -> int:
+def survey(rects: Rectangles, state: ValleyState, begin: int, end: int, found: Array) -> int:
     """Count the answers of each valley affected by a change of the sections begin..end; return the sections visited."""
     sections = len(state.open)
     s, stop = max(begin - 1, 0), min(end + 1, sections - 1)
@@ -185,7 +186,7 @@ def _mark(bits: Array, level: int) -> None:
 
 
 @register_jitable(_nrt=False)
-def _blame_section(state: State, bits: Array, s: int) -> None:
+def _blame_section(state: ValleyState, bits: Array, s: int) -> None:
     e = state.latest[s]
     while e >= 0:
         _mark(bits, state.entries[e, 0])
@@ -193,7 +194,7 @@ def _blame_section(state: State, bits: Array, s: int) -> None:
 
 
 @register_jitable(_nrt=False)
-def _blame_wall(state: State, bits: Array, s: int, low: int, high: int) -> None:
+def _blame_wall(state: ValleyState, bits: Array, s: int, low: int, high: int) -> None:
     """Mark the decisions because of which no rectangle that crosses section s can have its offset in low..high."""
     if s < 0 or s >= len(state.open):
         return
@@ -210,7 +211,7 @@ def _blame_wall(state: State, bits: Array, s: int, low: int, high: int) -> None:
 
 
 @register_jitable(_nrt=False)
-def blame(rects: Rectangles, state: State, bits: Array, left: int, right: int, at_left: bool) -> None:
+def blame(rects: Rectangles, state: ValleyState, bits: Array, left: int, right: int, at_left: bool) -> None:
     """Mark the decisions because of which this end of a valley has exactly its present answers."""
     edge = left if at_left else right
     floor = state.floor[edge]

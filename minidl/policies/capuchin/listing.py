@@ -20,7 +20,7 @@ from minidl.plan.costs import Costs
 from minidl.plan.trace import TensorId, Trace
 from minidl.planning.lifetimes import Lifetimes
 from minidl.policies.capuchin.mem_saving import passive_bytes
-from minidl.policies.capuchin.msps import Candidate, lineage
+from minidl.policies.capuchin.msps import GapCandidate, lineage
 
 
 @dataclass(eq=False)
@@ -125,7 +125,7 @@ class Listing:
         """Set each candidate's rp_time and its sources that are candidates (section 4.4)."""
         ids = {t.id for t in self.candidates}
         for t in self.candidates:
-            found = lineage(self.facts, Candidate(t.id, t.mem, t.evict, t.back), lambda source, call: False)
+            found = lineage(self.facts, GapCandidate(t.id, t.mem, t.evict, t.back), lambda source, call: False)
             if found is not None:
                 t.rp_time = sum(self.time[k + 1] - self.time[k] for k in found[0])
                 t.srcs = found[1] & ids

@@ -29,10 +29,10 @@ import numpy as np
 from minidl.planning.linear_program import LinearProgram, Solution, Term
 from minidl.policies.literature.ilp.blocks import Way
 from minidl.policies.literature.ilp.graph import Graph
-from minidl.policies.literature.ilp.schedule import Schedule
+from minidl.policies.literature.ilp.schedule import StageSchedule
 
 
-class Program:
+class IntegerProgram:
     """The program for one graph and budget. Its unit of time is the graph's seconds, its unit of memory the budget.
 
     repeat     (stage, node) -> the variable of that replay
@@ -206,7 +206,7 @@ class Program:
             program.row([(freed, 1.0), (reason, 1.0)], high=1.0)
         return freed
 
-    def read(self, solution: Solution) -> Schedule:
+    def read(self, solution: Solution) -> StageSchedule:
         """Return the schedule that a solution describes."""
         assert solution.values is not None
         chosen: np.ndarray = solution.values > 0.5
@@ -219,4 +219,4 @@ class Program:
         if self.chooses:
             ways |= {(stage, k): 0 for stage in self.stages for k in (*repeats[stage], stage)
                      if len(self.ways(stage, k)) == 1}
-        return Schedule(repeats, resident, ways=ways)
+        return StageSchedule(repeats, resident, ways=ways)
