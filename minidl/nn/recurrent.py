@@ -10,6 +10,7 @@ from __future__ import annotations
 from math import sqrt
 
 from minidl.context import current
+from minidl.dispatch import donate
 from minidl.errors import ShapeError, UserError
 from minidl.nn import init
 from minidl.nn.layers import Dropout
@@ -129,7 +130,7 @@ class LSTM(_Recurrent):
 
     def fused(self, given: Tensor, weight: Tensor, bias: Tensor | None, state: State, *, backwards: bool
               ) -> tuple[Tensor, State] | None:
-        return recurrent.lstm(given, weight, bias, *state, backwards=backwards)
+        return recurrent.lstm(donate(given), weight, bias, *state, backwards=backwards)
 
     def forward(self, x: Tensor, state: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         outputs, (h, c) = self.run(x, self._given(state))
@@ -151,7 +152,7 @@ class GRU(_Recurrent):
 
     def fused(self, given: Tensor, weight: Tensor, bias: Tensor | None, state: State, *, backwards: bool
               ) -> tuple[Tensor, State] | None:
-        return recurrent.gru(given, weight, bias, *state, backwards=backwards)
+        return recurrent.gru(donate(given), weight, bias, *state, backwards=backwards)
 
     def forward(self, x: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
         outputs, (h,) = self.run(x, self._given(None if state is None else (state,)))

@@ -28,7 +28,7 @@ from minidl.kernels.cpu import (
 )
 from minidl.kernels.cpu.conv import CONVOLUTIONS, CpuAlgorithm
 
-__all__ = ["ALGORITHMS", "KERNELS", "CpuAlgorithm"]
+__all__ = ["ALGORITHMS", "COMPOSED", "KERNELS", "CpuAlgorithm"]
 
 # Infinities and NaN are ordinary values, as on a GPU: training that diverges shows in its loss, not as a warning.
 _quiet = np.errstate(all="ignore")
@@ -84,5 +84,8 @@ _TABLE: dict[str, Callable[..., None]] = {
     "normal_": update.normal_, "uniform_": update.uniform_, "upload": update.upload, "upload_": update.upload_,
     **{name: next(a.run for a in variants if a.name == "serial") for name, variants in CONVOLUTIONS.items()},
 }
+
+COMPOSED = frozenset({"lstm", "lstm_grad", "gru", "gru_grad"})
+"""The operations that a GPU does not have: there, several others do their work (``Device.fuses_recurrence``)."""
 
 KERNELS: dict[str, Callable[..., None]] = {name: _quiet(kernel) for name, kernel in _TABLE.items()}

@@ -10,7 +10,7 @@ import numpy as np
 from numba import prange
 
 from minidl.kernels.cpu.blocks import Array, pieces, room, settle, source
-from minidl.kernels.cpu.compiled import Kernel, summing
+from minidl.kernels.cpu.compiled import PieceLoop, summing
 from minidl.kernels.scalar import sigmoid, tanh
 
 GROUP = 4  # sequences of a task
@@ -24,7 +24,7 @@ def _dot(a: Array, b: Array) -> Any:
     return total
 
 
-@Kernel
+@PieceLoop
 def _lstm(y: Array, gates: Array, cells: Array, given: Array, w: Array, h0: Array, c0: Array, b: Array,
           backwards: bool, group: int) -> None:
     n, steps, width = cells.shape
@@ -56,7 +56,7 @@ def _lstm(y: Array, gates: Array, cells: Array, given: Array, w: Array, h0: Arra
         y[first:stop, steps + 1] = c
 
 
-@Kernel
+@PieceLoop
 def _lstm_grad(dgiven: Array, dh0: Array, dc0: Array, dy: Array, gates: Array, cells: Array, w: Array, c0: Array,
                backwards: bool, group: int) -> None:
     n, steps, width = cells.shape
@@ -97,7 +97,7 @@ def _lstm_grad(dgiven: Array, dh0: Array, dc0: Array, dy: Array, gates: Array, c
                 dc0[first + r, k] = dc[r, k]
 
 
-@Kernel
+@PieceLoop
 def _gru(y: Array, gates: Array, kept: Array, given: Array, w: Array, h0: Array, b: Array, backwards: bool,
          group: int) -> None:
     n, steps, width = kept.shape
@@ -128,7 +128,7 @@ def _gru(y: Array, gates: Array, kept: Array, given: Array, w: Array, h0: Array,
                     y[at, t if backwards else t + 1, j] = h[r, j]
 
 
-@Kernel
+@PieceLoop
 def _gru_grad(dgiven: Array, dkept: Array, dh0: Array, dy: Array, y: Array, gates: Array, kept: Array, w: Array,
               backwards: bool, group: int) -> None:
     n, steps, width = kept.shape
@@ -163,7 +163,7 @@ def _gru_grad(dgiven: Array, dkept: Array, dh0: Array, dy: Array, y: Array, gate
                 dh0[first + r, k] = dh[r, k] + dy[first + r, steps if backwards else 0, k]
 
 
-def _run(kernel: Kernel, work: int, outputs: tuple[Array, ...], inputs: tuple[Array, ...], whole: tuple[Array, ...],
+def _run(kernel: PieceLoop, work: int, outputs: tuple[Array, ...], inputs: tuple[Array, ...], whole: tuple[Array, ...],
          backwards: bool, order: Any) -> None:
     """Run a kernel on pieces of the batch. whole: operands without a batch; order: of all inputs, by position."""
     shape = max((a.shape for a in (*outputs, *inputs)), key=len)
