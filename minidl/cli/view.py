@@ -128,7 +128,7 @@ def own_flags() -> Parser:
 
 
 def _source(name: str | None, flags: Sequence[str], *, trusted: bool) -> RecordingSource:
-    """Raises UserError for what cannot be shown."""
+    """Return the source of a recording by its name. Raises UserError for a name that no page can be made of."""
     if name is None:
         return RecordingSource(None, tuple(flags))
     if is_folder(Path(name)):

@@ -107,8 +107,7 @@ class Choices(ABC):
         return self.attention == "fused"
 
     def fuses_recurrence(self, x: Meta) -> bool:
-        """Return True if the steps of an LSTM or a GRU layer with the input x run as one operation. On a GPU, and on
-        its simulator, they are composed."""
+        """Return True if an LSTM's or a GRU's steps over x are one operation. A GPU, or its simulator, composes them."""
         return False
 
 
@@ -182,12 +181,13 @@ class Device(Choices, Timekeeper):
 
     # Errors --------------------------------------------------------------------------------------------------
     def confirm(self) -> None:
-        """Wait for the kernel that was launched last. Raises its error; then it has written no output, and the device
-        goes on. An error of a kernel that is not confirmed ends the device. Here no kernel fails."""
+        """Wait for the kernel that was launched last. Raises its error; then it has written no output.
+        The device goes on after that. An error of a kernel that is not confirmed ends the device. By default no kernel
+        fails."""
 
     def finish(self) -> None:
-        """Block the host until all kernels have ended. Raises the error that has ended the device, once. Here none
-        can."""
+        """Block the host until all kernels have ended. Raises the error that has ended the device, once.
+        By default none can."""
 
     def kernels_to_compile(self, ops: Iterable[str]) -> int:
         """Return about how many kernels are compiled when these operations run for the first time on a machine."""
@@ -199,7 +199,7 @@ class Device(Choices, Timekeeper):
         """Return a host copy of a tensor's value. Raises the error that has ended the device."""
 
     def share(self, operand: Operand) -> Any:
-        """Return a copy of a value in this device's memory that supports DLPack: here a copy in host memory."""
+        """Return a copy of a value in this device's memory that supports DLPack; by default a copy on the host."""
         from minidl.device import dlpack  # NumPy, which a simulation does without
 
         value = self.read(operand)

@@ -1,4 +1,4 @@
-"""The end of a tensor's bytes: at once when they have no use any more, or queued while the arena is busy."""
+"""Frees the bytes of tensors that have no use any more: at once, or before the next call while the arena is busy."""
 
 from __future__ import annotations
 
@@ -15,14 +15,12 @@ class Freeing:
     def __init__(self, state: MemoryState) -> None:
         self.state = state
         self.tracker = state.tracker
-        self._recomputable: dict[int, bool] = {}  # by call, as far as known, until the next write
-        self._known_at = -1  # ``MemoryState.writes`` then
+        self._recomputable: dict[int, bool] = {}  # by number of a call: can it be replayed? valid until the next write
+        self._known_at = -1  # ``MemoryState.writes`` when these answers were found
 
     def deallocate(self, storage: Storage, *, record_gone: bool = False) -> None:
-        """Free the bytes of a storage that have no use any more.
-
-        record_gone: its record ends too, so no tensor can be recomputed from it.
-        """
+        """Free a storage's bytes, which have no use any more.
+        record_gone: the Storage object itself ends too, so no tensor can be recomputed from it."""
         state = self.state
         if not record_gone and (state.policy.regime.keeps_freed or state.impure and self.starts_a_replay(storage)):
             self.tracker.freed(storage)  # to the program it is free; its bytes go with its record
@@ -39,7 +37,7 @@ class Freeing:
                 state.allocator.forget_host_copy(storage)
             if storage.status is not RECOMPUTE:
                 storage.set_status(RECOMPUTE)
-                state.residents.pop(storage.me, None)
+                state.live_refs.pop(storage.me, None)
             elif state.dropped:
                 state.dropped.pop(storage.me, None)
             self.tracker.freed(storage)
@@ -47,8 +45,8 @@ class Freeing:
             busy.on = False
 
     def starts_a_replay(self, storage: Storage) -> bool:
-        """True if a dropped tensor may have to be recomputed from the bytes of a storage that cannot itself be
-        recomputed, since a write came in between."""
+        """True if a storage must keep its bytes for replays: a dropped tensor may be computed from them.
+        This is so if a write in place has ended the storage's own lineage, and some tensor is dropped."""
         state = self.state
         if not state.impure or not state.dropped or storage.call is None or storage.status is RECOMPUTE:
             if not state.dropped:

@@ -1,9 +1,9 @@
-"""Bringing tensors back on demand: swap-ins, and replays that recompute dropped tensors along their lineage.
+"""Brings tensors back on demand: swap-ins, and replays that recompute dropped tensors along their lineage.
 
-The missing calls of a replay run again in program order, each once. While they run, their sources and intermediate
-values may be swapped but not dropped, so a replay ends. Intermediate values that the program still needs stay as long
-as memory allows (collective recomputation; Capuchin, section 5.3).
-"""
+A replay runs the calls that compute the dropped tensor again, in program order, each once. While they run, the tensors
+that they read may be swapped, and dropped only as a last resort: then a replay within the replay computes them again.
+Intermediate values that the program still needs stay as long as memory allows (collective recomputation; Capuchin,
+section 5.3)."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ from minidl.memory.storage import IN, OUT, RECOMPUTE, SWAPPING_IN, SWAPPING_OUT,
 
 
 class Replay:
-    """Brings storages back.
+    """Brings storages back to the device.
 
     recomputed_bytes  bytes that replays have computed, since the start
-    seconds           device time that replays have taken, since the start
-    paged_in_bytes    bytes that were swapped in on demand, in this iteration
-    """
+    seconds           device seconds that replays have taken, since the start
+    paged_in_bytes    bytes that were swapped in on demand in this iteration"""
 
     def __init__(self, state: MemoryState, runner: CallRunner, room: RoomMaker, evicting: Evicting) -> None:
         self.state = state
@@ -36,7 +35,7 @@ class Replay:
         self.recomputed_bytes = 0
         self.seconds = 0.0
         self.paged_in_bytes = 0
-        self._depth = 0  # of replays within replays
+        self._depth = 0  # how many replays are under way, each within the one before
 
     def make_resident(self, inputs: Sequence[Storage], op_name: str) -> None:
         """Bring the bytes of all inputs to the device. Raises OutOfMemory, Unrecoverable."""
@@ -58,8 +57,9 @@ class Replay:
 
     # Swap-ins ------------------------------------------------------------------------------------------------
     def _bring_in(self, bases: Sequence[Storage], mine: Iterable[Storage], op_name: str) -> None:
-        """Have all bases on the device that have bytes. A copy takes room on both sides while it is made. If both are
-        full, those of ``mine`` that can be are replayed instead, which frees the host's bytes first."""
+        """Swap in those of ``bases`` that are on the host. Raises OutOfMemory.
+        If device and host are both full, storages of ``mine`` are replayed instead, if they can be: then their host
+        bytes are freed first. mine: the bases that no other replay under way needs."""
         left = list(mine)
         while True:
             try:
@@ -74,7 +74,7 @@ class Replay:
             self.replay(instead)
 
     def _swap_in_all(self, bases: Sequence[Storage], op_name: str) -> None:
-        """Swap in the bases that are on the host, and finish copies that are under way. Raises OutOfMemory."""
+        """Swap in the bases that are on the host, and end copies of bases that are under way. Raises OutOfMemory."""
         state, pinned = self.state, set(bases)
         for base in bases:
             if base.status is SWAPPING_OUT or base.status is SWAPPING_IN:
@@ -85,7 +85,7 @@ class Replay:
         state.access_list.touch(bases)
 
     def _swap_in(self, storage: Storage, pinned: set[Storage], op_name: str) -> None:
-        """Swap in one storage while computation waits."""
+        """Swap in one storage, and wait for the copy. pinned: operands of the call, which are not evicted for it."""
         state = self.state
         with state.arena_busy:
             block = state.hooks.place(storage)
@@ -97,17 +97,15 @@ class Replay:
         state.hooks.returned(storage)
 
     def _can_be_replayed(self, base: Storage) -> bool:
-        """True if a storage that is on the host alone can be recomputed."""
+        """True if a storage that is only on the host can be recomputed."""
         calls = missing_calls(base) if base.status is OUT else None
         return calls is not None and not reads(calls, self.state.writing)
 
     # Replays -------------------------------------------------------------------------------------------------
     def replay(self, *targets: Storage, alone: bool = False) -> None:
-        """Recompute dropped storages: run their missing calls in program order, each once.
-
-        alone: no intermediate value stays. Only the operands of the call that runs are pinned. Raises OutOfMemory, and
-        Unrecoverable for a storage without a lineage.
-        """
+        """Recompute dropped storages: run the calls that compute them again, in program order, each once.
+        alone: drop each intermediate value after its last use in this replay; otherwise those that the program still
+        needs stay. Raises OutOfMemory, and Unrecoverable for a storage without a lineage."""
         calls = _missing(targets)
         alone = alone or not self.state.switches.collective
         state = self.state
@@ -154,10 +152,9 @@ class Replay:
 
     def replay_call(self, call: Call, made: dict[Storage, None], uses: dict[Storage, int],
                     durations: list[float]) -> None:
-        """Run one call again.
-
-        made: the storages that the whole replay computes. uses: by base, how many of the remaining calls read it.
-        """
+        """Run one call of a replay again.
+        made: the storages that the whole replay computes. uses: for each base, how many of the replay's remaining calls
+        read it. durations: gets the seconds of the call when the device knows them."""
         signature = call.signature
         if any(s.status is not IN for s in call.inputs):
             self.make_resident(call.inputs, call.op.name)
@@ -180,7 +177,7 @@ class Replay:
         self.seconds += seconds
 
     def _recomputed(self, storage: Storage) -> None:
-        """A dropped storage has its bytes again: a replay's target, or an intermediate value."""
+        """Note that a replay has computed a dropped storage: its target, or an intermediate value."""
         state = self.state
         state.dropped.pop(storage.me, None)
         state.kept[storage.me] = storage.access_count
@@ -191,7 +188,7 @@ class Replay:
             read.base.replayed_at = now
 
     def _drop_again(self, storages: Iterable[Storage]) -> None:
-        """Without collective recomputation: drop intermediate values of a replay, if they may be dropped."""
+        """Drop intermediate values of a replay that it does not read any more, if they may be dropped."""
         with self.state.arena_busy:
             for storage in storages:
                 if storage.status is IN and storage.refs and self.evicting.lineage_of(storage) is not None:
@@ -199,7 +196,7 @@ class Replay:
 
 
 def _missing(targets: Sequence[Storage]) -> list[Call]:
-    """The calls that recompute storages, in program order. Raises Unrecoverable."""
+    """The calls that recompute ``targets``, in program order, each once. Raises Unrecoverable."""
     found: dict[int, Call] = {}
     for target in targets:
         calls = missing_calls(target)

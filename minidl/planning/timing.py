@@ -17,7 +17,8 @@ from minidl.planning.walk import CopiesOut, StepArrays, SwapIns
 
 
 class Room(NamedTuple):
-    """The bytes that an iteration may use; ``slack``: the share of its own duration by which a swap-in starts early."""
+    """The bytes that an iteration may use on the device and on the host.
+    slack: a swap-in starts earlier than it must by this share of its own duration."""
 
     device_bytes: int
     host_bytes: int
@@ -25,8 +26,8 @@ class Room(NamedTuple):
 
 
 def beginnings(problem: Problem, steps: StepArrays) -> Array:
-    """Return the start of each step, and the end of the last, without waits and with the fastest algorithms: seconds
-    [steps + 1]."""
+    """Return the start of each step, and the end of the last, in seconds [steps + 1].
+    Nothing waits, and each call takes its fastest algorithm."""
     starts = np.zeros(len(steps.call) + 1)
     for s in range(len(steps.call)):
         starts[s + 1] = starts[s] + problem.algorithm_seconds[problem.algorithm_ptr[steps.call[s]]]
@@ -114,11 +115,10 @@ def _lost(problem: Problem, seconds: float, now: float, out_ready: float, in_rea
 
 def _pass(problem: Problem, room: Room, steps: StepArrays, starts: Array, out: CopiesOut, back: SwapIns, most: float,
           notes: Array, noted: int, first_carried: int, carried_end: Array) -> tuple[float, int, int, Array]:
-    """Walk one iteration that starts with unfinished copies out: those of the previous iteration from number
-    ``first_carried`` on, which end at ``carried_end``.
+    """Walk one iteration during which copies out of the previous iteration still run.
 
-    Return (seconds, residencies noted, first copy out that is unfinished at the end, seconds left of each from it on).
-    """
+    They are its copies out from number ``first_carried`` on, which end at ``carried_end``. Return (seconds, residencies
+    noted, first copy out that is unfinished at the end, seconds left of each from it on)."""
     budget, during, outs, backs = room.device_bytes, steps.during, len(out.tensor), len(back.tensor)
     before = outs - first_carried
     issue = np.argsort(back.start, kind="mergesort")

@@ -28,7 +28,7 @@ class SavedPlanPolicy(Passive):
 
 
 def misfit(saved: SavedPlan, trace: Trace) -> str | None:
-    """Return the first difference between a trace and the iteration that a plan was made for; None if the plan fits."""
+    """Say, as text, the first difference of a trace from the iteration that a plan was made for; None if it fits."""
     if saved.calls != len(trace.calls):
         return f"its iteration has {saved.calls} calls, and this one {len(trace.calls)}"
     here = SavedPlan.of(Plan({(t, 1): Action.DROP for t in trace.tensors}), trace).evicted

@@ -18,9 +18,10 @@ import train
 from minidl import OutOfMemory, Runtime, current_runtime, device, models
 from minidl.cli.app import fit, largest
 from minidl.cli.app.bisection import largest_number
-from minidl.cli.app.fit import Setup, Shortage, TrainingParts, smallest_budget
+from minidl.cli.app.fit import Setup, TrainingParts, smallest_budget
 from minidl.cli.app.largest import largest_batch, largest_batch_cut
 from minidl.cli.app.slices import Cut, faster
+from minidl.cli.app.trials import Shortage
 from minidl.data import Batch
 from minidl.device import profiles
 from minidl.meta import ALIGNMENT

@@ -190,13 +190,13 @@ def test_the_least_room_is_looked_for_when_what_is_live_at_once_does_not_do():
 def test_what_a_guess_has_joined_is_a_packing_of_the_parts():
     # bottom 0..2, right 3..4, left 0..1, top 2..4 and the middle; then two in line, and one on top of these.
     wheel = [(0, 2, 2), (3, 4, 3), (0, 1, 4), (2, 4, 3), (2, 2, 1), (5, 6, 4), (7, 8, 4), (5, 8, 2)]
-    whole, _ = Blocks(strip(*np.array(wheel).T, 6), Guess(alike=True), 0).left()
+    whole, _ = Blocks(strip(*np.array(wheel).T, 6), Guess(alike=True), 0).remaining()
     assert whole.size.tolist() == [6]
     for kind in KINDS:
         that = cut(2, 80, kind, fill=0.99, shrink=True)
         for seed, guess in enumerate((Guess(), Guess(alike=True), Guess(single=True), Guess(overlook=0.3))):
             blocks = Blocks(that, guess, seed)
-            left, numbers = blocks.left()
+            left, numbers = blocks.remaining()
             assert len(left.size) < len(that.size) or kind == "mosaic"
             offset, _ = by_orders(left, 1_000_000)
             check(that._replace(room=1 << 60), blocks.offsets(numbers, offset))

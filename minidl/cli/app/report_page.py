@@ -22,7 +22,7 @@ from minidl.view.recording import RecordedStep, Recording
 
 def remarks(followed: tuple[Trace, Followed], runtime: Runtime,
             names: Mapping[TensorId, str]) -> list[tuple[TensorId, str]]:
-    """The reason why each tensor leaves under the plan that was followed, as text."""
+    """Return, for each tensor that the followed plan evicts, its id and a sentence about the reason."""
     assert runtime.guide is not None
     trace, last = followed
     found = decisions(trace, last.plan, runtime.guide.costs)
@@ -41,11 +41,11 @@ class ReportPage:
         self._plans: list[Plan] = []  # all that were followed, in order
 
     def recording(self) -> AbstractContextManager[None]:
-        """``with`` around the step that is recorded."""
+        """Return a context; the step that runs inside is recorded."""
         return self._recorder.recording()
 
     def note(self, followed: Followed | None) -> None:
-        """A step has ended, which followed a plan, or none."""
+        """Note that a step has ended, and the plan that it followed, if any."""
         is_new = followed is not None and all(followed is not other for other in self._noted)
         self._noted.append(followed if is_new else None)  # what is known from before says nothing of this step
 

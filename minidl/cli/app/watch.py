@@ -52,7 +52,7 @@ class MemoryWatch:
         return self._page.recording() if last and self._page is not None else nullcontext()
 
     def note(self) -> None:
-        """A training step has ended. Raises UserError if --plan names a plan for another iteration."""
+        """Note that a training step has ended. Raises UserError if the plan of --plan is for another iteration."""
         if self._recorder is not None and self._runtime.last_trace is not None:
             self._trace = self._recorder.complete(self._runtime.last_trace)
         guide = self._runtime.guide

@@ -152,6 +152,6 @@ class VirtualCpu(CpuDevice):
         return super().launch(op_name, algorithm, outputs, inputs, attrs, workspace, timed)
 
     def end_iteration(self) -> None:
-        """Carry out all kernels, or a loop that never reads a value would only queue them."""
+        """Run all queued kernels: in a loop that never reads a value, they would otherwise pile up."""
         self.synchronize(COMPUTE, self.positions[COMPUTE])
         super().end_iteration()

@@ -33,10 +33,10 @@ SEED_BYTES = aligned(16)
 
 @dataclass(frozen=True, slots=True)
 class AttentionSteps:
-    """How one call runs. Positions count the operands: outputs first, then inputs.
+    """How one call of attention runs. Positions count the operands: outputs first, then inputs.
 
     copied   (position, offset in the workspace, meta of the copy) of operands whose layout cuDNN cannot read
-    seed     workspace offset of the two numbers that seed its random numbers; None without dropout
+    seed     workspace offset of the two numbers that seed cuDNN's random numbers; None without dropout
     scratch  bytes of workspace before the plan's own workspace
     """
 

@@ -59,7 +59,7 @@ class ConvolutionSteps:
 
 
 def steps(op_name: str, inputs: Sequence[Meta], output: Meta, attrs: dict[str, Any], *, tf32: bool) -> ConvolutionSteps:
-    """Return how a call runs, except for its plan."""
+    """Return the steps in which a convolution runs on cuDNN, all but the plan that computes it."""
     operands, role = (output, *inputs), ROLES[op_name]
     x, w, y = role.pick(output, inputs)
     scratch, copied = 0, []

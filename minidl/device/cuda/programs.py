@@ -34,7 +34,7 @@ class ComputeStream:
         self.upload = staging.upload
 
     def launch(self, source: DeviceFunction, blocks: int, arguments: Sequence[int | np.generic]) -> None:
-        """Run a kernel on this stream."""
+        """Launch a kernel on this stream. blocks: the number of thread blocks. arguments: addresses and numbers."""
         self.vendor.launch(source, blocks, arguments, self.handle)
 
 

@@ -74,7 +74,7 @@ class Cuda:
         self._made: list[tuple[Callable[[Any], Any], Any]] = []  # (destructor, stream or event)
 
     def _bind(self) -> None:
-        """Make this GPU's context current in the calling thread. A caller does so when it finds another one."""
+        """Make this GPU's context current in the calling thread. Methods call this if another context is current."""
         check(driver.cuCtxSetCurrent(self._context), "cuCtxSetCurrent")
         _bound.vendor = self
 

@@ -96,7 +96,11 @@ ATTENTION_OPERANDS = {False: ("y", "lse", "q", "k", "v", "mask"),
 
 @dataclass(frozen=True, slots=True)
 class PlanInfo:
-    """One plan of cuDNN: its engine and knobs as a name, its workspace in bytes, and its notes."""
+    """One plan of cuDNN: its engine and knobs as a name, and the bytes of its workspace.
+
+    deterministic  True if it adds in a fixed order
+    tensor_cores   True if it computes on tensor cores
+    """
 
     name: str
     workspace: int
@@ -108,8 +112,8 @@ class PlanInfo:
 class Properties:
     """Properties of the GPU, from the driver.
 
-    ``version`` names the libraries whose choices are cached, ``cudnn`` is that of cuDNN as the library writes it:
-    92700.
+    version  the versions of cuDNN, cuBLAS and driver as a text, which names files of cached plans
+    cudnn    the version of cuDNN as the library writes it, such as 92700
     """
 
     name: str

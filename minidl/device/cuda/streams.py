@@ -73,7 +73,8 @@ class EventStreams:
             self.mark(stream, (stream, 0))
 
     def mark(self, stream: int, wants: Timed | Cause = None) -> int:
-        """End a piece of work of a stream; return its position. ``wants``: a callback for its seconds, or a cause."""
+        """Record the event that ends a piece of work of a stream; return its position.
+        wants: a callback for the work's seconds; or, if the work was a wait, the (stream, position) waited for."""
         position = self.positions[stream] + 1
         if position >= self._limits[stream]:
             self._make_room(stream, position)
@@ -99,7 +100,8 @@ class EventStreams:
             self.mark(COMPUTE, (on, position))
 
     def measure_exactly(self, on: bool) -> None:
-        """Start or stop recording each kernel of the compute stream by the vendor. Raises DeviceError."""
+        """Let the vendor's library record the times of each kernel of the compute stream, or stop it.
+        Raises DeviceError."""
         if on and self._recorder is None:
             self._recorder = self.vendor.recorder(self.handles[COMPUTE])
             self._tag_next(self._recorder)
@@ -170,7 +172,7 @@ class EventStreams:
         self._report_times()
 
     def collect(self) -> None:
-        """Read the times of finished work; wait for nothing."""
+        """Read the times of work that has finished, without waiting for any other."""
         low, high = self.finished[COMPUTE], self.positions[COMPUTE]
         while low < high:  # find the last position that was passed
             middle = (low + high + 1) // 2

@@ -27,7 +27,7 @@ SMALL = 1e-4  # share of the room: smaller residencies are many, hold little, an
 
 
 class PlannedMove(NamedTuple):
-    """A planned relocation: the bytes of residency ``note`` move to ``offset`` before ``step``."""
+    """A relocation: before ``step`` a tensor moves to ``offset``. note: the row of its residency in ``notes``."""
 
     note: int
     step: int
@@ -90,7 +90,7 @@ def addresses(notes: Array, steps: int, size: Array, *, born_before: Array, outl
 
 
 def _without_hole(notes: Array, tensors: int, offsets: Array, size: Array, room: int) -> Array:
-    """Mark the workspaces that find no hole between the placed tensors of their step, bool [residencies]."""
+    """Return which residencies are workspaces that find no hole beside the placed tensors of their step, as bools."""
     result = np.zeros(len(notes), np.bool_)
     lies = np.nonzero((notes[:, 0] < tensors) & (offsets >= 0))[0]
     begins = offsets[lies]

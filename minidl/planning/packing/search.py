@@ -54,7 +54,8 @@ class StripSearch:
         self.attempts = 0
 
     def attempt(self, work: int) -> tuple[int, int]:
-        """Search once; return (FOUND, NONE if no packing exists or UNKNOWN, work done in sections visited)."""
+        """Search once; return (result, work done in sections visited).
+        The result is FOUND, NONE if no packing exists, or UNKNOWN if the work did not suffice."""
         if self.spare.min() < 0:
             return NONE, 0
         found, done = _search(self.rects, self.floor, self.spare, self.open, work, self.attempts, self.places,

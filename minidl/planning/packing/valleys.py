@@ -18,8 +18,10 @@ HIGH = 1 << 62  # the height of a wall that no remaining rectangle crosses
 
 
 class Rectangles(NamedTuple):
-    """The rectangles to place: ``from_idx[from_ptr[s]:from_ptr[s + 1]]`` begin with section s, and
-    ``to_idx[to_ptr[s]:...]`` end with it; equal rectangles are neighbours in these lists."""
+    """The rectangles to place, with lists of those that begin and of those that end in each section.
+
+    ``from_idx[from_ptr[s]:from_ptr[s + 1]]`` begin with section s, ``to_idx[to_ptr[s]:to_ptr[s + 1]]`` end with it.
+    Equal rectangles are neighbours in these lists."""
 
     first: Array
     last: Array
@@ -33,15 +35,16 @@ class Rectangles(NamedTuple):
 class ValleyState(NamedTuple):
     """The search's state: how far the strip is filled.
 
-    floor    per section: bytes that are filled or wasted
+    floor    per section: the height up to which its bytes are filled or given up (wasted)
     spare    per section: bytes that may still be wasted
     open     per section: number of rectangles still to place
-    level    per rectangle: the decision that placed it, or -1
-    latest   per section: the last entry in the chain of rises of its floor
-    entries  [any, 3]: a rise's decision, the floor before it, the entry before it
+    level    per rectangle: the number of the decision that placed it, or -1
+    latest   per section: the row of ``entries`` for the last time that its floor rose, or -1
+    entries  [any, 3]: for each rise of a floor, the decision that caused it, the floor before it, and the row of the
+             same section's rise before it
     right    per section: the last section of the valley that begins here, or -1
     answers  [sections, 2]: number of answers of that valley at its first and at its last section
-    inside   scratch
+    inside   scratch memory of ``_starved``
     """
 
     floor: Array
@@ -57,7 +60,7 @@ class ValleyState(NamedTuple):
 
 @register_jitable(_nrt=False)
 def wall(state: ValleyState, s: int) -> int:
-    """Return the height below which no remaining rectangle can cross section s."""
+    """Return the height of section s as a wall beside a valley: its floor; HIGH if no rectangle is left to cross it."""
     if s < 0 or s >= len(state.open) or state.open[s] == 0:
         return HIGH
     return int(state.floor[s])
@@ -65,7 +68,8 @@ def wall(state: ValleyState, s: int) -> int:
 
 @register_jitable(_nrt=False)
 def fitting(rects: Rectangles, state: ValleyState, left: int, right: int, at_left: bool, found: Array) -> int:
-    """Write the different rectangles that fit at this end of a valley to ``found``; return how many there are."""
+    """Write the rectangles that fit at one end of the valley left..right to ``found``, equal ones once.
+    at_left: the end. Returns how many there are."""
     count = 0
     before = -1
     pointer, numbers, edge = (rects.from_ptr, rects.from_idx, left) if at_left else (rects.to_ptr, rects.to_idx, right)
@@ -82,7 +86,8 @@ def fitting(rects: Rectangles, state: ValleyState, left: int, right: int, at_lef
 
 @register_jitable(_nrt=False)
 def rise(rects: Rectangles, state: ValleyState, left: int, right: int, at_left: bool) -> tuple[int, int]:
-    """Return (last section, height) to which the floor rises if this end of a valley stays empty."""
+    """Return (section, height): how far and how high the floor rises if one end of the valley left..right stays empty.
+    at_left: the end."""
     floor = state.floor[left]
     height = min(wall(state, left - 1), wall(state, right + 1))
     if at_left:
@@ -105,8 +110,9 @@ def rise(rects: Rectangles, state: ValleyState, left: int, right: int, at_left: 
 @register_jitable(_nrt=False)
 def may_rise(rects: Rectangles, state: ValleyState, left: int, right: int, at_left: bool, found: Array,
              count: int) -> bool:
-    """True if this end of a valley may stay empty: no section wastes more than it can spare, and none of the ``count``
-    rectangles that fit here would also fit in the wasted area."""
+    """True if this end of the valley left..right may stay empty, so that its floor rises.
+    Then no section wastes more than it can spare, and none of the ``count`` rectangles in ``found``, which fit here,
+    would also fit in the wasted area."""
     edge = left if at_left else right
     if state.spare[edge] == 0:
         return False
@@ -124,8 +130,8 @@ def may_rise(rects: Rectangles, state: ValleyState, left: int, right: int, at_le
 
 @register_jitable(_nrt=False)
 def _starved(rects: Rectangles, state: ValleyState, left: int, right: int) -> tuple[int, int]:
-    """Return (section, bytes): a section that the fitting rectangles cannot fill to the lower wall, and the bytes that
-    they fill there; (-1, 0) if there is none."""
+    """Return (section, bytes) of a section that the fitting rectangles cannot fill up to the lower wall.
+    The bytes are those that they can fill there; (-1, 0) if there is no such section."""
     depth = min(wall(state, left - 1), wall(state, right + 1)) - state.floor[left]
     if depth > HIGH // 2:
         return -1, 0
@@ -145,7 +151,7 @@ def _starved(rects: Rectangles, state: ValleyState, left: int, right: int) -> tu
 
 @register_jitable(_nrt=False)
 def _look(rects: Rectangles, state: ValleyState, left: int, right: int, found: Array) -> None:
-    """Count the answers at both ends of the valley left..right."""
+    """Count the answers at both ends of the valley left..right, and store them in ``state.answers``."""
     state.right[left] = right
     starved, _ = _starved(rects, state, left, right)
     for end in range(2):

@@ -198,7 +198,7 @@ class EvictionPlanner:
                                            overwritten=self.readings.overwritten)
 
     def take_swap(self, candidate: GapCandidate) -> None:
-        """Add to the plan: swap the candidate out after its evicted-access."""
+        """Decide that the candidate is swapped out after its evicted-access, and update peak and links."""
         overhead, landed, start, due = (int(of[0]) for of in self.swaps(
             np.array([self._position[candidate.tensor_id]])))
         self.overhead += overhead
@@ -217,14 +217,14 @@ class EvictionPlanner:
         self._taken(candidate, first, last)
 
     def _in_trigger(self, candidate: GapCandidate) -> tuple[int, int]:
-        """Return SwapInStart on the link as it is now, and the first call after both the evicted-access and the
-        peak."""
+        """Return SwapInStart, in nanoseconds, on the link as it is now, and the first call that may be the in-trigger.
+        This is the first call after both the evicted-access and the peak."""
         back = np.array([candidate.back])
         start = self.link_in.in_start(self.starts[[candidate.evict + 1]], back, np.array([candidate.swap_in]))
         return int(start[0]), max(candidate.evict, int(self._last[candidate.back])) + 1
 
     def take_drop(self, candidate: GapCandidate) -> None:
-        """Add to the plan: drop the candidate after its evicted-access, and recompute it at its back-access."""
+        """Decide that the candidate is dropped after its evicted-access and recomputed at its back-access."""
         assert self.recomputation is not None
         self.overhead += candidate.overhead or 0
         self.dropped[candidate.tensor_id] = candidate
@@ -243,7 +243,8 @@ class EvictionPlanner:
 
     # Afterwards ----------------------------------------------------------------------------------------------
     def wanted_by_replays(self) -> dict[TensorId, int]:
-        """Return swapped tensor -> the first call whose replays read it, if that is before its back-access."""
+        """Return for each swapped tensor that a replay reads before its back-access the first call with such a replay.
+        """
         wanted: dict[TensorId, int] = {}
         for drop in self.dropped.values():
             found = lineage(self.facts, drop, lambda t, call: t in self.dropped and self.is_away(t, call))

@@ -79,8 +79,8 @@ class Capuchin(Passive):
         return NO_PLAN if not choice.swapped and not choice.dropped else _proposal(choice)
 
     def feedback(self, proposal: Proposal, observed: Observation) -> Proposal:
-        """Return the plan with earlier in-triggers for late tensors, or, once that no longer helps, the fastest
-        plan."""
+        """Return the plan with earlier in-triggers for late tensors.
+        Once that no longer helps, return the fastest plan."""
         notes: Corrections | None = proposal.notes
         if notes is None or notes.final:
             return proposal

@@ -101,7 +101,8 @@ def chain_rule(network: IterationNetwork, level: list[int], swap: Swap, ahead: i
 
 
 def hiding(network: IterationNetwork, level: list[int], swaps: list[Swap]) -> int:
-    """Return the fewest levels ahead at which direct order hides half of the swap-ins' seconds."""
+    """Return the fewest levels ahead of their readers at which swap-ins must start to be half hidden.
+    Computation then hides half of the seconds of all swap-ins, if they start in direct order."""
     total = sum(swap.in_seconds for swap in swaps)
     for ahead in range(1, MOST_AHEAD):
         hidden = sum(swap.in_seconds for swap in swaps if swap.in_seconds <= network.starts[swap.back]

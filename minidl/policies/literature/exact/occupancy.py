@@ -147,7 +147,7 @@ class Occupancy:
             self.memory[step.index] += [(now, -self.size[output]) for now, output in given]
 
     def _working_set(self, step: ExecutionStep) -> None:
-        """Bound the bytes in use during one step."""
+        """Add the row that keeps the bytes in use during one step within the budget."""
         facts, order, k = self.facts, self.order, step.group
         outputs = sum(self.size[t] for t in order.outputs[step.call])
         base = sum(self.size[t] for t in range(len(facts.size)) if facts.produced[t] < k <= order.dies[t]

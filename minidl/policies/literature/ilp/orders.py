@@ -55,7 +55,7 @@ class _Orders:
         orders[key] = (*orders.get(key, ()), self.graph.values[x].tensor_id)
 
     def _departures(self, x: int) -> None:
-        """Add the moments at which one value leaves the device."""
+        """Add the evictions of one value to the plan: after which access it leaves, and how."""
         value, schedule = self.graph.values[x], self.schedule
         copy = schedule.copies.get(x)
         if copy is not None:

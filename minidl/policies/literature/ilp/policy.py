@@ -117,7 +117,7 @@ class Checkmate(OnDemand):
         stages = graph(trace, most=self.most_nodes)
         if self.enough(stages, limits.device_bytes):
             return NO_PLAN
-        return fastest(stages, self.choices(stages, costs, to_plan_for(stages, limits)), costs, limits)
+        return fastest(stages, self.choices(stages, costs, planned_bytes(stages, limits)), costs, limits)
 
 
 class CheckmateRounded(Checkmate):
@@ -173,7 +173,7 @@ def fastest(stages: Graph, choices: Iterable[SolvedSchedule], costs: Costs, limi
     best: tuple[StageSchedule, Verdict] | None = None
     solved = None
     for choice in choices:
-        verdict = judge(stages, choice.schedule, to_plan_for(stages, limits))
+        verdict = judge(stages, choice.schedule, planned_bytes(stages, limits))
         solved = choice.solved or solved
         if not verdict.wrong and (best is None or verdict.seconds < best[1].seconds * (1.0 - SAME)):
             best = choice.schedule, verdict
@@ -188,7 +188,7 @@ def fastest(stages: Graph, choices: Iterable[SolvedSchedule], costs: Costs, limi
     return Proposal(replace(plan, offsets=offsets), remark=str(solved or "no solver proved anything in time"))
 
 
-def to_plan_for(stages: Graph, limits: Limits) -> int:
+def planned_bytes(stages: Graph, limits: Limits) -> int:
     """Return the bytes that a schedule may use: the budget, or slightly less in blocks, so that all find addresses."""
     return int(SHARE * limits.device_bytes) if stages.blocks else limits.device_bytes
 

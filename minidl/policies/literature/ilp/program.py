@@ -4,6 +4,7 @@
     S[t, x]        value x is on the device when stage t begins
     Free[t, x, k]  x is freed in stage t right after node k
     U[t, k]        bytes in use during node k in stage t: a sum of terms, not a variable
+    Wait[t, x]     the maker of x is replayed in stage t although the host has a copy of x
 
     minimise       the seconds of all nodes that are executed
     R[t, v] <= S[t, x] + R[t, maker of x]   for every x that v reads
@@ -149,7 +150,7 @@ class IntegerProgram:
                 self.program.row([*sources, (done, -1.0)], low=0.0)
 
     def _memory(self, stage: int, line: list[int]) -> None:
-        """Bound the bytes in use during each node of a stage."""
+        """Add rows that keep the bytes in use during each node of a stage within the budget. line: its nodes."""
         graph, program = self.graph, self.program
         readers: dict[int, list[int]] = {}
         for k in line:

@@ -36,9 +36,10 @@ class StageSchedule:
     """The decisions for all stages.
 
     repeats   per stage: the nodes that are replayed, in order
-    resident  per stage: the decided values on the device when it begins
-    copies    value -> its only copy out; fetches: copies back
-    ways      (stage, node) -> the index of its way; empty: the fastest whose bytes are free (automatic)
+    resident  per stage: the values on the device when it begins, of those that may leave
+    copies    value -> its only copy to the host
+    fetches   the copies back to the device
+    ways      (stage, node) -> the index of its choice of algorithms; empty: the fastest whose bytes are free
     """
 
     repeats: tuple[tuple[int, ...], ...]
