@@ -107,7 +107,7 @@ class Choices(ABC):
         return self.attention == "fused"
 
     def fuses_recurrence(self, x: Meta) -> bool:
-        """Return True if an LSTM's or a GRU's steps over x are one operation. A GPU, or its simulator, composes them."""
+        """Return True if an LSTM or GRU over x runs as one operation; a GPU and its simulator compose it."""
         return False
 
 
