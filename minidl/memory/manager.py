@@ -116,7 +116,7 @@ UPDATE_SHARE = 8  # an optimizer call on several parameters takes at most 1/8 of
 
 
 class Manager:
-    """Memory of one device under one policy: the actors, and what the executor asks of several of them."""
+    """The memory of one device under one policy: makes the actors, and passes the executor's requests to them."""
 
     def __init__(self, device: Device, policy: Policy, tracker: Tracker, budget_bytes: int, host_bytes: int,
                  switches: Switches, placement: Placement | None = None, spill: Spill | None = None) -> None:

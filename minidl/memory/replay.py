@@ -1,9 +1,9 @@
 """Brings tensors back on demand: swap-ins, and replays that recompute dropped tensors along their lineage.
 
 A replay runs the calls that compute the dropped tensor again, in program order, each once. While they run, the tensors
-that they read may be swapped but not dropped; otherwise a replay might not end. Intermediate values that the program
-still needs stay as long as memory allows (collective recomputation; Capuchin, section 5.3).
-"""
+that they read may be swapped, and dropped only as a last resort: then a replay within the replay computes them again.
+Intermediate values that the program still needs stay as long as memory allows (collective recomputation; Capuchin,
+section 5.3)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Replay:
         self.recomputed_bytes = 0
         self.seconds = 0.0
         self.paged_in_bytes = 0
-        self._depth = 0  # of replays within replays
+        self._depth = 0  # how many replays are under way, each within the one before
 
     def make_resident(self, inputs: Sequence[Storage], op_name: str) -> None:
         """Bring the bytes of all inputs to the device. Raises OutOfMemory, Unrecoverable."""
@@ -137,7 +137,10 @@ class Replay:
                         if base in fresh and base not in targets:
                             protected.discard(base)
                         del held[base]
-                        base.release()
+                        if base in made and not alone and self._shares(base, call):
+                            state.shared[base.me] = None  # it has this use of the bytes now
+                        else:
+                            base.release()
                         state.hooks.release(base)
                 if alone:  # drop each value that the rest of the replay does not read
                     self._drop_again(s for s in made if not uses.get(s) and s not in targets)
@@ -158,7 +161,8 @@ class Replay:
         signature = call.signature
         if any(s.status is not IN for s in call.inputs):
             self.make_resident(call.inputs, call.op.name)
-        donated = sum(1 << i for i, s in enumerate(call.inputs) if s.base in made and uses[s.base] == 1)
+        donated = sum(1 << i for i, s in enumerate(call.inputs)
+                      if s.base in made and uses[s.base] == 1 and not self._shares(s.base, call))
         alive = [ref() for ref in call.outputs]
         keeper = next(storage.keeper for storage in alive if storage is not None)
         outputs = []
@@ -171,6 +175,13 @@ class Replay:
         for storage in outputs:
             self.recomputed_bytes += storage.nbytes
             self._recomputed(storage)
+
+    def _shares(self, base: Storage, call: Call) -> bool:
+        """True if a value that ``call`` reads, as the last one of a replay, is kept for other replays: the program has
+        freed it, other dropped tensors would be computed from it, and no plan decides."""
+        state = self.state
+        return (base.refs == 1 and base.status is IN and base.me not in state.shared and not state.writing
+                and not state.hooks.acts and state.switches.collective and neighbourhood.read_by_missing(base, call))
 
     def _took(self, durations: list[float], seconds: float) -> None:
         durations.append(seconds)

@@ -1,13 +1,12 @@
-"""Room for bytes on the device: the loop of on-demand memory.
+"""Makes room for bytes on the device: the loop of on-demand memory.
 
     1. blocks that are being copied out already are reused: their next user waits for the copy
     2. tensors that replays have left on the device are dropped
     3. the policy ranks tensors, and they are evicted, until enough bytes are free in total
-    4. what replays under way hold is dropped, if it can be recomputed
+    4. tensors that replays under way still need are dropped, if they can be recomputed
     5. one hole is made of the free bytes (``one_hole``)
 
-The operands of the call under way may be moved, but not evicted.
-"""
+The operands of the call under way may be moved, but not evicted."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from minidl.plan.policy import FrontOrder, OnDemand, Pressure, Price, Regime, Re
 
 
 class Dtr(OnDemand):
-    """Drop the tensor with the least h, where the cost counts the exact evicted neighbourhood."""
+    """Drop the tensor with the least cost / (bytes x staleness); the cost counts the exact evicted neighbourhood."""
 
     name = "dtr"
     weighs_recomputation = True
@@ -38,14 +38,14 @@ class Dtr(OnDemand):
 
 
 class DtrEqClass(Dtr):
-    """Drop the tensor with the least h, where the cost counts its equivalence class of missing calls."""
+    """Drop as ``Dtr`` does, but the cost counts the equivalence class of connected missing calls."""
 
     name = "dtr-eqclass"
     regime = Regime(swaps=False, price=Price.REGIONS, front=FrontOrder.PRICE)
 
 
 class DtrLocal(Dtr):
-    """Drop the tensor with the least h, where the cost counts the tensor's own call alone."""
+    """Drop as ``Dtr`` does, but the cost counts the tensor's own call alone."""
 
     name = "dtr-local"
     regime = Regime(swaps=False, price=Price.OWN, front=FrontOrder.PRICE)

@@ -49,7 +49,7 @@ class VdnnAll(Static):
         return any(self.offloads(network.op(k)) for k in m.readers)
 
     def choose(self, network: IterationNetwork, costs: Costs, limits: Limits) -> Plan:
-        """Return the plan. Raises Unsuitable without a convolution, or if the largest layer does not fit."""
+        """Return the plan that offloads these. Raises Unsuitable without a convolution, or if a layer is too large."""
         if not any(network.convolutions):
             raise Unsuitable(f"policy {self.name!r} offloads the feature maps of convolutional networks; none of this "
                              f"one's {len(network.trace.calls)} calls is a convolution")

@@ -4,6 +4,7 @@
     S[t, x]        value x is on the device when stage t begins
     Free[t, x, k]  x is freed in stage t right after node k
     U[t, k]        bytes in use during node k in stage t: a sum of terms, not a variable
+    Wait[t, x]     the maker of x is replayed in stage t although the host has a copy of x
 
     minimise       the seconds of all nodes that are executed
     R[t, v] <= S[t, x] + R[t, maker of x]   for every x that v reads
