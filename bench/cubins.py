@@ -13,13 +13,13 @@ import sys
 
 from bench.support.cuda_calls import PRECISIONS, capability_of, sources
 from minidl.kernels.cuda.compile import Compiler, Cubin
-from minidl.kernels.cuda.launch import Source
+from minidl.kernels.cuda.launch import DeviceFunction
 
 REGISTERS = 65536  # of an SM
 THREADS = {(7, 5): 1024, (8, 6): 1536, (8, 9): 1536}  # that an SM holds at most; 2048 if not named
 
 
-def threads_of_sm(source: Source, cubin: Cubin, capability: tuple[int, int]) -> int:
+def threads_of_sm(source: DeviceFunction, cubin: Cubin, capability: tuple[int, int]) -> int:
     """How many threads an SM holds at most, as far as registers go: they are given out to warps by 256."""
     registers = -(-max(cubin.registers, 1) * 32 // 256) * 256
     return min(THREADS.get(capability, 2048), REGISTERS // (registers * (source.threads // 32)) * source.threads)
@@ -40,7 +40,7 @@ def main() -> int:
         spills += len(spilling)
         print(f"{architecture}: {len(lines)} sources, {len(spilling)} with a stack or spills")
         print(f"{'registers':>9} {'shared':>7} {'stack':>6} {'spill':>6} {'threads':>7} {'of an SM':>8}  source")
-        largest: dict[str, tuple[Source, Cubin]] = {}
+        largest: dict[str, tuple[DeviceFunction, Cubin]] = {}
         for source, cubin in sorted(lines, key=lambda line: -line[1].registers):
             largest.setdefault(source.name.partition("(")[0], (source, cubin))
         for source, cubin in lines if args.all else largest.values():

@@ -25,7 +25,7 @@ from minidl.device import profiles
 from minidl.device.cuda.device import CudaDevice
 from minidl.kernels.cuda import KERNELS
 from minidl.kernels.cuda.compile import Compiler
-from minidl.kernels.cuda.launch import Source
+from minidl.kernels.cuda.launch import DeviceFunction
 from minidl.lab.training_step import training_step
 
 MODEL, BATCH, GPU = "resnet50", 256, "h200"
@@ -45,14 +45,14 @@ class Noting(NullCuda):
 
     def __init__(self) -> None:
         super().__init__()
-        self.sources: dict[Source, None] = {}
+        self.sources: dict[DeviceFunction, None] = {}
 
-    def launch(self, source: Source, *arguments: Any) -> None:
+    def launch(self, source: DeviceFunction, *arguments: Any) -> None:
         """Note it."""
         self.sources[source] = None
 
 
-def sources(precision: str) -> list[Source]:
+def sources(precision: str) -> list[DeviceFunction]:
     """The kernels of the step, each once."""
     vendor = Noting()
     device = CudaDevice("cuda", profiles.get(GPU), vendor, KERNELS)

@@ -16,7 +16,7 @@ from minidl.plan.policy import Policy
 from minidl.plan.trace import Trace
 from minidl.runtime import Runtime
 from minidl.runtime.stats import Stats
-from minidl.view.recorder import Recorded, Recorder
+from minidl.view.recorder import Recorded, StepRecorder
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def train(network: str, batch: int, *, budget: int = UNLIMITED, policy: str | Po
     plans: list[Plan | None] = []
     followed: list[Followed | None] = []
     with Runtime(device, policy=policy, memory_budget=budget, switches=switches, slices=slices) as runtime:
-        step, recorder = training_step(network, batch), Recorder(runtime)
+        step, recorder = training_step(network, batch), StepRecorder(runtime)
         runtime.keeps_trace = True
         for number in range(steps):
             before = runtime.stats()

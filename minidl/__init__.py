@@ -224,8 +224,8 @@ inf, nan, pi, e = _inf, _nan, _pi, _e
 
 
 def __getattr__(name: str) -> Any:
-    """``minidl.nn``, ``minidl.optim``, ``save`` and ``load`` without an import of their own: they stand above what this
-    package loads."""
+    """Import ``minidl.nn``, ``minidl.optim``, ``save`` or ``load`` when the program first names it.
+    These modules import this package, so it cannot import them while it is loaded itself."""
     if name in ("nn", "optim", "cuda"):
         return import_module(f"minidl.{name}")
     if name in ("save", "load"):

@@ -1,4 +1,4 @@
-"""``minidl COMMAND ...``, which is ``python -m minidl COMMAND ...``: one line a command, loaded when it is named."""
+"""The command line ``minidl COMMAND ...`` or ``python -m minidl COMMAND ...``: finds a command's module and runs it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from minidl import __version__
 from minidl.cli.command import choose, finish
 
-# Command -> where its main(words) is, and what it does.
+# Command -> the module that has its main(words), and its line in the help.
 COMMANDS = {
     "train": ("minidl.cli.train", "train a network in as much memory as you allow it"),
     "view": ("minidl.cli.view", "a page that shows the memory of a step"),
@@ -26,7 +26,7 @@ COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Carry out a command line (None: this program's own); returns the exit code."""
+    """Carry out a command line; returns the exit code. arguments: its words; None for those of this process."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] != ["--version"]:
         return choose("minidl", COMMANDS, words)
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def console() -> int:
-    """The console script."""
+    """Run as the installed script ``minidl``; returns the exit code. Ctrl-C while modules load ends it silently."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # until the command heeds it: Ctrl-C while modules load is no error
     return main()
 

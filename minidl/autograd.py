@@ -1,8 +1,8 @@
-"""Reverse-mode differentiation: visits the calls that led to a value, newest first, iteratively.
+"""Reverse-mode differentiation: visits the calls that computed a tensor, newest first, in a loop without recursion.
 
-There is no tape: the lineage that replays use names the calls, and each operation's ``vjp`` is its gradient in terms of
-operations. The tensors that a call saved are released as soon as its gradient has been taken, unless the graph is
-retained. So a second pass over such a call is an error, as is a second derivative.
+There is no tape: the lineage that replays use is the graph of calls, and each operation's ``vjp`` computes its gradient
+by operations. The tensors that a call saved are released as soon as its gradient has been taken, unless the program
+asks to retain the graph. So a second backward() over the same calls is an error, as is a second derivative.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ __all__ = ["HookHandle", "backward", "enable_grad", "grad", "inference_mode", "i
 
 Queue = list[tuple[int, Call]]
 Hook = Callable[[Tensor], Tensor | None]
-# Functions that are called with the gradient of a tensor, and may return another one.
+# The hooks of each storage: functions that are called with its gradient, and may return another gradient.
 _hooks: WeakKeyDictionary[Storage, dict[int, Hook]] = WeakKeyDictionary()
 
 
 class HookHandle:
-    """Ends a hook: ``remove()``. ``made``: the program has registered one, so tensors are looked up."""
+    """The handle that ``register_hook`` returns; ``remove()`` ends the hook.
+
+    made: True once the program has registered a hook; until then backward() looks up no tensor."""
 
     made = False
 
@@ -44,7 +46,7 @@ class HookHandle:
         self._hooks[id(self)] = hook
 
     def remove(self) -> None:
-        """End the hook."""
+        """End the hook: it is not called any more."""
         self._hooks.pop(id(self), None)
 
 
@@ -52,8 +54,7 @@ def register_hook(x: Tensor, hook: Hook) -> HookHandle:
     """Call ``hook(gradient)`` when backward() has the gradient of x; a tensor that it returns replaces the gradient.
 
     A leaf that is read several times gets several gradients, which are added up; the hook is called with each. Raises
-    UserError for a tensor that requires no gradient.
-    """
+    UserError for a tensor that requires no gradient."""
     if not x.requires_grad:
         raise UserError(f"{x.storage.named()} requires no gradient: a hook would never be called")
     return HookHandle(x.storage, hook)
@@ -68,7 +69,8 @@ def _hooked(hooks: dict[int, Hook], gradient: Tensor) -> Tensor:
 
 @cache
 def _arguments(op: Op) -> tuple[tuple[str, str, int], ...]:
-    """The source of each argument of an op's vjp, by its name (see ``Op.vjp``): (name, source, index)."""
+    """Say where each argument of an op's ``vjp`` comes from: (name, source, index), as ``Op.vjp`` defines the names.
+    source: "input", "output", "gradient", "shape", "dtype", "partial" (of number ``index``), "shapes", "attribute"."""
     found = []
     for name in op.vjp_names[1:]:
         if name[0] == "d" and name[1:] in op.outputs:
@@ -91,7 +93,8 @@ def _arguments(op: Op) -> tuple[tuple[str, str, int], ...]:
 
 
 def _take_saved(call: Call, retain_graph: bool) -> dict[int, Tensor]:
-    """Handles on the tensors that the call saved. The call's uses pass to them; a retained graph keeps its own."""
+    """Return handles on the tensors that a call saved, by their index into its inputs + outputs.
+    Without ``retain_graph`` the call has no saved tensors after this. Raises UserError if one was written in place."""
     taken: dict[int, Storage] = {}
     for index in call.saved:
         storage = call.saved_storage(index)
@@ -134,12 +137,10 @@ def _add_to_leaf(leaf: Storage, gradient: Tensor) -> None:
 
 
 def backward(loss: Tensor, gradient: Tensor | None = None, *, retain_graph: bool = False) -> None:
-    """Add d loss / d leaf to the ``grad`` of every leaf that requires it.
-
-    loss: a tensor of one element, or of any shape with ``gradient`` of the same shape and dtype.
-    retain_graph: keep the tensors that calls have saved, so that another backward() may pass over them. Raises
-       UserError.
-    """
+    """Add d loss / d leaf to the ``grad`` of every leaf that requires a gradient.
+    loss: a tensor of one element; or of any shape, if ``gradient`` is given: d loss / d loss, of its shape and dtype.
+    retain_graph: keep the tensors that calls have saved, so that backward() can run over the same calls again.
+    Raises UserError if loss requires no gradient, if ``gradient`` does not fit, or if the saved tensors are gone."""
     if not loss.requires_grad:
         raise UserError("backward() of a tensor that does not depend on anything that requires a gradient")
     if gradient is None and loss.numel() != 1:
@@ -161,7 +162,8 @@ def backward(loss: Tensor, gradient: Tensor | None = None, *, retain_graph: bool
 
 
 def _deliver(storage: Storage, gradient: Tensor, gradients: dict[Storage, Tensor], queue: Queue) -> None:
-    """Add a gradient to those that have arrived at a storage, and queue its call."""
+    """Add a gradient to the sum of those that have arrived at a storage, and queue the call that made the storage.
+    At a leaf, add it to ``grad``. gradients: the sums so far. queue: calls whose gradient is still to be taken."""
     if storage.severed is not None:
         raise UserError(f"backward() reached {storage.named()}, made by {storage.severed}, whose graph is "
                         "gone: its iteration has ended, or it was written in place; call backward() in the iteration "
@@ -234,19 +236,19 @@ def _differentiate(call: Call, gradients: dict[Storage, Tensor], queue: Queue, r
 
 
 def _after_hooks(storage: Storage | None, gradient: Tensor | None) -> Tensor | None:
-    """The whole gradient of a call's output, after its hooks."""
+    """Return the complete gradient of a call's output after the output's hooks have been called with it."""
     hooks = _hooks.get(storage) if storage is not None else None
     return _hooked(hooks, gradient) if hooks and gradient is not None else gradient
 
 
 def grad(*arguments: Any, **options: Any) -> tuple[Tensor | None, ...]:
-    """Return gradients as ``minidl.ops.gradients.grad`` does."""
-    from minidl.ops.gradients import grad as of  # it calls backward()
+    """Return the gradients of outputs with respect to inputs; ``minidl.ops.gradients.grad`` has the arguments."""
+    from minidl.ops.gradients import grad as of  # that module imports this one
     return of(*arguments, **options)
 
 
 def __getattr__(name: str) -> Any:
-    """``Function``, which is built of operations, and these need this module."""
+    """Import ``Function`` when it is first named: its module imports this one, so it cannot be imported above."""
     if name == "Function":
         from minidl.ops.custom import Function
         return Function

@@ -1,4 +1,4 @@
-"""The current executor: each thread, and each asynchronous task, has its own stack of executors.
+"""Keeps the current executor: each thread, and each asynchronous task, has its own stack of entered executors.
 
 An executor serves one thread at a time. It refuses a second thread that enters it, or that reaches it by a copied
 context. A fork copies no threads, so the executors of the parent process refuse all calls in the child.
@@ -19,7 +19,7 @@ from minidl.errors import UserError
 if TYPE_CHECKING:
     from minidl.executor import Executor
 
-FREE, FORKED = 0, -1  # in the place of a thread's number: no thread is inside; the process has forked
+FREE, FORKED = 0, -1  # values of ``Executor.thread``: no thread is inside; the process has forked
 
 _stack: ContextVar[tuple[Executor, ...]] = ContextVar("executors", default=())
 entered: Callable[[], tuple[Executor, ...]] = _stack.get  # the executors that are entered, the innermost last
@@ -28,7 +28,8 @@ _entering = Lock()
 
 
 def current() -> Executor:
-    """The executor that runs operations. Raises UserError outside of every ``with runtime:``, or in a wrong thread."""
+    """Return the executor that runs operations in this thread: the one entered last.
+    Raises UserError outside of every ``with runtime:``, or if another thread is inside that executor."""
     stack = _stack.get()
     if not stack:
         raise UserError("no runtime is active in this thread: put the code under `with minidl.Runtime(...):`")
@@ -40,7 +41,8 @@ def current() -> Executor:
 
 @contextmanager
 def activate(executor: Executor) -> Iterator[None]:
-    """Make an executor the current one. Raises UserError if another thread is inside it, or after a fork."""
+    """Make an executor the current one inside a ``with`` block.
+    Raises UserError if another thread is inside the executor, or in a child process after a fork."""
     thread = get_ident()
     with _entering:
         if executor.thread not in (FREE, thread):
@@ -72,7 +74,7 @@ def _refusal(executor: Executor) -> str:
 
 
 def _after_fork() -> None:
-    """In a child process: the work of the parent's threads will never end, so no call may wait for it."""
+    """Runs in a forked child process: marks all executors as unusable, as the parent's worker threads are missing."""
     global _entering
     _entering = Lock()
     for executor in list(_known):

@@ -14,13 +14,13 @@ def device_count() -> int:
 
 
 def synchronize(*_: object) -> None:
-    """Wait until all that was called has been carried out."""
+    """Block the host until all calls so far have run on the device."""
     current().finish()
 
 
 def empty_cache() -> None:
-    """Nothing: the runtime's arena is its own."""
+    """Does nothing: the runtime allocates its arena once and keeps it."""
 
 
 def manual_seed_all(seed: int) -> None:
-    """Nothing: ``manual_seed`` is for the runtime's one device."""
+    """Does nothing: ``minidl.manual_seed`` already seeds the runtime's only device."""

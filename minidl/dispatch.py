@@ -1,4 +1,4 @@
-"""Calling operations on tensors: the only way from a formula to the executor."""
+"""Calls operations on tensors: every operation that a program or a gradient formula names passes through ``_run``."""
 
 from __future__ import annotations
 
@@ -19,18 +19,14 @@ if TYPE_CHECKING:
 
 def donate(tensor: Tensor) -> Tensor:
     """Mark the next use of this handle as its last: the operation may overwrite its bytes, and the handle ends.
-
-    Gradient formulas donate the tensors that they use for the last time.
-    """
+    Gradient formulas donate the tensors that they use for the last time."""
     tensor.donated = True
     return tensor
 
 
 def replaced(x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
-    """x = function(x), for the handle itself: it stands for the result, which may have overwritten its bytes.
-
-    Raises UserError for a leaf that requires a gradient, which would have no leaf to arrive at.
-    """
+    """Make the handle x stand for function(x), as an in-place layer does, and return x. x is donated to the function.
+    Raises UserError for a leaf that requires a gradient: the program would have no handle to read its gradient by."""
     if x.requires_grad and not x.operation_name:
         raise UserError(f"{x.storage.named()} is a leaf that requires a gradient: no layer may work on it in place")
     result = function(donate(x))
@@ -39,23 +35,25 @@ def replaced(x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 def exchange(x: Tensor, other: Tensor) -> None:
-    """Let the handle x stand for another tensor's bytes from now on; the other handle is gone."""
+    """Let the handle x stand for the tensor of ``other`` from now on; ``other`` must not be used again."""
     old, x.storage, other.storage = x.storage, other.storage, GONE
     old.release()
 
 
 def apply_all(op: Op, *tensors: Tensor, **attrs: Any) -> tuple[Tensor, ...]:
-    """Run an operation on tensors and return its outputs. Raises ShapeError, OutOfMemory and what its kernel raises."""
+    """Run an operation on tensors and return all its outputs. attrs: its attributes, such as ``axis``.
+    Raises ShapeError, OutOfMemory, UserError, or the error of its kernel."""
     return tuple([Tensor(storage) for storage in _run(op, tensors, attrs)])
 
 
 def apply(op: Op, *tensors: Tensor, **attrs: Any) -> Tensor:
-    """Run an operation on tensors and return its first output; raises as ``apply_all``."""
+    """Run an operation on tensors and return its first output. attrs: its attributes, such as ``axis``.
+    Raises ShapeError, OutOfMemory, UserError, or the error of its kernel."""
     return Tensor(_run(op, tensors, attrs)[0])
 
 
 def _run(op: Op, tensors: tuple[Tensor, ...], attrs: Attrs) -> tuple[Storage, ...]:
-    """Take the storages of the operands, run the call, and end the handles that were donated."""
+    """Run an operation on the storages of tensors; return its outputs, and release the handles that were donated."""
     stack = entered()
     executor = stack[-1] if stack and stack[-1].thread == get_ident() else current()  # which raises
     own = executor.keeper
@@ -96,8 +94,8 @@ def _run(op: Op, tensors: tuple[Tensor, ...], attrs: Attrs) -> tuple[Storage, ..
 
 
 def _part_keeper(executor: Executor, op: Op, storage: Storage, other: PartKeeper | None) -> PartKeeper | None:
-    """The keeper that runs a call with this operand, and perhaps one of another keeper: the first of the executor's;
-    None if all are whole. Raises UserError for an operand of another runtime."""
+    """Choose which keeper of tensors in parts (slices or shards) runs a call; None if no operand so far is in parts.
+    storage: the next operand. other: the choice for the operands before. Raises UserError for another runtime's."""
     if storage.keeper in executor.keepers:
         return other
     if storage.keeper not in executor.part_keepers:

@@ -1,11 +1,11 @@
 """The errors that a user can cause. Imports nothing of minidl.
 
-Each carries the numbers that explain it; ``train.py`` prints one as a single message and exits with code 2.
+Each message has the numbers that explain the error; ``train.py`` prints the message and exits with code 2.
 """
 
 
 class UserError(Exception):
-    """Something the user asked for cannot be done; the message says why, with the numbers."""
+    """The user asked for something that cannot be done; the message says why, with the numbers."""
 
 
 class ShapeError(UserError, ValueError):
@@ -13,20 +13,20 @@ class ShapeError(UserError, ValueError):
 
 
 class WrongKind(UserError, TypeError):
-    """Something of another kind than the one that is needed: a function in the place of a module, say."""
+    """An argument has the wrong kind: a function in the place of a module, for instance."""
 
 
 class NoSuchIndex(ShapeError, IndexError):
-    """An index that is outside of a tensor."""
+    """An index is outside of a tensor."""
 
 
 class OutOfMemory(UserError, MemoryError):
-    """An operation's working set does not fit what the policy could free.
+    """The inputs, outputs and workspace of one operation do not fit the device, even after all possible evictions.
 
     op            the operation's name
-    need_bytes    what it needs at once, with what it has in use already
-    budget_bytes  the device memory that there is
-    host_full     whether more host memory might have helped: what could have left the device found no room there
+    need_bytes    bytes that the operation needs at once, its operands included
+    budget_bytes  bytes of device memory that the runtime may use
+    host_full     True if more host memory might have helped: tensors could not be evicted because it was full
     """
 
     def __init__(self, message: str, *, op: str = "", need_bytes: int = 0, budget_bytes: int = 0,
@@ -39,23 +39,26 @@ class OutOfMemory(UserError, MemoryError):
 
 
 class Unsuitable(UserError):
-    """A policy cannot plan this case at all: the network, or the budget, is none that it was made for."""
+    """A policy cannot plan this case at all: it was not made for such a network, or for such a budget."""
 
 
 class Unrecoverable(UserError, RuntimeError):
-    """A value was asked for whose bytes are gone and which cannot be recomputed."""
+    """A tensor is needed, but its bytes were freed or lost, and it cannot be recomputed."""
 
 
 class DeviceError(UserError, RuntimeError):
-    """A device, or a library of its vendor, refused a call; the message has the vendor's own words."""
+    """A device, or a library of its vendor, reported an error; the message has the vendor's own words."""
 
 
 class DeviceShort(DeviceError):
-    """A call of the vendor's failed for want of device memory."""
+    """A call of a vendor's library failed because device memory is short."""
 
 
 class HostShort(DeviceError):
-    """The system gives no more host memory for copies than ``had_bytes``, from the pool's beginning on."""
+    """The system gives less host memory than the host pool was promised.
+
+    had_bytes: so many bytes from the beginning of the pool could be had.
+    """
 
     def __init__(self, message: str, *, had_bytes: int) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""The choke point: every operation of forward pass, backward pass and optimizer runs here.
+"""The one place through which every operation of forward pass, backward pass and optimizer runs.
 
 ``run`` takes these steps: find the call's signature (shapes, algorithms); let a plan start prefetches; make the inputs
 resident; place the outputs and launch; record the accesses; store the call as its outputs' lineage; let a plan evict.
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import inf
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from minidl.context import FREE
 from minidl.device.signatures import Signatures
@@ -34,25 +34,23 @@ _requires_grad = attrgetter("requires_grad")
 
 
 class Executor:
-    """Runs calls on one device under one memory manager (or a ledger, which only counts).
+    """Runs calls on one device under one memory manager (in a dry run under a ledger, which only counts bytes).
 
-    explicit_iterations  the program marks its iterations; otherwise one ends at the first call after an update
-    ends_at_update       it ends there even if the program holds a value whose gradient has not been taken
-    part_keepers         the keepers of tensors in parts. If the operands of a call have several, the first one runs it
-    issued               calls so far, views and in-place calls included; lineage is ordered by this number
-    first_read           ``issued`` when a value was first read
-    inspect              called with each call's name, inputs and results, if it is set
-    """
+    explicit_iterations  True if the program marks its iterations; otherwise one ends at the first call after an update
+    ends_at_update       True if an iteration ends there although the program holds a result without its gradient taken
+    part_keepers         the objects that run calls on sliced and sharded tensors; of several, the first runs a call
+    issued               number of calls so far, views and in-place calls included; lineage is ordered by this number
+    first_read           ``issued`` when the program first read a tensor's value; infinite before that
+    inspect              if set: a function that is called with each call's name, inputs and results"""
 
     def __init__(self, device: Device, memory: Memory, tracker: Tracker, *, deterministic: bool = True,
                  fuses: bool = True, keeps_outputs: bool = False, stands_for: tuple[Memory, ...] = ()) -> None:
-        """keeps_outputs: calls save all their inputs and outputs for their gradients. stands_for: memories whose
-        tensors may be operands too; a dry run stands for a runtime."""
+        """deterministic: use only algorithms with equal bits. keeps_outputs: calls save all inputs and outputs.
+        stands_for: other memories whose tensors may be operands too, as those of a runtime in its dry run."""
         self.device, self.memory, self.tracker = device, memory, tracker
         self.keeper = memory.keeper
         self.keepers: tuple[Keeper, ...] = (memory.keeper, *[other.keeper for other in stands_for])
         self.part_keepers: tuple[PartKeeper, ...] = ()
-        self.failures = device.failures  # errors of kernels, which may come long after their calls
         self.thread, self.entered = FREE, 0  # the thread inside, and how many times it has entered (``context``)
         self.deterministic, self.fuses, self.keeps_outputs = deterministic, fuses, keeps_outputs
         self.grad_enabled = True
@@ -64,15 +62,14 @@ class Executor:
         self._known, self._saved = self.signatures.by_key, self.signatures.saved
 
     def run(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs, donated: int = 0) -> tuple[Storage, ...]:
-        """Run one call. Each storage returned has one use, which passes to the caller.
-
-        donated: bit i is set if input i's handle is used for the last time. Raises ShapeError, OutOfMemory.
-        """
-        if self.failures:
-            self.fail()
+        """Run one call and return its outputs; the caller makes a handle for each, or releases it.
+        donated: bit i is set if input i's handle is used for the last time. Raises ShapeError, OutOfMemory, UserError,
+        Unrecoverable, or the error of a kernel that refuses its values or cannot be compiled; then no call was made."""
         fixed = attrs.items() if not op.volatile else [item for item in attrs.items() if item[0] not in op.volatile]
         key = (op, *fixed, *map(meta_of, inputs))
-        signature = self._known.get(key) or self._sign(key, op, inputs, attrs)
+        signature = self._known.get(key)
+        if fresh := signature is None:
+            signature = self._sign(key, op, inputs, attrs)
         self.issued += 1
         if op.view:
             return self._view(signature, inputs, attrs)
@@ -93,7 +90,7 @@ class Executor:
                     memory.make_resident(inputs, op.name)
                     break
         except BaseException:
-            memory.call_off()
+            self._call_off(key, inputs, (), fresh=fresh)
             raise
         needs: tuple[bool, ...] = ()
         saved: tuple[int, ...] = ()
@@ -113,11 +110,11 @@ class Executor:
         tracker.temporaries = tensor_id
         try:
             algorithm = memory.runner.run(signature, attrs, inputs, outputs, donated, saved, tracker.durations.append)
+            if op.checks or fresh:  # the first call of its kind may meet a kernel that cannot be compiled
+                self.device.confirm()
         except BaseException:
-            tracker.cancel()
-            memory.call_off()
-            if self.failures:
-                self.fail()
+            self._call_off(key, inputs, outputs, fresh=fresh)
+            tracker.cancel({storage.tensor_id for storage in outputs})
             raise
         read, made = self.record_tensor_access(signature, algorithm, inputs, outputs)
         if written:
@@ -140,8 +137,8 @@ class Executor:
 
     def record_tensor_access(self, signature: Signature, algorithm: Algorithm, inputs: Sequence[Storage],
                              outputs: Sequence[Storage]) -> tuple[tuple[TensorId, ...], tuple[TensorId, ...]]:
-        """Record a call, with one access of each tensor that it reads or makes; returns the ids of both
-        (RecordTensorAccess in Capuchin, section 5.1)."""
+        """Record a call and one access of each tensor that it reads or makes; return the ids of both.
+        Capuchin calls this RecordTensorAccess (section 5.1)."""
         tracker = self.tracker
         sequence, start = tracker.sequence, tracker.iteration_start
         read = []
@@ -171,7 +168,8 @@ class Executor:
         return ids
 
     def _sign(self, key: tuple[Any, ...], op: Op, inputs: tuple[Storage, ...], attrs: Attrs) -> Signature:
-        """The signature of a call unlike any before. Raises WrongKind for an attribute that is a tensor."""
+        """Make and keep the signature of a call that has none yet. Raises WrongKind for an attribute that is a tensor.
+        """
         op.refuse_tensors(attrs)
         if len(self._known) >= self.signatures.most:
             self.signatures.forget(self.memory.state.hooks.signatures())
@@ -184,37 +182,32 @@ class Executor:
             call.save((output,), needs, self.signatures.saves(signature, attrs, needs))
         return (output,)
 
+    def _call_off(self, key: tuple[Any, ...], inputs: Sequence[Storage], outputs: Sequence[Storage], *,
+                  fresh: bool) -> None:
+        """Undo what was prepared for a call that has failed. fresh: it was the first of its kind; forget its signature.
+        """
+        self.memory.call_off(inputs, outputs)
+        if fresh:
+            self._known.pop(key, None)
+
     def stranger(self, op_name: str, storage: Storage) -> UserError:
-        """The error for an operand that belongs to another runtime."""
+        """Return the error to raise for an operand that belongs to another runtime."""
         return UserError(f"{op_name}: {storage.named()} belongs to another runtime than the current one on "
                          f"{self.device.name}: bring it here with runtime.tensor(x.numpy())")
 
-    # Errors of kernels ---------------------------------------------------------------------------------------
-    def fail(self) -> NoReturn:
-        """Raise the first kernel error that has not been raised. The results of the failed calls, and of those that
-        needed them, have no value from now on; everything else is as it was."""
-        error = self.failures[0].error
-        self.memory.lose(tuple(self.failures))
-        try:
-            raise error
-        finally:
-            del error  # or its traceback would hold this frame, which holds it: tensors would live as long as both
-
     def finish(self) -> None:
-        """Wait until all kernels have ended; raise an error that has not been raised."""
+        """Wait until all kernels have ended; raise an error that has ended the device and was not raised yet."""
         self.device.finish()
-        if self.failures:
-            self.fail()
 
     # Values and leaves ---------------------------------------------------------------------------------------
     def read(self, storage: Storage) -> np.ndarray:
-        """A host copy of a value; waits for the device. Raises OutOfMemory, Unrecoverable."""
+        """Return a host copy of a tensor's value; waits for the device. Raises OutOfMemory, Unrecoverable."""
         value: np.ndarray = self.look(storage, self.device.read)
         return value
 
     def look(self, storage: Storage, how: Callable[[Storage], Any]) -> Any:
-        """Access a value from outside, after all calls so far, by a method of the device: ``read``, ``share``,
-        ``interface``. Raises as ``read``."""
+        """Return ``how(storage)`` after all calls so far; the access is recorded. Raises OutOfMemory, Unrecoverable.
+        how: a method of the device: ``read``, ``share`` or ``interface``."""
         keeper = storage.keeper
         if keeper in self.part_keepers:
             return keeper.look(storage, lambda part: self.look(part, how), joined=how != self.device.read)
@@ -228,16 +221,12 @@ class Executor:
         read, made = self.record_tensor_access(signature, signature.algorithms[0], (storage,), ())
         self.memory.state.hooks.after_call(signature, read, made, ())
         try:
-            value = how(storage)
-        except Exception:
-            if self.failures:
-                self.fail()
-            raise
-        self.tracker.durations.append(signature.algorithms[0].seconds)  # after those of all that it waited for
-        return value
+            return how(storage)
+        finally:
+            self.tracker.durations.append(signature.algorithms[0].seconds)  # after those of all that it waited for
 
     def leaf(self, meta: Meta, *, persistent: bool) -> Storage:
-        """An uninitialised leaf with bytes of its own. Raises OutOfMemory."""
+        """Make a leaf with uninitialised bytes on the device. Raises OutOfMemory."""
         tracker = self.tracker
         storage = Storage(self.device.lay_out_leaf(meta), self.keeper,
                           tracker.persistent_id() if persistent else tracker.temporary_id())
@@ -246,7 +235,7 @@ class Executor:
         return storage
 
     def make_leaf(self, storage: Storage) -> None:
-        """Cut a storage's lineage: from now on it keeps its bytes, and its ancestors need not be kept for it."""
+        """Make a storage a leaf: recompute it if it was dropped, and cut its lineage. It then keeps its bytes."""
         keeper = storage.keeper
         if keeper in self.part_keepers:
             return keeper.make_leaf(storage)
@@ -256,23 +245,9 @@ class Executor:
 
     # Iterations ----------------------------------------------------------------------------------------------
     def end_iteration(self, *, failed: bool = False) -> None:
-        """End an iteration: survivors get their bytes (unless it failed), lineage is cut, counts restart.
-
-        Raises a kernel's error that has not been raised; then the iteration ends as a failed one.
-        """
+        """End an iteration: recompute dropped survivors (unless ``failed``), cut all lineage, restart counts."""
         for keeper in self.part_keepers:
             keeper.end_iteration(failed=failed)
-        if failed:
-            self.device.finish()  # its later failures belong to no other iteration
-            self.memory.lose(tuple(self.failures))
-        if not self.failures:
-            return self._end_iteration(failed=failed)
-        try:
-            self.fail()
-        finally:
-            self._end_iteration(failed=True)
-
-    def _end_iteration(self, *, failed: bool) -> None:
         hooks = self.memory.state.hooks
         hooks.end_iteration(self.trace, failed=failed)
         self.memory.end_iteration(failed=failed)
@@ -281,6 +256,6 @@ class Executor:
         hooks.start()
 
     def trace(self) -> Trace:
-        """The iteration so far, with durations that are all known."""
+        """Return the trace of the iteration so far; waits until the durations of all calls are known."""
         self.device.settle()
         return self.tracker.trace()

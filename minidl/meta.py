@@ -12,8 +12,8 @@ from weakref import WeakValueDictionary
 
 Shape = tuple[int, ...]
 
-# Of each dimension of a tensor: () all of it, an integer one element without the dimension, (start, stop, step) some;
-# None is a new dimension.
+# How to index one dimension: () takes all of it, an integer takes one element and removes the dimension,
+# (start, stop, step) takes a range; None adds a dimension.
 Part = tuple[int, ...] | int | None
 Parts = tuple[Part, ...]
 
@@ -51,14 +51,17 @@ DTYPES: dict[str, DType] = {d.name: d for d in (float64, float32, float16, bfloa
 
 
 def wide(dtype: DType) -> DType:
-    """The dtype of parameters, their gradients, statistics and losses beside activations of ``dtype``: float32 beside
-    the halves, else the same. Kernels add up in it."""
+    """Return the dtype in which kernels add up values of ``dtype``: float32 for 16-bit types, else ``dtype`` itself.
+    Parameters, their gradients, statistics and losses have it beside activations of ``dtype``."""
     return float32 if dtype.itemsize == 2 else dtype
 
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
 class Meta:
-    """Shape, dtype and layout of a tensor. Make one with :func:`meta`, never directly."""
+    """Shape, dtype and layout of a tensor. Make one with :func:`meta`, never directly.
+
+    strides and offset are in elements; size is the number of elements, nbytes their bytes.
+    """
 
     shape: Shape
     dtype: DType
@@ -74,7 +77,7 @@ class Meta:
 
 
 def row_major(shape: Shape) -> Shape:
-    """Strides, in elements, of a C-ordered array of this shape."""
+    """Return the strides, in elements, of a C-ordered array of this shape."""
     strides, step = [], 1
     for dim in reversed(shape):
         strides.append(step)
@@ -83,7 +86,8 @@ def row_major(shape: Shape) -> Shape:
 
 
 def chosen(shape: Shape, strides: Shape, parts: Parts) -> tuple[Shape, Shape, int]:
-    """Shape and strides of what the parts choose, and how far its first element is from that of the whole."""
+    """Return shape, strides and offset, in elements, of what indexing with ``parts`` selects from a tensor.
+    parts: one entry for each dimension, see ``Part``."""
     found: list[int] = []
     steps: list[int] = []
     distance, dims = 0, iter(zip(shape, strides, strict=True))
@@ -110,7 +114,7 @@ _interning = RLock()
 
 @lru_cache(maxsize=1 << 14)
 def meta(shape: Shape, dtype: DType = float32, strides: Shape | None = None, offset: int = 0) -> Meta:
-    """The Meta of this shape, dtype, strides (in elements; C order by default) and offset (in elements)."""
+    """Return the Meta of this shape, dtype, strides (in elements; C order by default) and offset (in elements)."""
     dense = row_major(shape)
     strides = dense if strides is None else strides
     with _interning:
@@ -125,12 +129,12 @@ def meta(shape: Shape, dtype: DType = float32, strides: Shape | None = None, off
 
 
 def aligned(nbytes: int) -> int:
-    """Bytes that ``nbytes`` take in an arena."""
+    """Return ``nbytes`` rounded up to the arena's alignment of 256 bytes; 0 stays 0."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 def block_bytes(nbytes: int) -> int:
-    """Bytes of the block that a tensor of ``nbytes`` has in an arena; a tensor without elements has one too."""
+    """Return the bytes of the arena's block for a tensor of ``nbytes``; a tensor without elements has a block too."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT or ALIGNMENT
 
 
@@ -148,7 +152,10 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Algorithm:
-    """One way to run a call: its time, its workspace, and which alternatives give the same bits."""
+    """One way to run a call: its seconds, the bytes of its workspace, and its bits class.
+
+    Algorithms of a call with the same bits_class give bit-for-bit the same result.
+    """
 
     name: str
     seconds: float

@@ -1,7 +1,7 @@
-"""An operation, defined once as a value made of plain functions; and the signature of calls.
+"""Defines Op, an operation as a set of plain functions, and Signature, what calls with equal shapes have in common.
 
-An Op knows shapes, costs and gradients. It knows no arrays and no device: how to run it is the function of the
-same name in a device's kernel table.
+An Op knows shapes, costs and gradients. It knows no arrays and no device: the function that computes it is found by
+its name in each device's table of kernels.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Attrs = dict[str, Any]
 
 
 def elementwise_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost:
-    """Each input read once, each output written once, one operation an element."""
+    """Return the cost of reading each input once, writing each output once, and one FLOP per output element."""
     nbytes = sum(m.nbytes for m in inputs) + sum(m.nbytes for m in outputs)
     return Cost(float(sum(m.size for m in outputs)), float(nbytes), "elementwise")
 
@@ -35,22 +35,24 @@ class Op:
     vjp       gradient in terms of ops: ``(needs, d<output>..., <saved>...) -> tuple`` with one gradient (or None) an
               input. Parameters that name an input or output are saved for it; ``<name>_shape`` and ``<name>_dtype``
               are free; attributes come by name. ``needs[i]`` says whether input i wants its gradient.
-              ``<input>_partial`` is what has arrived for that input from other calls (or None): the formula must return
-              the sum with it.
-    saves     which of the vjp's inputs and outputs are kept, where that depends on what is needed:
-              ``(attrs, needs) -> names``; the others arrive as None.
+              ``<input>_partial`` is the sum of the gradients for that input from other calls so far (or None): the
+              formula must add its own gradient to it and return the sum.
+    saves     ``(attrs, needs) -> names`` of the inputs and outputs that a call saves for its vjp, if that depends on
+              which gradients are needed; the vjp gets None for the others. None: all that the vjp names.
     outputs   names of the outputs. The differentiable one comes first.
-    donates   pairs (output, input): every device's kernel may be given the same address for both, where they have one
-              shape, dtype and layout: each element is read before it is written. Judged for every kernel by the tests.
-    mutates   number of inputs -> indices of those written in place (names of such ops end in ``_``).
-    view      the outputs are other descriptions of the first input's bytes; nothing is launched.
-    volatile  attributes that may differ from one iteration to the next (seeds, rates, step numbers).
-    update    an optimizer's step: the first call after one starts a new iteration.
-    long_lived  the outputs usually outlive the activations: placed with the persistent storages.
-    replayable  the same inputs and attributes give the same outputs again.
-    integers  names of the inputs that are integers: labels, row numbers.
-    exact     the other inputs may be integers too: the results are exact.
-    slices    how a call runs on slices of its batch (``slicing.rules``); None: on whole tensors.
+    donates   pairs (output, input) that may share one address if both have one shape, dtype and layout: every kernel
+              reads each element of the input before it writes that element of the output.
+    mutates   ``number of inputs -> indices`` of the inputs that are written in place. The op's name then ends in ``_``.
+    view      True if the output shows the first input's bytes in another shape; nothing is launched.
+    volatile  names of attributes that may differ from one iteration to the next (seeds, rates, step numbers).
+    update    True for an optimizer's step: the first other call after it starts a new iteration.
+    long_lived  True if outputs usually outlive the activations; they are placed with the persistent storages.
+    replayable  True if the same inputs and attributes give the same outputs again.
+    checks    True if the kernel may refuse the values of its inputs, before it writes anything. The program then waits
+              for the kernel, so that the call itself raises the error. A GPU's kernels raise nothing.
+    integers  names of the inputs that must be integers: labels, row numbers.
+    exact     True if the other inputs may be integers too.
+    slices    how a call runs on slices of its batch (``parts.slice_rules``); None: only on whole tensors.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Op:
     update: bool = False
     long_lived: bool = False
     replayable: bool = True
+    checks: bool = False
     integers: tuple[str, ...] = ()
     exact: bool = False
     slices: Slices | None = None
@@ -95,7 +98,7 @@ class Op:
                 raise ShapeError(f"{self.name} needs {kind} for {name}, not {x}")
 
     def describe(self, inputs: Sequence[Meta], attrs: Attrs) -> tuple[Meta, ...]:
-        """The descriptions of a call's outputs. Raises ShapeError."""
+        """Return the metas of a call's outputs. Raises ShapeError."""
         self.check_dtypes(inputs)
         made = self.infer(*inputs, **attrs)
         return made if isinstance(made, tuple) else (made,)
@@ -108,12 +111,12 @@ class Op:
                                 "x.item() reads one")
 
     def needs(self, inputs: Sequence[Any]) -> tuple[bool, ...]:
-        """For each input (a storage), whether it wants a gradient through a call; () if none does."""
+        """Return for each input (a storage) whether it requires a gradient; () if none does or the op has no vjp."""
         needs = tuple([x.requires_grad for x in inputs]) if self.vjp is not None else ()
         return needs if True in needs else ()
 
     def saved_indices(self, attrs: Attrs, needs: tuple[bool, ...], n_inputs: int) -> tuple[int, ...]:
-        """Which of inputs + outputs a call must keep for its gradient, as indices into that sequence."""
+        """Return the indices into inputs + outputs of the tensors that a call must keep for its gradient."""
         wanted = self.vjp_names if self.saves is None else self.saves(attrs, needs)
         indices = [i for i, name in enumerate(self.inputs[:n_inputs]) if name in wanted]
         return tuple(indices + [n_inputs + i for i, name in enumerate(self.outputs) if name in wanted])
@@ -125,10 +128,12 @@ READ = Op("read", lambda x: (), lambda inputs, outputs, attrs: Cost(0.0, float(i
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Signature:
-    """The facts that follow from an op, its inputs' metas and its fixed attributes; one object for all such calls.
+    """The facts that all calls with the same op, input metas and fixed attributes share; one object for all of them.
 
-    ``algorithms`` are the permitted ones, fastest first; ``flops`` of one call; ``donates`` those of the op's pairs
-    whose descriptions coincide. Guided execution compares calls by this object.
+    algorithms  the permitted algorithms, fastest first
+    flops       floating-point operations of one call
+    donates     the pairs (output, input) of ``op.donates`` whose metas allow the output to take the input's bytes
+    Guided execution compares calls by the identity of this object.
     """
 
     op: Op
@@ -146,7 +151,7 @@ class Signature:
 
     @property
     def input_bytes(self) -> tuple[int, ...]:
-        """Bytes of each input, as its description has them."""
+        """Bytes of each input; of a view its own bytes, not those of its base."""
         return tuple(m.nbytes for m in self.inputs)
 
     @property
@@ -156,10 +161,9 @@ class Signature:
 
 
 def _lie_alike(one: Meta, other: Meta) -> bool:
-    """True if each element of two dense tensors has its bytes at the same place, if both start at one address.
-
-    The same bytes in another shape are not enough: a kernel that broadcasts one operand reads it again for later rows.
-    """
+    """True if two dense tensors that start at one address have each element at the same place.
+    The same bytes in another shape are not enough: a kernel that broadcasts one operand reads it again for later
+    rows."""
     if one.shape != other.shape or one.dtype is not other.dtype:
         return False
     return one.contiguous and other.contiguous or one.strides == other.strides

@@ -1,7 +1,7 @@
-"""A Tensor is the user's handle on a Storage: it counts as one use of its bytes, and dies with one ``release``.
+"""Defines Tensor, the user's handle on a Storage. Each handle counts as one use of the storage's bytes.
 
-It knows shapes and status, and how to call an operation; the operators (+, @, reshape, backward, ...) are attached
-by ``minidl.ops``, ``minidl.autograd`` and others when these are imported (``minidl.surface`` declares them).
+The operators and methods (+, @, reshape, backward, ...) are attached by ``minidl.ops``, ``minidl.autograd`` and others
+when these are imported; ``minidl.surface`` declares them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class TensorInfo:
 
     @property
     def tensor_id(self) -> int:
-        """Number of the tensor that has the bytes."""
+        """The id of the storage that owns the bytes."""
         return self.storage.base.tensor_id
 
     @property
@@ -37,7 +37,7 @@ class TensorInfo:
 
     @property
     def timestamp(self) -> float:
-        """Start of the last access, in seconds on the stall-free device timeline of this iteration."""
+        """When the last access began: seconds of device time from the iteration's start, without stalls."""
         return self.storage.base.timestamp
 
     @property
@@ -57,7 +57,7 @@ class TensorInfo:
 
 
 class _Gone:
-    """Replaces the storage of a dead handle: every use raises an error that says why."""
+    """The ``storage`` of a released or donated handle: every use of it raises an error that says so."""
 
     __slots__ = ()
 
@@ -67,11 +67,11 @@ class _Gone:
 
 
 GONE: Any = _Gone()
-SHOWN = 1000  # elements that ``repr`` shows all of
+SHOWN = 1000  # ``repr`` shows all elements of a tensor that has no more than these
 
 
 class Tensor(TensorInfo, Surface):
-    """A handle on a Storage. A new handle stands for one use that the storage counts already (see ``alias``)."""
+    """A handle on a Storage. Its constructor does not count a use: the storage must have counted it (see ``alias``)."""
 
     __slots__ = ("storage", "donated", "__weakref__")
     __array_priority__ = 100.0  # numpy leaves `array * tensor` to us
@@ -89,12 +89,12 @@ class Tensor(TensorInfo, Surface):
             storage.release()
 
     def release(self) -> None:
-        """Give up this handle now; it must not be used again."""
+        """End this handle now, rather than when Python collects it; it must not be used again."""
         storage, self.storage = self.storage, GONE
         storage.release()
 
     def alias(self) -> Tensor:
-        """Another handle on the same storage."""
+        """Return another handle on the same storage."""
         self.storage.retain()
         return Tensor(self.storage)
 
@@ -129,10 +129,8 @@ class Tensor(TensorInfo, Surface):
 
     @property
     def requires_grad(self) -> bool:
-        """True if ``backward`` leads here. It can be set on leaves only; ValueError elsewhere.
-
-        A value that is kept beyond its iteration counts as a leaf: what is set makes it one of the new iteration.
-        """
+        """True if ``backward`` computes a gradient for this tensor. Setting it raises ValueError except on leaves.
+        A tensor that the program holds after its iteration has ended counts as a leaf, too."""
         return self.storage.requires_grad
 
     @requires_grad.setter
@@ -163,14 +161,12 @@ class Tensor(TensorInfo, Surface):
         self.storage.grad = value
 
     def numpy(self) -> np.ndarray:
-        """A copy of the value. Waits for the device. All NaN (or zero) on a device without numerics."""
+        """Return a NumPy copy of the values; waits for the device. NaN (or zero) on a device that only simulates."""
         return current().read(self.storage)
 
     def __dlpack__(self, **options: Any) -> Any:
-        """A copy of the value for another library, in the memory of the device. Waits for the device once.
-
-        The options are the array API's: stream, max_version, dl_device, copy.
-        """
+        """Return a copy of the values for another library, in the memory of the device. Waits for the device once.
+        The options are the array API's: stream, max_version, dl_device, copy."""
         executor = current()
         return executor.look(self.storage, executor.device.share).__dlpack__(**options)
 
@@ -179,10 +175,8 @@ class Tensor(TensorInfo, Surface):
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """Where the value lies, without a copy: true until the next operation, which may move or evict it.
-
-        Waits for the device once. AttributeError on devices that are no GPUs.
-        """
+        """Say where the values lie, without a copy; valid until the next operation, which may move or evict them.
+        Waits for the device once. AttributeError on devices that are no GPUs."""
         executor = current()
         if executor.device.dlpack_device[0] == 1:  # asked by hasattr: no reason to wait for anything
             raise AttributeError(f"the memory of {executor.device.name} is not CUDA's")
@@ -190,7 +184,8 @@ class Tensor(TensorInfo, Surface):
         return described
 
     def item(self) -> Any:
-        """The value of a tensor of one element, as a number of Python's. NaN on a device without numerics."""
+        """Return the value of a tensor of one element as a Python number. NaN on a device that only simulates.
+        Raises ValueError for a tensor of several elements."""
         if self.storage.meta.size != 1:
             raise ValueError(f"item() needs one element, not {self.numel()}: shape {self.shape}")
         return self.numpy().item()
@@ -216,7 +211,7 @@ class Tensor(TensorInfo, Surface):
         return f"Tensor({self._values()}{self.meta}, id {self.tensor_id}, {self.status.name}{made_by})"
 
     def _values(self) -> str:
-        """The values as NumPy shows them, the first and last of many; nothing where there are none to be had."""
+        """Return the values as NumPy prints them; "" if they cannot be read."""
         try:
             if not current().device.has_values:
                 return ""
@@ -227,5 +222,5 @@ class Tensor(TensorInfo, Surface):
     __hash__ = object.__hash__  # as == compares values
 
 
-Needs = tuple[bool, ...]  # which inputs of a call want a gradient
-Gradients = tuple[Tensor | None, ...]  # what an operation's ``vjp`` returns: one for each input, None where none is due
+Needs = tuple[bool, ...]  # for each input of a call: True if it requires a gradient
+Gradients = tuple[Tensor | None, ...]  # the result of an operation's ``vjp``: a gradient, or None, for each input

@@ -22,7 +22,7 @@ from minidl.tensor import Tensor
 LEARNING_RATE = {"images": 1e-3, "text": 1e-4}  # small: noise cannot be learned, and speed is the matter
 
 
-class Network(training_step.Network):
+class Network(training_step.TrainedNetwork):
     """A model with its optimizer and its data in the current runtime; ``step`` is one training step."""
 
     def __init__(self, runtime: Runtime, training: Training) -> None:

@@ -15,7 +15,7 @@ from bench.support import cuda_calls, kernel_cases
 from bench.support.kernel_cases import OPS
 from minidl.device.cuda.device import CudaDevice
 from minidl.kernels.cuda import KERNELS
-from minidl.kernels.cuda.launch import Source
+from minidl.kernels.cuda.launch import DeviceFunction
 from minidl.meta import DTYPES, meta
 
 TOLD = 5  # kernels that do not compile, one by one
@@ -79,12 +79,12 @@ def trained(sizes: Sizes) -> dict[str, tuple[Training, ...]]:
     return found
 
 
-def every_source(sizes: Sizes) -> list[Source]:
+def every_source(sizes: Sizes) -> list[DeviceFunction]:
     """The sources that the check of these sizes needs, each once."""
     return list(dict.fromkeys(s for dtype in sizes.dtypes for s in sources(dtype, sizes.ops_block)))
 
 
-def sources(dtype: str, block: int) -> Iterator[Source]:
+def sources(dtype: str, block: int) -> Iterator[DeviceFunction]:
     """The sources that the calls of ``cuda_calls`` and the cases of ``kernel_cases`` need in a dtype."""
     if dtype in cuda_calls.PRECISIONS:
         yield from cuda_calls.sources(dtype)
@@ -98,7 +98,7 @@ def sources(dtype: str, block: int) -> Iterator[Source]:
         yield from KERNELS[case.name].plan([*outputs, *inputs], case.attrs).sources
 
 
-def compile_all(wanted: Sequence[Source], capability: tuple[int, int], seconds: float) -> tuple[int, list[str]]:
+def compile_all(wanted: Sequence[DeviceFunction], capability: tuple[int, int], seconds: float) -> tuple[int, list[str]]:
     """Compile sources in as many processes as there are cores; returns how many were done in time, and what was said of
     those that do not compile."""
     ends, done, failed = perf_counter() + seconds, 0, []
@@ -117,7 +117,7 @@ def compile_all(wanted: Sequence[Source], capability: tuple[int, int], seconds: 
     return done, failed
 
 
-def _compile(source: Source, capability: tuple[int, int]) -> None:
+def _compile(source: DeviceFunction, capability: tuple[int, int]) -> None:
     from minidl.kernels.cuda.compile import Compiler
 
     Compiler(capability).cubin(source)

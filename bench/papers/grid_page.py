@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import mean
 
 from bench.papers.page import Content, Page, percent
-from minidl.lab.cell import Row
+from minidl.lab.cell import CellResult
 from minidl.lab.fitting import share
 
 EQUAL = 0.005  # of the fastest's speed: who is within it counts as first, too
@@ -23,14 +23,14 @@ OURS, PAPERS = "auto", "capuchin"
 CELL_COLUMNS = ("trace", "device", "policy")
 NOTHING = "nothing fits"
 Place = tuple[str, str, str]  # trace, device, budget
-Cells = Mapping[str, Row]  # of one place, by policy
+Cells = Mapping[str, CellResult]  # of one place, by policy
 
 
-def speeds(content: Content, quick: bool, rows: Sequence[Row], wanted: int, steps: int | None,
+def speeds(content: Content, quick: bool, rows: Sequence[CellResult], wanted: int, steps: int | None,
            note: str | None = None) -> None:
     """The page; ``wanted``: how many cells the grid has, ``steps``: of how many iterations at most, ``note``: said at
     the head."""
-    places: dict[Place, dict[str, Row]] = {}
+    places: dict[Place, dict[str, CellResult]] = {}
     for row in rows:
         places.setdefault((row.trace, row.device, f"{row.budget_share:.0%}"), {})[row.policy] = row
     _about(content, rows, wanted, steps)
@@ -45,14 +45,15 @@ def speeds(content: Content, quick: bool, rows: Sequence[Row], wanted: int, step
                  "budget. A speed is a share of the bound, where there is one.")
 
 
-def write(path: str, command: str, rows: Sequence[Row], wanted: int, steps: int | None, note: str | None) -> None:
+def write(path: str, command: str, rows: Sequence[CellResult], wanted: int, steps: int | None,
+          note: str | None) -> None:
     """Write the page of a grid; ``command``: the words after ``minidl lab run``. Raises UserError."""
     Page(Path(path).stem, "A grid of networks, budgets and policies",
          partial(speeds, rows=rows, wanted=wanted, steps=steps, note=note),
          command=f"run {command}").write(str(Path(path).parent))
 
 
-def _about(content: Content, rows: Sequence[Row], wanted: int, steps: int | None) -> None:
+def _about(content: Content, rows: Sequence[CellResult], wanted: int, steps: int | None) -> None:
     missing = f" of {wanted:,}; the others were not run" if len(rows) < wanted else ""
     last = f", or of {steps}" if steps else ""
     content.say(f"{len(rows):,} cells{missing}. Speeds are shares of that with unlimited memory, of the last "
@@ -77,7 +78,7 @@ def _hundred(seconds: Iterable[float | None]) -> str:
     return f"{100 * mean(found):,.0f} s" if found else "none"
 
 
-def limit(found: Iterable[Row]) -> float | None:
+def limit(found: Iterable[CellResult]) -> float | None:
     """The bound of some rows of one place, as share of the unmanaged speed; None where it is not known."""
     return next((row.unmanaged_s / row.bound_s for row in found if row.bound_s is not None), None)
 
@@ -114,7 +115,7 @@ def _best(found: Cells, bound: float | None) -> str:
     return _part(ours, bound) if first else f"{_part(best, bound)} `{best.policy}`"
 
 
-def _part(row: Row | None, bound: float | None) -> str:
+def _part(row: CellResult | None, bound: float | None) -> str:
     """A speed as share of the bound, or the reason why there is none."""
     if row is None:
         return "-"
@@ -171,7 +172,7 @@ def _predicted(content: Content, places: Mapping[Place, Cells]) -> None:
                         percent(share(ours[place])), f"{each:+.1%}") for place, each in wrong])
 
 
-def why(row: Row) -> str:
+def why(row: CellResult) -> str:
     """The reason why a planner was beaten, as text."""
     if row.settled_s is None:
         return row.status.replace("|", "/")

@@ -14,7 +14,7 @@ from minidl.outside.units import UNLIMITED
 from minidl.plan.costs import Limits
 from minidl.plan.plan import EMPTY_PLAN
 from minidl.plan.trace import Trace
-from minidl.policies.literature.network import Network
+from minidl.policies.literature.network import IterationNetwork
 from minidl.policies.literature.static import peak_bytes
 
 TURING = Machine("rtx2080ti")
@@ -71,7 +71,7 @@ def survey(content: Content, quick: bool) -> None:
 def _peak(trace: Trace, policy: str) -> int:
     """Of an iteration under a policy's plan."""
     costs = TURING.described().link_costs
-    network = Network.of(trace, costs)
+    network = IterationNetwork.of(trace, costs)
     return peak_bytes(network, policies.create(policy).plan(trace, costs, Limits(UNLIMITED, UNLIMITED)).plan
                       if policy != "none" else EMPTY_PLAN)
 

@@ -9,14 +9,14 @@ from typing import Any
 
 from bench.papers.page import Content
 from minidl.lab import cell
-from minidl.lab.cell import Machine, Row
+from minidl.lab.cell import CellResult, Machine
 from minidl.lab.training_step import trace_of
 from minidl.outside.units import format_bytes
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import Proposal
 from minidl.plan.trace import Trace
 from minidl.policies.literature.ilp.graph import Graph
-from minidl.policies.literature.ilp.policy import Checkmate, Choice, OperatorSelection, SwapDominated
+from minidl.policies.literature.ilp.policy import Checkmate, OperatorSelection, SolvedSchedule, SwapDominated
 
 P40 = Machine("p40")
 NETWORKS = (("vgg19", 144, 227), ("unet", 120, 256))
@@ -28,10 +28,10 @@ PUBLISHED = {"str-ilp": 0.0436, "checkmate": 0.1353}  # less time than these, on
 class Remembering(Checkmate):
     """A policy that solves no program twice in a cell, and says how far its solver came."""
 
-    solved: dict[tuple[tuple[str, Any], ...], list[Choice]]
+    solved: dict[tuple[tuple[str, Any], ...], list[SolvedSchedule]]
     remark = ""
 
-    def _solved(self, stages: Graph, costs: Costs, budget: int, **how: Any) -> Iterator[Choice]:
+    def _solved(self, stages: Graph, costs: Costs, budget: int, **how: Any) -> Iterator[SolvedSchedule]:
         key = tuple(sorted(how.items()))
         if key not in self.solved:
             self.solved[key] = list(super()._solved(stages, costs, budget, **how))
@@ -102,9 +102,9 @@ def selection(content: Content, quick: bool) -> None:
                 f"replays{_most_gained(gained)}.")
 
 
-def _cells(name: str, trace: Trace, ratio: float, seconds: float) -> dict[str, tuple[Row, str]]:
+def _cells(name: str, trace: Trace, ratio: float, seconds: float) -> dict[str, tuple[CellResult, str]]:
     """Each system's row, and how far its solver came."""
-    solved: dict[tuple[tuple[str, Any], ...], list[Choice]] = {}
+    solved: dict[tuple[tuple[str, Any], ...], list[SolvedSchedule]] = {}
     found = {}
     for system, kind in SYSTEMS.items():
         policy = kind(seconds=seconds, most_nodes=BLOCKS)
@@ -120,13 +120,13 @@ def _most_gained(gained: list[tuple[float, str]]) -> str:
     return f" ({where})" if seconds > 0 else ""
 
 
-def _shown(row: Row, remark: str) -> str:
+def _shown(row: CellResult, remark: str) -> str:
     if row.settled_s is None:
         return row.status.partition(":")[0]
     return f"{1e3 * row.settled_s:.0f} ({'on demand' if row.predicted_s is None else remark or 'keeps all'})"
 
 
-def _made_of(row: Row) -> tuple[str, ...]:
+def _made_of(row: CellResult) -> tuple[str, ...]:
     if row.settled_s is None:
         return ("-",) * 4
     again, waits = row.recompute_seconds or 0.0, row.stall_seconds or 0.0

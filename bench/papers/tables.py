@@ -11,7 +11,7 @@ from minidl.cli.app.bisection import largest_number
 from minidl.device import profiles
 from minidl.errors import Unsuitable
 from minidl.lab.cell import Machine, unmanaged
-from minidl.lab.fitting import MOST_BATCH, Needs, Program, peak
+from minidl.lab.fitting import MOST_BATCH, Needs, ProgramAtBatch, peak
 from minidl.lab.training_step import SEPARATE, trace_of, training_step
 from minidl.memory.switches import ALL_ON
 from minidl.outside.units import UNLIMITED, format_bytes
@@ -32,10 +32,10 @@ Readings = Sequence[tuple[str, bool]]
 
 
 @cache
-def program(model: str, batch: int = 16, *, fused: bool = False) -> Program:
+def program(model: str, batch: int = 16, *, fused: bool = False) -> ProgramAtBatch:
     """A network at any batch; nothing fused, as nothing was in the TensorFlow that the paper used, or a layer's
     normalisation, addition and activation as one operation."""
-    return Program(model, lambda n: trace_of(model, n, switches=ALL_ON if fused else SEPARATE), batch)
+    return ProgramAtBatch(model, lambda n: trace_of(model, n, switches=ALL_ON if fused else SEPARATE), batch)
 
 
 def workloads(content: Content, quick: bool) -> None:
@@ -93,7 +93,7 @@ def _readings(model: str, budget: int, wanted: Readings) -> dict[tuple[str, bool
             for policy, fused in wanted}
 
 
-def largest_planned(program: Program, policy: str, budget: int) -> int:
+def largest_planned(program: ProgramAtBatch, policy: str, budget: int) -> int:
     """The largest batch on a P100 whose plan fits by its own account, of a policy that refuses what it cannot plan."""
     profile = P100.described()
     limits = Limits(budget, profile.host_memory_bytes)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from minidl.kernels.cuda import KERNELS
-from minidl.kernels.cuda.launch import Source
+from minidl.kernels.cuda.launch import DeviceFunction
 from minidl.meta import DTYPES, DType, Meta, boolean, int64, meta, uint8, wide
 from minidl.ops.choose import RELATIONS
 
@@ -138,9 +138,9 @@ def calls(dtype: DType) -> dict[str, list[tuple[list[Meta], dict[str, Any]]]]:
     }
 
 
-def sources(dtype: str) -> list[Source]:
+def sources(dtype: str) -> list[DeviceFunction]:
     """Every source that the calls need."""
-    found: dict[Source, None] = {}
+    found: dict[DeviceFunction, None] = {}
     for name, several in calls(DTYPES[dtype]).items():
         for metas, attrs in several:
             found.update(dict.fromkeys(KERNELS[name].plan(metas, attrs).sources))

@@ -20,7 +20,7 @@ from typing import Any
 import llvmlite.binding as llvm
 import numpy as np
 
-from minidl.kernels.cuda.launch import Source
+from minidl.kernels.cuda.launch import DeviceFunction
 
 CAPABILITY = (7, 5)
 MOST_SECONDS = 60.0  # of a thread, from one barrier to the next
@@ -37,9 +37,9 @@ class LlvmMachine:
 
     def __init__(self, blocks: Iterable[int] | None = None) -> None:
         self.blocks = None if blocks is None else list(blocks)
-        self.launches: list[Source] = []
+        self.launches: list[DeviceFunction] = []
 
-    def launch(self, source: Source, blocks: int, arguments: Sequence[int | np.generic]) -> None:
+    def launch(self, source: DeviceFunction, blocks: int, arguments: Sequence[int | np.generic]) -> None:
         """Run a kernel, block after block."""
         self.launches.append(source)
         run, meets = _compiled(source)
@@ -150,7 +150,7 @@ def _known() -> None:
 
 
 @cache
-def _compiled(source: Source) -> tuple[Callable[..., None], bool]:
+def _compiled(source: DeviceFunction) -> tuple[Callable[..., None], bool]:
     """A kernel as a function, and whether its threads meet at barriers."""
     from minidl.kernels.cuda.compile import intermediate  # which imports CUDA
 

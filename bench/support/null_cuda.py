@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
-from minidl.device.cuda.seam import Attention, Convolution, Gemm, PlanInfo, Properties, Recorder
+from minidl.device.cuda.seam import Attention, Convolution, Gemm, PlanInfo, Properties, StreamRecorder
 
 
 class NullCuda:
@@ -65,7 +65,7 @@ class NullCuda:
         """As long as any two events are apart."""
         return self.seconds
 
-    def recorder(self, stream: Any) -> Recorder:
+    def recorder(self, stream: Any) -> StreamRecorder:
         """None is made."""
         raise NotImplementedError
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from minidl import Runtime
-from minidl.lab.training_step import Network, training_step
+from minidl.lab.training_step import TrainedNetwork, training_step
 from minidl.models.text import Text
 from minidl.plan.plan import Eviction
 from minidl.plan.policy import Pressure, Residency
@@ -28,7 +28,7 @@ class Front(Auto):
 
 def three_lengths(runtime: Runtime) -> Iterator[Step]:
     """bert-small at 256, lengths in turn, each twice: none has a plan yet."""
-    network = Network("bert-small", 256)
+    network = TrainedNetwork("bert-small", 256)
 
     def step(length: int) -> None:
         network.text = Text(length=length)

@@ -20,7 +20,7 @@ import numpy as np
 from bench.support.cuda_calls import channels_last
 from minidl.kernels.cuda import KERNELS, elementwise, shape, steps
 from minidl.kernels.cuda.fast import batchnorm_rows, column_groups, element_groups, pool_tiles, pool_windows
-from minidl.kernels.cuda.launch import Source
+from minidl.kernels.cuda.launch import DeviceFunction
 from minidl.meta import DTYPES, DType, Meta, Shape, meta, uint8, wide
 
 LABEL, INSTRUCTION = re.compile(r"\s*(\.L_\S+):"), re.compile(r"\s*/\*[0-9a-f]{4,}\*/\s+(.*?)[;}]")
@@ -93,7 +93,7 @@ def instructions(code: bytes, program: str) -> tuple[int, list[int]]:
     return count, loops
 
 
-def elements(source: Source) -> int:
+def elements(source: DeviceFunction) -> int:
     """How many a thread handles in a turn of its loop, or at all."""
     options, family = dict(source.options), source.make.__module__.rpartition(".")[2]
     width = int(options.get("width", 1))

@@ -6,7 +6,7 @@ from typing import Any
 
 from checks.verdict import first_difference, judged
 from minidl.lab.lifetimes import Lifetime
-from minidl.lab.placement import Placed, greedy_by_size, lifetimes_of
+from minidl.lab.placement import PlacedBuffers, greedy_by_size, lifetimes_of
 from minidl.lab.placement import check as check_placement
 from minidl.lab.training_step import trace_of
 
@@ -22,7 +22,7 @@ def overlap(buffers: list[Lifetime], offsets: dict[str, int]) -> str:
         return f"There is no answer so far for {', '.join(lost[:8])}."
     top = max(offsets[one.id] + one.size for one in buffers)
     try:
-        check_placement(Placed(offsets, top), buffers)
+        check_placement(PlacedBuffers(offsets, top), buffers)
     except AssertionError as error:
         return f"Two share memory: {error}."
     return ""

@@ -8,7 +8,7 @@ from checks.verdict import Case, first_difference, judged
 from minidl.meta import Algorithm
 from minidl.plan.trace import Trace, TraceCall, TraceTensor
 from minidl.planning.lifetimes import Lifetimes
-from minidl.policies.capuchin.msps import Candidate, Recomputation
+from minidl.policies.capuchin.msps import GapCandidate, Recomputation
 
 MIB = 1 << 20
 GRAPH = {"a": ["x"], "b": ["a"], "c": ["b"], "d": ["b", "c"], "e": ["d", "a"], "f": ["x", "w"]}
@@ -51,12 +51,12 @@ def by_the_engine() -> dict[str, float]:
     """What minidl's own algorithm says of the exercise, in ms."""
     trace = chain()
     facts = Lifetimes.of(trace)
-    candidates = [Candidate(t, MIB, facts.uses[t][-2], facts.uses[t][-1]) for t in (1, 2, 4)]
+    candidates = [GapCandidate(t, MIB, facts.uses[t][-2], facts.uses[t][-1]) for t in (1, 2, 4)]
     found = Recomputation(facts, lambda k: round(trace.calls[k].seconds * 1e9), candidates,
                           lambda tensor_id, call: False)
     t1, t2, t4 = (found.candidates[t] for t in (1, 2, 4))
 
-    def ms(candidate: Candidate) -> float:
+    def ms(candidate: GapCandidate) -> float:
         return (candidate.overhead or 0) / 1e6
 
     found.recompute(t2)

@@ -25,7 +25,7 @@ from minidl.outside.writing import HIDDEN, create, sync_folder, write_all
 READ_BYTES = 1 << 20  # memory for checking a file of any size
 
 
-class Piece(NamedTuple):
+class ChecksummedRange(NamedTuple):
     """A range of a file with its own checksum."""
 
     offset: int
@@ -33,15 +33,15 @@ class Piece(NamedTuple):
     sha256: str
 
 
-def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> list[Piece]:
+def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> list[ChecksummedRange]:
     """Write a new file from chunks of bytes, one at a time, and sync it; return a piece for each chunk."""
-    pieces: list[Piece] = []
+    pieces: list[ChecksummedRange] = []
     file = create(path)
     try:
         offset = 0
         for chunk in chunks:
             nbytes = memoryview(chunk).nbytes
-            pieces.append(Piece(offset, nbytes, sha256(chunk).hexdigest()))
+            pieces.append(ChecksummedRange(offset, nbytes, sha256(chunk).hexdigest()))
             offset += nbytes
             write_all(file, chunk)
             del chunk  # free it before the next one is made
@@ -51,7 +51,7 @@ def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> list[Piece]:
     return pieces
 
 
-def first_difference(file: BinaryIO, piece: Piece) -> str:
+def first_difference(file: BinaryIO, piece: ChecksummedRange) -> str:
     """Return the damage in a piece of a file as text; empty if its checksum agrees."""
     digest, rest = sha256(), piece.nbytes
     file.seek(piece.offset)

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from minidl.checkpoint.durable import Piece, first_difference, publish_folder, remove_folder, write_file
+from minidl.checkpoint.durable import ChecksummedRange, first_difference, publish_folder, remove_folder, write_file
 from minidl.checkpoint.safetensors import CorruptFile, Entry, aligned, chunks, parse_object, read_array, read_table
 from minidl.errors import UserError
 from minidl.meta import DType, Shape
@@ -36,7 +36,7 @@ _NAME = re.compile(r"step-(\d{8,})")
 _OWN_CHECKSUM = '"sha256": "{}"}}\n'
 
 
-class Source(Protocol):
+class SavableTensor(Protocol):
     """A tensor to be saved."""
 
     @property
@@ -92,7 +92,7 @@ class Store:
         """Return the folder for the checkpoint of a step, which need not exist."""
         return self.folder / f"step-{step:08}"
 
-    def save(self, step: int, tensors: Mapping[str, Source], documents: Mapping[str, str]) -> Path:
+    def save(self, step: int, tensors: Mapping[str, SavableTensor], documents: Mapping[str, str]) -> Path:
         """Write a checkpoint, then remove the oldest ones beyond ``keep``. Raises UserError if the disk refuses.
 
         Tensors are read one at a time, when they are written. The names of documents end in ``.json``.
@@ -115,7 +115,7 @@ class Store:
                 remove_folder(self.folder / name)
 
 
-def _fill(folder: Path, tensors: Mapping[str, Source], documents: Mapping[str, str]) -> None:
+def _fill(folder: Path, tensors: Mapping[str, SavableTensor], documents: Mapping[str, str]) -> None:
     listed = aligned({name: (tensor.dtype.name, tensor.shape) for name, tensor in tensors.items()})
     pieces = write_file(folder / TENSORS, chunks(listed, lambda name: tensors[name].numpy()))
     rows = [_row(TENSORS, name, piece) for name, piece in zip(["", *listed], pieces, strict=True)]
@@ -126,7 +126,7 @@ def _fill(folder: Path, tensors: Mapping[str, Source], documents: Mapping[str, s
     write_file(folder / MANIFEST, [(body + own).encode()])
 
 
-def _row(file: str, tensor: str, piece: Piece) -> str:
+def _row(file: str, tensor: str, piece: ChecksummedRange) -> str:
     return json.dumps({"file": file, "tensor": tensor, "offset": piece.offset, "bytes": piece.nbytes,
                        "sha256": piece.sha256})
 
@@ -179,7 +179,7 @@ def _existing(path: Path) -> Path:
     return path
 
 
-def _manifest(path: Path) -> dict[str, list[tuple[str, Piece]]]:
+def _manifest(path: Path) -> dict[str, list[tuple[str, ChecksummedRange]]]:
     """Return, by file, its pieces, each with a tensor's name or "". Raises CorruptFile."""
     text = read_bytes(path, most=LARGEST_DOCUMENT)
     size = len(text)
@@ -190,7 +190,7 @@ def _manifest(path: Path) -> dict[str, list[tuple[str, Piece]]]:
     if data.get("format") != FORMAT or data.get("version") != VERSION:
         raise CorruptFile(path, 0, f"not version {VERSION} of {FORMAT}")
     rows = data.get("pieces")
-    pieces: dict[str, list[tuple[str, Piece]]] = {}
+    pieces: dict[str, list[tuple[str, ChecksummedRange]]] = {}
     for row in rows if type(rows) is list else [None]:
         if type(row) is not dict or {key: type(value) for key, value in row.items()} != _ROW:
             raise CorruptFile(path, 0, "pieces is no list of pieces")
@@ -198,7 +198,7 @@ def _manifest(path: Path) -> dict[str, list[tuple[str, Piece]]]:
         if (file != TENSORS and not re.fullmatch(r"[a-z0-9-]+\.json", file)
                 or not (is_whole(offset) and is_whole(nbytes))):
             raise CorruptFile(path, 0, "a piece of no file of a checkpoint")
-        pieces.setdefault(file, []).append((row["tensor"], Piece(offset, nbytes, row["sha256"])))
+        pieces.setdefault(file, []).append((row["tensor"], ChecksummedRange(offset, nbytes, row["sha256"])))
     return pieces
 
 

@@ -42,8 +42,8 @@ class Parser(argparse.ArgumentParser):
         raise UserError(message)
 
 
-class Ended:
-    """The signal that came, if any did."""
+class EndSignal:
+    """The signal that has arrived, if any."""
 
     number: int | None = None
 
@@ -54,7 +54,7 @@ class Ended:
 
 
 def finish(name: str, story: Callable[[], int]) -> int:
-    """Carry out a command and return its exit code, which the story returns when it comes to its end.
+    """Carry out a command, which ``story`` does, and return its exit code: that of ``story``, or 2, 130 or 143.
 
     Raises UserError within another command, which a model that is any function may be: both would end here.
     """
@@ -133,14 +133,15 @@ def _within(name: str) -> Iterator[None]:
         _running.reset(token)
 
 
-def _told(name: str, error: BaseException, ended: Ended) -> tuple[int, str]:
-    """(exit code, line) of a command that has not come to its end."""
+def _told(name: str, error: BaseException, ended: EndSignal) -> tuple[int, str]:
+    """Return the exit code and the line on stderr of a command that an error or a signal has ended."""
     if ended.number is not None or isinstance(error, KeyboardInterrupt):
         return (ended.exit_code if ended.number is not None else 128 + signal.SIGINT), f"{name}: stopped"
-    return REFUSED, f"{name}: error: {one_line(_described(error))}"
+    return REFUSED, f"{name}: error: {one_line(described(error))}"
 
 
-def _described(error: BaseException) -> str:
+def described(error: BaseException) -> str:
+    """An error as text; one that is not foreseen with its kind and its place."""
     if isinstance(error, UserError):
         return str(error)
     if isinstance(error, MemoryError):  # this machine has less than the budget
@@ -161,9 +162,9 @@ def _why(error: BaseException) -> str:
 
 
 @contextmanager
-def _heeding_signals() -> Iterator[Ended]:
+def _heeding_signals() -> Iterator[EndSignal]:
     """Inside, each of SIGNALS raises KeyboardInterrupt in the main thread, which receives all signals."""
-    ended = Ended()
+    ended = EndSignal()
     if threading.current_thread() is not threading.main_thread():
         yield ended
         return

@@ -13,7 +13,7 @@ ROWS = 20
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit code: 2 if the plans cannot be read or compared."""
+    """Print the comparison of two plans; return the exit code: 2 if they cannot be read or compared."""
     parser = Parser(prog="minidl compare", description="Compare two saved plans.")
     parser.add_argument("a", metavar="A.json")
     parser.add_argument("b", metavar="B.json")

@@ -16,8 +16,8 @@ from minidl.outside.units import format_bytes
 from minidl.plan.trace import Trace
 from minidl.runtime import Runtime
 from minidl.view.packing import pack
-from minidl.view.recorder import Recorder, Seen
-from minidl.view.recording import Kind, Recording, Step, Subject
+from minidl.view.recorder import SeenTensor, StepRecorder
+from minidl.view.recording import RecordedStep, Recording, Subject, TensorKind
 
 STEPS = 12
 
@@ -42,7 +42,7 @@ def packed(source: str, flags: Sequence[str]) -> dict[str, Any]:
 
 
 def _recording(title: str, runtime: Runtime, trace: Trace, steps: int, peak: int, seconds: float) -> Recording:
-    program, recorder = TracedProgram(trace), Recorder(runtime)
+    program, recorder = TracedProgram(trace), StepRecorder(runtime)
     before, course = runtime.stats(), []
     for number in range(1, steps + 1):
         if number < steps:
@@ -54,7 +54,7 @@ def _recording(title: str, runtime: Runtime, trace: Trace, steps: int, peak: int
         now = runtime.stats()
         grown, before = now.since(before), now
         entry = runtime.guide.latest if runtime.guide is not None else None
-        course.append(Step(grown.seconds, entry.last.plan.predicted_seconds if entry and entry.last else None,
+        course.append(RecordedStep(grown.seconds, entry.last.plan.predicted_seconds if entry and entry.last else None,
                            grown.swapped_out_bytes + grown.swapped_in_bytes, grown.recomputed_bytes))
     found = recorder.recorded
     assert found is not None
@@ -73,9 +73,9 @@ def _recording(title: str, runtime: Runtime, trace: Trace, steps: int, peak: int
     return recording
 
 
-def _subject(seen: Seen, forward: set[int], made_by: dict[int, str]) -> Subject:
+def _subject(seen: SeenTensor, forward: set[int], made_by: dict[int, str]) -> Subject:
     """The subject of a traced tensor, whose layer is unknown: the operation that made it. A tensor that outlives the
     iteration counts as a parameter."""
-    kind = (Kind.PARAMETER if seen.persistent else Kind.ACTIVATION if seen.tensor_id in forward else
-            Kind.GRADIENT if seen.tensor_id in made_by else Kind.OTHER)
+    kind = (TensorKind.PARAMETER if seen.persistent else TensorKind.ACTIVATION if seen.tensor_id in forward else
+            TensorKind.GRADIENT if seen.tensor_id in made_by else TensorKind.OTHER)
     return Subject(seen.tensor_id, made_by.get(seen.tensor_id, ""), seen.nbytes, kind)

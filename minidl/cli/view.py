@@ -47,7 +47,7 @@ OWN_FILES = ("--run-dir", "--resume", "--json", "--save-weights", "--save-plan",
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class RecordingSource:
     """The origin of a recording: a page that has it, or a training, given by the words of its command line. With
     ``trace`` the words say how to run this trace."""
 
@@ -58,7 +58,7 @@ class Source:
 
 def main(words: Sequence[str]) -> int:
     """Make the page; returns the exit code."""
-    found: list[Source] = []
+    found: list[RecordingSource] = []
     options: Any = None
 
     def understand() -> int:
@@ -86,7 +86,7 @@ def main(words: Sequence[str]) -> int:
         return finish(NAME, lambda: _join(pages, options))
 
 
-def _record(source: Source, path: str) -> int:
+def _record(source: RecordingSource, path: str) -> int:
     """Make a page of one recording; returns the exit code."""
     if source.trace is None:
         return train.main([*source.words, "--report", path], name=NAME)
@@ -101,10 +101,10 @@ def _record(source: Source, path: str) -> int:
     return finish(NAME, run)
 
 
-def _other(first: Source, name: str, flags: Sequence[str], *, trusted: bool) -> Source:
+def _other(first: RecordingSource, name: str, flags: Sequence[str], *, trusted: bool) -> RecordingSource:
     """The second source of the page: a source of its own, or the first under another policy."""
     if first.page is None and name in policies.names() and not Path(name).exists():
-        return Source(None, (*without(first.words, "--policy", "--plan"), "--policy", name), first.trace)
+        return RecordingSource(None, (*without(first.words, "--policy", "--plan"), "--policy", name), first.trace)
     return _source(name, flags, trusted=trusted)
 
 
@@ -127,24 +127,24 @@ def own_flags() -> Parser:
     return parser
 
 
-def _source(name: str | None, flags: Sequence[str], *, trusted: bool) -> Source:
-    """Raises UserError for what cannot be shown."""
+def _source(name: str | None, flags: Sequence[str], *, trusted: bool) -> RecordingSource:
+    """Return the source of a recording by its name. Raises UserError for a name that no page can be made of."""
     if name is None:
-        return Source(None, tuple(flags))
+        return RecordingSource(None, tuple(flags))
     if is_folder(Path(name)):
-        return Source(None, (*_again(Path(name), trusted=trusted), *flags))
+        return RecordingSource(None, (*_again(Path(name), trusted=trusted), *flags))
     if not is_file(Path(name)):
         if name.startswith("torch:"):
-            return Source(None, tuple(flags), name)
+            return RecordingSource(None, tuple(flags), name)
         raise UserError(f"there is no {name}")
     with reading(Path(name)), open_file(Path(name)) as file:
         head = file.read(HEAD_BYTES)
     if is_page(head):
-        return Source(name)
+        return RecordingSource(name)
     if is_plan(head):
-        return Source(None, (*flags, "--plan", name))
+        return RecordingSource(None, (*flags, "--plan", name))
     if is_trace(head) or name.endswith((".csv", ".log")):
-        return Source(None, tuple(flags), name)
+        return RecordingSource(None, tuple(flags), name)
     raise UserError(f"{name} is no page, no plan, no trace and no run folder")
 
 

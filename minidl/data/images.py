@@ -13,17 +13,17 @@ from minidl.data.batch import Batch
 from minidl.data.dataset import Chosen, ImageSet, held_out, in_order, once
 from minidl.data.feed import Feed, Job
 from minidl.data.pixels import central_view, classes_of, decode, orientation, pixels, random_view, whole
-from minidl.data.source import BadFile, BadFiles, Source
+from minidl.data.source import BadFile, BadFiles, ImageSource
 from minidl.errors import UserError
 
 LEAST_WITH_MASK = 0.5  # least area of a view of an image with a mask: smaller views show too little of the objects
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Subset:
     """Some images of a source, by number."""
 
-    source: Source
+    source: ImageSource
     examples: np.ndarray
 
     def __len__(self) -> int:
@@ -40,8 +40,8 @@ class Images(ImageSet):
                   training, independent of the threads; in the test it is left out.
     """
 
-    def __init__(self, train: Source, test: Source | None, *, size: int, channels: int, num_classes: int | None,
-                 bad: BadFiles, feed: Feed) -> None:
+    def __init__(self, train: ImageSource, test: ImageSource | None, *, size: int, channels: int,
+                 num_classes: int | None, bad: BadFiles, feed: Feed) -> None:
         self.input_shape = (channels, size, size)
         self.label_shape = (size, size) if train.labels is None else ()
         self.class_names = train.class_names
@@ -50,9 +50,9 @@ class Images(ImageSet):
         self._feed = feed
         if test is None:
             learnt, tested = held_out(len(train))
-            self._train, self._test = Part(train, learnt), Part(train, tested)
+            self._train, self._test = Subset(train, learnt), Subset(train, tested)
         else:
-            self._train, self._test = Part(train, np.arange(len(train))), Part(test, np.arange(len(test)))
+            self._train, self._test = Subset(train, np.arange(len(train))), Subset(test, np.arange(len(test)))
         self.train_size, self.test_size = len(self._train), len(self._test)
         self.num_classes = self._count_classes(num_classes)
 
@@ -85,7 +85,7 @@ class Images(ImageSet):
         jobs = (self._job(self._test, some, None) for some in once(self.test_size, batch))
         return (made for made in self._feed.run(jobs) if made.size)
 
-    def _job(self, part: Part, chosen: Chosen, seed: int | None) -> Job[Batch]:
+    def _job(self, part: Subset, chosen: Chosen, seed: int | None) -> Job[Batch]:
         """Return the job of a batch, filled row by row; ``seed`` None: no random views, no replacements."""
         count = len(chosen.examples)
         images = np.empty((count, *self.input_shape), np.float32)
@@ -121,7 +121,7 @@ class Images(ImageSet):
 
         return Job(count, [partial(fill, row) for row in range(count)], done)
 
-    def _fill(self, source: Source, example: int, random: np.random.Generator | None, image_out: np.ndarray,
+    def _fill(self, source: ImageSource, example: int, random: np.random.Generator | None, image_out: np.ndarray,
               label_out: np.ndarray) -> None:
         """Decode one image, and its mask.  label_out: [1] or [1, size, size]."""
         name, size = source.name(example), self.input_shape[1]

@@ -24,7 +24,7 @@ from minidl.data.images import Images
 from minidl.data.mask_folders import IMAGES, MASKS, MaskFolders
 from minidl.data.parquet import read_parquet
 from minidl.data.shards import read_shards
-from minidl.data.source import BadFiles, Source, note_images_beside
+from minidl.data.source import BadFiles, ImageSource, note_images_beside
 from minidl.data.text.sentences import Sentences, open_sentences
 from minidl.errors import UserError
 from minidl.outside.reading import is_folder, is_there, names_in
@@ -153,7 +153,7 @@ def _matching(folder: Path, pattern: str) -> list[Path]:
     return [folder / name for name in fnmatch.filter(names_in(folder), pattern)] if is_folder(folder) else []
 
 
-def _source(paths: Sequence[Path], bad: BadFiles, *, class_names: tuple[str, ...] | None = None) -> Source:
+def _source(paths: Sequence[Path], bad: BadFiles, *, class_names: tuple[str, ...] | None = None) -> ImageSource:
     first = paths[0]
     if is_folder(first):
         if is_folder(first / IMAGES) and is_folder(first / MASKS):

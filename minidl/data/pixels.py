@@ -39,7 +39,7 @@ TURNS = {2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSP
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class Crop:
     """The visible part of an image, in its pixels, and if it is mirrored."""
 
     left: float
@@ -49,7 +49,7 @@ class View:
     mirrored: bool = False
 
 
-def random_view(width: int, height: int, random: np.random.Generator, *, least: float = 0.08) -> View:
+def random_view(width: int, height: int, random: np.random.Generator, *, least: float = 0.08) -> Crop:
     """Return a view of ``least`` to 1 of the area, aspect 3:4 to 4:3, anywhere; mirrored with probability 1/2.
 
     Szegedy et al., "Going Deeper with Convolutions", CVPR 2015, section 6. If ten tries do not fit, it is the centre.
@@ -60,20 +60,20 @@ def random_view(width: int, height: int, random: np.random.Generator, *, least: 
         ratio = exp(random.uniform(log(3 / 4), log(4 / 3)))
         w, h = round(sqrt(area * ratio)), round(sqrt(area / ratio))
         if 0 < w <= width and 0 < h <= height:
-            return View(int(random.integers(width - w + 1)), int(random.integers(height - h + 1)), w, h, mirrored)
+            return Crop(int(random.integers(width - w + 1)), int(random.integers(height - h + 1)), w, h, mirrored)
     widest, highest = min(width, height * 4 / 3), min(height, width * 4 / 3)
-    return View((width - widest) / 2, (height - highest) / 2, widest, highest, mirrored)
+    return Crop((width - widest) / 2, (height - highest) / 2, widest, highest, mirrored)
 
 
-def central_view(width: int, height: int) -> View:
+def central_view(width: int, height: int) -> Crop:
     """Return the central square to which test images are cut."""
     side = CENTRE * min(width, height)
-    return View((width - side) / 2, (height - side) / 2, side, side)
+    return Crop((width - side) / 2, (height - side) / 2, side, side)
 
 
-def whole(width: int, height: int) -> View:
+def whole(width: int, height: int) -> Crop:
     """Return the view of a whole image."""
-    return View(0, 0, width, height)
+    return Crop(0, 0, width, height)
 
 
 def decode(data: bytes, name: str, *, mode: str | None) -> Any:
@@ -134,7 +134,7 @@ def _is_stretched(image: Any) -> bool:
                                      and tile[3][-1] != 255 for tile in image.tile)
 
 
-def pixels(image: Any, view: View, size: int, *, out: np.ndarray) -> None:
+def pixels(image: Any, view: Crop, size: int, *, out: np.ndarray) -> None:
     """Write a view of an L or RGB image, resized to ``size`` a side, normalised.  out: [C, size, size], float32."""
     shown = np.asarray(_shown(image, view, size, _pillow().Resampling.BILINEAR), np.float32)
     if out.shape[0] == 1:
@@ -146,7 +146,7 @@ def pixels(image: Any, view: View, size: int, *, out: np.ndarray) -> None:
         out[channel] -= mean / deviation
 
 
-def classes_of(mask: Any, view: View, size: int, name: str, *, num_classes: int, out: np.ndarray) -> None:
+def classes_of(mask: Any, view: Crop, size: int, name: str, *, num_classes: int, out: np.ndarray) -> None:
     """Write a view of a mask, a class per pixel; 255 is IGNORED, or the second of two.  out: [size, size], int64.
 
     Raises BadFile if it is not an image of numbers, or a pixel has an unknown class.
@@ -162,7 +162,7 @@ def classes_of(mask: Any, view: View, size: int, name: str, *, num_classes: int,
     out[:] = np.where(shown == VOID, 1 if num_classes == 2 else IGNORED, shown) if top == 255 else shown
 
 
-def _shown(image: Any, view: View, size: int, how: Any) -> Any:
+def _shown(image: Any, view: Crop, size: int, how: Any) -> Any:
     box = view.left, view.top, view.left + view.width, view.top + view.height
     resized = image.resize((size, size), how, box=box)
     return resized.transpose(_pillow().Transpose.FLIP_LEFT_RIGHT) if view.mirrored else resized

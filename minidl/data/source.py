@@ -67,7 +67,7 @@ class BadFiles:
         return [self._found[name].encode(errors="backslashreplace").decode() for name in sorted(self._found)]
 
 
-class Source(Protocol):
+class ImageSource(Protocol):
     """Encoded images with labels, by number. Several threads may call it at once.
 
     class_names   () if there are none

@@ -10,7 +10,8 @@ from minidl.device.precision import DEFAULT, precision_of
 from minidl.errors import UserError
 
 
-def create(name: str, *, poisoned: bool = False, precision: str = DEFAULT, cupti: bool = False) -> Device:
+def create(name: str, *, poisoned: bool = False, precision: str = DEFAULT, cupti: bool = False,
+           sharing: int = 1) -> Device:
     """Return a new device for this name. Raises UserError if the name is unknown or the device cannot be used.
 
     "cpu" or "cpu:threads": computes on worker threads, on the wall clock; measures memory copies when it is made.
@@ -23,7 +24,8 @@ def create(name: str, *, poisoned: bool = False, precision: str = DEFAULT, cupti
     precision: a name of ``device.precision``. It decides whether products and convolutions of fp32 tensors may use
     TF32, which changes numbers on a GPU and times on a simulated one; the CPU is exact. A GPU that cannot compute in
     bf16 refuses bf16.
-    cupti: on a GPU, time each kernel of a measured iteration with CUPTI, see ``CudaDevice``.
+    sharing: the number of simulated devices that share the host's link and memory.
+    cupti: True to time each kernel of a measured iteration with CUPTI (GPU only), instead of the gaps between events.
     """
     chosen = precision_of(precision)
     if cupti and name.split(":")[0] != "cuda":
@@ -36,7 +38,10 @@ def create(name: str, *, poisoned: bool = False, precision: str = DEFAULT, cupti
         return cpu.create(name, poisoned=poisoned)
     if name.startswith("sim:"):
         profile = profiles.named(name[4:])
+        profile = profiles.shared(profile, sharing)
         return sim.create(name, profile if chosen.tf32 else profiles.without_tf32(profile))
+    if sharing > 1:
+        raise UserError(f"{name} computes: its ranks are processes that mpiexec starts, not {sharing} simulated ones")
     if name == "cuda" or name.startswith("cuda:"):
         if poisoned:
             raise UserError(f"{name}: freed memory can be poisoned on the CPU only")

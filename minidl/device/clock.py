@@ -59,9 +59,7 @@ class VirtualClock:
     def issue(self, stream: int, seconds: float, effect: Effect | None = None, *,
               at_end: bool = False, timed: Timed = None) -> int:
         """Queue work on a stream; return its position. The effect happens when the work starts, or ends (``at_end``).
-
-        timed: called at once with ``seconds``, which are known here.
-        """
+        timed: called at once with ``seconds``, which are known here."""
         start = self.ready[stream]
         if start < self.host:
             start = self.host
@@ -77,7 +75,7 @@ class VirtualClock:
         return position
 
     def at(self, time: float, effect: Effect) -> None:
-        """Put an effect on the agenda."""
+        """Put an effect on the agenda, to be called when the host's time has reached ``time``."""
         self._issued += 1
         heappush(self._agenda, (time, self._issued, effect))
 
@@ -104,7 +102,7 @@ class VirtualClock:
         self.carry_out()
 
     def carry_out(self) -> None:
-        """Call the effects whose time has come: no work issued later can start before the host's time."""
+        """Call the effects that are due at the host's time: no work issued later can start before that time."""
         agenda = self._agenda
         while agenda and agenda[0][0] <= self.host:
             heappop(agenda)[2]()
@@ -121,7 +119,7 @@ class VirtualClock:
         return max(self.host, self.ready[COMPUTE])
 
     def landed(self, copied_out: int) -> bool:
-        """Return True if a copy to the host will have finished when the host and the compute stream have."""
+        """Return True if the copy out at position ``copied_out`` ends before the compute stream's work so far does."""
         return self.finish_time(COPY_OUT, copied_out) <= max(self.ready[COMPUTE], self.host)
 
     def lateness(self, copied_in: int, computed: int) -> float:
@@ -129,7 +127,7 @@ class VirtualClock:
         return max(0.0, self.finish_time(COPY_IN, copied_in) - self.finish_time(COMPUTE, computed))
 
     def end_iteration(self) -> None:
-        """Delete the finish times before now except the last one, which answers later waits for a deleted one."""
+        """Delete finish times that have passed, except the last, which later stands for all deleted ones."""
         now = max(self.host, self.ready[COMPUTE])
         for stream, finished in enumerate(self._finished):
             past = max(0, bisect_right(finished, now) - 1)

@@ -32,7 +32,8 @@ class Clock(Protocol):
         """Return the time in seconds. The virtual clock returns when all work issued so far will have finished."""
 
     def landed(self, copied_out: int) -> bool:
-        """Return True if a copy to the host will have finished when the other work has, as far as is known."""
+        """Return True if the copy out at position ``copied_out`` needs no wait: on the virtual clock
+        if it ends before the compute stream's work so far does, on a real clock if it has ended."""
 
     def lateness(self, copied_in: int, computed: int) -> float:
         """Return the seconds that compute waited for the copy in at ``copied_in``, due at position ``computed``."""

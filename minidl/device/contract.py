@@ -15,7 +15,6 @@ A device knows offsets in its arena and times; it knows no storage's history and
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from minidl.device.clock import Extents, Marks, Timed
@@ -30,18 +29,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 ATTENTION = ("auto", "composed", "fused")
-
-@dataclass(frozen=True, eq=False)
-class Failure:
-    """An error of a kernel. It ends the kernel's call and the calls that need its results, and nothing else.
-
-    ``attrs`` is the call's own dict: no other call has the same object, so it identifies the call.
-    """
-
-    error: Exception
-    op_name: str
-    attrs: dict[str, Any]
-
 
 Place = tuple[int, Meta]  # the offset of a tensor's bytes in the arena, and the layout of its elements from there
 
@@ -119,6 +106,10 @@ class Choices(ABC):
         """
         return self.attention == "fused"
 
+    def fuses_recurrence(self, x: Meta) -> bool:
+        """Return True if an LSTM or GRU over x runs as one operation; a GPU and its simulator compose it."""
+        return False
+
 
 class Device(Choices, Timekeeper):
     """A device that holds tensors and runs operations.
@@ -136,7 +127,6 @@ class Device(Choices, Timekeeper):
         Choices.__init__(self, profile)
         Timekeeper.__init__(self, profile, clock)
         self.name = name
-        self.failures: list[Failure] = []  # of kernels, until ``forgive``; always the same list object
 
     @property
     def arena_in_host_memory(self) -> bool:
@@ -189,32 +179,27 @@ class Device(Choices, Timekeeper):
     def poison(self, offset: int, nbytes: int, marks: Marks) -> None:
         """Overwrite freed bytes once the streams have passed ``marks``, on a device that was made with ``poisoned``."""
 
-    # Failures ------------------------------------------------------------------------------------------------
-    def lost(self, block_offset: int | None, host: Extents | None, nbytes: int) -> bool:
-        """Return True if a failed kernel has left a tensor without a value. Ask when all streams have finished.
-
-        The bytes are at ``block_offset`` of the arena, or on the host if it is None. Here no kernel fails.
-        """
-        return False
+    # Errors --------------------------------------------------------------------------------------------------
+    def confirm(self) -> None:
+        """Wait for the kernel that was launched last. Raises its error; then it has written no output.
+        The device goes on after that. An error of a kernel that is not confirmed ends the device. By default no kernel
+        fails."""
 
     def finish(self) -> None:
-        """Block the host until all kernels that may still fail have ended. Here none can fail."""
+        """Block the host until all kernels have ended. Raises the error that has ended the device, once.
+        By default none can."""
 
     def kernels_to_compile(self, ops: Iterable[str]) -> int:
         """Return about how many kernels are compiled when these operations run for the first time on a machine."""
         return 0
 
-    def forgive(self) -> None:
-        """Clear failures that have been handled: the lost values will not be read any more."""
-        self.failures.clear()
-
     # Values --------------------------------------------------------------------------------------------------
     @abstractmethod
     def read(self, operand: Operand) -> "np.ndarray":
-        """Return a host copy of a tensor's value. Raises the first failure's error."""
+        """Return a host copy of a tensor's value. Raises the error that has ended the device."""
 
     def share(self, operand: Operand) -> Any:
-        """Return a copy of a value in this device's memory that supports DLPack: here a copy in host memory."""
+        """Return a copy of a value in this device's memory that supports DLPack; by default a copy on the host."""
         from minidl.device import dlpack  # NumPy, which a simulation does without
 
         value = self.read(operand)

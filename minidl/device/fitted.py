@@ -66,7 +66,7 @@ def call_seconds(profile: Profile, op_name: str, algorithm: str, inputs: Sequenc
 
 
 def _window(op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta]) -> tuple[Meta, Meta, Meta] | None:
-    """(x, w, y) of a convolution in any of its roles; None for other operations."""
+    """Return (x, w, y) of a convolution or of a gradient of one; None for other operations."""
     return ROLES[op_name].pick(outputs[0], inputs) if op_name in ROLES else None
 
 

@@ -161,7 +161,7 @@ LINK_LATENCY_S = 10e-6
 # 512 MiB of context and library memory; 15,127 MiB on the P100 is what TensorFlow 1 had there. Host memory is nominal,
 # but for the P100's 256 GB (the machine of the Capuchin paper). The peaks of bf16 are the tensor cores', dense,
 # added up in fp32. half_fill: about 10 us at the fp32 peak, 4 to 7 us at
-# the tensor cores'; 3 us at the memory's bandwidth.
+# the tensor cores'; 3 us at the memory's bandwidth. Hopper's NVLink: 900 GB/s, half each way.
 # Tesla P100 16 GB (SXM2, where the speeds above were measured): 10.6 TFLOP/s, HBM2 732 GB/s.
 _P100 = Profile("p100", "NVIDIA P100 16 GB", 15_127 * MIB, 10.6e12, 10.6e12, 732e9, PCIE3, PCIE3, LINK_LATENCY_S,
                 launch_overhead_s=5e-6, kernel_floor_s=2.5e-6, half_fill_flops=1e8, half_fill_bytes=2e6,
@@ -188,11 +188,13 @@ PROFILES: dict[str, Profile] = {p.name: p for p in (
     # H100 SXM 80 GB: 67 TFLOP/s fp32, 989 TF32 with sparsity, so 494 dense, 3.35 TB/s, PCIe 5.0.
     Profile("h100", "NVIDIA H100 80 GB", (81_559 - 512) * MIB, 67e12, 494e12, 3.35e12, PCIE5, PCIE5, LINK_LATENCY_S,
             launch_overhead_s=4e-6, kernel_floor_s=2e-6, half_fill_flops=2e9, half_fill_bytes=10e6,
-            host_memory_bytes=1_024_000_000_000, efficiency=HOPPER, bf16_flops=989e12),
+            host_memory_bytes=1_024_000_000_000, efficiency=HOPPER, bf16_flops=989e12,
+            peer_bandwidth=450e9),
     # H200 SXM 141 GB: the H100's peaks, 4.8 TB/s.
     Profile("h200", "NVIDIA H200 141 GB", (143_771 - 512) * MIB, 67e12, 494e12, 4.8e12, PCIE5, PCIE5, LINK_LATENCY_S,
             launch_overhead_s=4e-6, kernel_floor_s=2e-6, half_fill_flops=2e9, half_fill_bytes=14e6,
-            host_memory_bytes=1_024_000_000_000, efficiency=HOPPER, cudnn_plans="h200", bf16_flops=989e12),
+            host_memory_bytes=1_024_000_000_000, efficiency=HOPPER, cudnn_plans="h200", bf16_flops=989e12,
+            peer_bandwidth=450e9),
     # T4: 8.1 TFLOP/s, 16 GB GDDR6 at 320 GB/s.
     Profile("t4", "NVIDIA T4 16 GB", (15_360 - 512) * MIB, 8.1e12, 8.1e12, 320e9, PCIE3, PCIE3, LINK_LATENCY_S,
             launch_overhead_s=5e-6, kernel_floor_s=2.5e-6, half_fill_flops=8e7, half_fill_bytes=1e6,
@@ -236,8 +238,20 @@ def named(name: str) -> Profile:
 
 @cache
 def for_bf16(profile: Profile) -> Profile:
-    """Return the profile for products of bf16 tensors."""
+    """Return the profile with the peak rate of bf16 products in ``tensor_flops``."""
     return replace(profile, tensor_flops=profile.bf16_flops) if profile.bf16_flops else profile
+
+
+def shared(profile: Profile, count: int) -> Profile:
+    """Return the profile of one of ``count`` devices behind one switch: each has a share of the host's bandwidth.
+
+    Without a ``peer_bandwidth`` exchanges between the devices take what copies leave of a device's own link.
+    """
+    if count == 1:
+        return profile
+    out, into = profile.link_out_bandwidth / count, profile.link_in_bandwidth / count
+    peer = profile.peer_bandwidth or min(profile.link_out_bandwidth - out, profile.link_in_bandwidth - into)
+    return replace(profile, link_out_bandwidth=out, link_in_bandwidth=into, peer_bandwidth=peer)
 
 
 def without_tf32(profile: Profile) -> Profile:

@@ -1,4 +1,4 @@
-"""Signatures: everything that follows from an operation, its inputs' descriptions and its fixed attributes, found once.
+"""Finds and stores signatures: all that follows from an operation, the metas of its inputs and its fixed attributes.
 
 Knows operations and a device's choices; runs nothing.
 """
@@ -60,7 +60,7 @@ class Signatures:
         return found
 
     def forget(self, needed: Iterable[Signature]) -> None:
-        """Keep only the needed signatures: a program's other shapes may never come again."""
+        """Delete all signatures but the ``needed`` ones, to bound memory: a program's other shapes may never recur."""
         known = set(needed)
         for key in [key for key, signature in self.by_key.items() if signature not in known]:
             del self.by_key[key]

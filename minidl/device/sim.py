@@ -24,9 +24,7 @@ Ways = Callable[[str, Sequence[Meta], Sequence[Meta], dict[str, Any], Cost], tup
 
 def create(name: str, profile: Profile) -> Device:
     """Return the simulator of a profile, with the algorithms of the profile's device.
-
-    Raises UserError if the profile names cuDNN plans that were not listed.
-    """
+    Raises UserError if the profile names cuDNN plans that were not listed."""
     if profile.rates and profile.rates_of == "cuda":
         from minidl.device.cuda.simulated import MeasuredWays
 
@@ -74,17 +72,17 @@ class SimDevice(Device):
 
     def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
                attrs: dict[str, Any], workspace: int, timed: Timed = None) -> int:
-        """Take the algorithm's seconds on the compute stream, and the launch overhead on the host."""
+        """Occupy the compute stream for the algorithm's seconds, and the host for the launch overhead."""
         clock = self.clock
         clock.host += self._launch_overhead_s
         return clock.issue(COMPUTE, algorithm.seconds, timed=timed)
 
     def move(self, to: int, origin: int, nbytes: int) -> int:
-        """Take the modelled seconds of a copy within the arena."""
+        """Occupy the compute stream for the modelled seconds of a copy within the arena."""
         return self.clock.issue(COMPUTE, self.move_seconds(nbytes))
 
     def copy_out(self, host: Extents, offset: int, nbytes: int) -> int:
-        """Take the modelled seconds of a copy over the link, and to the disk."""
+        """Occupy the copy-out stream for the modelled seconds of a copy to the host, and on to the disk if spilled."""
         seconds = self.copy_seconds(COPY_OUT, host, nbytes)
         return self.clock.issue(COPY_OUT, seconds, timed=self._noting_copy(COPY_OUT, host, nbytes))
 
@@ -92,12 +90,12 @@ class SimDevice(Device):
         """Do nothing: no bytes exist."""
 
     def copy_in(self, offset: int, host: Extents, nbytes: int) -> int:
-        """Take the modelled seconds of a copy over the link, and from the disk."""
+        """Occupy the copy-in stream for the modelled seconds of a copy from the host, and from the disk if spilled."""
         seconds = self.copy_seconds(COPY_IN, host, nbytes)
         return self.clock.issue(COPY_IN, seconds, timed=self._noting_copy(COPY_IN, host, nbytes))
 
     def read(self, operand: Operand) -> "np.ndarray":
-        """Return NaN (0 for integers) in the tensor's shape, when the compute stream has finished."""
+        """Return an array of NaN (0 for integers) in the tensor's shape, after the compute stream has finished."""
         import numpy as np
 
         self.synchronize(COMPUTE, self.positions[COMPUTE])

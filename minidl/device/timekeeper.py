@@ -44,7 +44,7 @@ class Timekeeper:
             self.clock.wait(stream, on, position)
 
     def wait_marks(self, stream: int, marks: Marks) -> None:
-        """Make a stream wait for every other stream that used some bytes before."""
+        """Make a stream wait until each other stream has passed its position in ``marks``."""
         waited = self._waited[stream]
         computed, copied_out, copied_in = marks
         if copied_out > waited[COPY_OUT] and stream != COPY_OUT:
@@ -65,10 +65,8 @@ class Timekeeper:
     # Times ---------------------------------------------------------------------------------------------------
     def now(self) -> float:
         """Return the seconds since the start.
-
         The virtual clock returns when all work launched so far will have finished; the wall clock the time now, so
-        synchronize first.
-        """
+        synchronize first."""
         return self.clock.now()
 
     def host_now(self) -> float:
@@ -80,7 +78,8 @@ class Timekeeper:
         return self.clock.stall
 
     def landed(self, copied_out: int) -> bool:
-        """Return True if a copy to the host will have finished when the other work has, as far as is known."""
+        """Return True if the copy out at position ``copied_out`` needs no wait: on the virtual clock
+        if it ends before the compute stream's work so far does, on a real clock if it has ended."""
         return self.clock.landed(copied_out)
 
     def lateness(self, copied_in: int, computed: int) -> float:

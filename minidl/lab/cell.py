@@ -55,7 +55,7 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Row:
+class CellResult:
     """The result of a cell. Seconds are those of one iteration on the device's clock, except for ``planning_s`` and
     ``cpu_s``, which this machine took; bytes are those of the last iteration, except for the two peaks.
 
@@ -95,7 +95,7 @@ class Row:
 
 
 FORMER_COLUMNS = {"stall_s": "stall_seconds", "replay_s": "recompute_seconds"}  # of tables made before
-COLUMNS = tuple(field.name for field in fields(Row))
+COLUMNS = tuple(field.name for field in fields(CellResult))
 
 
 def unmanaged(trace: Trace, machine: Machine) -> tuple[float, int]:
@@ -125,7 +125,7 @@ def _unmanaged(same: _Same, machine: Machine) -> tuple[float, int]:
 
 
 def run(name: str, trace: Trace, machine: Machine, policy: str | Policy, budget: int | float, *,
-        steps: int | None = None, instants: int = 0) -> Row:
+        steps: int | None = None, instants: int = 0) -> CellResult:
     """Run a cell under a policy, given itself or by name. ``budget``: bytes, or a share of the unmanaged peak.
     ``steps``: at most so many iterations; ``instants``: number of instants of the bound, 0 for no bound. Raises
     UserError for a cell that cannot be made."""
@@ -134,7 +134,7 @@ def run(name: str, trace: Trace, machine: Machine, policy: str | Policy, budget:
         policy = policies.create(policy)
     seconds, peak = unmanaged(trace, machine)
     budget_bytes = in_bytes(budget, peak)
-    row = Row(name, profile.name, policy.name, budget_bytes, budget_bytes / peak, seconds)
+    row = CellResult(name, profile.name, policy.name, budget_bytes, budget_bytes / peak, seconds)
     if instants:
         row = replace(row, bound_s=bound_seconds(trace, machine, budget_bytes, instants))
     device = TracedDevice(profile, trace, noise=machine.noise, seed=machine.seed)
@@ -154,7 +154,7 @@ def in_bytes(budget: int | float, peak: int) -> int:
     return budget if isinstance(budget, int) else int(budget * peak)
 
 
-def _ran(row: Row, runtime: Runtime, program: TracedProgram, steps: int | None) -> Row:
+def _ran(row: CellResult, runtime: Runtime, program: TracedProgram, steps: int | None) -> CellResult:
     guide = runtime.guide
     if guide is not None:
         guide.allowance = Allowance(perf_counter, limited=False)

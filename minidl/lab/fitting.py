@@ -14,7 +14,7 @@ from minidl import policies
 from minidl.cli.app.bisection import largest_number
 from minidl.errors import UserError
 from minidl.lab import cell
-from minidl.lab.cell import Machine, Row
+from minidl.lab.cell import CellResult, Machine
 from minidl.lab.inferred import live_bytes
 from minidl.meta import Algorithm
 from minidl.plan.trace import Trace, TraceCall
@@ -69,7 +69,7 @@ def _first_uses(trace: Trace, lasting: set[int]) -> tuple[dict[int, int], dict[i
     return read, written
 
 
-class Program:
+class ProgramAtBatch:
     """A program at any batch. ``load`` traces it at one."""
 
     def __init__(self, name: str, load: Load, batch: int) -> None:
@@ -102,7 +102,7 @@ class Program:
         found = batch + int((budget - one) * batch / max(1, two - one))
         return min(MOST_BATCH, max(1, found))
 
-    def row(self, machine: Machine, policy: str, budget: int, batch: int, steps: int | None) -> Row:
+    def row(self, machine: Machine, policy: str, budget: int, batch: int, steps: int | None) -> CellResult:
         """Its speed at a batch, from a trace that is taken at this batch."""
         return cell.run(f"{self.name}:{batch}", self.load(batch), machine, policy, budget, steps=steps)
 
@@ -145,6 +145,6 @@ def _call(one: TraceCall, two: TraceCall, line: Callable[[float, float], float])
                    algorithms=tuple(sorted(found, key=lambda a: (a.seconds, a.workspace))))
 
 
-def share(row: Row) -> float:
+def share(row: CellResult) -> float:
     """The speed of a row as a share of the unmanaged speed; 0 if the row has none."""
     return row.unmanaged_s / (row.settled_s or inf)

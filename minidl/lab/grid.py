@@ -20,7 +20,7 @@ from threading import Thread
 
 from minidl.errors import UserError
 from minidl.lab import table
-from minidl.lab.cell import Row
+from minidl.lab.cell import CellResult
 from minidl.lab.kept import Cell, CellFolder
 from minidl.lab.sources import load
 from minidl.outside.reading import is_file, parse_json
@@ -31,11 +31,11 @@ from minidl.plan.trace_format import trace_to_json
 TRIED_AGAIN = ("time: ", "memory: ", "died: ")  # statuses of cells that other limits may help
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 END_SECONDS = 2.0  # that a worker whose input has ended is given to end the cell that runs
-Told = Callable[[int, int, Row], None]
+Told = Callable[[int, int, CellResult], None]
 
 
 @dataclass(frozen=True)
-class Limits:
+class CellLimits:
     """Limits of one cell: seconds on the clock, and bytes of this machine's memory; None: no limit."""
 
     seconds: float | None = None
@@ -60,7 +60,7 @@ class Worker:
             self._end(self._process)
         self._errors.close()
 
-    def carry_out(self, cell: Cell, limits: Limits = Limits()) -> Row:  # noqa: B008
+    def carry_out(self, cell: Cell, limits: CellLimits = CellLimits()) -> CellResult:  # noqa: B008
         """The row of a cell; a failure is a row, too."""
         process = self._process or self._start()
         assert process.stdin is not None and process.stdout is not None
@@ -70,7 +70,7 @@ class Worker:
             process.stdin.flush()
             line = process.stdout.readline()
         if line:
-            return Row(**parse_json(line))
+            return CellResult(**parse_json(line))
         code = self._end(process)
         self._errors.seek(0)
         last = self._errors.read().strip().splitlines()[-1:] or ["nothing said"]
@@ -110,19 +110,19 @@ class Worker:
             return process.wait()
 
 
-def carry_out(cell: Cell, limits: Limits = Limits()) -> Row:  # noqa: B008
+def carry_out(cell: Cell, limits: CellLimits = CellLimits()) -> CellResult:  # noqa: B008
     """A cell by a worker of its own."""
     with Worker() as worker:
         return worker.carry_out(cell, limits)
 
 
 # All of them --------------------------------------------------------------------------------------------------------
-def run(wanted: Sequence[Cell], folder: str, *, jobs: int = 1, limits: Limits = Limits(), again: bool = False,  # noqa: B008
-        scheduler: str | None = None, told: Told | None = None) -> list[Row]:
+def run(wanted: Sequence[Cell], folder: str, *, jobs: int = 1, limits: CellLimits = CellLimits(), again: bool = False,  # noqa: B008
+        scheduler: str | None = None, told: Told | None = None) -> list[CellResult]:
     """All rows, in the order of the cells. Saved rows are not run again; with ``again`` those that did not end are.
     ``told`` is called with each new row. Raises UserError, also if a trace cannot be made."""
     kept = CellFolder(folder)
-    rows: dict[Cell, Row] = {}
+    rows: dict[Cell, CellResult] = {}
     for cell in wanted:
         row = kept.row(cell)
         if row is not None and not (again and row.status.startswith(TRIED_AGAIN)):
@@ -149,7 +149,8 @@ def _with_trace(cell: Cell, kept: CellFolder) -> Cell:
     return replace(cell, file=str(path.absolute()))
 
 
-def _rows(cells: Sequence[Cell], jobs: int, limits: Limits, scheduler: str | None) -> Iterator[tuple[Cell, Row]]:
+def _rows(cells: Sequence[Cell], jobs: int, limits: CellLimits, scheduler: str | None) -> Iterator[tuple[Cell,
+                                                                                                         CellResult]]:
     """Cells with their rows, as they end."""
     if scheduler is None:
         yield from _on_this_machine(cells, jobs, limits)
@@ -157,13 +158,13 @@ def _rows(cells: Sequence[Cell], jobs: int, limits: Limits, scheduler: str | Non
         yield from _on_a_cluster(cells, limits, scheduler)
 
 
-def _on_this_machine(cells: Sequence[Cell], jobs: int, limits: Limits) -> Iterator[tuple[Cell, Row]]:
+def _on_this_machine(cells: Sequence[Cell], jobs: int, limits: CellLimits) -> Iterator[tuple[Cell, CellResult]]:
     """Cells that differ in their policies alone are carried out by one worker, one after the other."""
     groups: dict[Cell, list[Cell]] = {}
     for cell in cells:
         groups.setdefault(replace(cell, policy=""), []).append(cell)
     waiting: SimpleQueue[list[Cell]] = SimpleQueue()
-    ended: SimpleQueue[tuple[Cell, Row] | BaseException] = SimpleQueue()
+    ended: SimpleQueue[tuple[Cell, CellResult] | BaseException] = SimpleQueue()
     for group in groups.values():
         waiting.put(group)
     workers = [Worker() for _ in range(min(jobs, len(groups)))]
@@ -197,7 +198,7 @@ def _on_this_machine(cells: Sequence[Cell], jobs: int, limits: Limits) -> Iterat
             thread.join()
 
 
-def _on_a_cluster(cells: Sequence[Cell], limits: Limits, scheduler: str) -> Iterator[tuple[Cell, Row]]:
+def _on_a_cluster(cells: Sequence[Cell], limits: CellLimits, scheduler: str) -> Iterator[tuple[Cell, CellResult]]:
     try:
         from distributed import Client, as_completed
     except ImportError:

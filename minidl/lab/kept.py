@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from minidl.errors import UserError
-from minidl.lab.cell import FORMER_COLUMNS, Machine, Row
+from minidl.lab.cell import FORMER_COLUMNS, CellResult, Machine
 from minidl.lab.sources import FILES
 from minidl.outside.reading import is_file, read_bytes, read_json
 from minidl.outside.writing import make_folder, replace_file
@@ -48,10 +48,10 @@ class Cell:
             del said["digest"]
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:20]
 
-    def failed(self, status: str) -> Row:
+    def failed(self, status: str) -> CellResult:
         """The row of a cell that has not come to its end."""
         nbytes, part = (self.budget, 0.0) if isinstance(self.budget, int) else (0, self.budget or 0.0)
-        return Row(self.source, self.machine.profile.removeprefix("sim:"), self.policy, nbytes, part, 0.0,
+        return CellResult(self.source, self.machine.profile.removeprefix("sim:"), self.policy, nbytes, part, 0.0,
                    status=status)
 
 
@@ -83,18 +83,18 @@ class CellFolder:
         except OSError as error:
             raise UserError(f"cannot make {folder}: {error.strerror}") from None
 
-    def row(self, cell: Cell) -> Row | None:
+    def row(self, cell: Cell) -> CellResult | None:
         """The saved row of a cell; None if there is none, or its file is damaged."""
         path = self.folder / "cells" / f"{cell.name}.json"
         if not is_file(path):
             return None
         try:
             found = read_json(path, most=MOST_CELL_BYTES)
-            return Row(**{FORMER_COLUMNS.get(name, name): value for name, value in found.items()})
+            return CellResult(**{FORMER_COLUMNS.get(name, name): value for name, value in found.items()})
         except (UserError, TypeError, AttributeError):
             return None
 
-    def keep(self, cell: Cell, row: Row) -> None:
+    def keep(self, cell: Cell, row: CellResult) -> None:
         """Write a cell, whole or not at all."""
         replace_file(self.folder / "cells" / f"{cell.name}.json", (json.dumps(asdict(row)) + "\n").encode())
 
@@ -106,7 +106,7 @@ class CellFolder:
         return self.folder / "traces" / f"{name}{made}.json"
 
 
-def known(wanted: Iterable[Cell], folder: str) -> list[Row]:
+def known(wanted: Iterable[Cell], folder: str) -> list[CellResult]:
     """The rows that are kept, in the order of the cells. Raises UserError if there is no such folder."""
     if not Path(folder).is_dir():
         raise UserError(f"{folder}: no such folder")

@@ -33,7 +33,7 @@ VERBS = ("malloc", "read", "write", "free")
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class LogEvent:
     """One line: what happened to which buffer (numbered by its malloc), of so many bytes; an op has a name and
     seconds."""
 
@@ -65,9 +65,9 @@ def of_lifetimes(lifetimes: Sequence[Lifetime]) -> Trace:
 
 
 # Lines ---------------------------------------------------------------------------------------------------------------
-def read_events(path: str) -> list[Event]:
+def read_events(path: str) -> list[LogEvent]:
     """The events of a log. Raises UserError naming file, line and value."""
-    found: list[Event] = []
+    found: list[LogEvent] = []
     live: dict[str, tuple[int, int]] = {}
     count = 0
     for number, line in enumerate(read_text(path, most=MOST_FILE_BYTES).splitlines(), 1):
@@ -85,12 +85,12 @@ def read_events(path: str) -> list[Event]:
     return found
 
 
-def _event(words: list[str], live: dict[str, tuple[int, int]], count: int) -> Event:
+def _event(words: list[str], live: dict[str, tuple[int, int]], count: int) -> LogEvent:
     verb, *rest = words
     if verb == "op":
         if len(rest) not in (1, 2):
             raise UserError("an op has a name, and its seconds")
-        return Event(verb, name=rest[0], seconds=real(rest[1]) if len(rest) == 2 else TICK)
+        return LogEvent(verb, name=rest[0], seconds=real(rest[1]) if len(rest) == 2 else TICK)
     if verb not in VERBS:
         raise UserError(f"{shown(verb)!r} is none of op, {', '.join(VERBS)}")
     if len(rest) != (2 if verb == "malloc" else 1):
@@ -105,7 +105,7 @@ def _event(words: list[str], live: dict[str, tuple[int, int]], count: int) -> Ev
     buffer, nbytes = live[name]
     if verb == "free":
         del live[name]
-    return Event(verb, buffer, nbytes)
+    return LogEvent(verb, buffer, nbytes)
 
 
 # Iterations ----------------------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ def period(tokens: Sequence[object]) -> int:
     return best
 
 
-def _iteration(found: Sequence[Event]) -> tuple[int, int]:
+def _iteration(found: Sequence[LogEvent]) -> tuple[int, int]:
     """Where the iteration begins and where it ends: all, where nothing repeats with or without the frees."""
     length = period(_tokens(found))
     if length < len(found):
@@ -145,7 +145,7 @@ def _iteration(found: Sequence[Event]) -> tuple[int, int]:
     return 0, len(found)
 
 
-def _tokens(found: Sequence[Event]) -> list[object]:
+def _tokens(found: Sequence[LogEvent]) -> list[object]:
     """Of each event what is the same in every iteration: bytes, and how long ago the buffer was looked at before."""
     last: dict[int, int] = {}
     tokens: list[object] = []
@@ -157,7 +157,7 @@ def _tokens(found: Sequence[Event]) -> list[object]:
     return tokens
 
 
-def _cut(found: Sequence[Event], length: int) -> int:
+def _cut(found: Sequence[LogEvent], length: int) -> int:
     """Where an iteration of so many events begins: within the last two, before a call, where least is live; the latest
     of such places."""
     named = any(event.verb == "op" for event in found)
@@ -187,7 +187,7 @@ class _Group:
         return bool(self.read or self.made or self.written or self.freed or self.named)
 
 
-def of_events(found: Sequence[Event], path: str = "the log") -> Trace:
+def of_events(found: Sequence[LogEvent], path: str = "the log") -> Trace:
     """One iteration of a log of events as a trace. What was there before it and stays is lasting. Raises UserError."""
     begin, end = _iteration(found)
     chosen = found[begin:end]
@@ -209,7 +209,7 @@ def of_events(found: Sequence[Event], path: str = "the log") -> Trace:
     return Trace(calls, {i: TraceTensor(i, tensors[i], i < 0) for i in sorted(used)})
 
 
-def _groups(chosen: Sequence[Event]) -> Iterator[_Group]:
+def _groups(chosen: Sequence[LogEvent]) -> Iterator[_Group]:
     """The calls. A buffer is made by the call that first writes or reads it after its malloc; if there is none, by that
     of the malloc."""
     used = {event.buffer for event in chosen if event.verb in ("read", "write")}

@@ -36,14 +36,14 @@ ORDERS, MOST_ORDERS, SEARCHES = 100_000, 40_000_000, 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedBuffers:
     """The offset in bytes of each buffer, by id, and the end of the highest one."""
 
     offsets: dict[str, int]
     peak_bytes: int
 
 
-Strategy = Callable[[Sequence[Lifetime], int | None], Placed]
+Strategy = Callable[[Sequence[Lifetime], int | None], PlacedBuffers]
 
 
 def _does_not_fit(lifetime: Lifetime, capacity: int | None) -> OutOfMemory:
@@ -54,7 +54,7 @@ def _does_not_fit(lifetime: Lifetime, capacity: int | None) -> OutOfMemory:
 
 def online(name: str) -> Strategy:
     """The strategy of the placement of that name: it sees the log in time order, as the engine's arena does."""
-    def place(lifetimes: Sequence[Lifetime], capacity: int | None = None) -> Placed:
+    def place(lifetimes: Sequence[Lifetime], capacity: int | None = None) -> PlacedBuffers:
         room = ENDLESS if capacity is None else capacity
         arena = Arena(room, alignment=1, placement=placements.create(name))  # sizes are taken as they are logged
         blocks: dict[str, Block] = {}
@@ -72,20 +72,20 @@ def online(name: str) -> Strategy:
     return place
 
 
-def greedy_by_size(lifetimes: Sequence[Lifetime], capacity: int | None = None) -> Placed:
+def greedy_by_size(lifetimes: Sequence[Lifetime], capacity: int | None = None) -> PlacedBuffers:
     """Offline: the largest first, each at the lowest address that is free over its whole lifetime. Raises OutOfMemory
     if the result is higher than ``capacity``."""
     return _greedy(lifetimes, capacity, order=lambda e: (-e.size, e.lower - e.upper, e.lower))
 
 
-def greedy_by_duration(lifetimes: Sequence[Lifetime], capacity: int | None = None) -> Placed:
+def greedy_by_duration(lifetimes: Sequence[Lifetime], capacity: int | None = None) -> PlacedBuffers:
     """Offline: the longest-lived first, each at the lowest address that is free over its whole lifetime. Raises
     OutOfMemory if the result is higher than ``capacity``."""
     return _greedy(lifetimes, capacity, order=lambda e: (e.lower - e.upper, -e.size, e.lower))
 
 
 def _greedy(lifetimes: Sequence[Lifetime], capacity: int | None, *,
-            order: Callable[[Lifetime], tuple[int, int, int]]) -> Placed:
+            order: Callable[[Lifetime], tuple[int, int, int]]) -> PlacedBuffers:
     placed: list[tuple[int, int, int, int]] = []  # (offset, end, lower, upper), ascending
     offsets: dict[str, int] = {}
     for lifetime in sorted(lifetimes, key=order):
@@ -102,7 +102,7 @@ def _greedy(lifetimes: Sequence[Lifetime], capacity: int | None, *,
     return _placed(lifetimes, offsets)
 
 
-def planned(lifetimes: Sequence[Lifetime], capacity: int | None = None) -> Placed:
+def planned(lifetimes: Sequence[Lifetime], capacity: int | None = None) -> PlacedBuffers:
     """Offline: the packing that a plan's addresses come from (``planning.packing``), for as little memory as it finds
     within a limit of work, seconds for some hundred buffers. Raises OutOfMemory if that is more than ``capacity``."""
     # Loaded when asked for: it is compiled.
@@ -120,9 +120,9 @@ def planned(lifetimes: Sequence[Lifetime], capacity: int | None = None) -> Place
     return placed
 
 
-def _placed(lifetimes: Sequence[Lifetime], offsets: dict[str, int]) -> Placed:
+def _placed(lifetimes: Sequence[Lifetime], offsets: dict[str, int]) -> PlacedBuffers:
     # In the order of the log, whatever order a strategy placed them in.
-    return Placed({e.id: offsets[e.id] for e in lifetimes},
+    return PlacedBuffers({e.id: offsets[e.id] for e in lifetimes},
                      max((offsets[e.id] + e.size for e in lifetimes), default=0))
 
 
@@ -172,7 +172,7 @@ def lifetimes_of(trace: Trace) -> list[Lifetime]:
     return sorted((e for e in found if e.size), key=lambda e: (e.lower, e.upper, e.id))
 
 
-def over_time(placed: Placed, lifetimes: Sequence[Lifetime]) -> list[tuple[int, int, int]]:
+def over_time(placed: PlacedBuffers, lifetimes: Sequence[Lifetime]) -> list[tuple[int, int, int]]:
     """(time, end of the highest live buffer, bytes of holes below it) after the events of each time."""
     live: dict[str, tuple[int, int]] = {}
     found: list[tuple[int, int, int]] = []
@@ -191,7 +191,7 @@ def over_time(placed: Placed, lifetimes: Sequence[Lifetime]) -> list[tuple[int, 
     return found
 
 
-def check(placed: Placed, lifetimes: Sequence[Lifetime]) -> None:
+def check(placed: PlacedBuffers, lifetimes: Sequence[Lifetime]) -> None:
     """Raise AssertionError if two buffers overlap in both time and address, one lies below 0 or has no offset, or the
     peak is not the highest end."""
     live: list[tuple[int, int, str]] = []  # (offset, end, id), ascending

@@ -36,7 +36,7 @@ try:
 except ImportError:
     raise UserError('a PyTorch program takes PyTorch: pip install "minidl[torch]"') from None
 
-from minidl.lab.torch_watch import Watch
+from minidl.lab.torch_watch import CallWatch
 
 IMAGE, CLASSES, LENGTH = (3, 224, 224), 1000, 128
 KINDS = (("pool", "pool"), ("sum", "reduce"), ("mean", "reduce"), ("norm", "reduce"), ("softmax", "reduce"),
@@ -77,7 +77,7 @@ def capture(name: str, batch: int, device: str = "p100", *, values: bool = False
 
 def record(make: Callable[[], tuple[Step, Callable[[], list[Any]]]], price: Any) -> Trace:
     """Make a program and record its second step: the first makes the optimizer's state."""
-    watch = Watch(price)
+    watch = CallWatch(price)
     step, lasting = make()
     step()
     with watch, torch.autograd.graph.saved_tensors_hooks(watch.save, watch.take):

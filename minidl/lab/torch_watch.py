@@ -32,7 +32,7 @@ class SavedValue:
     position: int | None = None
 
 
-class Watch(TorchDispatchMode):
+class CallWatch(TorchDispatchMode):
     """Notes the calls of one iteration, between ``begin`` and ``end``."""
 
     def __init__(self, price: Callable[[Any, Any, Any, Any, float], float]) -> None:
@@ -158,7 +158,7 @@ class Watch(TorchDispatchMode):
 
 
 @contextmanager
-def _without(watch: Watch) -> Iterator[None]:
+def _without(watch: CallWatch) -> Iterator[None]:
     before, watch.on = watch.on, False
     try:
         yield

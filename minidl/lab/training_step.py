@@ -28,7 +28,7 @@ BATCHES = {  # every network at a batch of about a second on a modelled P100
 SEPARATE = Switches(fused=False)  # as in the frameworks whose speeds were published
 
 
-class Network:
+class TrainedNetwork:
     """A network of ``minidl.models`` at a batch, with its optimizer, in the current runtime: SGD with momentum, or
     AdamW for text.
 
@@ -76,7 +76,7 @@ class Network:
 def training_step(name: str, batch: int, side: int | None = None) -> Callable[[], None]:
     """A training step of a network in the current runtime, on inputs without values. ``side``: of images in pixels, if
     not the network's own. Raises UserError for an unknown name."""
-    return Network(name, batch, side=side).step
+    return TrainedNetwork(name, batch, side=side).step
 
 
 def trace_of(name: str, batch: int, *, device: str = "sim:p100", switches: Switches = ALL_ON,

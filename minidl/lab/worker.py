@@ -22,8 +22,8 @@ from typing import Any
 
 from minidl.errors import UserError
 from minidl.lab import cell as cells
-from minidl.lab.cell import Machine, Row
-from minidl.lab.grid import Limits
+from minidl.lab.cell import CellResult, Machine
+from minidl.lab.grid import CellLimits
 from minidl.lab.kept import Cell
 from minidl.lab.sources import load, read_file
 from minidl.outside.reading import is_file, parse_json
@@ -33,7 +33,7 @@ INPUT = 0  # its descriptor
 
 
 @dataclass(frozen=True)
-class Ended:
+class ProcessEnd:
     """The end of a process: its output, its exit status as ``waitpid`` has it, its processor seconds, and whether it
     was killed because its time was up."""
 
@@ -65,7 +65,7 @@ def trace_of(file: str, source: str, profile: str, fused: bool) -> Trace:
     return read_file(file) if file and is_file(file) else load(source, profile, fused=fused)
 
 
-def prepared(cell: Cell) -> Callable[[], Row]:
+def prepared(cell: Cell) -> Callable[[], CellResult]:
     """A function that runs the cell; the facts that cells share are computed here. Raises UserError."""
     trace = trace_of(cell.file, cell.source, cell.machine.profile, cell.fused)
     budget = cell.machine.described().memory_bytes if cell.budget is None else cell.budget
@@ -76,7 +76,7 @@ def prepared(cell: Cell) -> Callable[[], Row]:
                              instants=cell.instants)
 
 
-def carried_out(cell: Cell, limits: Limits) -> Row:
+def carried_out(cell: Cell, limits: CellLimits) -> CellResult:
     """The row of a cell; a failure is a row, too."""
     try:
         work = prepared(cell)
@@ -86,18 +86,18 @@ def carried_out(cell: Cell, limits: Limits) -> Row:
     return replace(_outcome(cell, ended, limits), cpu_s=ended.cpu_s)
 
 
-def _outcome(cell: Cell, ended: Ended, limits: Limits) -> Row:
+def _outcome(cell: Cell, ended: ProcessEnd, limits: CellLimits) -> CellResult:
     if ended.late:
         return cell.failed(f"time: more than {limits.seconds:g} s")
     if ended.status == 0 and ended.said:
-        return Row(**parse_json(ended.said))
+        return CellResult(**parse_json(ended.said))
     code = os.waitstatus_to_exitcode(ended.status)
     why = f"of signal {-code}" if code < 0 else ended.said or "nothing said"
     # Where memory is limited, that is what ends a process: not all libraries raise MemoryError.
     return cell.failed(f"{'died' if limits.memory_bytes is None else 'memory'}: {why}")
 
 
-def _row(cell: Cell, work: Callable[[], Row]) -> str:
+def _row(cell: Cell, work: Callable[[], CellResult]) -> str:
     try:
         row = work()
     except UserError as error:
@@ -105,7 +105,7 @@ def _row(cell: Cell, work: Callable[[], Row]) -> str:
     return json.dumps(row.values())
 
 
-def forked(work: Callable[[], str], limits: Limits) -> Ended:
+def forked(work: Callable[[], str], limits: CellLimits) -> ProcessEnd:
     """The output of work in a process of its own, within limits; an exception ends the output."""
     reading, writing = os.pipe()
     process = os.fork()
@@ -117,7 +117,7 @@ def forked(work: Callable[[], str], limits: Limits) -> Ended:
     finally:
         os.close(reading)
     _, status, used = os.wait4(process, 0)
-    return Ended(said, status, used.ru_utime + used.ru_stime, late)
+    return ProcessEnd(said, status, used.ru_utime + used.ru_stime, late)
 
 
 def _heard(reading: int, process: int, seconds: float | None) -> tuple[str, bool]:
@@ -134,7 +134,7 @@ def _heard(reading: int, process: int, seconds: float | None) -> tuple[str, bool
             return b"".join(parts).decode(), False
 
 
-def _child(work: Callable[[], str], limits: Limits, writing: int) -> None:
+def _child(work: Callable[[], str], limits: CellLimits, writing: int) -> None:
     """The fork: it works, writes its result, and exits."""
     code = 1
     try:
@@ -165,7 +165,7 @@ def main() -> None:
         if number == 1:  # for a single cell it would be loaded in vain
             load_planners()
         asked = parse_json(line.decode())
-        row = carried_out(cell_of(asked["cell"]), Limits(asked["seconds"], asked["memory_bytes"]))
+        row = carried_out(cell_of(asked["cell"]), CellLimits(asked["seconds"], asked["memory_bytes"]))
         own_s = process_time() - counted
         counted += own_s
         print(json.dumps(replace(row, cpu_s=(row.cpu_s or 0.0) + own_s).values()), flush=True)

@@ -1,9 +1,9 @@
-"""The residents in order, kept while calls run: the next victims are found without a look at every resident.
+"""Lists of the tensors on the device in the order of eviction, so that victims are found without a look at all tensors.
 
-``AccessList`` is the tensor access list (Capuchin, section 4.2): an index behind the order that ``policies/passive``
-defines. ``memory/stalest`` has the lists of policies that weigh staleness. A call changes only the places of its
-operands. An entry of a tensor that has left stays until a search meets it. After an iteration a list is built anew when
-it is next needed. Decides nothing.
+``AccessList`` is the tensor access list (Capuchin, section 4.2); ``policies/passive`` defines its order.
+``memory/stalest`` has the lists of policies that weigh staleness. A call changes only the places of its operands. An
+entry of a tensor that has left the device is removed when a search meets it. After an iteration a list is built anew
+when it is next needed. Decides nothing.
 """
 
 from __future__ import annotations
@@ -19,56 +19,56 @@ from minidl.memory.storage import IN, Storage
 from minidl.memory.tracker import Tracker
 from minidl.policies.passive import bands
 
-NOT_YET = 1 << 62  # the first access of a tensor that this iteration has not accessed
+NOT_YET = 1 << 62  # stands for the first access of a tensor that this iteration has not accessed
 MOST_TOUCHED = 10_000  # changes that are collected between two searches; with more the list is built anew
-MOST_SIZES = 10_000  # sizes that stay in an order though it has no entry of them
+MOST_SIZES = 10_000  # an ``Order`` with more sizes than this forgets them when it is cleared
 
-Listed = tuple[int, int, weakref.ref[Storage]]  # the key, a number of its own, the tensor; sorted by the first two
+Listed = tuple[int, int, weakref.ref[Storage]]  # an entry: sort key, tie-breaking number, tensor
 
 
 class NoAccessList:
-    """Replaces the list under a policy that looks at every resident. few: it may be shown all residents at once."""
+    """Takes the place of a list under a policy that looks at every tensor on the device. It keeps nothing in order."""
 
-    stale = True  # the next search looks at all residents: there is nothing to ``touch``
+    stale = True  # as nothing is kept in order, ``touch`` need not be called
 
     @property
     def few(self) -> bool:
-        """True: there is no list to show a part of."""
+        """True if the policy gets all tensors on the device at once, as they are few; here always."""
         return True
 
     def touch(self, storages: Iterable[Storage]) -> None:
-        """Nothing is kept in order."""
+        """Does nothing, as no order is kept."""
 
     def forget(self) -> None:
-        """Nothing is kept in order."""
+        """Does nothing, as no order is kept."""
 
 
 class ResidentList(NoAccessList):
-    """The residents in an order that a subclass defines. ``touch`` notes changes, ``batches`` gives victims."""
+    """The tensors on the device in the order in which a subclass would evict them. stale: the next search rebuilds it.
+    """
 
-    def __init__(self, tracker: Tracker, residents: Collection[weakref.ref[Storage]]) -> None:
+    def __init__(self, tracker: Tracker, live_refs: Collection[weakref.ref[Storage]]) -> None:
         self.tracker = tracker
-        self.residents = residents
+        self.live_refs = live_refs
         self.stale = True
         self._touched: list[weakref.ref[Storage]] = []
         self._listed: dict[weakref.ref[Storage], tuple[Hashable, Listed]] = {}  # with the part of the order that has it
 
     def touch(self, storages: Iterable[Storage]) -> None:
-        """These tensors were placed, brought in or accessed."""
+        """Note that these tensors were placed, swapped in or accessed, so that their places may have changed."""
         if not self.stale:
             self._touched += [s.me if type(s) is Storage else s.base.me for s in storages]
             if len(self._touched) > MOST_TOUCHED:
                 self.forget()
 
     def forget(self) -> None:
-        """An iteration has ended: every tensor has another place."""
+        """Empty the list, as an iteration has ended and every tensor has another place. The next search rebuilds it."""
         self.stale = True
         self._touched.clear()
         self._listed.clear()
 
     def batches(self, nbytes: int, pinned: set[Storage], count: int) -> Iterator[list[Storage]]:
-        """Victims for an allocation of ``nbytes``, except the pinned ones: about ``count`` first, then about four times
-        as many, and so on."""
+        """Yield victims for ``nbytes``, none of them pinned: about ``count``, then four times as many, and so on."""
         offered = set(pinned)
         while front := self.front(nbytes, offered, count):
             offered.update(front)
@@ -80,8 +80,8 @@ class ResidentList(NoAccessList):
         raise NotImplementedError
 
     def _update(self) -> None:
-        """Put all touched tensors into their places."""
-        for ref in self.residents if self.stale else dict.fromkeys(self._touched):
+        """Move all tensors that were touched since the last search to their new places in the list."""
+        for ref in self.live_refs if self.stale else dict.fromkeys(self._touched):
             storage = ref()
             if storage is not None and storage.status is IN and storage.block is not None:
                 new, known = self._place(storage), self._listed.get(ref)
@@ -94,7 +94,8 @@ class ResidentList(NoAccessList):
         self._touched.clear()
 
     def _here(self, part: Any, listed: Listed) -> Storage | None:
-        """The storage of an entry; if it has left, None, and the entry is removed."""
+        """The storage of an entry; None if it has left the device, and then the entry is removed.
+        part: the part of the order that has the entry (for an ``AccessList``, the size of its block)."""
         storage = listed[2]()
         if storage is not None and storage.status is IN:
             return storage
@@ -113,24 +114,27 @@ class ResidentList(NoAccessList):
 
 
 class AccessList(ResidentList):
-    """The tensor access list. The parts of its order are the sizes of blocks."""
+    """The tensor access list of passive mode, an index behind the order of ``policies/passive``.
+
+    Tensors that this iteration has accessed come first; of these, a fitting size; of these, the earliest first access.
+    """
 
     few = False
 
-    def __init__(self, tracker: Tracker, residents: Collection[weakref.ref[Storage]]) -> None:
-        super().__init__(tracker, residents)
+    def __init__(self, tracker: Tracker, live_refs: Collection[weakref.ref[Storage]]) -> None:
+        super().__init__(tracker, live_refs)
         self._seen, self._unseen = Order(), Order()
-        self._numbers: dict[weakref.ref[Storage], int] = {}  # in the order of the residents: of equals the first leaves
+        self._numbers: dict[weakref.ref[Storage], int] = {}  # to break ties: tensors numbered in the order they came
 
     def forget(self) -> None:
-        """An iteration has ended: every tensor has another place."""
+        """Empty the list, as an iteration has ended and every tensor has another place. The next search rebuilds it."""
         super().forget()
         for part in (self._seen, self._unseen, self._numbers):
             part.clear()
 
     def front(self, nbytes: int, pinned: set[Storage], count: int) -> list[Storage]:
         """The first ``count`` victims for an allocation of ``nbytes``, except the pinned ones."""
-        for ref in self.residents if self.stale else self._touched:
+        for ref in self.live_refs if self.stale else self._touched:
             self._numbers.setdefault(ref, len(self._numbers))  # one that is away too: it keeps its turn
         self._update()
         return list(islice((s for s in self._in_order(nbytes) if s not in pinned), count))
@@ -148,7 +152,7 @@ class AccessList(ResidentList):
         (self._unseen if listed[0] == NOT_YET else self._seen).remove(part, listed)
 
     def _in_order(self, nbytes: int) -> Iterator[Storage]:
-        """All residents, from the front."""
+        """Yield all tensors on the device in the order of eviction for ``nbytes``, the first to leave first."""
         for order in (self._seen, self._unseen):
             for low, high in bands(nbytes):
                 for size, listed in order.between(low, high):
@@ -158,11 +162,10 @@ class AccessList(ResidentList):
 
 
 class Order:
-    """Entries by size, and ``between``: the entries of a range of sizes, least first.
+    """An index of entries by the size of their block; ``between`` returns those of a range of sizes, sorted.
 
     Each size has a sorted list. A binary tree over the sizes holds at each node the least entry below it, so the least
-    entry of a range is found in the few nodes that cover the range. A new size makes the tree anew.
-    """
+    entry of a range is found in the few nodes that cover the range. When a new size comes, the tree is built anew."""
 
     def __init__(self) -> None:
         self._lists: dict[int, list[Listed]] = {}
@@ -182,7 +185,7 @@ class Order:
             self._update(size, listed)
 
     def remove(self, size: int, listed: Listed) -> None:
-        """Remove an entry that is there."""
+        """Remove an entry, which must be in the index."""
         entries = self._lists[size]
         index = bisect_left(entries, listed)
         del entries[index]
@@ -190,7 +193,7 @@ class Order:
             self._update(size, entries[0] if entries else None)
 
     def clear(self) -> None:
-        """Remove all entries, but remember the sizes: they will come again."""
+        """Remove all entries, but keep the sizes, as the next iteration has the same ones."""
         if len(self._sizes) > MOST_SIZES:
             self._lists.clear()
             self._sizes.clear()
@@ -199,8 +202,8 @@ class Order:
         self._leaves = 0
 
     def between(self, low: int, high: float) -> Iterator[tuple[int, Listed]]:
-        """Entries of sizes from ``low`` to less than ``high``, least first, each with its size. Meanwhile an entry that
-        was returned may be removed, and nothing else may change."""
+        """Yield (size, entry) for sizes from ``low`` to less than ``high``, the least entry first.
+        Meanwhile entries that were yielded may be removed; nothing else may change."""
         if not self._leaves:
             self._build()
         least, leaves, sizes = self._least, self._leaves, self._sizes

@@ -1,4 +1,4 @@
-"""The paper's Allocator over the arena and the host pool: it moves bytes, as others decide.
+"""The paper's Allocator: it swaps tensors between the device's arena and the host pool when it is told to.
 
 It keeps the marks that make reuse safe: a freed block carries the last positions of the streams that used it, and its
 next user waits for these on its own stream. Copies are queued. In passive mode the host waits for each (``swap_out``,
@@ -28,7 +28,9 @@ def storage_of(block: Block) -> Storage | None:
 
 
 class Allocator:
-    """Blocks, host copies, and counters of moved bytes since the start."""
+    """Owns the arena and the host pool, and queues the copies between them.
+
+    swapped_out_bytes, swapped_in_bytes, moved_bytes: bytes copied to the host, back, and within the arena, so far."""
 
     def __init__(self, device: Device, budget_bytes: int, host_bytes: int, placement: Placement | None = None,
                  spill: Spill | None = None) -> None:
@@ -39,12 +41,12 @@ class Allocator:
         if spill is not None:
             device.spill_to(spill, host_bytes)
         self._positions = device.positions
-        self._host_read = 0  # position of the last copy in whose host bytes were freed
+        self._host_read = 0  # position on the copy-in stream of the last copy whose host bytes were freed
         self.swapped_out_bytes = self.swapped_in_bytes = self.moved_bytes = 0
 
     # Swapping ------------------------------------------------------------------------------------------------
     def swap_out(self, storage: Storage) -> bool:
-        """Copy to the host while the host waits (passive mode); False if it has no room. The block stays."""
+        """Copy a storage to the host, and wait for the copy; False if the host pool is full. The block stays."""
         if not self.start_swap_out(storage):
             return False
         self.device.synchronize(COPY_OUT, storage.copied_out)
@@ -52,13 +54,13 @@ class Allocator:
         return True
 
     def swap_in(self, storage: Storage, block: Block) -> None:
-        """Copy back while the host waits (passive mode)."""
+        """Copy a storage from the host into a fresh block, and wait for the copy."""
         self.start_swap_in(storage, block)
         self.device.synchronize(COPY_IN, storage.copied_in)
         self.finish_swap_in(storage)
 
     def start_swap_out(self, storage: Storage) -> bool:
-        """Queue the copy to the host; False if the host has no room. Computation goes on; the block stays."""
+        """Queue the copy of a storage to the host; False if the host pool is full. The block stays in use."""
         extents = self.host.allocate(storage.nbytes)
         if extents is None:
             return False
@@ -81,12 +83,12 @@ class Allocator:
         return True
 
     def finish_swap_out(self, storage: Storage) -> None:
-        """Free the block: its next user waits for the copy on its own stream."""
+        """End a swap-out: free the storage's block. The block's next user waits for the copy, on its own stream."""
         self.leave_device(storage)
         storage.set_status(OUT)
 
     def start_swap_in(self, storage: Storage, block: Block) -> None:
-        """Queue the copy back into a fresh block. The host copy stays valid until the tensor is written."""
+        """Queue the copy from the host into a fresh block. The host copy stays valid until the tensor is written."""
         device = self.device
         assert storage.host is not None
         device.wait_marks(COPY_IN, block.marks)
@@ -101,13 +103,13 @@ class Allocator:
         self.swapped_in_bytes += storage.nbytes
 
     def finish_swap_in(self, storage: Storage) -> None:
-        """The compute stream waits for the copy; the host does not."""
+        """End a swap-in: the compute stream will wait for the copy, and the storage counts as on the device."""
         self.device.wait(COMPUTE, COPY_IN, storage.copied_in)
         storage.set_status(IN)
 
     # Freeing -------------------------------------------------------------------------------------------------
     def leave_device(self, storage: Storage) -> None:
-        """Free the block of a storage. Copies of it may be under way: the marks name them."""
+        """Free the block of a storage. Copies of it may be under way: the block's marks make its next user wait."""
         block = storage.block
         assert block is not None
         storage.block = None
@@ -116,13 +118,13 @@ class Allocator:
         self.arena.free(block, marks)
 
     def take_back(self, block: Block, nbytes: int) -> None:
-        """Take back a lent block, of which only the compute stream has used the first ``nbytes``."""
+        """Take back a block that was lent as a workspace: the compute stream has used its first ``nbytes``."""
         marks = (self._positions[COMPUTE], 0, 0)
         self.device.poison(block.offset, aligned(nbytes), marks)
         self.arena.touched(block, marks)
 
     def forget_host_copy(self, storage: Storage) -> None:
-        """Free the host copy, if there is one."""
+        """Free the host copy of a storage, if it has one."""
         if storage.host is not None:
             self.host.free(storage.host)
             storage.host = None

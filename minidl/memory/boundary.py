@@ -1,4 +1,4 @@
-"""The end of an iteration: survivors get their bytes, lineage is cut, and counts restart."""
+"""Ends an iteration: recomputes the dropped tensors that the program still holds, cuts lineage, restarts counts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from minidl.memory.writing import WriteGuard
 
 
 class Boundary:
-    """Ends iterations."""
+    """Ends iterations, and says whether an optimizer's step does so."""
 
     def __init__(self, state: MemoryState, freeing: Freeing, replaying: Replay, guard: WriteGuard) -> None:
         self.state = state
@@ -25,8 +25,9 @@ class Boundary:
         self._went_on = False  # this iteration has gone on after an optimizer's step
 
     def goes_on(self) -> bool:
-        """True if the iteration goes on after an optimizer's step. It does so once, if the program holds a result whose
-        gradient has not been taken: the output of a GAN's generator while the discriminator takes its step."""
+        """True if an optimizer's step does not end the iteration; at most once in an iteration.
+        This is so if the program holds a result whose gradient has not been taken: for instance the output of a GAN's
+        generator, while the discriminator takes its step."""
         tracker = self.state.tracker
         if self._went_on or not self._awaits_gradient():
             return False
@@ -39,12 +40,11 @@ class Boundary:
                    for storage in (*self.state.live(), *self.state.missing()))
 
     def end_iteration(self, *, failed: bool = False) -> None:
-        """Recompute dropped survivors and cut all lineage, so that it keeps no tensor of this iteration alive.
-
-        After a failure nothing is computed: a dropped tensor keeps its lineage until it is needed, and counts as a leaf
-        all the same. Raises Unrecoverable, OutOfMemory.
-        """
+        """Recompute dropped survivors and cut all lineage, so that lineage keeps no tensor of this iteration alive.
+        failed: the iteration failed, so nothing is computed. A dropped tensor then keeps its lineage until it is
+        needed, but no gradient flows through it. Raises Unrecoverable, OutOfMemory."""
         state, self._went_on = self.state, False
+        self.replaying.evicting.unshare_all()
         dropped = state.missing()
         # Storages with bytes become leaves first: then they may be swapped to make room, but not dropped.
         for storage in state.live():
@@ -77,25 +77,24 @@ class Boundary:
             self.guard.end_iteration()
         state.hooks.pack(live, fresh, failed=failed)
         state.kept.clear()
+        state.nested = 0
         state.access_list.forget()
         self.replaying.paged_in_bytes = 0
 
 
 def _cut(storage: Storage) -> None:
-    """Make a storage with bytes a leaf. A storage that only its own call has saved is freed instead, and keeps its
-    lineage: a dropped tensor may have to be recomputed from it."""
+    """Cut a storage off the autograd graph, and make it a leaf if it has bytes.
+    If only its own call had saved it, it loses its bytes here, and keeps its lineage for replays."""
     storage.sever()
     if storage.status is not RECOMPUTE:
         storage.call = None
 
 
 def _renumber(survivors: Collection[Storage]) -> None:
-    """Give each tensor that outlives its iteration an id that no tensor of a later one gets by its position.
-
-    The ids repeat from iteration to iteration, so that plans are found again. The id of a gradient follows from that of
-    its parameter. An older survivor keeps its id (masks, caches). A new one takes the lowest free id, so a program that
-    replaces its state in each iteration soon repeats its ids.
-    """
+    """Give each survivor of an iteration an id that no tensor of a later iteration gets.
+    Ids must be the same in each iteration, as plans name tensors by id. A gradient's id is computed from its
+    parameter's. An older survivor keeps its id. A new one takes the lowest free id, so a program that replaces its
+    state in each iteration soon repeats its ids."""
     owners = {s.grad.storage.base: s for s in survivors if s.persistent and s.grad is not None}
     new = []
     for storage in survivors:

@@ -1,4 +1,4 @@
-"""Evictions: the policy ranks tensors, and this carries the ranking out by swap-outs and drops.
+"""Evictions: the policy ranks tensors, and ``Evicting`` takes them off the device by swap-outs and drops.
 
 A tensor that cannot leave in the way that the policy asks for leaves in the other way: without a lineage it is swapped
 out instead of dropped, with a full host it is dropped instead of swapped out.
@@ -6,6 +6,7 @@ out instead of dropped, with a full host it is dropped instead of swapped out.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Collection, Iterable, Iterator
 from math import inf
 
@@ -18,30 +19,28 @@ from minidl.memory.storage import IN, OUT, RECOMPUTE, Call, Storage
 from minidl.plan.plan import Action
 from minidl.plan.policy import Pressure, Residency
 
-MOST_WEIGHED = 400  # tensors that a policy prices for one allocation, unless all must go
-FRONT = 4  # tensors of the access list that a policy is asked about first
-SMALL_SHIFT = 10  # a tensor of less than a 2^10th of the needed bytes is not priced, unless all must go
+MOST_WEIGHED = 400  # tensors that a policy prices for one allocation, unless all must be evicted
+PATIENCE = 16  # replays within replays may run this many times the calls of the iteration so far
+FRONT = 4  # how many tensors at the front of the access list a policy is asked about first
+SMALL_SHIFT = 10  # a tensor of less than 1/2^10 of the needed bytes is not priced, unless all must be evicted
 
 
 class Evicting:
-    """Takes tensors off the device."""
+    """Asks the policy which tensors to evict, and evicts them."""
 
     def __init__(self, state: MemoryState) -> None:
         self.state = state
 
     @property
     def looks_nearby(self) -> bool:
-        """True if the policy is asked about a part of the residents: they are many, or it needs only a front."""
+        """True if the policy is asked about only some of the tensors on the device, as they are many."""
         return not self.state.access_list.few
 
     # Asking the policy ---------------------------------------------------------------------------------------
     def batches(self, need: int, pinned: set[Storage]) -> Iterator[Collection[Storage]]:
-        """The tensors that the policy is asked about for ``need`` bytes, in one batch or in several.
-
-        A policy that reads residents from a front is asked about a few tensors, then about four times as many, and so
-        on. Other policies are asked once, and so are those that weigh staleness while there are few residents. pinned:
-        operands of the call under way, which stay.
-        """
+        """Yield the tensors that the policy is asked about for ``need`` bytes, in one batch or in several.
+        A policy that evicts from the front of a list is asked about a few tensors, then about four times as many, and
+        so on. Other policies get all tensors in one batch. pinned: operands of the call under way, which stay."""
         state = self.state
         if isinstance(state.access_list, ResidentList) and not state.access_list.few:
             yield from state.access_list.batches(need, pinned, FRONT)
@@ -50,10 +49,8 @@ class Evicting:
             yield self._worth_pricing(pinned, need) if selects else self.evictable(pinned)
 
     def ask(self, storages: Iterable[Storage], need: int) -> dict[Storage, Action]:
-        """The tensors among these that the policy would evict for ``need`` bytes, the first to leave first.
-
-        Raises UserError if the policy's answer is no sequence of evictions.
-        """
+        """Ask the policy which of ``storages`` to evict for ``need`` bytes. Returns them in order, each with an action.
+        Raises UserError if the policy does not return a sequence of evictions."""
         state, tracker = self.state, self.state.tracker
         host = state.allocator.host
         trace, call = state.hooks.recorded() or (None, tracker.sequence - tracker.iteration_start)
@@ -67,12 +64,13 @@ class Evicting:
                             f"action), not {type(ranking).__name__} of something else") from error
 
     def evictable(self, pinned: set[Storage], least: int = 0) -> list[Storage]:
-        """The tensors of at least ``least`` bytes that may be evicted now."""
-        return list({s.tensor_id: s for ref in self.state.residents if (s := ref()) is not None and s.nbytes >= least
+        """The tensors on the device of at least ``least`` bytes, without those in ``pinned``."""
+        return list({s.tensor_id: s for ref in self.state.live_refs if (s := ref()) is not None and s.nbytes >= least
                      and s.status is IN and s not in pinned}.values())
 
     def _worth_pricing(self, pinned: set[Storage], need: int) -> list[Storage]:
-        """The larger evictable tensors, and every n-th of very many; all of them if these are not enough."""
+        """The evictable tensors that are not tiny beside ``need`` bytes, and at most MOST_WEIGHED of them.
+        All evictable tensors, if these do not free ``need`` bytes."""
         found = self.evictable(pinned, need >> SMALL_SHIFT)
         if len(found) > MOST_WEIGHED:
             step = -(-len(found) // MOST_WEIGHED)
@@ -81,7 +79,7 @@ class Evicting:
         return found if enough else self.evictable(pinned)
 
     def _residency(self, storage: Storage) -> Residency:
-        """A resident tensor as a policy sees it."""
+        """The facts about a tensor on the device that a policy sees."""
         state, block = self.state, storage.block
         assert block is not None
         seconds = None
@@ -101,9 +99,8 @@ class Evicting:
     # Leaving -------------------------------------------------------------------------------------------------
     def evict(self, storage: Storage, action: Action, *, at_any_price: bool = False) -> bool:
         """Take a storage off the device; False if the host is full and the storage cannot be recomputed.
-
-        at_any_price: other tensors give up their host copies for it even if the price of their replay is unknown.
-        """
+        at_any_price: to make room on the host, drop other tensors' host copies even if the time of their replay is
+        unknown."""
         if action is Action.DROP and self.lineage_of(storage) is not None:
             self.drop(storage)
         elif self.back_up(storage):
@@ -122,19 +119,18 @@ class Evicting:
         storage.set_status(OUT)
 
     def drop(self, storage: Storage) -> None:
-        """Free a storage's bytes; a replay computes them when they are needed again."""
+        """Free a storage's bytes on device and host; a replay computes the tensor when it is needed again."""
         self.state.allocator.leave_device(storage)
         self.give_up_copy(storage)
 
     def give_up_copy(self, storage: Storage) -> None:
-        """Free the host copy of a storage that has no other bytes: from now on it must be replayed."""
+        """Free the host copy of a storage that has no bytes on the device. When needed, it must be replayed."""
         state = self.state
         state.allocator.forget_host_copy(storage)
         storage.set_status(RECOMPUTE)
-        state.residents.pop(storage.me, None)
+        state.live_refs.pop(storage.me, None)
         state.dropped[storage.me] = None
-        if state.policy.weighs_recomputation:
-            neighbourhood.lost(storage)
+        neighbourhood.lost(storage)
 
     def lineage_of(self, storage: Storage) -> list[Call] | None:
         """The calls that would recompute a storage if it were dropped now; None if it must not be dropped."""
@@ -144,13 +140,14 @@ class Evicting:
         return None if calls is None or reads(calls, self.state.writing) else calls
 
     def back_up(self, storage: Storage) -> bool:
-        """Have a valid host copy; False if the host is full. Copies of tensors on the device make room for it."""
+        """Copy a storage to the host, unless it has a host copy; False if the host is full.
+        If the host lacks room, host copies of tensors that are also on the device are freed first."""
         if storage.host is not None:
             return True
         state = self.state
         host = state.allocator.host
         if host.capacity - host.used_bytes < storage.nbytes:
-            for ref in state.residents:
+            for ref in state.live_refs:
                 other = ref()
                 if other is not None and other.status is IN and other.host is not None:
                     state.allocator.forget_host_copy(other)
@@ -159,8 +156,13 @@ class Evicting:
         return state.allocator.swap_out(storage)
 
     def drop_kept(self, need: int, pinned: set[Storage]) -> None:
-        """Drop values that replays left behind, until ``need`` bytes are free: that costs no copy."""
+        """Drop tensors of ``MemoryState.kept`` until ``need`` bytes are free. Replays left them; no copy is needed."""
         state = self.state
+        for ref in reversed(list(state.shared)):  # a replay of later values starts from the earlier ones
+            if state.arena.free_bytes >= need:
+                return
+            if (shared := ref()) is None or shared not in pinned and shared not in state.protected:
+                self.unshare(ref)
         for ref, count in list(state.kept.items()):
             if state.arena.free_bytes >= need:
                 return
@@ -171,9 +173,60 @@ class Evicting:
                 self.drop(storage)
                 del state.kept[ref]
 
+    def free_unread(self, pinned: set[Storage]) -> None:
+        """Free tensors that the program has freed, and a write in place has kept for replays, if no replay reads them.
+        A replay would read one if a dropped tensor that the program needs starts from it. pinned: operands, which stay.
+        """
+        state = self.state
+        read = {s.base for gone in state.missing() if gone.refs for call in missing_calls(gone) or ()
+                for s in call.inputs}
+        for storage in state.live() if state.impure else ():
+            if storage.status is IN and not storage.refs and storage not in read and storage not in pinned:
+                state.allocator.leave_device(storage)
+                state.allocator.forget_host_copy(storage)
+                storage.set_status(RECOMPUTE)
+                state.live_refs.pop(storage.me, None)
+                state.writes += 1  # what was computed from it may have to stay now
+
+    def drop_awaiting(self, need: int, pinned: set[Storage]) -> None:
+        """Drop tensors that replays or the write under way still need, the oldest first, until ``need`` bytes are free.
+        The last resort: replays within the replays under way, or the write's guard, compute each again in time. That
+        ends, as a replay computes only calls older than the one it is for, but may take long: hence PATIENCE."""
+        state = self.state
+        if state.nested > PATIENCE * (state.tracker.sequence - state.tracker.iteration_start + 1):
+            return
+        held = [(s.call.sequence, s.tensor_id, s) for s in state.live()
+                if s.status is IN and s.call is not None and s not in state.awaited and s not in pinned]
+        for _, _, storage in sorted(held, key=lambda entry: entry[:2]):
+            if state.arena.free_bytes >= need:
+                return
+            if missing_calls(storage) is not None:
+                self.drop(storage)
+
+    def unshare(self, ref: weakref.ref[Storage]) -> None:
+        """Free a value that was kept for replays alone, unless it has other uses."""
+        state, storage = self.state, ref()
+        del state.shared[ref]
+        if storage is None:
+            return
+        storage.refs -= 1
+        if not storage.refs and storage.status is not RECOMPUTE:
+            busy, state.arena_busy.on = state.arena_busy.on, True
+            if storage.block is not None:
+                state.allocator.leave_device(storage)
+            state.allocator.forget_host_copy(storage)
+            storage.set_status(RECOMPUTE)
+            state.live_refs.pop(ref, None)
+            neighbourhood.lost(storage)
+            state.arena_busy.on = busy
+
+    def unshare_all(self) -> None:
+        """Free all values that were kept for replays alone."""
+        for ref in list(self.state.shared):
+            self.unshare(ref)
+
     def dear(self, storage: Storage) -> bool:
-        """True if a replay of a storage takes longer than its copies out and in; False if the policy does not weigh
-        this, or if a plan decides."""
+        """True if a replay of a storage takes longer than its copies to the host and back; False if a plan decides."""
         state = self.state
         if not state.policy.weighs_recomputation or state.hooks.acts:
             return False
@@ -182,8 +235,8 @@ class Evicting:
             seconds > state.device.out_seconds(storage.nbytes) + state.device.in_seconds(storage.nbytes))
 
     def _make_host_room(self, nbytes: int, at_any_price: bool) -> bool:
-        """Drop tensors that are on the host alone until ``nbytes`` are free there, the cheapest replay for its bytes
-        first; False if they cannot be freed. A replay of unknown price goes last, and only ``at_any_price``."""
+        """Drop tensors that are only on the host until ``nbytes`` are free there; False if that is not possible.
+        The fewest replay seconds per byte first; those of unknown time last, and only ``at_any_price``."""
         host = self.state.allocator.host
         swapped = [s for s in self.state.live() if s.status is OUT and s.nbytes]
         prices = [(inf if price is None else price / s.nbytes, s.tensor_id, s)

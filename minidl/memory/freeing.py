@@ -1,12 +1,10 @@
-"""The end of a tensor's bytes: at once when they have no use any more, or queued while the arena is busy."""
+"""Frees the bytes of tensors that have no use any more: at once, or before the next call while the arena is busy."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from threading import get_ident
 
-from minidl.device.contract import Failure
-from minidl.memory.lineage import can_be_recomputed, failed_call, missing_calls
+from minidl.memory.lineage import can_be_recomputed
 from minidl.memory.state import MemoryState
 from minidl.memory.storage import RECOMPUTE, Storage
 
@@ -17,14 +15,12 @@ class Freeing:
     def __init__(self, state: MemoryState) -> None:
         self.state = state
         self.tracker = state.tracker
-        self._recomputable: dict[int, bool] = {}  # by call, as far as known, until the next write
-        self._known_at = -1  # ``MemoryState.writes`` then
+        self._recomputable: dict[int, bool] = {}  # by number of a call: can it be replayed? valid until the next write
+        self._known_at = -1  # ``MemoryState.writes`` when these answers were found
 
     def deallocate(self, storage: Storage, *, record_gone: bool = False) -> None:
-        """Free the bytes of a storage that have no use any more.
-
-        record_gone: its record ends too, so no tensor can be recomputed from it.
-        """
+        """Free a storage's bytes, which have no use any more.
+        record_gone: the Storage object itself ends too, so no tensor can be recomputed from it."""
         state = self.state
         if not record_gone and (state.policy.regime.keeps_freed or state.impure and self.starts_a_replay(storage)):
             self.tracker.freed(storage)  # to the program it is free; its bytes go with its record
@@ -41,7 +37,7 @@ class Freeing:
                 state.allocator.forget_host_copy(storage)
             if storage.status is not RECOMPUTE:
                 storage.set_status(RECOMPUTE)
-                state.residents.pop(storage.me, None)
+                state.live_refs.pop(storage.me, None)
             elif state.dropped:
                 state.dropped.pop(storage.me, None)
             self.tracker.freed(storage)
@@ -49,8 +45,8 @@ class Freeing:
             busy.on = False
 
     def starts_a_replay(self, storage: Storage) -> bool:
-        """True if a dropped tensor may have to be recomputed from the bytes of a storage that cannot itself be
-        recomputed, since a write came in between."""
+        """True if a storage must keep its bytes for replays: a dropped tensor may be computed from them.
+        This is so if a write in place has ended the storage's own lineage, and some tensor is dropped."""
         state = self.state
         if not state.impure or not state.dropped or storage.call is None or storage.status is RECOMPUTE:
             if not state.dropped:
@@ -68,31 +64,3 @@ class Freeing:
             storage, record_gone = orphans.popleft()
             if record_gone or not storage.refs:  # a replay may need it again, and releases it later
                 self.deallocate(storage, record_gone=record_gone)
-
-    def lose(self, failures: Sequence[Failure]) -> None:
-        """Free the tensors that have no value since these calls failed, once all streams have finished. A later use of
-        one raises an error that names the failure.
-
-        A dropped tensor is lost if its replay would need a failed call, or its results.
-        """
-        if not failures:
-            return
-        state, device = self.state, self.state.device
-        for stream, position in enumerate(device.positions):
-            device.synchronize(stream, position)
-        state.thread = get_ident()
-        state.writes += 1
-        first = failures[0]
-        why = failed_call(f"{first.op_name} failed: {first.error}")
-        for storage in state.live():
-            offset = storage.block.offset if storage.block is not None else None
-            if device.lost(offset, storage.host, storage.nbytes):
-                storage.call = why
-                self.deallocate(storage, record_gone=True)
-        attrs = {id(failure.attrs) for failure in failures}
-        for storage in state.missing():
-            calls = missing_calls(storage)
-            if calls is None or any(id(call.attrs) in attrs for call in calls):
-                storage.call = why
-                state.dropped.pop(storage.me, None)
-        device.forgive()

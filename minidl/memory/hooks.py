@@ -1,12 +1,12 @@
-"""The hooks by which guided execution attaches to on-demand memory. Knows nothing of the object that attaches.
+"""The hooks by which guided execution attaches to on-demand memory: methods that on-demand memory calls at set times.
 
     before a call           ``before_call``
     an address for bytes    ``place``
     after a call            ``after_call``
     end of an iteration     ``end_iteration``, ``pack``, ``start``
 
-The other methods answer questions between these. ``memory/guided`` has the one class that overrides them. On-demand
-memory alone uses the defaults, which evict nothing and bring nothing back ahead of time.
+The other methods answer questions that on-demand memory has between these. ``GuidedExecution`` of ``memory/guided``
+overrides them all. The defaults evict nothing and bring nothing back ahead of time.
 """
 
 from __future__ import annotations
@@ -20,76 +20,80 @@ from minidl.plan.trace import Trace
 
 
 class Hooks:
-    """The defaults."""
+    """The hooks with their defaults, which do nothing: memory without a plan.
 
-    due: Sized = ()  # work for ``before_call``, which is called only if there is some
-    follows = False  # ``after_call`` is called only if this is True
-    acts = False  # tensors leave and return ahead of time in this iteration
-    places = False  # tensors have planned addresses in this iteration
+    due      what ``before_call`` has to start; it is not called if this is empty
+    follows  ``after_call`` is called only if this is True
+    acts     True if in this iteration tensors leave and return ahead of time
+    places   True if in this iteration tensors have planned addresses"""
+
+    due: Sized = ()
+    follows = False
+    acts = False
+    places = False
 
     def before_call(self) -> None:
-        """Start what is due before the next call."""
+        """Start the swap-ins, replays and moves that are due before the next call."""
 
     def place(self, storage: Storage, donor: Callable[[int], Block | None] | None = None,
               stays: Callable[[], Collection[Block]] = tuple) -> Block | None:
-        """The block at the planned address of a storage; None if it has none, or its bytes cannot be had.
-
-        donor: donates the block of an operand of the call under way that lies at an address. stays: blocks that must
-        not be moved.
-        """
+        """Allocate the block at a storage's planned address; None if it has no address, or its bytes are in use.
+        donor: called with the address; returns the block there, if an operand of the current call can donate it.
+        stays: returns the blocks that must not be moved."""
         return None
 
     def gather(self, nbytes: int, owner: object, *, high: bool) -> Block | None:
-        """A block made of blocks that are being copied out, so without an eviction; None if these do not suffice."""
+        """Allocate a block, without an eviction, from blocks that are being copied out; None if they are too small."""
         return None
 
     def after_call(self, signature: Signature, read: tuple[TensorId, ...], made: tuple[TensorId, ...],
                    operands: Sequence[Storage]) -> None:
-        """A call was launched and recorded: it read and made tensors of these ids."""
+        """Called after a call was launched and recorded. read, made: the ids of its inputs and outputs."""
 
     def begin_iteration(self) -> None:
-        """The program begins an iteration. The time since the last one belongs to neither."""
+        """Called when the program begins an iteration. The time since the last one counts for neither iteration."""
 
     def end_iteration(self, trace: Callable[[], Trace], *, failed: bool) -> None:
-        """An iteration has ended; its survivors are not packed yet. ``trace`` builds its record."""
+        """Called when an iteration has ended, before ``pack``. trace: builds the iteration's trace."""
 
     def pack(self, survivors: Collection[Storage], fresh: Collection[Storage], *, failed: bool) -> None:
-        """Move the survivors of an iteration to where the next one expects them. fresh: those that it has made."""
+        """Move survivors to the addresses that the next iteration expects. fresh: those made in this iteration."""
 
     def start(self) -> None:
-        """The next iteration may begin: its survivors are packed, and the device's notes are empty."""
+        """Called after ``pack``, when the next iteration may begin."""
 
     # Questions -----------------------------------------------------------------------------------------------
     def algorithm(self, signature: Signature) -> str | None:
-        """The name of the algorithm planned for the next call; None if any will do."""
+        """The name of the algorithm that the plan has for the next call; None if the plan leaves it open."""
         return None
 
     def drops_next(self, storage: Storage) -> bool:
-        """True if a storage will be dropped right after the next call."""
+        """True if the plan drops a storage right after the next call."""
         return False
 
     def recorded(self) -> tuple[Trace | None, int] | None:
-        """The recorded iteration that this one repeats so far, and the number of the next call in it."""
+        """The trace that this iteration has repeated so far, or None, and its next call's number; None without a plan.
+        """
         return None
 
     def reclaim(self, need: int, *, everything: bool = False) -> None:
-        """Free blocks that are being copied out until ``need`` bytes are free, or all of them."""
+        """Free blocks that are being copied out, until ``need`` bytes are free, or all of them (``everything``)."""
 
     def relent(self) -> bool:
-        """An allocation has failed: give up the plan. False if there is none."""
+        """Give up the plan, because an allocation has failed. False if no plan was followed."""
         return False
 
     def arrive(self, storage: Storage) -> None:
-        """A storage is needed while a copy of it is under way."""
+        """Called when a storage is needed while it is copied out or in: make its bytes usable on the device."""
 
     def returned(self, storage: Storage, replay: Sequence[float] | None = None) -> None:
-        """A storage came back on demand: by a copy, or by a replay whose calls take these seconds."""
+        """Called when a storage came back on demand. replay: seconds of the replayed calls; None for a swap-in."""
 
     def release(self, storage: Storage) -> None:
-        """A replay has read a storage for the last time."""
+        """Called when a replay has read a storage for the last time."""
 
     def signatures(self) -> Iterable[Signature]:
-        """The signatures of all recorded sequences of calls."""
+        """The signatures of all calls in the recorded iterations."""
         return ()
 
 
@@ -97,7 +101,7 @@ ALONE = Hooks()
 
 
 class Attached:
-    """Where guided execution attaches: on-demand memory asks these ``hooks``."""
+    """Holds the ``hooks`` that on-demand memory calls: the defaults, until guided execution sets its own."""
 
     def __init__(self) -> None:
         self.hooks: Hooks = ALONE

@@ -1,7 +1,7 @@
-"""Memory that only counts: the bytes that a step needs, from shapes alone. Places nothing, evicts nothing.
+"""The memory of a dry run: it counts the bytes that a step needs, from shapes alone. Places nothing, evicts nothing.
 
-It takes the manager's place in a dry run. Live bytes and their peak are those of an unmanaged run; the largest working
-set of one operation is the smallest budget that any policy can run in.
+``Ledger`` takes the place of ``Manager``. The bytes that it counts are those of a run without any eviction; the largest
+working set of one operation is the smallest budget that any policy can run in.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from minidl.device.contract import Failure
 from minidl.memory.hooks import Attached
 from minidl.memory.runner import free_donations, may_donate
 from minidl.memory.storage import IN, RECOMPUTE, Storage
@@ -20,11 +19,13 @@ from minidl.op import Attrs, Signature
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The memory that a step needs (bytes, aligned as in an arena).
+    """The memory that a step needs, in bytes, each tensor rounded up as in an arena.
 
-    reads_values: it read a value before its last call. If it branches on that, these are the bytes of one path.
-    calls, ops: number of calls that were counted, and the names of their operations.
-    """
+    unmanaged_peak_bytes  the peak if nothing ever leaves the device; the call of ``peak_op`` reaches it.
+    largest_op_bytes      the working set of the largest operation, ``largest_op``: the smallest possible budget.
+    reads_values          the step read a tensor's value before its last call. If it branches on that value, these are
+                          the bytes of one branch.
+    calls, ops            the number of calls that were counted, and the names of their operations."""
 
     unmanaged_peak_bytes: int
     peak_op: str
@@ -36,9 +37,11 @@ class Demand:
 
 
 class Ledger:
-    """Counts the bytes of a dry step. Memory, keeper and runner in one. ``resident_bytes``: those there before it."""
+    """Counts the bytes of a dry run of a step. It is the executor's memory, runner and keeper in one.
 
-    update_bytes = 0  # an update takes its parameters one by one: that is the least it needs
+    resident_bytes: bytes of the tensors that are on the device before the step."""
+
+    update_bytes = 0  # an optimizer's update takes its parameters one by one: that needs the fewest bytes
 
     def __init__(self, tracker: Tracker, resident_bytes: int = 0) -> None:
         self.tracker = tracker
@@ -53,18 +56,18 @@ class Ledger:
 
     @property
     def keeper(self) -> Ledger:
-        """Itself, as no field: an object that held itself would never be freed."""
-        return self
+        """The ledger itself."""
+        return self  # a property, as an object that held itself in a field would be a cycle
 
     runner = keeper
 
     def demand(self, *, reads_values: bool = False) -> Demand:
-        """The demand counted so far."""
+        """The bytes counted so far. reads_values: see ``Demand``."""
         return Demand(self.peak_bytes, self.peak_op, self.largest_op, self.largest_op_bytes, reads_values,
                       self.calls, frozenset(self.ops))
 
     def stand_in(self, storage: Storage) -> Storage:
-        """A leaf in the place of a resident gradient. A dry step may release it, as if it had no other handle."""
+        """Return a leaf that replaces a real gradient in the dry run, so that the step can free it in the count."""
         self.live_bytes -= block_bytes(storage.base.nbytes)
         leaf = Storage(storage.meta, self, storage.base.tensor_id)
         self.place_leaf(leaf)
@@ -72,7 +75,8 @@ class Ledger:
 
     def run(self, signature: Signature, attrs: Attrs, inputs: Sequence[Storage], outputs: Sequence[Storage],
             donated: int, saved: Sequence[int], timed: Callable[[float], None]) -> Algorithm:
-        """Count the outputs; the algorithm is the one with the least workspace. Nothing is launched."""
+        """Count a call's outputs and its least workspace; return the algorithm with that workspace. Launches nothing.
+        donated: bit i is set if input i is used for the last time. ``saved`` and ``timed`` are ignored."""
         algorithm = min(signature.algorithms, key=lambda a: a.workspace)
         name = signature.op.name
         self.calls += 1
@@ -95,51 +99,48 @@ class Ledger:
         return algorithm
 
     def place_leaf(self, storage: Storage) -> None:
-        """Count a leaf."""
+        """Count the bytes of a new leaf."""
         storage.status = IN
         self.live_bytes += block_bytes(storage.nbytes)
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
 
     def deallocate(self, storage: Storage, *, record_gone: bool = False) -> None:
-        """Count bytes that have no use any more."""
+        """Count a storage's bytes as free."""
         if storage.status is IN:
             storage.status = RECOMPUTE
             self.live_bytes -= block_bytes(storage.nbytes)
             self.tracker.freed(storage)
 
-    def lose(self, failures: Sequence[Failure]) -> None:
-        """No kernel runs here, so none fails."""
-
     def make_resident(self, inputs: Sequence[Storage], op_name: str) -> None:
-        """Everything counts as resident."""
+        """Does nothing: in a dry run every tensor counts as resident."""
 
     def before_write(self, targets: Iterable[Storage]) -> None:
-        """Nothing to prepare: no tensor is dropped here."""
+        """Does nothing: no tensor is dropped in a dry run, so none has to be recomputed before the write."""
 
     def after_write(self, targets: Iterable[Storage], number: int) -> None:
-        """No copy is stale: there are none."""
+        """Does nothing: a dry run has no host copies that the write could make stale."""
 
-    def call_off(self) -> None:
-        """Nothing was prepared."""
+    def call_off(self, inputs: Sequence[Storage], outputs: Sequence[Storage]) -> None:
+        """Does nothing: ``before_write`` prepared nothing that the end of the call could undo."""
 
     def replay(self, target: Storage) -> None:
-        """Nothing to replay: no tensor is dropped here."""
+        """Does nothing: no tensor is dropped in a dry run."""
 
     def goes_on(self) -> bool:
-        """A dry step is one iteration, however many updates it has."""
+        """True: a dry run is one iteration, however many optimizer steps it has."""
         return True
 
     def end_iteration(self, *, failed: bool = False) -> None:
-        """Nothing to cut: a dry step is one iteration."""
+        """Does nothing: a dry run is one iteration, so no lineage has to be cut."""
 
     def check(self) -> None:
-        """Raises AssertionError if more was freed than allocated."""
+        """Raises AssertionError if more bytes were freed than allocated."""
         assert self.live_bytes >= 0, f"live bytes {self.live_bytes}"
 
 
 def working_set(signature: Signature, inputs: Sequence[Storage], outputs: Sequence[Storage]) -> int:
-    """Aligned bytes that must be on the device at once: distinct inputs and outputs, less the outputs that can take the
-    bytes of an input. An input can always donate, if need be after it was copied to the host."""
+    """The aligned bytes of a call's distinct inputs and of its outputs, except outputs that can take an input's bytes.
+    An input that the program still needs can donate its bytes too, after it was copied to the host."""
     total = sum(block_bytes(storage.nbytes) for storage in (*{s.base for s in inputs}, *outputs))
     used_outputs: set[int] = set()
     used_inputs: set[int] = set()

@@ -1,32 +1,19 @@
-"""Lineage: the calls that must be replayed to compute a value again. Reads records; replays nothing.
+"""Lineage: finds the calls that must run again to compute a tensor. Reads records; replays nothing.
 
-A replay starts from tensors that have bytes, on the device or on the host. It is one list of calls in program order,
-each at most once, however many paths lead to it: a residual chain costs its length, not two to its power.
+The calls start from tensors that have bytes, on the device or on the host. Each call is listed once, in program order,
+however many paths lead to it: a chain of n residual blocks takes n calls, where recursion would take 2^n.
 """
 
 from math import inf
 
 from minidl.memory.storage import RECOMPUTE, Call, Storage
-from minidl.op import Op, Signature
-
-FAILED = Op("failed", lambda: (), replayable=False)
-"""The operation in the lineage of a lost tensor; its attribute ``reason`` says why the tensor was lost."""
-
-_SIGNATURE = Signature(FAILED, (), (), ())
-
-
-def failed_call(reason: str) -> Call:
-    """The lineage of a tensor that a failed call should have made."""
-    return Call(FAILED, (), {"reason": reason}, (), 0, _SIGNATURE)
 
 
 def missing_calls(target: Storage, most: float = inf) -> list[Call] | None:
-    """The calls, oldest first, that compute ``target`` again; None if its lineage is broken. If there are more than
-    ``most``, only ``most + 1`` of them.
-
-    ``target`` counts as missing whatever its status, so this also answers "could it be dropped?". Lineage is broken by
-    a leaf that is gone, by a call that is not replayable, and by a write in place after a call has read its input.
-    """
+    """The calls, oldest first, that compute ``target`` again; None if it cannot be computed again.
+    If there are more than ``most`` calls, only ``most + 1`` of them. ``target`` itself may still have its bytes, so
+    this also answers whether it could be dropped. A tensor cannot be computed again if that needs a leaf that is gone,
+    a call that is not replayable, or a tensor that was written in place since."""
     calls: dict[int, Call] = {}
     wanted = [target]
     while wanted and len(calls) <= most:
@@ -46,11 +33,9 @@ def missing_calls(target: Storage, most: float = inf) -> list[Call] | None:
 
 
 def can_be_recomputed(target: Storage, writing: set[Storage], known: dict[int, bool]) -> bool:
-    """True if ``target`` has a lineage that reads no storage of ``writing``.
-
-    ``known`` holds the answers for calls, by number. It is read and extended, so that questions about all tensors of a
-    long replay do not walk all of it each time.
-    """
+    """True if ``target`` can be computed again without a read of any storage of ``writing``.
+    known: for calls, by number, whether they can be replayed. It is read and extended, so that questions about many
+    tensors of one lineage walk each call once."""
     found: dict[int, Call] = {}
     wanted = [target]
     while wanted:
@@ -64,21 +49,6 @@ def can_be_recomputed(target: Storage, writing: set[Storage], known: dict[int, b
                 base.status is not RECOMPUTE or base.call is not None and known[base.call.sequence])
             for base in [s.base for s in call.inputs])
     return target.call is not None and known[target.call.sequence]
-
-
-def reason(target: Storage) -> str:
-    """Why a value cannot be recomputed, if its lineage contains a failed call; else ""."""
-    seen: set[int] = set()
-    wanted = [target]
-    while wanted:
-        call = wanted.pop().call
-        if call is None or id(call) in seen:
-            continue
-        seen.add(id(call))
-        if call.op is FAILED:
-            return str(call.attrs["reason"])
-        wanted += [s.base for s in call.inputs if s.base.status is RECOMPUTE]
-    return ""
 
 
 def reads(calls: list[Call], storages: set[Storage]) -> bool:

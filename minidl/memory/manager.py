@@ -6,11 +6,11 @@
     room        a free block, or one that evictions make
     runner      one call: outputs placed, launched, workspace given back
     replaying   swap-ins on demand, and dropped tensors recomputed
-    guard       operations in place
-    boundary    the end of an iteration
+    guard       prepares operations in place
+    boundary    ends an iteration
 
-Each takes the state and those above it that it needs. ``Ledger`` takes the manager's place in a dry run. Guided
-execution attaches at ``hooks``.
+Each actor's constructor takes the state and the actors above it in this list that it needs. ``Ledger`` takes the
+manager's place in a dry run. Guided execution attaches at ``hooks``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from minidl.device import Device
-from minidl.device.contract import Failure
 from minidl.device.spill import Spill
 from minidl.memory.boundary import Boundary
 from minidl.memory.evicting import Evicting
@@ -29,7 +28,7 @@ from minidl.memory.replay import Replay
 from minidl.memory.room import RoomMaker
 from minidl.memory.runner import CallRunner
 from minidl.memory.state import MemoryState
-from minidl.memory.storage import Keeper, Storage
+from minidl.memory.storage import RECOMPUTE, Keeper, Storage
 from minidl.memory.switches import Switches
 from minidl.memory.tracker import Tracker
 from minidl.memory.writing import WriteGuard
@@ -45,28 +44,29 @@ class Runner(Protocol):
 
     def run(self, signature: Signature, attrs: Attrs, inputs: Sequence[Storage], outputs: Sequence[Storage],
             donated: int, saved: Sequence[int], timed: Callable[[float], None]) -> Algorithm:
-        """Place a call's outputs and launch it; returns the algorithm that runs. Raises OutOfMemory."""
+        """Place the outputs of a call and launch it; returns the algorithm that runs. Raises OutOfMemory.
+        donated: bit i is set if input i is used for the last time. saved: indices of the tensors that the call saves
+        for its gradient. timed: called with the call's seconds on the device."""
         ...
 
     def place_leaf(self, storage: Storage) -> None:
-        """Give a new leaf uninitialised bytes. Raises OutOfMemory."""
+        """Give a new leaf bytes on the device, uninitialised. Raises OutOfMemory."""
         ...
 
 
 class Memory(Protocol):
-    """The memory of an executor: a ``Manager``, or a ``Ledger``.
+    """The memory of an executor: a ``Manager``, or a ``Ledger`` in a dry run.
 
     tracker       numbers calls and tensors
-    keeper        the keeper of its storages
-    update_bytes  how many bytes an update of several tensors may have on the device at once, at most
-    """
+    keeper        frees the bytes of ordinary storages
+    update_bytes  the most bytes that one optimizer call on several parameters may have on the device at once"""
 
     tracker: Tracker
     update_bytes: int
 
     @property
     def keeper(self) -> Keeper:
-        """The keeper of its storages."""
+        """The object that frees the bytes of ordinary storages."""
         ...
 
     @property
@@ -76,39 +76,35 @@ class Memory(Protocol):
 
     @property
     def state(self) -> Attached:
-        """Has the hooks where guided execution attaches."""
+        """The object whose field ``hooks`` guided execution sets."""
         ...
 
     def make_resident(self, inputs: Sequence[Storage], op_name: str) -> None:
-        """Bring the bytes of all inputs to the device. Raises OutOfMemory, Unrecoverable."""
+        """Bring the bytes of all inputs of a call to the device. Raises OutOfMemory, Unrecoverable."""
         ...
 
     def before_write(self, targets: Iterable[Storage]) -> None:
-        """Prepare for a call that writes these in place. Raises OutOfMemory, Unrecoverable."""
+        """Prepare for a call that writes ``targets`` in place. Raises OutOfMemory, Unrecoverable."""
         ...
 
     def after_write(self, targets: Iterable[Storage], number: int) -> None:
-        """Call ``number`` has written these in place."""
+        """Note that call ``number`` has written ``targets`` in place."""
         ...
 
-    def call_off(self) -> None:
-        """The call that was prepared for will not run."""
+    def call_off(self, inputs: Sequence[Storage], outputs: Sequence[Storage]) -> None:
+        """Undo what was prepared for a call that was not made: it found no room, or its kernel wrote nothing."""
         ...
 
     def replay(self, target: Storage) -> None:
         """Recompute a dropped storage. Raises Unrecoverable, OutOfMemory."""
         ...
 
-    def lose(self, failures: Sequence[Failure]) -> None:
-        """Free the tensors that have no value since these calls failed."""
-        ...
-
     def goes_on(self) -> bool:
-        """True if the iteration goes on after an optimizer's step, as a gradient is still to be taken."""
+        """True if an optimizer's step does not end the iteration, because a gradient is still to be taken."""
         ...
 
     def end_iteration(self, *, failed: bool = False) -> None:
-        """Recompute dropped survivors and cut all lineage."""
+        """Recompute the dropped survivors and cut all lineage; after a failure (``failed``) recompute nothing."""
         ...
 
     def check(self) -> None:
@@ -116,11 +112,11 @@ class Memory(Protocol):
         ...
 
 
-UPDATE_SHARE = 8  # an update of several tensors takes at most this part of the device: other calls need more
+UPDATE_SHARE = 8  # an optimizer call on several parameters takes at most 1/8 of the device
 
 
 class Manager:
-    """Memory of one device under one policy: the actors, and what the executor asks of several of them."""
+    """The memory of one device under one policy: makes the actors, and passes the executor's requests to them."""
 
     def __init__(self, device: Device, policy: Policy, tracker: Tracker, budget_bytes: int, host_bytes: int,
                  switches: Switches, placement: Placement | None = None, spill: Spill | None = None) -> None:
@@ -136,7 +132,7 @@ class Manager:
         self.update_bytes = self.arena.capacity // UPDATE_SHARE
 
     def attach(self, hooks: Hooks) -> None:
-        """Ask these hooks from now on."""
+        """Call the methods of ``hooks`` from now on, in place of the defaults."""
         self.state.hooks = hooks
 
     def make_resident(self, inputs: Sequence[Storage], op_name: str) -> None:
@@ -148,35 +144,38 @@ class Manager:
         self.replaying.replay(target)
 
     def before_write(self, targets: Iterable[Storage]) -> None:
-        """Recompute what depends on the old bytes of these. Raises OutOfMemory, Unrecoverable."""
+        """Recompute dropped tensors whose replay needs the old ``targets``. Raises OutOfMemory, Unrecoverable."""
         self.guard.before_write(targets)
 
     def after_write(self, targets: Iterable[Storage], number: int) -> None:
-        """Call ``number`` has written these in place."""
+        """Note that call ``number`` has written ``targets`` in place."""
         self.guard.after_write(targets, number)
 
-    def call_off(self) -> None:
-        """The call that was prepared for will not run."""
+    def call_off(self, inputs: Sequence[Storage], outputs: Sequence[Storage]) -> None:
+        """Undo what was prepared for a call that was not made.
+        Its outputs lose their bytes; inputs that had donated to them count as dropped."""
         self.guard.call_off()
+        for storage in outputs:
+            if storage.status is not RECOMPUTE:
+                self.freeing.deallocate(storage)
+        for base in {storage.base for storage in inputs}:
+            if base.status is RECOMPUTE and base.refs:
+                self.state.dropped[base.me] = None
 
     def evict(self, storage: Storage, action: Action) -> bool:
-        """Take a storage off the device; False if it cannot leave."""
+        """Take a storage off the device by a drop or a swap-out; False if it cannot leave."""
         return self.evicting.evict(storage, action)
 
     def free_queued(self) -> None:
         """Free the storages that were queued while the arena was busy."""
         self.freeing.free_queued()
 
-    def lose(self, failures: Sequence[Failure]) -> None:
-        """Free the tensors that have no value since these calls failed."""
-        self.freeing.lose(failures)
-
     def end_iteration(self, *, failed: bool = False) -> None:
-        """Recompute dropped survivors and cut all lineage. Raises Unrecoverable, OutOfMemory."""
+        """Recompute dropped survivors (unless ``failed``), cut all lineage. Raises Unrecoverable, OutOfMemory."""
         self.boundary.end_iteration(failed=failed)
 
     def goes_on(self) -> bool:
-        """True if the iteration goes on after an optimizer's step (``Boundary.goes_on``)."""
+        """True if an optimizer's step does not end the iteration, because a gradient is still to be taken."""
         return self.boundary.goes_on()
 
     def live(self) -> list[Storage]:

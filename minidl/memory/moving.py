@@ -1,4 +1,4 @@
-"""Moving bytes within the arena, in stream order: a range of blocks slides together, or a tensor changes its block."""
+"""Moves bytes within the arena by copies on the compute stream: slides blocks together, or moves one tensor."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from minidl.memory.storage import Storage
 
 
 def slide_blocks(allocator: Allocator, first: Block, last: Block) -> None:
-    """Pack the blocks of a range together, and move their bytes."""
+    """Move the used blocks from ``first`` to ``last`` to the low end of their range, so that one hole remains above."""
     device = allocator.device
     marks = NO_MARKS
     for block in between(first, last):
@@ -34,7 +34,7 @@ def slide_blocks(allocator: Allocator, first: Block, last: Block) -> None:
 
 
 def move_storage(allocator: Allocator, storage: Storage, block: Block) -> None:
-    """Move the bytes of a storage to a fresh block."""
+    """Copy the bytes of a storage to a fresh block, and free its old block."""
     origin = storage.block
     assert origin is not None
     allocator.device.wait_marks(COMPUTE, unite_marks(block.marks, (0, storage.copied_out, storage.copied_in)))

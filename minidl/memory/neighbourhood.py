@@ -1,17 +1,17 @@
-"""The price of a replay, with all dropped calls around it: the evicted neighbourhood of DTR.
+"""The price of a drop in seconds of replay: the evicted neighbourhood of DTR.
 
-    price of t  =  seconds of its own call  +  those of all dropped calls connected with it, above and below
+    price of t  =  seconds of its own call  +  seconds of all dropped calls connected with it
+                                               (those that it needs, and those that need it)
 
-A tensor between two dropped ones is expensive to drop: then their replays become one, as long as all three. Connected
-dropped calls form a region, and regions that meet are united (union-find). A replayed call leaves its region with its
-own seconds; the region is not split. So a price is a sum over the few regions around a tensor. A walk along its lineage
-would take as long as the replay has calls.
+A tensor between two dropped ones is expensive to drop: a replay would have to run all three calls. Connected dropped
+calls form a region, and regions that meet are united (union-find). When a call is replayed, its seconds are subtracted
+from its region; the region is not split. So a price is a sum over the few regions next to a tensor, which is faster
+than a walk along its lineage.
 
-A tensor has no price if one of its inputs will soon be freed: an input that is neither a leaf nor saved for a gradient.
-After that a replay could have to run half of the iteration. Gradients are of this kind. So is a tensor whose gradient
-is taken after those of all calls that saved its input, as gradients are taken newest first: the tanh of a cell, for
-example, if only later cells have saved the cell. For long-lived tensors, such as gradients that wait for other slices,
-the test follows inputs that are freed already.
+A tensor has no price, and is not dropped, if one of its inputs will soon be freed: an input that is neither a leaf nor
+saved for a gradient. Once that input is freed, a replay might have to run half of the iteration. Gradients are of this
+kind. So is a tensor that is needed longer than all calls that saved its input: gradients are taken newest call first.
+For tensors that live long, the test also follows inputs that are freed already.
 
 Source: Kirisame et al., Dynamic Tensor Rematerialization, ICLR 2021, section 4.1 and appendix (the e* neighbourhood and
 its approximation by classes of equivalence). Knows records and modelled seconds; drops nothing and replays nothing.
@@ -28,11 +28,13 @@ from minidl.memory.storage import RECOMPUTE, Call, Storage
 from minidl.plan.policy import Price
 
 MOST_FREED = 64  # freed calls that the test of one price follows
-MOST_WALKED = 64  # missing calls that are looked at, each way, for one exact price
+MOST_WALKED = 64  # dropped calls that one exact price looks at, above the tensor and as many below it
 
 
 class Region:
-    """Device seconds of connected dropped calls. A region that was united with another points to it (``into``)."""
+    """A set of connected dropped calls, as the sum of their device ``seconds``.
+
+    into: the region that this one was united into, or None. It is the parent pointer of a union-find."""
 
     __slots__ = ("into", "seconds")
 
@@ -50,7 +52,7 @@ class Region:
         return region
 
     def unite(self, other: Region) -> None:
-        """Make both one."""
+        """Unite this region with another: their seconds are added."""
         mine, theirs = self.root(), other.root()
         if mine is not theirs:
             mine.into = theirs
@@ -58,7 +60,7 @@ class Region:
 
 
 def lost(storage: Storage) -> None:
-    """A storage was dropped: its call, and the dropped calls above it, join the regions around."""
+    """Note that a storage was dropped: unite its call with the dropped calls that it needs and those that need it."""
     first = storage.call
     if first is None or first.region is not None:
         return
@@ -86,7 +88,7 @@ def lost(storage: Storage) -> None:
 
 
 def found(storage: Storage) -> None:
-    """A dropped storage has its bytes again: its call leaves its region."""
+    """Note that a dropped storage has its bytes again: subtract its call's seconds from its region."""
     call = storage.call
     if call is None or call.region is None:
         return
@@ -96,12 +98,10 @@ def found(storage: Storage) -> None:
 
 
 def price(storage: Storage, *, joins: bool = True) -> float | None:
-    """Device seconds to make a resident storage again, with the regions around it; None if it is not to be dropped.
-
-    joins: whether freed tensors that it starts from join the regions. Without it nothing is changed, and they do not
-    count: for a look at tensors that would not leave anyway, which would make regions larger for those that would.
-    Further up its lineage may be broken all the same; ``lineage.missing_calls`` finds out, for the one that goes.
-    """
+    """Device seconds to replay a storage with the dropped calls around it; None if it must not be dropped.
+    joins: if an input was freed, add its call to the regions first. With False no region changes, and such calls do not
+    count; this is for tensors that are only compared, and probably not evicted. The price is no proof that a replay is
+    possible: ``lineage.missing_calls`` is asked before the drop."""
     call = storage.call
     if call is None or not call.op.replayable:
         return None
@@ -120,7 +120,7 @@ def price(storage: Storage, *, joins: bool = True) -> float | None:
 
 
 def _with_regions(storage: Storage, call: Call, *, joins: bool = True) -> float:
-    """Seconds of a storage's call, and of the regions around it."""
+    """Seconds of a storage's own call and of the regions next to it. joins: as in ``price``."""
     around: list[Region] = []
     for given in call.inputs:
         base = given.base
@@ -142,13 +142,14 @@ def _with_regions(storage: Storage, call: Call, *, joins: bool = True) -> float:
 
 
 def _goes_before(base: Storage, storage: Storage) -> bool:
-    """True if an input will be freed while the storage is still needed."""
+    """True if ``base``, an input of the call that made ``storage``, will be freed while ``storage`` is still needed."""
     return not base.saved or bool(storage.saved) and base.saved_by > storage.saved_by
 
 
 def _starts_from_what_goes(call: Call, storage: Storage) -> bool:
-    """True if a freed call reads, perhaps through other freed calls, a tensor that will be freed while ``storage`` is
-    still needed; also if there are more than MOST_FREED such calls, which are not followed."""
+    """True if a replay of ``storage`` would start from a tensor that will be freed while ``storage`` is still needed.
+    call: the call of an input that is freed already; the search goes on from it through other freed inputs. Also True
+    if it meets more than MOST_FREED freed calls."""
     freed, seen = [call], {call}
     while freed:
         for given in freed.pop().inputs:
@@ -166,9 +167,28 @@ def _starts_from_what_goes(call: Call, storage: Storage) -> bool:
     return False
 
 
-# As published, without regions: exact, and slower. Of more than MOST_WALKED calls the regions tell ------------------
+def read_by_missing(storage: Storage, other: Call) -> bool:
+    """True if a dropped tensor that the program needs would be computed from a storage, by another call than ``other``;
+    of long chains of freed calls between the two, MOST_FREED calls are looked at."""
+    below, seen = [storage], {other}
+    while below and len(seen) <= MOST_FREED:
+        for reader in below.pop().missing_readers or ():
+            call = reader()
+            if call is None or call.region is None or call in seen:
+                continue
+            seen.add(call)
+            for made in (output() for output in call.outputs):
+                if made is not None and made.status is RECOMPUTE:
+                    if made.refs:
+                        return True
+                    below.append(made)
+    return False
+
+
+# Prices as published, without regions: exact, and slower. Beyond MOST_WALKED calls the regions give the price ---------
 def exact_price(storage: Storage) -> float | None:
-    """Seconds of a storage's own call, of the dropped calls that it needs, and of those that need it."""
+    """Seconds of a storage's own call, of the dropped calls that it needs, and of those that need it.
+    None if its lineage is broken."""
     calls = missing_calls(storage, MOST_WALKED)
     if calls is None:
         return None
@@ -193,7 +213,7 @@ def own_price(storage: Storage) -> float | None:
 
 
 def _missing_below(storage: Storage) -> list[Call]:
-    """The missing calls that need a storage, each once; no more are looked for if they are more than MOST_WALKED."""
+    """The dropped calls that need a storage, each once. The search stops after MOST_WALKED of them."""
     found: dict[Call, None] = {}
     wanted = [storage]
     while wanted and len(found) <= MOST_WALKED:
@@ -208,7 +228,7 @@ def _missing_below(storage: Storage) -> list[Call]:
 PRICES: dict[Price, Callable[[Storage], float | None]] = {
     Price.REGIONS: price, Price.NEIGHBOURHOOD: exact_price, Price.ANCESTORS: ancestors_price, Price.OWN: own_price}
 
-# Prices that change nothing.
+# The same prices, in a form that changes no region.
 GLANCES: dict[Price, Callable[[Storage], float | None]] = {**PRICES, Price.REGIONS: partial(price, joins=False)}
 
 
@@ -217,7 +237,7 @@ def _seconds(call: Call) -> float:
 
 
 def _regions_below(storage: Storage) -> list[Region]:
-    """The regions of the dropped calls that read a storage. Of the noted calls, some were replayed, some are dead."""
+    """The regions of the dropped calls that read a storage."""
     if not storage.missing_readers:
         return []
     return [call.region for reader in storage.missing_readers

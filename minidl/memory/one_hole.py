@@ -1,7 +1,7 @@
 """Enough bytes are free, but in several holes: make one hole of them.
 
-There are two ways, and the faster one is taken: evict a window of neighbouring tensors, or slide blocks together.
-Blocks in use by the call under way may be slid, so "enough in total" is always enough.
+There are two ways, and the faster one is taken: evict a window (tensors that lie side by side), or slide blocks
+together. Blocks in use by the call under way may be slid, so "enough in total" is always enough.
 """
 
 from __future__ import annotations
@@ -23,19 +23,21 @@ Slide = tuple[Block, Block]  # the first and the last block of a range that is s
 
 
 class OneHole:
-    """Makes one hole of several."""
+    """Makes one hole of several free blocks."""
 
     def __init__(self, state: MemoryState, evicting: Evicting) -> None:
         self.state = state
         self.evicting = evicting
 
     def has_window(self, need: int, willing: dict[Storage, Action]) -> bool:
-        """True if neighbours among the tensors that may leave would free one hole of ``need`` bytes."""
+        """True if tensors of ``willing`` that lie side by side would leave one hole of ``need`` bytes.
+        willing: the tensors that may be evicted, each with a swap-out or a drop."""
         return self.state.arena.cheapest_window(
             need, lambda block: 0.0 if storage_of(block) in willing else None) is not None
 
     def slide_for(self, nbytes: int, gain_seconds: float) -> bool:
-        """Slide blocks together for a workspace of ``nbytes``, if that takes less time than the workspace saves."""
+        """Slide blocks together for a workspace of ``nbytes``, if that takes less time than ``gain_seconds``.
+        gain_seconds: what the algorithm with this workspace saves. False if nothing was slid."""
         state, need = self.state, self.state.arena.rounded(nbytes)
         if state.arena.free_bytes < need:
             return False
@@ -46,7 +48,9 @@ class OneHole:
         return True
 
     def make(self, need: int, pinned: set[Storage], willing: dict[Storage, Action]) -> None:
-        """Make a hole of ``need`` bytes, as far as tensors may be moved or evicted. willing: these may leave."""
+        """Make a hole of ``need`` bytes, if tensors may be moved or evicted.
+        pinned: operands of the call under way, which are not evicted. willing: the tensors that may be evicted, each
+        with a swap-out or a drop."""
         state, evicting = self.state, self.evicting
         if evicting.looks_nearby:
             self._near_the_largest(need, pinned)
@@ -57,9 +61,9 @@ class OneHole:
             self._among(need, evicting.ask(evicting.evictable(pinned), need), self._slide(need))
 
     def _near_the_largest(self, need: int, pinned: set[Storage]) -> None:
-        """As ``_among``, but search only the blocks around the largest hole, and more of them only if that fails. So an
-        allocation costs no more in a large program than in a small one. This suits a policy that judges each tensor
-        alone. It is not asked if a slide takes less time than any copy."""
+        """Evict tensors side by side or slide blocks, whichever is faster, among the blocks around the largest hole.
+        If that fails, more blocks are searched, up to all. So an allocation takes no longer in a large program than in
+        a small one. The policy is not asked if a slide takes less time than any copy to the host."""
         state, evicting = self.state, self.evicting
         count = NEAR
         while True:
@@ -80,11 +84,9 @@ class OneHole:
 
     def _among(self, need: int, willing: dict[Storage, Action], slide: Slide | None,
                blocks: Sequence[Block] | None = None) -> bool:
-        """Evict a contiguous window, or slide blocks together, whichever is faster; False if neither is possible.
-
-        willing: the tensors that may leave, and how. slide: the range that would be slid. blocks: where to look for a
-        window; everywhere by default.
-        """
+        """Evict tensors side by side, or slide blocks together, whichever is faster; False if neither is possible.
+        willing: the tensors that may be evicted, each with a swap-out or a drop. slide: the range of blocks that would
+        be slid. blocks: the blocks among which tensors to evict are searched; all by default."""
         state, device = self.state, self.state.device
         acts = state.hooks.acts  # then a replay may start from a tensor that is about to be evicted
 
@@ -110,8 +112,8 @@ class OneHole:
         return slide is not None
 
     def _slide(self, need: int) -> Slide | None:
-        """The cheapest range to slide, without blocks that are being copied if there is one. None only under a
-        placement that does not compact: enough is free, and every block can be moved."""
+        """The range of blocks that leaves a hole of ``need`` bytes after the fewest moved bytes.
+        A range without blocks that are being copied is preferred. None only if the placement forbids slides."""
         arena = self.state.arena
         slide = arena.cheapest_slide(need, in_flight) or arena.cheapest_slide(need)
         assert slide is not None or not arena.compacts

@@ -1,9 +1,9 @@
-"""Bringing tensors back on demand: swap-ins, and replays that recompute dropped tensors along their lineage.
+"""Brings tensors back on demand: swap-ins, and replays that recompute dropped tensors along their lineage.
 
-The missing calls of a replay run again in program order, each once. While they run, their sources and intermediate
-values may be swapped but not dropped, so a replay ends. Intermediate values that the program still needs stay as long
-as memory allows (collective recomputation; Capuchin, section 5.3).
-"""
+A replay runs the calls that compute the dropped tensor again, in program order, each once. While they run, the tensors
+that they read may be swapped, and dropped only as a last resort: then a replay within the replay computes them again.
+Intermediate values that the program still needs stay as long as memory allows (collective recomputation; Capuchin,
+section 5.3)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from functools import partial
 from minidl.errors import OutOfMemory, Unrecoverable
 from minidl.memory import neighbourhood
 from minidl.memory.evicting import Evicting
-from minidl.memory.lineage import missing_calls, reads, reason
+from minidl.memory.lineage import missing_calls, reads
 from minidl.memory.room import RoomMaker
 from minidl.memory.runner import CallRunner
 from minidl.memory.state import MemoryState
@@ -21,12 +21,11 @@ from minidl.memory.storage import IN, OUT, RECOMPUTE, SWAPPING_IN, SWAPPING_OUT,
 
 
 class Replay:
-    """Brings storages back.
+    """Brings storages back to the device.
 
     recomputed_bytes  bytes that replays have computed, since the start
-    seconds           device time that replays have taken, since the start
-    paged_in_bytes    bytes that were swapped in on demand, in this iteration
-    """
+    seconds           device seconds that replays have taken, since the start
+    paged_in_bytes    bytes that were swapped in on demand in this iteration"""
 
     def __init__(self, state: MemoryState, runner: CallRunner, room: RoomMaker, evicting: Evicting) -> None:
         self.state = state
@@ -36,13 +35,16 @@ class Replay:
         self.recomputed_bytes = 0
         self.seconds = 0.0
         self.paged_in_bytes = 0
+        self._depth = 0  # how many replays are under way, each within the one before
 
     def make_resident(self, inputs: Sequence[Storage], op_name: str) -> None:
         """Bring the bytes of all inputs to the device. Raises OutOfMemory, Unrecoverable."""
-        protected = self.state.protected
+        protected, awaited = self.state.protected, self.state.awaited
         bases = list(dict.fromkeys([storage.base for storage in inputs]))
         added = [base for base in bases if base not in protected]
+        operands = [base for base in bases if base not in awaited]
         protected.update(added)
+        awaited.update(operands)
         try:
             # Replays first, while no operand is pinned: they need the room, and may swap operands that are here.
             for base in bases:
@@ -51,11 +53,13 @@ class Replay:
             self._bring_in(bases, added, op_name)
         finally:
             protected.difference_update(added)
+            awaited.difference_update(operands)
 
     # Swap-ins ------------------------------------------------------------------------------------------------
     def _bring_in(self, bases: Sequence[Storage], mine: Iterable[Storage], op_name: str) -> None:
-        """Have all bases on the device that have bytes. A copy takes room on both sides while it is made. If both are
-        full, those of ``mine`` that can be are replayed instead, which frees the host's bytes first."""
+        """Swap in those of ``bases`` that are on the host. Raises OutOfMemory.
+        If device and host are both full, storages of ``mine`` are replayed instead, if they can be: then their host
+        bytes are freed first. mine: the bases that no other replay under way needs."""
         left = list(mine)
         while True:
             try:
@@ -70,7 +74,7 @@ class Replay:
             self.replay(instead)
 
     def _swap_in_all(self, bases: Sequence[Storage], op_name: str) -> None:
-        """Swap in the bases that are on the host, and finish copies that are under way. Raises OutOfMemory."""
+        """Swap in the bases that are on the host, and end copies of bases that are under way. Raises OutOfMemory."""
         state, pinned = self.state, set(bases)
         for base in bases:
             if base.status is SWAPPING_OUT or base.status is SWAPPING_IN:
@@ -81,7 +85,7 @@ class Replay:
         state.access_list.touch(bases)
 
     def _swap_in(self, storage: Storage, pinned: set[Storage], op_name: str) -> None:
-        """Swap in one storage while computation waits."""
+        """Swap in one storage, and wait for the copy. pinned: operands of the call, which are not evicted for it."""
         state = self.state
         with state.arena_busy:
             block = state.hooks.place(storage)
@@ -93,17 +97,15 @@ class Replay:
         state.hooks.returned(storage)
 
     def _can_be_replayed(self, base: Storage) -> bool:
-        """True if a storage that is on the host alone can be recomputed."""
+        """True if a storage that is only on the host can be recomputed."""
         calls = missing_calls(base) if base.status is OUT else None
         return calls is not None and not reads(calls, self.state.writing)
 
     # Replays -------------------------------------------------------------------------------------------------
     def replay(self, *targets: Storage, alone: bool = False) -> None:
-        """Recompute dropped storages: run their missing calls in program order, each once.
-
-        alone: no intermediate value stays. Only the operands of the call that runs are pinned. Raises OutOfMemory, and
-        Unrecoverable for a storage without a lineage.
-        """
+        """Recompute dropped storages: run the calls that compute them again, in program order, each once.
+        alone: drop each intermediate value after its last use in this replay; otherwise those that the program still
+        needs stay. Raises OutOfMemory, and Unrecoverable for a storage without a lineage."""
         calls = _missing(targets)
         alone = alone or not self.state.switches.collective
         state = self.state
@@ -121,7 +123,11 @@ class Replay:
             base.refs += 1  # this replay's own use: the cycle collector may end other handles meanwhile
         fresh = (uses.keys() | set(targets)) - protected
         protected |= fresh
+        wanted = set(targets) - state.awaited
+        state.awaited |= wanted
         keep_log, tracker.keep_log = tracker.keep_log, False
+        state.nested += len(calls) if self._depth else 0
+        self._depth += 1
         try:
             for call in calls:
                 self.replay_call(call, made, uses, durations)
@@ -131,7 +137,10 @@ class Replay:
                         if base in fresh and base not in targets:
                             protected.discard(base)
                         del held[base]
-                        base.release()
+                        if base in made and not alone and self._shares(base, call):
+                            state.shared[base.me] = None  # it has this use of the bytes now
+                        else:
+                            base.release()
                         state.hooks.release(base)
                 if alone:  # drop each value that the rest of the replay does not read
                     self._drop_again(s for s in made if not uses.get(s) and s not in targets)
@@ -139,19 +148,21 @@ class Replay:
             for base in held:
                 base.release()
             protected -= fresh
+            state.awaited -= wanted
+            self._depth -= 1
             tracker.keep_log = keep_log
         state.hooks.returned(targets[-1], durations)  # the replay of the other targets is part of this one
 
     def replay_call(self, call: Call, made: dict[Storage, None], uses: dict[Storage, int],
                     durations: list[float]) -> None:
-        """Run one call again.
-
-        made: the storages that the whole replay computes. uses: by base, how many of the remaining calls read it.
-        """
+        """Run one call of a replay again.
+        made: the storages that the whole replay computes. uses: for each base, how many of the replay's remaining calls
+        read it. durations: gets the seconds of the call when the device knows them."""
         signature = call.signature
         if any(s.status is not IN for s in call.inputs):
             self.make_resident(call.inputs, call.op.name)
-        donated = sum(1 << i for i, s in enumerate(call.inputs) if s.base in made and uses[s.base] == 1)
+        donated = sum(1 << i for i, s in enumerate(call.inputs)
+                      if s.base in made and uses[s.base] == 1 and not self._shares(s.base, call))
         alive = [ref() for ref in call.outputs]
         keeper = next(storage.keeper for storage in alive if storage is not None)
         outputs = []
@@ -165,12 +176,19 @@ class Replay:
             self.recomputed_bytes += storage.nbytes
             self._recomputed(storage)
 
+    def _shares(self, base: Storage, call: Call) -> bool:
+        """True if a value that ``call`` reads, as the last one of a replay, is kept for other replays: the program has
+        freed it, other dropped tensors would be computed from it, and no plan decides."""
+        state = self.state
+        return (base.refs == 1 and base.status is IN and base.me not in state.shared and not state.writing
+                and not state.hooks.acts and state.switches.collective and neighbourhood.read_by_missing(base, call))
+
     def _took(self, durations: list[float], seconds: float) -> None:
         durations.append(seconds)
         self.seconds += seconds
 
     def _recomputed(self, storage: Storage) -> None:
-        """A dropped storage has its bytes again: a replay's target, or an intermediate value."""
+        """Note that a replay has computed a dropped storage: its target, or an intermediate value."""
         state = self.state
         state.dropped.pop(storage.me, None)
         state.kept[storage.me] = storage.access_count
@@ -181,7 +199,7 @@ class Replay:
             read.base.replayed_at = now
 
     def _drop_again(self, storages: Iterable[Storage]) -> None:
-        """Without collective recomputation: drop intermediate values of a replay, if they may be dropped."""
+        """Drop intermediate values of a replay that it does not read any more, if they may be dropped."""
         with self.state.arena_busy:
             for storage in storages:
                 if storage.status is IN and storage.refs and self.evicting.lineage_of(storage) is not None:
@@ -189,13 +207,11 @@ class Replay:
 
 
 def _missing(targets: Sequence[Storage]) -> list[Call]:
-    """The calls that recompute storages, in program order. Raises Unrecoverable."""
+    """The calls that recompute ``targets``, in program order, each once. Raises Unrecoverable."""
     found: dict[int, Call] = {}
     for target in targets:
         calls = missing_calls(target)
         if calls is None:
-            if why := reason(target):
-                raise Unrecoverable(f"tensor {target.tensor_id} ({target.meta}) has no value: {why}")
             raise Unrecoverable(f"tensor {target.tensor_id} ({target.operation_name or 'a leaf'}, {target.meta}) was "
                                 "freed, and the tensors that it was computed from are gone")
         found.update((call.sequence, call) for call in calls)

@@ -1,12 +1,12 @@
-"""Room for bytes on the device: the loop of on-demand memory.
+"""Makes room for bytes on the device: the loop of on-demand memory.
 
     1. blocks that are being copied out already are reused: their next user waits for the copy
-    2. values that replays left behind are dropped
+    2. tensors that replays have left on the device are dropped
     3. the policy ranks tensors, and they are evicted, until enough bytes are free in total
-    4. one hole is made of the free bytes (``one_hole``)
+    4. tensors that replays under way still need are dropped, if they can be recomputed
+    5. one hole is made of the free bytes (``one_hole``)
 
-The operands of the call under way may be moved, but not evicted.
-"""
+The operands of the call under way may be moved, but not evicted."""
 
 from __future__ import annotations
 
@@ -28,10 +28,8 @@ class RoomMaker:
         self.one_hole = OneHole(state, evicting)
 
     def allocate(self, nbytes: int, owner: object, pinned: set[Storage], op_name: str, *, high: bool = False) -> Block:
-        """A block of ``nbytes``, after as many evictions as it takes. Raises OutOfMemory.
-
-        pinned: operands of the call under way. high: at the arena's end for persistent tensors.
-        """
+        """Allocate a block of ``nbytes``, evicting as many tensors as it takes. Raises OutOfMemory.
+        owner, high: as in ``Arena.allocate``. pinned: operands of the call under way, which stay."""
         arena = self.state.arena
         block = arena.allocate(nbytes, owner, high=high)
         if block is None:
@@ -48,7 +46,7 @@ class RoomMaker:
             return self._refuse(nbytes, pinned, op_name, alone=True)  # before anything is evicted in vain
         state.hooks.reclaim(need)
         evicting.drop_kept(need, pinned)
-        willing: dict[Storage, Action] = {}  # the policy lets them go, and they are still here
+        willing: dict[Storage, Action] = {}  # tensors that the policy would evict, and that are still here
         stuck: list[tuple[Storage, Action]] = []  # the host was full when their turn came
         for batch in evicting.batches(need, pinned):
             willing = evicting.ask(batch, need)
@@ -65,6 +63,9 @@ class RoomMaker:
         for storage, action in stuck:
             if arena.free_bytes < need and evicting.evict(storage, action, at_any_price=True):
                 willing.pop(storage, None)
+        if arena.free_bytes < need and state.policy.moves_tensors:
+            evicting.free_unread(pinned)
+            evicting.drop_awaiting(need, pinned)
         if arena.free_bytes < need:
             return self._refuse(nbytes, pinned, op_name)
         if not arena.fits(need):
@@ -73,12 +74,13 @@ class RoomMaker:
             self._refuse(nbytes, pinned, op_name)
 
     def _in_use(self, pinned: set[Storage]) -> int:
-        """Bytes of the arena that the operands of the call under way asked for."""
+        """Bytes, rounded as in the arena, of the ``pinned`` operands that are on the device."""
         rounded = self.state.arena.rounded
         return sum([rounded(storage.nbytes) for storage in pinned if storage.block is not None])
 
     def _refuse(self, nbytes: int, pinned: set[Storage], op_name: str, *, alone: bool = False) -> None:
-        """Try once more without decisions made ahead of time, if there are any; otherwise raise OutOfMemory."""
+        """Try once more without the plan, if one is followed; otherwise raise OutOfMemory.
+        alone: the call does not fit even an empty device."""
         if self.state.hooks.relent():
             return self.make(nbytes, pinned, op_name)
         raise out_of_memory(self.state, self.state.arena.rounded(nbytes), op_name, in_use=self._in_use(pinned),
@@ -86,5 +88,5 @@ class RoomMaker:
 
 
 def with_bytes(*storages: Storage) -> set[Storage]:
-    """The bases among these that have bytes of their own. A donor names a block too, but it counts as the output's."""
+    """The bases of ``storages`` that are on the device. An input that has donated its bytes is not one of them."""
     return {storage.base for storage in storages if storage.base.status is IN}

@@ -1,9 +1,9 @@
-"""Running one call on the device: its outputs are placed, it is launched, its workspace is given back.
+"""Runs one call on the device: places its outputs, launches it, and takes its workspace back.
 
 An output gets the bytes of an input that donates them, a free block, or a block that evictions make free. An input
-donates if the program uses it for the last time. When memory is short it donates also if it can be replayed or is about
-to be dropped; as a last resort, after it was copied to the host. So an operation whose aligned working set fits the
-budget always runs.
+donates if the program uses it for the last time. When memory is short, an input that can be replayed or is about to be
+dropped donates too; as a last resort, any input donates after it was copied to the host. So an operation whose aligned
+working set fits the budget always runs.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class CallRunner:
         self.evicting = evicting
         self.workspaces = Workspaces(state, room)
         self.coupled = not state.switches.decoupled_swap
-        self._overlapped = (0, 0)  # positions of the copies that the last call overlapped, out and in
-        self._donors: list[Storage] = []  # inputs that have donated; they name their old block until the launch
+        self._overlapped = (0, 0)  # positions of the last copies, out and in, that were queued before the last call
+        self._donors: list[Storage] = []  # inputs that have donated; each keeps its field ``block`` until the launch
 
     def place_leaf(self, storage: Storage) -> None:
-        """Give a new leaf uninitialised bytes. Raises OutOfMemory."""
+        """Give a new leaf bytes on the device, uninitialised. Raises OutOfMemory."""
         state = self.state
         state.thread = get_ident()
         self.freeing.free_queued()
@@ -48,17 +48,15 @@ class CallRunner:
             storage.block = self.room.allocate(storage.nbytes, storage.me, set(), "allocate", high=storage.persistent)
         state.device.wait_marks(COMPUTE, storage.block.marks)
         storage.status = IN
-        state.residents[storage.me] = None
+        state.live_refs[storage.me] = None
         state.access_list.touch((storage,))
 
     def run(self, signature: Signature, attrs: Attrs, inputs: Sequence[Storage], outputs: Sequence[Storage],
             donated: int, saved: Sequence[int], timed: Callable[[float], None]) -> Algorithm:
         """Place the outputs of a call whose inputs are resident, and launch it; returns the algorithm that runs.
-
-        donated: the inputs that are used for the last time (bits). saved: those that the call saves for its gradient.
-        timed: called with the seconds that the call takes on the device. Raises OutOfMemory, or the error of a copy;
-        then no output is placed.
-        """
+        donated: bit i is set if input i is used for the last time. saved: indices of the tensors that the call saves
+        for its gradient. timed: called with the call's seconds on the device. Raises OutOfMemory, or the error of a
+        copy; then no output is placed."""
         state = self.state
         state.thread = get_ident()
         if state.orphans:
@@ -92,7 +90,7 @@ class CallRunner:
 
     def _place(self, signature: Signature, inputs: Sequence[Storage], outputs: Sequence[Storage],
                donated: int, saved: Sequence[int]) -> tuple[Algorithm, Block | None]:
-        """Place each output; returns the algorithm that the free memory allows, and its workspace."""
+        """Place each output; returns the algorithm that the free memory allows, and its workspace or None."""
         state, hooks = self.state, self.state.hooks
         arena, places = state.arena, hooks.places
         if donated and signature.donates:
@@ -114,12 +112,12 @@ class CallRunner:
                     output.block = block
                     output.residency += 1
                     output.status = IN
-                    state.residents[output.me] = None
+                    state.live_refs[output.me] = None
         algorithm = signature.algorithms[0]
         return self.workspaces.choose(signature, (*inputs, *outputs)) if algorithm.workspace else (algorithm, None)
 
     def _wait_for_copies(self) -> None:
-        """Without decoupled swapping: wait for the copies that ran beside the last call."""
+        """Let the next call wait for the copies that ran beside the last one (if ``decoupled_swap`` is off)."""
         device, (out, back_in) = self.state.device, self._overlapped
         device.wait(COMPUTE, COPY_OUT, out)
         device.wait(COMPUTE, COPY_IN, back_in)
@@ -127,8 +125,9 @@ class CallRunner:
 
     def _make_room(self, signature: Signature, inputs: Sequence[Storage], outputs: Sequence[Storage],
                    output: Storage, saved: Sequence[int]) -> Block:
-        """Memory is short: let an input that can be brought back donate, then evict, then copy an input out so that it
-        can donate."""
+        """Return a block for ``output`` when none is free. Raises OutOfMemory.
+        Three ways are tried in this order: an input that can be brought back later donates its block; tensors are
+        evicted; an input is copied to the host and then donates its block."""
         arena = self.state.arena
         if arena.free_bytes < arena.rounded(output.nbytes):
             block = self._donated_block(signature, inputs, outputs, output, saved)
@@ -155,7 +154,7 @@ class CallRunner:
 
     # Donation ------------------------------------------------------------------------------------------------
     def _donate(self, output: Storage, base: Storage) -> None:
-        """Give the block of an input to an output. The input loses its bytes when the call is launched."""
+        """Give the block of the input ``base`` to ``output``. The input loses its bytes when the call is launched."""
         state, block = self.state, base.block
         assert block is not None
         output.block = block
@@ -164,18 +163,19 @@ class CallRunner:
         self._donors.append(base)
         state.tracker.donated(output.tensor_id, base.tensor_id)
         output.status = IN
-        state.residents[output.me] = None
+        state.live_refs[output.me] = None
         if base.host is not None:  # a copy that is still under way reads the bytes that the call is about to overwrite
             state.device.wait(COMPUTE, COPY_OUT, base.copied_out)
             base.set_status(OUT)
         else:
             base.set_status(RECOMPUTE)
-            state.residents.pop(base.me, None)
+            state.live_refs.pop(base.me, None)
             if base.refs > 1:  # it has more uses than the donated handle
                 state.dropped[base.me] = None
 
     def _donate_shared(self, output: Storage, base: Storage) -> Block:
-        """Donate the block of an input that the program still needs: it is dropped or out afterwards, not freed."""
+        """Donate the block of an input that the program still needs, and return it. The input is then dropped or out.
+        """
         base.refs += 1
         self._donate(output, base)
         base.refs -= 1
@@ -184,8 +184,9 @@ class CallRunner:
 
     def _donated_block(self, signature: Signature, inputs: Sequence[Storage], outputs: Sequence[Storage],
                        output: Storage, saved: Sequence[int], address: int | None = None) -> Block | None:
-        """The block that an input donates which has a host copy, can be replayed, or is about to be dropped; None if
-        there is none. address: only a block there will do."""
+        """Let an input that can be brought back donate its block to ``output``; None if there is no such input.
+        Such an input has a host copy, or a replay that is cheaper than a swap, or the plan drops it next. address: if
+        given, only a block at this address will do."""
         for position, base in self._candidates(signature, inputs, outputs, output):
             assert base.block is not None
             if address is not None and base.block.offset != address:
@@ -198,7 +199,7 @@ class CallRunner:
 
     def _exchange(self, signature: Signature, inputs: Sequence[Storage], outputs: Sequence[Storage],
                   output: Storage) -> bool:
-        """Let an input donate to an earlier output of the call, whose own block is freed; False if no input can."""
+        """Give an input's block to an earlier output of the call, and free that output's own; False if no input can."""
         taken = {base.block for base in self._donors}
         for earlier in outputs[:outputs.index(output)]:
             if earlier.block in taken:
@@ -212,18 +213,18 @@ class CallRunner:
         return False
 
     def _end_donations(self) -> None:
-        """The call has been launched: inputs that have donated have no block any more."""
+        """Take the blocks off the inputs that have donated, after the call was launched."""
         for storage in self._donors:
             storage.block = None
         self._donors.clear()
 
     def _donated_blocks(self) -> Collection[Block]:
-        """The blocks that two operands of the call under way name: a donor and an output."""
+        """The blocks that inputs of the call under way have donated."""
         return [base.block for base in self._donors if base.block]
 
     def _candidates(self, signature: Signature, inputs: Sequence[Storage], outputs: Sequence[Storage],
                     output: Storage) -> list[tuple[int, Storage]]:
-        """The inputs, with their positions, that could donate to an output if they are brought back later."""
+        """The inputs (position, base) whose bytes ``output`` could take, if they are brought back later."""
         if not self.state.policy.moves_tensors:
             return []
         index = outputs.index(output)
@@ -233,17 +234,16 @@ class CallRunner:
 
 # Which input may donate to which output, as pairs (output, input) ----------------------------------------------------
 def may_donate(signature: Signature, inputs: Sequence[Storage]) -> Iterator[tuple[int, int]]:
-    """The pairs that the operation allows and whose bytes coincide: the input is all of its base, and is used once."""
+    """Yield the pairs (output, input) of positions in which the output can take the input's bytes.
+    The operation must allow it, the input must cover its whole base, and no other input may use that base."""
     for output, position in signature.donates:
         if _whole(inputs, position):
             yield output, position
 
 
 def free_donations(signature: Signature, inputs: Sequence[Storage], donated: int) -> list[tuple[int, int]]:
-    """Donations that cost nothing: the handle is used for the last time, and the value has no other use.
-
-    Leaves do not donate: a replay of their descendants may have to read them.
-    """
+    """Choose the donations that cost nothing, as pairs (output, input): the input has no later use.
+    donated: bit i is set if input i is used for the last time. Leaves do not donate: replays may have to read them."""
     chosen: list[tuple[int, int]] = []
     for output, position in signature.donates:
         if not donated >> position & 1 or chosen and any(output == o or position == p for o, p in chosen):
@@ -255,7 +255,7 @@ def free_donations(signature: Signature, inputs: Sequence[Storage], donated: int
 
 
 def _whole(inputs: Sequence[Storage], position: int) -> bool:
-    """True if an input is all of its base, and no other input has a part of it."""
+    """True if the input at ``position`` covers its whole base, and no other input has the same base."""
     storage = inputs[position]
     base = storage.base
     return storage.nbytes == base.nbytes and [other.base for other in inputs].count(base) == 1

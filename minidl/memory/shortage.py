@@ -1,4 +1,4 @@
-"""The error of an allocation that fails, with the numbers that explain it."""
+"""Writes the OutOfMemory error of an allocation that fails, with the numbers that explain it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from minidl.outside.units import format_bytes
 
 def out_of_memory(state: MemoryState, need: int, op_name: str, *, in_use: int, pinned: Collection[Storage],
                   evictable: Collection[Storage], alone: bool) -> OutOfMemory:
-    """The error for ``need`` bytes beside ``in_use`` bytes of the call's own operands, which are ``pinned``.
-
-    evictable: tensors that stay although they could leave. alone: the call does not fit even an empty device.
-    """
+    """Return the error of a call that needs ``need`` bytes more and found no room for them.
+    in_use: bytes of the call's own operands. pinned: these operands. evictable: the tensors that are still on the
+    device and are no operands of the call. alone: the call does not fit even an empty device."""
     arena, host, policy = state.arena, state.allocator.host, state.policy
     resident = len(evictable)
     text = (f"{op_name}: need {format_bytes(need)} beside {format_bytes(in_use)} in use by it; "

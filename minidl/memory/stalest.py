@@ -1,9 +1,9 @@
-"""The residents in order for policies that evict stale tensors, kept while calls run.
+"""Lists of the tensors on the device for policies that evict stale tensors, kept in order while calls run.
 
-    RecencyList  the least recently used first.
-    PriceList    for a price divided by bytes and by staleness (DTR): classes of about equal prices for a byte, in each
-                 the stalest first. With each call the staleness of all tensors grows by one, so the next victim is
-                 among the first tensors of the classes. There are as many classes as the prices have magnitudes.
+    RecencyList  the least recently used tensor first.
+    PriceList    for policies that evict the least price / (bytes * staleness), as DTR does. Tensors whose price per
+                 byte lies between the same powers of two form a class, and in each class the stalest is first. With
+                 each call the staleness of all tensors grows by one, so the next victim is at the front of a class.
 
 Source of the price: Kirisame et al., Dynamic Tensor Rematerialization, ICLR 2021. Decides nothing.
 """
@@ -19,25 +19,25 @@ from math import frexp
 from minidl.memory.access_list import AccessList, Listed, NoAccessList, ResidentList
 from minidl.memory.storage import Storage
 from minidl.memory.tracker import Tracker
-from minidl.plan.policy import Front, Policy
+from minidl.plan.policy import FrontOrder, Policy
 
-FEW = 400  # with so many residents or fewer such a policy is asked about all of them
-PER_CLASS = 32  # tensors of a class of prices that are offered first, at most
-SMALL_SHIFT = 10  # tensors of less than a 2^10th of the needed bytes come last
+FEW = 400  # with so many tensors on the device or fewer, such a policy is asked about all of them
+PER_CLASS = 32  # how many tensors of each class of prices are offered first, at most
+SMALL_SHIFT = 10  # tensors of less than 1/2^10 of the needed bytes come last
 
 
 class Classes(ResidentList):
-    """Several lists, in each of which the least recently used is first."""
+    """A list of tensors for each class, the least recently used first; a subclass says which class a tensor is in."""
 
-    def __init__(self, tracker: Tracker, residents: Collection[weakref.ref[Storage]]) -> None:
-        super().__init__(tracker, residents)
+    def __init__(self, tracker: Tracker, live_refs: Collection[weakref.ref[Storage]]) -> None:
+        super().__init__(tracker, live_refs)
         self._lists: dict[Hashable, list[Listed]] = {}
         self._changes = 0  # operands that were touched since entries of tensors that have left were removed
 
     @property
     def few(self) -> bool:
         """True if there are so few tensors on the device that the policy is asked about all of them."""
-        if len(self.residents) <= FEW:  # those on the host included
+        if len(self.live_refs) <= FEW:  # those on the host included
             return True
         self._changes += len(self._touched)
         self._update()
@@ -48,12 +48,12 @@ class Classes(ResidentList):
         return len(self._listed) <= FEW
 
     def forget(self) -> None:
-        """An iteration has ended."""
+        """Empty the lists, as an iteration has ended; they are built anew when needed."""
         super().forget()
         self._lists.clear()
 
     def _class(self, storage: Storage) -> Hashable:
-        """The list that has a storage."""
+        """The key of the class that a storage is in."""
         raise NotImplementedError
 
     def _place(self, storage: Storage) -> tuple[Hashable, Listed]:
@@ -70,7 +70,7 @@ class Classes(ResidentList):
             del self._lists[part]
 
     def _walk(self, part: Hashable) -> Iterator[Storage]:
-        """One list, from its front."""
+        """Yield the tensors of one class, the least recently used first."""
         at = 0
         while at < len(entries := self._lists.get(part, [])):
             storage = self._here(part, entries[at])
@@ -80,7 +80,7 @@ class Classes(ResidentList):
 
 
 class RecencyList(Classes):
-    """The least recently used first; of equals the one of the smallest id."""
+    """All tensors in one class, so the least recently used first; of equals the one of the smallest id."""
 
     def _class(self, storage: Storage) -> Hashable:
         return None
@@ -92,16 +92,15 @@ class RecencyList(Classes):
 
 
 class PriceList(Classes):
-    """Classes of about equal prices for a byte, in each the stalest first.
+    """Classes of tensors with about equal price per byte, in each class the stalest first.
 
-    price: the seconds of a replay. Replays and drops of other tensors change it, so the first tensors of a class are
-    priced again, and go where they belong. If a price has fallen since a neighbour was recomputed, the tensor stays
-    among dearer ones until it is among the first of these, or is used.
-    """
+    price: returns the replay seconds of a storage, or None. Drops and replays of other tensors change this price, so
+    the first tensors of each class are priced again before a search, and change their class if need be. A tensor
+    further back keeps its old class until it comes to the front, or is used."""
 
-    def __init__(self, tracker: Tracker, residents: Collection[weakref.ref[Storage]],
+    def __init__(self, tracker: Tracker, live_refs: Collection[weakref.ref[Storage]],
                  price: Callable[[Storage], float | None]) -> None:
-        super().__init__(tracker, residents)
+        super().__init__(tracker, live_refs)
         self._price = price
 
     def _class(self, storage: Storage) -> Hashable:
@@ -112,8 +111,8 @@ class PriceList(Classes):
         return storage.host is not None, exponent
 
     def batches(self, nbytes: int, pinned: set[Storage], count: int) -> Iterator[list[Storage]]:
-        """The first tensors of each class, up to ``nbytes`` in each: they include the victims, whichever class is best.
-        Then four times as much, and so on."""
+        """Yield the first tensors of each class, up to ``nbytes`` in each; then of four times as many bytes, and so on.
+        pinned: tensors that are not victims. ``count`` is ignored."""
         offered, wanted, most, least = set(pinned), nbytes, PER_CLASS, nbytes >> SMALL_SHIFT
         self._update()
         while True:
@@ -130,8 +129,8 @@ class PriceList(Classes):
 
     def _first(self, part: Hashable, wanted: int, most: int, least: int, offered: set[Storage], *, settle: bool
                ) -> Iterator[Storage]:
-        """The first tensors of a class that were not offered. settle: a tensor that has another price by now changes
-        its class, and the next one takes its turn."""
+        """Yield the first tensors of a class that are not in ``offered``, up to ``wanted`` bytes and ``most`` tensors.
+        least: the fewest bytes of a tensor. settle: tensors whose price has changed move to their new class instead."""
         held = looked_at = at = 0
         while at < len(entries := self._lists.get(part, [])) and held < wanted and looked_at < most:
             entry = entries[at]
@@ -150,11 +149,12 @@ class PriceList(Classes):
                 yield storage
 
 
-def list_for(policy: Policy, tracker: Tracker, residents: Collection[weakref.ref[Storage]],
+def list_for(policy: Policy, tracker: Tracker, live_refs: Collection[weakref.ref[Storage]],
              price: Callable[[Storage], float | None]) -> NoAccessList:
-    """The list that a policy reads from its front, if it does. price: seconds to recompute a storage."""
+    """Make the list from whose front a policy evicts; a NoAccessList if the policy looks at all tensors instead.
+    price: returns the seconds to recompute a storage, or None."""
     if not policy.reads_from_front:
         return NoAccessList()
-    if policy.regime.front is Front.PRICE:
-        return PriceList(tracker, residents, price)
-    return (AccessList if policy.regime.front is Front.ACCESS_LIST else RecencyList)(tracker, residents)
+    if policy.regime.front is FrontOrder.PRICE:
+        return PriceList(tracker, live_refs, price)
+    return (AccessList if policy.regime.front is FrontOrder.ACCESS_LIST else RecencyList)(tracker, live_refs)

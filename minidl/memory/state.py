@@ -24,11 +24,10 @@ from minidl.plan.policy import Policy
 
 
 class Busy:
-    """``with state.arena_busy:`` around every change of the arena.
+    """A flag that is ``on`` during every change of the arena; used as ``with state.arena_busy:``.
 
     Python's cycle collector may free tensors at any allocation, in any thread, so also during a change of the arena.
-    While ``on``, a freed tensor is only queued (``MemoryState.orphans``).
-    """
+    While the flag is on, a freed tensor is only queued (``MemoryState.orphans``)."""
 
     __slots__ = ("on",)
 
@@ -45,20 +44,24 @@ class Busy:
 class MemoryState(Attached):
     """The bytes of one device under one policy.
 
-    residents    all storages with bytes on the device or on the host
-    access_list  the residents in the order in which they leave, for a policy that reads it from its front
-    dropped      storages that are RECOMPUTE although a program may still need them
-    kept         values that replays have computed, oldest first, each with its access count then. Until its next access
-                 such a value stays as long as memory allows (collective recomputation)
-    protected    storages that may be swapped but not dropped, since a replay under way needs them
-    writing      the targets of the in-place call under way
-    writes       the number of events that end lineages: begin and end of each in-place call, and failures
-    impure       in this iteration a storage was written in place after it had been read
-    orphans      storages freed while the arena was busy, each with whether its record is gone; freed before the next
-                 call
+    live_refs    references to all storages that have bytes, on the device or on the host
+    access_list  the tensors on the device in the order in which the policy evicts them, the next victim at the front
+    dropped      storages that were dropped and that the program may still need
+    kept         tensors that replays have computed, oldest first, each with its access count at that time. Such a
+                 tensor stays on the device until its next access, or until memory is short (collective recomputation)
+    shared       freed tensors that replays have computed and that dropped tensors would be computed from, each with one
+                 more use. Without a plan they stay on the device until memory is short or the iteration ends
+    protected    storages that a replay under way needs: they may be swapped, and dropped only as a last resort
+    awaited      those of ``protected`` that must not be dropped even as a last resort: operands of calls under way,
+                 targets of replays under way, and tensors recomputed for the write under way
+    nested       how many calls replays within other replays have run in this iteration
+    writing      the storages that the in-place call under way will write
+    writes       how many events have ended lineages so far: begin and end of each in-place call
+    impure       True if in this iteration a storage was written in place after it had been read
+    orphans      storages to be freed before the next call, since the arena was busy when they lost their last use;
+                 each with True if its Storage object has ended too
     thread       the thread that calls now; a runtime may be made in one thread and used in another
-    link_costs   the costs of copies on this device
-    """
+    link_costs   seconds per byte and per copy, between the device and the host"""
 
     def __init__(self, device: Device, policy: Policy, tracker: Tracker, budget_bytes: int, host_bytes: int,
                  switches: Switches, placement: Placement | None = None, spill: Spill | None = None) -> None:
@@ -71,11 +74,14 @@ class MemoryState(Attached):
         self.allocator = Allocator(device, budget_bytes, host_bytes, placement, spill if policy.regime.swaps else None)
         self.arena = self.allocator.arena
         self.link_costs = device.link_costs
-        self.residents: dict[weakref.ref[Storage], None] = {}
-        self.access_list = list_for(policy, tracker, self.residents, GLANCES[policy.regime.price])
+        self.live_refs: dict[weakref.ref[Storage], None] = {}
+        self.access_list = list_for(policy, tracker, self.live_refs, GLANCES[policy.regime.price])
         self.dropped: dict[weakref.ref[Storage], None] = {}
         self.kept: dict[weakref.ref[Storage], int] = {}
+        self.shared: dict[weakref.ref[Storage], None] = {}
         self.protected: set[Storage] = set()
+        self.awaited: set[Storage] = set()
+        self.nested = 0
         self.writing: set[Storage] = set()
         self.writes = 0
         self.impure = False
@@ -85,14 +91,14 @@ class MemoryState(Attached):
 
     def live(self) -> list[Storage]:
         """The storages that have bytes on the device or on the host."""
-        return [s for ref in self.residents if (s := ref()) is not None]
+        return [s for ref in self.live_refs if (s := ref()) is not None]
 
     def missing(self) -> list[Storage]:
-        """The dropped storages whose records are still there."""
+        """The dropped storages that the program may still need."""
         return [s for ref in self.dropped if (s := ref()) is not None]
 
     def check(self) -> None:
-        """Raises AssertionError unless blocks, host extents and statuses agree."""
+        """Raises AssertionError unless the arena's blocks, the host pool and the status of each storage agree."""
         self.allocator.check()
         live = self.live()
         owned = {block.owner for block in self.arena.blocks() if block.owner is not None}

@@ -1,14 +1,15 @@
-"""The two records of the engine: ``Storage`` describes one tensor and where its bytes are (the paper's Tensor, Listing
-1); ``Call`` describes one operation on storages, and is lineage, tape and trace entry at once. No arrays.
+"""The two records of the engine, for tensors and for calls. Neither holds an array.
+
+``Storage`` describes one tensor and where its bytes are (the paper's Tensor, Listing 1). ``Call`` describes one
+executed operation, its inputs and its outputs.
 
 A storage's status is IN (on the device), SWAPPING_OUT, OUT (on the host), SWAPPING_IN or RECOMPUTE (no bytes; its
 lineage can compute them again). ``set_status`` changes it, along a legal edge. Only a new result goes from RECOMPUTE to
 IN without it.
 
-The record lives while a handle or a descendant's record refers to it. The bytes live while ``refs`` counts a handle, or
-a call that saved the tensor. A leaf has no lineage, so it keeps its bytes as long as its record: its descendants may
-have to be recomputed from it.
-"""
+A Storage object lives while a handle of its tensor, or the record of a tensor computed from it, refers to it. Its bytes
+live while ``refs`` is above 0: ``refs`` counts handles, and calls that saved the tensor for their gradient. A leaf has
+no lineage, so it keeps its bytes as long as its Storage object: tensors computed from it may have to be recomputed."""
 
 from __future__ import annotations
 
@@ -60,20 +61,19 @@ LEGAL = frozenset({
 
 
 class Keeper(Protocol):
-    """The object that frees a storage's bytes."""
+    """The object that frees the bytes of a storage. Each storage names its own in the field ``keeper``."""
 
     tracker: Tracker  # numbers calls, and knows when they started
 
     def deallocate(self, storage: Storage, *, record_gone: bool = False) -> None:
-        """Free bytes that have no use any more."""
+        """Free a storage's bytes, which have no use any more. record_gone: the Storage object itself ends too."""
         ...
 
 
 class Storage:
-    """The record of one tensor. The executor makes it with one use, which passes to the first handle.
+    """The record of one tensor, with the fields of the paper's Listing 1 (its operation is ``operation_name``).
 
-    Listing 1 has tensor_id, access_count, timestamp, status, inputs and operation (here ``operation_name``).
-    """
+    A new one has ``refs`` 1, which stands for its first handle."""
 
     __slots__ = ("meta", "keeper", "call", "siblings", "requires_grad", "severed", "grad", "nbytes", "tensor_id",
                  "refs", "saved", "saved_by", "status", "block", "host", "persistent", "residency", "access_count",
@@ -88,7 +88,7 @@ class Storage:
         self.access_count = 0  # in this iteration
         self.first_access = self.last_access = -1  # sequence numbers of calls
         self.call: Call | None = None  # its lineage; None for a leaf
-        self.severed: str | None = None  # the operation of an ended iteration that made it: no gradient flows through
+        self.severed: str | None = None  # the name of the operation that made it, once no gradient flows through it
         self.requires_grad = False
         self.grad: Any = None  # a leaf's gradient (a Tensor)
         self.siblings: tuple[Storage, ...] = ()  # later outputs of the same call that its gradient needs
@@ -96,79 +96,79 @@ class Storage:
         self.nbytes = meta.nbytes
         self.refs = 1
         self.saved = 0  # how many of the refs are calls that saved it for their gradient
-        self.saved_by = 0  # the first of these calls: its gradient is taken last
+        self.saved_by = 0  # the number of the first of these calls, whose gradient is taken last
         self.block: Block | None = None  # its bytes on the device
         self.host: Extents | None = None  # a valid copy of the bytes on the host
         self.residency = 0  # the number of its stay on the device in this iteration; a survivor's first stay is 1
         self.copied_out = self.copied_in = 0  # positions of its last copies on the two copy streams
-        self.mutated_at = -1  # the last call that wrote it in place
+        self.mutated_at = -1  # the number of the last call that wrote it in place
         self.replays = 0  # how many replays have computed it
-        self.replayed_at = -1  # the last call of the program before which a replay computed or read it
-        self.missing_readers: dict[weakref.ref[Call], None] | None = None  # dropped calls that read it
+        self.replayed_at = -1  # the number of the program's latest call when a replay last computed or read it
+        self.missing_readers: dict[weakref.ref[Call], None] | None = None  # calls that read it, with a dropped output
         self.me: weakref.ref[Storage] = weakref.ref(self)
 
     @property
     def base(self) -> Storage:
-        """The storage that has the bytes. A property, as an object that held itself would never be freed."""
+        """The storage that owns the bytes: this one itself. (A ``View`` has another.)"""  # a field would be a cycle
         return self
 
     # The fields of Listing 1 that are not stored --------------------------------------------------------------
     @property
     def timestamp(self) -> float:
-        """Start of its last access, in seconds on this iteration's stall-free timeline."""
+        """When its last access began: seconds from the iteration's start, without the time of stalls."""
         return self.keeper.tracker.time_of(self.last_access)
 
     @property
     def inputs(self) -> tuple[Storage, ...]:
-        """The storages that it was computed from in this iteration."""
+        """The storages that this one was computed from in the current iteration; empty for a leaf or an older one."""
         return self.call.inputs if self.call is not None and self.severed is None else ()
 
     @property
     def operation_name(self) -> str:
-        """The operation that computed it in this iteration; "" for a leaf."""
+        """The name of the operation that computed this storage in the current iteration; "" for a leaf."""
         return self.call.op.name if self.call is not None and self.severed is None else ""
 
     def set_status(self, status: Status) -> None:
-        """Change the status. Raises AssertionError for an edge that is not legal."""
+        """Change ``status``. Raises AssertionError if ``LEGAL`` does not have the change (old, new)."""
         if (self.status, status) not in LEGAL:
             raise AssertionError(f"storage {self.tensor_id} cannot go from {self.status.name} to {status.name}")
         self.status = status
 
     # Uses of the bytes ---------------------------------------------------------------------------------------
     def retain(self) -> None:
-        """Count one more use of the bytes."""
+        """Count one more use of the bytes: a new handle, for instance."""
         self.refs += 1
 
     def release(self) -> None:
-        """Count one use less. The last one frees the bytes, unless it is a leaf."""
+        """Count one use less. When none is left, free the bytes, unless the storage is a leaf."""
         self.refs -= 1
         if not self.refs and self.call is not None:
             self.keeper.deallocate(self)
 
     def retain_saved(self, sequence: int) -> None:
-        """Count a call, by its number, that saves the bytes for its gradient."""
+        """Count one more use: call number ``sequence`` saves this tensor for its gradient."""
         if not self.saved:
             self.saved_by = sequence
         self.refs += 1
         self.saved += 1
 
     def take_saved(self) -> None:
-        """A call's gradient is being taken: its use becomes an ordinary one."""
+        """Count one saving call less, as its gradient is being taken. Its use stays in ``refs`` until ``release``."""
         self.saved -= 1
 
     def release_saved(self) -> None:
-        """A call does not need the bytes for its gradient any more."""
+        """Count one saving call and its use less: that call does not need the bytes for its gradient any more."""
         self.take_saved()
         self.release()
 
     def sever(self) -> None:
-        """No gradient flows through it any more: release the tensors that its call saved."""
+        """Cut this tensor off the autograd graph, and release the tensors that the call that made it has saved."""
         if self.call is not None:
             self.severed = self.call.op.name
             self.call.forget()
 
     def named(self) -> str:
-        """Its name in an error."""
+        """Return the words for this tensor in an error message: its id, shape and dtype."""
         return f"tensor {self.base.tensor_id} ({self.meta})"
 
     def __del__(self) -> None:
@@ -182,8 +182,7 @@ class Storage:
 
 
 class View(Storage):
-    """Another description of a base's bytes. Bytes, uses and accesses are the base's; a view has only the fields that
-    every call reads from its operands."""
+    """The record of a view: another shape of its base's bytes. Its id, status, block and uses are the base's."""
 
     __slots__ = ("base",)
 
@@ -224,19 +223,20 @@ class View(Storage):
 
 
 class _Taken(tuple[int, ...]):
-    """Replaces a call's ``saved`` once its gradient has been taken."""
+    """The value of a call's ``saved`` once its gradient has been taken: an empty tuple, told apart by identity."""
 
 
 TAKEN = _Taken()
 
 
 class Call:
-    """The record of one call: lineage, tape and trace entry at once.
+    """The record of one executed operation. Replays and autograd both read it.
 
-    inputs    storages, held: their records live as long as this one.
-    outputs   weak references: an output's record holds its call, never the reverse, so there is no cycle.
-    saved     indices into inputs + outputs: tensors whose bytes are kept until the gradient has been taken.
-    """
+    inputs    the storages that the call read; the call keeps their records alive.
+    outputs   weak references to the storages that it made. An output holds its call, so there is no cycle.
+    sequence  the number of the call; numbers rise from call to call and never restart.
+    needs     for each input, whether it wants a gradient.
+    saved     indices into inputs + outputs: tensors whose bytes are kept until the call's gradient has been taken."""
 
     __slots__ = ("op", "inputs", "attrs", "outputs", "sequence", "signature", "needs", "saved", "region",
                  "__weakref__")
@@ -251,10 +251,11 @@ class Call:
         self.signature = signature
         self.needs: tuple[bool, ...] = ()
         self.saved: tuple[int, ...] = ()
-        self.region: Region | None = None  # the connected dropped calls around it (``neighbourhood``)
+        self.region: Region | None = None  # if its output is dropped: the dropped calls connected with it
 
     def save(self, outputs: Sequence[Storage], needs: tuple[bool, ...], saved: tuple[int, ...]) -> None:
-        """Keep the tensors that the gradient's formula names. needs: the inputs that want a gradient."""
+        """Keep the tensors that the gradient formula reads, until the gradient has been taken.
+        needs: for each input, whether it wants a gradient. saved: indices into inputs + outputs."""
         self.needs = needs
         self.saved = saved
         outputs[0].requires_grad = True
@@ -267,12 +268,12 @@ class Call:
             outputs[0].siblings = tuple([s for i, s in enumerate(outputs) if i and count + i in saved])
 
     def saved_storage(self, index: int) -> Storage | None:
-        """The storage behind one index of ``saved``; None if an output's record is gone."""
+        """The storage of one index into inputs + outputs; None if it is an output whose Storage object is gone."""
         n = len(self.inputs)
         return self.inputs[index] if index < n else self.outputs[index - n]()
 
     def forget(self) -> None:
-        """Release the saved tensors: the gradient cannot be taken from now on."""
+        """Release the saved tensors. After this the call's gradient cannot be taken."""
         self.needs = ()
         saved, self.saved = self.saved, ()
         for index in saved:

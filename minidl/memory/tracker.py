@@ -1,4 +1,4 @@
-"""The log of an iteration: the executor writes calls and accesses to it, and a Trace is built from it when asked for.
+"""The log of an iteration: the executor writes each call to it, and ``Tracker.trace`` builds a Trace from it.
 
 ``Executor.record_tensor_access`` appends to ``log``; the device appends the duration of each call to ``durations``.
 On-demand memory needs only the first and the last access of each tensor, which are in its Storage. Decides nothing.
@@ -7,7 +7,7 @@ On-demand memory needs only the first and the last access of each tensor, which 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 from minidl.errors import UserError
 from minidl.memory.storage import Storage, TensorId
@@ -15,7 +15,7 @@ from minidl.meta import Algorithm
 from minidl.op import Signature
 from minidl.plan.trace import Trace, TraceCall, TraceTensor, scaled
 
-LONGEST = 100_000  # calls of an iteration that the log holds; a longer one has no trace
+LONGEST = 100_000  # calls of an iteration that the log holds; a longer iteration has no trace
 SURVIVOR_STEP = 1 << 40  # ids of tensors that outlive their iteration: their old id plus a multiple of this
 GRADIENT_ID = 1 << 62  # minus a parameter's id: the id of its gradient, once that has outlived an iteration
 
@@ -25,16 +25,15 @@ Durations = list[float] | deque[float]
 class Tracker:
     """Sequence numbers, tensor ids, and the log of the current iteration.
 
-    sequence         of the last call. It never restarts, so "before" and "after" compare across iterations
-    iteration_start  the sequence number of this iteration's first call
-    updated          an optimizer's step has run in this iteration
-    keep_log         off during replays, which the program did not ask for
-    too_long         this iteration has more than LONGEST calls, and its log was emptied
-    temporaries      how many temporary ids this iteration has given out: the next id
-    log              the calls of this iteration: (signature, algorithm, ids read, ids made)
-    durations        device seconds of these calls, as far as they are known
-    base_bytes       sizes of tensors that were read through a view, whose own size may differ
-    """
+    sequence         number of the last call. It never restarts, so numbers compare across iterations
+    iteration_start  the number of this iteration's first call
+    updated          True once an optimizer's step has run in this iteration
+    keep_log         False while a replay runs: its calls are not logged, as the program did not ask for them
+    too_long         True if this iteration has more than LONGEST calls; then its log is empty
+    temporaries      how many temporary ids this iteration has given out, which is also the next one
+    log              the calls of this iteration: (signature, algorithm, ids of tensors read, ids of tensors made)
+    durations        device seconds of these calls, for the first ones that have finished
+    base_bytes       bytes of each base that was read through a view (a view's size may differ from its base's)"""
 
     def __init__(self) -> None:
         self.sequence = 0
@@ -53,34 +52,37 @@ class Tracker:
 
     # Identity ------------------------------------------------------------------------------------------------
     def temporary_id(self) -> TensorId:
-        """An id by position in the iteration, so the same in every iteration."""
+        """A new id, 0, 1, 2, ... in each iteration: the same tensor of each iteration gets the same id."""
         tensor_id = self.temporaries
         self.temporaries = tensor_id + 1
         return tensor_id
 
     def persistent_id(self) -> TensorId:
-        """An id for a parameter, a buffer or optimizer state: negative, given out once."""
+        """A new id for a parameter, a buffer or optimizer state: negative, and never given out again."""
         self._next_persistent -= 1
         return self._next_persistent + 1
 
     # The log -------------------------------------------------------------------------------------------------
-    def cancel(self) -> None:
-        """Take back the number of a call that could not be placed."""
+    def cancel(self, made: Set[TensorId]) -> None:
+        """Take back the number of the current call, as the call was not made. made: the ids of its outputs."""
         self._donations.pop(self.sequence, None)
+        self._frees = [free for free in self._frees if free[1] not in made]
+        if isinstance(self.durations, list):
+            del self.durations[self.sequence - self.iteration_start:]  # that of a kernel which refused its values
         self.sequence -= 1
 
     def donated(self, output: TensorId, origin: TensorId) -> None:
-        """Note that an input of the current call has donated its bytes to an output."""
+        """Note that the input ``origin`` of the current call has donated its bytes to the output ``output``."""
         if self.keep_log:
             self._donations[self.sequence] = (*self._donations.get(self.sequence, ()), (output, origin))
 
     def freed(self, storage: Storage) -> None:
-        """Note that a tensor's bytes have no use any more."""
+        """Log that a tensor's bytes have no use any more after the current call."""
         if self.keep_log:
             self._frees.append((self.sequence, storage.tensor_id, storage.nbytes))
 
     def give_up_log(self) -> None:
-        """The iteration is too long: empty its log, and keep none of the durations that are still to come."""
+        """Empty the log, as the iteration is too long for one, and log no more of it."""
         self.too_long, self.keep_log = True, False
         self._clear()
         self.durations = deque(maxlen=0)
@@ -103,8 +105,8 @@ class Tracker:
 
     # Reading it ----------------------------------------------------------------------------------------------
     def time_of(self, sequence: int) -> float:
-        """Start of a call, in seconds on this iteration's stall-free timeline; 0 for a call of an earlier iteration, or
-        if this one is too long."""
+        """When call number ``sequence`` began: seconds from the iteration's start, without stalls.
+        0 for a call of an earlier iteration, or if this iteration is too long for the log."""
         if not isinstance(self.durations, list):
             return 0.0
         count = max(0, sequence - self.iteration_start)
@@ -112,11 +114,9 @@ class Tracker:
         return sum(known) + sum(algorithm.seconds for _, algorithm, _, _ in self.log[len(known):count])
 
     def trace(self, persistent: Callable[[TensorId], bool] = lambda tensor_id: tensor_id < 0) -> Trace:
-        """The iteration so far. A call that still runs counts with its modelled duration.
-
-        Alternatives to the algorithm that ran keep their modelled ratio to it. Raises UserError if the iteration is too
-        long.
-        """
+        """The trace of the iteration so far. A call that still runs counts with its modelled duration.
+        persistent: whether a tensor id is one of a persistent tensor. The seconds of a call's other algorithms are its
+        measured seconds times their modelled ratio to it. Raises UserError if the iteration is too long for the log."""
         if self.too_long:
             raise UserError(f"this iteration has made more than {LONGEST} calls, and has no trace: mark iterations by "
                             "runtime.iteration()")

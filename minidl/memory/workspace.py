@@ -1,4 +1,4 @@
-"""The algorithm of a call, by the workspace that can be had for it."""
+"""Chooses the algorithm of a call by the workspace that the arena has room for."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from minidl.op import Signature
 
 
 class Workspaces:
-    """Chooses algorithms, and lends them free blocks."""
+    """Chooses the algorithm of each call, and lends it a free block as its workspace."""
 
     def __init__(self, state: MemoryState, room: RoomMaker) -> None:
         self.state = state
         self.room = room
 
     def choose(self, signature: Signature, operands: Sequence[Storage]) -> tuple[Algorithm, Block | None]:
-        """The fastest algorithm whose workspace is free, with the block that lends it. Tensors are evicted only for the
-        smallest workspace. Raises OutOfMemory."""
+        """Return the fastest algorithm for whose workspace there is a free block, and that block.
+        The block is None if the algorithm needs no workspace. operands: the call's inputs and outputs, which stay.
+        Tensors are evicted only for the smallest workspace. Raises OutOfMemory."""
         state, arena, algorithms = self.state, self.state.arena, signature.algorithms
         named = state.hooks.algorithm(signature)
         names = [algorithm.name for algorithm in algorithms] if named is not None else []

@@ -1,7 +1,8 @@
-"""Operations in place: which ones are refused, and how replays stay right around the others.
+"""Operations in place: refuses those that would be wrong, and keeps replays right around the others.
 
-A write breaks the lineage of every value computed from the old bytes. So before it, dropped values of that kind are
-recomputed, and may then be swapped but not dropped; after it, no lineage leads past the write.
+A write breaks the lineage of every tensor that was computed from the old bytes. So before the write, such tensors are
+recomputed if they are dropped, and may then be swapped but not dropped. After it, no replay reads the written tensor
+as it was before.
 """
 
 from __future__ import annotations
@@ -18,20 +19,18 @@ from minidl.op import Op
 
 
 class WriteGuard:
-    """Keeps lineage right around each in-place call."""
+    """Keeps lineage right around each in-place call: ``before_write``, then ``after_write`` or ``call_off``."""
 
     def __init__(self, state: MemoryState, replaying: Replay) -> None:
         self.state = state
         self.replaying = replaying
         self._lineage_start = 0  # no lineage leads to calls before this one
-        self._secured: list[Storage] = []  # recomputed for the write under way, and protected until it has run
+        self._secured: list[Storage] = []  # tensors that must not be dropped until the write under way has run
 
     def before_write(self, targets: Iterable[Storage]) -> None:
-        """Recompute the dropped values that depend on the old bytes of these. Raises OutOfMemory, Unrecoverable.
-
-        Until ``after_write`` or ``call_off`` no value that would have to read the old bytes is dropped, and none of the
-        values recomputed here: another replay might overwrite an input that they need.
-        """
+        """Recompute dropped tensors whose replay needs the old ``targets``. Raises OutOfMemory, Unrecoverable.
+        Until ``after_write`` or ``call_off`` no tensor is dropped whose replay would read these bytes, and none of the
+        tensors recomputed here."""
         state = self.state
         state.writing = {storage.base for storage in targets}
         state.writes += 1
@@ -40,6 +39,7 @@ class WriteGuard:
             state.impure = True
         if latest < self._lineage_start:
             return  # running statistics, as a rule: no call that may be replayed has read them
+        self.replaying.evicting.unshare_all()  # what starts from them must not miss the old bytes later
         found = True
         while found:  # a replay may drop a resident tensor that reads the old bytes too
             found = False
@@ -49,10 +49,11 @@ class WriteGuard:
                     found |= other.status is not RECOMPUTE
                     if other not in state.protected:
                         state.protected.add(other)
+                        state.awaited.add(other)
                         self._secured.append(other)
 
     def after_write(self, targets: Iterable[Storage], number: int) -> None:
-        """Call ``number`` has changed the bytes: a host copy is stale, and lineage no longer leads to them."""
+        """Note that call ``number`` has written ``targets``: free their stale host copies, and make them leaves."""
         state = self.state
         bases = [storage.base for storage in targets]
         with state.arena_busy:
@@ -65,30 +66,32 @@ class WriteGuard:
             base.call = None
 
     def call_off(self) -> None:
-        """The in-place call under way will not run: its targets may be read, and their readers dropped, again."""
+        """Undo ``before_write``, because the in-place call will not run: tensors may be dropped again."""
         self._end()
 
     def _end(self) -> None:
         self.state.writing = set()
         self.state.writes += 1
         self.state.protected.difference_update(self._secured)
+        self.state.awaited.difference_update(self._secured)
         self._secured.clear()
 
     def end_iteration(self) -> None:
-        """Lineage was cut: none leads to the calls so far."""
+        """Note that all lineage was cut, so no replay can run a call of the iteration that has ended."""
         self._lineage_start = self.state.tracker.sequence + 1
 
 
 # Refusals ------------------------------------------------------------------------------------------------------------
 def refuse_to_write(op: Op, inputs: tuple[Storage, ...], written: Sequence[Storage], *, differentiates: bool) -> None:
-    """Raise UserError for a write that would lose a gradient, or whose elements overlap."""
+    """Raise UserError or ShapeError if an in-place operation would lose a gradient or write overlapping elements.
+    written: those of ``inputs`` that the operation writes. differentiates: gradients are recorded."""
     _refuse_to_overlap(op, inputs, written)
     if differentiates:
         _refuse_to_lose_gradients(op, inputs, written)
 
 
 def _refuse_to_lose_gradients(op: Op, inputs: tuple[Storage, ...], written: Sequence[Storage]) -> None:
-    """Raise UserError if a gradient flows through a tensor that is written or read: writes have no gradients."""
+    """Raise UserError if a gradient would flow through a written or read tensor: in-place writes have no gradient."""
     for storage in written:
         if storage.base.requires_grad and storage.base.call is not None:
             raise UserError(f"{op.name} would overwrite a value that a gradient flows through, "
@@ -100,8 +103,8 @@ def _refuse_to_lose_gradients(op: Op, inputs: tuple[Storage, ...], written: Sequ
 
 
 def _refuse_to_overlap(op: Op, inputs: tuple[Storage, ...], written: Sequence[Storage]) -> None:
-    """Raise ShapeError if a written element shares its bytes with another element that is written or read: then the
-    result depends on the order in which a kernel visits the elements."""
+    """Raise ShapeError if a written element shares its bytes with another element that is written or read.
+    The result would depend on the order in which a kernel visits the elements."""
     for storage in written:
         meta = storage.meta
         if meta.contiguous or not meta.size:
@@ -119,7 +122,7 @@ def _refuse_to_overlap(op: Op, inputs: tuple[Storage, ...], written: Sequence[St
 
 
 def _share_bytes(one: Meta, other: Meta) -> bool:
-    """True if two descriptions of parts of one tensor have bytes in common."""
+    """True if two views of one tensor (their metas) have bytes in common."""
     import numpy as np  # which only counts here
 
     class At:

@@ -44,7 +44,7 @@ def _same_scalar(x: Meta, *, value: float) -> Meta:
 
 
 def gradient_like(dy: Meta, y: Meta) -> Meta:
-    """Return the Meta of a gradient like dy, whose shape must be y's. Raises ShapeError."""
+    """Return dy's Meta, which is also that of the gradient. Raises ShapeError if dy does not have y's shape."""
     if dy.shape != y.shape:
         raise ShapeError(f"gradient {list(dy.shape)} does not fit {list(y.shape)}")
     return meta(dy.shape, dy.dtype)

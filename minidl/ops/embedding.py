@@ -46,11 +46,13 @@ def _embedding_grad(dy: Tensor, ids: Tensor, rows: int, dtype: DType) -> Tensor:
 # The gradient of a table is dense, as optimizers need it, and outlives the activations.
 EMBEDDING_GRAD = Op("embedding_grad", _embedding_grad_infer, _scatter_cost, long_lived=True, integers=("ids",),
                     slices=along(0, 1, whole=(0,), fold=ADD))
-EMBEDDING = Op("embedding", _embedding_infer, copy_cost, integers=("ids",), exact=True, slices=along(1),
+EMBEDDING = Op("embedding", _embedding_infer, copy_cost, integers=("ids",), exact=True, checks=True,
+               slices=along(1),
                vjp=lambda needs, dy, ids, *, w_shape, w_dtype: (_embedding_grad(dy, ids, w_shape[0], w_dtype), None))
 GATHER_ROWS_GRAD = Op("gather_rows_grad", _gather_grad_infer, _scatter_cost, integers=("positions",),
                       slices=along(0, 1, shapes=("x_shape",)))
-GATHER_ROWS = Op("gather_rows", _gather_infer, copy_cost, integers=("positions",), exact=True, slices=along(0, 1),
+GATHER_ROWS = Op("gather_rows", _gather_infer, copy_cost, integers=("positions",), exact=True, checks=True,
+                 slices=along(0, 1),
                  vjp=lambda needs, dy, positions, *, x_shape:
                  (apply(GATHER_ROWS_GRAD, donate(dy), positions, x_shape=x_shape), None))
 

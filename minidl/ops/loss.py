@@ -42,7 +42,7 @@ def _share_infer(value: Meta, part: Meta, labels: Meta, *, ignore_index: int = -
 LABEL_SHARE = Op("label_share", _share_infer, integers=("part", "labels"), donates=((0, 0),))
 CROSS_ENTROPY_GRAD = Op("cross_entropy_grad", _grad_infer, donates=((0, 1),), integers=("labels",),
                         slices=along(1, 2, shared=(0,), share=LABEL_SHARE, labels=2))
-CROSS_ENTROPY = Op("cross_entropy", _infer, _cost, outputs=("loss", "residual"), donates=((1, 0),),
+CROSS_ENTROPY = Op("cross_entropy", _infer, _cost, outputs=("loss", "residual"), donates=((1, 0),), checks=True,
                    integers=("labels",), vjp=lambda needs, dloss, dresidual, residual, labels, *, ignore_index:
                    (apply(CROSS_ENTROPY_GRAD, dloss, donate(residual), labels, ignore_index=ignore_index), None),
                    slices=along(0, 1, whole=(0,), fold=ADD, shares=(0,), share=LABEL_SHARE, labels=1))

@@ -7,6 +7,8 @@ all gradients.
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from minidl.dispatch import apply, apply_all
 from minidl.errors import ShapeError
 from minidl.meta import Cost, DType, Meta, Shape, float32, meta
@@ -117,4 +119,7 @@ def uniform_(a: Tensor, *, seed: int, low: float = 0.0, high: float = 1.0) -> No
 
 def upload_(a: Tensor, data: Any) -> None:
     """Overwrite a with the values of a host array of the same shape, converted to its dtype. Raises ShapeError."""
+    shape = np.shape(data)
+    if shape != a.shape:
+        raise ShapeError(f"upload: data of shape {list(shape)} for a tensor of shape {list(a.shape)}")
     apply_all(UPLOAD_, a, data=data)

@@ -30,7 +30,7 @@ CHUNK_BYTES = 8 * 2**20
 PART_BYTES = 512 * 2**20
 
 
-class Piece(NamedTuple):
+class RowRange(NamedTuple):
     """The rows ``start`` to ``stop`` - 1 of parameter number ``owner``; ``whole``: True if these are all rows."""
 
     owner: int
@@ -64,7 +64,7 @@ class Optimizer:
         self.defaults = rates
         self._group: list[int] = []
         self._decays: list[bool] = []
-        self._pieces: list[Piece] = []
+        self._pieces: list[RowRange] = []
         self._states: dict[str, list[Tensor]] = {name: [] for name in states}
         self._op, self._is_decayed = op, decays
         self._extend(_groups(params, rates))
@@ -248,23 +248,23 @@ def require_at_least_zero(**numbers: float) -> None:
             raise UserError(f"the optimizer's {name} must not be negative, but is {number}")
 
 
-def _pieces(index: int, tensor: Tensor) -> list[Piece]:
+def _pieces(index: int, tensor: Tensor) -> list[RowRange]:
     """Return the pieces of a parameter that are updated by separate calls: parts of equal size of each shard."""
     found = []
     for first, stop in (bounds := shard_bounds(tensor)):
         rows = stop - first
         count = max(1, min(rows, -(-tensor.nbytes * rows // (bounds[-1][1] * PART_BYTES)))) if rows else 1
         cuts = [first + rows * i // count for i in range(count + 1)]
-        found += [Piece(index, *cut, whole=False) for cut in zip(cuts, cuts[1:], strict=False)]
+        found += [RowRange(index, *cut, whole=False) for cut in zip(cuts, cuts[1:], strict=False)]
     return found if len(found) > 1 else [found[0]._replace(whole=True)]
 
 
-def rows_of_piece(tensor: Tensor, piece: Piece) -> Tensor:
+def rows_of_piece(tensor: Tensor, piece: RowRange) -> Tensor:
     """Return a piece of a parameter or of its gradient, as a view."""
     return tensor if piece.whole else between(tensor, 0, piece.start, piece.stop)
 
 
-def _zeros_like(tensor: Tensor, piece: Piece) -> Tensor:
+def _zeros_like(tensor: Tensor, piece: RowRange) -> Tensor:
     shape = tensor.shape if piece.whole else (piece.stop - piece.start, *tensor.shape[1:])
     state = parameter(shape, dtype=tensor.dtype, requires_grad=False)
     fill_(state, 0.0)

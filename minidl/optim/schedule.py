@@ -26,10 +26,10 @@ class Schedule:
     peak           learning rate after the warm-up
     shape          one of SHAPES
     warmup_steps   number of warm-up steps
-    total_steps    for linear and cosine; later steps have the rate 0
-    every, rate    for step: the learning rate is multiplied by ``rate`` after every ``every`` steps
+    total_steps    for linear and cosine: the steps with the warm-up; later steps have the rate 0
+    every, rate    for the shape "step": after the warm-up the rate is multiplied by ``rate`` every ``every`` steps
 
-    Raises UserError for an unknown shape, or numbers that leave no step for it.
+    Raises UserError for an unknown shape, or if the warm-up leaves no step for the shape.
     """
 
     peak: float

@@ -1,7 +1,8 @@
-"""The keeper of tensors that are several storages: the one way by which calls, reads and gradients reach it.
+"""Defines PartKeeper, the interface of the two objects that run calls on tensors in parts: slices or shards.
 
-A tensor in parts has a record in the place of its storage. The record's ``memory`` is its keeper, an object of
-``parts/``. Dispatch, the executor and autograd ask an operand's memory; they know neither slices nor shards.
+Each handle of such a tensor has, in the place of a Storage, a record that lists the parts. The record's field
+``keeper`` names the Slicer or the Sharder. Dispatch, the executor and autograd call that keeper's methods; they know
+neither slices nor shards.
 """
 
 from __future__ import annotations
@@ -19,20 +20,21 @@ if TYPE_CHECKING:
 
 
 class PartKeeper:
-    """Keeps tensors in parts. The defaults do nothing."""
+    """Makes tensors in parts, and runs calls, reads and gradients on them. The default methods do nothing."""
 
     tracker: Tracker
 
     def deallocate(self, storage: Storage, *, record_gone: bool = False) -> None:
-        """Nothing to free: a tensor in parts has no bytes of its own."""
+        """Does nothing: the record of a tensor in parts has no bytes of its own."""
 
     # Making tensors in parts ---------------------------------------------------------------------------------
     def upload(self, shape: Shape, dtype: DType, values: np.ndarray | None) -> Storage | None:
-        """A leaf in parts with these values; None if a batch of this shape stays whole. Raises OutOfMemory."""
+        """Make a leaf in parts with these values; None if a batch of this shape stays whole. Raises OutOfMemory."""
         return None
 
     def parameter(self, described: Meta, *, requires_grad: bool) -> Storage | None:
-        """An uninitialised parameter in parts; None if it stays whole. Raises OutOfMemory."""
+        """Make an uninitialised parameter in parts; None if it stays whole. Raises OutOfMemory.
+        described: its shape and dtype."""
         return None
 
     # Calls and values ----------------------------------------------------------------------------------------
@@ -41,11 +43,12 @@ class PartKeeper:
         raise NotImplementedError
 
     def before_write(self, op: Op, inputs: Sequence[Storage]) -> None:
-        """A call in place is about to run; any keeper may run what must come first. Raises UserError to refuse it."""
+        """Called before an operation writes one of its inputs in place. Raises UserError to refuse the write."""
 
     def look(self, x: Any, read: Callable[[Storage], Any], *, joined: bool) -> Any:
-        """Apply ``read`` to a tensor in parts: to one storage with all of it, or else to each part, and join the host
-        copies. Raises OutOfMemory."""
+        """Read the value of x, a tensor in parts. Raises OutOfMemory.
+        joined: True to join the parts on the device and return ``read`` of the joined storage; False to read each part,
+        and return the joined host arrays."""
         raise NotImplementedError
 
     def flush(self) -> None:
@@ -53,12 +56,12 @@ class PartKeeper:
 
     # Gradients and iterations --------------------------------------------------------------------------------
     def make_leaf(self, x: Any) -> None:
-        """Cut the lineage of a tensor's parts."""
+        """Make each part of x a leaf: cut its lineage."""
         raise NotImplementedError
 
     def deliver(self, gradient: Any, leaf: Storage, add: Callable[[Any], None]) -> None:
-        """Call ``add`` with a gradient (a Tensor) that has arrived at a leaf, once its value is known."""
+        """Call ``add`` with the gradient (a Tensor) of a leaf, at once or when the queued calls have computed it."""
         add(gradient)
 
     def end_iteration(self, *, failed: bool = False) -> None:
-        """An iteration ends: nothing stays queued."""
+        """End an iteration: run the queued calls, or drop them if the iteration has ``failed``."""

@@ -1,8 +1,8 @@
-"""Rules by which operations run on slices of a batch; they are part of an operation's definition. Facts only.
+"""Rules by which operations run on slices of a batch. A rule is part of an operation's definition (``Op.slices``).
 
-A slice is a part of a tensor along its first dimension. A rule names the operands that a call can take slice by slice,
-and the kind of each output: slices again, or one value for the whole batch to which every slice adds its part. An
-operation without a rule runs on whole tensors.
+A slice is a range of a tensor along its first dimension. A rule says which inputs a call can take slice by slice, and
+which outputs are slices again. Any other output is one tensor for the whole batch, such as a sum: the results of the
+slices are united by an operation, the fold. An operation without a rule runs on whole tensors.
 """
 
 from __future__ import annotations
@@ -20,20 +20,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How one call runs on slices.
+    """How one call runs on slices. Inputs and outputs are named by position, attributes by name.
 
-    along     of each input: whether it is taken slice by slice; else every slice takes all of it.
-    whole     outputs that are one value for the batch; the others are slices.
-    fold      the operation that unites the whole outputs of the slices so far with those of the next one.
-    counted   the fold's attributes ``count`` and ``other`` say how many examples either is of.
-    shapes    attributes that are shapes whose first extent is the batch's.
-    start     the attribute that says how many elements of the first input lie in the slices before.
-    first     the attribute that says how many examples lie there.
-    shared    inputs of which every slice takes its share: n of N examples, or what ``share`` makes of them.
-    shares    outputs, likewise, before they are united.
-    share     an operation (value, labels of the slice, labels of all) -> the slice's share of the value.
-    labels    the input that are these labels.
-    """
+    along     for each input: True if a slice's call takes its slice of the input; False if it takes all of it
+    whole     the outputs that are one tensor for the whole batch; the others are slices
+    fold      the operation that unites the ``whole`` outputs of two slices: of those so far, and of the next one
+    counted   True if the fold has the attributes ``count`` and ``other``: how many examples each of the two is of
+    shapes    attributes that are shapes, whose first extent must be that of the slice
+    start     the attribute to set to the number of elements of the first input in the slices before this one
+    first     the attribute to set to the number of examples in the slices before this one
+    shared    inputs that are scaled for each slice: by its share n/N of the examples, or by ``share``
+    shares    ``whole`` outputs that are scaled in the same way, before the fold
+    share     the operation (value, labels of the slice, labels of the batch) -> the value scaled for the slice
+    labels    the input with these labels; -1 if there is none"""
 
     along: tuple[bool, ...]
     whole: tuple[int, ...] = ()
@@ -48,13 +47,14 @@ class Rule:
     labels: int = -1
 
 
-# (inputs, attributes, which inputs are in slices) -> the rule; None if the call needs whole tensors.
+# (metas of the inputs, attributes, for each input True if it is in slices) -> the rule of the call, or None if it must
+# run on whole tensors.
 Slices = Callable[[Sequence[Meta], dict[str, Any], Sequence[bool]], Rule | None]
 
 
 def along(*indices: int, dims: int = 1, **details: Any) -> Slices:
-    """These inputs slice by slice, all others whole, if the first of them has ``dims`` dimensions or more. details: as
-    in Rule."""
+    """Make the rule for an operation whose inputs at ``indices`` are taken slice by slice, and all others whole.
+    dims: no rule if the first of these inputs has fewer dimensions. details: further fields of ``Rule``."""
     def rule(inputs: Sequence[Meta], attrs: dict[str, Any], sliced: Sequence[bool]) -> Rule | None:
         if len(inputs[indices[0]].shape) < dims:
             return None
@@ -63,13 +63,14 @@ def along(*indices: int, dims: int = 1, **details: Any) -> Slices:
 
 
 def _with_batch(inputs: Sequence[Meta], ndim: int) -> tuple[bool, ...]:
-    """For each operand, whether it has the batch of a result of ``ndim`` dimensions."""
+    """Return for each input whether its first dimension is the batch, in a broadcast to ``ndim`` dimensions."""
     batch = max(m.shape[0] for m in inputs if len(m.shape) == ndim)
     return tuple([len(m.shape) == ndim and m.shape[0] == batch for m in inputs])
 
 
 def elementwise(start: str = "") -> Slices:
-    """Operands broadcast to the shape of the result: those with its batch go slice by slice."""
+    """Make the rule for an elementwise operation: inputs that have the batch dimension are taken slice by slice.
+    Inputs that are broadcast along the batch are taken whole. start: as in ``Rule``."""
     def rule(inputs: Sequence[Meta], attrs: dict[str, Any], sliced: Sequence[bool]) -> Rule | None:
         ndim = max(len(m.shape) for m in inputs)
         return Rule(_with_batch(inputs, ndim), start=start) if ndim else None
@@ -77,37 +78,38 @@ def elementwise(start: str = "") -> Slices:
 
 
 def scaled(shape: Sequence[int], size: int, total: int) -> tuple[int, ...] | None:
-    """The shape for a slice of ``size`` of ``total`` examples; None if the first extent cannot be cut so."""
+    """Return the shape of a slice of ``size`` of ``total`` examples; None if its first extent would be no integer."""
     if not shape or shape[0] * size % total:
         return None
     return (shape[0] * size // total, *shape[1:])
 
 
 def reshaping(inputs: Sequence[Meta], attrs: dict[str, Any], sliced: Sequence[bool]) -> Rule | None:
-    """A reshape keeps the order of the elements, so a slice becomes a slice if the first extents allow it."""
+    """Return the rule of a reshape: it keeps the order of elements, so a reshaped slice is a slice of the result."""
     return Rule((True,), shapes=("shape",)) if attrs["shape"] and inputs[0].shape else None
 
 
 def permuting(inputs: Sequence[Meta], attrs: dict[str, Any], sliced: Sequence[bool]) -> Rule | None:
-    """The batch stays in its place."""
+    """Return the rule of a permutation of dimensions; None unless the batch stays the first dimension."""
     return Rule((True,)) if attrs["axes"][:1] == (0,) else None
 
 
 def expanding(inputs: Sequence[Meta], attrs: dict[str, Any], sliced: Sequence[bool]) -> Rule | None:
-    """The batch stays as long as it is, and in its place."""
+    """Return the rule of a broadcast to a shape; None unless the batch stays the first dimension, of equal length."""
     shape, x = attrs["shape"], inputs[0].shape
     return Rule((True,), shapes=("shape",)) if len(shape) == len(x) and shape[:1] == x[:1] else None
 
 
 def beside_batch(*shapes: str) -> Slices:
-    """An operation along another axis than the batch's; all inputs have the batch."""
+    """Make the rule for an operation along an axis, all of whose inputs have the batch; no rule along the batch itself.
+    shapes: as in ``Rule``."""
     def rule(inputs: Sequence[Meta], attrs: dict[str, Any], sliced: Sequence[bool]) -> Rule | None:
         return Rule((True,) * len(inputs), shapes=shapes) if attrs["axis"] != 0 else None
     return rule
 
 
 def summing(fold: Op) -> Slices:
-    """A sum to a shape: slice by slice if the batch stays, else added up over the slices."""
+    """Make the rule for a sum to a given shape. If it sums over the batch, ``fold`` adds up the sums of the slices."""
     def rule(inputs: Sequence[Meta], attrs: dict[str, Any], sliced: Sequence[bool]) -> Rule | None:
         x, shape = inputs[0].shape, attrs["shape"]
         if len(shape) == len(x) and shape[0] == x[0]:
@@ -117,8 +119,8 @@ def summing(fold: Op) -> Slices:
 
 
 def multiplying(fold: Op) -> Slices:
-    """A product of matrices: slice by slice along a leading dimension, or along the rows of the first operand. If the
-    rows of both are summed over, as in the gradient of a weight, the slices' products are added up."""
+    """Make the rule for a matrix product: slice by slice along a batch dimension, or along the rows of the first input.
+    If it sums over the rows of both inputs, as in a weight's gradient, ``fold`` adds up the products of the slices."""
     def rule(inputs: Sequence[Meta], attrs: dict[str, Any], sliced: Sequence[bool]) -> Rule | None:
         ndim = max(len(m.shape) for m in inputs)
         if ndim > 2:

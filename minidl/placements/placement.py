@@ -47,7 +47,7 @@ class Placement(ABC):
 
     @abstractmethod
     def place(self, nbytes: int, holes: Sequence[Hole], *, high: bool) -> Place | None:
-        """Return a place for ``nbytes``, or None if this placement has none.
+        """Return the place of a new block of ``nbytes``, or None if this placement puts it into none of the holes.
 
         nbytes  a multiple of the arena's alignment, as every offset and size must be.
         holes   all holes of at least ``nbytes``, by size and then by address: the first is the best fit.

@@ -8,8 +8,7 @@ class DiskCosts:
     """The costs of a disk behind host memory, which does one transfer at a time, in either direction.
 
     memory_bytes   bytes of host memory; a copy for which they have no room goes to the disk. It takes the longer of
-                   the link's time and the disk's.
-    """
+                   the link's time and the disk's."""
 
     memory_bytes: int
     out_seconds_per_byte: float
@@ -24,8 +23,7 @@ class Costs:
     contention  seconds that computation loses per second of a concurrent copy: 0 on a GPU with copy engines, more where
                 copies use the processors and memory bandwidth of the kernels, 1 where computation waits for copies.
     disk        the disk behind host memory, or None.
-    move_seconds_per_byte   of a copy within the device, which runs on the compute stream.
-    """
+    move_seconds_per_byte   of a copy within the device, which runs on the compute stream."""
 
     out_seconds_per_byte: float
     in_seconds_per_byte: float
@@ -37,7 +35,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The bytes that a plan may use.
+    """The bytes that a plan may use on the device and in host memory.
     addresses  True if the device is an arena in which a plan chooses addresses; False if only byte counts matter."""
 
     device_bytes: int

@@ -38,7 +38,7 @@ class Head(Struct):
 
 
 class Row(Struct, forbid_unknown_fields=True):
-    """A base of objects in a document: keys that are not fields of the class are errors."""
+    """The base class of the objects in a document. A key that is not a field of the class is an error."""
 
 
 Document = TypeVar("Document", bound=Head)
@@ -48,13 +48,13 @@ Readers = Mapping[int, tuple[type[Any], Callable[[Any], Value]]]
 
 # Writing -------------------------------------------------------------------------------------------------------------
 def beginning(name: str) -> str:
-    """Return the first characters of every document of a format."""
+    """Return the first characters of every document of the format ``name``."""
     return f'{{"format": "{name}"'
 
 
 def document(name: str, version: int, parts: Mapping[str, object]) -> str:
-    """Return a document as JSON, with a line for each entry of a list. Raises ValueError for infinite or NaN
-    numbers."""
+    """Return a document of the format ``name`` as JSON: ``parts`` are its keys; each entry of a list has its own line.
+    Raises ValueError for infinite or NaN numbers."""
     lines = [f'{beginning(name)}, "version": {version}']
     for key, value in parts.items():
         rows = ",\n  ".join(map(_line, value)) if isinstance(value, list) else ""
@@ -73,7 +73,8 @@ def _by_name(value: Any) -> dict[str, object]:
 
 # Reading -------------------------------------------------------------------------------------------------------------
 def read(text: str | bytes, name: str, readers: Readers[Value]) -> Value:
-    """Return the value that a document holds. Raises UserError with the mistake and its place."""
+    """Return the value that a document of the format ``name`` holds, built by the reader of its version.
+    Raises UserError with the mistake and its place in the document."""
     if len(text) > MOST_BYTES:
         raise UserError(f"{name}: longer than the limit of {MOST_BYTES} bytes")
     try:
@@ -95,7 +96,7 @@ def read(text: str | bytes, name: str, readers: Readers[Value]) -> Value:
 
 
 def read_file(path: str, name: str, readers: Readers[Value]) -> Value:
-    """Return the value that a file holds. Raises UserError with the file, the mistake and its place."""
+    """Return the value that a file of the format ``name`` holds. Raises UserError with the path and the mistake."""
     data = read_bytes(path, most=MOST_BYTES)
     try:
         return read(data, name, readers)
@@ -104,7 +105,7 @@ def read_file(path: str, name: str, readers: Readers[Value]) -> Value:
 
 
 def each_once(where: str, pairs: Iterable[tuple[Key, Value]]) -> dict[Key, Value]:
-    """Return the pairs as a dict. Raises ValidationError for a repeated key."""
+    """Return the pairs as a dict. Raises ValidationError for a repeated key. where: the list's key in the document."""
     found: dict[Key, Value] = {}
     for n, (key, value) in enumerate(pairs):
         if key in found:

@@ -23,8 +23,7 @@ class Residency(NamedTuple):
                        it cannot be replayed or the policy does not weigh recomputation.
     idle_calls         calls since its last use, across iterations; uses by replays count.
     replays            how often it has been replayed.
-    free_before, free_after   bytes of the holes before and after its block.
-    """
+    free_before, free_after   bytes of the holes before and after its block."""
 
     tensor_id: TensorId
     nbytes: int
@@ -46,8 +45,7 @@ class Pressure:
 
     call   position in its iteration of the call that allocates.
     trace  a measured iteration whose calls this one has repeated so far; None if there is none or the policy does not
-           plan.
-    """
+           plan."""
 
     nbytes: int
     host_bytes: int
@@ -62,13 +60,13 @@ class Observation:
     """The measured results of an iteration under a plan.
 
     trace, costs, limits   the facts that the plan was made from; the trace is that of the measured iteration.
+    seconds   duration of the iteration; infinite if an allocation failed under the plan.
+    stall_seconds   the part of it in which computation waited for copies.
     late      tensor -> seconds that the compute stream waited for its swap-in at the back-access.
-    paged_in  bytes swapped in on demand: the plan had evicted them, and no prefetch brought them back in time.
-    seconds   of the iteration; infinite if an allocation failed under the plan.
+    paged_in_bytes  bytes swapped in on demand: the plan had evicted them, and no prefetch brought them back in time.
     may_plan  True if there is time for a search: on the wall clock planning may take a small share of a run.
     unseen    number of iterations before this one in which the engine changed over from another plan; their time counts
-              for neither plan.
-    """
+              for neither plan."""
 
     trace: Trace
     costs: Costs
@@ -90,7 +88,7 @@ class Price(Enum):
     OWN = "its own call"
 
 
-class Front(Enum):
+class FrontOrder(Enum):
     """The order in which a policy that ``reads_from_front`` ranks residents."""
 
     ACCESS_LIST = "the tensor access list (``policies/passive``)"
@@ -102,20 +100,19 @@ class Front(Enum):
 class Regime:
     """Settings of the engine that imitate the framework on which another system was built.
 
-    keeps_outputs  a call keeps its inputs and outputs until its gradient is computed, as a tape does.
-    keeps_freed    freed bytes stay on the device until they are evicted.
+    keeps_outputs  True: a call keeps all its inputs and outputs until its gradient is computed, as a tape does.
+    keeps_freed    True: bytes of tensors that the program has freed stay on the device until they are evicted.
     swaps          False: no tensor is ever copied to the host.
-    one_piece      evict until the needed bytes are free in one hole, rather than in total.
+    one_piece      True: evict until the needed bytes are free in one hole; False: until they are free in total.
     price          the calls that recompute_seconds counts.
-    front          the order of a policy that reads residents from its front.
-    """
+    front          the order of a policy that reads residents from its front."""
 
     keeps_outputs: bool = False
     keeps_freed: bool = False
     swaps: bool = True
     one_piece: bool = False
     price: Price = Price.REGIONS
-    front: Front = Front.ACCESS_LIST
+    front: FrontOrder = FrontOrder.ACCESS_LIST
 
 
 class Policy(Protocol):
@@ -126,8 +123,7 @@ class Policy(Protocol):
     reads_from_front      True: ``victims`` ranks by ``regime.front`` (``memory.access_list``, ``memory.stalest``), so
                           the engine passes only the front of that order, and more if the front is not enough.
     plans                 False: every plan is empty; the engine measures nothing and never calls ``plan``.
-    regime                settings of the engine; some systems of the literature need other ones than the default.
-    """
+    regime                settings of the engine; some systems of the literature need other ones than the default."""
 
     name: str
     moves_tensors: bool
@@ -142,10 +138,8 @@ class Policy(Protocol):
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
         """Return the tensors to evict for a failed allocation (on-demand mode), the first victim first.
-
         The engine evicts as many as it needs, in this order. Tensors that are not listed stay. A tensor that cannot be
-        swapped out is dropped instead, and a tensor that cannot be dropped is swapped out.
-        """
+        swapped out is dropped instead, and a tensor that cannot be dropped is swapped out."""
         ...
 
     def feedback(self, proposal: Proposal, observed: Observation) -> Proposal:
@@ -200,7 +194,7 @@ class OnDemand:
                                                          "has plan() but does not say plans = True"))
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
-        """Return no plan."""
+        """Return the empty plan."""
         return NO_PLAN
 
     def feedback(self, proposal: Proposal, observed: Observation) -> Proposal:

@@ -11,7 +11,7 @@ from minidl.plan.trace import Trace
 
 
 def with_static_times(trace: Trace, flops: Sequence[float], *, peak_flops: float) -> Trace:
-    """Return the trace with estimated times. ``flops``: of each call; ``peak_flops``: FLOPs per second.
+    """Return the trace with estimated times. flops: the FLOPs of each call. peak_flops: the device's FLOPs per second.
     A call's fastest algorithm takes the estimated time; its other algorithms keep their ratios to the fastest."""
     calls = []
     for call, work in zip(trace.calls, flops, strict=True):

@@ -21,8 +21,7 @@ class TraceTensor:
     """A tensor of the iteration: its bytes, and whether it is persistent (parameters, buffers, optimizer state).
 
     idle  for a tensor from before the first iteration: the number of calls between its last use and the iteration, or 0
-          if unknown. Only running the trace again uses it.
-    """
+          if unknown. Only running the trace again uses it."""
 
     tensor_id: TensorId
     nbytes: int
@@ -32,9 +31,10 @@ class TraceTensor:
 
 @dataclass(frozen=True, slots=True)
 class TraceCall:
-    """One call. ``seconds`` is device time; ``frees`` are the tensors freed after it.
+    """One call. ``seconds`` is device time; ``frees`` are the tensors freed after the call.
 
-    writes      inputs that it writes in place.
+    algorithms  the algorithms that the call may use; ``seconds`` is the time of the one that ran.
+    writes      inputs that the call writes in place.
     donated     pairs (output id, input id): the input was donated to the output.
     may_donate  pairs for which the operation allows donation and the sizes agree.
     replayable  True if the same inputs give the same outputs again.
@@ -44,8 +44,7 @@ class TraceCall:
     saves       inputs and outputs that the call keeps for its gradient.
     takes       positions of earlier calls whose gradient is computed before this call; they keep nothing after that.
     leaves      tensors whose lineage is cut before this call: gradients that have reached their parameter.
-    long_lived  True if its outputs usually outlive the activations.
-    """
+    long_lived  True if its outputs usually outlive the activations."""
 
     op: str
     inputs: tuple[TensorId, ...]
@@ -65,7 +64,9 @@ class TraceCall:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One use of a tensor by an operation; producing it is access 1. ``time_s`` is on the stall-free timeline."""
+    """One use of a tensor by a call: the ``access_count``-th in the iteration; the call that makes it counts as 1.
+
+    call: the position of the call in the iteration. time_s: when the call starts, in seconds without stalls."""
 
     tensor_id: TensorId
     access_count: int
@@ -80,8 +81,7 @@ class Trace(Shown):
     observed_seconds  median duration of the measured iterations, waits and replays included; None if unknown. It does
                       not count in comparisons of traces.
     windows           the only gaps that a plan may use: tensor -> the calls of two consecutive accesses between which
-                      it may leave the device. Other tensors stay. None: a plan may use all gaps.
-    """
+                      it may leave the device. Other tensors stay. None: a plan may use all gaps."""
 
     calls: tuple[TraceCall, ...]
     tensors: dict[TensorId, TraceTensor]
@@ -95,8 +95,8 @@ class Trace(Shown):
                 "lasting": lasting}
 
     def may_leave(self, tensor_id: TensorId, after: int, until: int) -> bool:
-        """True if a tensor may leave the device between the calls ``after`` and ``until`` of two consecutive
-        accesses."""
+        """True if a tensor may leave the device between two consecutive accesses.
+        after, until: the calls that make these accesses."""
         return self.windows is None or self.windows.get(tensor_id) == (after, until)
 
     @cached_property
@@ -130,7 +130,7 @@ class Trace(Shown):
 
     @cached_property
     def seconds(self) -> float:
-        """Length of the stall-free timeline."""
+        """Seconds of all calls together, without stalls."""
         return sum(call.seconds for call in self.calls)
 
 
@@ -141,11 +141,9 @@ def scaled(algorithms: tuple[Algorithm, ...], factor: float) -> tuple[Algorithm,
 
 def typical(traces: Sequence[Trace]) -> Trace:
     """Return the last of several traces of the same calls, with each call's median duration.
-
     The median removes occasional disturbances by other work on the machine. A call may have used different algorithms
     in different iterations, so the median is taken of the ratio of measured to modelled time. If the calls' times then
-    add up to more than the iterations took, they are scaled down to that.
-    """
+    add up to more than the iterations took, they are scaled down to that."""
     if len(traces) == 1:
         return traces[0]
     calls = []

@@ -43,7 +43,8 @@ class Allowance:
 
     @contextmanager
     def planning(self, *, exempt: bool = False) -> Iterator[None]:
-        """Measure the time of a planner's call; ``exempt`` marks a first plan."""
+        """Measure the time of a ``with`` block in which a planner runs.
+        exempt: it makes a first plan, whose time does not count in the share."""
         began = self._clock()
         try:
             with stage("planning"):

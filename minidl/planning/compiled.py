@@ -1,4 +1,4 @@
-"""``schedule.weighed``, compiled by Numba. Loaded when a plan is searched for, not before."""
+"""Compiles the simulation of an iteration (``schedule.weighed``) with Numba. Imported only when a plan is searched."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from minidl.planning.walk import (
     STEPS,
     TEMPORARY,
     CopiesOut,
-    Steps,
+    StepArrays,
     SwapIns,
     Total,
     Walk,
@@ -33,13 +33,14 @@ from minidl.planning.walk import (
 
 
 def expand(problem: Problem, mode: Array, prefetch_at: Array, notes: Array
-           ) -> tuple[Steps, CopiesOut, SwapIns, Total]:
-    """Return all steps and transfers of an iteration; if ``notes`` is not empty, write its residencies there.
-    The number of notes is FAILED if a tensor that cannot be replayed would have to be, or if replays are too many."""
+           ) -> tuple[StepArrays, CopiesOut, SwapIns, Total]:
+    """Return all steps and copies of an iteration in which each gap has its ``mode``, and their totals.
+    notes: unless empty, gets a row for each residency. ``Total.noted`` is FAILED if a tensor that cannot be replayed
+    would have to be, or if replays are too many."""
     calls, tensors, gaps = len(problem.in_ptr) - 1, len(problem.size), len(problem.gap_tensor) + 1
     most = 6 * calls + 64
     # Unused rows are cut off at the end; untouched pages cost nothing.
-    steps = Steps(np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int64))
+    steps = StepArrays(np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int64))
     out = CopiesOut(np.empty(gaps, np.int64), np.empty(gaps, np.int64), np.empty(gaps, np.int64),
                     np.empty(gaps, np.bool_))
     back = SwapIns(np.empty(gaps, np.int64), np.empty(gaps, np.int64), np.empty(gaps, np.int64),
@@ -72,11 +73,11 @@ def expand(problem: Problem, mode: Array, prefetch_at: Array, notes: Array
     return _trimmed(steps, out, back, walk, walk.counts[NOTED], replay_seconds)
 
 
-def _trimmed(steps: Steps, out: CopiesOut, back: SwapIns, walk: Walk, noted: int, replay_seconds: float
-             ) -> tuple[Steps, CopiesOut, SwapIns, Total]:
+def _trimmed(steps: StepArrays, out: CopiesOut, back: SwapIns, walk: Walk, noted: int, replay_seconds: float
+             ) -> tuple[StepArrays, CopiesOut, SwapIns, Total]:
     """Return the arrays cut to the rows that were written."""
     n, outs, backs = walk.counts[STEPS], walk.counts[OUTS], walk.counts[BACKS]
-    return (Steps(steps.call[:n], steps.group[:n], steps.during[:n]),
+    return (StepArrays(steps.call[:n], steps.group[:n], steps.during[:n]),
             CopiesOut(out.tensor[:outs], out.step[:outs], out.note[:outs], out.spilled[:outs]),
             SwapIns(back.tensor[:backs], back.use[:backs], back.left[:backs], back.gap[:backs], back.note[:backs],
                     back.start[:backs], back.spilled[:backs]),
@@ -97,7 +98,7 @@ def _start(problem: Problem, walk: Walk, mode: Array, notes: Array) -> None:
 
 
 def _arrive(problem: Problem, walk: Walk, t: int, step: int, notes: Array) -> None:
-    """Record that a tensor occupies device memory from a step on."""
+    """Record that a tensor has bytes on the device from ``step`` on; note the beginning of its residency."""
     walk.state[t] = RESIDENT
     walk.counts[LIVE] += problem.size[t]
     if len(notes):
@@ -107,7 +108,7 @@ def _arrive(problem: Problem, walk: Walk, t: int, step: int, notes: Array) -> No
 
 
 def _end_note(walk: Walk, t: int, notes: Array) -> None:
-    """End a tensor's residency after the latest step, unless a donation has ended it already."""
+    """Note that a tensor's residency ends with the latest step, unless a donation has ended it earlier."""
     if len(notes) and notes[walk.note[t], 2] < 0:
         notes[walk.note[t], 2] = walk.counts[STEPS] - 1
 
@@ -143,7 +144,7 @@ def _find_replays(problem: Problem, walk: Walk, k: int) -> int:
 
 
 def _bring_back(problem: Problem, walk: Walk, c: int, back: SwapIns, notes: Array) -> None:
-    """Swap in the swapped-out inputs of the next step."""
+    """Append a swap-in for each input of call c that is swapped out; c is the next step."""
     for j in range(problem.in_ptr[c], problem.in_ptr[c + 1]):
         t = problem.in_idx[j]
         if walk.state[t] == AWAY:
@@ -155,7 +156,7 @@ def _bring_back(problem: Problem, walk: Walk, c: int, back: SwapIns, notes: Arra
 
 
 def _find_endings(problem: Problem, walk: Walk, k: int, mode: Array) -> None:
-    """Mark the tensors that are freed or dropped after call k: they may be donated to it."""
+    """Mark the tensors that are freed or dropped after call k: they may donate their bytes to its outputs."""
     for i in range(problem.free_ptr[k], problem.free_ptr[k + 1]):
         walk.ends[problem.free_idx[i]] = k
     for g in range(problem.gap_ptr[k], problem.gap_ptr[k + 1]):
@@ -163,7 +164,7 @@ def _find_endings(problem: Problem, walk: Walk, k: int, mode: Array) -> None:
             walk.ends[problem.gap_tensor[g]] = k
 
 
-def _take_step(problem: Problem, walk: Walk, c: int, k: int, steps: Steps, notes: Array) -> None:
+def _take_step(problem: Problem, walk: Walk, c: int, k: int, steps: StepArrays, notes: Array) -> None:
     """Append a step, call k itself (c == k) or a replay of c for k, with its bytes in use and outputs' residencies."""
     s = walk.counts[STEPS]
     extra = 0
@@ -196,7 +197,7 @@ def _take_step(problem: Problem, walk: Walk, c: int, k: int, steps: Steps, notes
 
 
 def _after_replay(problem: Problem, walk: Walk, c: int, notes: Array) -> None:
-    """Keep the outputs of a replay that had been dropped; keep the others until the last replay that reads them."""
+    """Keep the outputs of a replayed call c: dropped tensors stay; others until the last replay that reads them."""
     for j in range(problem.out_ptr[c], problem.out_ptr[c + 1]):
         t = problem.out_idx[j]
         if walk.state[t] == DROPPED:
@@ -215,7 +216,7 @@ def _after_replay(problem: Problem, walk: Walk, c: int, notes: Array) -> None:
 
 
 def _copy(problem: Problem, walk: Walk, t: int) -> None:
-    """Record a tensor's copy on the host: in memory, or on the disk if memory is full."""
+    """Record that the host has a copy of a tensor: in memory, or on the disk if host memory is full."""
     walk.copied[t] = True
     walk.counts[HOST] += problem.size[t]
     walk.spilled[t] = walk.counts[IN_MEMORY] + problem.size[t] > problem.memory_bytes
@@ -250,7 +251,7 @@ def _after_call(problem: Problem, walk: Walk, k: int, notes: Array) -> None:
 
 def _evict(problem: Problem, walk: Walk, k: int, mode: Array, prefetch_at: Array, out: CopiesOut, notes: Array
            ) -> None:
-    """Evict tensors after call k: drop them, or swap them out; a tensor with a copy on the host is not copied again."""
+    """Evict tensors after call k, as the modes of their gaps say. If the host has a copy, none is made again."""
     for g in range(problem.gap_ptr[k], problem.gap_ptr[k + 1]):
         t = problem.gap_tensor[g]
         prefetch_at[g] = -1

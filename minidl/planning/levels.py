@@ -22,8 +22,8 @@ def tops(level: Array) -> Array:
 
 
 def reach(level: Array, top: Array, added: Array, low: int, end: int, most: int) -> int:
-    """Return the smallest step s >= ``low`` such that no level in [s, ``end``) exceeds ``most``; ``end`` if there is
-    none."""
+    """Return the smallest step s >= ``low`` such that no level in [s, ``end``) exceeds ``most``.
+    ``end`` if there is no such step."""
     s = end
     while s > low:
         block = (s - 1) // BLOCK

@@ -20,7 +20,7 @@ BEFORE = -1  # the maker of a tensor that exists when the iteration starts
 class Lifetimes:
     """The facts of one iteration, indexed by tensor.
 
-    start_s     per call: its start on the stall-free timeline, in seconds; one more entry, the end
+    start_s     per call: its start in seconds from the iteration's start if nothing waits; one more entry, the end
     nbytes      tensor -> bytes it takes on the device (aligned)
     uses        tensor -> the calls that access it, the one that makes it first
     made        tensor -> the call that makes it, or BEFORE
@@ -77,8 +77,8 @@ class Lifetimes:
             live -= dying.get(k, 0)
 
     def gaps(self, tensor_id: TensorId) -> Iterator[tuple[int, int, int]]:
-        """Yield the gaps of a tensor in which a plan may evict it: (number of the access before the gap, from 1; call
-        before; call after)."""
+        """Yield the gaps of a tensor in which a plan may evict it, as three numbers.
+        They are: the number of the access before the gap, from 1; the call of that access; the call of the next one."""
         calls = self.uses[tensor_id]
         for count, (before, after) in enumerate(zip(calls, calls[1:], strict=False), 1):
             if self.trace.may_leave(tensor_id, before, after):

@@ -1,4 +1,4 @@
-"""Conversion between a planner's modes (one per gap of a ``Problem``) and a Plan (decisions per access)."""
+"""Converts between a planner's modes (keep, swap or drop for each gap) and a Plan (actions after accesses)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def modes_of(plan: Plan, facts: Problem, trace: Trace) -> Array:
 
 
 def waiting(facts: Problem, plan: Plan, trace: Trace) -> Problem:
-    """Return a copy of the problem that waits for copies after the calls after which the plan waits."""
+    """Return the problem with ``waits`` set as in a plan: the calls after which computation waits for all copies."""
     waits = np.zeros(len(trace.calls), np.bool_)
     waits[[access.call for access in trace.accesses if (access.tensor_id, access.access_count) in plan.waits]] = True
     return facts._replace(waits=waits)
@@ -49,7 +49,8 @@ def effective(facts: Problem, mode: Array) -> Array:
 
 def to_plan(trace: Trace, facts: Problem, mode: Array, prefetch_at: Array) -> Plan:
     """Return the Plan for these modes.
-    prefetch_at: per gap, the call at whose start its swap-in begins (the in-trigger is the call before it), or <= 0."""
+    prefetch_at: per gap, the call at whose start its swap-in begins, so that the call before it is the in-trigger; 0 or
+    less for a swap-in on demand."""
     key_of, first = _keys(trace)
     gaps = _gaps(facts)
     mode = effective(facts, mode)

@@ -19,16 +19,17 @@ Array: TypeAlias = np.ndarray
 
 
 class Problem(NamedTuple):
-    """A trace as arrays: calls 0..K-1, tensors 0..T-1 (``ids`` has their ids), gaps 0..G-1 in the order of ``gap_call``
-    and of that call's operands.
+    """A trace as arrays of numbers: calls 0..K-1, tensors 0..T-1 and gaps 0..G-1.
 
-    Lists of variable length are a pointer array of K + 1 entries and a flat array: a call's inputs, outputs, frees,
-    writes in place, possible donations, algorithms (fastest first; the last needs the least workspace), and the gaps
-    that begin after it. A gap lies between ``gap_call`` and ``gap_next``, two consecutive calls that access
-    ``gap_tensor``. A persistent tensor also has a gap across the iteration's end: from its last access to K, and from
-    the start of the next iteration to its first access there, ``gap_head`` (-1 for all other gaps). ``gap_round`` of
-    all its gaps is that gap (-1 for other tensors). A persistent tensor may leave within the iteration only if it is
-    also away between iterations; otherwise its address at the end would differ from that at the start.
+    ``ids`` has the tensors' ids. Gaps are in the order of ``gap_call`` and of that call's operands. Lists of variable
+    length are a pointer array of K + 1 entries and a flat array: a call's inputs, outputs, frees, writes in place,
+    possible donations, algorithms (fastest first; the last needs the least workspace), and gaps that begin after it.
+
+    A gap lies between ``gap_call`` and ``gap_next``, two consecutive calls that access ``gap_tensor``. A persistent
+    tensor also has a gap across the iteration's end: from its last access to K, and from the start of the next
+    iteration to its first access there, ``gap_head`` (-1 for all other gaps). ``gap_round`` of all its gaps is that
+    gap (-1 for other tensors). A persistent tensor may leave within the iteration only if it is also away between
+    iterations; otherwise its address at the end would differ from that at the start.
 
     size                     per tensor: bytes on the device
     produced                 per tensor: the call that makes it, or -1 if it exists before the iteration
@@ -36,10 +37,9 @@ class Problem(NamedTuple):
     disk_out_seconds, disk_in_seconds   per tensor: seconds of a copy through the host to, from the disk
     can_drop                 per gap: True if its tensor can be replayed at the gap's end
     waits                    per call: True if computation waits after it until all copies so far have ended
-    seconds                  of the iteration with the fastest algorithms and without copies
+    seconds                  duration of the iteration with the fastest algorithms and without copies
     contention               seconds that computation loses for each second that a copy runs beside it
-    memory_bytes             of the host; further copies go to the disk
-    """
+    memory_bytes             bytes of host memory; further copies go to the disk"""
 
     ids: Array
     in_ptr: Array
@@ -153,7 +153,7 @@ def problem(trace: Trace, costs: Costs, *, lasting: bool = True) -> Problem:
 
 def _latest_replay(trace: Trace, number: dict[TensorId, int], produced: Array,
                    last_write: Array) -> Array:
-    """Return per tensor the last call before which it can be replayed, or -1 if it never can.
+    """Return per tensor the last call of the iteration that a replay of the tensor can precede; -1 if none.
     A leaf that is written in place ends the replays that read its old value."""
     latest = np.full(len(produced), NEVER, np.int64)
     for call in trace.calls:

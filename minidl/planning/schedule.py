@@ -43,7 +43,7 @@ FREE = Prices(0.0, 0.0)
 class Outcome(NamedTuple):
     """The result of a choice of modes.
 
-    seconds         of the iteration
+    seconds         duration of the iteration
     excess          bytes over the budgets of device and host; 0 if neither is exceeded. The largest excess of a step
                     plus a part of the sum over steps, so that a search far from a feasible choice sees its progress
     replay_seconds  seconds of replays
@@ -73,8 +73,8 @@ def simulate(problem: Problem, room: Room, mode: Array, prefetch_at: Array, note
 
 def weighed(problem: Problem, room: Room, mode: Array, prefetch_at: Array, notes: Array, prices: Prices, most: float
             ) -> Outcome:
-    """Simulate like ``simulate``, but stop as soon as seconds plus prices certainly exceed ``most``; then return 1e9
-    seconds. A search rejects most of its choices, and most of those early."""
+    """Simulate like ``simulate``, but stop early if seconds plus prices certainly exceed ``most``.
+    Then the result has 1e9 seconds. A search rejects most of its choices, and most of those early."""
     steps, out, back, total = expand(problem, mode, prefetch_at, notes)
     if total.noted == FAILED:
         return Outcome(1e9, 1 << 60, 0.0, 0, 0)

@@ -13,28 +13,29 @@ import numpy as np
 
 from minidl.planning.levels import BLOCK, lift, reach, settle, tops
 from minidl.planning.problem import Array, Problem
-from minidl.planning.walk import CopiesOut, Steps, SwapIns
+from minidl.planning.walk import CopiesOut, StepArrays, SwapIns
 
 
 class Room(NamedTuple):
-    """The bytes that an iteration may use; ``slack``: the share of its own duration by which a swap-in starts early."""
+    """The bytes that an iteration may use on the device and on the host.
+    slack: a swap-in starts earlier than it must by this share of its own duration."""
 
     device_bytes: int
     host_bytes: int
     slack: float
 
 
-def beginnings(problem: Problem, steps: Steps) -> Array:
-    """Return the start of each step, and the end of the last, without waits and with the fastest algorithms: seconds
-    [steps + 1]."""
+def beginnings(problem: Problem, steps: StepArrays) -> Array:
+    """Return the start of each step, and the end of the last, in seconds [steps + 1].
+    Nothing waits, and each call takes its fastest algorithm."""
     starts = np.zeros(len(steps.call) + 1)
     for s in range(len(steps.call)):
         starts[s + 1] = starts[s] + problem.algorithm_seconds[problem.algorithm_ptr[steps.call[s]]]
     return starts
 
 
-def place(problem: Problem, room: Room, steps: Steps, starts: Array, back: SwapIns, prefetch_at: Array, notes: Array
-          ) -> None:
+def place(problem: Problem, room: Room, steps: StepArrays, starts: Array, back: SwapIns, prefetch_at: Array,
+          notes: Array ) -> None:
     """Choose the step at which each swap-in starts: as late as the serial link allows, but not before there is room.
     Swap-ins get room in the order of their uses. Otherwise, if the link is slower than the computation that hides it,
     tensors needed later would fill the memory that the next call waits for."""
@@ -63,7 +64,7 @@ def place(problem: Problem, room: Room, steps: Steps, starts: Array, back: SwapI
     settle(during, added)
 
 
-def _openings(steps: Steps) -> tuple[Array, Array]:
+def _openings(steps: StepArrays) -> tuple[Array, Array]:
     """Return for each step the latest opening up to it [steps], and the earliest from it on, or the end [steps + 1].
     An opening is a step before which a swap-in may start: the first step after a call of the program."""
     count = len(steps.call)
@@ -75,7 +76,7 @@ def _openings(steps: Steps) -> tuple[Array, Array]:
     return first, following
 
 
-def over(room: Room, steps: Steps) -> int:
+def over(room: Room, steps: StepArrays) -> int:
     """Return the bytes over the budget in the worst step, plus an eighth of their sum over all steps.
     Early swap-ins and unfinished copies out wait for room, so they add nothing."""
     worst = excess = 0
@@ -86,7 +87,7 @@ def over(room: Room, steps: Steps) -> int:
     return worst + excess // 8
 
 
-def run(problem: Problem, room: Room, steps: Steps, starts: Array, out: CopiesOut, back: SwapIns, most: float,
+def run(problem: Problem, room: Room, steps: StepArrays, starts: Array, out: CopiesOut, back: SwapIns, most: float,
         notes: Array, noted: int) -> tuple[float, int]:
     """Walk the steps and return (seconds, residencies noted); stop early once more than ``most`` seconds are certain.
 
@@ -112,13 +113,12 @@ def _lost(problem: Problem, seconds: float, now: float, out_ready: float, in_rea
     return problem.contention * (min(max(out_ready - now, 0.0), longest) + min(max(in_ready - now, 0.0), longest))
 
 
-def _pass(problem: Problem, room: Room, steps: Steps, starts: Array, out: CopiesOut, back: SwapIns, most: float,
+def _pass(problem: Problem, room: Room, steps: StepArrays, starts: Array, out: CopiesOut, back: SwapIns, most: float,
           notes: Array, noted: int, first_carried: int, carried_end: Array) -> tuple[float, int, int, Array]:
-    """Walk one iteration that starts with unfinished copies out: those of the previous iteration from number
-    ``first_carried`` on, which end at ``carried_end``.
+    """Walk one iteration during which copies out of the previous iteration still run.
 
-    Return (seconds, residencies noted, first copy out that is unfinished at the end, seconds left of each from it on).
-    """
+    They are its copies out from number ``first_carried`` on, which end at ``carried_end``. Return (seconds, residencies
+    noted, first copy out that is unfinished at the end, seconds left of each from it on)."""
     budget, during, outs, backs = room.device_bytes, steps.during, len(out.tensor), len(back.tensor)
     before = outs - first_carried
     issue = np.argsort(back.start, kind="mergesort")

@@ -11,9 +11,12 @@ ABSENT, RESIDENT, AWAY, DROPPED, TEMPORARY = 0, 1, 2, 3, 4  # temporary: an inte
 STEPS, OUTS, BACKS, NOTED, LIVE, HOST, MOST_ON_HOST, IN_MEMORY = 0, 1, 2, 3, 4, 5, 6, 7  # in ``Walk.counts``
 
 
-class Steps(NamedTuple):
-    """The steps in order, as arrays: ``call``, the call that the step executes; ``group``, the program's call that it
-    is for; ``during``, the bytes in use, without early swap-ins and unfinished copies out."""
+class StepArrays(NamedTuple):
+    """The steps in order, as arrays.
+
+    call    the call that the step executes
+    group   the call of the program that it is for: the same call, or a later one that the step's replay serves
+    during  the bytes in use, without swap-ins that start early and copies out that have not ended"""
 
     call: Array
     group: Array
@@ -21,8 +24,12 @@ class Steps(NamedTuple):
 
 
 class CopiesOut(NamedTuple):
-    """The copies out, in the order of their starts, as arrays: the tensor, the step after which it leaves, the row of
-    its residency in ``notes``, and True in ``spilled`` if the copy goes to the disk."""
+    """The copies out, in the order of their starts, as arrays.
+
+    tensor   the tensor
+    step     the step after which it leaves the device
+    note     the row of its residency in ``notes``
+    spilled  True if the copy goes to the disk"""
 
     tensor: Array
     step: Array
@@ -49,7 +56,8 @@ class SwapIns(NamedTuple):
 
 
 class Total(NamedTuple):
-    """The totals of an expansion: peak bytes on the host, seconds of replays, number of residencies noted or FAILED."""
+    """The totals of an expansion: peak bytes on the host, seconds of replays, and the number of residencies noted.
+    The last is FAILED if the modes cannot be carried out."""
 
     host_bytes: int
     replay_seconds: float

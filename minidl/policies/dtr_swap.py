@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from math import inf
 
 from minidl.plan.plan import Action, Eviction
-from minidl.plan.policy import Front, OnDemand, Pressure, Regime, Residency
+from minidl.plan.policy import FrontOrder, OnDemand, Pressure, Regime, Residency
 
 
 class DtrSwap(OnDemand):
@@ -24,12 +24,13 @@ class DtrSwap(OnDemand):
     name = "dtr-swap"
     weighs_recomputation = True
     reads_from_front = True
-    regime = Regime(front=Front.PRICE)
+    regime = Regime(front=FrontOrder.PRICE)
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
         """Return all residents by rising h, each with its cheaper action."""
         costs, free = pressure.costs, pressure.host_free_bytes
         scarcity = pressure.host_bytes / free if free else inf
+        all_seconds = sum(r.recompute_seconds or 0.0 for r in resident)
         ranked = []
         for r in resident:
             seconds = costs.latency_seconds + r.nbytes * costs.in_seconds_per_byte
@@ -38,6 +39,8 @@ class DtrSwap(OnDemand):
             action = Action.SWAP_OUT
             if r.recompute_seconds is not None and r.recompute_seconds <= seconds:
                 seconds, action = r.recompute_seconds, Action.DROP
+            elif seconds == inf:  # it will be dropped, and its replay is long: as long as all others together
+                seconds = all_seconds
             ranked.append((seconds / (r.nbytes * (r.idle_calls + 1)), r.tensor_id, action))
         ranked.sort(key=lambda entry: entry[:2])  # ties by id, so that the same program has the same victims
         return [Eviction(tensor_id, action) for _, tensor_id, action in ranked]

@@ -7,7 +7,7 @@ is needed last. Parameters and optimizer state are swapped like activations.
 from collections.abc import Sequence
 
 from minidl.plan.plan import Action, Eviction
-from minidl.plan.policy import Front, OnDemand, Pressure, Regime, Residency
+from minidl.plan.policy import FrontOrder, OnDemand, Pressure, Regime, Residency
 
 
 class LeastRecentlyUsed(OnDemand):
@@ -15,7 +15,7 @@ class LeastRecentlyUsed(OnDemand):
 
     name = "lru"
     reads_from_front = True
-    regime = Regime(front=Front.RECENCY)
+    regime = Regime(front=FrontOrder.RECENCY)
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
         """Return swap-outs of all residents, the longest unused first, then by id."""

@@ -1,7 +1,8 @@
 """On-demand eviction that drops tensors that can be replayed quickly, and swaps out the rest.
 
 Each dropped tensor makes replays of its neighbours longer (``memory.neighbourhood``), without limit if calls are many
-and small. So a tensor is swapped out if its replay would take longer than its copies.
+and small. So a tensor is swapped out if its replay would take longer than its copies. With a full host it is
+dropped all the same, those with the least seconds for their bytes first.
 """
 
 from collections.abc import Sequence
@@ -28,4 +29,8 @@ class Recompute(OnDemand):
 
         ordered = in_access_order(resident, pressure.nbytes)
         dropped = [Eviction(r.tensor_id, Action.DROP) for r in ordered if droppable(r)]
-        return dropped + [Eviction(r.tensor_id, Action.SWAP_OUT) for r in ordered if not droppable(r)]
+        others = [r for r in ordered if not droppable(r)]
+        if not pressure.host_free_bytes:
+            dearest = sum(r.recompute_seconds or 0.0 for r in resident)  # of a long replay whose price is unknown
+            others.sort(key=lambda r: (dearest if r.recompute_seconds is None else r.recompute_seconds) / r.nbytes)
+        return dropped + [Eviction(r.tensor_id, Action.SWAP_OUT) for r in others]

@@ -13,7 +13,7 @@ from minidl.plan.trace import TensorId, Trace
 from minidl.policies.passive import Passive
 
 
-class Saved(Passive):
+class SavedPlanPolicy(Passive):
     """A policy that follows one saved plan in every iteration that the plan fits."""
 
     name = "saved"
@@ -28,7 +28,7 @@ class Saved(Passive):
 
 
 def misfit(saved: SavedPlan, trace: Trace) -> str | None:
-    """Return the first difference between a trace and the iteration that a plan was made for; None if the plan fits."""
+    """Say, as text, the first difference of a trace from the iteration that a plan was made for; None if it fits."""
     if saved.calls != len(trace.calls):
         return f"its iteration has {saved.calls} calls, and this one {len(trace.calls)}"
     here = SavedPlan.of(Plan({(t, 1): Action.DROP for t in trace.tensors}), trace).evicted

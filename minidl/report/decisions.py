@@ -23,7 +23,7 @@ from minidl.plan.costs import Costs
 from minidl.plan.plan import AccessKey, Action, Plan
 from minidl.plan.trace import TensorId, Trace
 from minidl.planning.lifetimes import Lifetimes
-from minidl.policies.capuchin.msps import Candidate, lineage
+from minidl.policies.capuchin.msps import GapCandidate, lineage
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ def _started(facts: Lifetimes, plan: Plan, gaps: Mapping[AccessKey, _Gap]) -> di
 def _replay(facts: Lifetimes, tensor_id: TensorId, gap: _Gap,
             is_away: Callable[[TensorId, int], bool]) -> set[int] | None:
     """Return the calls that recompute a tensor at its back-access; None if its lineage does not allow it."""
-    found = lineage(facts, Candidate(tensor_id, facts.nbytes[tensor_id], gap.evict, gap.back), is_away)
+    found = lineage(facts, GapCandidate(tensor_id, facts.nbytes[tensor_id], gap.evict, gap.back), is_away)
     return None if found is None else found[0]
 
 

@@ -17,7 +17,7 @@ BOTTLENECK = 0.1  # share of a step spent waiting for its batch, above which dat
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StepMeasurements:
     """The measurements of one step.
 
     seconds: of which ``data_seconds`` waiting for its batch. grown: increase of the runtime's counters. loss: NaN if
@@ -38,16 +38,16 @@ class Meter:
         self.runtime = runtime
         self.batch = batch
         self.items = items
-        self.steps: deque[Step] = deque(maxlen=REMEMBERED)
+        self.steps: deque[StepMeasurements] = deque(maxlen=REMEMBERED)
         self.warm = False  # True once the first step has been dropped from ``steps``
         self._clock = clock
         self._feed = feed
         self._before, self._time, self._waited_before = runtime.stats(), clock(), self._waited()
 
-    def add(self, loss: float) -> Step:
+    def add(self, loss: float) -> StepMeasurements:
         """Return the measurements of the step that ends now."""
         now, stats = self._clock(), self.runtime.stats()
-        step = Step(now - self._time, stats.since(self._before), loss, self._waited() - self._waited_before)
+        step = StepMeasurements(now - self._time, stats.since(self._before), loss, self._waited() - self._waited_before)
         self.warm |= len(self.steps) == REMEMBERED
         self.steps.append(step)
         self._before, self._time, self._waited_before = stats, now, self._waited()
@@ -61,7 +61,7 @@ class Meter:
         """Return the seconds that steps have waited for batches so far."""
         return self._feed.waited_seconds if self._feed is not None else 0.0
 
-    def median(self, value: Callable[[Step], float]) -> float:
+    def median(self, value: Callable[[StepMeasurements], float]) -> float:
         """Return the median of a value over the later half of the steps, when plans have settled.
 
         The first step, which warms up, counts only if it is alone. Only the latest ``REMEMBERED`` steps are kept.

@@ -16,7 +16,7 @@ from minidl.plan.trace import TensorId, Trace, TraceTensor
 from minidl.runtime import Runtime
 
 
-class Recorder:
+class CallFactRecorder:
     """A recorder of facts about each call of an iteration, by the call's position, that a trace lacks."""
 
     def __init__(self, runtime: Runtime) -> None:
@@ -86,10 +86,10 @@ class Recorder:
 
 
 @contextmanager
-def recording(runtime: Runtime) -> Iterator[Recorder]:
+def recording(runtime: Runtime) -> Iterator[CallFactRecorder]:
     """Record the iterations inside the ``with`` block; complete their traces before they end."""
     executor = runtime.executor
-    recorder = Recorder(runtime)
+    recorder = CallFactRecorder(runtime)
     before, executor.inspect = executor.inspect, recorder.look
     try:
         yield recorder

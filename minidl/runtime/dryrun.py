@@ -41,6 +41,7 @@ def dry_run(runtime: Runtime, step: Callable[[], Any]) -> Demand:
             _flush(executor)
             reads_values = executor.first_read < executor.issued
             if any(storage.grad is not None and grad is None for storage, grad, *_ in kept):
+                ledger.calls = 0  # those of one step
                 step()
                 _flush(executor)
     finally:

@@ -1,4 +1,4 @@
-"""How many slices ranks have together, and what they cannot do."""
+"""The number of slices of a batch over all ranks, and the refusals of runtimes with ranks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from minidl.ranks.modelled import ModelledRanks
 
 
 def slices_of(ranks: Ranks | None, device: Device, slices: int) -> int:
-    """Return the number of slices of a batch, over all ranks. Raises UserError for what slices or ranks cannot do."""
+    """Return the number of slices of a batch, over all ranks. Raises UserError if the device cannot."""
     if slices < 1:
         raise UserError(f"a batch is cut in 1 slice or more, not {slices}")
     if ranks is None:

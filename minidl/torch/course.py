@@ -34,6 +34,8 @@ REMEMBERED = 9    # durations kept of each kind of step
 
 Packed = tuple[tuple[int, ...], torch.dtype]
 
+Called = tuple[int, Any]  # the call of a module: autograd's nodes before it, and the shape of its first argument
+
 
 class Phase(Enum):
     """The way in which a step runs: swap everything, swap and record everything, or follow a plan."""
@@ -52,6 +54,8 @@ class Known:
     obeyed    its plan by pack numbers; proposal: the policy's, for feedback; limits: those of the plan.
     next      the kind that followed it last time.
     late      for each tensor of the plan, how often an unpack found it evicted in the last planned step.
+    trusted   number of its steps that have followed the plan since the last step that did not.
+    calls     the calls of modules in it, its end the last; empty: too few for a step without hooks; None: not known.
     """
 
     packs: tuple[Packed, ...]
@@ -64,7 +68,9 @@ class Known:
     seconds: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     used: int = 0
     late: Mapping[int, int] = field(default_factory=dict)
-    staying: Sequence[Packed | None] = ()
+    ahead: Sequence[tuple[Packed, Decision]] = ()
+    trusted: int = 0
+    calls: Sequence[Called] | None = None
 
     @cached_property
     def parameter_bytes(self) -> int:
@@ -75,9 +81,8 @@ class Known:
 
     def obey(self, obeyed: Obeyed) -> None:
         """Set the plan that is followed from the next step on."""
-        self.obeyed = obeyed
-        self.staying = tuple(None if number in obeyed.decisions else packed
-                             for number, packed in enumerate(self.packs, 1))
+        self.obeyed, self.trusted, self.calls = obeyed, 0, None
+        self.ahead = tuple((packed, obeyed.decision(number)) for number, packed in enumerate(self.packs, 1))
 
 
 class Course:
@@ -94,9 +99,10 @@ class Course:
         self._last: Known | None = None
         self._packs: list[Packed] = []
         self._vain = 0
-        self.staying: Sequence[Any] = ()
+        self.ahead: Sequence[tuple[Packed, Decision]] = ()
         self.idle = False
         self.left = False  # True after stop(): no step is planned
+        self._astray = False
 
     # In a step -------------------------------------------------------------------------------------------------------
     def packed(self, number: int, tensor: torch.Tensor) -> Decision:
@@ -116,13 +122,23 @@ class Course:
                           and not k.obeyed.drops), None)
             if other is not None:
                 self.expected = other
-                self.staying, self.idle = other.staying, False
+                self.ahead, self.idle = other.ahead, False
                 assert other.obeyed is not None
                 return other.obeyed.decision(1)
-        self.diverged += 1
-        self.phase, self.staying = Phase.AWAY, ()
+        self._depart(known)
         self._packs = [*known.packs[:number - 1], packed]
         return RETREAT
+
+    def _depart(self, known: Known) -> None:
+        self.diverged += 1
+        self.phase, self.ahead = Phase.AWAY, ()
+        known.trusted, known.calls = 0, None
+
+    def astray(self) -> None:
+        """Note that a step without hooks differs from its kind. What it has packed so far is not known."""
+        assert self.expected is not None
+        self._depart(self.expected)
+        self._astray = True
 
     def unpacked(self, number: int) -> tuple[int, ...]:
         """Return the tensors whose swap-in starts after unpack ``number``."""
@@ -135,10 +151,15 @@ class Course:
     def end(self, packs: int) -> Known:
         """End the step after ``packs`` packs; return its kind."""
         self.steps += 1
+        if self._astray:
+            assert self.expected is not None
+            return self.expected
         if self.phase is Phase.GUIDED:
             known = self.expected
             assert known is not None
+            known.trusted += 1
             if packs != len(known.packs):
+                known.trusted, known.calls = 0, None
                 known = self._kind(known.packs[:packs])
         else:
             known = self._kind(tuple(self._packs))
@@ -169,7 +190,7 @@ class Course:
     def begin(self) -> None:
         """Choose the expected kind and the phase of the next step."""
         last = self._last
-        self._packs = []
+        self._packs, self._astray = [], False
         self.expected = None if last is None else last.next if last.next is not None else last
         if self.expected is None or self.left:
             self.phase = Phase.AWAY
@@ -178,5 +199,5 @@ class Course:
         else:
             self.phase = Phase.MEASURED if self._vain < MOST_VAIN else Phase.AWAY
         guided = self.expected if self.phase is Phase.GUIDED else None
-        self.staying = guided.staying if guided is not None else ()
+        self.ahead = guided.ahead if guided is not None else ()
         self.idle = guided is not None and guided.obeyed is not None and not guided.obeyed.triggers

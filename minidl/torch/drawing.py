@@ -20,17 +20,28 @@ from minidl.planning.modes import modes_of
 from minidl.planning.packing.solve import pack
 from minidl.planning.packing.strip import most_live, strip
 from minidl.planning.problem import Array, Problem, problem
-from minidl.planning.walk import Steps
+from minidl.planning.walk import StepArrays
 from minidl.report.decisions import decisions, in_ms
 from minidl.torch.course import Known
 from minidl.torch.seen import Kind as Role
 from minidl.torch.seen import Seen
 from minidl.torch.showing import names_of
-from minidl.view.recording import Event, EventKind, Fate, Kind, Recording, State, Stay, Step, Subject
+from minidl.view.recording import (
+    EventKind,
+    Fate,
+    RecordedStep,
+    Recording,
+    Stay,
+    StayState,
+    Subject,
+    TensorKind,
+    WorkEvent,
+)
 
 DRAWN = "drawn from lifetimes; PyTorch's allocator has its own"
 WORK = 2_000_000  # limit on the work of packing
-KINDS = {Role.PARAMETER: Kind.PARAMETER, Role.GRADIENT: Kind.GRADIENT, Role.STATE: Kind.OPTIMIZER_STATE}
+KINDS = {Role.PARAMETER: TensorKind.PARAMETER, Role.GRADIENT: TensorKind.GRADIENT,
+         Role.STATE: TensorKind.OPTIMIZER_STATE}
 
 
 @dataclass(frozen=True)
@@ -65,7 +76,7 @@ def drawn(known: Known, costs: Costs, budget: int, unmanaged_bytes: int) -> Reco
     layout = _layout(facts, notes[:total.noted], len(steps.call), plan.plan.evictions)
     copies = _copies(layout)
     events, at = _events(facts, steps, copies, seen, layout, costs)
-    stays = tuple(Stay(int(t), int(offset), int(facts.size[t]), State.HERE, at[first], at[last + 1], fate)
+    stays = tuple(Stay(int(t), int(offset), int(facts.size[t]), StayState.HERE, at[first], at[last + 1], fate)
                   for t, first, last, offset, fate in zip(layout.tensor, layout.first, layout.last, layout.offset,
                                                           layout.fate, strict=True))
     moved = sum(int(facts.size[copy.tensor]) for copy in copies)
@@ -77,7 +88,7 @@ def drawn(known: Known, costs: Costs, budget: int, unmanaged_bytes: int) -> Reco
     top = max((stay.offset + stay.size for stay in stays), default=0)
     recording = Recording(f"PyTorch, addresses {DRAWN}", max(top, min(budget, unmanaged_bytes)), unmanaged_bytes, 0,
                           seen.trace, _subjects(facts, seen), events, stays,
-                          (Step(took, plan.seconds, moved, again, 1),), _remarks(known, costs), shown)
+                          (RecordedStep(took, plan.seconds, moved, again, 1),), _remarks(known, costs), shown)
     recording.check()
     return recording
 
@@ -117,15 +128,15 @@ def _copies(layout: _Layout) -> list[_Copy]:
     return sorted(found, key=lambda copy: copy.step)
 
 
-def _events(facts: Problem, steps: Steps, copies: Sequence[_Copy], seen: Seen, layout: _Layout, costs: Costs
-            ) -> tuple[tuple[Event, ...], list[int]]:
+def _events(facts: Problem, steps: StepArrays, copies: Sequence[_Copy], seen: Seen, layout: _Layout, costs: Costs
+            ) -> tuple[tuple[WorkEvent, ...], list[int]]:
     """Return the events in order, and the index of the event of each step; the last index is that of the end."""
     used = np.zeros(len(steps.call) + 2, np.int64)
     np.add.at(used, layout.first, facts.size[layout.tensor])
     np.add.at(used, layout.last + 1, -facts.size[layout.tensor])
     used = np.cumsum(used)
     host, now, waiting = 0, 0.0, list(copies)[::-1]
-    events: list[Event] = []
+    events: list[WorkEvent] = []
     at: list[int] = []
     for s in range(len(steps.call)):
         call, group = int(steps.call[s]), int(steps.group[s])
@@ -134,15 +145,16 @@ def _events(facts: Problem, steps: Steps, copies: Sequence[_Copy], seen: Seen, l
             nbytes = int(facts.size[copy.tensor])
             host += nbytes if copy.out else -nbytes
             seconds = nbytes * (costs.out_seconds_per_byte if copy.out else costs.in_seconds_per_byte)
-            events.append(Event(EventKind.COPY_OUT if copy.out else EventKind.COPY_IN, "", group, copy.tensor, nbytes,
+            events.append(WorkEvent(EventKind.COPY_OUT if copy.out else EventKind.COPY_IN, "", group, copy.tensor,
+                                    nbytes,
                                 now, now + seconds, now, int(used[s - 1]) if s else 0, 0, host, (0, 0)))
         at.append(len(events))
         one = seen.trace.calls[call]
-        events.append(Event(EventKind.CALL if call == group else EventKind.REPLAY, one.op, group, -1, 0, now,
+        events.append(WorkEvent(EventKind.CALL if call == group else EventKind.REPLAY, one.op, group, -1, 0, now,
                             now + one.seconds, now, int(used[s]), 0, host, (0, 0)))
         now += one.seconds
     at.append(len(events))
-    events.append(Event(EventKind.BOUNDARY, "", len(seen.trace.calls), -1, 0, now, now, now, 0, 0, host, (0, 0)))
+    events.append(WorkEvent(EventKind.BOUNDARY, "", len(seen.trace.calls), -1, 0, now, now, now, 0, 0, host, (0, 0)))
     return tuple(events), at
 
 
@@ -153,10 +165,12 @@ def _subjects(facts: Problem, seen: Seen) -> tuple[Subject, ...]:
                 for t in call.outputs}
     made = {t for call in seen.trace.calls for t in call.outputs}
 
-    def kind(tensor_id: TensorId) -> Kind:
+    def kind(tensor_id: TensorId) -> TensorKind:
         if tensor_id in seen.kinds:
             return KINDS[seen.kinds[tensor_id]]
-        return Kind.GRADIENT if tensor_id in backward else Kind.ACTIVATION if tensor_id in made else Kind.OTHER
+        if tensor_id in backward:
+            return TensorKind.GRADIENT
+        return TensorKind.ACTIVATION if tensor_id in made else TensorKind.OTHER
 
     return tuple(Subject(int(i), names.get(int(i), ""), seen.trace.tensors[int(i)].nbytes, kind(int(i)))
                  for i in facts.ids)

@@ -134,11 +134,12 @@ STAY, SWAP, RETREAT = Decision(None), Decision(Action.SWAP_OUT), Decision(Action
 class Guide(Protocol):
     """The interface that decides which tensors are evicted, by the number of a pack in its step.
 
-    staying  for the first packs of the step, the shape and dtype with which a tensor stays; None: ``packed`` is asked.
+    ahead    for the first packs of the step: the expected shape and dtype, and the decision about a tensor that has
+             them. ``packed`` is asked about all others.
     idle     True if no prefetch starts in this step.
     """
 
-    staying: Sequence[Any]
+    ahead: Sequence[tuple[Any, Decision]]
     idle: bool
 
     def packed(self, number: int, tensor: torch.Tensor) -> Decision:

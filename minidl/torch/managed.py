@@ -7,14 +7,13 @@ PyTorch's global hook reports, or where the program calls ``memory.step()``. Pla
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import get_ident
 from time import perf_counter
 from types import TracebackType
 from typing import Any, TypeVar
 
 import torch
-from torch.autograd.graph import saved_tensors_hooks
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from minidl import policies
@@ -30,7 +29,7 @@ from minidl.torch.deciding import Deciding
 from minidl.torch.drawing import drawn
 from minidl.torch.dropping import Dropping
 from minidl.torch.early import Early
-from minidl.torch.fitting import Fit, fit
+from minidl.torch.fitting import SHARES, Fit, fit
 from minidl.torch.observing import Observer
 from minidl.torch.planned import Obeyed
 from minidl.torch.planner import Planner
@@ -39,6 +38,7 @@ from minidl.torch.reporting import Report
 from minidl.torch.saved import Saved
 from minidl.torch.showing import ROWS, explanation, save_plan, save_trace
 from minidl.torch.states import States
+from minidl.torch.unhooked import Unhooked
 from minidl.view.packing import pack
 from minidl.view.page import write_page
 
@@ -78,7 +78,7 @@ class managed:  # noqa: N801 # programs call it like a function
                                recompute=recompute, counts_recording=device_type == "cpu")
         self.observer = Observer(self.recorder, self.saved, self.states)
         self.early = Early(self.budget, self.states)
-        self._hooks: Any = None
+        self.unhooked = Unhooked(self.saved, self.course, self.budget)
         self._handles: list[Any] = []
         self._optimizer: torch.optim.Optimizer | None = None  # the one whose step ended the current step
         self._began = self._stalled = 0.0
@@ -90,26 +90,26 @@ class managed:  # noqa: N801 # programs call it like a function
     # Around a program ------------------------------------------------------------------------------------------------
     def start(self) -> managed:
         """Begin to manage memory; return self. Raises UserError if the management has begun already."""
-        if self._hooks is not None:
+        if self._handles:
             raise UserError("this memory is managed already: stop() comes before another start()")
         self.course.left, self._thread = False, get_ident()
         self._handles = [register_optimizer_step_pre_hook(self._stepping),
                          register_optimizer_step_post_hook(self._stepped)]
         if not self.course.steps:
             self.early.begin()
-        self._hooks = saved_tensors_hooks(self.saved.pack, self.saved.unpack)
-        self._hooks.__enter__()
+        self.unhooked.start()
         self._begin()
+        self.states.all_away(all_of_it=False)  # an earlier stop() has brought it to the device
         return self
 
     def stop(self) -> None:
         """End the management. Tensors that autograd still keeps are brought back when a backward pass needs them."""
-        if self._hooks is None:
+        if not self._handles:
             return
-        self._hooks.__exit__()
+        self.unhooked.stop()
         for handle in self._handles:
             handle.remove()
-        self._hooks = None
+        self._handles = []
         self.observer.end()
         self.recorder.leave()
         self.early.end()
@@ -136,14 +136,14 @@ class managed:  # noqa: N801 # programs call it like a function
         """True during the optimizer step of another thread's training, which the hooks of this thread do not see."""
         return get_ident() != self._thread and torch._C._current_graph_task_id() == -1
 
-    def _stepping(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def _stepping(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
         if self._elsewhere():
-            return
+            return None
         self.dropping.rest()
         if not self.course.steps:
             self.early.stepping(optimizer)
         self.observer.stepping(optimizer)
-        self.states.before(optimizer, args, kwargs)
+        return self.states.before(optimizer, args, kwargs)
 
     def _stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if self._elsewhere():
@@ -153,7 +153,7 @@ class managed:  # noqa: N801 # programs call it like a function
         self._optimizer = optimizer
         # An optimizer that steps during a backward pass ends no step: the pass continues.
         if torch._C._current_graph_task_id() != -1:
-            self.saved.before, self.course.staying = self.step, ()
+            self.saved.before, self.course.ahead, self.unhooked.never = self.step, (), True
         else:
             self.step(optimizer)
 
@@ -161,9 +161,10 @@ class managed:  # noqa: N801 # programs call it like a function
         """End the current step; a program calls this if no optimizer's step ends it. Raises BudgetTooSmall."""
         self.saved.before = None
         self.early.end()
-        packs = self.saved.packs
-        if not packs or self._hooks is None:
+        if not self._handles or (self.unhooked.idle if self.unhooked.bare else not self.saved.packs):
             return
+        self.unhooked.end()
+        packs = self.saved.packs
         seconds = perf_counter() - self._began
         phase, self.recorder.on, self.recorder.lineage = self.course.phase, False, False
         expected = self.course.expected
@@ -196,6 +197,7 @@ class managed:  # noqa: N801 # programs call it like a function
             self.dropping.end()
         self.saved.early = self.early.saw
         self.saved.begin()
+        self.unhooked.begin()
         self._optimizer = None
         self._began, self._stalled = perf_counter(), self.backend.traffic.stalled_seconds
 
@@ -205,12 +207,13 @@ class managed:  # noqa: N801 # programs call it like a function
         return self._report.now(self.backend, self.dropping.replay.calls, self.course, self.states.moved_bytes,
                                 self.planner.remark)
 
-    def fit(self) -> Fit:
+    def fit(self, shares: Sequence[float] = SHARES) -> Fit:
         """Return the step's floor with its parts, its unmanaged peak, and its predicted speed in budgets between these.
+        shares: the budgets, as fractions of the way from the floor (0) to the unmanaged peak (1).
         This method and those below raise UserError before the second step has ended."""
         known = self.course.latest("fit()")
         assert known.recorded is not None
-        return fit(known.recorded, self.planner, self.deciding.costs, self.limits)
+        return fit(known.recorded, self.planner, self.deciding.costs, self.limits, shares=shares)
 
     def explain(self, rows: int = ROWS) -> str:
         """Return a table of the plan's largest evictions (at most ``rows``): the reason and the cost of each."""

@@ -17,7 +17,7 @@ import torch
 
 from minidl.plan.plan import Action
 from minidl.torch.backends import Backend, quiet
-from minidl.torch.items import SWAP, Decision, Guide, Handle, Item, Kept, Watch, check
+from minidl.torch.items import STAY, SWAP, Decision, Guide, Handle, Item, Kept, Watch, check
 
 LEAST_BYTES = 4096  # smaller storages stay: there are many, and they hold few bytes
 
@@ -58,7 +58,7 @@ class Saved:
             self._let_go()
             self.packs = self.unpacks = self.late = self.refused = 0
             self.late_ids = {}
-            self.idle = self.guide.idle and self.forward is None and self.watch is None
+            self.idle = self.guide.idle and self.watch is None
             self._items = {at: ref for at, ref in self._items.items() if ref() is not None}
             self._by_tensor, self._kept = {}, []
 
@@ -73,12 +73,20 @@ class Saved:
     # Forward ---------------------------------------------------------------------------------------------------------
     def pack(self, tensor: torch.Tensor) -> Kept | Handle:
         """The hook by which autograd saves a tensor: return its stand-in."""
-        number, staying = self.packs, self.guide.staying
-        if number < len(staying) and staying[number] == (tensor.shape, tensor.dtype) and self.forward is None:
-            self.packs = number + 1  # fast path: most tensors stay, hundreds a step
-            kept = Kept(tensor if tensor.grad_fn is None else tensor.detach(), tensor._version)  # as ``_stays``
-            self._kept.append(weakref.ref(kept))
-            return kept
+        number, ahead = self.packs, self.guide.ahead
+        if number < len(ahead) and ahead[number][0] == (tensor.shape, tensor.dtype):  # as planned, hundreds a step
+            self.packs = number + 1
+            if self.forward is not None:
+                self.forward(True)
+            decision = ahead[number][1]
+            if decision is STAY or not self.manages(tensor):
+                kept = Kept(tensor if tensor.is_leaf else tensor.detach(), tensor._version)  # as ``_stays``
+                self._kept.append(weakref.ref(kept))
+                return kept
+            with self.lock, quiet():
+                if self._gone:
+                    self._let_go()
+                return Handle(self._item(tensor, decision), tensor, self._alias(tensor))
         if self.before is not None and torch._C._current_graph_task_id() == -1:
             self.before()
         if self.early is not None:
@@ -90,7 +98,7 @@ class Saved:
             decision = self.guide.packed(self.packs, tensor)
             self.idle = self.idle and self.guide.idle
             if decision.retreat:
-                self._retreat()
+                self.retreat()
             if self.forward is not None:
                 self.forward(True)
             # ``manages`` comes before ``quiet``, since tensor subclasses answer through their dispatch.
@@ -104,7 +112,7 @@ class Saved:
 
     def _stays(self, tensor: torch.Tensor) -> Kept:
         # Detached: a tensor with its node would be in a reference cycle with autograd's graph.
-        kept = Kept(tensor if tensor.grad_fn is None else tensor.detach(), tensor._version)
+        kept = Kept(tensor if tensor.is_leaf else tensor.detach(), tensor._version)
         self._kept.append(weakref.ref(kept))
         return kept
 
@@ -141,7 +149,7 @@ class Saved:
         alias.data = self._empty[key]
         return alias
 
-    def _retreat(self) -> None:
+    def retreat(self) -> None:
         """Swap out the tensors that this step has kept so far, since it departs from its plan."""
         if self.retreating is not None:
             self.retreating()
@@ -160,6 +168,8 @@ class Saved:
         """The hook by which autograd reads a saved tensor: return it. Raises RuntimeError if it was overwritten."""
         if type(kept) is Kept and self.idle and kept.tensor is not None:
             self.unpacks += 1
+            if self.forward is not None:
+                self.forward(False)
             if kept.tensor._version != kept.version:
                 check(kept.tensor, kept.version)
             return kept.tensor

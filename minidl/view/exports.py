@@ -21,7 +21,7 @@ import numpy as np
 from minidl.device.clock import STREAM_NAMES
 from minidl.outside.units import format_bytes
 from minidl.view.packing import values
-from minidl.view.recording import EventKind, Fate, Kind, State
+from minidl.view.recording import EventKind, Fate, StayState, TensorKind
 
 Packed = Mapping[str, Any]
 STREAM_OF = {EventKind.COPY_OUT: 1, EventKind.COPY_IN: 2}  # all other kinds run on the compute stream
@@ -129,7 +129,7 @@ def svg(packed: Packed) -> str:
     count, budget = len(events["kind"]), packed["budget"]
     last = float(events["time"][-1]) or 1.0
     x = np.append(LEFT + events["time"] / last * (WIDTH - LEFT - 10), WIDTH - 10)
-    bands = [_band(State(state), Kind(subjects["kind"][subject]))
+    bands = [_band(StayState(state), TensorKind(subjects["kind"][subject]))
              for state, subject in zip(stays["state"], stays["subject"], strict=True)]
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {STACK + ADDRESSES + 3 * GAP}" '
              f'font-family="sans-serif" font-size="11">', f"<title>{html.escape(packed['title'])}</title>"]
@@ -166,8 +166,8 @@ def svg(packed: Packed) -> str:
     return "\n".join([*parts, "</svg>\n"])
 
 
-def _band(state: State, kind: Kind) -> int:
-    return {State.HERE: int(kind), State.LEAVING: len(NAMES), State.ARRIVING: len(NAMES) + 1}[state]
+def _band(state: StayState, kind: TensorKind) -> int:
+    return {StayState.HERE: int(kind), StayState.LEAVING: len(NAMES), StayState.ARRIVING: len(NAMES) + 1}[state]
 
 
 def _steps(x: np.ndarray, height: np.ndarray, most: float) -> Iterator[tuple[float, float]]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from minidl.plan.trace import Trace
-from minidl.view.recording import Event, Kind, Recording, Stay, Subject
+from minidl.view.recording import Recording, Stay, Subject, TensorKind, WorkEvent
 
 WHOLE, REAL, SMALL = "i32", "f64", "u8"
 TYPES = {WHOLE: "<i4", REAL: "<f8", SMALL: "<u1"}  # bytes are REAL: they may exceed 32 bits
@@ -55,7 +55,8 @@ class _Words:
 
 def _others(trace: Trace, subjects: Sequence[Subject]) -> list[Subject]:
     known = {subject.tensor_id for subject in subjects}
-    return [Subject(tensor.tensor_id, "", tensor.nbytes, Kind.OPTIMIZER_STATE if tensor.persistent else Kind.OTHER)
+    return [Subject(tensor.tensor_id, "", tensor.nbytes,
+                    TensorKind.OPTIMIZER_STATE if tensor.persistent else TensorKind.OTHER)
             for tensor in trace.tensors.values() if tensor.tensor_id not in known]
 
 
@@ -76,7 +77,7 @@ def _calls(trace: Trace, row: Mapping[int, int], words: _Words) -> dict[str, Any
             "frees": _lists([[row[t] for t in call.frees if t in row] for call in calls])}
 
 
-def _events(events: Sequence[Event], words: _Words) -> dict[str, Any]:
+def _events(events: Sequence[WorkEvent], words: _Words) -> dict[str, Any]:
     return {"kind": column(SMALL, [event.kind for event in events]),
             "op": column(WHOLE, [words.number(event.op) for event in events]),
             "call": column(WHOLE, [event.call for event in events]),

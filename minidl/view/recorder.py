@@ -21,12 +21,12 @@ from minidl.memory.tracker import GRADIENT_ID
 from minidl.parts.slicing.slicer import slicer_of
 from minidl.plan.trace import Trace
 from minidl.runtime import Runtime
-from minidl.view.recording import Event, EventKind, Fate, Kind, State, Stay, Subject
+from minidl.view.recording import EventKind, Fate, Stay, StayState, Subject, TensorKind, WorkEvent
 
-Place = tuple[int, int, State]  # (position of the tensor among the subjects, bytes, state of the bytes)
+Place = tuple[int, int, StayState]  # (position of the tensor among the subjects, bytes, state of the bytes)
 Measured = WorkerStreams | EventStreams  # clocks on real time
 SCRATCH = -(1 << 50)  # ids below it are temporary values of replays
-STATES = {SWAPPING_OUT: State.LEAVING, SWAPPING_IN: State.ARRIVING}
+STATES = {SWAPPING_OUT: StayState.LEAVING, SWAPPING_IN: StayState.ARRIVING}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class _Noted:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenTensor:
     """A tensor when it was first seen.
 
     backward: it was made without recording gradients. owner: the negative id of the parameter whose gradient it is, or
@@ -67,8 +67,8 @@ class Recorded:
     """A recorded step, with tensors without names; events and stays refer to tensors by position."""
 
     trace: Trace
-    tensors: tuple[Seen, ...]
-    events: tuple[Event, ...]
+    tensors: tuple[SeenTensor, ...]
+    events: tuple[WorkEvent, ...]
     stays: tuple[Stay, ...]
 
     def subjects(self, names: Mapping[TensorId, str], parameters: Mapping[TensorId, str]) -> tuple[Subject, ...]:
@@ -76,19 +76,19 @@ class Recorded:
         found = []
         for seen in self.tensors:
             if seen.tensor_id in parameters:
-                kind = Kind.PARAMETER
+                kind = TensorKind.PARAMETER
             elif seen.owner or seen.backward and not seen.persistent:
-                kind = Kind.GRADIENT
+                kind = TensorKind.GRADIENT
             elif seen.persistent:
-                kind = Kind.OPTIMIZER_STATE
+                kind = TensorKind.OPTIMIZER_STATE
             else:
-                kind = Kind.ACTIVATION if seen.tensor_id in names else Kind.OTHER
+                kind = TensorKind.ACTIVATION if seen.tensor_id in names else TensorKind.OTHER
             name = parameters.get(seen.owner) or names.get(seen.tensor_id, "")
             found.append(Subject(seen.tensor_id, name, seen.nbytes, kind))
         return tuple(found)
 
 
-class Recorder:
+class StepRecorder:
     """A recorder of one step: run it inside ``with recorder.recording():``, then read ``recorded``."""
 
     def __init__(self, runtime: Runtime) -> None:
@@ -128,7 +128,7 @@ class Recorder:
         self._began = self._device.now()
         self._owners: dict[weakref.ref[Storage], int] = {}  # kept, so that no new owner gets the same reference
         self._refs: list[weakref.ref[Storage]] = []
-        self._rows: list[Seen] = []
+        self._rows: list[SeenTensor] = []
         self._places: dict[int, tuple[Place, int]] = {}  # by address: (place, the event at which it appeared)
         self._events: list[_Noted] = []
         self._stays: list[Stay] = []
@@ -160,7 +160,7 @@ class Recorder:
         def noted(*arguments: Any) -> int:
             self._require_this_iteration()
             out = stream == COPY_OUT
-            subject = self._record_arena(arguments[1 if out else 0], State.LEAVING if out else State.ARRIVING)
+            subject = self._record_arena(arguments[1 if out else 0], StayState.LEAVING if out else StayState.ARRIVING)
             before = self._before(stream)
             position = copy(*arguments)
             self._note(EventKind.COPY_OUT if out else EventKind.COPY_IN, "", subject, arguments[2], stream, before)
@@ -214,11 +214,11 @@ class Recorder:
                 self._scratch += 1
                 tensor_id = SCRATCH - self._scratch
             self._refs.append(storage.me)
-            self._rows.append(Seen(tensor_id, storage.nbytes, storage.persistent, tensor_id in self._backward,
+            self._rows.append(SeenTensor(tensor_id, storage.nbytes, storage.persistent, tensor_id in self._backward,
                                    _owner(storage)))
         return found
 
-    def _record_arena(self, at: int = -1, state: State | None = None) -> int:
+    def _record_arena(self, at: int = -1, state: StayState | None = None) -> int:
         """Record the arena's changes since the last event; return the subject at address ``at``, or -1.
         ``state``: the state of that subject's bytes, which are about to be copied."""
         now, event = {}, len(self._events)
@@ -227,7 +227,7 @@ class Recorder:
                 continue
             storage = storage_of(block)
             assert storage is not None, "a block whose owner no longer exists"
-            kept = state if state is not None and block.offset == at else STATES.get(storage.status, State.HERE)
+            kept = state if state is not None and block.offset == at else STATES.get(storage.status, StayState.HERE)
             now[block.offset] = (self._subject(storage), block.size, kept)
         before = self._places
         here = {place[0] for place in now.values()}
@@ -272,7 +272,7 @@ class Recorder:
         seen = tuple(replace(row, owner=owners.get(n) or row.owner) for n, row in enumerate(self._rows))
         return Recorded(trace, seen, tuple(self._timed()), tuple(stays))
 
-    def _timed(self) -> Iterator[Event]:
+    def _timed(self) -> Iterator[WorkEvent]:
         """Yield the events with their times, in seconds from the beginning."""
         clock, now = self._device.clock, 0.0
         spans = clock.spans if isinstance(clock, Measured) else None
@@ -289,7 +289,7 @@ class Recorder:
                 now, free = max(now, start), max(free, end)
             else:
                 now = max(now, free)
-            yield Event(noted.kind, noted.op, noted.call, noted.subject, noted.nbytes, start, end, now,
+            yield WorkEvent(noted.kind, noted.op, noted.call, noted.subject, noted.nbytes, start, end, now,
                         noted.used_bytes, noted.largest_bytes, noted.host_bytes, noted.workspace)
 
 

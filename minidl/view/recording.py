@@ -26,7 +26,7 @@ class EventKind(IntEnum):
     BOUNDARY = 5
 
 
-class Kind(IntEnum):
+class TensorKind(IntEnum):
     """The role of a tensor in training."""
 
     PARAMETER = 0
@@ -51,7 +51,7 @@ class Fate(IntEnum):
     CHANGED = 6
 
 
-class State(IntEnum):
+class StayState(IntEnum):
     """The state of a stay: the bytes are present, or are being copied out or in."""
 
     HERE = 0
@@ -66,11 +66,11 @@ class Subject:
     tensor_id: TensorId
     name: str
     nbytes: int
-    kind: Kind
+    kind: TensorKind
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class WorkEvent:
     """One piece of work, and the arena when it was issued.
 
     call              the position in the iteration of this call, or of the call that the work is for
@@ -103,14 +103,14 @@ class Stay:
     subject: int
     offset: int
     size: int
-    state: State
+    state: StayState
     first: int
     end: int
     fate: Fate
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RecordedStep:
     """One step of the run.
 
     predicted_seconds   the plan's prediction; None: no plan, or no prediction
@@ -135,9 +135,9 @@ class Recording:
     host_capacity_bytes: int
     trace: Trace
     subjects: tuple[Subject, ...]
-    events: tuple[Event, ...]
+    events: tuple[WorkEvent, ...]
     stays: tuple[Stay, ...]
-    steps: Sequence[Step] = ()
+    steps: Sequence[RecordedStep] = ()
     remarks: Sequence[tuple[TensorId, str]] = ()
     facts: Sequence[tuple[str, Any]] = ()
 

@@ -6,7 +6,7 @@ from flags import NET
 
 import train
 from minidl.cli.app.progress import Lines
-from minidl.report.meter import Meter, Step
+from minidl.report.meter import Meter, StepMeasurements
 from minidl.runtime.stats import Stats
 
 
@@ -32,7 +32,8 @@ def test_a_run_in_a_pipe_writes_no_carriage_return_and_a_quiet_one_nothing(capsy
 def test_what_finding_a_plan_cost_is_what_the_first_half_took_longer():
     meter = Meter.__new__(Meter)
     nothing = Stats(*[0] * len(Stats.__dataclass_fields__))
-    meter.steps, meter.warm = [Step(seconds, nothing, 0.0) for seconds in (7.0, 5.0, 4.0, 4.0, 3.0, 4.0)], False
+    seconds = (7.0, 5.0, 4.0, 4.0, 3.0, 4.0)
+    meter.steps, meter.warm = [StepMeasurements(each, nothing, 0.0) for each in seconds], False
     assert meter.unsettled_seconds() == (7 - 4) + (5 - 4) + 0
-    meter.steps = [Step(4.0, nothing, 0.0)]
+    meter.steps = [StepMeasurements(4.0, nothing, 0.0)]
     assert meter.unsettled_seconds() == 0

@@ -18,9 +18,10 @@ import train
 from minidl import OutOfMemory, Runtime, current_runtime, device, models
 from minidl.cli.app import fit, largest
 from minidl.cli.app.bisection import largest_number
-from minidl.cli.app.fit import Setup, Shortage, Steps, smallest_budget
+from minidl.cli.app.fit import Setup, TrainingParts, smallest_budget
 from minidl.cli.app.largest import largest_batch, largest_batch_cut
 from minidl.cli.app.slices import Cut, faster
+from minidl.cli.app.trials import Shortage
 from minidl.data import Batch
 from minidl.device import profiles
 from minidl.meta import ALIGNMENT
@@ -38,7 +39,7 @@ def setup(model, policy="passive", *, shape=(3, 224, 224), host=256 * 10**9, on=
     def program(batch):
         network = models.create(model)
         optimizer = SGD(network.parameters(), lr=0.1, momentum=0.9)
-        return Steps(partial(step, network, optimizer, Batch(batch, shape)))
+        return TrainingParts(partial(step, network, optimizer, Batch(batch, shape)))
     return Setup(program, device.create(on), policy, host)
 
 
@@ -299,7 +300,7 @@ def test_where_memory_drifts_no_more_steps_are_tried_than_will_be_trained(steps)
             with runtime.iteration():
                 kept.append(runtime.tensor(None, shape=(64,)))
             made.append(len(kept))
-        return Steps(one)
+        return TrainingParts(one)
 
     what = Setup(program, device.create("sim:p100"), "none", 0, placement="caching", steps=steps)
     assert fits(what, 1, 1 << 20) and max(made) == 2 + steps  # two without drift come first
@@ -314,7 +315,7 @@ def test_where_the_host_is_nearly_full_more_iterations_are_tried(host, steps, tr
 
     def program(batch):
         inner = what.program(batch)
-        return Steps(lambda: (count.append(batch), inner.step()))
+        return TrainingParts(lambda: (count.append(batch), inner.step()))
 
     trial = replace(what, program=program, host_memory=int(host * held), steps=steps).trial(100, budget)
     assert trial.shortage is None and len(count) == tried
@@ -330,7 +331,7 @@ def test_where_the_host_is_nearly_full_plans_are_tried_too(policy):
 
     def program(batch):
         inner = what.program(batch)
-        return Steps(lambda: (devices.append(current_runtime().device.name), inner.step()))
+        return TrainingParts(lambda: (devices.append(current_runtime().device.name), inner.step()))
 
     def trained():
         try:

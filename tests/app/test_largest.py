@@ -9,10 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from test_fit import setup
 
 import train
 from minidl.cli.app import slices
-from minidl.cli.app.fit import Setup, Shortage
+from minidl.cli.app.fit import Setup
+from minidl.cli.app.largest import largest_batch
+from minidl.cli.app.trials import Shortage, Work
 
 LENET = ["--model", "lenet", "--device", "sim:p100", "--steps", "2"]
 
@@ -124,3 +127,40 @@ def test_the_benchmark_of_largest_batches_ends_with_its_run_when_it_is_told_to(t
     with pytest.raises(ProcessLookupError):
         os.killpg(bench.pid, 0)  # nothing is left of its session
     assert not (tmp_path / "rows").exists()
+
+
+def test_a_search_with_a_limit_ends_with_a_batch_that_runs_and_says_what_it_left_untried():
+    """LeNet has 30 calls or so a step: a limit of 300 allows a dry run or two and a few trials."""
+    unlimited = setup("lenet", shape=(1, 32, 32))
+    exact = largest_batch(unlimited, 3 << 20)
+    assert exact.untried == 0
+    for limit in (200, 400, 10**6):
+        limited = replace(unlimited, work=Work(limit))
+        found = largest_batch(limited, 3 << 20)
+        assert found.batch <= exact.batch and (found.batch == exact.batch or found.untried > found.batch)
+        assert not found.batch or unlimited.trial(found.batch, 3 << 20).shortage is None
+        assert ("not tried" in found.limit) == bool(found.untried) and limited.work.spent < limit + 200
+    assert found.batch == exact.batch and found.untried == 0
+
+
+def test_a_trial_ends_when_a_step_replays_too_much():
+    """Under dtr at its largest batch a step of ResNet-20 replays: it launches more than nine tenths of its calls."""
+    budget, what = 8 << 20, setup("resnet20", "dtr", shape=(3, 32, 32))
+    most = largest_batch(what, budget).batch
+    assert what.trial(most, budget).shortage is None
+    limited = replace(what, work=Work(10**9, 0.9))
+    limited.demand(most)
+    assert limited.trial(most, budget).shortage == Shortage("", host_full=False, slow=True)
+    found = largest_batch(replace(what, work=Work(10**9, 0.9)), budget)
+    assert found.batch < most and "replays so much that it launches more than 0.9 times its calls" in found.limit
+
+
+def test_the_answer_says_what_larger_batches_cost(capsys):
+    """Nothing moves at the first batch, and each further one is slower."""
+    flags = ["--memory-budget", "3MiB", "--slices", "1", "--policy", "passive"]
+    _, _, _, out = announced(capsys, *flags)
+    told = re.search(r"of the unmanaged speed: (.*)", out)[1].split(", ")
+    shares = {int(word.split(" at ")[0]): int(word.split(" at ")[1].rstrip("%")) for word in told}
+    assert list(shares) == sorted(shares) and max(shares) == 83 and len(shares) == 4
+    assert list(shares.values()) == sorted(shares.values(), reverse=True) and shares[min(shares)] == 100
+    assert train.main([*LENET, *flags, "--policy", "none", "--batch", str(min(shares))]) == 0

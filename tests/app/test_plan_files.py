@@ -17,7 +17,7 @@ from minidl.plan.formats import SavedPlan, plan_from_json, plan_to_json
 from minidl.plan.plan import NO_PLAN, Action, Move, Plan
 from minidl.plan.trace import Trace, TraceCall, TraceTensor
 from minidl.plan.trace_format import trace_from_json
-from minidl.policies.saved import Saved, misfit
+from minidl.policies.saved import SavedPlanPolicy, misfit
 
 OUT, DROP = Action.SWAP_OUT, Action.DROP
 COSTS, LIMITS = Costs(1.0, 1.0, 0.0), Limits(1, 1)
@@ -36,7 +36,7 @@ SAVED = SavedPlan.of(PLAN, trace())
 
 # Following -----------------------------------------------------------------------------------------------------------
 def test_the_plan_of_a_file_is_followed_where_it_fits_and_never_corrected():
-    policy = Saved(plan_from_json(plan_to_json(SAVED)))
+    policy = SavedPlanPolicy(plan_from_json(plan_to_json(SAVED)))
     proposal = policy.plan(trace(), COSTS, LIMITS)
     assert proposal.plan == PLAN and policy.feedback(proposal, None) is proposal
 
@@ -64,7 +64,7 @@ def test_a_plan_that_names_what_is_not_there_is_refused(plan, message):
 
 
 def test_sequences_that_the_plan_of_a_file_does_not_fit_run_in_passive_mode_whenever_they_come():
-    policy = Saved(SAVED)
+    policy = SavedPlanPolicy(SAVED)
     for _ in range(2):
         assert policy.plan(trace(ops=("conv",)), COSTS, LIMITS) is NO_PLAN
         assert policy.plan(trace(), COSTS, LIMITS).plan == PLAN

@@ -33,7 +33,7 @@ from minidl.ops.loss import cross_entropy
 from minidl.plan.plan import Action, Eviction
 from minidl.plan.trace import Trace
 from minidl.policies.passive import Passive
-from minidl.view.recorder import Recorded, Recorder
+from minidl.view.recorder import Recorded, StepRecorder
 from minidl.view.recording import EventKind, Fate
 
 AMPLE = 1 << 34  # bytes
@@ -121,7 +121,7 @@ def engines(network: str, budget: int, drops: bool) -> Log:
                  host_memory=AMPLE) as runtime:
         program = TracedProgram(trace)
         for _ in range(ITERATIONS):
-            recorder = Recorder(runtime)
+            recorder = StepRecorder(runtime)
             with recorder.recording(), runtime.iteration():
                 program.step()
             log += decided(recorder.recorded)

@@ -37,7 +37,7 @@ from minidl.data.pixels import (
     DEVIATION,
     MEAN,
     MOST_PIXELS,
-    View,
+    Crop,
     central_view,
     classes_of,
     decode,
@@ -63,13 +63,13 @@ def test_pixels_are_those_of_pillow_with_the_mean_and_deviation_of_imagenet():
     expected = ((shown - MEAN) / DEVIATION).transpose(2, 0, 1)
     np.testing.assert_allclose(out, expected, atol=1e-5)  # float32 of numbers up to 3
     mirrored = np.empty_like(out)
-    pixels(image, View(0, 0, *image.size, mirrored=True), 16, out=mirrored)
+    pixels(image, Crop(0, 0, *image.size, mirrored=True), 16, out=mirrored)
     np.testing.assert_array_equal(mirrored, out[:, :, ::-1])
 
 
 def test_a_view_shows_its_part_and_nothing_else():
     image, out, cropped = picture(7), np.empty((3, 8, 8), np.float32), np.empty((3, 8, 8), np.float32)
-    pixels(image, View(5, 9, 8, 8), 8, out=out)  # as large as it is shown: no pixel is mixed with another
+    pixels(image, Crop(5, 9, 8, 8), 8, out=out)  # as large as it is shown: no pixel is mixed with another
     pixels(image.crop((5, 9, 13, 17)), whole(8, 8), 8, out=cropped)
     np.testing.assert_array_equal(out, cropped)
 
@@ -266,7 +266,7 @@ def test_random_views_have_the_areas_and_ratios_of_their_paper_and_half_are_mirr
 def test_of_an_image_in_which_no_view_fits_the_middle_is_shown():
     view = random_view(1000, 10, np.random.default_rng(0), least=0.9)
     assert (view.left, view.top, view.width, view.height) == ((1000 - 40 / 3) / 2, 0, 40 / 3, 10)
-    assert central_view(256, 512) == View(16, 144, 224, 224)
+    assert central_view(256, 512) == Crop(16, 144, 224, 224)
 
 
 def test_labels_stay_with_their_images(tmp_path):

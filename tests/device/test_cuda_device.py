@@ -735,10 +735,10 @@ def test_the_real_vendor_and_the_null_one_have_every_call_of_the_seam():
 
 
 def test_the_fake_refuses_a_wrong_width_a_stray_pointer_and_a_foreign_plan():
-    from minidl.kernels.cuda.launch import Source
+    from minidl.kernels.cuda.launch import DeviceFunction
     fake = FakeCuda()
     stream, address = fake.stream(), fake.allocate(1024)
-    source = Source(stand_ins, ("*float32", "int64", "float32"), 32, ())
+    source = DeviceFunction(stand_ins, ("*float32", "int64", "float32"), 32, ())
     fake.announced = [(address, address + 1000)]
     fake.launch(source, 1, [address, np.int64(1), np.float32(2)], stream)
     for arguments in ([address, 1, np.float32(2)], [address, np.int32(1), np.float32(2)], [address, np.int64(1), 2.0],

@@ -17,7 +17,7 @@ from minidl.device import profiles
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT
 from minidl.device.cuda import missing
 from minidl.device.cuda.kernel_times import busy_seconds
-from minidl.device.cuda.seam import Span
+from minidl.device.cuda.seam import TimedWork
 from minidl.device.cuda.streams import EventStreams
 from minidl.errors import DeviceError, UserError
 
@@ -35,11 +35,11 @@ WORK = 1_000_000  # bytes that the fake fills in a microsecond
     ([(5, 5)], 0),
 ])
 def test_a_piece_of_work_takes_as_long_as_any_of_its_kernels_runs(spans, seconds):
-    assert busy_seconds([Span(7, *span) for span in spans]) == {7: seconds}
+    assert busy_seconds([TimedWork(7, *span) for span in spans]) == {7: seconds}
 
 
 def test_each_piece_of_work_has_its_own_kernels():
-    spans = [Span(2, 4, 5), Span(1, 0, 1), Span(2, 1, 2), Span(1, 2, 4)]
+    spans = [TimedWork(2, 4, 5), TimedWork(1, 0, 1), TimedWork(2, 1, 2), TimedWork(1, 2, 4)]
     assert busy_seconds(spans) == {1: 3, 2: 2}
     assert busy_seconds([]) == {}
 
@@ -348,8 +348,8 @@ def test_records_become_spans_of_their_tags_in_whatever_order_they_come(cupti):
     fake.waiting = [[kernel(1, 1000, 3000), call(1), kernel(2, 5000, 6000, kind=Kind.MEMCPY)],  # before their tags
                     [whose(2, 8), whose(1, 7), whose(3, 8), kernel(3, 6500, 7000, kind=Kind.MEMSET)]]
     assert sorted(notes.spans(), key=lambda s: s.start) == [
-        Span(7, pytest.approx(1e-6), pytest.approx(3e-6)), Span(8, pytest.approx(5e-6), pytest.approx(6e-6)),
-        Span(8, pytest.approx(6.5e-6), pytest.approx(7e-6))]
+        TimedWork(7, pytest.approx(1e-6), pytest.approx(3e-6)), TimedWork(8, pytest.approx(5e-6), pytest.approx(6e-6)),
+        TimedWork(8, pytest.approx(6.5e-6), pytest.approx(7e-6))]
     assert fake.flushes == [1] and notes.spans() == []
 
 

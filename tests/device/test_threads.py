@@ -4,7 +4,6 @@ The contract runs on both clocks, and on threads also with random delays in ever
 never decide whether a test of a right program passes: they only make it likelier that a wrong one is seen.
 """
 
-import contextlib
 import gc
 import os
 import random
@@ -27,6 +26,7 @@ from other_threads import in_a_thread, switch_interval
 import minidl
 from minidl import device as devices
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT
+from minidl.device.contract import place
 from minidl.device.cpu.threaded import ThreadedCpu
 from minidl.device.cpu.workers import WorkerStreams
 from minidl.errors import UserError
@@ -260,16 +260,50 @@ def fail(device):
     return device.launch("cross_entropy", PLAIN, outputs, inputs, {}, 0)
 
 
-def test_an_error_of_a_kernel_is_raised_at_the_next_read_with_the_name_of_the_op(device):
+def test_an_error_of_a_confirmed_kernel_names_the_op_and_the_device_goes_on(device):
     fill(device, 0, 1.0)
-
-    def fail_and_read():
+    for _ in range(2):
         fail(device)
-        device.read(cell(0))
-    with pytest.raises(UserError, match="labels from 99 to 99 for 3 classes") as caught:
-        fail_and_read()
-    assert "in the kernel of cross_entropy" in caught.value.__notes__
-    assert any(entry.name == "cross_entropy" for entry in caught.traceback), "the traceback is not the kernel's"
+        with pytest.raises(UserError, match="labels from 99 to 99 for 3 classes") as caught:
+            device.confirm()
+        assert caught.value.__notes__ == ["in the kernel of cross_entropy"]
+        assert any(entry.name == "cross_entropy" for entry in caught.traceback), "the traceback is not the kernel's"
+        device.launch("neg", PLAIN, (cell(5),), (cell(0),), {}, 0)
+        device.confirm()
+        assert value(device, 5) == -1.0
+    device.finish()
+
+
+def test_an_error_of_another_kernel_ends_the_device_and_nothing_is_computed_after_it(device):
+    fill(device, 0, 1.0)
+    fill(device, 5, 5.0)
+    fail(device)
+    with pytest.raises(UserError, match="labels"):
+        device.launch("neg", PLAIN, (cell(5),), (cell(0),), {}, 0)  # raises it if the host knows already
+        device.confirm()
+    device.synchronize(COMPUTE, device.positions[COMPUTE])
+    assert device.numerics.array(place(cell(5)))[0] == 5.0
+    for use in (lambda: device.read(cell(0)), lambda: fill(device, 0, 1.0)):
+        with pytest.raises(UserError, match="labels"):
+            use()
+    device.finish()  # the host has been told
+
+
+def test_a_copy_that_is_under_way_while_a_confirmed_kernel_fails_is_carried_out(threads):
+    opened = threading.Event()
+    fill(threads, 0, 4.0)
+    threads.synchronize(COMPUTE, 1)
+    threads.delay = lambda stream: stream == COPY_OUT and opened.wait(PATIENCE_S) and None
+    threads.copy_out(HOST, 0, NBYTES)
+    fail(threads)
+    threads.synchronize(COMPUTE, threads.positions[COMPUTE])
+    opened.set()
+    threads.synchronize(COPY_OUT, 1)
+    with pytest.raises(UserError, match="labels"):
+        threads.confirm()
+    threads.copy_in(NBYTES, HOST, NBYTES)
+    threads.synchronize(COPY_IN, 1)
+    assert value(threads, 1) == 4.0
 
 
 def break_down(device):
@@ -306,39 +340,6 @@ def test_a_host_that_is_too_far_ahead_is_woken_by_an_error():
     device.delay = slow(COMPUTE)
     break_down(device)
     assert isinstance(in_a_thread(lambda: [fill(device, 0, 1.0) for _ in range(100)]), OSError)
-    device.close()
-
-
-def test_after_an_error_of_a_kernel_all_that_needs_no_result_of_it_goes_on(device):
-    fill(device, 0, 1.0)
-    with contextlib.suppress(UserError):  # in synchronous mode it is raised here
-        fail(device)  # cells 2 and 3 are to be its outputs
-    device.launch("neg", PLAIN, (cell(4, shape=()),), (cell(2, shape=()),), {}, 0)
-    device.launch("neg", PLAIN, (cell(5),), (cell(0),), {}, 0)
-    device.wait(COPY_OUT, COMPUTE, device.positions[COMPUTE])
-    device.copy_out(HOST, 2 * NBYTES, NBYTES)  # a lost value stays lost on its way to the host and back
-    device.wait(COPY_IN, COPY_OUT, device.positions[COPY_OUT])
-    device.copy_in(6 * NBYTES, HOST, NBYTES)
-    device.wait(COMPUTE, COPY_IN, device.positions[COPY_IN])
-    device.move(7 * NBYTES, 6 * NBYTES, NBYTES)
-    device.launch("neg", PLAIN, (cell(3),), (cell(0),), {}, 0)
-    with pytest.raises(UserError, match="labels"):
-        device.read(cell(5))
-    lost = [n for n in range(8) if device.lost(n * NBYTES, None, NBYTES)]
-    assert lost == [2, 4, 6, 7]  # and 3 has been written since
-    assert device.lost(None, HOST, NBYTES)
-    assert [failure.op_name for failure in device.failures] == ["cross_entropy"]
-    device.forgive()
-    assert not device.failures and not device.lost(2 * NBYTES, None, NBYTES)
-    assert device.read(cell(5)).tolist() == [-1.0] * device.read(cell(5)).size
-
-
-def test_in_synchronous_mode_the_call_that_caused_an_error_raises_it():
-    device = threaded(synchronous=True)
-    device.attach(CELLS * NBYTES, 0)
-    fill(device, 0, 1.0)
-    with pytest.raises(UserError, match="labels"):
-        fail(device)
     device.close()
 
 

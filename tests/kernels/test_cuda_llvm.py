@@ -13,7 +13,7 @@ from cuda_kernel_calls import channels_last, check, make_blocks_tiny
 from bench.support.kernel_cases import CASES, OPS
 from minidl.device.cuda import memory_format
 from minidl.kernels.cuda import KERNELS
-from minidl.kernels.cuda.launch import Planner, view
+from minidl.kernels.cuda.launch import Launches, view
 from minidl.meta import DTYPES, aligned, meta
 
 if importlib.util.find_spec("numba_cuda") is None:
@@ -85,7 +85,7 @@ def test_a_compiled_kernel_has_the_values_of_the_formula(case, lie, dtype):
 @pytest.mark.parametrize("first", [2**31 - 64, 2**32, 2**33 + 128])
 def test_elements_beyond_32_bits_are_found_by_their_index_alone(first):
     size, each = first + 1024, 16 * 2 * 4  # elements of a block: threads, groups, and 4 in a group
-    planner, described = Planner(), meta((size,), DTYPES["float32"])
+    planner, described = Launches(), meta((size,), DTYPES["float32"])
     KERNELS["add"]._plan(planner, *(view(i, described) for i in range(3)))
     (made,) = planner.launches
     assert made.source.make.__name__ == "dense_groups"

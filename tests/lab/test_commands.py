@@ -13,8 +13,8 @@ import pytest
 from minidl.cli import lab
 from minidl.cli.lab import kinds, paper, run, trace
 from minidl.lab import grid, kept, table
-from minidl.lab.cell import COLUMNS, Machine, Row
-from minidl.lab.grid import Limits
+from minidl.lab.cell import COLUMNS, CellResult, Machine
+from minidl.lab.grid import CellLimits
 from minidl.lab.kept import Cell, CellFolder
 
 
@@ -146,7 +146,7 @@ def test_a_grid_goes_on_with_the_cells_that_are_missing(tmp_path, monkeypatch, c
 
 def test_limits_end_a_cell_and_not_the_grid():
     cell = lenet_cells()[0]
-    assert grid.carry_out(cell, Limits(seconds=1e-4)).status == "time: more than 0.0001 s"
+    assert grid.carry_out(cell, CellLimits(seconds=1e-4)).status == "time: more than 0.0001 s"
 
 
 def test_a_grid_of_a_trace_s_file_knows_what_is_in_it(tmp_path, saved, monkeypatch, capsys):
@@ -170,7 +170,7 @@ def test_a_grid_of_a_trace_s_file_knows_what_is_in_it(tmp_path, saved, monkeypat
 @pytest.mark.slow
 def test_a_cell_without_memory_says_so():
     planned = replace(lenet_cells()[0], policy="auto", steps=6)  # compiled code is loaded for it
-    assert grid.carry_out(planned, Limits(memory_bytes=100 << 20)).status.startswith("memory: ")
+    assert grid.carry_out(planned, CellLimits(memory_bytes=100 << 20)).status.startswith("memory: ")
 
 
 @pytest.mark.slow
@@ -205,7 +205,7 @@ def test_a_row_that_is_damaged_counts_as_missing(tmp_path):
     folder, cell = CellFolder(str(tmp_path)), lenet_cells()[0]
     assert folder.row(cell) is None
     folder.keep(cell, cell.failed("died: of signal 9"))
-    assert folder.row(cell) == Row("lenet:32", "p100", "passive", 0, 0.95, 0.0, status="died: of signal 9")
+    assert folder.row(cell) == CellResult("lenet:32", "p100", "passive", 0, 0.95, 0.0, status="died: of signal 9")
     assert cell.name != Cell("lenet:32", Machine(seed=1), "passive", 0.95, 2).name
 
 
@@ -217,7 +217,7 @@ def test_a_link_is_read(text, value):
 
 
 def test_tables_and_cells_with_the_former_columns_are_read_and_tables_name_the_new(tmp_path, capsys):
-    row = Row("net:1", "p100", "passive", 100, 0.5, 1.0, stall_seconds=2.0, recompute_seconds=3.0)
+    row = CellResult("net:1", "p100", "passive", 100, 0.5, 1.0, stall_seconds=2.0, recompute_seconds=3.0)
     (tmp_path / "rows.csv").write_text(table.to_csv([row.values()]).replace("stall_seconds,recompute_seconds",
                                                                             "stall_s,replay_s"))
     found, = table.read_csv(str(tmp_path / "rows.csv"))

@@ -5,11 +5,11 @@ from math import inf
 
 from bench.papers import grid_page, speeds
 from bench.papers.page import Content
-from minidl.lab.cell import Row
+from minidl.lab.cell import CellResult
 
 
 def row(policy, budget, seconds, bound=1.25, status="ok"):
-    return Row("net:1", "p100", policy, 100, budget, 1.0, settled_s=seconds, bound_s=bound, status=status,
+    return CellResult("net:1", "p100", policy, 100, budget, 1.0, settled_s=seconds, bound_s=bound, status=status,
                steps=7, cpu_s=2.0)
 
 

@@ -13,7 +13,7 @@ from bench.papers.page import Content, Page
 from minidl.cli.lab import fit
 from minidl.errors import UserError
 from minidl.lab import cell
-from minidl.lab.fitting import Needs, Program, between
+from minidl.lab.fitting import Needs, ProgramAtBatch, between
 from minidl.lab.sources import checked
 from minidl.lab.training_step import trace_of
 from minidl.meta import Algorithm
@@ -99,7 +99,7 @@ def test_a_page_is_made(name):
 
 
 def test_what_a_program_needs_at_a_batch_follows_from_two():
-    program = Program("lenet", lambda n: trace_of("lenet", n), 32)
+    program = ProgramAtBatch("lenet", lambda n: trace_of("lenet", n), 32)
     near, there = program.at(100), trace_of("lenet", 100)
     assert {i: t.nbytes for i, t in near.tensors.items()} == {i: t.nbytes for i, t in there.tensors.items()}
     assert near.seconds == pytest.approx(there.seconds, rel=0.02)

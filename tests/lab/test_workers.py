@@ -9,7 +9,7 @@ import pytest
 
 from minidl.lab import cell, grid, kept, worker
 from minidl.lab.cell import Machine
-from minidl.lab.grid import Limits, Worker
+from minidl.lab.grid import CellLimits, Worker
 from minidl.lab.training_step import trace_of
 from minidl.planning import bound as bounds
 
@@ -38,15 +38,15 @@ def killed():
     (lambda: "a" * 100_000, "a" * 100_000, 0),  # more than a pipe holds
     (raising, "ValueError: no such luck", 1), (killed, "", -signal.SIGTERM)])
 def test_a_fork_says_what_came_of_its_work_or_how_it_ended(work, said, code, asking):
-    ended = worker.forked(work, Limits())
+    ended = worker.forked(work, CellLimits())
     assert (ended.said, os.waitstatus_to_exitcode(ended.status), ended.late) == (said, code, False)
 
 
 def test_a_fork_is_ended_for_its_time_and_when_nobody_asks_any_more(asking):
-    ended = worker.forked(lambda: time.sleep(60) or "", Limits(seconds=0.01))
+    ended = worker.forked(lambda: time.sleep(60) or "", CellLimits(seconds=0.01))
     assert ended.late and os.waitstatus_to_exitcode(ended.status) == -signal.SIGKILL
     os.close(asking.pop())
-    ended = worker.forked(lambda: time.sleep(60) or "", Limits())
+    ended = worker.forked(lambda: time.sleep(60) or "", CellLimits())
     assert not ended.late and os.waitstatus_to_exitcode(ended.status) == -signal.SIGKILL
 
 
@@ -54,7 +54,7 @@ def test_a_fork_is_ended_for_its_time_and_when_nobody_asks_any_more(asking):
 def test_a_cell_that_dies_or_takes_too_long_is_a_row_and_the_next_one_runs_in_the_same_worker():
     one, other = kept.cells(["lenet:8"], [Machine()], [0.9], ["passive", "lru"], steps=1)
     with Worker() as working:
-        assert working.carry_out(one, Limits(seconds=1e-4)).status == "time: more than 0.0001 s"
+        assert working.carry_out(one, CellLimits(seconds=1e-4)).status == "time: more than 0.0001 s"
         process = working._process
         row = working.carry_out(other)
         assert row.status == "ok" and row.cpu_s > 0 and working._process is process
@@ -69,10 +69,10 @@ def test_what_cells_have_in_common_is_made_once(monkeypatch, asking):
     found = bounds.bound
     monkeypatch.setattr(bounds, "bound", lambda *words, **more: asked.append(words) or found(*words, **more))
     wanted = kept.cells(["lenet:12"], [Machine()], [0.9], ["passive", "lru"], steps=1, instants=3)
-    rows = [worker.carried_out(one, Limits()) for one in wanted]
+    rows = [worker.carried_out(one, CellLimits()) for one in wanted]
     assert len(asked) == 1 and rows[0].bound_s == rows[1].bound_s > 0
     assert worker.trace_of("", "lenet:12", "p100", True) is worker.trace_of("", "lenet:12", "p100", True)
-    unknown = worker.carried_out(kept.Cell("lenat:12", Machine(), "lru", 0.9), Limits())
+    unknown = worker.carried_out(kept.Cell("lenat:12", Machine(), "lru", 0.9), CellLimits())
     assert unknown.status.startswith("cannot: ") and json.loads(json.dumps(unknown.values()))
 
 
@@ -93,7 +93,7 @@ def test_who_wants_no_more_rows_waits_for_no_other_cell_of_the_worker(monkeypatc
 
     monkeypatch.setattr(Worker, "carry_out", carry_out)
     cells = kept.cells(["lenet:1"], [Machine()], [0.5], ["passive", "lru", "capuchin"])
-    rows = grid._on_this_machine(cells, 1, Limits())
+    rows = grid._on_this_machine(cells, 1, CellLimits())
     next(rows)
     rows.close()
     assert carried_out == ["passive", "lru"]

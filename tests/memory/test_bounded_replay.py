@@ -4,8 +4,12 @@ The program is a tree of LSTM cells: hundreds of small calls, each of which many
 """
 
 import pytest
+from strangers import tree
 
 from minidl import Runtime
+from minidl.lab import cell
+from minidl.lab.inferred import completed
+from minidl.memory.evicting import PATIENCE
 from minidl.memory.replay import Replay
 from minidl.ops import add, linear_, mul, sigmoid, tanh
 from minidl.runtime import parameter
@@ -52,3 +56,13 @@ def test_a_tree_is_not_computed_over_and_over(policy, device, monkeypatch):
         _step(runtime)
         assert runtime.stats().swapped_out_bytes > 0
     assert len(replayed) < 1.2 * calls  # without the bound 2.2 and 1.6 times as many under recompute
+
+
+def test_replays_within_replays_end_though_a_value_is_computed_over_and_over(monkeypatch):
+    """Three tenths of the peak of an uneven tree, without a host: each replay drops what others wait for."""
+    trace, replayed = completed(tree(1)), []
+    replay_call = Replay.replay_call
+    monkeypatch.setattr(Replay, "replay_call", lambda self, call, *rest: (replayed.append(call.op.name),
+                                                                           replay_call(self, call, *rest))[1])
+    row = cell.run("tree", trace, cell.Machine(host_bytes=0), "dtr", 0.3, steps=1)
+    assert row.status.startswith("no room") and len(replayed) < (1 + PATIENCE + 4) * len(trace.calls)

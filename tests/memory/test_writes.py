@@ -4,7 +4,7 @@ Sizes are in units of 256 bytes: tensors of 64 float32.
 """
 
 import pytest
-from networks import drop, launches, leaf, small_runtime, swap_out
+from networks import drop, launches, leaf, small_runtime, swap_out, used_units
 
 from minidl import Runtime, no_grad, ops
 from minidl.dispatch import donate
@@ -12,6 +12,7 @@ from minidl.errors import OutOfMemory, UserError
 from minidl.memory.lineage import missing_calls
 from minidl.memory.storage import IN, OUT, RECOMPUTE
 from minidl.ops.elementwise import exp, mul, scale, shift
+from minidl.ops.shape import concat
 from minidl.ops.update import add_, copy_, fill_
 from minidl.optim import SGD
 from minidl.plan.plan import Action
@@ -114,6 +115,20 @@ def test_what_a_dropped_value_has_to_start_from_is_not_given_away():
         drop(runtime, later)
         assert set(scale(donate(old), 2.0).numpy()) == {12.0}
         assert value(later) == 1.0
+
+
+def test_what_a_dropped_value_had_to_start_from_goes_once_that_value_is_there():
+    """Arena of 5 units without a host: w, x, and what was computed from the old w."""
+    with small_runtime(units=5, host_memory=0) as runtime:
+        w, x = leaf(runtime, 2.0), leaf(runtime, 1.0)
+        old = scale(w, 3.0)
+        later = exp(shift(old, -6.0))
+        drop(runtime, later)
+        add_(w, x)
+        del old
+        assert used_units(runtime) == 3  # old stays for later
+        assert value(later) == 1.0 and used_units(runtime) == 4
+        assert set(concat([later, later], axis=0).numpy()) == {1.0}  # 2 units, beside w, x and later
 
 
 def test_with_a_full_host_what_was_computed_from_overwritten_bytes_stays():

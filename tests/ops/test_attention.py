@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from minidl import Runtime, current_runtime, nn, no_grad, ops
-from minidl.cli.app.fit import Setup, Steps
+from minidl.cli.app.fit import Setup, TrainingParts
 from minidl.device import create
 from minidl.dispatch import apply_all
 from minidl.errors import ShapeError, UserError
@@ -202,7 +202,7 @@ def test_a_device_decides_for_its_runtimes_and_for_their_twins():
 
     def program(batch):
         model = bert.BertForPreTraining(bert.BertConfig(1, 16, 4, vocab_size=40))
-        return Steps(lambda: model(*bert.synthetic_batch(current_runtime(), batch, text)).backward())
+        return TrainingParts(lambda: model(*bert.synthetic_batch(current_runtime(), batch, text)).backward())
     fused = Setup(program, device, "none", 0)
     scores = 4 * 4 * 256 * 256
     assert fused.demand(1).largest_op_bytes < scores

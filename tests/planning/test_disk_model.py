@@ -15,7 +15,7 @@ from minidl.planning.schedule import NO_NOTES, simulate
 from minidl.planning.timing import Room
 from minidl.policies.literature.flashneuron import FlashNeuron
 from minidl.policies.literature.g10 import Migration
-from minidl.policies.literature.network import Network
+from minidl.policies.literature.network import IterationNetwork
 from minidl.policies.literature.swapping import Swap
 
 MIB = 1 << 20
@@ -63,7 +63,7 @@ def test_memory_that_is_given_back_takes_the_next_one():
 # Systems --------------------------------------------------------------------------------------------------------------
 def network(count, memory_units):
     """A network of so many ReLUs, whose calls take 10 s each."""
-    return Network.of(layers(*["relu"] * count), costs(memory_units))
+    return IterationNetwork.of(layers(*["relu"] * count), costs(memory_units))
 
 
 @pytest.mark.parametrize(("memory", "after"), [(3, 9), (2, 8)])

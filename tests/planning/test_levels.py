@@ -10,7 +10,7 @@ from minidl.planning import levels, timing
 from minidl.planning.levels import BLOCK
 from minidl.planning.schedule import NO_NOTES
 from minidl.planning.timing import Room
-from minidl.planning.walk import Steps, SwapIns
+from minidl.planning.walk import StepArrays, SwapIns
 
 STEPS = 3 * BLOCK + 5  # stretches within a block, over whole ones, and to the end of one that is not full
 
@@ -65,7 +65,7 @@ def test_swap_ins_start_where_a_walk_from_their_uses_back_ends(data):
     rng = np.random.default_rng(data.draw(st.integers(0, 10_000)))
     count, tensors = data.draw(st.integers(1, STEPS)), data.draw(st.integers(1, 40))
     group = np.cumsum(rng.random(count) < 0.8)
-    steps = Steps(group, group, rng.integers(0, 20, count))
+    steps = StepArrays(group, group, rng.integers(0, 20, count))
     starts = np.concatenate([[0.0], np.cumsum(rng.integers(0, 3, count).astype(float))])
     use = np.sort(rng.integers(0, count, tensors))
     left = np.array([rng.integers(-1, max(u, 1)) for u in use]).clip(max=use - 1)
@@ -73,7 +73,7 @@ def test_swap_ins_start_where_a_walk_from_their_uses_back_ends(data):
     back = SwapIns(np.arange(tensors), use, left, np.arange(tensors), np.arange(tensors), np.zeros(tensors, int),
                    np.zeros(tensors, bool))
     room = Room(int(rng.integers(10, 40)), 0, 0.0)
-    alike, begins = Steps(group, group, steps.during.copy()), np.full(tensors, -1)
+    alike, begins = StepArrays(group, group, steps.during.copy()), np.full(tensors, -1)
     expected = step_by_step(room, alike, starts, back, sizes)
     timing.place(sizes, room, steps, starts, back, begins, NO_NOTES)
     assert back.start.tolist() == expected and (steps.during == alike.during).all()

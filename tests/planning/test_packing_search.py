@@ -6,7 +6,7 @@ import pytest
 from bench.support.strips import KINDS, cut
 from minidl.planning.packing.blocks import Blocks, Guess
 from minidl.planning.packing.orders import _meeting, by_orders
-from minidl.planning.packing.search import FOUND, NONE, UNKNOWN, Search
+from minidl.planning.packing.search import FOUND, NONE, UNKNOWN, StripSearch
 from minidl.planning.packing.solve import pack, pack_low
 from minidl.planning.packing.strip import ANYWHERE, Strip, apart, check, most_live, sections, stacked, strip
 
@@ -40,7 +40,7 @@ def fits(that, placed=()):
 def test_the_search_finds_a_packing_or_there_is_none(sizes):
     for room in range(sum(sizes), 2 * sum(sizes)):
         that = twisted(*sizes)._replace(room=room)
-        search = Search(that)
+        search = StripSearch(that)
         found, _ = search.attempt(SECONDS)
         assert (found == FOUND) == fits(that)
         assert room > sum(sizes) or found == NONE
@@ -53,7 +53,7 @@ def test_the_search_finds_a_packing_or_there_is_none(sizes):
 def test_the_search_never_says_that_there_is_no_packing_where_there_is_one(kind):
     for seed in range(40):
         that = cut(seed, 30, kind, fill=0.95 + 0.05 * (seed % 3) / 2, shrink=True)
-        search = Search(that)
+        search = StripSearch(that)
         found, _ = search.attempt(100_000)
         assert found != NONE
         if found == FOUND:
@@ -65,10 +65,10 @@ def test_what_lies_lowest_is_the_floor_of_the_search_longest_first():
     first, last, size = np.array([0, 0, 1, 2]), np.array([1, 3, 3, 3]), np.array([3, 2, 1, 3])
     fixed = np.append(stacked(first[:2], last[:2], size[:2]), [ANYWHERE, ANYWHERE])
     that = Strip(first, last, size, 6, fixed)
-    search = Search(that)
+    search = StripSearch(that)
     assert search.attempt(SECONDS)[0] == FOUND and search.offsets[:2].tolist() == [2, 0]
     check(that, search.offsets)
-    assert Search(that._replace(room=5)).attempt(SECONDS)[0] == NONE
+    assert StripSearch(that._replace(room=5)).attempt(SECONDS)[0] == NONE
     offset, over = by_orders(that, SECONDS)
     assert not over and offset[:2].tolist() == [2, 0]
 
@@ -141,7 +141,7 @@ def test_the_same_strip_has_the_same_packing_every_time():
 
 def test_work_is_limited_and_what_is_left_lies_on_top():
     that = cut(0, 400, "mosaic")
-    found, work = Search(that).attempt(1000)
+    found, work = StripSearch(that).attempt(1000)
     assert found == UNKNOWN and work < 1000 + 2 * len(np.unique(that.first))
     offset, over = by_orders(that, 10_000)
     assert over > 0
@@ -190,13 +190,13 @@ def test_the_least_room_is_looked_for_when_what_is_live_at_once_does_not_do():
 def test_what_a_guess_has_joined_is_a_packing_of_the_parts():
     # bottom 0..2, right 3..4, left 0..1, top 2..4 and the middle; then two in line, and one on top of these.
     wheel = [(0, 2, 2), (3, 4, 3), (0, 1, 4), (2, 4, 3), (2, 2, 1), (5, 6, 4), (7, 8, 4), (5, 8, 2)]
-    whole, _ = Blocks(strip(*np.array(wheel).T, 6), Guess(alike=True), 0).left()
+    whole, _ = Blocks(strip(*np.array(wheel).T, 6), Guess(alike=True), 0).remaining()
     assert whole.size.tolist() == [6]
     for kind in KINDS:
         that = cut(2, 80, kind, fill=0.99, shrink=True)
         for seed, guess in enumerate((Guess(), Guess(alike=True), Guess(single=True), Guess(overlook=0.3))):
             blocks = Blocks(that, guess, seed)
-            left, numbers = blocks.left()
+            left, numbers = blocks.remaining()
             assert len(left.size) < len(that.size) or kind == "mosaic"
             offset, _ = by_orders(left, 1_000_000)
             check(that._replace(room=1 << 60), blocks.offsets(numbers, offset))

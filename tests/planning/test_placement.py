@@ -14,7 +14,7 @@ from minidl.cli.lab.placement import main
 from minidl.errors import OutOfMemory, UserError
 from minidl.lab.inferred import live_bytes
 from minidl.lab.lifetimes import Lifetime, events, lower_bound, read_log
-from minidl.lab.placement import Placed, check, lifetimes_of, over_time, strategies
+from minidl.lab.placement import PlacedBuffers, check, lifetimes_of, over_time, strategies
 from minidl.lab.training_step import trace_of
 from minidl.memory.bytes.host_pool import HostPool
 from minidl.placements import PLACEMENTS
@@ -59,7 +59,7 @@ def test_the_lower_bound_is_the_largest_sum_of_live_bytes():
 ])
 def test_each_strategy_on_a_log_worked_out_by_hand(name, offsets, peak):
     result = STRATEGIES[name](LOG, None)
-    assert result == Placed(offsets, peak)
+    assert result == PlacedBuffers(offsets, peak)
     assert list(result.offsets) == [e.id for e in LOG]  # in the order of the log
     check(result, LOG)
 
@@ -149,7 +149,7 @@ def test_a_buffer_of_first_fit_is_never_split_over_two_holes():
 ])
 def test_check_sees_each_wrong_placement(offsets, peak, message):
     with pytest.raises(AssertionError, match=message):
-        check(Placed(offsets, peak), LOG)
+        check(PlacedBuffers(offsets, peak), LOG)
 
 
 @settings(max_examples=200, deadline=None, database=None)
@@ -161,9 +161,9 @@ def test_check_agrees_with_comparing_every_pair(log, data):
                 and offsets[b.id] < offsets[a.id] + a.size for i, a in enumerate(log) for b in log[:i])
     if clash:
         with pytest.raises(AssertionError, match="are both live"):
-            check(Placed(offsets, peak), log)
+            check(PlacedBuffers(offsets, peak), log)
     else:
-        check(Placed(offsets, peak), log)
+        check(PlacedBuffers(offsets, peak), log)
 
 
 # Logs and the command line
@@ -264,7 +264,7 @@ def test_a_log_of_events_is_placed_as_the_program_that_it_shows(tmp_path, capsys
 
 
 def test_a_strategy_that_places_wrongly_is_told_in_one_line(tmp_path, capsys, monkeypatch):
-    wrong = {"mine": lambda lifetimes, capacity: Placed({e.id: 0 for e in lifetimes}, 4)}
+    wrong = {"mine": lambda lifetimes, capacity: PlacedBuffers({e.id: 0 for e in lifetimes}, 4)}
     monkeypatch.setattr(placement, "strategies", lambda: wrong)
     assert main([written(tmp_path, log_text())]) == 2
     assert capsys.readouterr().err == \

@@ -6,7 +6,7 @@ import pytest
 from bench.support.strips import KINDS, cut
 from minidl.planning.packing.orders import by_orders
 from minidl.planning.packing.residencies import _classes, _rounded
-from minidl.planning.packing.routes import Stay, routes
+from minidl.planning.packing.routes import RoutePoint, routes
 from minidl.planning.packing.strip import ANYWHERE, Strip, check, most_live
 
 ROOM = 10
@@ -25,15 +25,15 @@ LOW_THEN_HIGH = [(0, 1, 6, 0), (2, 3, 6, 4), (0, 3, 4, ROOM)]
 
 
 def test_what_has_no_place_for_all_of_its_time_is_moved_when_it_has_to():
-    assert found(LOW_THEN_HIGH, [1, 2, 3]) == {2: [Stay(0, 6), Stay(2, 0)]}
+    assert found(LOW_THEN_HIGH, [1, 2, 3]) == {2: [RoutePoint(0, 6), RoutePoint(2, 0)]}
 
 
 def test_it_is_moved_as_late_as_it_may_be():
     early = [(0, 2, 6, 0), (2, 3, 2, 8), (0, 3, 2, ROOM)]  # 6..8 or 8..10 until step 1, 6..8 or 0..6 from then on
-    assert found(early, [1, 3]) == {2: [Stay(0, 6)]}
+    assert found(early, [1, 3]) == {2: [RoutePoint(0, 6)]}
     late = [(0, 1, 6, 0), (3, 4, 6, 4), (0, 4, 4, ROOM)]  # between the two it lies anywhere
-    assert found(late, [1, 2, 3, 4]) == {2: [Stay(0, 6), Stay(3, 0)]}
-    assert found(late, [1, 2]) == {2: [Stay(0, 6), Stay(2, 0)]}
+    assert found(late, [1, 2, 3, 4]) == {2: [RoutePoint(0, 6), RoutePoint(3, 0)]}
+    assert found(late, [1, 2]) == {2: [RoutePoint(0, 6), RoutePoint(2, 0)]}
 
 
 def test_what_may_not_be_moved_in_time_has_no_route():
@@ -43,13 +43,13 @@ def test_what_may_not_be_moved_in_time_has_no_route():
 
 def test_nothing_is_moved_to_where_a_part_of_it_lies():
     overlapping = [(0, 1, 3, 7), (2, 3, 3, 0), (0, 3, 5, ROOM)]  # 0..7, then 3..10: it begins at 0, and 5..10 is free
-    assert found(overlapping, [2]) == {2: [Stay(0, 0), Stay(2, 5)]}
+    assert found(overlapping, [2]) == {2: [RoutePoint(0, 0), RoutePoint(2, 5)]}
     narrow = [(0, 1, 4, 6), (2, 3, 2, 0), (2, 3, 2, 8), (0, 3, 6, ROOM)]  # 0..6, then 2..8
     assert found(narrow, [2]) == {}
 
 
 def test_others_make_way_for_what_may_not_be_moved():
-    assert found(LOW_THEN_HIGH, [], moving=[1]) == {1: [Stay(2, 0)], 2: [Stay(0, 6)]}
+    assert found(LOW_THEN_HIGH, [], moving=[1]) == {1: [RoutePoint(2, 0)], 2: [RoutePoint(0, 6)]}
     assert found(LOW_THEN_HIGH, []) == {}
 
 
@@ -70,7 +70,7 @@ def test_no_two_share_a_byte_whatever_is_moved(kind):
         assert not any(fixed[n] != ANYWHERE for n in stays)
         parts = []
         for n in np.nonzero(lies | np.isin(np.arange(len(lies)), list(stays)))[0].tolist():
-            its = stays.get(n, [Stay(int(that.first[n]), int(offset[n]))])
+            its = stays.get(n, [RoutePoint(int(that.first[n]), int(offset[n]))])
             assert its[0].step == that.first[n]
             ends = [*(stay.step - 1 for stay in its[1:]), int(that.last[n])]
             for before, after in zip(its, its[1:], strict=False):

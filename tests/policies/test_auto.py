@@ -209,7 +209,7 @@ def test_a_search_from_all_kept_begins_with_a_low_price_of_bytes_over_the_budget
 
 
 def test_what_is_known_to_hinder_a_plan_is_no_bias_of_predictions():
-    hindered = Found(Plan({}, predicted_seconds=1.0), 0.98, hindered=0.01)
+    hindered = Found(Plan({}, predicted_seconds=1.0), 0.98, address_seconds=0.01)
     assert Progress(tried=(Tried(hindered, (1.01,)),)).bias == 1.0
 
 

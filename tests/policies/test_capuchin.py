@@ -19,11 +19,11 @@ from minidl.plan.policy import Observation
 from minidl.plan.trace import Trace, TraceCall, TraceTensor
 from minidl.planning.lifetimes import BEFORE, Lifetimes
 from minidl.policies import POLICIES, create
-from minidl.policies.capuchin.hybrid import Choice
+from minidl.policies.capuchin.hybrid import EvictionPlanner
 from minidl.policies.capuchin.link_time import LinkTime
 from minidl.policies.capuchin.listing import Listing
 from minidl.policies.capuchin.mem_saving import passive_bytes
-from minidl.policies.capuchin.msps import MOST_CALLS, Candidate, Recomputation, lineage
+from minidl.policies.capuchin.msps import MOST_CALLS, GapCandidate, Recomputation, lineage
 from minidl.policies.capuchin.policy import Capuchin, CapuchinListing, CapuchinRecompute, CapuchinSwap
 from minidl.policies.capuchin.readings import PRINTED, Readings
 
@@ -273,9 +273,9 @@ def chain(ms: Sequence[float] = (1, 1, 1, 1)) -> Trace:
                  {-1: 1, 1: 1, 2: 1, 3: 1, 4: 1, 9: 8, 10: 0.25, 11: 0.25, 12: 0.25})
 
 
-def candidates(ids: Sequence[int], t: Trace) -> list[Candidate]:
+def candidates(ids: Sequence[int], t: Trace) -> list[GapCandidate]:
     facts = Lifetimes.of(t)
-    return [Candidate(i, facts.nbytes[i], facts.uses[i][-2], facts.uses[i][-1]) for i in ids]
+    return [GapCandidate(i, facts.nbytes[i], facts.uses[i][-2], facts.uses[i][-1]) for i in ids]
 
 
 def recomputation(ids: Sequence[int], t: Trace) -> Recomputation:
@@ -382,11 +382,11 @@ def test_the_text_prefers_the_cheapest_choice_and_the_listing_the_widest_gap():
 def test_the_link_is_shared_so_the_second_tensor_is_no_longer_free():
     # Calls of 1 ms: made in 0 and 1, the peak 10..11, wanted at 19 and 18. 4 ms each way: out 1..5 and 5..9, in
     # 15..19 and 11..15: both are hidden. 5 ms: out 1..6 and 6..11, in 14..19 and 9..14: 1 ms too late, 2 too early.
-    def choice(size: float) -> Choice:
+    def choice(size: float) -> EvictionPlanner:
         t = trace([call([], [0], 1), call([], [1], 1), *[call([], [10 + n], 1) for n in range(8)], call([], [2], 1),
                    *[call([], [20 + n], 1) for n in range(7)], call([1], [3], 1), call([0], [4], 1)],
                   {0: size, 1: size, 2: 40, 3: 0.25, 4: 0.25, **{10 + n: 0.25 for n in range(17)}})
-        made = Choice(Lifetimes.of(t), COSTS, 41 * MIB)
+        made = EvictionPlanner(Lifetimes.of(t), COSTS, 41 * MIB)
         made.swap_what_can_be_hidden()
         return made
 
@@ -533,18 +533,19 @@ class Naive:
         self.profile = list(facts.live_bytes)
         self.apart = list(facts.live_bytes)
         self.out, self.inward = PlainLink(self.starts), PlainLink(self.starts)
-        self.swapped: dict[int, Candidate] = {}
-        self.recomps: dict[int, Candidate] = {}
+        self.swapped: dict[int, GapCandidate] = {}
+        self.recomps: dict[int, GapCandidate] = {}
         pairs = []
         for tensor_id, calls in facts.uses.items():
             time = round(facts.nbytes[tensor_id] * costs.out_seconds_per_byte * 1e9)
             for n in range(len(calls) - 1):
                 if not t.tensors[tensor_id].persistent and self.meets_peak(calls[n], calls[n + 1]):
                     ft = self.starts[calls[n + 1]] - self.starts[calls[n]] - 2 * time
-                    pairs.append(Candidate(tensor_id, facts.nbytes[tensor_id], calls[n], calls[n + 1], n + 1, ft, time,
+                    pairs.append(GapCandidate(tensor_id, facts.nbytes[tensor_id], calls[n], calls[n + 1], n + 1, ft,
+                                              time,
                                            time))
         pairs.sort(key=lambda c: (-c.free_time, c.tensor_id, c.count))
-        self.candidates: dict[int, Candidate] = {}
+        self.candidates: dict[int, GapCandidate] = {}
         for pair in pairs:
             self.candidates.setdefault(pair.tensor_id, pair)
         self.ext: dict[int, int] = {}
@@ -556,7 +557,7 @@ class Naive:
         s = self.swapped.get(tensor_id)
         return s is not None and s.evict < at and self.starts[at] < self.starts[s.back] - s.swap_in
 
-    def times(self, c: Candidate) -> tuple[int, int, int, int, int]:
+    def times(self, c: GapCandidate) -> tuple[int, int, int, int, int]:
         """Exposed time out and in, when the copy out has landed, the earliest time to come back, the call that misses
         the memory."""
         due = next(k for k in range(c.evict + 1, c.back) if self.profile[k] > self.budget)
@@ -566,20 +567,20 @@ class Naive:
         return (max(0, c.swap_out - room), max(0, c.swap_in - self.inward.left_in(earliest, c.back)), landed, earliest,
                 due)
 
-    def exposed(self, c: Candidate) -> int:
+    def exposed(self, c: GapCandidate) -> int:
         return sum(self.times(c)[:2])
 
     def over(self) -> bool:
         return max(self.profile) > self.budget
 
-    def take(self, c: Candidate, first: int, last: int) -> None:
+    def take(self, c: GapCandidate, first: int, last: int) -> None:
         del self.candidates[c.tensor_id]
         for k in range(first, last + 1):
             self.profile[k] -= c.nbytes
         for k in range(first, c.back):
             self.apart[k] -= c.nbytes
 
-    def swap(self, c: Candidate) -> None:
+    def swap(self, c: GapCandidate) -> None:
         out, _, landed, earliest, due = self.times(c)
         if c.swap_out > out:
             self.out.out_end(c.evict + 1, c.swap_out - out, take=True)
@@ -594,7 +595,7 @@ class Naive:
                 if self.away(c.tensor_id, other.back):
                     self.go_through(other, c)
 
-    def go_through(self, other: Candidate, c: Candidate) -> None:
+    def go_through(self, other: GapCandidate, c: GapCandidate) -> None:
         if other.rp_time is None or c.rp_time is None:
             other.rp_time = None
         else:
@@ -609,13 +610,13 @@ class Naive:
                 c.sources = {s for s in found[1] if s in self.candidates}
         self.ext = dict.fromkeys(self.candidates, 0)
 
-    def cost(self, c: Candidate) -> int:
+    def cost(self, c: GapCandidate) -> int:
         return (c.rp_time or 0) + self.ext[c.tensor_id]
 
-    def msps(self, c: Candidate) -> float:
+    def msps(self, c: GapCandidate) -> float:
         return c.nbytes / self.cost(c) if self.cost(c) else float("inf")
 
-    def recompute(self, c: Candidate) -> None:  # Algorithm 2, lines 5 to 34
+    def recompute(self, c: GapCandidate) -> None:  # Algorithm 2, lines 5 to 34
         for rp in self.recomps.values():
             if c.tensor_id in rp.sources:
                 rp.sources = rp.sources - {c.tensor_id} | c.sources

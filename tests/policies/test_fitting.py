@@ -32,12 +32,12 @@ def fitted(monkeypatch, fits_at, seconds_lost, whole=0.0):
 
 def test_a_plan_without_room_for_all_addresses_is_made_tighter_until_there_is(monkeypatch):
     found, searches = fitted(monkeypatch, fits_at=0.95, seconds_lost=0.01)
-    assert (found.share, found.hindered, searches) == (pytest.approx(0.95), 0.0, 2)  # 3% at most, then the rest
+    assert (found.share, found.address_seconds, searches) == (pytest.approx(0.95), 0.0, 2)  # 3% at most, then the rest
 
 
 def test_a_tighter_plan_must_gain_more_than_the_bytes_without_address_may_cost(monkeypatch):
     found, _ = fitted(monkeypatch, fits_at=0.95, seconds_lost=0.4)  # 50 bytes may cost 1 s, 5% less budget costs 2 s
-    assert (found.share, found.hindered, found.promised) == (1.0, pytest.approx(1.0), pytest.approx(11.0))
+    assert (found.share, found.address_seconds, found.promised) == (1.0, pytest.approx(1.0), pytest.approx(11.0))
 
 
 def test_what_has_all_addresses_is_left_alone_and_what_finds_no_tighter_plan_keeps_its_own(monkeypatch):
@@ -51,5 +51,5 @@ def test_bytes_without_address_count_when_plans_are_compared():
     progress = Progress(tried=(Tried(ON_DEMAND, (10.0,)),), waiting=waiting)
     better = Found(Plan(predicted_seconds=8.0), 1.0)
     assert progress.promises(better)
-    assert not progress.promises(replace(better, hindered=1.5))  # the waiting one has all addresses
-    assert not replace(progress, waiting=None).promises(replace(better, hindered=2.0))  # as slow as what was seen
+    assert not progress.promises(replace(better, address_seconds=1.5))  # the waiting one has all addresses
+    assert not replace(progress, waiting=None).promises(replace(better, address_seconds=2.0))  # as slow as before

@@ -20,8 +20,8 @@ from minidl.plan.plan import Action, Plan, Proposal
 from minidl.plan.policy import Observation, Pressure, Residency
 from minidl.plan.trace import Trace, TraceCall, TraceTensor
 from minidl.planning.lifetimes import Lifetimes
-from minidl.policies.capuchin.hybrid import Choice
-from minidl.policies.capuchin.msps import Candidate, Recomputation
+from minidl.policies.capuchin.hybrid import EvictionPlanner
+from minidl.policies.capuchin.msps import GapCandidate, Recomputation
 from minidl.policies.capuchin.policy import CapuchinSwap
 from minidl.policies.capuchin.readings import Readings
 from minidl.policies.passive import Passive
@@ -111,11 +111,11 @@ def test_memory_is_free_from_swap_out_end_to_swap_in_start():
     calls = [call([], [0], 1), call([], [1], 4, 1), call([], [2], 3, 2), call([], [3], 1, 3), call([], [4], 14, 4),
              call([], [5], 6, 5), call([], [6], 4, 6), call([0], [7], 1, 0, 7)]
     t = trace(calls, {0: 4, 3: 8, **dict.fromkeys((1, 2, 4, 5, 6, 7), 1)})
-    choice = Choice(Lifetimes.of(t), COSTS, 11 * MIB)
+    choice = EvictionPlanner(Lifetimes.of(t), COSTS, 11 * MIB)
     assert choice.live.tolist() == [n * MIB for n in (4, 5, 5, 12, 5, 5, 5, 5)]
     choice.take_swap(choice.candidates[0])
     assert choice.live.tolist() == [n * MIB for n in (4, 5, 1, 8, 1, 5, 5, 5)]
-    at_once = Choice(Lifetimes.of(t), COSTS, 11 * MIB, Readings(landed=False))
+    at_once = EvictionPlanner(Lifetimes.of(t), COSTS, 11 * MIB, Readings(landed=False))
     at_once.take_swap(at_once.candidates[0])
     assert at_once.live.tolist() == [n * MIB for n in (4, 1, 1, 8, 1, 1, 1, 5)]
 
@@ -124,11 +124,11 @@ def test_a_copy_out_that_memory_has_to_wait_for_is_overhead():
     # Tensor 0 takes 4 ms out, and the peak begins 1 ms after it is made; the copy in is hidden.
     calls = [call([], [0], 1), call([], [1], 1, 1), call([], [2], 1, 2), call([], [3], 20, 3), call([0], [4], 1, 0, 4)]
     t = trace(calls, {0: 4, 2: 8, **dict.fromkeys((1, 3, 4), 1)})
-    choice = Choice(Lifetimes.of(t), COSTS, 11 * MIB)
+    choice = EvictionPlanner(Lifetimes.of(t), COSTS, 11 * MIB)
     assert choice.swap_overhead(choice.candidates[0]) == 3 * MS
     choice.take_swap(choice.candidates[0])  # it is waited for: away from the peak on
     assert choice.live.tolist() == [n * MIB for n in (4, 5, 8, 5, 5)]
-    assert Choice(Lifetimes.of(t), COSTS, 11 * MIB, Readings(landed=False)).swap_overhead(
+    assert EvictionPlanner(Lifetimes.of(t), COSTS, 11 * MIB, Readings(landed=False)).swap_overhead(
         choice.swapped[0]) == 0
 
 
@@ -138,7 +138,7 @@ def test_ext_time_counts_every_choice_that_starts_from_a_tensor_where_the_listin
     calls = [call([-1], [1], 1), call([1], [2], 2), call([1], [3], 2), call([2], [4], 1, 2, 4), call([3], [5], 1, 3, 5),
              call([1], [6], 1, 1, 6)]
     facts = Lifetimes.of(trace(calls, {-1: 1, **dict.fromkeys(range(1, 7), 1)}))
-    chosen = [Candidate(t, facts.nbytes[t], facts.uses[t][-2], facts.uses[t][-1]) for t in (1, 2, 3)]
+    chosen = [GapCandidate(t, facts.nbytes[t], facts.uses[t][-2], facts.uses[t][-1]) for t in (1, 2, 3)]
     one, two, three = chosen
     r = Recomputation(facts, lambda k: round(calls[k].seconds * 1e9), chosen, lambda tensor_id, at: False)
     assert one.overhead == 1 * MS

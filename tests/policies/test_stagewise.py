@@ -25,8 +25,8 @@ from minidl.policies.literature.ilp.policy import (
     SwapDominated,
     keep_all,
 )
-from minidl.policies.literature.ilp.program import Program
-from minidl.policies.literature.ilp.schedule import Copy, Fetch, Schedule, judge
+from minidl.policies.literature.ilp.program import IntegerProgram
+from minidl.policies.literature.ilp.schedule import Fetch, ScheduledCopy, StageSchedule, judge
 from minidl.policies.literature.ilp.transfers import Transfers
 from minidl.policies.passive import Passive
 
@@ -211,7 +211,7 @@ def test_what_is_made_again_while_the_host_has_it_waits_for_a_copy_as_the_engine
 def test_a_copy_back_that_brings_nothing_is_not_made():
     # A solver that stops short of the optimum may leave them: here all that there could be.
     trace, costs, budget = twice_wanted(), Costs(0.5 / UNIT, 0.5 / UNIT, 0.0), round(6.1 * UNIT)
-    program = Program(graph(trace, most=100), budget, repeats=False)
+    program = IntegerProgram(graph(trace, most=100), budget, repeats=False)
     transfers = Transfers(program, costs)
     program.build()
     solution = program.program.solve(seconds=60.0, gap=1e-6)
@@ -233,12 +233,12 @@ def test_a_schedule_that_fetches_what_was_not_copied_is_seen_to_be_wrong():
     for stage in (2, 3, 4):
         there[stage] = there[stage] - {0}
     def with_copy(copy):
-        return Schedule(((),) * len(stages.nodes), tuple(there), {0: copy} if copy else {}, (Fetch(0, 4, 5),))
-    assert not judge(stages, with_copy(Copy(0, 2)), 1 << 60).wrong
+        return StageSchedule(((),) * len(stages.nodes), tuple(there), {0: copy} if copy else {}, (Fetch(0, 4, 5),))
+    assert not judge(stages, with_copy(ScheduledCopy(0, 2)), 1 << 60).wrong
     assert "before there is a copy" in judge(stages, with_copy(None), 1 << 60).wrong
-    assert "before there is a copy" in judge(stages, with_copy(Copy(0, 5)), 1 << 60).wrong
-    assert "not there" in judge(stages, replace(with_copy(Copy(0, 2)), fetches=()), 1 << 60).wrong
-    assert "takes" in judge(stages, with_copy(Copy(0, 2)), 5 * UNIT).wrong
+    assert "before there is a copy" in judge(stages, with_copy(ScheduledCopy(0, 5)), 1 << 60).wrong
+    assert "not there" in judge(stages, replace(with_copy(ScheduledCopy(0, 2)), fetches=()), 1 << 60).wrong
+    assert "takes" in judge(stages, with_copy(ScheduledCopy(0, 2)), 5 * UNIT).wrong
 
 
 def test_a_schedule_that_makes_again_what_the_host_has_waits_for_it():
@@ -247,9 +247,9 @@ def test_a_schedule_that_makes_again_what_the_host_has_waits_for_it():
     there = list(keep_all(stages).resident)
     for stage in range(3, 7):
         there[stage] = there[stage] - {0}
-    schedule = Schedule((*((),) * 6, (0,)), tuple(there))
+    schedule = StageSchedule((*((),) * 6, (0,)), tuple(there))
     alone = judge(stages, schedule, 1 << 60)
-    with_copy = judge(stages, replace(schedule, copies={0: Copy(0, 3, back=0.25)}), 1 << 60)
+    with_copy = judge(stages, replace(schedule, copies={0: ScheduledCopy(0, 3, back=0.25)}), 1 << 60)
     assert alone.wrong == with_copy.wrong == "" and with_copy.seconds - alone.seconds == pytest.approx(0.25)
 
 

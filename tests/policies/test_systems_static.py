@@ -13,15 +13,15 @@ from minidl.plan.plan import NO_PLAN, Action, Plan
 from minidl.plan.trace import Trace, TraceTensor
 from minidl.policies import create
 from minidl.policies.capuchin.hybrid import NANO
-from minidl.policies.literature.autoswap import AutoSwap, AutoSwapAoa, AutoSwapDoa, AutoSwapWdoa, Candidate
+from minidl.policies.literature.autoswap import AutoSwap, AutoSwapAoa, AutoSwapDoa, AutoSwapWdoa, PeakGap
 from minidl.policies.literature.chen import Segments, segments
 from minidl.policies.literature.g10 import Migration
 from minidl.policies.literature.griewank import snapshots
-from minidl.policies.literature.network import Network
+from minidl.policies.literature.network import IterationNetwork
 from minidl.policies.literature.openai import checkpoints
 from minidl.policies.literature.static import outcome_of, peak_bytes
 from minidl.policies.literature.superneurons import SuperNeurons
-from minidl.policies.literature.swapadvisor import Gene, Search, SwapAdvisor
+from minidl.policies.literature.swapadvisor import Gene, GeneticSearch, SwapAdvisor
 from minidl.policies.literature.swapping import Swap
 from minidl.policies.literature.tflms import Tflms, chain_rule, direct_order, levels
 
@@ -62,7 +62,7 @@ def test_vdnn_join_offloads_what_is_joined_with_a_shortcut_and_not_two_branches_
                 ("batch_norm_grad", (4, 9), 11), ("conv2d_grad", (2, 10, 11), 12), ("batch_norm_grad", (1, 12), 13),
                 ("conv2d_grad", (0, 13), 14)]
     calls = tuple(call(op, reads, (makes,), 10.0) for op, reads, makes in forward + backward)
-    made = Network.of(Trace(calls, {t: TraceTensor(t, 1 << 20, False) for t in range(15)}), LINK)
+    made = IterationNetwork.of(Trace(calls, {t: TraceTensor(t, 1 << 20, False) for t in range(15)}), LINK)
     offloaded = {name: {t for t, _ in create(name).choose(made, LINK, AMPLE).evictions}
                  for name in ("vdnn-conv", "vdnn-join", "vdnn-all")}
     assert offloaded == {"vdnn-conv": {0, 2}, "vdnn-join": {0, 1, 2}, "vdnn-all": {0, 1, 2, 3, 4}}
@@ -103,7 +103,7 @@ def test_a_mask_that_all_layers_read_hinders_no_cut_as_it_is_made_of_the_data_al
                  *(call("linear", (i if i > 1 else 0, 1, -1), (i + 1,), 1.0) for i in (1, 2, 3)),
                  call("cross_entropy_grad", (4,), (5,), 1.0, (4,)),
                  *(call("linear_grad", (i if i > 1 else 0, 1, -1, 8 - i), (9 - i,), 1.0) for i in (3, 2, 1))]
-        return checkpoints(Network.of(Trace(tuple(calls), {
+        return checkpoints(IterationNetwork.of(Trace(tuple(calls), {
             i: TraceTensor(i, 1 << 20, i < 0 and lasting) for i in range(-1, 9)}), LINK))
     assert cuts(lasting=True) == [2, 3]
     assert cuts(lasting=False) == [1]  # nothing is known to be a parameter
@@ -153,7 +153,7 @@ def test_tflms_swaps_the_longest_edges_that_it_must():
 # AutoSwap ------------------------------------------------------------------------------------------------------------
 def test_autoswap_orders_candidates_by_each_score_and_by_the_sum_of_their_ranks():
     """Ranks by DOA, AOA and WDOA: a 0, 2, 1; b 2, 0, 2; c 1, 1, 0; in all 3, 4 and 2."""
-    a, b, c = Candidate(0, 1, 5.0, 1.0, 3.0), Candidate(1, 1, 4.0, 9.0, 2.0), Candidate(2, 1, 4.5, 5.0, 9.0)
+    a, b, c = PeakGap(0, 1, 5.0, 1.0, 3.0), PeakGap(1, 1, 4.0, 9.0, 2.0), PeakGap(2, 1, 4.5, 5.0, 9.0)
     assert AutoSwap().order([a, b, c]) == [c, a, b]
     assert AutoSwapDoa().order([a, b, c]) == [a, c, b]
     assert AutoSwapAoa().order([a, b, c]) == [b, c, a]
@@ -201,7 +201,7 @@ def test_swapadvisor_swaps_from_the_pool_that_is_empty_what_is_used_again_last()
     (used again by call 11), the gradient by call 7 that of x3; call 8 finds x6's, and x3, back for call 10, that of
     x5."""
     made = network(*SIX, sizes=(2, 2))
-    search = Search(made, units(12))
+    search = GeneticSearch(made, units(12))
     assert [size >> 20 for size in search.sizes] == [1, 2]
 
     def swapped(small, large):

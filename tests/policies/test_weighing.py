@@ -44,6 +44,12 @@ def test_what_is_sooner_made_again_than_copied_both_ways_is_dropped_and_the_rest
         (1, Action.DROP), (2, Action.SWAP_OUT), (3, Action.SWAP_OUT)]
 
 
+def test_with_a_full_host_what_cannot_be_priced_is_as_dear_as_all_the_others_together():
+    """It will be dropped, whatever the policy asks for: few large tensors rather than many small ones. 2 + 3 ms."""
+    assert victims(resident(1, seconds=2e-3), resident(2, seconds=3e-3), resident(3), resident(4, nbytes=3 * MB),
+                   free=0) == [(4, Action.SWAP_OUT), (1, Action.DROP), (2, Action.DROP), (3, Action.SWAP_OUT)]
+
+
 def test_a_valid_copy_on_the_host_leaves_the_way_in_to_pay():
     assert victims(resident(1, seconds=1.9e-4, host_valid=True), resident(2, seconds=1.9e-4)) == [
         (1, Action.SWAP_OUT), (2, Action.DROP)]

@@ -18,7 +18,7 @@ from minidl.plan.formats import read_plan  # noqa: E402
 from minidl.plan.trace_format import read_trace  # noqa: E402
 from minidl.torch.drawing import DRAWN, drawn  # noqa: E402
 from minidl.view.packing import values  # noqa: E402
-from minidl.view.recording import EventKind, Fate, Kind  # noqa: E402
+from minidl.view.recording import EventKind, Fate, TensorKind  # noqa: E402
 from minidl.view.saved import read_page  # noqa: E402
 
 
@@ -98,7 +98,7 @@ def test_a_drawn_step_has_each_tensor_when_the_plan_has_it_and_no_two_at_one_pla
             how in ("mixed", "drop"))
         copies = [event for event in recording.events if event.kind in (EventKind.COPY_OUT, EventKind.COPY_IN)]
         assert not copies or copies[-1].host_bytes == 0  # all that went has come back
-        assert {Kind.PARAMETER, Kind.GRADIENT, Kind.OPTIMIZER_STATE, Kind.ACTIVATION} <= {
+        assert {TensorKind.PARAMETER, TensorKind.GRADIENT, TensorKind.OPTIMIZER_STATE, TensorKind.ACTIVATION} <= {
             subject.kind for subject in recording.subjects}
 
 

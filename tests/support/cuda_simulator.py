@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from minidl.kernels.cuda.launch import Launcher, Source
+from minidl.kernels.cuda.launch import DeviceFunction, Launcher
 from minidl.kernels.cuda.tools import Tools
 
 DTYPES = {"bfloat16": "uint16"}  # dtypes whose pointers have another element type
@@ -151,7 +151,7 @@ class Simulator(Launcher):
         self.memory.bytes[at:at + data.nbytes] = np.frombuffer(data.tobytes(), np.uint8)
         self.uploads += 1
 
-    def launch(self, source: Source, blocks, arguments):
+    def launch(self, source: DeviceFunction, blocks, arguments):
         assert len(arguments) == len(source.signature)
         assert hash(source) == hash(source) and source.name
         values = []

@@ -34,11 +34,11 @@ from minidl.device.clock import STREAM_NAMES, Timed
 from minidl.device.contract import Operand
 from minidl.device.cuda.device import CudaDevice
 from minidl.device.cuda.memory_format import channels_last_strides
-from minidl.device.cuda.seam import ATTENTION_OPERANDS, Attention, Convolution, Gemm, PlanInfo, Properties, Span
+from minidl.device.cuda.seam import ATTENTION_OPERANDS, Attention, Convolution, Gemm, PlanInfo, Properties, TimedWork
 from minidl.device.cuda.streams import DEPTH
 from minidl.device.profiles import Profile
 from minidl.errors import DeviceError, DeviceShort
-from minidl.kernels.cuda.launch import Kernel, Launcher, Number, Planner, Source, View
+from minidl.kernels.cuda.launch import DeviceFunction, Kernel, Launcher, Launches, Number, View
 from minidl.meta import DTYPES, Algorithm, Meta, meta, row_major
 from minidl.op import Op
 
@@ -65,18 +65,18 @@ class FakeEvent:
 
 
 class FakeRecorder:
-    """``seam.Recorder``. ``distort`` changes the spans before they are returned, newest first."""
+    """``seam.StreamRecorder``. ``distort`` changes the spans before they are returned, newest first."""
 
     def __init__(self, fake: FakeCuda, stream: FakeStream) -> None:
         self.fake, self.stream = fake, stream
         self.number: int | None = None
-        self.noted: list[Span] = []
-        self.distort: Callable[[list[Span]], list[Span] | None] = lambda spans: spans[::-1]
+        self.noted: list[TimedWork] = []
+        self.distort: Callable[[list[TimedWork]], list[TimedWork] | None] = lambda spans: spans[::-1]
 
     def tag(self, number: int) -> None:
         self.number = number
 
-    def spans(self) -> list[Span] | None:
+    def spans(self) -> list[TimedWork] | None:
         if any(stream.ready > self.fake.host_time for stream in self.fake.streams):
             raise Violation("notes are taken while something is at work")
         noted, self.noted = self.noted, []
@@ -168,7 +168,7 @@ class FakeCuda:
         stream.ready = start + seconds
         recorder = self.recorder_now
         if recorder is not None and recorder.stream is stream and recorder.number is not None:
-            recorder.noted.append(Span(recorder.number, start, stream.ready))
+            recorder.noted.append(TimedWork(recorder.number, start, stream.ready))
 
     def _call(self, what: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1
@@ -271,7 +271,7 @@ class FakeCuda:
         if self.announced is not None and not any(a <= address and address + nbytes <= b for a, b in self.announced):
             raise Violation(f"{what} touches {nbytes} bytes that are none of its call's operands")
 
-    def launch(self, source: Source, blocks: int, arguments: Sequence[Any], stream: FakeStream) -> None:
+    def launch(self, source: DeviceFunction, blocks: int, arguments: Sequence[Any], stream: FakeStream) -> None:
         if len(arguments) != len(source.signature):
             raise Violation(f"{source.name}: {len(arguments)} arguments")
         for kind, argument in zip(source.signature, arguments, strict=True):
@@ -414,7 +414,7 @@ def stand_ins() -> dict[str, Kernel]:
 def _stand_in(op: Op) -> Kernel:
     volatile = [name for name in op.volatile if name != "data"]
 
-    def plan(planner: Planner, *views: View, **attrs: Any) -> None:
+    def plan(planner: Launches, *views: View, **attrs: Any) -> None:
         metas = tuple(meta(v.shape, v.dtype, v.strides) for v in views)
         scalars = [Number(name, "int64" if name in ("seed", "step") else "float64") for name in volatile]
         planner.launch(stand_in, 1, *views, *scalars, np.int64(len(views)), op=op.name, metas=metas,
@@ -448,7 +448,7 @@ class Upload(Kernel):
             self._lay.issue(launcher, (addresses[0], workspace), (target, meta(target.shape, target.dtype)), {})
 
 
-def run_stand_in(source: Source, arguments: Sequence[Any]) -> None:
+def run_stand_in(source: DeviceFunction, arguments: Sequence[Any]) -> None:
     """Run the CPU's kernel on the operands that the arguments point to."""
     from minidl.kernels.cpu import KERNELS
     options = dict(source.options)

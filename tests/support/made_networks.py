@@ -9,7 +9,7 @@ from made_traces import UNIT
 from minidl.meta import Algorithm
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.trace import Trace, TraceCall, TraceTensor
-from minidl.policies.literature.network import Network
+from minidl.policies.literature.network import IterationNetwork
 
 LINK = Costs(1.0 / UNIT, 1.0 / UNIT, 0.0)  # one unit takes a second each way
 AMPLE = Limits(1000 * UNIT, 1000 * UNIT)
@@ -42,5 +42,5 @@ def layers(*ops: str, seconds: float = 10.0, sizes: Sequence[float] = ()) -> Tra
     return Trace(tuple(calls), {t: TraceTensor(t, round(size.get(t, 1) * UNIT), False) for t in range(2 * n + 2)})
 
 
-def network(*ops: str, seconds: float = 10.0, sizes: Sequence[float] = ()) -> Network:
-    return Network.of(layers(*ops, seconds=seconds, sizes=sizes), LINK)
+def network(*ops: str, seconds: float = 10.0, sizes: Sequence[float] = ()) -> IterationNetwork:
+    return IterationNetwork.of(layers(*ops, seconds=seconds, sizes=sizes), LINK)

@@ -27,7 +27,7 @@ from minidl.optim import SGD, Schedule
 from minidl.outside.reading import read_bytes
 from minidl.plan.formats import SavedPlan, plan_to_json, read_plan
 from minidl.plan.trace_format import trace_from_json, trace_to_json
-from minidl.policies.saved import Saved
+from minidl.policies.saved import SavedPlanPolicy
 from minidl.training import Trainer
 
 
@@ -135,7 +135,7 @@ _PLANNED: dict[str, bytes] = {}
 def follow(folder: Path) -> None:
     """Check that following a plan changes no bit."""
     saved = read_plan(str(folder / "plan.json"))
-    with Runtime("cpu:virtual", **SETTINGS, policy=Saved(saved)) as runtime:
+    with Runtime("cpu:virtual", **SETTINGS, policy=SavedPlanPolicy(saved)) as runtime:
         trainer = training(runtime)
         for _ in range(4):
             trainer.step(None)

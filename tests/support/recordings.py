@@ -11,7 +11,7 @@ from minidl.meta import int64
 from minidl.ops.loss import cross_entropy
 from minidl.optim import SGD
 from minidl.report.layers import layer_names
-from minidl.view.recorder import Recorder
+from minidl.view.recorder import StepRecorder
 from minidl.view.recording import Recording
 
 VERBS = ("launch", "move", "copy_out", "copy_in")
@@ -40,7 +40,7 @@ def recorded(device: str | Device = "sim:p100", *, policy: str = "passive", budg
                 step()
             if ledger is not None and monkeypatch is not None:
                 keep_ledger(runtime, ledger, monkeypatch)
-            recorder, before = Recorder(runtime), runtime.stats()
+            recorder, before = StepRecorder(runtime), runtime.stats()
             with recorder.recording():
                 step()
             found = recorder.recorded

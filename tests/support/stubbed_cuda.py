@@ -36,7 +36,7 @@ from minidl.device.cuda import libraries, real  # noqa: E402
 from minidl.device.cuda.seam import Convolution, Gemm, PlanInfo  # noqa: E402
 from minidl.errors import DeviceError  # noqa: E402
 from minidl.kernels.cuda.compile import Compiler  # noqa: E402
-from minidl.kernels.cuda.launch import Source  # noqa: E402
+from minidl.kernels.cuda.launch import DeviceFunction  # noqa: E402
 
 LETTERS = {"int64": "l", "int32": "i", "float32": "f", "float64": "d"}
 CONV = Convolution("conv2d", "float32", (2, 3, 5, 4), (4, 3, 3, 3), (2, 4, 5, 4), (1, 1), (1, 1), tf32=True)
@@ -201,7 +201,7 @@ def check_lifetimes(every):
 # One by one -----------------------------------------------------------------------------------------------------------
 PRODUCT = Gemm("float32", False, False, 2, 2, 2, 2, 2, 2)
 NUMBERS = np.int64(1), np.int32(1), np.float32(1), np.float64(1)
-SOURCE = Source(load, ("*bfloat16", "int64", "int32", "float32", "float64", "*float32"), 96, ())
+SOURCE = DeviceFunction(load, ("*bfloat16", "int64", "int32", "float32", "float64", "*float32"), 96, ())
 
 
 def arguments_are_packed_in_the_widths_of_the_signature():

@@ -19,8 +19,8 @@ from minidl import Runtime
 from minidl.device import profiles
 from minidl.view.packing import pack, values
 from minidl.view.page import page
-from minidl.view.recorder import Recorder
-from minidl.view.recording import EventKind, Fate, Kind, Recording
+from minidl.view.recorder import StepRecorder
+from minidl.view.recording import EventKind, Fate, Recording, TensorKind
 from minidl.view.saved import read_page
 
 
@@ -90,18 +90,18 @@ def read_packed(text: str) -> dict[str, Any]:
 def test_tensors_are_told_apart_by_what_they_are_to_the_training():
     recording, _, _ = recorded(policy="none", budget="400MiB")
     kinds = Counter(subject.kind for subject in recording.subjects)
-    parameters = [s for s in recording.subjects if s.kind is Kind.PARAMETER]
+    parameters = [s for s in recording.subjects if s.kind is TensorKind.PARAMETER]
     # 62 parameters, with their momentum; 40 running statistics count as parameters, too.
-    assert len(parameters) == 102 and kinds[Kind.OPTIMIZER_STATE] == 62
-    gradients = {s.name for s in recording.subjects if s.kind is Kind.GRADIENT}
+    assert len(parameters) == 102 and kinds[TensorKind.OPTIMIZER_STATE] == 62
+    gradients = {s.name for s in recording.subjects if s.kind is TensorKind.GRADIENT}
     assert "conv1.weight" in gradients and "layer1.0.conv1" in gradients
-    assert {s.name for s in recording.subjects if s.kind is Kind.ACTIVATION} >= {"conv1", "layer1.0.conv1", "fc"}
+    assert {s.name for s in recording.subjects if s.kind is TensorKind.ACTIVATION} >= {"conv1", "layer1.0.conv1", "fc"}
 
 
-def by_operation(recording: Recording) -> dict[str, set[tuple[Kind, str]]]:
+def by_operation(recording: Recording) -> dict[str, set[tuple[TensorKind, str]]]:
     """What the results of each operation are, and the layers that they go by."""
     subjects = {subject.tensor_id: subject for subject in recording.subjects}
-    found: dict[str, set[tuple[Kind, str]]] = {}
+    found: dict[str, set[tuple[TensorKind, str]]] = {}
     for call in recording.trace.calls:
         for made in (subjects[tensor_id] for tensor_id in call.outputs if tensor_id in subjects):
             found.setdefault(call.op, set()).add((made.kind, made.name))
@@ -111,8 +111,8 @@ def by_operation(recording: Recording) -> dict[str, set[tuple[Kind, str]]]:
 def test_in_slices_tensors_are_told_apart_and_go_by_their_layers_as_they_do_whole():
     whole = by_operation(recorded(policy="none", budget="400MiB")[0])
     cut = by_operation(recorded(policy="none", budget="400MiB", slices=2)[0])
-    assert {kind for kind, _ in cut["conv2d"]} == {Kind.ACTIVATION}
-    assert {kind for kind, _ in cut["conv2d_dgrad"]} == {Kind.GRADIENT}
+    assert {kind for kind, _ in cut["conv2d"]} == {TensorKind.ACTIVATION}
+    assert {kind for kind, _ in cut["conv2d_dgrad"]} == {TensorKind.GRADIENT}
     for op in ("conv2d", "conv2d_dgrad", "batch_norm_stats", "batch_norm_relu", "linear", "max_pool2d"):
         assert cut[op] == whole[op], op
 
@@ -164,7 +164,7 @@ def test_a_recording_that_does_not_add_up_is_seen():
 def test_a_step_that_computes_is_recorded_and_the_device_is_as_before(device):
     with Runtime(device, policy="passive", memory_budget="1MiB", host_memory="64MiB") as runtime:
         x = runtime.tensor(np.ones((64, 512), np.float32))
-        recorder = Recorder(runtime)
+        recorder = StepRecorder(runtime)
         with recorder.recording(), runtime.iteration():
             tensors = [runtime.tensor(np.full((64, 512), n, np.float32)) for n in range(12)]
             total = tensors[0].numpy().sum() + tensors[-1].numpy().sum()
@@ -179,7 +179,7 @@ def test_a_step_that_computes_is_recorded_and_the_device_is_as_before(device):
 
 def test_a_step_that_fails_leaves_the_device_as_it_was():
     with Runtime("sim:p100", policy="none", memory_budget="1MiB") as runtime:
-        recorder = Recorder(runtime)
+        recorder = StepRecorder(runtime)
         with pytest.raises(minidl.errors.OutOfMemory), recorder.recording(), runtime.iteration():
             runtime.tensor(None, shape=(1 << 20,))
         assert recorder.recorded is None and not set(VERBS) & vars(runtime.device).keys()

@@ -9,7 +9,7 @@ from minidl.report.result import Result
 
 
 def advice(setup: Setup, result: Result, *, most: int) -> list[str]:
-    """Flags for the next run and their effect, from the result of a run; ``most``: no larger batch makes sense."""
+    """Return hints for the next run: flags, with the effect that a trial showed. most: the largest useful batch."""
     batch, budget = result.batch, result.budget_bytes
     unmanaged = replace(setup, policy="none")
     if result.swapped_out_bytes or result.swapped_in_bytes or result.recomputed_bytes:

@@ -19,7 +19,7 @@ MOMENTUM = 0.9
 
 
 def build(options: Options, data: Data, *, steps: int | None = None) -> Trainer:
-    """A new network with its optimizer in the current runtime; ``steps``: of its training, if known.
+    """Return a trainer of a new network in the current runtime. steps: the length of the training, if known.
 
     Raises UserError for what the network cannot do.
     """
@@ -53,7 +53,7 @@ def _optimizer(options: Options, model: Module, *, reads_text: bool) -> Optimize
 
 
 def _loss(options: Options, known: models.Model, model: Module) -> Callable[[AnyBatch], Tensor]:
-    """Uploads a batch and returns the scalar to differentiate; keeps no handle on images or logits."""
+    """Return a function that uploads a batch and returns its loss, a scalar. It keeps no handle on images or logits."""
     def loss(batch: AnyBatch) -> Tensor:
         runtime = current_runtime()
         if known.text is not None:

@@ -1,11 +1,14 @@
 """The device and the policy that the flags ask for, and the checks of other flags against these two."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from minidl import device as devices
 from minidl import policies
 from minidl.cli.app.files import check_places
+from minidl.cli.app.fit import default_memory
+from minidl.cli.app.kinds import Share
 from minidl.cli.app.options import Options
 from minidl.cli.app.run_folder import RunFolder
 from minidl.device import Device
@@ -13,11 +16,34 @@ from minidl.device.numba_settings import require_numba
 from minidl.errors import UserError
 from minidl.plan.formats import read_plan
 from minidl.plan.policy import Policy
-from minidl.policies.saved import Saved
+from minidl.policies.saved import SavedPlanPolicy
+from minidl.ranks import Ranks, modelled, mpi
+
+
+def choose_ranks(options: Options) -> Ranks | None:
+    """The ranks asked for; None for one device alone. Raises UserError if MPI is missing."""
+    if options.ranks is None:
+        return None
+    made = mpi() if isinstance(options.ranks, str) else modelled(options.ranks)
+    return made if made.count > 1 else None
+
+
+def agree_on_memory(options: Options, device: Device, ranks: Ranks | None) -> Options:
+    """The options with a budget and host memory that all ranks have: the least of any, where it is not given. What
+    they have in common, the machine's memory, is divided by their number."""
+    if ranks is None:
+        return options
+    budget, host = default_memory(device)
+    common = ranks.count if device.arena_in_host_memory else 1
+    mine = (options.memory_budget or budget // common, options.host_memory or host // ranks.count)
+    budgets, hosts = zip(*ranks.agree(mine), strict=True)
+    if isinstance(options.memory_budget, Share):  # of what a step needs, and all ranks ask for the same
+        budgets = (options.memory_budget,)
+    return replace(options, memory_budget=min(budgets), host_memory=min(hosts))
 
 
 def choose_device(options: Options) -> Device:
-    """The device asked for; prints which one and why. Raises UserError."""
+    """Return the device of ``--device``; print which one it is and why. Raises UserError."""
     require_numba()  # plans are compiled code on every device
     name, why = options.device, "as asked for"
     if name == "auto":
@@ -25,15 +51,16 @@ def choose_device(options: Options) -> Device:
             name, why = "sim:p100", "auto: synthetic data teaches nothing but memory and time; --device cpu computes"
         else:
             name, why = "cpu", "auto: real data, and no GPU that this version could use"
-    device = devices.create(name, precision=options.precision, cupti=options.cupti)
+    sharing = options.ranks if isinstance(options.ranks, int) else 1
+    device = devices.create(name, precision=options.precision, cupti=options.cupti, sharing=sharing)
     device.attention = options.attention
     print(f"device {name} ({why})", flush=True)
     return device
 
 
 def choose_policy(options: Options) -> Policy:
-    """The policy by its name, or one that follows the plan of a file. Raises UserError."""
-    return Saved(read_plan(options.plan)) if options.plan else policies.create(options.policy)
+    """Return the policy of ``--policy``, or one that follows the plan in the file of ``--plan``. Raises UserError."""
+    return SavedPlanPolicy(read_plan(options.plan)) if options.plan else policies.create(options.policy)
 
 
 def refuse_what_cannot_be_kept(options: Options, device: Device) -> None:

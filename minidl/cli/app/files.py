@@ -36,7 +36,7 @@ def check_places(options: Options) -> None:
         places.add(os.path.realpath(path))
 
 
-class Leaving:
+class FinalFiles:
     """Writes the files of a run's end; ``out``: the stream on which a result is printed."""
 
     def __init__(self, options: Options, out: TextIO) -> None:
@@ -52,13 +52,13 @@ class Leaving:
             self._failures.append(str(error))
 
     def parameters(self, model: Module) -> None:
-        """Parameters and buffers by name, for --save-weights."""
+        """Write parameters and buffers by name to the file of --save-weights."""
         path = self._options.save
         if path is not None:
             self.attempt(lambda: safetensors.write_arrays(path, model.state_dict(), force=self._options.force))
 
     def result(self, result: Result) -> None:
-        """The numbers of the run, for --json."""
+        """Write the numbers of the run to the file of --json."""
         path = self._options.json
         if path == STDOUT:
             print(result.to_json(), end="", file=self._out)
@@ -80,12 +80,12 @@ class Silence(io.TextIOBase):
     """A stream that discards what is written to it."""
 
     def write(self, text: str) -> int:
-        """Nothing happens."""
+        """Discard a text."""
         return len(text)
 
 
 def printed_apart(options: Options) -> TextIO:
-    """The stream of lines for people: stderr if the result has stdout for itself; one that discards them if --quiet."""
+    """Return the stream for readable lines: stderr if ``--json -`` writes the result to stdout; with --quiet none."""
     if options.quiet:
         return cast(TextIO, Silence())
     return sys.stderr if options.json == STDOUT else sys.stdout

@@ -7,11 +7,12 @@ a search was tried, and so was its neighbour, which does not fit. Knows no model
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, NamedTuple
 
 from minidl import placements, policies
+from minidl.cli.app.trials import PLAN, OutOfWork, Shortage, Trial, Work
 from minidl.device import Device
 from minidl.device.precision import DEFAULT
 from minidl.device.spill import Spill
@@ -22,6 +23,7 @@ from minidl.meta import ALIGNMENT
 from minidl.outside.machine import free_memory
 from minidl.outside.stages import stage
 from minidl.outside.units import UNLIMITED, format_bytes
+from minidl.ranks import Ranks
 from minidl.runtime import Runtime
 
 ITERATIONS = 2  # of steps: the first has no gradients yet; from the second on all are alike
@@ -32,7 +34,7 @@ FIRST_BUDGET_STEP = 1 << 20  # bytes; where a search for the smallest budget beg
 CPU_BUDGET_SHARE, CPU_HOST_SHARE = 0.6, 0.3  # of the machine's free memory, of which both are taken
 
 
-class Steps(NamedTuple):
+class TrainingParts(NamedTuple):
     """The parts of a training that take memory: a step, and the evaluation of a batch of test data, if there is any.
     Both can run on shapes alone, and keep no tensors."""
 
@@ -46,26 +48,7 @@ class Steps(NamedTuple):
             self.test()
 
 
-Program = Callable[[int], Steps]
-
-
-@dataclass(frozen=True, slots=True)
-class Shortage:
-    """The operation at which a step failed. ``host_full``: more host memory might have helped."""
-
-    op: str
-    host_full: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """The outcome of a few iterations on a twin; bytes are those of the first two. ``host_nearly_full``: host memory
-    limited what could leave the device, so later iterations may evict other tensors."""
-
-    shortage: Shortage | None
-    swapped_out_bytes: int
-    recomputed_bytes: int
-    host_nearly_full: bool
+Program = Callable[[int], TrainingParts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +64,8 @@ class Setup:
     slices       number of slices of a batch
     spill        the file that continues host memory
     shard_bytes  parameters larger than this are kept in shards of this size
+    ranks        those that train together, as a twin has them: it is the first one, which has the largest slice
+    work         limits what a search may try
     """
 
     program: Program
@@ -96,6 +81,8 @@ class Setup:
     steps: int = MOST_ITERATIONS
     spill: Spill | None = None
     shard_bytes: int | None = None
+    ranks: Ranks | None = None
+    work: Work = field(default_factory=Work, compare=False)
 
     def for_tensors(self, batch: int) -> int:
         """Host memory for swapped tensors, at a batch."""
@@ -111,8 +98,11 @@ class Setup:
         with (stage(f"dry run of {self._named(batch)}"),
               Runtime(self.device.dry_twin(), memory_budget=UNLIMITED, policy=self.policy if keeps else "none",
                       precision=self.precision, seed=self.seed, switches=self.switches, slices=self.slices,
-                      shard_bytes=self.shard_bytes) as twin):
-            return twin.dry_run(self.program(batch).all)
+                      shard_bytes=self.shard_bytes, ranks=self.ranks) as twin):
+            found = twin.dry_run(self.program(batch).all)
+        self.work.spent += found.calls
+        self.work.calls[self.slices] = found.calls
+        return found
 
     def largest_parameter(self) -> int:
         """Bytes of the largest parameter or buffer, or state of either."""
@@ -148,7 +138,9 @@ class Setup:
 
     def _tried(self, simulated: Device | None, batch: int, budget_bytes: int, thorough: bool) -> Trial:
         """A trial on a simulated device, with its plans, or without any on shapes alone."""
-        twin = self._twin(simulated or self.device.dry_twin(), batch, budget_bytes)
+        device = simulated or self.device.dry_twin()
+        begin = self.work.count(device, self.slices)
+        twin = self._twin(device, batch, budget_bytes)
         shortage = stats = None
         under = stage(lambda: f"trying {self._named(batch)} in {format_bytes(budget_bytes)}, call "
                               f"{twin.executor.issued:,}")
@@ -162,18 +154,24 @@ class Setup:
                     twin.stay_on_demand()
                 steps = self.program(batch)
                 for _ in range(ITERATIONS):
+                    begin()
                     steps.step()
                 stats = twin.stats()
                 if steps.test is not None:
+                    begin()
                     steps.test()
+                    begin()
                     steps.step()
                 if thorough and nearly_full():
                     for _ in range(ITERATIONS, min(self.steps, WITH_FULL_HOST)):
+                        begin()
                         steps.step()
                 if thorough and self.drifts:
-                    _run_until_alike(twin, steps, most=min(self.steps, MOST_ITERATIONS))
+                    _run_until_alike(twin, steps, begin, most=min(self.steps, MOST_ITERATIONS))
         except OutOfMemory as error:
             shortage = Shortage(error.op, error.host_full)
+        except OutOfWork:
+            shortage = Shortage("", host_full=False, slow=True)
         stats = stats or twin.stats()
         return Trial(shortage, stats.swapped_out_bytes, stats.recomputed_bytes, nearly_full())
 
@@ -181,26 +179,34 @@ class Setup:
         """A runtime on a device like this one, as it will be for a batch."""
         return Runtime(device, memory_budget=budget_bytes, host_memory=self.for_tensors(batch), policy=self.policy,
                        placement=self.placement, precision=self.precision, seed=self.seed, switches=self.switches,
-                       slices=self.slices, spill=self.spill, shard_bytes=self.shard_bytes)
+                       slices=self.slices, spill=self.spill, shard_bytes=self.shard_bytes, ranks=self.ranks)
 
     def planned_seconds(self, batch: int, budget_bytes: int) -> float | None:
         """Modelled seconds of a step under the first plan, infinite if it does not fit; None if there are no plans, or
         the device is not simulated."""
+        return self.managed_seconds(batch, budget_bytes) if policies.create(self.policy).plans else None
+
+    def managed_seconds(self, batch: int, budget_bytes: int) -> float | None:
+        """Modelled seconds of a step under the first plan, or of the second step if there are no plans; infinite if it
+        does not fit. None for a device that is not simulated."""
         simulated = self.device.simulated_twin()
-        if simulated is None or not policies.create(self.policy).plans:
+        if simulated is None:
             return None
+        begin, plans = self.work.count(simulated, self.slices), policies.create(self.policy).plans
+        self.work.spent += PLAN if plans else 0
         try:
-            with (stage(f"timing {self._named(batch)} under a plan"),
+            with (stage(f"timing {self._named(batch)}{' under a plan' if plans else ''}"),
                   self._twin(simulated, batch, budget_bytes) as twin):
                 step = self.program(batch).step
-                for _ in range(UNTIL_PLANNED):
+                for _ in range(UNTIL_PLANNED if plans else ITERATIONS):
                     before = twin.stats()
+                    begin()
                     step()
                     followed = twin.followed()
                     if followed is not None and followed[1].plan.evictions:
                         return followed[1].seconds
                 return twin.stats().since(before).seconds
-        except OutOfMemory:
+        except (OutOfMemory, OutOfWork):
             return inf
 
     def unmanaged_seconds(self, batch: int) -> float | None:
@@ -210,7 +216,7 @@ class Setup:
             return None
         with (stage(f"timing {self._named(batch)} with unlimited memory"),
               Runtime(unused, memory_budget=UNLIMITED, policy="none", precision=self.precision, seed=self.seed,
-                      switches=self.switches) as runtime):
+                      switches=self.switches, ranks=self.ranks) as runtime):
             step = self.program(batch).step
             step()
             start = runtime.stats().seconds
@@ -234,10 +240,11 @@ class Setup:
         return roomy.recomputed_bytes < recomputed_bytes
 
 
-def _run_until_alike(twin: Runtime, steps: Steps, *, most: int) -> None:
+def _run_until_alike(twin: Runtime, steps: TrainingParts, begin: Callable[[], None], *, most: int) -> None:
     """Run steps until they leave memory as they found it, under the same plan. Raises OutOfMemory."""
     alike, before = 0, None
     for _ in range(most):
+        begin()
         steps.all()
         left = [(block.offset, block.size) for block in twin.memory.arena.blocks()], id(twin.plan)
         alike = alike + 1 if left == before else 0

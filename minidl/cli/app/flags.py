@@ -164,6 +164,8 @@ def _data_and_length(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--batch", "--batch-size", "-b", type=kinds.batch, default=argparse.SUPPRESS,
                        metavar="N|max", help="images, or sequences, a step; max: the largest that budget and policy "
                                              f"allow (default: {SYNTHETIC_BATCH}; with digits {DIGITS_BATCH})")
+    group.add_argument("--thorough", action="store_true",
+                       help="with --batch max, search without the limit that makes it answer within a minute")
     length = group.add_mutually_exclusive_group()
     length.add_argument("--steps", type=kinds.whole, metavar="N",
                         help=f"(default: {SYNTHETIC_STEPS} with synthetic data)")

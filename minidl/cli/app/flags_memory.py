@@ -37,6 +37,9 @@ def add_device_and_memory(parser: argparse.ArgumentParser) -> None:
                        help="cut each batch in N parts along its first dimension, so that no operation needs all of it "
                             "at once; gradients are those of the whole batch (default: auto, which is 1 unless one "
                             "operation takes most of the budget, or the batch does not fit whole)")
+    group.add_argument("--ranks", type=kinds.ranks, metavar="mpi|N",
+                       help="train on several devices, each with a slice of every batch: mpi, one "
+                            "of the processes that mpiexec has started; N, so many simulated devices")
     group.add_argument("--shard-bytes", type=kinds.shard_bytes, default=CHOSEN, metavar="64MiB|auto",
                        help="keep larger parameters in shards of so many bytes along their first dimension (default: "
                             "auto, which is whole unless not even a batch of 1 fits so)")

@@ -9,26 +9,43 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from minidl.cli.command import SIGNALS, Ended
+from minidl.cli.command import SIGNALS, EndSignal
+from minidl.ranks import Ranks
 
 
-class Stop(Ended):
-    """True once a signal has asked for the stop; ``number``: of the signal."""
+class Stop(EndSignal):
+    """True once a signal has asked the loop to stop; with ranks, once all have agreed on it, as one that stopped alone
+    would leave the others waiting. number: the signal's number."""
+
+    def __init__(self, ranks: Ranks | None) -> None:
+        self._ranks = ranks
+        self._asked: int | None = None
+
+    def ask(self, number: int) -> None:
+        """Note that a signal has come."""
+        self._asked = number
+        if self._ranks is None:
+            self.number = number
+
+    def agree(self) -> None:
+        """Ask all ranks, at the same place of the program, whether one of them is to stop."""
+        if self._ranks is not None:
+            self.number = next((asked for asked in self._ranks.agree(self._asked) if asked is not None), None)
 
     def __bool__(self) -> bool:
         return self.number is not None
 
 
 @contextmanager
-def stop_after_the_step() -> Iterator[Stop]:
+def stop_after_the_step(ranks: Ranks | None = None) -> Iterator[Stop]:
     """Inside, the first of SIGNALS only makes the result true; a second one has its usual effect."""
-    stop = Stop()
+    stop = Stop(ranks)
     if threading.current_thread() is not threading.main_thread():  # signals are the main thread's
         yield stop
         return
 
     def ask(number: int, frame: FrameType | None) -> None:
-        stop.number = number
+        stop.ask(number)
         restore()
 
     def restore() -> None:

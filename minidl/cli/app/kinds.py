@@ -18,6 +18,7 @@ from minidl.outside import validation as numbers
 from minidl.outside.registry import Registry
 from minidl.outside.units import parse_bytes
 
+MPI = "mpi"  # ranks: the processes that mpiexec has started
 CHOSEN = 0  # slices: as many as are fastest; shards: where a parameter has no room whole
 
 Value = TypeVar("Value")
@@ -87,7 +88,7 @@ def budget(text: str) -> int | Share:
 
 
 def _some(text: str) -> int:
-    """As ``size``, but 0 is none."""
+    """Bytes as ``size`` reads them; 0 is refused."""
     nbytes = size(text)
     if nbytes < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1 byte, not {text}")
@@ -133,6 +134,11 @@ def _known(registry: Registry[Any], name: str) -> str:
 def slices(text: str) -> int:
     """A number of slices, or ``auto``."""
     return CHOSEN if text == "auto" else whole(text)
+
+
+def ranks(text: str) -> int | str:
+    """A number of simulated ranks, or ``mpi``."""
+    return MPI if text == MPI else read(numbers.whole, text, least=1, wanted="mpi or a whole number of at least 1")
 
 
 def shard_bytes(text: str) -> int:

@@ -2,16 +2,18 @@
 
 As in ``fit``, every answer was tried on twins. A search starts from the demand of a dry run, which grows almost
 linearly with the batch. Whole batches are found exactly. Batches in slices are found to a 32nd, because their trials
-take more calls.
+take more calls. A search may have a limit of work (``Work``); what it leaves untried is said with its answer.
 """
 
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 
 from minidl import policies
 from minidl.cli.app.bisection import largest_number
-from minidl.cli.app.fit import Setup, Shortage
+from minidl.cli.app.fit import Setup
 from minidl.cli.app.slices import choose_slices, in_slices, most_slices
+from minidl.cli.app.trials import Shortage
 from minidl.errors import ShapeError
 from minidl.memory.ledger import Demand
 from minidl.outside.units import format_bytes
@@ -19,18 +21,23 @@ from minidl.outside.units import format_bytes
 FEW, MORE = 64, 128  # examples: what they need says how demand grows; a network may refuse fewer (batch norm, one)
 FEW_SLICES = 8  # which tell what a step keeps in slices
 PARTS = 32  # of a batch in slices: to one of these it is found
+WORK = 150_000  # of twins in a search: less than a minute of one core
+REPLAYS = 8  # a step may launch so many times its calls; it would be slower than an eighth of the unmanaged speed
+BETWEEN = (0.33, 0.67)  # of the way from the largest batch for which nothing moves to the largest, by factors
 GAIN = 0.9  # of the bytes, and no more, twice the slices must need, to be tried
 
 
 @dataclass(frozen=True, slots=True)
 class LargestBatch:
     """The largest batch that fits (0: none does), its number of slices, and the reason why the next one does not fit,
-    as a text with numbers. ``whole``: the largest batch that fits in one piece."""
+    as a text with numbers. ``whole``: the largest batch that fits in one piece. ``untried``: the smallest batch that
+    the limit of work left untried, so a larger one than the answer may fit; 0: none."""
 
     batch: int
     limit: str
     slices: int = 1
     whole: int = 0
+    untried: int = 0
 
 
 def largest_batch(setup: Setup, budget_bytes: int, *, most: int = 1 << 30, full_host: bool = False) -> LargestBatch:
@@ -41,9 +48,12 @@ def largest_batch(setup: Setup, budget_bytes: int, *, most: int = 1 << 30, full_
     """
     full_host = full_host or policies.create(setup.policy).plans
     failed: dict[int, Shortage] = {}
-    nearly_full = set()
+    nearly_full, untried = set(), set()
 
     def fits(batch: int, *, thorough: bool = False) -> bool:
+        if setup.work.over:
+            untried.add(batch)
+            return False
         if batch > most or _refused(setup, batch):
             return batch <= most
         trial = setup.trial(batch, budget_bytes, thorough=thorough)
@@ -58,9 +68,14 @@ def largest_batch(setup: Setup, budget_bytes: int, *, most: int = 1 << 30, full_
     batch = largest_number(fits, guess=_promising(setup, budget_bytes, most, full_host), most=most)
     if batch and (setup.drifts or batch in nearly_full):  # later iterations may need more
         batch = largest_number(partial(fits, thorough=True), guess=batch, most=batch)
-    why = (_limit(setup, batch + 1, budget_bytes, failed[batch + 1], full_host) if batch < most else
-           f"there is no more than {most}")
-    return LargestBatch(batch, why, setup.slices, batch)
+    beyond = min((n for n in untried if n > batch), default=0)
+    if beyond and batch + 1 not in failed:
+        why = _untried(setup, beyond)
+    elif batch < most:
+        why = _limit(setup, batch + 1, budget_bytes, failed[batch + 1], full_host)
+    else:
+        why = f"there is no more than {most}"
+    return LargestBatch(batch, why, setup.slices, batch, beyond if batch + 1 not in failed else 0)
 
 
 def largest_batch_cut(setup: Setup, budget_bytes: int, *, most: int = 1 << 30) -> LargestBatch:
@@ -68,20 +83,26 @@ def largest_batch_cut(setup: Setup, budget_bytes: int, *, most: int = 1 << 30) -
     tried in slices while device and host together hold the tensors that a step keeps; beyond that, tensors would be
     recomputed repeatedly."""
     whole = largest_batch(setup, budget_bytes, most=most)
-    if whole.batch >= most or not policies.create(setup.policy).moves_tensors:
+    if setup.work.over or whole.batch >= most or not policies.create(setup.policy).moves_tensors:
         return whole
     tried: dict[int, Setup | None] = {}
     failed: dict[int, Shortage] = {}
-    nearly_full = set()
+    nearly_full, untried = set(), set()
+    first = setup.work.spent + (setup.work.limit - setup.work.spent) / 2  # the rest is for trials
 
     def cut(batch: int) -> Setup | None:
+        if setup.work.spent >= first and batch not in tried:
+            untried.add(batch)
+            return None
         if batch not in tried:
             tried[batch] = cut_that_holds(setup, batch, budget_bytes)
         return tried[batch]
 
     def fits(batch: int, *, thorough: bool = setup.drifts) -> bool:
         chosen = cut(batch)
-        if chosen is None:
+        if setup.work.over:
+            untried.add(batch)
+        if chosen is None or setup.work.over:
             return False
         trial = chosen.trial(batch, budget_bytes, thorough=thorough)
         if trial.host_nearly_full:
@@ -102,8 +123,10 @@ def largest_batch_cut(setup: Setup, budget_bytes: int, *, most: int = 1 << 30) -
         found = largest_number(partial(fits, thorough=True), guess=found, most=found, parts=PARTS)
     if found <= whole.batch:
         return whole
-    chosen, beyond = tried[found], min((n for n in tried if n > found), default=most + 1)
+    chosen, beyond = tried[found], min((n for n in (*tried, *untried) if n > found), default=most + 1)
     assert chosen is not None
+    if beyond in untried:
+        return LargestBatch(found, _untried(setup, beyond), chosen.slices, whole.batch, beyond)
     if beyond > most:
         why = f"there is no more than {most}"
     elif beyond in failed:
@@ -142,9 +165,18 @@ def _holds(setup: Setup, demand: Demand, budget_bytes: int) -> bool:
             and demand.unmanaged_peak_bytes <= budget_bytes + setup.elsewhere)
 
 
+def _untried(setup: Setup, batch: int) -> str:
+    return (f"{batch} and more were not tried, because the search has a limit; --thorough goes on")
+
+
 def _limit(setup: Setup, batch: int, budget_bytes: int, shortage: Shortage, full_host: bool) -> str:
     """The reason why a batch does not fit, as text."""
     cut = in_slices(setup.slices)
+    if shortage.slow:
+        return (f"at {batch} a step replays so much that it launches more than {setup.work.replays:g} times its calls"
+                f"{cut}; --thorough goes on")
+    if shortage.host_full and setup.work.over:
+        return f"a batch of {batch} needs more than the {format_bytes(setup.elsewhere)} of host memory"
     if shortage.host_full:
         roomy = replace(setup, host_memory=2 * setup.host_memory)
         would = partial(_runs, roomy, budget_bytes, full_host)
@@ -200,9 +232,37 @@ def _promising(setup: Setup, budget_bytes: int, most: int, full_host: bool) -> i
         return setup.needed_bytes(demand) <= budget_bytes and (
             not swaps or demand.unmanaged_peak_bytes <= budget_bytes + setup.elsewhere)
 
-    growth = (setup.demand(MORE).unmanaged_peak_bytes - setup.demand(FEW).unmanaged_peak_bytes) / (MORE - FEW)
+    few, more = setup.demand(FEW), setup.demand(MORE)
     held = budget_bytes + (setup.elsewhere if swaps else 0)
-    return largest_number(may_fit, guess=min(most, max(1, int(held / max(growth, 1.0)))), most=most)
+    guess = _on_line(few.unmanaged_peak_bytes, more.unmanaged_peak_bytes, held)
+    if policy.moves_tensors:  # one operation at a time is on the device
+        needed = _on_line(setup.needed_bytes(few), setup.needed_bytes(more), budget_bytes)
+        guess = min(guess, needed) if swaps else needed
+    return largest_number(may_fit, guess=min(most, max(1, guess)), most=most)
+
+
+def _on_line(few: int, more: int, bytes_there: int) -> int:
+    """The batch that needs these bytes, if needs grow as from FEW to MORE."""
+    return int(FEW + (bytes_there - few) * (MORE - FEW) / max(more - few, 1))
+
+
+def speeds(setup: Setup, found: LargestBatch, budget_bytes: int) -> list[tuple[int, float]]:
+    """(batch, share of the unmanaged speed) for some whole batches: the largest for which nothing moves, the largest,
+    and a few between; as many as the limit of work allows. Nothing for a device that is not simulated."""
+    few, more = setup.demand(FEW), setup.demand(MORE)
+    free = _on_line(few.unmanaged_peak_bytes, more.unmanaged_peak_bytes, budget_bytes - setup.device.reserved_bytes)
+    whole = replace(setup, slices=1)
+    if not 1 <= free < found.whole or setup.device.simulated_twin() is None:
+        return []
+    between = [round(free * (found.whole / free) ** part) for part in BETWEEN]
+    told = []
+    for batch in sorted({free, *between, found.whole}, key=lambda n: (n != found.whole, n)):
+        if batch == free:
+            told.append((batch, 1.0))
+        elif not setup.work.over and (unmanaged := whole.unmanaged_seconds(batch)) and (
+                seconds := whole.managed_seconds(batch, budget_bytes)) and seconds < inf:
+            told.append((batch, unmanaged / seconds))
+    return sorted(told)
 
 
 def _refused(setup: Setup, batch: int) -> bool:

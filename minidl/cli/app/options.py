@@ -1,6 +1,6 @@
 """The command line as one value. It knows the flags' names and defaults, and no parser."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from minidl import placements
 from minidl.cli.app.kinds import Share
@@ -38,6 +38,7 @@ class Options:
     vocab_size: int | None
     token_file: str | None
     batch: int | None
+    thorough: bool
     steps: int | None
     epochs: int | None
     seed: int
@@ -65,6 +66,7 @@ class Options:
     spill: str | None
     spill_bytes: int | None
     slices: int
+    ranks: int | str | None
     shard_bytes: int
     plan: str | None
     decoupled_swap: bool
@@ -93,6 +95,12 @@ class Options:
     def skips_bad_files(self) -> bool:
         """True if broken files are left out and counted; else the first one ends the run."""
         return self.on_bad_file == "skip"
+
+    @property
+    def without_files(self) -> "Options":
+        """The same run as another rank than the first does it: it writes nothing."""
+        return replace(self, json=None, save=None, csv=None, tensorboard=None, report=None, save_plan=None,
+                       save_trace=None, explain=None, quiet=True)
 
     @property
     def switches(self) -> Switches:

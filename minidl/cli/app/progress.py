@@ -34,7 +34,7 @@ class Lines:
         self._told = -LINES_SECONDS
 
     def __iter__(self) -> Iterator[AnyBatch]:
-        """The batches; between two of them the step between is told."""
+        """Yield the batches; print a line about a step when the next batch is asked for."""
         for batch in self._batches:
             yield batch
             self._done += 1
@@ -64,7 +64,7 @@ class Silent:
         return iter(self._batches)
 
     def set_description_str(self, desc: str, refresh: bool = True) -> None:
-        """Not told."""
+        """Ignore the text: nothing is printed."""
 
 
 def bar(batches: Iterable[AnyBatch], done: int, steps: int, clock: Callable[[], float], *,

@@ -16,13 +16,13 @@ from minidl.report.sentences import sentences
 from minidl.runtime import Runtime
 from minidl.view.packing import pack
 from minidl.view.page import page
-from minidl.view.recorder import Recorder
-from minidl.view.recording import Recording, Step
+from minidl.view.recorder import StepRecorder
+from minidl.view.recording import RecordedStep, Recording
 
 
 def remarks(followed: tuple[Trace, Followed], runtime: Runtime,
             names: Mapping[TensorId, str]) -> list[tuple[TensorId, str]]:
-    """The reason why each tensor leaves under the plan that was followed, as text."""
+    """Return, for each tensor that the followed plan evicts, its id and a sentence about the reason."""
     assert runtime.guide is not None
     trace, last = followed
     found = decisions(trace, last.plan, runtime.guide.costs)
@@ -36,16 +36,16 @@ class ReportPage:
     def __init__(self, runtime: Runtime, names: LayerNames) -> None:
         self._runtime = runtime
         self._names = names
-        self._recorder = Recorder(runtime)
+        self._recorder = StepRecorder(runtime)
         self._noted: list[Followed | None] = []
         self._plans: list[Plan] = []  # all that were followed, in order
 
     def recording(self) -> AbstractContextManager[None]:
-        """``with`` around the step that is recorded."""
+        """Return a context; the step that runs inside is recorded."""
         return self._recorder.recording()
 
     def note(self, followed: Followed | None) -> None:
-        """A step has ended, which followed a plan, or none."""
+        """Note that a step has ended, and the plan that it followed, if any."""
         is_new = followed is not None and all(followed is not other for other in self._noted)
         self._noted.append(followed if is_new else None)  # what is known from before says nothing of this step
 
@@ -68,7 +68,8 @@ class ReportPage:
         names = self._names.of(recorded.trace)
         told = [] if followed is None else remarks(followed, runtime, names)
         plans = [EMPTY_PLAN if followed is None else followed.plan for followed in self._noted[-len(meter.steps):]]
-        steps = [Step(step.seconds, plan.predicted_seconds, step.grown.swapped_out_bytes + step.grown.swapped_in_bytes,
+        steps = [RecordedStep(step.seconds, plan.predicted_seconds,
+                              step.grown.swapped_out_bytes + step.grown.swapped_in_bytes,
                       step.grown.recomputed_bytes, self._number(plan))
                  for step, plan in zip(meter.steps, plans, strict=True)]
         recording = Recording(title, runtime.budget_bytes, unmanaged_peak_bytes, runtime.host_bytes, recorded.trace,

@@ -42,7 +42,7 @@ class Length:
     def of(cls, options: Options, train_size: int | None, examples: int) -> Length:
         """The length that the flags ask for, by the examples to train on (None: endless) and those of a step.
 
-        Raises UserError for more steps than are counted.
+        Raises UserError for more steps than ``outside.numbers.MOST_WHOLE``.
         """
         epoch = train_size and train_size // examples
         steps = options.steps or ((options.epochs or EPOCHS) * epoch if epoch else SYNTHETIC_STEPS)
@@ -76,10 +76,11 @@ class Session:
     fixed     the arguments that decide the results
     resolved  the values that the run chose, which the folder keeps
     lock      of the folder; taken at the latest when the folder is written for the first time
+    first     True for the first of several ranks, and for a device alone: the others read the folder and write nothing
     """
 
     def __init__(self, options: Options, length: Length, fixed: Fixed, resolved: Resolved, lock: RunLock, *,
-                 has_values: bool) -> None:
+                 has_values: bool, first: bool = True) -> None:
         self._options = options
         self._length = length
         self._fixed = fixed
@@ -88,11 +89,12 @@ class Session:
         self._keeps = has_values  # without values there is nothing that a checkpoint would hold
         self._saved = -1
         self._log = StepLog(options)
-        self._folder = RunFolder(Path(options.run), keep=options.keep) if options.run else None
+        self._read = RunFolder(Path(options.run), keep=options.keep) if options.run else None
+        self._folder = self._read if first else None
 
     def restore(self, trainer: Trainer) -> int:
         """Load the checkpoint into the training; returns the number of steps done. Raises UserError."""
-        checkpoint = self._checkpoint(self._folder) if self._folder is not None else None
+        checkpoint = self._checkpoint(self._read) if self._read is not None else None
         if checkpoint is not None:
             restore(checkpoint, current_runtime(), trainer.model, trainer.optimizer, self._fixed)
             if trainer.steps_done > self._length.steps:
@@ -121,8 +123,8 @@ class Session:
 
     @contextmanager
     def saving_what_is_sound(self, trainer: Trainer) -> Iterator[None]:
-        """A context around the steps. If an error ends them, a checkpoint is written first, unless the parameters are
-        those of half a step or not finite."""
+        """Return a context for the loop of steps. If an error ends the loop, a checkpoint is written first, unless the
+        parameters are those of half a step or not finite."""
         try:
             yield
         except NothingToLearnFrom:
@@ -137,8 +139,9 @@ class Session:
 
     @contextmanager
     def noting(self, trainer: Trainer, meter: Meter) -> Iterator[Noted]:
-        """A context for the work that follows a step. When it ends, even by an error, the step's row is written, and
-        then the checkpoint that is due. The checkpoint of the last step is written later, with the other final files.
+        """Yield a record of the step that has ended, for the test score, if the caller measures one. When the context
+        ends, even by an error, the step's row is written to metrics.jsonl, and then the checkpoint that is due. The
+        checkpoint of the last step is written later, with the other final files.
         """
         noted = Noted()
         try:
@@ -164,7 +167,7 @@ class Session:
             self._folder.add(row)
 
     def save(self, trainer: Trainer) -> None:
-        """A checkpoint of the training as it is, unless there is one."""
+        """Write a checkpoint of the training, unless this step already has one."""
         done = trainer.steps_done
         if self._folder is None or not self._keeps or self._saved == done:
             return
@@ -193,12 +196,12 @@ class Session:
         return f"{training_command()} --resume {shlex.quote(str(folder.path))}{trust}"
 
     def keep_result(self, result: Result) -> None:
-        """The numbers of the run."""
+        """Write the numbers of the run to result.json."""
         if self._folder is not None:
             self._folder.keep(RESULT, result.to_json())
 
     def keep_summary(self, text: str) -> None:
-        """The same for people."""
+        """Write the closing summary to summary.txt."""
         if self._folder is not None:
             self._folder.keep(SUMMARY, text + "\n")
 

@@ -5,12 +5,13 @@ from functools import partial
 
 from minidl import policies
 from minidl.cli.app.build import build
-from minidl.cli.app.fit import MOST_ITERATIONS, Setup, Steps, default_memory, smallest_budget
+from minidl.cli.app.fit import MOST_ITERATIONS, Setup, TrainingParts, default_memory, smallest_budget
 from minidl.cli.app.inputs import made_ahead
 from minidl.cli.app.kinds import CHOSEN, Share
-from minidl.cli.app.largest import cut_that_holds, largest_batch, largest_batch_cut
+from minidl.cli.app.largest import REPLAYS, WORK, cut_that_holds, largest_batch, largest_batch_cut, speeds
 from minidl.cli.app.options import SYNTHETIC_STEPS, Options
 from minidl.cli.app.slices import Cut, choose_shards, choose_slices, faster, in_slices, most_slices
+from minidl.cli.app.trials import Work
 from minidl.data import Data
 from minidl.device import Device
 from minidl.device.spill import Spill
@@ -18,6 +19,7 @@ from minidl.errors import UserError
 from minidl.memory.ledger import Demand
 from minidl.meta import ALIGNMENT
 from minidl.outside.units import format_bytes
+from minidl.ranks import Ranks, modelled
 
 ENDLESS = 1 << 30  # examples, of data that has no end
 LEAST = 2  # examples in a batch that tells what parameters need: batch norm cannot do with one
@@ -41,7 +43,7 @@ class Sizes:
     setup: Setup
 
 
-def setup_of(options: Options, device: Device, data: Data) -> Setup:
+def setup_of(options: Options, device: Device, data: Data, ranks: Ranks | None = None) -> Setup:
     """The setup of the trials: the step that will be trained and, if there will be one, the evaluation on test data,
     both on shapes alone."""
     parts = options.accumulate
@@ -49,10 +51,10 @@ def setup_of(options: Options, device: Device, data: Data) -> Setup:
 
     spill = Spill(options.spill, options.spill_bytes) if options.spill and options.spill_bytes else None
 
-    def program(batch: int) -> Steps:
+    def program(batch: int) -> TrainingParts:
         trainer = build(options, data)
         looks = partial(trainer.predict, data.shapes(batch)) if device.has_values and data.real else None
-        return Steps(partial(trainer.step, data.shapes(batch * parts)), looks)
+        return TrainingParts(partial(trainer.step, data.shapes(batch * parts)), looks)
 
     def ahead(batch: int) -> int:
         return made_ahead(data, batch * parts, host) * data.shapes(batch * parts).nbytes
@@ -60,11 +62,11 @@ def setup_of(options: Options, device: Device, data: Data) -> Setup:
     steps = options.steps or (MOST_ITERATIONS if data.train_size else SYNTHETIC_STEPS)
     return Setup(program, device, options.policy, host, options.precision, options.seed,
                  options.placement, ahead, options.switches, max(options.slices, 1), steps, spill,
-                 options.shard_bytes or None)
+                 options.shard_bytes or None, modelled(ranks.count) if ranks is not None else None)
 
 
 def settle(options: Options, setup: Setup, data: Data) -> Sizes:
-    """The batch and the budget, where the flags may say ``max`` and a percentage; both were tried.
+    """Return the batch and the budget that the flags ask for (``max``, a percentage or numbers), after a trial of both.
 
     Raises UserError, with the numbers that would do, if they do not fit.
     """
@@ -72,12 +74,13 @@ def settle(options: Options, setup: Setup, data: Data) -> Sizes:
     budget = _budget(options, setup)
     if options.shard_bytes == CHOSEN:
         setup = replace(setup, shard_bytes=choose_shards(setup, options.batch or LEAST, budget))
-    batch, cut = _batch(options, setup, budget, most)
+    chosen = options.slices == CHOSEN and setup.ranks is None  # ranks have a slice each unless more are asked for
+    batch, cut = _batch(options, setup, budget, most, chosen=chosen)
     whole = replace(setup, slices=1).demand(batch)
     if cut is None:
-        cut = (faster(setup, choose_slices(setup, batch, budget, whole), batch, budget) if options.slices == CHOSEN
+        cut = (faster(setup, choose_slices(setup, batch, budget, whole), batch, budget) if chosen
                else Cut(setup.slices, "as asked for"))
-    cut = _cut_that_fits(replace(setup, slices=cut.slices), cut, batch, budget, most, chosen=options.slices == CHOSEN)
+    cut = _cut_that_fits(replace(setup, slices=cut.slices), cut, batch, budget, most, chosen=chosen)
     setup = replace(setup, slices=cut.slices)
     demand = whole if cut.slices == 1 else replace(setup.demand(batch), unmanaged_peak_bytes=whole.unmanaged_peak_bytes)
     return Sizes(batch, budget, demand, most, cut, setup)
@@ -97,16 +100,21 @@ def _budget(options: Options, setup: Setup) -> int:
     return budget
 
 
-def _batch(options: Options, setup: Setup, budget: int, most: int) -> tuple[int, Cut | None]:
+def _batch(options: Options, setup: Setup, budget: int, most: int, *, chosen: bool) -> tuple[int, Cut | None]:
     """(batch, slices if they were tried). If no batch is given, the largest is searched for and printed. Raises
     UserError."""
     batch, cut = options.batch, None
     if batch is None:
-        search = largest_batch_cut if options.slices == CHOSEN else largest_batch
+        search = largest_batch_cut if chosen else largest_batch
+        setup = replace(setup, work=Work() if options.thorough else Work(WORK, REPLAYS))
         found = search(setup, budget, most=most)
         if not found.batch:
             raise UserError(f"not even a batch of 1 fits {format_bytes(budget)}: {found.limit}")
         print(f"the largest batch is {found.batch}{in_slices(found.slices)}: {found.limit}", flush=True)
+        setup.work.limit += WORK / 2
+        costs = [f"{each:,} at {share:.0%}" for each, share in speeds(setup, found, budget)]
+        if costs:
+            print(f"of the unmanaged speed: {', '.join(costs)}", flush=True)
         batch = found.batch
         if found.slices > setup.slices:
             cut = Cut(found.slices, f"whole {found.whole} is the largest")
@@ -121,6 +129,7 @@ def _cut_that_fits(setup: Setup, cut: Cut, batch: int, budget: int, most: int, *
     shortage = setup.trial(batch, budget).shortage
     if shortage is None:
         return cut
+    setup = replace(setup, work=Work(WORK, REPLAYS))
     if chosen:
         open_setup = replace(setup, slices=1)
         cuts = [replace(setup, slices=n) for n in dict.fromkeys((1, cut.slices, most_slices(batch)))]

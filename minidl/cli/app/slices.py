@@ -57,9 +57,9 @@ def choose_slices(setup: Setup, batch: int, budget_bytes: int, demand: Demand) -
 
 
 def faster(setup: Setup, cut: Cut, batch: int, budget_bytes: int) -> Cut:
-    """The cut, or one in twice as many slices if a step under its first plan is faster: smaller tensors find an address
-    more easily, and more of them are in flight. Both are tried on twins, if the device is simulated and the policy
-    makes plans."""
+    """Return the cut, or one in twice as many slices if a step under its first plan is faster: smaller tensors find an
+    address more easily, and more of them are in flight. Both are tried on twins, if the device is simulated and the
+    policy makes plans."""
     more = min(2 * cut.slices, most_slices(batch))
     if more <= cut.slices or cut.slices == 1:
         return cut

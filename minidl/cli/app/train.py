@@ -16,8 +16,14 @@ from typing import TextIO
 from minidl import models
 from minidl.cli.app.advice import advice
 from minidl.cli.app.build import build
-from minidl.cli.app.choices import choose_device, choose_policy, refuse_what_cannot_be_kept
-from minidl.cli.app.files import Leaving, printed_apart
+from minidl.cli.app.choices import (
+    agree_on_memory,
+    choose_device,
+    choose_policy,
+    choose_ranks,
+    refuse_what_cannot_be_kept,
+)
+from minidl.cli.app.files import FinalFiles, printed_apart
 from minidl.cli.app.flags import parse
 from minidl.cli.app.inputs import described, made_ahead, read_data
 from minidl.cli.app.interrupt import Stop, stop_after_the_step
@@ -27,12 +33,14 @@ from minidl.cli.app.progress import Bar, bar
 from minidl.cli.app.run_folder import Resolved
 from minidl.cli.app.run_lock import RunLock
 from minidl.cli.app.session import Length, Session, fixed_arguments, require_a_number
-from minidl.cli.app.sizes import settle, setup_of
+from minidl.cli.app.sizes import Sizes, settle, setup_of
+from minidl.cli.app.together import Together
 from minidl.cli.app.watch import watch
 from minidl.cli.command import finish
 from minidl.data import AnyBatch, BadFiles
 from minidl.outside.stages import COMPILATION, be_quiet, stage
 from minidl.outside.units import format_bytes
+from minidl.ranks import Ranks
 from minidl.report.meter import Meter
 from minidl.report.summary import summary
 from minidl.runtime import Runtime
@@ -44,32 +52,43 @@ TOLD = 10  # of the files that were left out
 def main(arguments: Sequence[str] | None, *, name: str = "train.py") -> int:
     """Carry out a command line (None: this program's own); returns the exit code, which ``minidl.cli.command`` decides.
     ``name``: of the command, for messages."""
+    together = Together()
+
     def story() -> int:
         options = parse(arguments)
         if options.list_models:
             print(models.listing())
             return 0
+        out, ranks = sys.stdout, choose_ranks(options)
+        first = ranks is None or not ranks.rank
+        options = options if first else options.without_files
         if options.quiet:
             be_quiet()
-        out = sys.stdout
-        with redirect_stdout(printed_apart(options)), closing(RunLock(options.run)) as lock:
+        with (redirect_stdout(printed_apart(options)), closing(RunLock(options.run if first else None)) as lock,
+              together.ending(ranks)):
             lock.take()
-            return train(options, lock, out)
+            return train(options, lock, out, ranks)
 
-    return finish(name, story)
+    code = finish(name, story)
+    together.end(code)
+    return code
 
 
-def train(options: Options, lock: RunLock, out: TextIO) -> int:
-    """The whole run; returns the exit code. Raises UserError. ``out``: the stream on which a result is printed."""
+def train(options: Options, lock: RunLock, out: TextIO, ranks: Ranks | None = None) -> int:
+    """The whole run; returns the exit code. Raises UserError. ``out``: the stream on which a result is printed.
+    ``ranks``: this process among those that train together."""
+    first = ranks is None or not ranks.rank
     device, policy = choose_device(options), choose_policy(options)
-    refuse_what_cannot_be_kept(options, device)
+    if first:
+        refuse_what_cannot_be_kept(options, device)
+    options = agree_on_memory(options, device, ranks)
     bad = BadFiles(skip=options.skips_bad_files)
     data = read_data(options, models.find(options.model), bad, has_values=device.has_values)
     if data.real:
         print(f"data {options.data}: {data.described}", flush=True)
 
     # What fits, before anything is allocated.
-    setup = setup_of(options, device, data)
+    setup = setup_of(options, device, data, ranks)
     sizes = settle(options, setup, data)
     unmanaged_seconds = replace(setup, slices=1).unmanaged_seconds(sizes.batch)
     setup = sizes.setup
@@ -77,19 +96,16 @@ def train(options: Options, lock: RunLock, out: TextIO) -> int:
     items, kind = described(data)
     print(f"{options.model}, batch {batch}, {'x'.join(map(str, data.input_shape))} {kind}, "
           f"{options.precision}, budget {format_bytes(sizes.budget_bytes)}, {options.manager}", flush=True)
-    if sizes.cut.slices > 1:
-        print(f"in {sizes.cut.slices} slices: {sizes.cut.why}", flush=True)
-    if setup.shard_bytes is not None:
-        print(f"parameters of more than {format_bytes(setup.shard_bytes)} in shards of no more", flush=True)
+    slices = _told_slices(sizes, ranks)
 
     length = Length.of(options, data.train_size, a_step)
     resolved = Resolved(options.device, sizes.budget_bytes, setup.host_memory, batch)
-    fixed = fixed_arguments(options, batch, length.steps, setup.slices, setup.shard_bytes)
-    session = Session(options, length, fixed, resolved, lock, has_values=device.has_values)
+    fixed = fixed_arguments(options, batch, length.steps, slices, setup.shard_bytes)
+    session = Session(options, length, fixed, resolved, lock, has_values=device.has_values, first=first)
     with Runtime(device, memory_budget=sizes.budget_bytes, host_memory=setup.for_tensors(batch), policy=policy,
                  placement=options.placement, precision=options.precision, seed=options.seed,
                  switches=options.switches, slices=setup.slices, shard_bytes=setup.shard_bytes,
-                 spill=setup.spill) as runtime:
+                 spill=setup.spill, ranks=ranks) as runtime:
         # A new network, or one that a run before this one has trained.
         trainer = build(options, data, steps=length.steps)
         done = session.restore(trainer)
@@ -102,7 +118,7 @@ def train(options: Options, lock: RunLock, out: TextIO) -> int:
         meter = Meter(runtime, a_step, time.perf_counter if device.has_values else device.now, data.feed, items=items)
         endless = data.batches(a_step, seed=options.seed, skip=done)
         score, left, begun = None, length.steps - done, runtime.tracker.sequence
-        with (closing(endless), stop_after_the_step() as stop, session.saving_what_is_sound(trainer),
+        with (closing(endless), stop_after_the_step(ranks) as stop, session.saving_what_is_sound(trainer),
               detect_anomaly() if options.detect_anomaly else nullcontext(),
               watch(options, runtime, trainer.model) as watched,
               bar(islice(endless, left), done, length.steps, time.perf_counter,
@@ -124,6 +140,7 @@ def train(options: Options, lock: RunLock, out: TextIO) -> int:
                     if length.tests_after(trainer.steps_done):
                         found = trainer.evaluate(_one_by_one(data.test_batches(batch), batches, stop))
                         noted.score = score = None if stop else found  # of a part of the test data it would say nothing
+                stop.agree()
                 meter.restart()
                 if stop:
                     break
@@ -133,7 +150,7 @@ def train(options: Options, lock: RunLock, out: TextIO) -> int:
             session.save(trainer)
             print(session.how_to_go_on(trainer.steps_done))
             return stop.exit_code
-        leaving = Leaving(options, out)
+        leaving = FinalFiles(options, out)
         leaving.attempt(partial(session.save, trainer))
         leaving.parameters(trainer.model)
         if not meter.steps:
@@ -159,6 +176,18 @@ def train(options: Options, lock: RunLock, out: TextIO) -> int:
     return stop.exit_code if stop else 0
 
 
+def _told_slices(sizes: Sizes, ranks: Ranks | None) -> int:
+    """Print into which parts batches and parameters are cut. Returns the slices of all ranks, which decide the bits."""
+    slices = max(sizes.setup.slices, ranks.count if ranks is not None else 1)
+    if ranks is not None:
+        print(f"{ranks.count} ranks, each with {slices // ranks.count} of {slices} slices of a batch", flush=True)
+    elif slices > 1:
+        print(f"in {slices} slices: {sizes.cut.why}", flush=True)
+    if sizes.setup.shard_bytes is not None:
+        print(f"parameters of more than {format_bytes(sizes.setup.shard_bytes)} in shards of no more", flush=True)
+    return slices
+
+
 def _one_by_one(batches: Iterable[AnyBatch], bar: Bar, stop: Stop) -> Iterator[AnyBatch]:
     """Batches of test data, which the bar counts; no more of them when the run is to stop."""
     for number, batch in enumerate(batches, 1):
@@ -166,3 +195,4 @@ def _one_by_one(batches: Iterable[AnyBatch], bar: Bar, stop: Stop) -> Iterator[A
             return
         bar.set_description_str(f"batch {number} of the test data")
         yield batch
+        stop.agree()

@@ -1,4 +1,4 @@
-"""The origin of the code that a run executes. A run folder names its model: a foreign folder may name any function."""
+"""Trust in the code that a run executes. A run folder names its model, and a foreign one may name any function."""
 
 from minidl.errors import UserError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 
-from minidl.cli.app.files import Leaving
+from minidl.cli.app.files import FinalFiles
 from minidl.cli.app.options import Options
 from minidl.cli.app.report_page import ReportPage
 from minidl.errors import UserError
@@ -14,18 +14,18 @@ from minidl.nn import Module
 from minidl.plan.formats import SavedPlan, is_plan, plan_to_json
 from minidl.plan.trace import Trace
 from minidl.plan.trace_format import is_trace, trace_to_json
-from minidl.policies.saved import Saved, misfit
+from minidl.policies.saved import SavedPlanPolicy, misfit
 from minidl.report.decisions import decisions
 from minidl.report.explain import explanation
 from minidl.report.layers import LayerNames, layer_names
 from minidl.report.meter import Meter
-from minidl.report.recording import Recorder, recording
+from minidl.report.recording import CallFactRecorder, recording
 from minidl.report.sentences import TOLD, sentences
 from minidl.runtime import Runtime
 from minidl.view.page import is_page
 
 
-class Watch:
+class MemoryWatch:
     """Observes the memory of a run's training steps. Call ``note`` after each step, before anything else runs.
 
     names is None unless the plan is explained or a step is shown: then every forward pass notes which layer makes which
@@ -33,7 +33,7 @@ class Watch:
     """
 
     def __init__(self, options: Options, runtime: Runtime, names: LayerNames | None,
-                 recorder: Recorder | None = None) -> None:
+                 recorder: CallFactRecorder | None = None) -> None:
         self._options = options
         self._recorder = recorder
         self._runtime = runtime
@@ -52,7 +52,7 @@ class Watch:
         return self._page.recording() if last and self._page is not None else nullcontext()
 
     def note(self) -> None:
-        """A training step has ended. Raises UserError if --plan names a plan for another iteration."""
+        """Note that a training step has ended. Raises UserError if the plan of --plan is for another iteration."""
         if self._recorder is not None and self._runtime.last_trace is not None:
             self._trace = self._recorder.complete(self._runtime.last_trace)
         guide = self._runtime.guide
@@ -68,7 +68,7 @@ class Watch:
     def _require_its_own_iteration(self, trace: Trace) -> None:
         """The first step that is planned must be the one that a plan from a file was made for."""
         policy = self._runtime.policy
-        if self._plan_fits or not isinstance(policy, Saved):
+        if self._plan_fits or not isinstance(policy, SavedPlanPolicy):
             return
         difference = misfit(policy.saved, trace)
         if difference is not None:
@@ -88,7 +88,7 @@ class Watch:
             raise UserError(why)
         print(why, flush=True)
 
-    def conclude(self, leaving: Leaving, meter: Meter, unmanaged_peak_bytes: int) -> str:
+    def conclude(self, leaving: FinalFiles, meter: Meter, unmanaged_peak_bytes: int) -> str:
         """Write the files that were asked for; returns the explanation, or nothing."""
         if (page := self._page) is not None:
             title = f"{self._options.model}, batch {meter.batch}, {self._options.manager}"
@@ -119,11 +119,11 @@ class Watch:
 
 
 @contextmanager
-def watch(options: Options, runtime: Runtime, model: Module) -> Iterator[Watch]:
+def watch(options: Options, runtime: Runtime, model: Module) -> Iterator[MemoryWatch]:
     """Watch the steps that are trained inside."""
     with ExitStack() as around:
         named = options.explain is not None or options.report is not None
         names = around.enter_context(layer_names(model, runtime.executor)) if named else None
         recorder = around.enter_context(recording(runtime)) if options.save_trace else None
-        yield Watch(options, runtime, names, recorder)
+        yield MemoryWatch(options, runtime, names, recorder)
 

@@ -12,7 +12,7 @@ FORMER = {"--run": "--run-dir", "--save": "--save-weights", "--keep": "--keep-ch
 
 
 def renamed(words: Sequence[str], *, told: bool = False) -> list[str]:
-    """A command line whose flags have their present names; ``told``: with a line on stderr for each that had not."""
+    """Return a command line with the present names of its flags. told: print a line on stderr for each former name."""
     found = []
     for word in words:
         name, equals, value = word.partition("=")
@@ -24,7 +24,7 @@ def renamed(words: Sequence[str], *, told: bool = False) -> list[str]:
 
 
 def without(words: Sequence[str], *flags: str) -> list[str]:
-    """A command line without some flags and their values; a value begins with no ``--``."""
+    """Return a command line without some flags and their values. A word that begins with ``--`` is not a value."""
     kept: list[str] = []
     left_out = False
     for word in words:

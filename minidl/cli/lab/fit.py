@@ -10,7 +10,7 @@ from minidl.cli.app.kinds import count
 from minidl.cli.command import Parser, finish
 from minidl.cli.lab import kinds
 from minidl.lab import sources
-from minidl.lab.fitting import KNOWN_ERRORS, Needs, Program, share
+from minidl.lab.fitting import KNOWN_ERRORS, Needs, ProgramAtBatch, share
 from minidl.outside.units import format_bytes
 
 
@@ -34,7 +34,7 @@ def story(arguments: argparse.Namespace) -> int:
     machines = [replace(one, profile=device) for device in arguments.devices or [one.profile]]
     for number, machine in enumerate(machines):
         profile = machine.described()
-        program = Program(name, lambda n, device=machine.profile: sources.load(f"{name}:{n}", device),  # type: ignore[misc]
+        program = ProgramAtBatch(name, lambda n, device=machine.profile: sources.load(f"{name}:{n}", device),  # type: ignore[misc]
                           batch)
         if not number:
             needs = Needs.of(program.at(batch))

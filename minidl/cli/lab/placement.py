@@ -15,7 +15,7 @@ from minidl.errors import OutOfMemory, UserError
 from minidl.lab import sources
 from minidl.lab.drawing import figure_of, is_png
 from minidl.lab.lifetimes import Lifetime, is_own, lower_bound, read_log, write_offsets
-from minidl.lab.placement import REGISTRY, Placed, Strategy, check, lifetimes_of, over_time, strategies
+from minidl.lab.placement import REGISTRY, PlacedBuffers, Strategy, check, lifetimes_of, over_time, strategies
 from minidl.outside.stages import stage
 from minidl.outside.units import format_bytes, parse_bytes
 from minidl.outside.writing import begins_with, require_place, write_whole
@@ -49,7 +49,7 @@ def _compare(arguments: argparse.Namespace) -> None:
     if capacity is not None and bound > capacity:
         raise OutOfMemory(f"{name_of_log} does not fit {format_bytes(capacity)}: "
                           f"up to {format_bytes(bound)} are live at once", need_bytes=bound, budget_bytes=capacity)
-    results: dict[str, Placed] = {}
+    results: dict[str, PlacedBuffers] = {}
     rows: list[tuple[str, ...]] = [("strategy", "peak MiB", "over bound %", "seconds")]
     refusal: OutOfMemory | None = None
     for name, strategy in chosen.items():
@@ -92,7 +92,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
             for row in rows]
 
 
-def _times(results: dict[str, Placed], lifetimes: Sequence[Lifetime]) -> bytes:
+def _times(results: dict[str, PlacedBuffers], lifetimes: Sequence[Lifetime]) -> bytes:
     out = io.StringIO(newline="")
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(TIMES)
@@ -101,7 +101,7 @@ def _times(results: dict[str, Placed], lifetimes: Sequence[Lifetime]) -> bytes:
     return out.getvalue().encode()
 
 
-def picture(placed: Placed, lifetimes: Sequence[Lifetime], name: str) -> bytes:
+def picture(placed: PlacedBuffers, lifetimes: Sequence[Lifetime], name: str) -> bytes:
     """A PNG of every buffer as a rectangle: time to the right, addresses upwards. Raises UserError without matplotlib.
     """
     with figure_of(7.0, 4.0) as (figure, axes, done):

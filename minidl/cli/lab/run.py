@@ -14,7 +14,7 @@ from minidl.cli.command import Parser, finish
 from minidl.cli.lab import kinds, paper
 from minidl.errors import UserError
 from minidl.lab import grid, kept, table
-from minidl.lab.cell import Row
+from minidl.lab.cell import CellResult
 from minidl.lab.fitting import share
 from minidl.lab.training_step import BATCHES
 from minidl.outside.machine import processors
@@ -56,7 +56,7 @@ def parser() -> Parser:
     return found
 
 
-def tell(number: int, count: int, row: Row) -> None:
+def tell(number: int, count: int, row: CellResult) -> None:
     """Print a line for a cell."""
     became = row.status if row.settled_s is None else f"{share(row):.1%} of the unmanaged speed"
     print(f"{number}/{count} {row.trace} {row.device} {row.policy} {row.budget_share:.0%}: {became}", flush=True)
@@ -91,7 +91,7 @@ def story(arguments: argparse.Namespace, given: Sequence[str]) -> int:
         rows = kept.known(wanted, arguments.out)
     else:
         rows = grid.run(wanted, arguments.out, jobs=max(1, arguments.jobs), again=arguments.again, told=tell,
-                        limits=grid.Limits(arguments.timeout, arguments.memory), scheduler=arguments.scheduler)
+                        limits=grid.CellLimits(arguments.timeout, arguments.memory), scheduler=arguments.scheduler)
     values = [row.values() for row in rows]
     if arguments.parquet:
         table.write(os.path.join(arguments.out, "table.parquet"), values)

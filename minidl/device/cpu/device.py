@@ -7,6 +7,9 @@ clock:
                         copies at their virtual end, so that a premature read always sees poison
   threaded.ThreadedCpu  worker threads and the wall clock
 
+A kernel's error ends the device, unless the host waits for this very kernel (``confirm``): later work may need its
+results.
+
 A poisoned device fills freed bytes with NaN when the streams that used them have passed: a missing wait shows as NaN.
 """
 
@@ -30,17 +33,17 @@ class CpuDevice(Device):
     """A device with real values in an arena of fixed size; ``poisoned`` fills the arena and freed bytes with NaN."""
 
     has_values = joins_ranks = True
-    synchronous = False  # True if each issue waits for its work
     clock: EffectClock
 
     def __init__(self, name: str, profile: Profile, clock: EffectClock, *, poisoned: bool = False) -> None:
         super().__init__(name, profile, clock)
         self.poisoned = poisoned
+        self._told = False  # the host has been told that a kernel's error has ended the device
         self.numerics = Numerics(0, 0)
 
     def attach(self, budget_bytes: int, host_bytes: int) -> None:
         """Allocate the arena and the host pool."""
-        self.numerics = Numerics(budget_bytes, host_bytes, self.failures)
+        self.numerics = Numerics(budget_bytes, host_bytes)
         if self.poisoned:
             self.numerics.poison(0, budget_bytes)
 
@@ -60,16 +63,18 @@ class CpuDevice(Device):
 
         return kernels_used(KERNELS.get(op) for op in ops)
 
+    def fuses_recurrence(self, x: Meta) -> bool:
+        """Return True: the CPU has these kernels."""
+        return True
+
     # Effects refer to the numerics, never to the device: a queue of them does not keep it alive.
     def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
                attrs: dict[str, Any], workspace: int, timed: Timed = None) -> int:
         """Queue a kernel on its operands' present addresses."""
         places = [place(operand) for operand in (*outputs, *inputs)]
         effect = partial(self.numerics.run, op_name, algorithm, places, attrs, workspace, len(outputs))
-        position = self.clock.issue(COMPUTE, algorithm.seconds, effect, timed=timed)
-        if self.synchronous and self.failures and self.failures[-1].attrs is attrs:  # this very call
-            raise self.failures[-1].error
-        return position
+        self._check()
+        return self.clock.issue(COMPUTE, algorithm.seconds, effect, timed=timed)
 
     def move(self, to: int, origin: int, nbytes: int) -> int:
         """Queue a copy within the arena."""
@@ -93,29 +98,36 @@ class CpuDevice(Device):
             # Stream order, not host order: kernels that were issued before the free still read these bytes.
             self.clock.when_passed(marks, partial(self.numerics.poison, offset, nbytes))
 
-    def finish(self) -> None:
-        """Block until the kernels have ended, so that their failures are known."""
+    def confirm(self) -> None:
+        """Wait for the kernel that was launched last. Raises its error, and forgets it."""
         self.synchronize(COMPUTE, self.positions[COMPUTE])
+        if self.numerics.skipped:  # the error is of an earlier kernel
+            self._check()
+        error, self.numerics.error = self.numerics.error, None
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error  # or its traceback would hold this frame, which holds it: tensors would live as long as both
 
-    def lost(self, block_offset: int | None, host: Extents | None, nbytes: int) -> bool:
-        """Return True if the numerics have recorded these bytes as lost."""
-        lost = self.numerics.lost
-        if lost is None:
-            return False
-        return lost.on_device(block_offset, nbytes) if block_offset is not None else lost.on_host(host or ())
+    def _check(self) -> None:
+        """Raise the error of an earlier kernel, which was not confirmed: it has ended the device."""
+        if self.numerics.error is not None:
+            self._told = True
+            raise self.numerics.error
 
-    def forgive(self) -> None:
-        """Clear the failures and the record of lost bytes."""
-        self.failures.clear()
-        self.numerics.lost = None
+    def finish(self) -> None:
+        """Wait for the kernels, unless the host has already been told that one has ended the device."""
+        if not self._told:
+            self.synchronize(COMPUTE, self.positions[COMPUTE])
+            self._check()
 
     def read(self, operand: Operand) -> np.ndarray:
         """Return a copy of a tensor's value, after all work of the compute stream and what it waits for."""
         self.synchronize(COMPUTE, self.positions[COMPUTE])
         for stream in (COPY_OUT, COPY_IN):  # what the compute stream was told to wait for, after its last launch
             self.synchronize(stream, self._waited[COMPUTE][stream])
-        if self.failures:
-            raise self.failures[0].error
+        self._check()
         return self.numerics.array(place(operand)).copy()
 
 
@@ -140,6 +152,6 @@ class VirtualCpu(CpuDevice):
         return super().launch(op_name, algorithm, outputs, inputs, attrs, workspace, timed)
 
     def end_iteration(self) -> None:
-        """Carry out all kernels, or a loop that never reads a value would only queue them."""
+        """Run all queued kernels: in a loop that never reads a value, they would otherwise pile up."""
         self.synchronize(COMPUTE, self.positions[COMPUTE])
         super().end_iteration()

@@ -2,6 +2,9 @@
 
 Sums are formed in rank order, element by element: a library's own sum depends on the number of ranks and on the length.
 Each rank gets the same part of all tensors, adds these up, and sends the sum to the others.
+
+Before an exchange the ranks compare what it is. If one makes another one, as it got another batch or took another
+branch, all raise RanksDiverged; else they would wait for ever, or add up what does not belong together.
 """
 
 from collections.abc import Callable
@@ -17,10 +20,11 @@ Add = Callable[[np.ndarray, np.ndarray, np.ndarray], None]  # (sum, one, other)
 
 
 class Exchange(Protocol):
-    """An exchange: it fills y from this rank's tensors and the other ranks'."""
+    """A function that runs an operation across ranks: it computes y from the tensors of this rank and of the others."""
 
     def __call__(self, y: np.ndarray, *parts: np.ndarray, add: Add, ranks: Ranks, rows: tuple[int, ...] = ()) -> None:
-        """Wait for all ranks. Raises RanksDiverged."""
+        """Compute y on every rank at the same call; waits for all ranks. Raises RanksDiverged.
+        parts: this rank's tensors. add: adds two arrays. rows: for a gather, the rows that each rank holds."""
 
 
 def sum_ranks(y: np.ndarray, *parts: np.ndarray, add: Add, ranks: Ranks, rows: tuple[int, ...] = ()) -> None:
@@ -49,4 +53,14 @@ def _bytes(x: np.ndarray) -> np.ndarray:
     return x.reshape(-1).view(np.uint8)
 
 
-EXCHANGES: dict[str, Exchange] = {"sum_ranks": sum_ranks, "gather_ranks": gather_ranks}
+def _checked(name: str, exchange: Exchange) -> Exchange:
+    """An exchange that first compares its name, result and rows with those of the other ranks."""
+    def run(y: np.ndarray, *parts: np.ndarray, add: Add, ranks: Ranks, rows: tuple[int, ...] = ()) -> None:
+        of = f"rows {rows}" if rows else f"{len(parts)} a rank"
+        ranks.require_alike(f"{name} of {y.dtype.name}{list(y.shape)}, {of}")
+        exchange(y, *parts, add=add, ranks=ranks, rows=rows)
+    return run
+
+
+EXCHANGES: dict[str, Exchange] = {name: _checked(name, exchange) for name, exchange in (
+    ("sum_ranks", sum_ranks), ("gather_ranks", gather_ranks))}

@@ -13,9 +13,8 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from minidl.device.clock import Extents
-from minidl.device.contract import Failure, Place
+from minidl.device.contract import Place
 from minidl.device.cpu.exchange import EXCHANGES
-from minidl.device.cpu.lost import Lost
 from minidl.device.spill import SpillFile
 from minidl.kernels.cpu import ALGORITHMS, KERNELS, streaming
 from minidl.kernels.empty import SUMS
@@ -55,23 +54,22 @@ def _add(total: np.ndarray, one: np.ndarray, other: np.ndarray) -> None:
 class Numerics:
     """The bytes of an arena and of a host pool (sizes in bytes), with kernels and copies that run at once.
 
-    A kernel's error is noted in ``failures``. The outputs of a failed kernel are lost. A kernel that would read lost
-    bytes does not run, and its outputs are lost too. Everything else continues.
+    error    of the first kernel that failed. Later ones do not run, as they may need its results; copies go on
+    skipped  True if there was a later one
     """
 
-    def __init__(self, budget_bytes: int, host_bytes: int, failures: list[Failure] | None = None) -> None:
-        self.failures = [] if failures is None else failures
-        self.lost: Lost | None = None  # the bytes without a value; None while no kernel has failed
+    def __init__(self, budget_bytes: int, host_bytes: int) -> None:
+        self.error: Exception | None = None
+        self.skipped = False
         self._arena = aligned_bytes(budget_bytes)
         self._host = np.empty(host_bytes, np.uint8)  # the system allocates a page at its first write
         self.spill: SpillFile | None = None  # holds the host offsets from host_bytes on
 
     def run(self, op_name: str, algorithm: Algorithm, places: Sequence[Place], attrs: dict[str, Any],
             workspace: int, made: int) -> None:
-        """Run a kernel on the operands at ``places``, of which the first ``made`` are outputs. Errors name the call."""
-        lost = self.lost
-        if lost is not None and lost.reads(op_name, places[made:]):
-            lost.add(places[:made])
+        """Run a kernel on the operands at ``places``, of which the first ``made`` are outputs. Its error is kept."""
+        if self.error is not None:
+            self.skipped = True
             return
         try:
             arrays = [self.array(at) for at in places]
@@ -88,12 +86,7 @@ class Numerics:
                         KERNELS[op_name](*arrays, **attrs)
         except Exception as error:
             error.add_note(f"in the kernel of {op_name}")
-            self.lost = lost = Lost() if lost is None else lost
-            lost.add(places[:made])
-            self.failures.append(Failure(error, op_name, attrs))
-            return
-        if lost is not None:
-            lost.written(op_name, places[:made], places[made:])
+            self.error = error
 
     def _is_trivial(self, op_name: str, arrays: Sequence[np.ndarray], made: int) -> bool:
         """Return True if a call on empty arrays needs no kernel: outputs are empty, or sums of nothing (set to 0)."""
@@ -108,13 +101,9 @@ class Numerics:
         assert max(to, origin) + nbytes <= self._arena.size
         start = self._arena.ctypes.data
         ctypes.memmove(start + to, start + origin, nbytes)  # 8 times as fast as an overlapping NumPy assignment
-        if self.lost is not None:
-            self.lost.moved(to, origin, nbytes)
 
     def copy_out(self, host: Extents, offset: int) -> None:
         """Copy from the arena to pieces of the host pool. Raises DeviceError if the disk fails."""
-        if self.lost is not None:
-            self.lost.copied(host, offset, out=True)
         for at, size in host:
             piece = self._arena[offset:offset + size]
             if at >= self._host.size and self.spill is not None:
@@ -125,8 +114,6 @@ class Numerics:
 
     def copy_in(self, offset: int, host: Extents) -> None:
         """Copy from pieces of the host pool to the arena. Raises DeviceError if the disk fails."""
-        if self.lost is not None:
-            self.lost.copied(host, offset, out=False)
         for at, size in host:
             piece = self._arena[offset:offset + size]
             if at >= self._host.size and self.spill is not None:

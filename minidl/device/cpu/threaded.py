@@ -19,7 +19,6 @@ class ThreadedCpu(CpuDevice):
 
     def __init__(self, name: str, profile: Profile, *, poisoned: bool = False, synchronous: bool = False,
                  depth: int = DEPTH) -> None:
-        self.synchronous = synchronous
         self.streams = WorkerStreams(depth=depth, synchronous=synchronous)
         super().__init__(name, profile, self.streams, poisoned=poisoned)
         weakref.finalize(self, self.streams.stop)  # the workers hold the streams, never the device
@@ -39,7 +38,7 @@ class ThreadedCpu(CpuDevice):
         self.streams.delay = delay
 
     def finish(self) -> None:
-        """Wait for the kernels, unless the workers have stopped and the host has already been told why."""
+        """Wait for the kernels, unless the device has ended and the host has already been told why."""
         if not self.streams.told:
             super().finish()
 

@@ -46,7 +46,7 @@ class WorkerStreams:
 
     positions    pieces of work issued to each stream; finished: how many of them it has done
     stall        seconds that the compute stream has waited for copies
-    synchronous  every issue waits until its work is done, so that an error is raised at the call that made it
+    synchronous  every issue waits until its work is done
     delay        called with the stream before each piece of work (tests: every interleaving must give the same result)
     spans        by stream, position -> (start, end) in seconds of ``now``; None unless ``measure`` was called
     """

@@ -8,11 +8,9 @@ from minidl.errors import UserError
 
 def create(name: str, *, precision: Precision, cupti: bool = False) -> Device:
     """Return the GPU named "cuda" or "cuda:<number>". Raises UserError, in one line, if anything it needs is missing.
-
     precision: decides whether products and convolutions of fp32 tensors may use TF32 or must be exact. It does not
     affect products of bf16 tensors.
-    cupti: as for ``CudaDevice``.
-    """
+    cupti: True to time each kernel of a measured iteration with CUPTI, instead of the gaps between events."""
     number = name.removeprefix("cuda").removeprefix(":") or "0"
     if not number.isdecimal():
         raise UserError(f"unknown device {name!r}: cuda, or cuda:<number> with the number of a GPU")

@@ -32,11 +32,11 @@ SEED_BYTES = aligned(16)
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
-    """How one call runs. Positions count the operands: outputs first, then inputs.
+class AttentionSteps:
+    """How one call of attention runs. Positions count the operands: outputs first, then inputs.
 
     copied   (position, offset in the workspace, meta of the copy) of operands whose layout cuDNN cannot read
-    seed     workspace offset of the two numbers that seed its random numbers; None without dropout
+    seed     workspace offset of the two numbers that seed cuDNN's random numbers; None without dropout
     scratch  bytes of workspace before the plan's own workspace
     """
 
@@ -117,7 +117,7 @@ def text(a: Attention) -> str:
             f"keys {a.keys} depth {a.depth}{' causal' if a.causal else ''} dropout {a.dropout!r}{mask}")
 
 
-def steps(op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any]) -> Steps:
+def steps(op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any]) -> AttentionSteps:
     """Return how a call of OPERATIONS runs, except for its plan. Raises UserError for unsupported operands."""
     gradient = op_name == GRADIENT
     q, k = inputs[gradient], inputs[1 + gradient]
@@ -133,14 +133,15 @@ def steps(op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: 
             copied.append((position, scratch, meta(m.shape, m.dtype)))
             scratch += aligned(m.nbytes)
     seed = scratch if attrs["p"] else None
-    return Steps(replace(found, gradient=gradient), tuple(copied), seed, scratch + (SEED_BYTES if attrs["p"] else 0))
+    return AttentionSteps(replace(found, gradient=gradient), tuple(copied), seed,
+                          scratch + (SEED_BYTES if attrs["p"] else 0))
 
 
 Copy = Callable[[Sequence[int]], None]  # a kernel on these addresses, outputs first
 Fill = Callable[[int, int], None]  # (address, value): set both numbers at the address to the value
 
 
-def issue(found: Steps, pointers: Sequence[int], seed: int, workspace: int, *, attend: Callable[..., None],
+def issue(found: AttentionSteps, pointers: Sequence[int], seed: int, workspace: int, *, attend: Callable[..., None],
           copies: Sequence[Copy], fill: Fill) -> None:
     """Issue a call to the compute stream. ``attend`` takes the addresses of operands, seed and the plan's workspace."""
     at = list(pointers)

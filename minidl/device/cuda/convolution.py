@@ -34,7 +34,7 @@ MOST_ELEMENTS = 2**31 - 1  # of a tensor: cuDNN counts them in 32 bits
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class ConvolutionSteps:
     """How one convolution runs. Positions count the operands: the output is 0, the inputs follow.
 
     convolution  of one part of the batch; ``parts`` of them are the whole batch
@@ -58,8 +58,8 @@ class Steps:
     scratch: int
 
 
-def steps(op_name: str, inputs: Sequence[Meta], output: Meta, attrs: dict[str, Any], *, tf32: bool) -> Steps:
-    """Return how a call runs, except for its plan."""
+def steps(op_name: str, inputs: Sequence[Meta], output: Meta, attrs: dict[str, Any], *, tf32: bool) -> ConvolutionSteps:
+    """Return the steps in which a convolution runs on cuDNN, all but the plan that computes it."""
     operands, role = (output, *inputs), ROLES[op_name]
     x, w, y = role.pick(output, inputs)
     scratch, copied = 0, []
@@ -87,7 +87,8 @@ def steps(op_name: str, inputs: Sequence[Meta], output: Meta, attrs: dict[str, A
     convolution = Convolution(role.kind, output.dtype.name, (part, *x.shape[1:]), w.shape, (part, *y.shape[1:]),
                               (stride[0], stride[1]), (padding[0], padding[1]), tf32 and output.dtype.name == "float32")
     bias = third if role.kind == "conv2d" else None
-    return Steps(convolution, parts, (role.x, role.w, role.y), tuple(copied), result, bias, onto, role.relu, scratch)
+    return ConvolutionSteps(convolution, parts, (role.x, role.w, role.y), tuple(copied), result, bias, onto, role.relu,
+                            scratch)
 
 
 def _parts(images: int, elements: int, beside_bytes: int) -> int:
@@ -96,7 +97,7 @@ def _parts(images: int, elements: int, beside_bytes: int) -> int:
         p == images or elements // p <= MOST_ELEMENTS and beside_bytes // p <= PART_BYTES))
 
 
-def algorithms(found: Steps, plans: Sequence[TimedPlan], seconds: float) -> tuple[Algorithm, ...]:
+def algorithms(found: ConvolutionSteps, plans: Sequence[TimedPlan], seconds: float) -> tuple[Algorithm, ...]:
     """Return a convolution's algorithms: the deterministic mode's first, then the others, fastest first.
 
     seconds: modelled time of the call, used if a plan was not timed (``chosen``). Raises DeviceError if no plan adds in
@@ -135,9 +136,9 @@ Convolve = Callable[[Convolution, str, int, int, int, int], None]  # x, w, y and
 Copy = Callable[[Sequence[int]], None]  # a kernel on these addresses, outputs first
 
 
-def issue(found: Steps, plan: str, pointers: Sequence[int], workspace: int, *, convolve: Convolve,
+def issue(found: ConvolutionSteps, plan: str, pointers: Sequence[int], workspace: int, *, convolve: Convolve,
           copies: Sequence[Copy], finish: Copy | None) -> None:
-    """Issue a call to the compute stream. Addresses are in the order of ``Steps``' positions.
+    """Issue a call to the compute stream. Addresses are in the order of ``ConvolutionSteps``' positions.
 
     copies: one for each entry of ``copied``. finish: the kernel after the product, on (result, product, and what is
     added if anything is); it gets one part of the batch if the product is in the workspace, else the whole.

@@ -40,8 +40,9 @@ def short_of_memory(words: str) -> bool:
 
 
 def runner(graph: Any, index: int) -> Execute:
-    """Return a function that runs a built plan, for a known version of the frontend without its ``execute``.
-    That looks up every operand in each call, which takes longer than the host's other work for a convolution."""
+    """Return a function that runs a built plan, for a known version of cuDNN's frontend.
+    It does not use the frontend's ``execute``, which looks up every operand in each call: that takes longer than the
+    host's other work for a convolution."""
     if not cudnn.__version__.startswith(KNOWN_FRONTEND):
         execute: Execute = graph.execute
         return execute

@@ -1,4 +1,4 @@
-"""A ``seam.Recorder`` by CUPTI (cupti-python): the start and end of every kernel, copy and fill.
+"""A ``seam.StreamRecorder`` by CUPTI (cupti-python): the start and end of every kernel, copy and fill.
 
 CUPTI delivers three kinds of records, in any order, when its buffers are full or flushed:
 
@@ -17,7 +17,7 @@ from typing import Any
 
 from cupti import cupti
 
-from minidl.device.cuda.seam import Span
+from minidl.device.cuda.seam import TimedWork
 from minidl.errors import DeviceError
 
 KIND = cupti.ActivityKind
@@ -29,7 +29,7 @@ BUFFER_BYTES = 8 << 20
 EVEN_INCOMPLETE = 1  # cuptiActivityFlushAll: also flush buffers that are not full; their work must have ended
 
 
-class Notes:
+class CuptiRecords:
     """The records that CUPTI has delivered, of all streams, and that no ``take`` has returned yet."""
 
     def __init__(self) -> None:
@@ -50,15 +50,15 @@ class Notes:
             self._work += work
             self._tags |= tags
 
-    def take(self, stream: int) -> list[Span]:
+    def take(self, stream: int) -> list[TimedWork]:
         """Return the tagged work of a stream, and delete all other records."""
         with self._lock:
             work, tags, self._work, self._tags = self._work, self._tags, [], {}
-        return [Span(tags[correlation], start * 1e-9, end * 1e-9) for correlation, on, start, end in work
+        return [TimedWork(tags[correlation], start * 1e-9, end * 1e-9) for correlation, on, start, end in work
                 if on == stream and correlation in tags]
 
 
-_notes = Notes()
+_notes = CuptiRecords()
 _registered = False
 
 
@@ -87,7 +87,7 @@ class CuptiRecorder:
         cupti.activity_push_external_correlation_id(OURS, number)
         self._tagged = True
 
-    def spans(self) -> list[Span] | None:
+    def spans(self) -> list[TimedWork] | None:
         """Return the tagged work since the last call; None if records were dropped. All work must have ended."""
         cupti.activity_flush_all(EVEN_INCOMPLETE)
         spans = _notes.take(self._stream)

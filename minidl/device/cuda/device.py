@@ -156,7 +156,7 @@ class CudaDevice(Device):
     # The compute stream --------------------------------------------------------------------------------------
     def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
                attrs: dict[str, Any], workspace: int, timed: Timed = None) -> int:
-        """Issue an operation's program to the compute stream. Its errors name the operation."""
+        """Issue the work of a call to the compute stream; return its position. Errors name the operation."""
         program = self._programs[id(algorithm)][1]
         streams, arena = self.streams, self._arena
         if streams.gap is not None:

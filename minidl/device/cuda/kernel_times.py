@@ -9,10 +9,10 @@ a slide. Knows spans; no streams and no library.
 
 from collections.abc import Iterable
 
-from minidl.device.cuda.seam import Span
+from minidl.device.cuda.seam import TimedWork
 
 
-def busy_seconds(spans: Iterable[Span]) -> dict[int, float]:
+def busy_seconds(spans: Iterable[TimedWork]) -> dict[int, float]:
     """Return, by tag, the seconds in which at least one of its spans ran; spans may overlap, in any order."""
     busy: dict[int, float] = {}
     until: dict[int, float] = {}  # by tag, the end of the time counted so far

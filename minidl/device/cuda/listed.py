@@ -37,7 +37,7 @@ class ListedPlan:
     deterministic: bool
 
     def at(self, images: int) -> TimedPlan:
-        """Return the plan at the entry's batch plus ``images``."""
+        """Return the plan for a batch of ``images`` more than the batch of its entry."""
         return TimedPlan(self.name, max(0, self.workspace + images * self.bytes_per_image), self.deterministic,
                          rank=self.rank)
 

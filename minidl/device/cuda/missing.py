@@ -67,7 +67,7 @@ def message() -> str | None:
 
 
 def cupti_message() -> str | None:
-    """Return which package timing by CUPTI lacks; None if none."""
+    """Return a message that names the package that timing by CUPTI needs; None if it is installed."""
     if _found("cupti"):
         return None
     return f"timing by CUPTI needs cupti-python: pip install 'minidl[cupti]' (for drivers from {CUDA_13_DRIVER} on)"

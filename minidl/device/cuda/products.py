@@ -24,27 +24,30 @@ OPERATIONS = ("matmul", "linear", "linear_dgrad", "linear_wgrad")
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """A matrix [..., rows, columns] by its extents and strides (elements); ``batch``: the leading (extent, stride)
-    pairs."""
+    """A matrix [..., rows, columns], by its extents and its strides in elements.
+
+    row_stride, column_stride  elements from one row to the next, and from one column to the next
+    batch                      (extent, stride) of each leading dimension
+    """
 
     rows: int
     columns: int
-    down: int
-    across: int
+    row_stride: int
+    column_stride: int
     batch: tuple[tuple[int, int], ...] = ()
 
     @property
     def transposed(self) -> "Matrix":
         """This matrix with rows and columns exchanged; the bytes are the same."""
-        return Matrix(self.columns, self.rows, self.across, self.down, self.batch)
+        return Matrix(self.columns, self.rows, self.column_stride, self.row_stride, self.batch)
 
     @property
     def order(self) -> tuple[bool, int] | None:
         """(True if row-major else False, the leading dimension in elements); None if neither stride is 1."""
-        if (self.across == 1 or self.columns == 1) and (self.down >= self.columns or self.rows == 1):
-            return True, max(self.down, self.columns)
-        if (self.down == 1 or self.rows == 1) and (self.across >= self.rows or self.columns == 1):
-            return False, max(self.across, self.rows)
+        if (self.column_stride == 1 or self.columns == 1) and (self.row_stride >= self.columns or self.rows == 1):
+            return True, max(self.row_stride, self.columns)
+        if (self.row_stride == 1 or self.rows == 1) and (self.column_stride >= self.rows or self.columns == 1):
+            return False, max(self.column_stride, self.rows)
         return None
 
 

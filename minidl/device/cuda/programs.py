@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from minidl.device.cuda import attention, convolution, products
-from minidl.device.cuda.convolution import Steps
+from minidl.device.cuda.convolution import ConvolutionSteps
 from minidl.device.cuda.memory_format import channels_last
 from minidl.device.cuda.seam import Handle, Vendor
 from minidl.device.cuda.staging import Staging
-from minidl.kernels.cuda.launch import Kernel, Launch, Number, Pointer, Source
+from minidl.kernels.cuda.launch import DeviceFunction, Kernel, Launch, Number, Pointer
 from minidl.meta import Meta, aligned, int64, meta
 
 Program = Callable[[Sequence[int], dict[str, Any], int], None]  # (blocks, attributes, workspace)
@@ -33,8 +33,8 @@ class ComputeStream:
         self.handle = handle
         self.upload = staging.upload
 
-    def launch(self, source: Source, blocks: int, arguments: Sequence[int | np.generic]) -> None:
-        """Run a kernel on this stream."""
+    def launch(self, source: DeviceFunction, blocks: int, arguments: Sequence[int | np.generic]) -> None:
+        """Launch a kernel on this stream. blocks: the number of thread blocks. arguments: addresses and numbers."""
         self.vendor.launch(source, blocks, arguments, self.handle)
 
 
@@ -104,7 +104,7 @@ class Programs:
         return program, scratch
 
     # cuDNN ---------------------------------------------------------------------------------------------------
-    def convolution(self, steps: Steps, plan: str, inputs: Sequence[Meta], output: Meta) -> Program:
+    def convolution(self, steps: ConvolutionSteps, plan: str, inputs: Sequence[Meta], output: Meta) -> Program:
         """Return a program that runs a convolution, or a gradient of one, by a plan of cuDNN."""
         vendor, handle = self.stream.vendor, self.stream.handle
         operands = (output, *inputs)
@@ -129,7 +129,8 @@ class Programs:
                               convolve=convolve, copies=copies, finish=last)
         return program
 
-    def _plain_convolution(self, steps: Steps, plan: str, offsets: Sequence[int], finish: Program | None) -> Program:
+    def _plain_convolution(self, steps: ConvolutionSteps, plan: str, offsets: Sequence[int],
+                           finish: Program | None) -> Program:
         """Return a shorter program for a convolution that needs no copies, no parts and no intermediate result."""
         convolve, handle, described = self.stream.vendor.convolve, self.stream.handle, steps.convolution
         (x, w, y), bias = steps.roles, steps.bias
@@ -142,7 +143,7 @@ class Programs:
                 finish((to, to) if bias is None else (to, to, blocks[bias] + offsets[bias]), {}, 0)
         return program
 
-    def attention(self, steps: attention.Steps, plan: str, operands: Sequence[Meta]) -> Program:
+    def attention(self, steps: attention.AttentionSteps, plan: str, operands: Sequence[Meta]) -> Program:
         """Return a program for attention or its gradients by a plan of cuDNN; ``operands``: outputs, then inputs."""
         vendor, handle = self.stream.vendor, self.stream.handle
         moved = {i for i, _, _ in steps.copied}
@@ -167,7 +168,7 @@ class Programs:
                             attend=attend, copies=runs, fill=fill)
         return program
 
-    def _finisher(self, steps: Steps, operands: Sequence[Meta]) -> Program | None:
+    def _finisher(self, steps: ConvolutionSteps, operands: Sequence[Meta]) -> Program | None:
         """Return the kernel after a product, or None: it adds a bias, a gradient or another part, or is a ReLU."""
         output = operands[0]
         if steps.bias is not None:
@@ -208,7 +209,7 @@ def _single(template: "Template", give: Callable[..., None], handle: Handle) -> 
     return program
 
 
-Template = tuple[Source, int, list[Any], list[tuple[int, int, int]], list[tuple[int, type[np.generic], str]]]
+Template = tuple[DeviceFunction, int, list[Any], list[tuple[int, int, int]], list[tuple[int, type[np.generic], str]]]
 
 
 def _template(launch: Launch) -> Template:

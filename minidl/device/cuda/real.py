@@ -20,10 +20,10 @@ from cuda.pathfinder import load_nvidia_dynamic_lib
 from minidl.device.cuda.attention_graphs import AttentionGraphs
 from minidl.device.cuda.cublas import Cublas
 from minidl.device.cuda.cudnn_graphs import CudnnGraphs
-from minidl.device.cuda.seam import Attention, Convolution, Extent, Gemm, PlanInfo, Properties, Recorder
+from minidl.device.cuda.seam import Attention, Convolution, Extent, Gemm, PlanInfo, Properties, StreamRecorder
 from minidl.errors import DeviceError
 from minidl.kernels.cuda.compile import Compiler
-from minidl.kernels.cuda.launch import Source
+from minidl.kernels.cuda.launch import DeviceFunction
 
 
 class _Bound(threading.local):
@@ -66,15 +66,15 @@ class Cuda:
             self._device.name, total, free, (capability.major, capability.minor),
             f"cudnn{self._graphs.version}-cublas{self._cublas.version}-driver{runtime}", self._graphs.version)
         self._compiler = Compiler((capability.major, capability.minor))
-        self._kernels: dict[Source, Any] = {}
+        self._kernels: dict[DeviceFunction, Any] = {}
         # By id() of the source, which is kept so the id stays valid: hashing a source takes longer than a launch.
-        self._found: dict[int, tuple[Source, Any]] = {}
+        self._found: dict[int, tuple[DeviceFunction, Any]] = {}
         self._configs: dict[tuple[int, int], LaunchConfig] = {}
         self._product_stream: CudaStream | None = None
         self._made: list[tuple[Callable[[Any], Any], Any]] = []  # (destructor, stream or event)
 
     def _bind(self) -> None:
-        """Make this GPU's context current in the calling thread. A caller does so when it finds another one."""
+        """Make this GPU's context current in the calling thread. Methods call this if another context is current."""
         check(driver.cuCtxSetCurrent(self._context), "cuCtxSetCurrent")
         _bound.vendor = self
 
@@ -150,7 +150,7 @@ class Cuda:
             self._bind()
         return float(check(driver.cuEventElapsedTime(start, end), "cuEventElapsedTime")) * 1e-3
 
-    def recorder(self, stream: CudaStream) -> Recorder:
+    def recorder(self, stream: CudaStream) -> StreamRecorder:
         """Return a recorder of a stream by CUPTI, which is imported here. Raises DeviceError if it cannot record."""
         from minidl.device.cuda.cupti_recorder import CuptiRecorder
 
@@ -185,7 +185,8 @@ class Cuda:
         return copied
 
     # Kernels -------------------------------------------------------------------------------------------------
-    def launch(self, source: Source, blocks: int, arguments: Sequence[int | np.generic], stream: CudaStream) -> None:
+    def launch(self, source: DeviceFunction, blocks: int, arguments: Sequence[int | np.generic],
+               stream: CudaStream) -> None:
         """Run a kernel; compile its source at the first launch."""
         if _bound.vendor is not self:
             self._bind()

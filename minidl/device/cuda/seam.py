@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 if TYPE_CHECKING:
-    from minidl.kernels.cuda.launch import Source
+    from minidl.kernels.cuda.launch import DeviceFunction
 
 Handle = Any  # a stream or an event
 Extent = tuple[int, ...]
@@ -96,7 +96,11 @@ ATTENTION_OPERANDS = {False: ("y", "lse", "q", "k", "v", "mask"),
 
 @dataclass(frozen=True, slots=True)
 class PlanInfo:
-    """One plan of cuDNN: its engine and knobs as a name, its workspace in bytes, and its notes."""
+    """One plan of cuDNN: its engine and knobs as a name, and the bytes of its workspace.
+
+    deterministic  True if it adds in a fixed order
+    tensor_cores   True if it computes on tensor cores
+    """
 
     name: str
     workspace: int
@@ -108,8 +112,8 @@ class PlanInfo:
 class Properties:
     """Properties of the GPU, from the driver.
 
-    ``version`` names the libraries whose choices are cached, ``cudnn`` is that of cuDNN as the library writes it:
-    92700.
+    version  the versions of cuDNN, cuBLAS and driver as a text, which names files of cached plans
+    cudnn    the version of cuDNN as the library writes it, such as 92700
     """
 
     name: str
@@ -121,7 +125,7 @@ class Properties:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TimedWork:
     """A kernel, copy or fill that ran: its tag, and its start and end in seconds of the device's clock."""
 
     tag: int
@@ -129,13 +133,13 @@ class Span:
     end: float
 
 
-class Recorder(Protocol):
+class StreamRecorder(Protocol):
     """A recorder of when the work of one stream starts and ends."""
 
     def tag(self, number: int) -> None:
         """Tag the work that this thread issues from now on with this number."""
 
-    def spans(self) -> list[Span] | None:
+    def spans(self) -> list[TimedWork] | None:
         """Return the spans since the last call, in any order; None if some were lost. The device must be idle."""
 
     def close(self) -> None:
@@ -182,7 +186,7 @@ class Vendor(Protocol):
     def elapsed(self, start: Handle, end: Handle) -> float:
         """Return the seconds between two complete events."""
 
-    def recorder(self, stream: Handle) -> Recorder:
+    def recorder(self, stream: Handle) -> StreamRecorder:
         """Start recording when each kernel, copy and fill of a stream starts and ends."""
 
     # Bytes ---------------------------------------------------------------------------------------------------
@@ -199,7 +203,8 @@ class Vendor(Protocol):
         """
 
     # Work ----------------------------------------------------------------------------------------------------
-    def launch(self, source: "Source", blocks: int, arguments: Sequence[int | np.generic], stream: Handle) -> None:
+    def launch(self, source: "DeviceFunction", blocks: int, arguments: Sequence[int | np.generic],
+               stream: Handle) -> None:
         """Run a kernel; compile it first if needed. Pointers are addresses.
 
         A number needs the width of the kernel's signature: an unchecked Python int is packed as 8 bytes, a float as a

@@ -20,7 +20,7 @@ from typing import Any
 
 from minidl.device.cost_model import algorithms as modelled_algorithms
 from minidl.device.cuda import convolution, listed, memory_format
-from minidl.device.cuda.convolution import Steps
+from minidl.device.cuda.convolution import ConvolutionSteps
 from minidl.device.fitted import call_seconds
 from minidl.device.profiles import Profile
 from minidl.device.sim import Ways
@@ -68,7 +68,7 @@ class MeasuredWays:
 
 
 def steps_of(profile: Profile, op_name: str, inputs: Sequence[Meta], output: Meta,
-             attrs: dict[str, Any]) -> Steps:
+             attrs: dict[str, Any]) -> ConvolutionSteps:
     """Return how the GPU of a profile would run a convolution whose operands are all channels-last."""
     lying = [memory_format.channels_last(meta(m.shape, m.dtype)) for m in (output, *inputs)]
     return convolution.steps(op_name, lying[1:], lying[0], attrs, tf32=profile.tensor_flops > profile.peak_flops)

@@ -45,7 +45,7 @@ class Staging:
         self._busy.clear()
 
     def _take(self, nbytes: int) -> int:
-        """Return the ring offset for the next ``nbytes``."""
+        """Reserve ``nbytes`` of the ring and return their offset; wait if earlier copies still read these bytes."""
         if 2 * aligned(nbytes) > self._capacity:
             self._grow(2 * aligned(nbytes))
         start = self._next if self._next + nbytes <= self._capacity else 0

@@ -20,7 +20,7 @@ from time import perf_counter
 
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, Timed
 from minidl.device.cuda.kernel_times import busy_seconds
-from minidl.device.cuda.seam import Handle, Recorder, Vendor
+from minidl.device.cuda.seam import Handle, StreamRecorder, Vendor
 
 DEPTH = 8192  # events of a stream: the host may be ahead by this many pieces of work
 
@@ -54,7 +54,7 @@ class EventStreams:
         self.spans: tuple[dict[int, Span], ...] | None = None
         self._zero: tuple[Handle, float] | None = None  # an event and its time, the origin of spans
         self._noted: list[tuple[int, int]] = []  # (stream, position) of work whose spans are not read yet
-        self._recorder: Recorder | None = None  # while times are exact; work is tagged with its position
+        self._recorder: StreamRecorder | None = None  # while times are exact; work is tagged with its position
         self.gap: Cause = None  # the host has waited, so the compute stream has been idle
         self._started = perf_counter()
         for ring, handle in zip(self._rings, self.handles, strict=True):
@@ -73,7 +73,8 @@ class EventStreams:
             self.mark(stream, (stream, 0))
 
     def mark(self, stream: int, wants: Timed | Cause = None) -> int:
-        """End a piece of work of a stream; return its position. ``wants``: a callback for its seconds, or a cause."""
+        """Record the event that ends a piece of work of a stream; return its position.
+        wants: a callback for the work's seconds; or, if the work was a wait, the (stream, position) waited for."""
         position = self.positions[stream] + 1
         if position >= self._limits[stream]:
             self._make_room(stream, position)
@@ -99,7 +100,8 @@ class EventStreams:
             self.mark(COMPUTE, (on, position))
 
     def measure_exactly(self, on: bool) -> None:
-        """Start or stop recording each kernel of the compute stream by the vendor. Raises DeviceError."""
+        """Let the vendor's library record the times of each kernel of the compute stream, or stop it.
+        Raises DeviceError."""
         if on and self._recorder is None:
             self._recorder = self.vendor.recorder(self.handles[COMPUTE])
             self._tag_next(self._recorder)
@@ -130,7 +132,7 @@ class EventStreams:
             self.spans[stream][position] = began + elapsed(zero, start), began + elapsed(zero, end)
         self._noted = unread
 
-    def _tag_next(self, recorder: Recorder) -> None:
+    def _tag_next(self, recorder: StreamRecorder) -> None:
         """Tag the next work with its position.
 
         Room for its event is made first, because the recorder may only be read between two pieces of work.
@@ -170,7 +172,7 @@ class EventStreams:
         self._report_times()
 
     def collect(self) -> None:
-        """Read the times of finished work; wait for nothing."""
+        """Read the times of work that has finished, without waiting for any other."""
         low, high = self.finished[COMPUTE], self.positions[COMPUTE]
         while low < high:  # find the last position that was passed
             middle = (low + high + 1) // 2

@@ -47,7 +47,9 @@ def default_folder() -> Path:
 
 
 class PlanTable:
-    """The plans by convolution; with ``folder`` None they are kept in this process only."""
+    """The plans of cuDNN for each convolution, listed and timed once.
+
+    folder: where they are stored; None keeps them in this process only."""
 
     def __init__(self, vendor: Vendor, folder: Path | None = None) -> None:
         self.vendor = vendor

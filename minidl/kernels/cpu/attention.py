@@ -7,7 +7,7 @@ from numba import prange
 
 from minidl.kernels import scalar
 from minidl.kernels.cpu.blocks import Array, is_plain, pieces, room, settle, source
-from minidl.kernels.cpu.compiled import Kernel, compiled
+from minidl.kernels.cpu.compiled import PieceLoop, compiled
 from minidl.kernels.cpu.elementwise import CHUNK, bring
 from minidl.kernels.cpu.sums import largest, total, total_product
 from minidl.meta import Shape
@@ -23,7 +23,7 @@ def soften(row: Array) -> float:
     return result
 
 
-@Kernel
+@PieceLoop
 def _softmax(y: Array, x: Array) -> None:
     for r in prange(x.shape[0]):
         row = y[r]
@@ -33,7 +33,7 @@ def _softmax(y: Array, x: Array) -> None:
             row[i] /= divisor
 
 
-@Kernel
+@PieceLoop
 def _masked_softmax(y: Array, x: Array, mask: Array, repeat: int) -> None:
     """Row r is masked by row (r // repeat) mod (rows of the mask)."""
     for r in prange(x.shape[0]):
@@ -46,7 +46,7 @@ def _masked_softmax(y: Array, x: Array, mask: Array, repeat: int) -> None:
             row[i] /= divisor
 
 
-@Kernel
+@PieceLoop
 def _softmax_grad(dx: Array, dy: Array, y: Array) -> None:
     rows = max(1, CHUNK // y.shape[1])
     for chunk in prange((y.shape[0] + rows - 1) // rows):

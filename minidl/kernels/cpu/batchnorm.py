@@ -13,7 +13,7 @@ from numba import prange
 
 from minidl.kernels import scalar
 from minidl.kernels.cpu.blocks import Array, pieces, room, settle, source
-from minidl.kernels.cpu.compiled import Kernel, compiled
+from minidl.kernels.cpu.compiled import PieceLoop, compiled
 from minidl.kernels.cpu.half import is_half
 from minidl.kernels.cpu.sums import total, total_and_slope, total_square
 
@@ -22,7 +22,7 @@ STRIP = 1 << 11  # elements of a gradient that are masked at a time
 
 
 # Loops over [N, C, S] -----------------------------------------------------------------------------------------------
-@Kernel
+@PieceLoop
 def _stats(means: Array, squares: Array, x: Array, seen: int) -> None:
     """Add the images of x to each channel's mean and sum of squared deviations (float64), of ``seen`` values so far.
 
@@ -58,7 +58,7 @@ def _normed(x: Any, centre: Any, factor: Any, offset: Any) -> Any:
     return (x - centre) * factor + offset
 
 
-@Kernel
+@PieceLoop
 def _apply(y: Array, x: Array, centre: Array, factor: Array, offset: Array) -> None:
     for plane in prange(x.shape[0] * x.shape[1]):
         n, c = plane // x.shape[1], plane % x.shape[1]
@@ -67,7 +67,7 @@ def _apply(y: Array, x: Array, centre: Array, factor: Array, offset: Array) -> N
             y[n, c, i] = _normed(x[n, c, i], centre_c, factor_c, offset_c)
 
 
-@Kernel
+@PieceLoop
 def _apply_relu(y: Array, x: Array, centre: Array, factor: Array, offset: Array) -> None:
     for plane in prange(x.shape[0] * x.shape[1]):
         n, c = plane // x.shape[1], plane % x.shape[1]
@@ -76,7 +76,7 @@ def _apply_relu(y: Array, x: Array, centre: Array, factor: Array, offset: Array)
             y[n, c, i] = scalar.relu(_normed(x[n, c, i], centre_c, factor_c, offset_c))
 
 
-@Kernel
+@PieceLoop
 def _apply_add_relu(y: Array, x: Array, residual: Array, centre: Array, factor: Array, offset: Array) -> None:
     for plane in prange(x.shape[0] * x.shape[1]):
         n, c = plane // x.shape[1], plane % x.shape[1]
@@ -85,7 +85,7 @@ def _apply_add_relu(y: Array, x: Array, residual: Array, centre: Array, factor: 
             y[n, c, i] = scalar.relu(_normed(x[n, c, i], centre_c, factor_c, offset_c) + residual[n, c, i])
 
 
-@Kernel
+@PieceLoop
 def _reduce(levels: Array, slopes: Array, dy: Array, x: Array, centre: Array) -> None:
     """Add each channel's sums of dy and of dy (x - centre) to float64 accumulators."""
     for c in prange(x.shape[1]):
@@ -99,7 +99,7 @@ def _reduce(levels: Array, slopes: Array, dy: Array, x: Array, centre: Array) ->
         slopes[c] += slope
 
 
-@Kernel
+@PieceLoop
 def _relu_reduce(levels: Array, slopes: Array, dy: Array, x: Array, centre: Array, normal: Array,
                  offset: Array) -> None:
     """``_reduce`` of dy masked by the ReLU, whose mask is recomputed from x."""
@@ -119,7 +119,7 @@ def _relu_reduce(levels: Array, slopes: Array, dy: Array, x: Array, centre: Arra
         slopes[c] += slope
 
 
-@Kernel
+@PieceLoop
 def _grad(dx: Array, dy: Array, x: Array, centre: Array, slope: Array, level: Array, factor: Array) -> None:
     for plane in prange(x.shape[0] * x.shape[1]):
         n, c = plane // x.shape[1], plane % x.shape[1]
@@ -129,7 +129,7 @@ def _grad(dx: Array, dy: Array, x: Array, centre: Array, slope: Array, level: Ar
             dx[n, c, i] = (dy[n, c, i] - _normed(x[n, c, i], centre_c, slope_c, level_c)) * factor_c
 
 
-@Kernel
+@PieceLoop
 def _relu_grad(dx: Array, dy: Array, x: Array, centre: Array, slope: Array, level: Array, factor: Array,
                normal: Array, offset: Array) -> None:
     for plane in prange(x.shape[0] * x.shape[1]):

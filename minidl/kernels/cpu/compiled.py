@@ -58,7 +58,7 @@ def summing(function: Callable[..., Any]) -> Any:
     return compiled(function, fastmath={"contract", "reassoc", "nsz"})
 
 
-class Kernel:
+class PieceLoop:
     """A loop over pieces: ``kernel(work, *arguments)``. ``work``, in elements, selects serial or parallel code."""
 
     def __init__(self, function: Callable[..., None]) -> None:
@@ -82,7 +82,7 @@ def kernels_used(functions: Iterable[Any]) -> int:
     left = list(functions)
     while left:
         each = left.pop()
-        if id(each) in seen or not isinstance(each, FunctionType | partial | Kernel):
+        if id(each) in seen or not isinstance(each, FunctionType | partial | PieceLoop):
             continue
         seen[id(each)] = each
         if isinstance(each, partial):
@@ -90,7 +90,7 @@ def kernels_used(functions: Iterable[Any]) -> int:
         elif isinstance(each, FunctionType) and each.__module__.startswith("minidl."):
             left += [each.__globals__[name] for name in each.__code__.co_names if name in each.__globals__]
             left += [cell.cell_contents for cell in each.__closure__ or ()]
-    return sum(isinstance(each, Kernel) for each in seen.values())
+    return sum(isinstance(each, PieceLoop) for each in seen.values())
 
 
 # Formulas ----------------------------------------------------------------------------------------------------------

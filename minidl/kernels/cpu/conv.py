@@ -15,7 +15,7 @@ import numba
 import numpy as np
 
 from minidl.kernels.cpu.blocks import Array
-from minidl.kernels.cpu.conv_cuts import Cuts, Plan
+from minidl.kernels.cpu.conv_cuts import ConvolutionCut, Cuts
 from minidl.kernels.cpu.flat import computed, flat, row
 from minidl.kernels.cpu.windows import Pair
 from minidl.kernels.roles import ROLES
@@ -47,7 +47,7 @@ class CpuAlgorithm:
 
 
 @dataclass(frozen=True)
-class ElsewherePlan(Plan):
+class ElsewherePlan(ConvolutionCut):
     """The plan of a convolution on a processor whose vectors have ``vector_bytes`` bytes."""
 
     vector_bytes: int = 0
@@ -65,11 +65,11 @@ class ElsewherePlan(Plan):
 
 @lru_cache(maxsize=1 << 12)
 def _plan(op: str, x: Shape, w: Shape, y: Shape, stride: Pair, padding: Pair, itemsize: int,
-          limits: Shape) -> Plan:
-    return Plan(op, x, w, y, stride, padding, max(itemsize, 4), itemsize == 2, limits)
+          limits: Shape) -> ConvolutionCut:
+    return ConvolutionCut(op, x, w, y, stride, padding, max(itemsize, 4), itemsize == 2, limits)
 
 
-def plan(op: str, first: Any, second: Any, out: Any, stride: Pair, padding: Pair) -> Plan:
+def plan(op: str, first: Any, second: Any, out: Any, stride: Pair, padding: Pair) -> ConvolutionCut:
     """Return how a convolution is cut, from its first two inputs and its output (arrays or metas)."""
     role = ROLES[op]
     x, w, y = role.pick(out, (first, second))
@@ -82,14 +82,14 @@ def cores() -> int:
     return int(numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined] # get_num_threads() would start them
 
 
-def _cuts(p: Plan, workers: int | None) -> tuple[Cuts, int]:
+def _cuts(p: ConvolutionCut, workers: int | None) -> tuple[Cuts, int]:
     """Return the cuts and the number of workers; ``workers`` None means one worker with the smallest buffer."""
     cuts = p.least if workers is None else p.cuts
     return cuts, min(workers or 1, cuts.tasks)
 
 
 @lru_cache(maxsize=1 << 12)
-def _workspace(p: Plan, workers: int | None) -> int:
+def _workspace(p: ConvolutionCut, workers: int | None) -> int:
     """Return the bytes of the buffers: the most that any processor needs.
 
     So memory layouts are the same on all of them, and a budget that holds a step on one holds it on the others.

@@ -28,7 +28,7 @@ class Cuts:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ConvolutionCut:
     """How one convolution is cut, from shapes alone: x [N, C, H, W], w [K, C, R, S], y [N, K, P, Q]."""
 
     op: str

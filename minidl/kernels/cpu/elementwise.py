@@ -11,7 +11,7 @@ from numba import prange
 
 from minidl.kernels import scalar
 from minidl.kernels.cpu.blocks import Array, index_blocks, is_plain, room, settle, source
-from minidl.kernels.cpu.compiled import Kernel, compiled
+from minidl.kernels.cpu.compiled import PieceLoop, compiled
 from minidl.kernels.cpu.half import encode, is_half
 from minidl.kernels.random import fold_seed, random_bits
 
@@ -32,7 +32,7 @@ def bring(to: Array, origin: Array) -> None:
             to[i] = origin[i]
 
 
-def _one(formula: Formula) -> Kernel:
+def _one(formula: Formula) -> PieceLoop:
     def one(y: Array, x: Array) -> None:
         for chunk in prange((y.size + CHUNK - 1) // CHUNK):
             for start in range(chunk * CHUNK, min(y.size, (chunk + 1) * CHUNK), STRIP):
@@ -40,10 +40,10 @@ def _one(formula: Formula) -> Kernel:
                 bring(part, x[start:start + STRIP])
                 for i in range(part.size):
                     part[i] = formula(part[i])
-    return Kernel(one)
+    return PieceLoop(one)
 
 
-def _two(formula: Formula) -> Kernel:
+def _two(formula: Formula) -> PieceLoop:
     def two(y: Array, a: Array, b: Array) -> None:
         apart = y.ctypes.data != a.ctypes.data and y.ctypes.data != b.ctypes.data
         for chunk in prange((y.size + CHUNK - 1) // CHUNK):
@@ -54,10 +54,10 @@ def _two(formula: Formula) -> Kernel:
                 for i in range(target.size):
                     target[i] = formula(a_part[i], b_part[i])
                 bring(part, target)
-    return Kernel(two)
+    return PieceLoop(two)
 
 
-def _with_number(formula: Formula) -> Kernel:
+def _with_number(formula: Formula) -> PieceLoop:
     def with_number(y: Array, x: Array, value: float) -> None:
         number = x.dtype.type(value)
         for chunk in prange((y.size + CHUNK - 1) // CHUNK):
@@ -66,10 +66,10 @@ def _with_number(formula: Formula) -> Kernel:
                 bring(part, x[start:start + STRIP])
                 for i in range(part.size):
                     part[i] = formula(part[i], number)
-    return Kernel(with_number)
+    return PieceLoop(with_number)
 
 
-def _repeating(formula: Formula) -> Kernel:
+def _repeating(formula: Formula) -> PieceLoop:
     """y[r, i] = formula(a[r, i], b[i])"""
     def repeating(y: Array, a: Array, b: Array) -> None:
         rows = max(1, CHUNK // b.size)
@@ -80,10 +80,10 @@ def _repeating(formula: Formula) -> Kernel:
                     bring(part, a[r, start:start + STRIP])
                     for i in range(part.size):
                         part[i] = formula(part[i], b_part[i])
-    return Kernel(repeating)
+    return PieceLoop(repeating)
 
 
-@Kernel
+@PieceLoop
 def _dropout(y: Array, x: Array, key: int, threshold: int, keep_scale: float, first: int) -> None:
     factor = x.dtype.type(keep_scale)
     for chunk in prange((y.size + CHUNK - 1) // CHUNK):

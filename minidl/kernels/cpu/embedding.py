@@ -7,12 +7,12 @@ from numba import prange
 
 from minidl.errors import UserError
 from minidl.kernels.cpu.blocks import Array, index_blocks, is_plain, source
-from minidl.kernels.cpu.compiled import Kernel
+from minidl.kernels.cpu.compiled import PieceLoop
 from minidl.kernels.cpu.elementwise import cast
 from minidl.meta import Shape
 
 
-@Kernel
+@PieceLoop
 def _gather(y: Array, table: Array, numbers: Array) -> None:
     for i in prange(numbers.size):
         row = numbers[i]
@@ -20,7 +20,7 @@ def _gather(y: Array, table: Array, numbers: Array) -> None:
             y[i, d] = table[row, d]
 
 
-@Kernel
+@PieceLoop
 def _scatter(table: Array, rows: Array, order: Array, starts: Array, targets: Array) -> None:
     """table[targets[g]] += sum of rows[order[i]] over the i of group g, in float64 and in that order."""
     for g in prange(targets.size):
@@ -34,7 +34,7 @@ def _scatter(table: Array, rows: Array, order: Array, starts: Array, targets: Ar
             table[target, d] += table.dtype.type(total[d])
 
 
-@Kernel
+@PieceLoop
 def _clear(table: Array) -> None:
     for row in prange(table.shape[0]):
         for d in range(table.shape[1]):

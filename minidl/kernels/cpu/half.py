@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 from numba import prange
 
-from minidl.kernels.cpu.compiled import Kernel, compiled
+from minidl.kernels.cpu.compiled import PieceLoop, compiled
 
 BFLOAT16, FLOAT16 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16)
 Array = np.ndarray[Any, Any]
@@ -62,7 +62,7 @@ def f32_to_f16(x: Any) -> Any:
     return np.uint16(value | sign)
 
 
-@Kernel
+@PieceLoop
 def _decode_bfloat16(out: Array, bits: Array) -> None:
     for chunk in prange((bits.size + _CHUNK - 1) // _CHUNK):
         target, source = out[chunk * _CHUNK:(chunk + 1) * _CHUNK], bits[chunk * _CHUNK:(chunk + 1) * _CHUNK]
@@ -70,7 +70,7 @@ def _decode_bfloat16(out: Array, bits: Array) -> None:
             target[i] = bf16_to_f32(source[i])
 
 
-@Kernel
+@PieceLoop
 def _encode_bfloat16(bits: Array, x: Array) -> None:
     for chunk in prange((bits.size + _CHUNK - 1) // _CHUNK):
         target, source = bits[chunk * _CHUNK:(chunk + 1) * _CHUNK], x[chunk * _CHUNK:(chunk + 1) * _CHUNK]
@@ -78,7 +78,7 @@ def _encode_bfloat16(bits: Array, x: Array) -> None:
             target[i] = f32_to_bf16(source[i])
 
 
-@Kernel
+@PieceLoop
 def _decode_float16(out: Array, bits: Array) -> None:
     for chunk in prange((bits.size + _CHUNK - 1) // _CHUNK):
         target, source = out[chunk * _CHUNK:(chunk + 1) * _CHUNK], bits[chunk * _CHUNK:(chunk + 1) * _CHUNK]
@@ -86,7 +86,7 @@ def _decode_float16(out: Array, bits: Array) -> None:
             target[i] = f16_to_f32(source[i])
 
 
-@Kernel
+@PieceLoop
 def _encode_float16(bits: Array, x: Array) -> None:
     for chunk in prange((bits.size + _CHUNK - 1) // _CHUNK):
         target, source = bits[chunk * _CHUNK:(chunk + 1) * _CHUNK], x[chunk * _CHUNK:(chunk + 1) * _CHUNK]

@@ -10,7 +10,7 @@ from numba import prange
 
 from minidl.kernels.cpu.attention import rows_of
 from minidl.kernels.cpu.blocks import Array, pieces, room, settle, source
-from minidl.kernels.cpu.compiled import Kernel, summing
+from minidl.kernels.cpu.compiled import PieceLoop, summing
 from minidl.kernels.cpu.elementwise import CHUNK, bring
 from minidl.kernels.cpu.sums import SLABS, WIDTH, total, total_square
 
@@ -26,7 +26,7 @@ def _level_and_slope(dy: Array, x: Array, gamma: Array, mean: float, rstd: float
     return level, slope
 
 
-@Kernel
+@PieceLoop
 def _layer_norm(y: Array, mean: Array, rstd: Array, x: Array, gamma: Array, beta: Array, eps: float) -> None:
     kind = x.dtype.type
     for r in prange(x.shape[0]):
@@ -40,7 +40,7 @@ def _layer_norm(y: Array, mean: Array, rstd: Array, x: Array, gamma: Array, beta
             row[i] = (row[i] - level) * scale * gamma[i] + beta[i]
 
 
-@Kernel
+@PieceLoop
 def _layer_norm_grad(dx: Array, dy: Array, x: Array, gamma: Array, mean: Array, rstd: Array) -> None:
     kind = x.dtype.type
     rows = max(1, CHUNK // x.shape[1])
@@ -56,7 +56,7 @@ def _layer_norm_grad(dx: Array, dy: Array, x: Array, gamma: Array, mean: Array, 
             bring(dx[r], results)
 
 
-@Kernel
+@PieceLoop
 def _layer_norm_grad_reduce(slopes: Array, levels: Array, dy: Array, x: Array, mean: Array, rstd: Array) -> None:
     """Add the sums over the rows of slab t of dy xhat and of dy to slopes[t], levels[t] (float64)."""
     rows = (x.shape[0] + SLABS - 1) // SLABS

@@ -8,12 +8,12 @@ from numba import prange
 from minidl.errors import UserError
 from minidl.kernels.cpu.attention import soften
 from minidl.kernels.cpu.blocks import Array, pieces, room, settle, source
-from minidl.kernels.cpu.compiled import Kernel
+from minidl.kernels.cpu.compiled import PieceLoop
 from minidl.kernels.cpu.elementwise import bring
 from minidl.kernels.cpu.sums import largest
 
 
-@Kernel
+@PieceLoop
 def _cross_entropy(losses: Array, residual: Array, logits: Array, labels: Array, ignore_index: int) -> None:
     """losses: [N], float64; 0 for ignored labels. residual may share the bytes of logits."""
     for r in prange(logits.shape[0]):
@@ -30,7 +30,7 @@ def _cross_entropy(losses: Array, residual: Array, logits: Array, labels: Array,
             row[label] -= logits.dtype.type(1)
 
 
-@Kernel
+@PieceLoop
 def _cross_entropy_grad(dx: Array, residual: Array, labels: Array, factor: float, ignore_index: int) -> None:
     scale = residual.dtype.type(factor)
     for r in prange(residual.shape[0]):

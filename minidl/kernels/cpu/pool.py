@@ -6,7 +6,7 @@ import numpy as np
 from numba import prange
 
 from minidl.kernels.cpu.blocks import Array, pieces, room, settle, source
-from minidl.kernels.cpu.compiled import Kernel, compiled
+from minidl.kernels.cpu.compiled import PieceLoop, compiled
 from minidl.kernels.cpu.sums import total
 from minidl.kernels.cpu.windows import Pair
 from minidl.meta import Shape
@@ -19,7 +19,7 @@ def _covered(count: int, size: int, tap: int, stride: int, padding: int) -> tupl
     return first, max(first, min(count, (size - 1 + padding - tap) // stride + 1))
 
 
-@Kernel
+@PieceLoop
 def _max_pool(y: Array, index: Array, x: Array, kernel: Pair, stride: Pair, padding: Pair) -> None:
     """y, index: [planes, P, Q], x: [planes, H, W]"""
     for plane in prange(y.shape[0]):
@@ -39,7 +39,7 @@ def _max_pool(y: Array, index: Array, x: Array, kernel: Pair, stride: Pair, padd
                 y[plane, p, q], index[plane, p, q] = best, chosen
 
 
-@Kernel
+@PieceLoop
 def _max_pool_grad(dx: Array, dy: Array, index: Array, kernel: Pair, stride: Pair, padding: Pair) -> None:
     for plane in prange(dy.shape[0]):
         dx[plane] = 0
@@ -50,7 +50,7 @@ def _max_pool_grad(dx: Array, dy: Array, index: Array, kernel: Pair, stride: Pai
                 dx[plane, h, w] += dy[plane, p, q]
 
 
-@Kernel
+@PieceLoop
 def _avg_pool(y: Array, x: Array, kernel: Pair, stride: Pair, padding: Pair) -> None:
     size = x.dtype.type(kernel[0] * kernel[1])
     for plane in prange(y.shape[0]):
@@ -68,7 +68,7 @@ def _avg_pool(y: Array, x: Array, kernel: Pair, stride: Pair, padding: Pair) -> 
                 y[plane, p, q] /= size
 
 
-@Kernel
+@PieceLoop
 def _avg_pool_grad(dx: Array, dy: Array, kernel: Pair, stride: Pair, padding: Pair) -> None:
     size = dy.dtype.type(kernel[0] * kernel[1])
     for plane in prange(dy.shape[0]):
@@ -84,14 +84,14 @@ def _avg_pool_grad(dx: Array, dy: Array, kernel: Pair, stride: Pair, padding: Pa
                         dx[plane, h, q * stride[1] - padding[1] + s] += dy[plane, p, q] / size
 
 
-@Kernel
+@PieceLoop
 def _global_avg_pool(y: Array, x: Array) -> None:
     """Mean of the whole plane. y: [planes], x: [planes, H W]"""
     for plane in prange(y.size):
         y[plane] = total(x[plane]) / x.shape[1]
 
 
-@Kernel
+@PieceLoop
 def _adaptive_avg_pool(y: Array, x: Array) -> None:
     for plane in prange(y.shape[0]):
         for i in range(y.shape[1]):
@@ -105,7 +105,7 @@ def _adaptive_avg_pool(y: Array, x: Array) -> None:
                 y[plane, i, j] = cell / ((bottom - top) * (right - left))
 
 
-@Kernel
+@PieceLoop
 def _adaptive_avg_pool_grad(dx: Array, dy: Array) -> None:
     for plane in prange(dy.shape[0]):
         dx[plane] = 0

@@ -5,14 +5,14 @@ from numba import prange
 from numpy.lib.stride_tricks import as_strided
 
 from minidl.kernels.cpu.blocks import Array
-from minidl.kernels.cpu.compiled import PARALLEL_FROM, Kernel
+from minidl.kernels.cpu.compiled import PARALLEL_FROM, PieceLoop
 from minidl.kernels.cpu.elementwise import add
 from minidl.meta import Parts, Shape
 
 TILE = 32  # rows and columns of a transposition that stay in the first-level cache
 
 
-@Kernel
+@PieceLoop
 def _copy(to: Array, origin: Array, shape: Array, to_steps: Array, origin_steps: Array) -> None:
     """Copy between flat arrays viewed in four dimensions; steps in elements.
 

@@ -12,7 +12,7 @@ import numpy as np
 from numba import prange
 
 from minidl.kernels.cpu.blocks import Array, index_blocks, is_plain
-from minidl.kernels.cpu.compiled import Kernel, compiled, summing
+from minidl.kernels.cpu.compiled import PieceLoop, compiled, summing
 from minidl.kernels.cpu.half import is_half
 from minidl.meta import Shape
 
@@ -84,7 +84,7 @@ def largest(values: Array) -> Any:
 
 
 # Sums over dimensions -----------------------------------------------------------------------------------------------
-@Kernel
+@PieceLoop
 def _sum_columns(sums: Array, x: Array) -> None:
     """sums[t, b] = sum of x[a, b] over the a of slab t."""
     slabs = sums.shape[0]
@@ -100,7 +100,7 @@ def _sum_columns(sums: Array, x: Array) -> None:
         sums[slab, start:start + WIDTH] = strip
 
 
-@Kernel
+@PieceLoop
 def _sum_planes(sums: Array, x: Array) -> None:
     """sums[t, b] = sum of x[a, b, c] over the a of slab t; if there is only one a, over the c of slab t."""
     slabs = sums.shape[0]

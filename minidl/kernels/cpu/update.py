@@ -12,11 +12,10 @@ from numba import carray, prange
 from numba.core import types
 from numba.extending import intrinsic
 
-from minidl.errors import ShapeError
 from minidl.kernels import scalar
 from minidl.kernels.cpu import elementwise
 from minidl.kernels.cpu.blocks import Array, blocks, is_plain, room, settle, source
-from minidl.kernels.cpu.compiled import Kernel, compiled
+from minidl.kernels.cpu.compiled import PieceLoop, compiled
 from minidl.kernels.cpu.half import is_half
 from minidl.kernels.cpu.shape import copy
 
@@ -41,7 +40,7 @@ def _part(pieces: Array, sizes: Array, like: Array, group: int, piece: int) -> A
 
 # Steps --------------------------------------------------------------------------------------------------------------
 # pieces: [groups, P], addresses; sizes: [P], elements; like: an array of the tensors' type.
-@Kernel
+@PieceLoop
 def _sgd(pieces: Array, sizes: Array, like: Array, lr: float, weight_decay: float) -> None:
     rate, decay = like.dtype.type(lr), like.dtype.type(weight_decay)
     for piece in prange(sizes.size):
@@ -50,7 +49,7 @@ def _sgd(pieces: Array, sizes: Array, like: Array, lr: float, weight_decay: floa
             p[i] = scalar.sgd(p[i], g[i], rate, decay)
 
 
-@Kernel
+@PieceLoop
 def _sgd_momentum(pieces: Array, sizes: Array, like: Array, lr: float, momentum: float, weight_decay: float,
                   first: bool) -> None:
     kind = like.dtype.type
@@ -64,7 +63,7 @@ def _sgd_momentum(pieces: Array, sizes: Array, like: Array, lr: float, momentum:
             p[i], buffer[i] = scalar.sgd_momentum(p[i], buffer[i], g[i], rate, keep, decay)
 
 
-@Kernel
+@PieceLoop
 def _adam(pieces: Array, sizes: Array, like: Array, numbers: Array) -> None:
     kind = like.dtype.type
     step_size, beta1, rest1, beta2, rest2 = (kind(numbers[0]), kind(numbers[1]), kind(numbers[2]), kind(numbers[3]),
@@ -78,7 +77,7 @@ def _adam(pieces: Array, sizes: Array, like: Array, numbers: Array) -> None:
                                            correction, l2, shrink)
 
 
-@Kernel
+@PieceLoop
 def _adadelta(pieces: Array, sizes: Array, like: Array, lr: float, rho: float, rest: float, eps: float,
               weight_decay: float) -> None:
     kind = like.dtype.type
@@ -211,16 +210,13 @@ def uniform_(a: Array, *, seed: int, low: float, high: float, start: int = 0) ->
 
 
 def upload(y: Array, *, data: Any, **_: Any) -> None:
-    """y = a host array, converted to y's dtype; zeros for None. Raises ShapeError."""
+    """y = a host array, converted to y's dtype; zeros for None."""
     if data is None:
         y.fill(0)
         return
-    source = np.asarray(data)
-    if source.shape != y.shape:
-        raise ShapeError(f"upload: data of shape {list(source.shape)} for a tensor of shape {list(y.shape)}")
-    np.copyto(y, source, casting="unsafe")
+    np.copyto(y, np.asarray(data), casting="unsafe")
 
 
 def upload_(a: Array, *, data: Any) -> None:
-    """a = a host array, as in ``upload``. Raises ShapeError."""
+    """a = a host array, as in ``upload``."""
     upload(a, data=data)

@@ -26,9 +26,9 @@ from minidl.kernels.cuda import (
     sums,
     update,
 )
-from minidl.kernels.cuda.launch import Kernel, Launcher, Plan, Source
+from minidl.kernels.cuda.launch import DeviceFunction, Kernel, Launcher, LaunchPlan
 
-__all__ = ["KERNELS", "Kernel", "Launcher", "Plan", "Source"]
+__all__ = ["KERNELS", "Kernel", "Launcher", "LaunchPlan", "DeviceFunction"]
 
 KERNELS: dict[str, Kernel] = {
     **elementwise.KERNELS, **sums.KERNELS, **attention.KERNELS, **batchnorm.KERNELS, **layernorm.KERNELS,

@@ -13,7 +13,7 @@ from minidl.kernels.cuda.fast import is_on
 from minidl.kernels.cuda.fast.element_groups import group_width
 from minidl.kernels.cuda.fast.layernorm_groups import shape_of
 from minidl.kernels.cuda.fast.softmax_groups import softmax_gradient_row_groups, softmax_row_groups
-from minidl.kernels.cuda.launch import Kernel, Planner, View, blocks_of, integers
+from minidl.kernels.cuda.launch import Kernel, Launches, View, blocks_of, integers
 from minidl.kernels.cuda.layout import merged, padded
 from minidl.kernels.cuda.rows import rows, shape_of_block
 from minidl.kernels.cuda.tools import Tools
@@ -140,7 +140,7 @@ def softmax_grad(tools: Tools, *, dtype: str, items: int, threads: int) -> Calla
     return kernel
 
 
-def _softmax(planner: Planner, y: View, x: View, mask: View | None = None) -> None:
+def _softmax(planner: Launches, y: View, x: View, mask: View | None = None) -> None:
     """y = exp(x + mask - largest) / sum, row by row."""
     if y.size and not (is_on("softmax") and _softmax_of_groups(planner, y, x, mask)):
         wide = [y, x, x if mask is None else mask.expand(x.shape)]
@@ -149,7 +149,7 @@ def _softmax(planner: Planner, y: View, x: View, mask: View | None = None) -> No
                        masked=mask is not None, labelled=False, **shape_of_block(x.shape[-1]))
 
 
-def _softmax_of_groups(planner: Planner, y: View, x: View, mask: View | None) -> bool:
+def _softmax_of_groups(planner: Launches, y: View, x: View, mask: View | None) -> bool:
     """Launch the grouped kernel and return True, if rows and mask consist of aligned groups of 16 bytes."""
     held, beside = shape_of(y, x), (1, 1, 0, 0, 0)
     if held is None:
@@ -171,7 +171,7 @@ def _softmax_of_groups(planner: Planner, y: View, x: View, mask: View | None) ->
     return True
 
 
-def _softmax_grad(planner: Planner, dx: View, dy: View, y: View) -> None:
+def _softmax_grad(planner: Launches, dx: View, dy: View, y: View) -> None:
     """dx = y (dy - sum dy y), row by row"""
     held = shape_of(dx, dy, y) if y.size and is_on("softmax") else None
     if held is not None:

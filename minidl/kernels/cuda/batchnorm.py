@@ -24,7 +24,7 @@ from minidl.kernels.cuda.fast.batchnorm_rows import (
     normalise_channels,
 )
 from minidl.kernels.cuda.fast.element_groups import group_width
-from minidl.kernels.cuda.launch import Kernel, Number, Planner, View, blocks_of, compute, integers
+from minidl.kernels.cuda.launch import Kernel, Launches, Number, View, blocks_of, compute, integers
 from minidl.kernels.cuda.shape import copy
 from minidl.kernels.cuda.sums import Grid, Split, few_threads, grid, split, tiled
 
@@ -46,7 +46,7 @@ class MapLayout:
     options: dict[str, Any]
 
 
-def _layout(planner: Planner, *maps: View, reduces: bool) -> MapLayout:
+def _layout(planner: Launches, *maps: View, reduces: bool) -> MapLayout:
     """Return the layout, in groups if possible; ``reduces``: channels are summed, not only their constants shared."""
     return _grouped_layout(*maps, reduces=reduces) or _strided_layout(planner, *maps, reduces=reduces)
 
@@ -55,7 +55,7 @@ def _split(*maps: View) -> Split:
     return split(maps[0].shape, tuple(i for i in range(len(maps[0].shape)) if i != 1), *[a.strides for a in maps])
 
 
-def _strided_layout(planner: Planner, *maps: View, reduces: bool) -> MapLayout:
+def _strided_layout(planner: Launches, *maps: View, reduces: bool) -> MapLayout:
     parts = _split(*maps)
     if not parts.fits():
         first = 0 if reduces else 1  # the output is contiguous and needs no copy
@@ -93,13 +93,13 @@ def _number(x: View, value: float) -> np.generic:
     return number
 
 
-def _of_slabs(planner: Planner, g: Grid, x: View, *results: View) -> tuple[View, ...]:
+def _of_slabs(planner: Launches, g: Grid, x: View, *results: View) -> tuple[View, ...]:
     """Return the tensors for the sums of each slab: the results themselves if there is one slab."""
     return results if g.slabs == 1 else tuple(
         planner.scratch((g.slabs, x.shape[1]), compute(x.dtype)) for _ in results)
 
 
-def _batch_norm_stats(planner: Planner, mean: View, var: View, x: View) -> None:
+def _batch_norm_stats(planner: Launches, mean: View, var: View, x: View) -> None:
     """Mean and biased variance of each channel."""
     layout = _layout(planner, x, reduces=True)
     g, kept = layout.grid, x.shape[1]
@@ -111,7 +111,7 @@ def _batch_norm_stats(planner: Planner, mean: View, var: View, x: View) -> None:
                        dtype=mean.dtype.name, threads=few_threads(g.slabs))
 
 
-def _reduce(planner: Planner, dgamma: View, dbeta: View, dy: View, x: View, mean: View, var: View, gamma: View,
+def _reduce(planner: Launches, dgamma: View, dbeta: View, dy: View, x: View, mean: View, var: View, gamma: View,
             beta: View, *, eps: float, relu: bool) -> None:
     layout, vectors, small = _layout(planner, x, dy, reduces=True), (mean, var, gamma, beta), _number(x, eps)
     (x, dy), g, kept = layout.maps, layout.grid, x.shape[1]
@@ -124,19 +124,19 @@ def _reduce(planner: Planner, dgamma: View, dbeta: View, dy: View, x: View, mean
                        dtype=var.dtype.name, threads=few_threads(g.slabs))
 
 
-def _batch_norm_grad_reduce(planner: Planner, dgamma: View, dbeta: View, dy: View, x: View, mean: View, var: View, *,
+def _batch_norm_grad_reduce(planner: Launches, dgamma: View, dbeta: View, dy: View, x: View, mean: View, var: View, *,
                             eps: float) -> None:
     """dbeta = sum dy, dgamma = sum dy (x - mean) / sqrt(var + eps), over each channel."""
     _reduce(planner, dgamma, dbeta, dy, x, mean, var, mean, mean, eps=eps, relu=False)
 
 
-def _batch_norm_relu_grad_reduce(planner: Planner, dgamma: View, dbeta: View, dy: View, x: View, gamma: View,
+def _batch_norm_relu_grad_reduce(planner: Launches, dgamma: View, dbeta: View, dy: View, x: View, gamma: View,
                                  beta: View, mean: View, var: View, *, eps: float) -> None:
     """batch_norm_grad_reduce of the gradient before the ReLU: dy where its input was positive, else 0."""
     _reduce(planner, dgamma, dbeta, dy, x, mean, var, gamma, beta, eps=eps, relu=True)
 
 
-def _apply(planner: Planner, y: View, x: View, residual: View, gamma: View, beta: View, mean: View, var: View, *,
+def _apply(planner: Launches, y: View, x: View, residual: View, gamma: View, beta: View, mean: View, var: View, *,
            eps: float, add: bool, relu: bool) -> None:
     layout, vectors = _layout(planner, y, x, residual, reduces=False), (mean, var, gamma, beta)
     planner.launch(normalise_channels if layout.in_groups else normalise, layout.grid.blocks, *layout.maps, *vectors,
@@ -144,23 +144,23 @@ def _apply(planner: Planner, y: View, x: View, residual: View, gamma: View, beta
                    **layout.options)
 
 
-def _batch_norm(planner: Planner, y: View, x: View, *vectors: View, eps: float, training: bool) -> None:
+def _batch_norm(planner: Launches, y: View, x: View, *vectors: View, eps: float, training: bool) -> None:
     """(x - mean) / sqrt(var + eps) * gamma + beta"""
     _apply(planner, y, x, x, *vectors, eps=eps, add=False, relu=False)
 
 
-def _batch_norm_relu(planner: Planner, y: View, x: View, *vectors: View, eps: float, training: bool) -> None:
+def _batch_norm_relu(planner: Launches, y: View, x: View, *vectors: View, eps: float, training: bool) -> None:
     """relu(batch_norm)"""
     _apply(planner, y, x, x, *vectors, eps=eps, add=False, relu=True)
 
 
-def _batch_norm_add_relu(planner: Planner, y: View, x: View, residual: View, *vectors: View, eps: float,
+def _batch_norm_add_relu(planner: Launches, y: View, x: View, residual: View, *vectors: View, eps: float,
                          training: bool) -> None:
     """relu(batch_norm + residual)"""
     _apply(planner, y, x, residual, *vectors, eps=eps, add=True, relu=True)
 
 
-def _gradient(planner: Planner, dx: View, dy: View, x: View, gamma: View, beta: View, mean: View, var: View,
+def _gradient(planner: Launches, dx: View, dy: View, x: View, gamma: View, beta: View, mean: View, var: View,
               dgamma: View, dbeta: View, *, eps: float, training: bool, relu: bool) -> None:
     layout, vectors = _layout(planner, dx, dy, x, reduces=False), (mean, var, gamma, beta, dgamma, dbeta)
     # Without batch statistics the gradient does not depend on x: the subtracted terms are 0.
@@ -170,19 +170,19 @@ def _gradient(planner: Planner, dx: View, dy: View, x: View, gamma: View, beta: 
                    relu=relu, **layout.options)
 
 
-def _batch_norm_grad(planner: Planner, dx: View, dy: View, x: View, gamma: View, mean: View, var: View, dgamma: View,
+def _batch_norm_grad(planner: Launches, dx: View, dy: View, x: View, gamma: View, mean: View, var: View, dgamma: View,
                      dbeta: View, *, eps: float, training: bool) -> None:
     """gamma rstd (dy - dbeta / m - xhat dgamma / m) with m values a channel; gamma rstd dy if not training."""
     _gradient(planner, dx, dy, x, gamma, gamma, mean, var, dgamma, dbeta, eps=eps, training=training, relu=False)
 
 
-def _batch_norm_relu_grad(planner: Planner, dx: View, dy: View, x: View, gamma: View, beta: View, mean: View,
+def _batch_norm_relu_grad(planner: Launches, dx: View, dy: View, x: View, gamma: View, beta: View, mean: View,
                           var: View, dgamma: View, dbeta: View, *, eps: float, training: bool) -> None:
     """batch_norm_grad of the gradient before the ReLU: dy where its input was positive, else 0."""
     _gradient(planner, dx, dy, x, gamma, beta, mean, var, dgamma, dbeta, eps=eps, training=training, relu=True)
 
 
-def _batch_norm_update(planner: Planner, *vectors: View) -> None:
+def _batch_norm_update(planner: Launches, *vectors: View) -> None:
     """Move the running statistics towards those of the batch, whose variance is made unbiased by count / (count - 1).
     """
     kind, n = compute(vectors[0].dtype), vectors[0].shape[0]
@@ -190,7 +190,7 @@ def _batch_norm_update(planner: Planner, *vectors: View) -> None:
                    Number("unbiased", kind), *integers(n), *_steps(*vectors), dtype=vectors[0].dtype.name)
 
 
-def _batch_norm_merge(planner: Planner, *vectors: View) -> None:
+def _batch_norm_merge(planner: Launches, *vectors: View) -> None:
     """Merge the statistics of ``count`` and of ``other`` examples into those of all of them."""
     kind, n = compute(vectors[0].dtype), vectors[0].shape[0]
     planner.launch(merge_statistics, blocks_of(n, launch.THREADS), *vectors, Number("share", kind), *integers(n),

@@ -10,7 +10,7 @@ import numpy as np
 
 from minidl.kernels.cuda import launch
 from minidl.kernels.cuda.elementwise import ITEMS, outer, over_elements, walk_arguments
-from minidl.kernels.cuda.launch import Argument, Kernel, Number, Planner, View, blocks_of, compute
+from minidl.kernels.cuda.launch import Argument, Kernel, Launches, Number, View, blocks_of, compute
 from minidl.kernels.cuda.layout import RANK, merged, padded
 from minidl.kernels.cuda.tools import Tools
 from minidl.meta import DType
@@ -67,7 +67,7 @@ def selected(tools: Tools, *, dtype: str, wanted: int, beside: bool, narrow: boo
     return kernel
 
 
-def _launch(planner: Planner, make: Callable[..., Callable[..., None]], operands: list[View], value: Argument,
+def _launch(planner: Launches, make: Callable[..., Callable[..., None]], operands: list[View], value: Argument,
             **options: Any) -> None:
     """Launch over the elements of the first operand, to whose shape the others are broadcast.
     It takes several launches if there are more than four dimensions after merging."""
@@ -89,29 +89,29 @@ def _unused(dtype: DType) -> np.generic:
     return nothing
 
 
-def _compare(planner: Planner, y: View, a: View, b: View, *, relation: str) -> None:
+def _compare(planner: Launches, y: View, a: View, b: View, *, relation: str) -> None:
     """y = True where the relation of a to b holds."""
     _launch(planner, compared, [y, a, b], _unused(a.dtype), dtype=a.dtype.name, relation=relation, beside=True)
 
 
-def _compare_number(planner: Planner, y: View, x: View, *, relation: str) -> None:
+def _compare_number(planner: Launches, y: View, x: View, *, relation: str) -> None:
     """y = True where the relation of x to ``value`` holds."""
     _launch(planner, compared, [y, x, x], Number("value", compute(x.dtype)), dtype=x.dtype.name, relation=relation,
             beside=False)
 
 
-def _where(planner: Planner, y: View, mask: View, a: View, b: View) -> None:
+def _where(planner: Launches, y: View, mask: View, a: View, b: View) -> None:
     """y = a where the mask is true, else b."""
     _launch(planner, selected, [y, a, b, mask], _unused(a.dtype), dtype=a.dtype.name, wanted=1, beside=True)
 
 
-def _masked_fill(planner: Planner, y: View, x: View, mask: View, *, inverted: bool) -> None:
+def _masked_fill(planner: Launches, y: View, x: View, mask: View, *, inverted: bool) -> None:
     """y = ``value`` where the mask is true (``inverted``: false), else x."""
     _launch(planner, selected, [y, x, x, mask], Number("value", compute(x.dtype)), dtype=x.dtype.name,
             wanted=int(inverted), beside=False)
 
 
-def _convert(planner: Planner, y: View, x: View, *, dtype: DType) -> None:
+def _convert(planner: Launches, y: View, x: View, *, dtype: DType) -> None:
     """y = x in y's dtype."""
     over_elements(planner, y, x, form="a")
 

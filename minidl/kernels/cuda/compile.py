@@ -26,7 +26,7 @@ from numba import types
 from minidl.errors import DeviceError
 from minidl.kernels import random, scalar
 from minidl.kernels.cuda.fast import words
-from minidl.kernels.cuda.launch import Source
+from minidl.kernels.cuda.launch import DeviceFunction
 from minidl.kernels.cuda.numba_cuda import compiler, cuda, dispatcher
 from minidl.kernels.cuda.tools import Tools
 from minidl.outside.reading import NotJson, Unreadable, parse_json, read_bytes
@@ -63,7 +63,7 @@ class Compiler:
         self.folder = (folder or default_folder()) if keep else None
         self._tools = _tools(capability)
 
-    def kernel(self, source: Source) -> Kernel:
+    def kernel(self, source: DeviceFunction) -> Kernel:
         """Return the kernel for ``cuda.core.launch``; the context of a GPU of this capability must be current.
 
         Raises DeviceError if the driver rejects the machine code.
@@ -74,7 +74,7 @@ class Compiler:
         except Exception as error:  # cuda.core has its own exception types
             raise DeviceError(f"loading {source.name} for {self.architecture}: {error}") from error
 
-    def cubin(self, source: Source) -> Cubin:
+    def cubin(self, source: DeviceFunction) -> Cubin:
         """Return the machine code of a source, from disk or compiled now and stored."""
         key = sha256("\n".join((source.name, self.architecture, *_versions(), _source_digest())).encode()).hexdigest()
         path = None if self.folder is None else self.folder / f"{key}.cubin"
@@ -89,7 +89,7 @@ class Compiler:
             _write(path, cubin)
         return cubin
 
-    def _compiled(self, source: Source) -> Cubin:
+    def _compiled(self, source: DeviceFunction) -> Cubin:
         function = source.make(self._tools, **dict(source.options))
         signature = types.void(*map(_type, source.signature))
         with _lock, _compiling_for(self.capability):
@@ -104,7 +104,7 @@ class Compiler:
         return _cubin_from_log(linker.get_info_log(), code)
 
 
-def intermediate(source: Source, capability: tuple[int, int]) -> list[str]:
+def intermediate(source: DeviceFunction, capability: tuple[int, int]) -> list[str]:
     """Return LLVM's intermediate form of a source: its kernel's module first, then the functions it calls.
 
     For tests: Numba has no public name for it.

@@ -22,7 +22,7 @@ from minidl.kernels.cuda.fast.element_groups import (
     group_width,
     over_repeated,
 )
-from minidl.kernels.cuda.launch import Argument, Kernel, Number, Planner, View, blocks_of, compute, integers
+from minidl.kernels.cuda.launch import Argument, Kernel, Launches, Number, View, blocks_of, compute, integers
 from minidl.kernels.cuda.layout import RANK, digits, is_dense, merged, padded
 from minidl.kernels.cuda.tools import Tools
 from minidl.kernels.random import fold_seed
@@ -127,7 +127,7 @@ def outer(dims: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
     return distances
 
 
-def over_elements(planner: Planner, y: View, *inputs: View, formula: str = "", form: str,
+def over_elements(planner: Launches, y: View, *inputs: View, formula: str = "", form: str,
                   value: Argument | None = None) -> None:
     """y = formula of the inputs, broadcast to its shape. One launch for up to four strided dimensions.
 
@@ -167,18 +167,18 @@ def _pair(formula: str) -> Kernel:
     return Kernel(lambda planner, y, a, b: over_elements(planner, y, a, b, formula=formula, form="a, b"))
 
 
-def _cast(planner: Planner, y: View, x: View, *, dtype: DType) -> None:
+def _cast(planner: Launches, y: View, x: View, *, dtype: DType) -> None:
     """y = x, rounded to nearest if y's type is narrower."""
     over_elements(planner, y, x, form="a")
 
 
 def _with_number(formula: str) -> Kernel:
-    def plan(planner: Planner, y: View, x: View) -> None:
+    def plan(planner: Launches, y: View, x: View) -> None:
         over_elements(planner, y, x, formula=formula, form="a, number", value=Number("value", compute(x.dtype)))
     return Kernel(plan, numbers=lambda value: {"value": value})
 
 
-def _dropout(planner: Planner, y: View, x: View) -> None:
+def _dropout(planner: Launches, y: View, x: View) -> None:
     """Dropout; positions count in C order, mod 2^32."""
     if y.size == 0:
         return

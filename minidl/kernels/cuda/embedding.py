@@ -15,7 +15,7 @@ import numpy as np
 
 from minidl.kernels.cuda import launch
 from minidl.kernels.cuda.attention import row_place
-from minidl.kernels.cuda.launch import Kernel, Planner, View, blocks_of, compute, integers
+from minidl.kernels.cuda.launch import Kernel, Launches, View, blocks_of, compute, integers
 from minidl.kernels.cuda.layout import merged, padded, power_of_two
 from minidl.kernels.cuda.shape import copy, zero
 from minidl.kernels.cuda.tools import Tools
@@ -161,7 +161,7 @@ def united_chunks(tools: Tools, *, dtype: str, threads: int) -> Callable[..., No
 
 
 # Plans --------------------------------------------------------------------------------------------------------------
-def _walk(planner: Planner, a: View, dims: int) -> tuple[View, tuple[np.int64, ...]]:
+def _walk(planner: Launches, a: View, dims: int) -> tuple[View, tuple[np.int64, ...]]:
     """Return a view (or a copy) whose first ``dims`` dimensions are walked over in C order, and n1, n2, s0, s1, s2."""
     shape = a.shape[:dims]
     lines = merged(shape, row_major(shape), a.strides[:dims])
@@ -173,7 +173,7 @@ def _walk(planner: Planner, a: View, dims: int) -> tuple[View, tuple[np.int64, .
     return a, integers(lines[1][0], lines[2][0], *[line[2] for line in lines])
 
 
-def _take(planner: Planner, y: View, table: View, ids: View, *, rows: int, per: int, table_n: int) -> None:
+def _take(planner: Launches, y: View, table: View, ids: View, *, rows: int, per: int, table_n: int) -> None:
     if not y.size:
         return
     ids, walk = _walk(planner, ids, len(ids.shape))
@@ -184,7 +184,7 @@ def _take(planner: Planner, y: View, table: View, ids: View, *, rows: int, per: 
                    *table.strides[-2:]), *walk, dtype=table.dtype.name, result=y.dtype.name, columns=columns)
 
 
-def _scatter(planner: Planner, table: View, dy: View, dy_dims: int, ids: View, *, rows: int, per: int) -> None:
+def _scatter(planner: Launches, table: View, dy: View, dy_dims: int, ids: View, *, rows: int, per: int) -> None:
     """table = 0, then table[i // per * rows + ids[i]] += dy[i] for every i. table: [.., D]"""
     zero(planner, table)
     count, width = ids.size, dy.shape[-1]
@@ -207,7 +207,7 @@ def _scatter(planner: Planner, table: View, dy: View, dy_dims: int, ids: View, *
                        dtype=table.dtype.name)
 
 
-def _sort(planner: Planner, keys: View, length: int, tile: int) -> None:
+def _sort(planner: Launches, keys: View, length: int, tile: int) -> None:
     """Sort the keys ascending by Batcher's bitonic network (1968); no two keys but NONE are equal."""
     def within(low: int, high: int) -> None:
         planner.launch(sorted_tiles, length // tile, keys, *integers(low, high), tile=tile, threads=tile // 2)
@@ -222,23 +222,23 @@ def _sort(planner: Planner, keys: View, length: int, tile: int) -> None:
         size *= 2
 
 
-def _embedding(planner: Planner, y: View, w: View, ids: View, *, dtype: DType | None = None) -> None:
+def _embedding(planner: Launches, y: View, w: View, ids: View, *, dtype: DType | None = None) -> None:
     """y = w[ids], rounded to y's dtype"""
     _take(planner, y, w, ids, rows=w.shape[0], per=max(1, ids.size), table_n=0)
 
 
-def _embedding_grad(planner: Planner, dw: View, dy: View, ids: View, *, rows: int,
+def _embedding_grad(planner: Launches, dw: View, dy: View, ids: View, *, rows: int,
                     dtype: DType | None = None) -> None:
     """dw = for each row the sum of dy over its uses, zero if it has none."""
     _scatter(planner, dw, dy, len(dy.shape) - 1, ids, rows=rows, per=max(1, ids.size))
 
 
-def _gather_rows(planner: Planner, y: View, x: View, positions: View) -> None:
+def _gather_rows(planner: Launches, y: View, x: View, positions: View) -> None:
     """y[n P + p] = x[n, positions[n, p]]"""
     _take(planner, y, x, positions, rows=x.shape[1], per=positions.shape[1], table_n=x.strides[0])
 
 
-def _gather_rows_grad(planner: Planner, dx: View, dy: View, positions: View, *, x_shape: Shape) -> None:
+def _gather_rows_grad(planner: Launches, dx: View, dy: View, positions: View, *, x_shape: Shape) -> None:
     """dx = dy at the rows it came from, summed for a row that was taken twice, zero elsewhere."""
     assert prod(x_shape[:2]) < 1 << 31
     _scatter(planner, dx, dy, 1, positions, rows=x_shape[1], per=positions.shape[1])

@@ -32,7 +32,7 @@ def compute(dtype: DType) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
+class DeviceFunction:
     """One device function to compile: ``make(tools, **options)``, launched with ``threads`` threads per block.
 
     Equal sources are one object, made by ``source``, so that a launch finds its machine code by id().
@@ -55,9 +55,9 @@ class Source:
 
 @cache
 def source(make: Callable[..., Callable[..., None]], signature: tuple[str, ...], threads: int,
-           options: tuple[tuple[str, Any], ...]) -> Source:
+           options: tuple[tuple[str, Any], ...]) -> DeviceFunction:
     """Return the source of this function, signature, block size and options."""
-    return Source(make, signature, threads, options)
+    return DeviceFunction(make, signature, threads, options)
 
 
 @final
@@ -127,13 +127,13 @@ Argument = View | Number | np.generic
 class Launch:
     """A source, its number of blocks, and its arguments, in which operands are numbers and not yet addresses."""
 
-    source: Source
+    source: DeviceFunction
     blocks: int
     arguments: tuple[Pointer | Number | np.generic, ...]
 
 
 @dataclass(frozen=True)
-class Plan:
+class LaunchPlan:
     """The launches of one call, in their order, and the bytes of workspace that they share."""
 
     launches: tuple[Launch, ...]
@@ -145,7 +145,7 @@ class Plan:
         return not any(type(a) is Number for launch in self.launches for a in launch.arguments)
 
     @property
-    def sources(self) -> tuple[Source, ...]:
+    def sources(self) -> tuple[DeviceFunction, ...]:
         """The sources that must be compiled before this plan is issued."""
         return tuple(launch.source for launch in self.launches)
 
@@ -153,14 +153,14 @@ class Plan:
 class Launcher(Protocol):
     """The part of a device that a kernel needs. Everything happens in stream order."""
 
-    def launch(self, source: Source, blocks: int, arguments: Sequence[int | np.generic]) -> None:
+    def launch(self, source: DeviceFunction, blocks: int, arguments: Sequence[int | np.generic]) -> None:
         """Run a source: pointers are addresses (int), numbers are NumPy scalars of the width in its signature."""
 
     def upload(self, address: int, data: np.ndarray) -> None:
         """Copy a contiguous host array to an address; the array may be freed when this returns."""
 
 
-class Planner:
+class Launches:
     """A collector of the launches of one call."""
 
     def __init__(self) -> None:
@@ -223,17 +223,17 @@ class Kernel:
         self._plan = plan
         self._numbers = numbers
         self.volatile = frozenset(inspect.signature(numbers).parameters) if numbers else frozenset()
-        self._plans: dict[Any, Plan] = {}
+        self._plans: dict[Any, LaunchPlan] = {}
 
-    def plan(self, metas: Sequence[Meta], attrs: dict[str, Any]) -> Plan:
+    def plan(self, metas: Sequence[Meta], attrs: dict[str, Any]) -> LaunchPlan:
         """Return the launches for operands (outputs, then inputs) of these descriptions."""
         fixed = tuple((key, value) for key, value in attrs.items() if key not in self.volatile)
         key = (*metas, fixed)
         plan = self._plans.get(key)
         if plan is None:
-            planner = Planner()
+            planner = Launches()
             self._plan(planner, *(view(i, meta) for i, meta in enumerate(metas)), **dict(fixed))
-            plan = self._plans[key] = Plan(tuple(planner.launches), planner.workspace)
+            plan = self._plans[key] = LaunchPlan(tuple(planner.launches), planner.workspace)
         return plan
 
     def numbers(self, attrs: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from minidl.kernels.cuda.fast import is_on
 from minidl.kernels.cuda.fast.column_groups import parameter_column_sums
 from minidl.kernels.cuda.fast.element_groups import group_width
 from minidl.kernels.cuda.fast.layernorm_groups import normalise_row_groups, row_groups_gradient, shape_of
-from minidl.kernels.cuda.launch import Kernel, Planner, View, blocks_of, compute, integers
+from minidl.kernels.cuda.launch import Kernel, Launches, View, blocks_of, compute, integers
 from minidl.kernels.cuda.rows import rows, shape_of_block
 from minidl.kernels.cuda.shape import copy
 from minidl.kernels.cuda.sums import COLUMNS, ITEMS, few_threads, grid, split, tiled, united_sums
@@ -163,7 +163,7 @@ def parameter_sums(tools: Tools, *, dtype: str, columns: int, narrow: bool, thre
     return kernel
 
 
-def _layer_norm(planner: Planner, y: View, mean: View, rstd: View, x: View, gamma: View, beta: View, *,
+def _layer_norm(planner: Launches, y: View, mean: View, rstd: View, x: View, gamma: View, beta: View, *,
                 eps: float) -> None:
     """y = (x - mean) rstd gamma + beta, with rstd = 1 / sqrt(var + eps)."""
     options = shape_of(y, x) if y.size and is_on("layernorm") else None
@@ -181,7 +181,7 @@ def _layer_norm(planner: Planner, y: View, mean: View, rstd: View, x: View, gamm
                        dtype=x.dtype.name, **shape_of_block(x.shape[-1]))
 
 
-def _layer_norm_grad(planner: Planner, dx: View, dy: View, x: View, gamma: View, mean: View, rstd: View) -> None:
+def _layer_norm_grad(planner: Launches, dx: View, dy: View, x: View, gamma: View, mean: View, rstd: View) -> None:
     """dx = rstd (g - mean of g - xhat mean of g xhat) for each row, with g = dy gamma and xhat = (x - mean) rstd."""
     lie_so = bool(dx.size) and mean.contiguous and rstd.contiguous
     options = shape_of(dx, dy, x) if lie_so and is_on("layernorm") else None
@@ -198,7 +198,7 @@ def _layer_norm_grad(planner: Planner, dx: View, dy: View, x: View, gamma: View,
                        dtype=x.dtype.name, **shape_of_block(x.shape[-1]))
 
 
-def _layer_norm_grad_reduce(planner: Planner, dgamma: View, dbeta: View, dy: View, x: View, mean: View,
+def _layer_norm_grad_reduce(planner: Launches, dgamma: View, dbeta: View, dy: View, x: View, mean: View,
                             rstd: View) -> None:
     """dbeta = sum dy, dgamma = sum dy (x - mean) rstd, over all rows."""
     width = group_width(x.shape[-1], dy, x) if is_on("layernorm") else 0

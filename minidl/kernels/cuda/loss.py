@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from minidl.kernels.cuda.attention import row_place, softmax
-from minidl.kernels.cuda.launch import Kernel, Planner, View, compute, integers
+from minidl.kernels.cuda.launch import Kernel, Launches, View, compute, integers
 from minidl.kernels.cuda.rows import rows, shape_of_block
 from minidl.kernels.cuda.tools import Tools
 
@@ -75,7 +75,7 @@ def rows_gradient(tools: Tools, *, dtype: str, threads: int) -> Callable[..., No
     return kernel
 
 
-def _cross_entropy(planner: Planner, loss: View, residual: View, logits: View, labels: View, *,
+def _cross_entropy(planner: Launches, loss: View, residual: View, logits: View, labels: View, *,
                    ignore_index: int = -100) -> None:
     """loss = -mean(log softmax(logits)[label]) over rows not ignored; residual = softmax, less 1 at each row's label.
     """
@@ -88,7 +88,7 @@ def _cross_entropy(planner: Planner, loss: View, residual: View, logits: View, l
     planner.launch(mean_loss, 1, loss, losses, labels, *label, *integers(count), dtype=loss.dtype.name)
 
 
-def _cross_entropy_grad(planner: Planner, dx: View, dloss: View, residual: View, labels: View, *,
+def _cross_entropy_grad(planner: Launches, dx: View, dloss: View, residual: View, labels: View, *,
                         ignore_index: int = -100) -> None:
     """dx = residual dloss / number of rows not ignored; 0 in ignored rows."""
     dtype, (count, width) = residual.dtype.name, residual.shape
@@ -129,7 +129,7 @@ def share_of_labels(tools: Tools, *, dtype: str, threads: int) -> Callable[..., 
     return kernel
 
 
-def _label_share(planner: Planner, y: View, value: View, part: View, labels: View, *,
+def _label_share(planner: Launches, y: View, value: View, part: View, labels: View, *,
                  ignore_index: int = -100) -> None:
     """y = value times the share of the labels not ignored that are in ``part``."""
     planner.launch(share_of_labels, 1, y, value, part, labels, *integers(

@@ -23,7 +23,7 @@ from minidl.kernels.cuda.fast.pool_groups import (
 )
 from minidl.kernels.cuda.fast.pool_tiles import MOST_PARTS, gradient_of_tiles, held_width, tile_of
 from minidl.kernels.cuda.fast.pool_windows import abreast, columns_of, windows_abreast
-from minidl.kernels.cuda.launch import Kernel, Planner, View, blocks_of, compute, integers
+from minidl.kernels.cuda.launch import Kernel, Launches, View, blocks_of, compute, integers
 from minidl.kernels.cuda.sums import sum_over
 from minidl.kernels.cuda.tools import Tools
 from minidl.meta import Shape
@@ -181,7 +181,7 @@ def cells_gradient(tools: Tools, *, dtype: str, channels_last: bool, narrow: boo
     return run
 
 
-def _per_element(planner: Planner, make: Callable[..., Any], result: View, *others: View, dtype: str,
+def _per_element(planner: Launches, make: Callable[..., Any], result: View, *others: View, dtype: str,
                  **options: Any) -> None:
     """Launch one thread per element of the result (the first operand); the last operand has the other plane's size."""
     if not result.size:
@@ -195,7 +195,7 @@ def _per_element(planner: Planner, make: Callable[..., Any], result: View, *othe
         channels_last=channels_last, narrow=result.size < 1 << 31, **options)
 
 
-def _per_group(planner: Planner, make: Callable[..., Any], width: int, result: View, *others: View,
+def _per_group(planner: Launches, make: Callable[..., Any], width: int, result: View, *others: View,
                **options: Any) -> None:
     """Launch one thread per group of the result; see ``_per_element``."""
     _, channels, height, across = result.shape
@@ -205,7 +205,7 @@ def _per_group(planner: Planner, make: Callable[..., Any], width: int, result: V
         narrow=groups < 1 << 31, **options)
 
 
-def _windows(planner: Planner, width: int, y: View, index: View, x: View, *, largest: bool, **window: Any) -> None:
+def _windows(planner: Launches, width: int, y: View, index: View, x: View, *, largest: bool, **window: Any) -> None:
     """Launch pooling of groups of channels. For means ``index`` is not used: any operand."""
     (n, channels, rows, across), several = y.shape, abreast(width)
     fits = across >= several and len(columns_of(several, window["kernel"][1], window["stride"][1])) <= MOST_PARTS
@@ -221,7 +221,7 @@ def _windows(planner: Planner, width: int, y: View, index: View, x: View, *, lar
         _per_group(planner, mean_windows_of_groups, width, y, x, **window)
 
 
-def _gradient(planner: Planner, width: int, dx: View, dy: View, index: View, *, largest: bool, **window: Any) -> None:
+def _gradient(planner: Launches, width: int, dx: View, dy: View, index: View, *, largest: bool, **window: Any) -> None:
     """Launch the gradient of pooling of groups of channels; see ``_windows``."""
     n, channels, *plane = dx.shape
     held = held_width(width, **window) if is_on("pool-tiles") else 0
@@ -237,7 +237,7 @@ def _gradient(planner: Planner, width: int, dx: View, dy: View, index: View, *, 
         _per_group(planner, mean_gradient_of_groups, width, dx, dy, **window)
 
 
-def _max_pool2d(planner: Planner, y: View, index: View, x: View, **window: Pair) -> None:
+def _max_pool2d(planner: Launches, y: View, index: View, x: View, **window: Pair) -> None:
     width = width_of((y, x), index) if y.size and is_on("pool") else 0
     if width:
         _windows(planner, width, y, in_words(index), x, largest=True, **window)
@@ -245,7 +245,7 @@ def _max_pool2d(planner: Planner, y: View, index: View, x: View, **window: Pair)
     _per_element(planner, max_windows, y, index, x, dtype=x.dtype.name, **window)
 
 
-def _max_pool2d_grad(planner: Planner, dx: View, dy: View, index: View, *, x_shape: Shape, **window: Pair) -> None:
+def _max_pool2d_grad(planner: Launches, dx: View, dy: View, index: View, *, x_shape: Shape, **window: Pair) -> None:
     width = width_of((dx, dy), index) if dx.size and is_on("pool") else 0
     if width:
         _gradient(planner, width, dx, dy, in_words(index), largest=True, **window)
@@ -253,7 +253,7 @@ def _max_pool2d_grad(planner: Planner, dx: View, dy: View, index: View, *, x_sha
     _per_element(planner, max_gradient, dx, dy, index, dtype=dy.dtype.name, **window)
 
 
-def _avg_pool2d(planner: Planner, y: View, x: View, **window: Pair) -> None:
+def _avg_pool2d(planner: Launches, y: View, x: View, **window: Pair) -> None:
     width = width_of((y, x)) if y.size and is_on("pool") else 0
     if width:
         _windows(planner, width, y, x, x, largest=False, **window)
@@ -261,7 +261,7 @@ def _avg_pool2d(planner: Planner, y: View, x: View, **window: Pair) -> None:
     _per_element(planner, mean_windows, y, x, dtype=x.dtype.name, **window)
 
 
-def _avg_pool2d_grad(planner: Planner, dx: View, dy: View, *, x_shape: Shape, **window: Pair) -> None:
+def _avg_pool2d_grad(planner: Launches, dx: View, dy: View, *, x_shape: Shape, **window: Pair) -> None:
     width = width_of((dx, dy)) if dx.size and is_on("pool") else 0
     if width:
         _gradient(planner, width, dx, dy, dy, largest=False, **window)
@@ -269,7 +269,7 @@ def _avg_pool2d_grad(planner: Planner, dx: View, dy: View, *, x_shape: Shape, **
     _per_element(planner, mean_gradient, dx, dy, dtype=dy.dtype.name, **window)
 
 
-def _adaptive_avg_pool2d(planner: Planner, y: View, x: View, *, size: Pair) -> None:
+def _adaptive_avg_pool2d(planner: Launches, y: View, x: View, *, size: Pair) -> None:
     """Mean of each cell of a ``size`` grid. The mean of a whole plane is a sum over it, by whole blocks."""
     if size == (1, 1):
         sum_over(planner, y, x, (2, 3), scale=1.0 / (x.shape[2] * x.shape[3]))
@@ -277,7 +277,7 @@ def _adaptive_avg_pool2d(planner: Planner, y: View, x: View, *, size: Pair) -> N
         _per_element(planner, mean_cells, y, x, dtype=x.dtype.name)
 
 
-def _adaptive_avg_pool2d_grad(planner: Planner, dx: View, dy: View, *, x_shape: Shape) -> None:
+def _adaptive_avg_pool2d_grad(planner: Launches, dx: View, dy: View, *, x_shape: Shape) -> None:
     if dy.shape[2:] == (1, 1):
         share = np.dtype(compute(dx.dtype)).type(1 / (dx.shape[2] * dx.shape[3]))
         over_elements(planner, dx, dy, formula="mul", form="a, number", value=share)

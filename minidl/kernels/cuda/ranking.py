@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from minidl.kernels.cuda.attention import row_place
-from minidl.kernels.cuda.launch import Kernel, Planner, View, integers
+from minidl.kernels.cuda.launch import Kernel, Launches, View, integers
 from minidl.kernels.cuda.layout import merged
 from minidl.kernels.cuda.rows import rows, shape_of_block
 from minidl.kernels.cuda.shape import copy
@@ -97,7 +97,7 @@ def log_softmax(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None
     return kernel
 
 
-def _topk(planner: Planner, values: View, index: View, x: View, *, k: int, largest: bool) -> None:
+def _topk(planner: Launches, values: View, index: View, x: View, *, k: int, largest: bool) -> None:
     """The first k elements of each row by size, and their positions."""
     if values.size:
         firsts = [replace(a, shape=a.shape[:-1], strides=a.strides[:-1]) for a in (values, index)]
@@ -111,7 +111,7 @@ def _topk(planner: Planner, values: View, index: View, x: View, *, k: int, large
                        threads=shape_of_block(x.shape[-1])["threads"])
 
 
-def _log_softmax(planner: Planner, y: View, x: View) -> None:
+def _log_softmax(planner: Launches, y: View, x: View) -> None:
     """y = x - log(sum(exp(x))), row by row."""
     if y.size:
         operands, count, arguments = rows(planner, [y, x], [])

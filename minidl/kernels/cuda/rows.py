@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from minidl.kernels.cuda import launch
-from minidl.kernels.cuda.launch import Planner, View, integers
+from minidl.kernels.cuda.launch import Launches, View, integers
 from minidl.kernels.cuda.layout import merged, padded, power_of_two
 from minidl.kernels.cuda.shape import copy
 
@@ -25,7 +25,7 @@ def shape_of_block(width: int) -> dict[str, Any]:
     return {"threads": threads, "items": items if items <= MOST else 0}
 
 
-def rows(planner: Planner, wide: list[View], each: list[View]) -> tuple[list[View], int, tuple[np.int64, ...]]:
+def rows(planner: Launches, wide: list[View], each: list[View]) -> tuple[list[View], int, tuple[np.int64, ...]]:
     """Return operands, the number of rows, and arguments: width, n1, n2, and of each operand s0, s1, s2, step in a row.
 
     wide: of one shape, outputs first; each: of that shape without the last dimension, with stride 0 within the row.
@@ -47,7 +47,7 @@ def rows(planner: Planner, wide: list[View], each: list[View]) -> tuple[list[Vie
     return [*wide, *each], prod(lead), integers(*arguments)
 
 
-def _dense(planner: Planner, a: View) -> View:
+def _dense(planner: Launches, a: View) -> View:
     if a.contiguous:
         return a
     dense = planner.scratch(a.shape, a.dtype.name)

@@ -15,7 +15,7 @@ from minidl.kernels.cuda import launch
 from minidl.kernels.cuda.elementwise import outer, over_elements
 from minidl.kernels.cuda.fast import is_on
 from minidl.kernels.cuda.fast.element_groups import copy_strided
-from minidl.kernels.cuda.launch import Kernel, Launcher, Planner, View, blocks_of, integers
+from minidl.kernels.cuda.launch import Kernel, Launcher, Launches, View, blocks_of, integers
 from minidl.kernels.cuda.layout import RANK, Dimension, is_dense, merged, padded
 from minidl.kernels.cuda.tools import GROUP_BYTES, Tools
 from minidl.meta import DType, Meta, Parts, Shape, chosen, int32, int64, uint8
@@ -64,7 +64,7 @@ def transposed(tools: Tools, *, dtype: str, tile: int, threads: int) -> Callable
     return kernel
 
 
-def copy(planner: Planner, y: View, x: View) -> None:
+def copy(planner: Launches, y: View, x: View) -> None:
     """y = x, of one shape and dtype, without overlap."""
     if y.size == 0:
         return
@@ -113,12 +113,12 @@ def _long_words(size: int, *views: View) -> tuple[View, ...]:
     return tuple(View(a.pointer, dtype, (size * itemsize // word,), (1,)) for a in views)
 
 
-def zero(planner: Planner, y: View) -> None:
+def zero(planner: Launches, y: View) -> None:
     """y = 0"""
     over_elements(planner, replace(y, dtype=WORDS[y.dtype.itemsize]), form="number")
 
 
-def concat(planner: Planner, y: View, *xs: View, axis: int) -> None:
+def concat(planner: Launches, y: View, *xs: View, axis: int) -> None:
     """y = the xs concatenated along the axis."""
     start = 0
     for x in xs:
@@ -127,7 +127,7 @@ def concat(planner: Planner, y: View, *xs: View, axis: int) -> None:
         start = stop
 
 
-def narrow_grad(planner: Planner, dx: View, dy: View, *, shape: Shape, axis: int, start: int) -> None:
+def narrow_grad(planner: Launches, dx: View, dy: View, *, shape: Shape, axis: int, start: int) -> None:
     """dx = dy at [start, start + its extent) along the axis, zeros elsewhere."""
     stop = start + dy.shape[axis]
     zero(planner, dx.narrow(axis, 0, start))
@@ -135,7 +135,7 @@ def narrow_grad(planner: Planner, dx: View, dy: View, *, shape: Shape, axis: int
     zero(planner, dx.narrow(axis, stop, shape[axis]))
 
 
-def index_grad(planner: Planner, dx: View, dy: View, onto: View | None = None, *, shape: Shape, parts: Parts,
+def index_grad(planner: Launches, dx: View, dy: View, onto: View | None = None, *, shape: Shape, parts: Parts,
                in_place: bool = False) -> None:
     """dx = dy at the selected part and zeros elsewhere; with ``onto``, dy is added there."""
     if onto is None:
@@ -150,7 +150,7 @@ def index_grad(planner: Planner, dx: View, dy: View, onto: View | None = None, *
         over_elements(planner, target, target, dy, formula="add", form="a, b")
 
 
-class Part(Kernel):
+class IndexGradKernel(Kernel):
     """The ``index_grad`` kernel, which skips the copy of ``onto`` if dx shares its bytes."""
 
     def issue(self, launcher: Launcher, addresses: Sequence[int], metas: Sequence[Meta], attrs: dict[str, Any],
@@ -161,5 +161,5 @@ class Part(Kernel):
 
 KERNELS: dict[str, Kernel] = {
     "contiguous": Kernel(copy), "concat": Kernel(concat), "narrow_grad": Kernel(narrow_grad),
-    "index_grad": Part(index_grad),
+    "index_grad": IndexGradKernel(index_grad),
 }

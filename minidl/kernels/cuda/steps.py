@@ -14,14 +14,14 @@ import numpy as np
 from minidl.kernels.cuda import launch
 from minidl.kernels.cuda.launch import (
     WORKSPACE,
+    DeviceFunction,
     Kernel,
     Launch,
     Launcher,
+    Launches,
+    LaunchPlan,
     Number,
-    Plan,
-    Planner,
     Pointer,
-    Source,
     View,
     blocks_of,
     compute,
@@ -139,7 +139,7 @@ def adadelta_step(tools: Tools, *, dtypes: tuple[str, ...], threads: int) -> Cal
 
 # Steps --------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class Batch:
+class ParameterGroup:
     """Parameters whose tensors have the same dtypes: one launch.
 
     operands, offsets   of the tensors of each group, one row per group; itemsizes: of each group's elements
@@ -156,23 +156,23 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class StepPlan(Plan):
+class StepPlan(LaunchPlan):
     """The plan of a step: copies of tensors with other layouts, the batches, and the copies back (``launches``)."""
 
     before: tuple[Launch, ...]
-    batches: tuple[Batch, ...]
+    batches: tuple[ParameterGroup, ...]
 
     @property
     def constant(self) -> bool:
         return False
 
     @property
-    def sources(self) -> tuple[Source, ...]:
+    def sources(self) -> tuple[DeviceFunction, ...]:
         batches = tuple(batch.launch for batch in self.batches)
         return tuple(launch.source for launch in (*self.before, *batches, *self.launches))
 
 
-class Step(Kernel):
+class OptimizerStepKernel(Kernel):
     """The kernel of an optimizer step over groups of tensors: parameters, then each state, then gradients."""
 
     def __init__(self, make: Callable[..., Any], groups: int, names: tuple[str, ...], numbers: Callable[..., Any], *,
@@ -192,7 +192,7 @@ class Step(Kernel):
         return plan
 
     def _planned(self, metas: Sequence[Meta], options: dict[str, Any]) -> StepPlan:
-        planner, n = Planner(), len(metas) // self._groups
+        planner, n = Launches(), len(metas) // self._groups
         staged: list[tuple[View, View]] = []
         together: dict[tuple[str, ...], list[list[View]]] = {}
         for i in range(n):
@@ -212,8 +212,8 @@ class Step(Kernel):
             copy(planner, to, origin)
         return StepPlan(tuple(planner.launches), planner.workspace, before, tuple(batches))
 
-    def _batch(self, planner: Planner, dtypes: tuple[str, ...], several: list[list[View]],
-               options: dict[str, Any]) -> Batch:
+    def _batch(self, planner: Launches, dtypes: tuple[str, ...], several: list[list[View]],
+               options: dict[str, Any]) -> ParameterGroup:
         n, each = len(several), launch.THREADS * ITEMS
         table = planner.scratch(((2 + self._groups) * n,), "int64")
         kind = compute(several[0][0].dtype)
@@ -222,7 +222,7 @@ class Step(Kernel):
         pointers = [[m[g].pointer for m in several] for g in range(self._groups)]
         sizes = np.array([m[0].size for m in several])
         counts = -(-sizes // each)
-        return Batch(planner.launches[-1], np.array([[p.operand for p in group] for group in pointers]),
+        return ParameterGroup(planner.launches[-1], np.array([[p.operand for p in group] for group in pointers]),
                      np.array([[p.offset for p in group] for group in pointers]),
                      np.array([[a.dtype.itemsize] for a in several[0]]),
                      np.concatenate([np.cumsum(counts) - counts, sizes]), table.pointer)
@@ -244,7 +244,7 @@ class Step(Kernel):
         issue(plan.launches)
 
 
-def _table(batch: Batch, starts: np.ndarray) -> tuple[list[int], np.ndarray]:
+def _table(batch: ParameterGroup, starts: np.ndarray) -> tuple[list[int], np.ndarray]:
     """Return each group's lowest address, and the table (see ``_search``). starts: the address of each operand."""
     addresses = starts[batch.operands] + batch.offsets
     bases = addresses.min(axis=1, keepdims=True)
@@ -264,14 +264,15 @@ def _adam_numbers(lr: float, beta1: float, beta2: float, eps: float, step: int, 
 
 
 KERNELS: dict[str, Kernel] = {
-    "sgd_": Step(sgd_step, 2, ("lr", "weight_decay"),
+    "sgd_": OptimizerStepKernel(sgd_step, 2, ("lr", "weight_decay"),
                  lambda lr, weight_decay=0.0: {"lr": lr, "weight_decay": weight_decay}),
-    "sgd_momentum_": Step(momentum_step, 3, ("lr", "momentum", "weight_decay"), once="first",
+    "sgd_momentum_": OptimizerStepKernel(momentum_step, 3, ("lr", "momentum", "weight_decay"), once="first",
                           numbers=lambda lr, momentum, weight_decay=0.0: {
                               "lr": lr, "momentum": momentum, "weight_decay": weight_decay}),
-    "adam_": Step(adam_step, 4, ("step_size", "beta1", "rest1", "beta2", "rest2", "eps", "correction", "l2",
+    "adam_": OptimizerStepKernel(adam_step, 4, ("step_size", "beta1", "rest1", "beta2", "rest2", "eps", "correction",
+                                                "l2",
                                 "shrink"), _adam_numbers),
-    "adadelta_": Step(adadelta_step, 4, ("lr", "rho", "rest", "eps", "weight_decay"),
+    "adadelta_": OptimizerStepKernel(adadelta_step, 4, ("lr", "rho", "rest", "eps", "weight_decay"),
                       lambda lr, rho, eps, weight_decay=0.0: {"lr": lr, "rho": rho, "rest": 1.0 - rho, "eps": eps,
                                                               "weight_decay": weight_decay}),
 }

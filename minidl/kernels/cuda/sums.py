@@ -20,7 +20,7 @@ from minidl.kernels.cuda import launch
 from minidl.kernels.cuda.fast import is_on
 from minidl.kernels.cuda.fast.column_groups import column_sums
 from minidl.kernels.cuda.fast.element_groups import group_width
-from minidl.kernels.cuda.launch import Kernel, Planner, View, blocks_of, compute, integers
+from minidl.kernels.cuda.launch import Kernel, Launches, View, blocks_of, compute, integers
 from minidl.kernels.cuda.layout import Dimension, digits, merged, padded, power_of_two
 from minidl.kernels.cuda.shape import copy
 from minidl.kernels.cuda.tools import Tools
@@ -172,7 +172,7 @@ def few_threads(count: int) -> int:
     return min(launch.THREADS, max(min(32, launch.THREADS), power_of_two(count)))
 
 
-def sum_over(planner: Planner, y: View, x: View, axes: tuple[int, ...], *, scale: float = 1.0) -> None:
+def sum_over(planner: Launches, y: View, x: View, axes: tuple[int, ...], *, scale: float = 1.0) -> None:
     """y = scale times the sum of x over ``axes``; y is contiguous, its dimensions are the kept ones, or of extent 1."""
     if y.size == 0:
         return
@@ -200,7 +200,7 @@ def sum_over(planner: Planner, y: View, x: View, axes: tuple[int, ...], *, scale
                    threads=few_threads(g.slabs))
 
 
-def _sum_columns(planner: Planner, y: View, x: View, parts: Split, scale: np.generic) -> bool:
+def _sum_columns(planner: Launches, y: View, x: View, parts: Split, scale: np.generic) -> bool:
     """Launch the grouped kernel and return True, if x is one or more dense tables of groups of 16 bytes."""
     if len(parts.summed) != 1 or not 1 <= len(parts.kept) <= 2 or parts.kept[-1][1] != 1:
         return False
@@ -232,7 +232,7 @@ def _in_order(x: View, axes: tuple[int, ...]) -> list[Dimension]:
     return result
 
 
-def _sum_to(planner: Planner, y: View, x: View, *, shape: Shape, **_: Any) -> None:
+def _sum_to(planner: Launches, y: View, x: View, *, shape: Shape, **_: Any) -> None:
     """y = x summed over the dimensions where ``shape`` is shorter or 1."""
     wide = (1,) * (len(x.shape) - len(shape)) + tuple(shape)
     axes = tuple(i for i, (w, n) in enumerate(zip(wide, x.shape, strict=True)) if w != n)
@@ -242,7 +242,7 @@ def _sum_to(planner: Planner, y: View, x: View, *, shape: Shape, **_: Any) -> No
         copy(planner, y.reshape(x.shape), x)
 
 
-def _bias_grad(planner: Planner, db: View, dy: View, *, axis: int) -> None:
+def _bias_grad(planner: Launches, db: View, dy: View, *, axis: int) -> None:
     """db = sum of dy over every axis but one."""
     sum_over(planner, db, dy, tuple(i for i in range(len(dy.shape)) if i != axis))
 

@@ -10,10 +10,20 @@ from typing import Any
 import ml_dtypes  # noqa: F401 - gives NumPy the name bfloat16
 import numpy as np
 
-from minidl.errors import ShapeError
 from minidl.kernels.cuda import launch, steps
 from minidl.kernels.cuda.elementwise import ITEMS, outer, over_elements, walk_arguments
-from minidl.kernels.cuda.launch import Kernel, Launcher, Number, Plan, Planner, View, blocks_of, compute, resolved, view
+from minidl.kernels.cuda.launch import (
+    Kernel,
+    Launcher,
+    Launches,
+    LaunchPlan,
+    Number,
+    View,
+    blocks_of,
+    compute,
+    resolved,
+    view,
+)
 from minidl.kernels.cuda.layout import RANK, merged, padded
 from minidl.kernels.cuda.shape import copy, zero
 from minidl.kernels.cuda.tools import Tools
@@ -49,11 +59,11 @@ def random_numbers(tools: Tools, *, dtype: str, normal: bool, narrow: bool, thre
     return kernel
 
 
-def _fill(planner: Planner, y: View, **_: Any) -> None:
+def _fill(planner: Launches, y: View, **_: Any) -> None:
     over_elements(planner, y, form="number", value=Number("value", compute(y.dtype)))
 
 
-def _random(planner: Planner, y: View, *, normal: bool, start: int = 0) -> None:
+def _random(planner: Launches, y: View, *, normal: bool, start: int = 0) -> None:
     if not y.size:
         return
     kind = compute(y.dtype)
@@ -92,27 +102,24 @@ class Upload(Kernel):
     def __init__(self) -> None:
         super().__init__(lambda *_: None)
 
-    def plan(self, metas: Sequence[Meta], attrs: dict[str, Any]) -> Plan:
+    def plan(self, metas: Sequence[Meta], attrs: dict[str, Any]) -> LaunchPlan:
         empty, (meta,) = attrs["data"] is None, metas
         plan = self._plans.get((meta, empty))
         if plan is None:
-            planner, y = Planner(), view(0, meta)
+            planner, y = Launches(), view(0, meta)
             if empty:
                 zero(planner, y)
             elif not meta.contiguous:
                 copy(planner, y, planner.scratch(meta.shape, meta.dtype.name))
-            plan = self._plans[meta, empty] = Plan(tuple(planner.launches), planner.workspace)
+            plan = self._plans[meta, empty] = LaunchPlan(tuple(planner.launches), planner.workspace)
         return plan
 
     def issue(self, launcher: Launcher, addresses: Sequence[int], metas: Sequence[Meta], attrs: dict[str, Any],
               workspace: int = 0) -> None:
         data, (meta,) = attrs["data"], metas
         if data is not None:
-            values = np.asarray(data)
-            if values.shape != meta.shape:
-                raise ShapeError(f"upload: data of shape {list(values.shape)} for a tensor of shape {list(meta.shape)}")
             # Not ascontiguousarray, which would turn a scalar into one dimension.
-            values = np.asarray(values, dtype=meta.dtype.name, order="C")
+            values = np.asarray(data, dtype=meta.dtype.name, order="C")
             dense = addresses[0] + meta.offset * meta.dtype.itemsize
             launcher.upload(dense if meta.contiguous else workspace, values)
         for each in self.plan(metas, attrs).launches:

@@ -1,1 +1,1 @@
-"""Blocks in the device's arena and extents of host memory. Knows sizes and offsets, no tensors."""
+"""Gives out blocks of the device's arena and ranges of host memory. Knows sizes and offsets, no tensors."""

@@ -1,12 +1,11 @@
-"""Blocks in one arena: given out where its placement says, taken back, united. Knows sizes; never touches bytes or
-devices.
+"""Allocates and frees blocks of one arena, at the addresses that its placement chooses. Never touches their bytes.
 
 The blocks of an arena, owned and free, form one list in address order that tiles it (``tiling``). Free blocks are also
 in an index sorted by (size, offset), so best fit is one bisection. Any other placement is shown the holes, and answers
-with a place. Two free blocks never touch: a block that is freed swallows its free neighbours at once.
+with an address. Two free blocks never touch: a block that is freed is united with its free neighbours at once.
 
 Streams run behind the program that allocates. So a free block has marks, the last positions of the streams that used
-it, and its next user waits for these. Marks only rise: bytes that pass from one block to another take them along.
+it, and its next user waits for these. A block that is cut or united keeps the marks of all bytes that it contains.
 """
 
 from __future__ import annotations
@@ -25,12 +24,11 @@ _new = Block.__new__
 
 
 class Arena(Compacting):
-    """Blocks in ``capacity`` bytes, rounded down to ``alignment``; offsets and sizes are multiples of it.
+    """An allocator of blocks in ``capacity`` bytes. Offsets and sizes are multiples of ``alignment`` bytes.
 
-    compacts    False: the placement alone says where blocks lie; none is slid, or placed at a given address
-    used_bytes  bytes of all owned blocks, rounded up
-    peak_bytes  the most bytes used at once since the last ``reset_peak``
-    """
+    compacts    True if blocks may be slid, and placed at given addresses; False if only the placement chooses addresses
+    used_bytes  bytes of all blocks in use, each rounded up to ``alignment``
+    peak_bytes  the most bytes in use at once since the last ``reset_peak``"""
 
     __slots__ = ("_alignment", "_free_at", "_keys", "_mask", "_shift", "capacity", "peak_bytes", "used_bytes")
 
@@ -65,15 +63,14 @@ class Arena(Compacting):
         return bool(holes) and self._placement.place(size, holes, high=False) is not None
 
     def reset_peak(self) -> None:
-        """Count the peak from what is used now."""
+        """Set ``peak_bytes`` to the bytes in use now."""
         self.peak_bytes = self.used_bytes
 
     def allocate(self, nbytes: int, owner: object, *, high: bool = False) -> Block | None:
-        """A block of at least ``nbytes`` for ``owner``, or None if the placement has no place for it.
-
-        Best fit takes the low end of the smallest free block that fits, the lowest of equals; with ``high`` the top of
-        the highest free block that fits. The new block, and the rest, have the marks of that free block.
-        """
+        """Allocate a block of at least ``nbytes``; None if no free block is large enough.
+        owner: the object in the block's field ``owner`` from now on; not None. Best fit takes the low end of the
+        smallest free block that fits, the lowest of equals; with ``high`` the top of the highest free block that fits.
+        The new block has the marks of that free block."""
         if owner is None:
             raise AssertionError("a block needs an owner: None means free")
         alignment = self._alignment
@@ -122,9 +119,8 @@ class Arena(Compacting):
         return block
 
     def lend(self, nbytes: int) -> Block | None:
-        """The smallest free block that holds ``nbytes``, for use at its low end; None if no free block is large enough.
-        It stays free, but counts in ``peak_bytes``: the use must end before the next allocation or free, so that it
-        leaves no trace for a placement. The user reports it with :meth:`touched`."""
+        """Return the smallest free block that holds ``nbytes``, as scratch memory; None if none is large enough.
+        It stays free: the borrower uses its low end, and calls :meth:`touched` before the next allocation or free."""
         alignment = self._alignment
         size = -(-nbytes // alignment) * alignment
         keys = self._keys
@@ -136,14 +132,14 @@ class Arena(Compacting):
         return self._free_at[keys[index] & self._mask]
 
     def touched(self, block: Block, marks: Marks) -> None:
-        """Note that a free block, which was lent, was last used at ``marks``."""
+        """End the loan of a free block (:meth:`lend`): the borrower last used it at the stream positions ``marks``."""
         if block.owner is not None:
             raise AssertionError(f"{block} was lent, and is not free")
         block.marks = unite_marks(block.marks, marks)
 
     def allocate_at(self, offset: int, nbytes: int, owner: object) -> Block | None:
-        """A block of ``nbytes`` at ``offset``; None if some of these bytes are in use, or if the placement alone says
-        where blocks lie."""
+        """Allocate a block of ``nbytes`` at ``offset``; None if some of these bytes are in use, or unless ``compacts``.
+        """
         if owner is None or offset % self._alignment:
             raise AssertionError(f"a block at {offset}, aligned to {self._alignment}, for {owner}")
         if not self.compacts:
@@ -157,7 +153,8 @@ class Arena(Compacting):
         return block
 
     def _place(self, placement: Placement, size: int, owner: object, *, high: bool) -> Block | None:
-        """A block where the placement says, which may be larger than ``size``; None if it has no place."""
+        """Allocate a block where the placement says, perhaps larger than ``size``; None if it finds no hole.
+        Raises AssertionError if the placement answers with bytes that are in use or not aligned."""
         holes = self._tiling.holes(size)
         place = placement.place(size, holes, high=high) if holes else None
         if place is None:
@@ -177,7 +174,7 @@ class Arena(Compacting):
         return block
 
     def free(self, block: Block, marks: Marks) -> None:
-        """Give a block back, last used at ``marks``. Raises AssertionError if it is free already."""
+        """Free a block that was last used at the stream positions ``marks``. Raises AssertionError if it is free."""
         if block.owner is None:
             raise AssertionError(f"double free of the block of {block.size} bytes at {block.offset}")
         block.owner = None
@@ -213,12 +210,11 @@ class Arena(Compacting):
         insort(keys, size << shift | block.offset)
 
     def check(self) -> None:
-        """Raise AssertionError unless blocks tile the arena in whole units, no two free blocks touch, the index holds
-        the free blocks, and the counters are right."""
+        """Raise AssertionError unless blocks tile the arena, no two free ones touch, and index and counters agree."""
         used = self._tiling.check()
         if used != self.used_bytes or self.peak_bytes < used:
             raise AssertionError(f"{used} bytes are used, counted {self.used_bytes}, with a peak of {self.peak_bytes}")
 
     def rounded(self, nbytes: int) -> int:
-        """Bytes in whole units, at least one."""
+        """Return ``nbytes`` rounded up to a multiple of the alignment, at least one alignment."""
         return -(-max(nbytes, 1) // self._alignment) * self._alignment

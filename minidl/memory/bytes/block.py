@@ -1,4 +1,4 @@
-"""A range of an arena, and its neighbours."""
+"""Defines Block, a contiguous range of an arena, linked with its neighbours."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from minidl.device.clock import Marks
 
 
 class Block:
-    """A range of an arena: free (``owner`` is None) or owned.
+    """A range of an arena: free (``owner`` is None) or in use by its owner.
 
-    Each object is handed out once, so a second free of it is always seen: it is owned, then free, then merged or carved
-    up, and never owned again. ``offset`` and ``size`` are in bytes; ``previous`` and ``next`` are the neighbours in
-    address order, or None. A merged block keeps its links: no block links to it, so they close no cycle.
-    """
+    ``offset`` and ``size`` are in bytes; ``previous`` and ``next`` are the neighbours in address order, or None.
+    ``marks`` are the positions of the streams for which the block's next user must wait. Each allocation makes a new
+    Block object, which is never in use again after it was freed; so a second free of it is detected."""
 
     __slots__ = ("marks", "next", "offset", "owner", "previous", "size")
 
@@ -31,7 +30,8 @@ class Block:
 
 
 def between(first: Block, last: Block) -> Iterator[Block]:
-    """The blocks first..last in address order, both included. Do not allocate, free or slide while iterating."""
+    """Yield the blocks from ``first`` to ``last`` in address order, both included.
+    Do not allocate, free or slide while iterating."""
     block: Block | None = first
     while block is not None:
         yield block

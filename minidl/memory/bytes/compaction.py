@@ -1,7 +1,8 @@
-"""How free bytes become one hole: the cheapest blocks to evict, or to slide together.
+"""Makes one hole of scattered free bytes: finds the cheapest blocks to evict, or to slide together, and slides them.
 
-Both searches move a window over the blocks in address order. It grows at its high end, and at its low end it drops the
-blocks that it does not need, so each block enters and leaves once. Neither search changes anything; ``slide`` does.
+Both searches move a window over the blocks in address order. The window grows at its high end, and at its low end it
+loses the blocks that it does not need, so each block enters and leaves once. The searches change nothing; ``slide``
+does.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from minidl.placements.placement import Hole, Placement
 
 
 class Compacting:
-    """The part of an arena that makes one hole of several. ``compacts`` False: its placement forbids slides."""
+    """The part of an arena that makes one hole of several. compacts: False if the placement forbids slides."""
 
     __slots__ = ("_placement", "_tiling", "compacts")
 
@@ -45,15 +46,12 @@ class Compacting:
         return found
 
     def slide(self, first: Block, last: Block) -> list[tuple[Block, int]]:
-        """Pack the owned blocks of the range first..last at its low end, in their order. Its free bytes become one free
-        block at its high end, united with a free right neighbour.
-
-        Returns the blocks that moved, each with its old offset, in ascending order. If their bytes are moved in this
-        order, with memmove semantics, no move overwrites bytes still to be moved. The free block and every moved block
-        get the united marks of the free and the moved blocks of the range, as each now covers bytes of others. The
-        caller waits for these before it moves bytes, and raises the free block's marks to its last move. If the
-        placement forbids slides, no block moves.
-        """
+        """Give the blocks in use from ``first`` to ``last`` new offsets at the low end of their range.
+        The free bytes of the range become one free block at its high end. Returns the blocks that moved, each with its
+        old offset, in ascending order; none if the placement forbids slides. The caller must then move the bytes, in
+        this order and with memmove semantics; so no move overwrites bytes that are still to be moved. The free block
+        and each moved block get the united marks of all of them: the caller waits for these marks before it moves
+        bytes, and then sets the free block's marks to its last move."""
         members = list(between(first, last))
         if members[-1] is not last:
             raise AssertionError(f"{last} does not follow {first}")
@@ -77,14 +75,17 @@ class Compacting:
 
     def cheapest_slide(self, nbytes: int, fixed: Callable[[Block], bool] | None = None,
                        blocks: Iterable[Block] | None = None) -> tuple[Block, Block] | None:
-        """The range of ``blocks`` (by default of all) that frees ``nbytes`` by the fewest moved bytes. None if there is
-        none, or if the placement forbids slides."""
+        """The range of blocks, as (first, last), whose slide makes a hole of ``nbytes`` by moving the fewest bytes.
+        fixed: True for a block that must not be moved. blocks: where to search; all blocks by default. None if there
+        is no such range, or if the placement forbids slides."""
         among = self.blocks() if blocks is None else blocks
         return cheapest_slide(among, max(nbytes, 1), fixed) if self.compacts else None
 
     def cheapest_window(self, nbytes: int, cost: Callable[[Block], float | None],
                         blocks: Iterable[Block] | None = None) -> tuple[float, list[Block]] | None:
-        """The cheapest run of ``blocks`` (by default of all) to evict, for ``nbytes`` to be placed there."""
+        """The adjacent blocks that are cheapest to evict so that ``nbytes`` can be placed there, as (cost, blocks).
+        cost: as in the function :func:`cheapest_window`. blocks: where to search; all blocks by default. None if there
+        are no such blocks."""
         unit, placement = self._tiling.alignment, self._placement
         need = -(-max(nbytes, 1) // unit) * unit
 
@@ -96,8 +97,9 @@ class Compacting:
 
 def cheapest_slide(blocks: Iterable[Block], need: int,
                    fixed: Callable[[Block], bool] | None = None) -> tuple[Block, Block] | None:
-    """The range of blocks, as (first, last), with the fewest owned bytes among those with ``need`` free bytes or more;
-    the lowest of equals. None if there is none. A ``fixed`` block may not be moved, so it ends a range."""
+    """The range of blocks, as (first, last), with the fewest bytes in use among ranges with ``need`` free bytes.
+    The lowest of equals; None if there is none. fixed: True for a block that must not be moved; no range contains
+    it."""
     best: tuple[int, Block, Block] | None = None
     window: deque[Block] = deque()
     free = owned = 0
@@ -124,8 +126,8 @@ def cheapest_slide(blocks: Iterable[Block], need: int,
 
 
 def pack(members: Iterable[Block]) -> tuple[list[tuple[Block, int]], tuple[int, int]]:
-    """Give the owned blocks of a range its lowest addresses, in their order. Returns the blocks that moved, each with
-    its old offset, and (offset, nbytes) of the rest at the high end."""
+    """Give the blocks in use among ``members``, a range in address order, its lowest offsets.
+    Returns the blocks that moved, each with its old offset, and (offset, nbytes) of the free rest at the high end."""
     moved = []
     offset = end = -1
     for block in members:
@@ -142,14 +144,10 @@ def pack(members: Iterable[Block]) -> tuple[list[tuple[Block, int]], tuple[int, 
 
 def cheapest_window(blocks: Iterable[Block], suffices: Callable[[int, int], bool],
                     cost: Callable[[Block], float | None]) -> tuple[float, list[Block]] | None:
-    """The run of adjacent blocks that costs least to empty, among those whose bytes suffice; the lowest of equals.
-       Returns
-    its cost and its owned blocks, or None if there is no such run.
-
-    suffices: whether (offset, nbytes) would do if they were free; then more bytes on either side would do too. cost:
-    the cost of evicting an owned block (finite, at least 0, any unit), or None if it may not be evicted; called once a
-    block. Free blocks cost nothing.
-    """
+    """The adjacent blocks that cost least to evict, among those whose bytes suffice; the lowest of equals.
+    Returns their cost and the blocks in use among them, or None if there are no such blocks. suffices: True if a hole
+    (offset, nbytes) would be large enough. cost: the cost of evicting a block in use (finite, at least 0, any unit), or
+    None if it must not be evicted. Free blocks cost nothing."""
     least = inf
     best: list[tuple[Block, float]] | None = None
     window: deque[tuple[Block, float]] = deque()

@@ -1,4 +1,4 @@
-"""Page-locked host memory, given out in exact sizes. Knows ranges of bytes; never touches bytes, devices or owners.
+"""Gives out ranges of the host memory for swapped-out tensors, in exact sizes. Never touches their bytes.
 
 A host copy may lie in several pieces, so memory is refused only if too few bytes are free, not if they are scattered.
 """
@@ -9,8 +9,9 @@ from minidl.device.clock import Extents
 
 
 class HostPool:
-    """``capacity`` bytes of host memory. Its free ranges do not touch. They are sorted by offset and, each as one
-    number, by size and then offset, so a bisection finds one that fits."""
+    """An allocator for ``capacity`` bytes of host memory; one allocation may consist of several pieces.
+
+    The free ranges are kept sorted by offset and also by size, so a bisection finds one that fits."""
 
     __slots__ = ("_ends", "_keys", "_peak", "_shift", "_starts", "_used", "capacity")
 
@@ -35,11 +36,9 @@ class HostPool:
         return self._peak
 
     def allocate(self, nbytes: int) -> Extents | None:
-        """Pieces of ``nbytes`` in total, or None if fewer are free. 0 bytes have no pieces: ``()``.
-
-        Each piece is a copy of its own to launch. So the smallest free range that holds all is taken, the lowest of
-        equals; if there is none, the lowest free ranges.
-        """
+        """Allocate ``nbytes`` as pieces (offset, nbytes); None if fewer are free. 0 bytes have no pieces: ``()``.
+        Each piece needs a copy of its own, so the smallest free range that holds all bytes is taken, the lowest of
+        equals. If no range is large enough, the lowest free ranges are taken."""
         if nbytes < 0:
             raise AssertionError(f"allocation of {nbytes} bytes")
         if nbytes == 0:
@@ -63,7 +62,7 @@ class HostPool:
         return tuple(pieces)
 
     def _cut(self, index: int, nbytes: int) -> None:
-        """Take bytes from the low end of a free range."""
+        """Take ``nbytes`` from the low end of the free range number ``index``."""
         starts, ends = self._starts, self._ends
         self._forget(starts[index], ends[index])
         starts[index] += nbytes
@@ -79,12 +78,12 @@ class HostPool:
         del self._keys[bisect_left(self._keys, end - start << self._shift | start)]
 
     def free(self, extents: Extents) -> None:
-        """Give all pieces of one allocation back. Raises AssertionError if any of their bytes is free already."""
+        """Free all pieces of one allocation. Raises AssertionError if any of their bytes is free already."""
         for offset, nbytes in extents:
             self._free_range(offset, offset + nbytes)
 
     def limit(self, capacity_bytes: int) -> None:
-        """Shrink the pool. Raises AssertionError if bytes beyond are in use."""
+        """Shrink the pool to ``capacity_bytes``. Raises AssertionError if bytes beyond these are in use."""
         starts, ends = self._starts, self._ends
         if self.capacity > capacity_bytes:
             if not starts or ends[-1] != self.capacity or starts[-1] > capacity_bytes:
@@ -118,7 +117,7 @@ class HostPool:
         self._note(start, end)
 
     def check(self) -> None:
-        """Raise AssertionError unless free ranges are in order, apart, not empty and inside, and the counters right."""
+        """Raise AssertionError unless free ranges are sorted, disjoint and inside the pool, and the counters right."""
         if len(self._starts) != len(self._ends):
             raise AssertionError(f"{len(self._starts)} starts and {len(self._ends)} ends of free ranges")
         free, left_end = 0, -1

@@ -1,4 +1,4 @@
-"""Host memory continued by a file: bytes that find no room in memory lie in the file. Knows ranges of bytes alone."""
+"""A host pool that a file continues: bytes that find no room in host memory get a range of the file."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from minidl.memory.bytes.host_pool import HostPool
 
 
 class TieredPool:
-    """``memory_bytes`` of host memory and, from that offset on, ``file_bytes`` of a file. A ``HostPool`` with counters
-    over both. In the file each piece has whole pages."""
+    """An allocator for host memory and a file behind it, with the methods of ``HostPool``.
+
+    Offsets below ``memory_bytes`` are in memory, those above in the file of ``file_bytes``. Pieces in the file take
+    whole pages."""
 
     __slots__ = ("_peak", "_start", "_used", "capacity", "file", "memory")
 
@@ -32,12 +34,12 @@ class TieredPool:
 
     @property
     def spilled_peak_bytes(self) -> int:
-        """The most bytes of the file given out at once, whole pages."""
+        """The most bytes of the file given out at once, rounded up to pages."""
         return self.file.peak_bytes
 
     def allocate(self, nbytes: int) -> Extents | None:
-        """Pieces of ``nbytes`` in total: of memory if it has enough, else of the file, else of both; None if both
-        together have too few."""
+        """Allocate ``nbytes`` as pieces (offset, nbytes); None if memory and file together have too few free bytes.
+        The pieces are in memory if it has enough, else in the file if that has enough, else in both."""
         pieces = self.memory.allocate(nbytes)
         if pieces is None:
             pieces = self._of_file(nbytes)
@@ -64,7 +66,7 @@ class TieredPool:
         return tuple(found)
 
     def free(self, extents: Extents) -> None:
-        """Give all pieces of one allocation back. Raises AssertionError if any of their bytes is free already."""
+        """Free all pieces of one allocation. Raises AssertionError if any of their bytes is free already."""
         start = self._start
         for at, nbytes in extents:
             if at < start:
@@ -74,7 +76,7 @@ class TieredPool:
             self._used -= nbytes
 
     def limit(self, memory_bytes: int) -> None:
-        """Shrink the memory, not the file. Raises AssertionError if more is in use."""
+        """Shrink the memory to ``memory_bytes``; the file stays. Raises AssertionError if more memory is in use."""
         self.memory.limit(memory_bytes)
         self.capacity = self.memory.capacity + self.file.capacity
 

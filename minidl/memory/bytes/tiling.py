@@ -1,6 +1,7 @@
-"""The blocks of an arena: a list in address order that tiles it, and an index of the free ones.
+"""The blocks of an arena: a linked list in address order that covers it without gaps, and an index of the free blocks.
 
-The arena changes both directly where it has to be fast; all other changes are made here. ``check`` is the invariant.
+``Arena`` changes list and index directly where it has to be fast; all other changes are made here. ``check`` raises if
+list and index disagree.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from minidl.placements.placement import Hole
 
 
 class Tiling:
-    """Blocks that tile ``capacity`` bytes in multiples of ``alignment``.
+    """Blocks that cover ``capacity`` bytes without gaps, in multiples of ``alignment``.
 
-    ``first`` is the lowest block, or None of no capacity; ``free_at`` has the free blocks by offset, and ``keys``,
-    ascending, a number for each of them: its size, shifted left by ``shift`` bits, then its offset. One integer is
-    cheaper to compare than a tuple.
-    """
+    first    the lowest block; None if the capacity is 0
+    free_at  the free blocks by their offset
+    keys     for each free block the number size << shift | offset, ascending: the order by size, then by offset.
+             One integer is faster to compare than a tuple
+    mask     a key & mask is the offset of its block"""
 
     __slots__ = ("alignment", "capacity", "first", "free_at", "keys", "mask", "shift")
 
@@ -51,8 +53,8 @@ class Tiling:
         return [Hole(key & mask, key >> shift) for key in self.keys[bisect_left(self.keys, size << shift):]]
 
     def carve(self, offset: int, size: int, owner: object) -> Block | None:
-        """A block of exactly these bytes, or None if they are not all free. It, and the rest of the free block on
-        either side, have that block's marks."""
+        """Allocate a block of exactly these bytes; None if they are not all free.
+        The new block, and what remains of the free block on either side, keep the free block's marks."""
         start = offset  # of the free block that these bytes must be in: planned addresses nest, so most start at one
         if start not in self.free_at:
             start = max(filter(offset.__ge__, self.free_at), default=-1)
@@ -70,7 +72,8 @@ class Tiling:
         return block
 
     def splice(self, previous: Block | None, parts: Sequence[Block], following: Block | None) -> None:
-        """Put blocks, in address order, between two neighbours, and the free ones of them into the index."""
+        """Link ``parts``, in address order, between two blocks, and put the free ones among them into the index.
+        previous, following: the blocks below and above; None at an end of the arena."""
         for part in parts:
             if part.owner is None:
                 self.free_at[part.offset] = part
@@ -87,13 +90,14 @@ class Tiling:
             following.previous = previous
 
     def remove(self, block: Block) -> None:
-        """Take a free block out of the index."""
+        """Take a free block out of the index; the list of blocks keeps it."""
         del self.free_at[block.offset]
         del self.keys[bisect_left(self.keys, block.size << self.shift | block.offset)]
 
     def check(self) -> int:
-        """The bytes that are owned. Raises AssertionError unless blocks tile the capacity in whole units, no two free
-        ones touch, and the index is the set of free blocks."""
+        """Return the bytes in use. Raises AssertionError for a broken invariant.
+        The blocks must cover the capacity without gaps or overlap, no two free ones may touch, and the index must have
+        exactly the free blocks."""
         end = used = 0
         previous: Block | None = None
         free: dict[int, Block] = {}

@@ -1,5 +1,7 @@
-"""The work of a plan before the next call: swap-ins, replays and moves, as far as there is room; and the blocks at
-planned addresses."""
+"""Starts the swap-ins, replays and moves of a plan before each call, as far as there is room for them.
+
+It also allocates blocks at planned addresses.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,14 @@ from minidl.plan.plan import Action, Eviction, Move
 
 
 class Ahead:
-    """Starts the work that is due before a call.
+    """Starts the swap-ins, replays and moves that a plan has before the next call.
 
     due         storages to be swapped in, moved or replayed, as soon as there is room
-    evicted     the storages that the plan has evicted in this iteration
-    replays     tensors to be recomputed before the next call
-    spent       how tensors leave after these replays have read them; ``last_reads`` holds it while the replays run
-    moves       tensors to be moved to other addresses before the next call
-    """
+    evicted     the storages that the plan has evicted in this iteration, by tensor id
+    replays     ids of tensors to be replayed before the next call
+    spent       tensors that the plan evicts once these replays have read them for the last time
+    last_reads  the same as ``spent``, as tensor id -> action, while the replays run
+    moves       tensors to be moved before the next call, each with its new address"""
 
     def __init__(self, state: MemoryState, replaying: Replay, follower: PlanFollower, leaving: Leaving) -> None:
         self.state = state
@@ -43,8 +45,8 @@ class Ahead:
         self.moves: tuple[Move, ...] = ()
 
     def start(self) -> None:
-        """Start the moves and swap-ins that are due, then the replays. A replay that is not possible now is left until
-        its target is needed."""
+        """Start the moves and swap-ins that are due, then run the replays.
+        A replay that is not possible now is skipped; its target is replayed when a call needs it."""
         if self.moves:
             self._move()
         self._prefetch()
@@ -90,8 +92,8 @@ class Ahead:
             queue.popleft()
 
     def _move(self) -> None:
-        """Move tensors to their next planned addresses, unless they are away, or another tensor occupies the address. A
-        tensor may take the address that another one leaves."""
+        """Move the tensors of ``moves`` to their next planned addresses, as far as these become free.
+        A tensor may take the address that another tensor leaves in the same step. Tensors off the device stay there."""
         moves, self.moves = dict(self.moves), ()
         waiting = {s: moves[s.tensor_id] for ref in self.due
                    if (s := ref()) and s.status is IN and s.tensor_id in moves}
@@ -106,8 +108,9 @@ class Ahead:
                         del waiting[storage]
 
     def _takes_its_place(self, storage: Storage) -> bool:
-        """Begin to swap a storage in, to another planned address, while it is still being copied out: the plan has
-        other tensors at its present address. False if that is not its case, or there is no room."""
+        """Start to swap a storage in at another planned address while its swap-out is still under way.
+        The plan has other tensors at its present address. False if the plan has no other address for it, or if the
+        bytes there are in use."""
         state, address = self.state, self.follower.address(storage)
         assert storage.block is not None
         if address is None or address == storage.block.offset:
@@ -124,38 +127,40 @@ class Ahead:
 
     def place_at(self, storage: Storage, address: int | None, donor: Callable[[int], Block | None] | None = None,
                  stays: Callable[[], Collection[Block]] = tuple) -> Block | None:
-        """The block at a planned address for a storage: free, donated, or cleared by a relocation. None if there is no
-        address, or its bytes cannot be had."""
+        """Allocate the block at a planned address for a storage; None if there is no address, or it stays occupied.
+        If the bytes there are in use, an operand of the current call may donate them (donor: called with the address),
+        or a relocation may clear them (stays: returns the blocks that must not be moved)."""
         if address is None:
             return None
         return (self.leaving.claim(storage, address) or (donor(address) if donor is not None else None)
                 or relocate(self.state, storage, address, stays()))
 
     def dropped(self, tensor_id: TensorId) -> Storage | None:
-        """The storage that the plan has dropped under this id in this iteration, if it is needed and still dropped."""
+        """The storage with this id, if the plan has dropped it and the program still needs it; else None."""
         ref = self.evicted.get(tensor_id)
         storage = ref() if ref is not None else None
         return storage if storage is not None and storage.status is RECOMPUTE and storage.refs else None
 
     def away(self) -> list[Storage]:
-        """The tensors that the plan has evicted until some call of the next iteration."""
+        """The persistent tensors that are off the device at an iteration's end because the plan has evicted them."""
         evicted = (ref() for ref in self.evicted.values())
         return [s for s in evicted if s is not None and s.persistent and s.status in (OUT, SWAPPING_OUT)]
 
     def forget(self, gone: Collection[TensorId]) -> None:
-        """Cancel the swap-ins of these tensors that have found no room so far."""
+        """Cancel those swap-ins and moves of these tensors that have not started yet."""
         left = [ref for ref in self.due if (s := ref()) and s.tensor_id not in gone]
         self.due.clear()
         self.due.extend(left)
 
     def end_iteration(self) -> None:
-        """Cancel all work of the plan, except to bring back tensors that are away."""
+        """Cancel all swap-ins, replays and moves of this iteration.
+        ``evicted`` keeps the persistent tensors that are away: the next iteration brings them back."""
         self.due.clear()
         self.replays, self.spent, self.moves = [], (), ()
         self.evicted = {storage.tensor_id: storage.me for storage in self.away()}
 
 
 def stay(storage: Storage) -> None:
-    """Keep a tensor that is being copied out, and is needed again: it counts as swapped in."""
+    """Keep a tensor on the device although its swap-out has begun, as it is needed again; a new residency begins."""
     storage.set_status(IN)
     storage.residency += 1

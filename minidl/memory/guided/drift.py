@@ -1,8 +1,8 @@
-"""Detects lasting changes of the link's speed.
+"""Detects lasting changes in the speed of copies between device and host.
 
-On a real machine single copies vary by far more than a tenth, which means nothing. But if the link is different for
-several iterations in a row, the plan is simulated with the new costs. A new plan is made only if the iteration would
-differ by more than noise, and followed only if it is better by more than noise.
+On a real machine the times of single copies vary by far more than 10%, which means nothing. But if copies are faster or
+slower in several iterations in a row, the plan is simulated with the new costs. A new plan is made only if the
+predicted time of the iteration has changed by more than noise, and followed only if it is better by more than noise.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ from minidl.plan.plan import Plan
 from minidl.plan.spread import spread
 from minidl.plan.trace import Trace
 
-DRIFT = 1.1  # a copy's time may differ by this factor from the costs judged last
-DRIFT_ITERATIONS = 3  # in a row: a single one may have been disturbed
-REMEMBERED = 9  # iterations whose seconds give the noise
-LEAST_NOISE = 0.01  # the least noise, as a share of an iteration: the simulation's own error
+DRIFT = 1.1  # copies may be slower or faster than the known costs by this factor
+DRIFT_ITERATIONS = 3  # so many iterations in a row must differ: a single one may have been disturbed
+REMEMBERED = 9  # the noise is computed from the seconds of so many iterations
+LEAST_NOISE = 0.01  # the least noise, as a share of an iteration's seconds: the simulation's own error
 
 
 class Drift:
-    """Watches the seconds per byte on the link. ``costs`` are those judged last."""
+    """Watches the measured seconds per byte of copies. costs: the costs that plans assume at present."""
 
     def __init__(self, costs: Costs) -> None:
         self.costs = costs
-        self._other: list[Costs] = []  # of the latest iterations, while they differ
+        self._other: list[Costs] = []  # the costs of the latest iterations, as long as each differs from ``costs``
 
     def lasting(self, link: tuple[float | None, float | None]) -> Costs | None:
-        """Note an iteration's seconds per byte, out and in; returns new costs if they have differed for long enough."""
+        """Note an iteration's measured seconds per byte (out, in); a direction without copies has None.
+        Returns new costs if the last iterations have all differed from ``costs`` by more than 10%; else None."""
         costs = self.costs
         seen = replace(costs, out_seconds_per_byte=link[0] or costs.out_seconds_per_byte,
                        in_seconds_per_byte=link[1] or costs.in_seconds_per_byte)
@@ -49,7 +50,7 @@ class Drift:
 
 
 def predicted_seconds(plan: Plan, trace: Trace, costs: Costs, limits: Limits) -> float:
-    """Simulated seconds of an iteration under a plan's evictions, with swap-ins as early as they must be."""
+    """Simulate an iteration under a plan's evictions and return its seconds; the simulation chooses the in-triggers."""
     import numpy as np  # a run without drift needs no numerics
 
     from minidl.planning.compiled import simulate
@@ -65,5 +66,5 @@ def predicted_seconds(plan: Plan, trace: Trace, costs: Costs, limits: Limits) ->
 
 
 def noise(seconds: deque[float]) -> float:
-    """The noise of some iterations' seconds: half of them are within this share of their median."""
+    """The noise of some iterations' seconds, as a share of their median: half of them are within it."""
     return max(LEAST_NOISE, spread(seconds))

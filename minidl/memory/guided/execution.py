@@ -1,9 +1,8 @@
 """Guided execution: carries out a plan's decisions at the hooks of on-demand memory.
 
-Evictions and in-triggers come after calls; swap-ins, replays and moves that are due start before the next call; bytes
-get their planned addresses; survivors are packed between iterations. The ``PlanFollower`` says which sequence of calls
-is followed, and under which plan. A decision that cannot be carried out costs time, never correctness: on-demand memory
-does the rest.
+Evictions happen after calls; swap-ins, replays and moves that are due start before the next call; tensors get their
+planned addresses; survivors are packed between iterations. The ``PlanFollower`` says which plan is followed. If a
+decision cannot be carried out, on-demand memory does what is needed: that costs time, never correctness.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from minidl.planning.allowance import Allowance
 
 
 class GuidedExecution(Hooks):
-    """Brings tensors back ahead of time, and evicts, places and moves them as the plan says."""
+    """The hooks of a followed plan: evicts, prefetches, replays, places and moves tensors as the plan says."""
 
     follows = True
 
@@ -43,31 +42,33 @@ class GuidedExecution(Hooks):
         self.returning = Returning(memory.state, memory.replaying)
         self.ahead = Ahead(memory.state, memory.replaying, follower, self.leaving)
         self.due = self.ahead.due
-        self._began = self._stalled_before = 0.0  # this iteration: seconds on the device's clock
+        self._began = self._stalled_before = 0.0  # device clock and stall seconds when this iteration began
         self._settling, self._addresses = False, follower.offsets
 
     def before_call(self) -> None:
-        """Start the work of the plan before the next call."""
+        """Start the swap-ins, replays and moves that the plan has before the next call."""
         self.ahead.start()
 
     # An address for bytes ------------------------------------------------------------------------------------
     @property
     def places(self) -> bool:  # type: ignore[override] # here it follows from the plan
-        """True if the plan that is followed has addresses."""
+        """True if the plan that is followed has addresses for tensors."""
         return bool(self.follower.offsets)
 
     def place(self, storage: Storage, donor: Callable[[int], Block | None] | None = None,
               stays: Callable[[], Collection[Block]] = tuple) -> Block | None:
-        """The block at the planned address of a storage, if its bytes can be had."""
+        """Allocate the block at a storage's planned address; None if it has no address, or it stays occupied.
+        donor: called with the address; returns the block there if an operand of the current call can donate it.
+        stays: returns the blocks that must not be moved."""
         return self.ahead.place_at(storage, self.follower.address(storage), donor, stays)
 
     def gather(self, nbytes: int, owner: object, *, high: bool) -> Block | None:
-        """A block from those that are being copied out."""
+        """Allocate a block from blocks that are being copied out; None if there are none, or too few."""
         return self.leaving.gather(nbytes, owner, high=high) if self.leaving else None
 
     def reclaim(self, need: int, *, everything: bool = False) -> None:
-        """Free blocks that are being copied out; if that is not enough, end swap-ins that the plan began too early, so
-        that these tensors can be evicted."""
+        """Free blocks that are being copied out, until ``need`` bytes are free, or all of them (``everything``).
+        If these are not enough, end the swap-ins that are under way, so that their tensors can be evicted."""
         state, arena = self.state, self.state.arena
         if everything:
             return self.leaving.free_all()
@@ -82,14 +83,15 @@ class GuidedExecution(Hooks):
     # After a call --------------------------------------------------------------------------------------------
     def after_call(self, signature: Signature, read: tuple[TensorId, ...], made: tuple[TensorId, ...],
                    operands: Sequence[Storage]) -> None:
-        """Compare a call with the sequence that is followed, and act on the plan after it."""
+        """Compare a call with the sequence that is followed, and carry out what the plan has after this call."""
         actions = self.follower.follow(signature, read, made)
         if actions is not None and operands:  # none after a value was read
             self.act(actions, operands)
 
     def act(self, actions: Actions, operands: Iterable[Storage]) -> None:
-        """Evict operands, release tensors that others brought back, wait for all copies so far if the plan says so;
-        then note swap-ins, replays and moves for the next call."""
+        """Carry out a plan's actions after one call.
+        Operands are evicted, and other tensors too (``releases``); computation waits for copies if the plan says so.
+        Swap-ins, replays and moves are noted for ``before_call``."""
         if evictions := actions.evictions:
             busy = self.state.arena_busy
             busy.on = True  # kept flat, as in a guided iteration this comes after every other call
@@ -118,11 +120,11 @@ class GuidedExecution(Hooks):
         if actions.moves:  # not now, for the same reason
             self.ahead.moves += actions.moves
             gone = {tensor_id for tensor_id, _ in actions.moves}
-            self.ahead.due.extend(ref for ref in self.state.residents
+            self.ahead.due.extend(ref for ref in self.state.live_refs
                             if (s := ref()) and s.status is IN and s.tensor_id in gone)
 
     def _evict(self, storage: Storage, action: Action) -> None:
-        """Evict while computation goes on; the block is freed when its memory is needed."""
+        """Evict a storage while computation goes on: a swap-out is only queued, and keeps its block meanwhile."""
         state = self.state
         self.ahead.evicted[storage.tensor_id] = storage.me
         if action is Action.DROP and self.evicting.lineage_of(storage) is not None:
@@ -134,8 +136,8 @@ class GuidedExecution(Hooks):
             self.leaving.start(storage)
 
     def _release(self, evictions: Sequence[Eviction]) -> None:
-        """Evict these if they are on the device, or on their way to it: none of them was an operand."""
-        here = {s.tensor_id: s for ref in self.state.residents
+        """Evict tensors that are no operands of the last call, if they are on the device or being swapped in."""
+        here = {s.tensor_id: s for ref in self.state.live_refs
                 if (s := ref()) is not None and s.status in (IN, SWAPPING_IN) and s.refs
                 and s not in self.state.protected}
         gone = {tensor_id for tensor_id, _ in evictions}
@@ -154,7 +156,7 @@ class GuidedExecution(Hooks):
             self._release([Eviction(storage.tensor_id, action)])
 
     def _wait_for_copies(self) -> None:
-        """The next call on the compute stream starts when all copies so far have ended; their blocks are free."""
+        """Let the next call start only when all copies so far have ended, and free the blocks copied out."""
         device = self.state.device
         device.wait(COMPUTE, COPY_OUT, device.positions[COPY_OUT])
         device.wait(COMPUTE, COPY_IN, device.positions[COPY_IN])
@@ -162,7 +164,7 @@ class GuidedExecution(Hooks):
             self.leaving.free_all()
 
     def arrive(self, storage: Storage) -> None:
-        """Let the compute stream wait for a swap-in; stop a swap-out whose bytes are still here."""
+        """Make a storage usable that is being copied: cancel its swap-out, or let computation wait for its swap-in."""
         if storage.status is SWAPPING_OUT:
             stay(storage)
         else:
@@ -170,18 +172,19 @@ class GuidedExecution(Hooks):
             self.returning.arrived(storage)
 
     def returned(self, storage: Storage, replay: Sequence[float] | None = None) -> None:
-        """Note how a tensor came back on demand."""
+        """Note that a tensor came back on demand. replay: seconds of the replayed calls; None for a swap-in."""
         self.returning.returned(storage, replay)
 
     # The end of an iteration ---------------------------------------------------------------------------------
     def begin_iteration(self) -> None:
-        """Leave the time since the last iteration out of this one's: the program may have waited for data."""
+        """Start this iteration's time now (on the wall clock): before it, the program may have waited for data."""
         device = self.state.device
         if device.wall_clock:
             self._began = device.now()
 
     def end_iteration(self, trace: Callable[[], Trace], *, failed: bool) -> None:
-        """Let the policy see how this iteration went, and correct its plan."""
+        """Report this iteration's times to the plan follower, which lets the policy correct its plan.
+        trace: builds the iteration's trace. failed: the iteration failed, so nothing is reported."""
         device, follower = self.state.device, self.follower
         self._settling, self._addresses = follower.settling, follower.offsets
         if follower.observes:
@@ -195,8 +198,8 @@ class GuidedExecution(Hooks):
         self._began, self._stalled_before = device.now(), stalled  # without the time of planning
 
     def pack(self, survivors: Collection[Storage], fresh: Collection[Storage], *, failed: bool) -> None:
-        """Move survivors to where the plan expects them, so that they do not split its space. Cancel all work of the
-        plan, except to bring back tensors that are away."""
+        """Move survivors to the addresses that the plan expects, so that they do not split the free bytes.
+        What the plan had left to do in this iteration is cancelled. fresh: survivors that this iteration has made."""
         if not failed:
             self._pack(survivors, fresh)
         self.ahead.end_iteration()
@@ -215,8 +218,8 @@ class GuidedExecution(Hooks):
                     slide_blocks(state.allocator, *slide)
 
     def start(self) -> None:
-        """Count the next iteration's time from after the moves between two plans; measure in detail if it will be
-        measured."""
+        """Begin the next iteration: if the plan has changed, its time starts now, after the moves of survivors.
+        The device times each call from now on if the follower will make a trace of the iteration."""
         if self._settling or self.follower.offsets is not self._addresses:
             self._began = self.state.device.now()
         self.state.device.measure(self.follower.measuring)
@@ -224,11 +227,12 @@ class GuidedExecution(Hooks):
     # Questions -----------------------------------------------------------------------------------------------
     @property
     def acts(self) -> bool:  # type: ignore[override] # here it follows from the plan
-        """True if the plan that is followed has actions."""
+        """True if the plan that is followed evicts or moves tensors."""
         return self.follower.plans_ahead
 
     def algorithm(self, signature: Signature) -> str | None:
-        """The algorithm that the plan has for the next call; blocks whose copies have ended are free for it."""
+        """The name of the algorithm that the plan has for the next call; None if it has none.
+        Blocks whose swap-out has ended are freed first, as the call may need a workspace."""
         if self.leaving:
             self.leaving.free_landed()
         return self.follower.algorithm(signature)
@@ -238,21 +242,21 @@ class GuidedExecution(Hooks):
         return self.follower.upcoming().get(storage.tensor_id) is Action.DROP
 
     def recorded(self) -> tuple[Trace | None, int] | None:
-        """The measured iteration that is followed, if any, and the number of the next call."""
+        """The trace of the sequence that is followed, or None, and the number of the next call in the iteration."""
         active = self.follower.active
         return (active.trace if active is not None else None), self.follower.position
 
     def relent(self) -> bool:
-        """Give up the plan: it is not followed any more."""
+        """Give up the plan, because an allocation has failed. False if no plan was followed."""
         return self.follower.abandon_plan()
 
     def signatures(self) -> Iterable[Signature]:
-        """Return the signatures (operation, shapes, attributes) of all calls in the known sequences of calls."""
+        """The signatures (operation, shapes, attributes) of all calls in the known sequences of calls."""
         return self.follower.signatures()
 
 
 def attach(memory: Manager) -> PlanFollower:
-    """Attach guided execution to on-demand memory, under a policy that plans; returns the follower of its plans."""
+    """Attach guided execution to on-demand memory whose policy makes plans; returns the follower of these plans."""
     state = memory.state
     device = state.device
     limits = Limits(state.arena.capacity, state.allocator.host.capacity)

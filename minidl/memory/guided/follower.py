@@ -1,10 +1,10 @@
-"""Guided execution: compares each call with a measured trace, and returns the plan's actions after it.
+"""Follows plans: compares each call of the program with a measured trace, and returns the plan's actions after it.
 
-A sequence of calls is planned when it has been seen twice: the first iteration warms up, the second is measured (on the
-wall clock several are, for the medians). While an iteration runs, each call is compared with the sequence that is
-followed: op, shapes, fixed attributes and tensor ids, but not seeds or rates. At the first difference another known
-sequence with the same beginning takes over; if there is none, the rest of the iteration runs on demand. If there are
-too many sequences, the least recently followed are forgotten. Decides nothing itself, and moves nothing.
+The policy plans a sequence of calls when it has been seen twice: the first iteration warms up, the second is measured
+(on the wall clock several are measured, for medians). While an iteration runs, each call is compared with the sequence
+that is followed: op, shapes, fixed attributes and tensor ids, but not seeds or rates. At the first difference another
+known sequence with the same beginning takes over; if there is none, the rest of the iteration runs on demand. If there
+are too many sequences, the least recently followed are forgotten. The policy decides; this moves no tensor.
 """
 
 from __future__ import annotations
@@ -26,19 +26,25 @@ from minidl.plan.static import with_static_times
 from minidl.plan.trace import Trace, typical
 from minidl.planning.allowance import Allowance
 
-MOST_KNOWN = 256  # sequences that are remembered, ...
-MOST_SEEN = 1024  # and that were seen and not yet planned
-MOST_CALLS = 1 << 18  # that either have in all, if they are several: some 650 bytes each
+MOST_KNOWN = 256  # sequences with a plan that are remembered
+MOST_SEEN = 1024  # sequences without a plan yet that are remembered
+MOST_CALLS = 1 << 18  # calls that the sequences of either kind may have in total: a call takes some 650 bytes
 
 NOWHERE: Mapping[ResidencyKey, int] = {}
 
 
 class PlanFollower:
-    """The known sequences, the one that this iteration follows, and its position there."""
+    """The known sequences of calls with their plans, and the one that the current iteration follows.
+
+    active     the sequence that this iteration follows; None if it differs from all known sequences
+    diverged   how many iterations have differed from every known sequence
+    measuring  True if the next iteration will be measured, provided that it repeats the last one
+    forgotten  how many sequences were forgotten, as there were too many"""
 
     def __init__(self, policy: Policy, costs: Costs, limits: Limits, switches: Switches, *, peak_flops: float,
                  allowance: Allowance, measured_iterations: int = 1) -> None:
-        """peak_flops: the device's peak per second, for static times. measured_iterations: how many a trace takes."""
+        """Follow the plans of ``policy``. measured_iterations: how many iterations are measured for one trace.
+        peak_flops: the device's peak FLOPs per second, for plans without measured times."""
         self.policy = policy
         self.costs = costs
         self.limits = limits
@@ -47,19 +53,20 @@ class PlanFollower:
         self.measured_iterations = measured_iterations
         self.entries: list[KnownSequence] = []
         self.active: KnownSequence | None = None
-        self.diverged = 0  # iterations that left every known sequence
-        self.measuring = False  # the next iteration is measured if it repeats the last one
-        self.forgotten = 0  # sequences that were forgotten
+        self.diverged = self.forgotten = 0
+        self.measuring = False
         self._iterations = 0
         self._steps: list[Step] = []
         self.allowance = allowance
         self._drift = Drift(costs)
-        self._failed: KnownSequence | None = None  # its plan failed in this iteration
+        self._failed: KnownSequence | None = None  # the sequence whose plan was given up in this iteration
         self._recalled: list[tuple[Trace, Proposal]] = []
-        self._measured: dict[int, list[Trace]] = {}  # by hash: sequences that were not seen often enough yet
+        self._measured: dict[int, list[Trace]] = {}  # traces so far of sequences that are not planned yet, by hash
 
     def follow(self, signature: Signature, read: tuple[TensorId, ...], made: tuple[TensorId, ...]) -> Actions | None:
-        """Note the next call. Returns the actions after it, if the call was expected."""
+        """Note the next call of the program. Returns the plan's actions after it, or None.
+        read, made: the ids of the call's inputs and outputs. If the call differs from the sequence that is followed,
+        another known sequence is followed, or none."""
         step = signature, read, made
         position = len(self._steps)
         if position > LONGEST:
@@ -77,22 +84,22 @@ class PlanFollower:
         return entry.actions.get(position)
 
     def address(self, storage: Storage) -> int | None:
-        """The planned address of a storage's next stay on the device."""
+        """The planned address of a storage's next residency; None if the plan has none."""
         return self.offsets.get((storage.tensor_id, storage.residency))
 
     @property
     def offsets(self) -> Mapping[ResidencyKey, int]:
-        """The addresses of the plan that is followed; empty if it has none, or no plan is followed."""
+        """The addresses of the plan that is followed, by (tensor id, residency number); empty without a plan."""
         return self.active.plan.offsets if self.active is not None else NOWHERE
 
     @property
     def position(self) -> int:
-        """The number of the next call in its iteration."""
+        """The number of the next call in the current iteration, from 0."""
         return len(self._steps)
 
     @property
     def plans_ahead(self) -> bool:
-        """True if the plan that is followed has actions."""
+        """True if a plan is followed that evicts or moves tensors."""
         return self.active is not None and bool(self.active.actions)
 
     @property
@@ -102,41 +109,43 @@ class PlanFollower:
 
     @property
     def settling(self) -> bool:
-        """True if this iteration leads from one plan to another: its time counts for neither."""
+        """True if the plan was changed just before this iteration, so that its time counts neither for old nor new."""
         return self.active is not None and self.active.settling > 0
 
     def algorithm(self, signature: Signature) -> str | None:
-        """The planned algorithm of the next call, if that has this signature."""
+        """The name of the planned algorithm of the next call, if that call has the planned signature; else None."""
         entry, position = self.active, len(self._steps)
         if entry is None or position >= len(entry.steps) or entry.steps[position][0] is not signature:
             return None
         return entry.plan.algorithms.get(position)
 
     def upcoming(self) -> Mapping[TensorId, Action]:
-        """The evictions after the next call, if it is the expected one."""
+        """The plan's evictions after the next call, provided that it is the expected call; tensor id -> action."""
         actions = self.active.actions.get(len(self._steps)) if self.active is not None else None
         return actions.evictions if actions is not None else {}
 
     def _sibling(self, prefix: int, step: Step) -> KnownSequence | None:
-        """Another known sequence that begins like this iteration, this call included."""
+        """A known sequence that begins with the calls of this iteration so far and then ``step``; None if none does.
+        prefix: the hash of the calls so far."""
         wanted = hash((prefix, step))
         position = len(self._steps)
         return next((e for e in self.entries if position < len(e.prefixes) and e.prefixes[position] == wanted), None)
 
     @property
     def iterations_to_follow(self) -> int:
-        """How many iterations pass until one follows a plan to its end. Iteration 1 creates gradients, 2 confirms the
-        repetition, then some are measured. With a plan of an earlier run, iteration 2 follows it."""
+        """The number of the first iteration that follows a plan from beginning to end.
+        Iteration 1 creates gradients, iteration 2 shows that the calls repeat, then ``measured_iterations`` are
+        measured. If plans of an earlier run were loaded, iteration 2 follows one."""
         return 2 if self._recalled else 3 + self.measured_iterations
 
     @property
     def observes(self) -> bool:
-        """True if the policy will see the times of this iteration."""
+        """True if the policy will be told the times of this iteration."""
         entry = self.active
         return self.measuring or self.plans_ahead or (entry is not None and entry.proposal.notes is not None)
 
     def abandon_plan(self) -> bool:
-        """An allocation has failed: stop to follow the plan, now and later. False if none was followed."""
+        """Stop following the plan, now and later, because an allocation has failed. False if none was followed."""
         entry = self.active
         if entry is None or not entry.actions:
             return False
@@ -144,7 +153,7 @@ class PlanFollower:
         return True
 
     def abandon_iteration(self) -> None:
-        """The iteration failed, or was too long for the log: ignore it."""
+        """End an iteration that failed, or was too long for the log: its calls and times are ignored."""
         self._steps = []
         if self._failed is not None:
             self._judge(self._failed, inf, 0.0, Returns())
@@ -153,11 +162,10 @@ class PlanFollower:
 
     def end_iteration(self, measure: Callable[[], Trace], *, seconds: float, stall_seconds: float, returns: Returns,
                       link: tuple[float | None, float | None] = (None, None)) -> None:
-        """Correct the plan that was followed, or plan a sequence that has now been measured.
-
+        """End an iteration: let the policy correct the plan that was followed, or plan a sequence measured by now.
         measure: builds the trace of this iteration, which takes milliseconds; a followed sequence has one already.
-        link: measured seconds per byte of copies out and in.
-        """
+        seconds, stall_seconds: of this iteration. returns: how evicted tensors came back. link: measured seconds per
+        byte of copies out and in."""
         steps, self._steps = self._steps, []
         self._iterations += 1
         self.measuring = False
@@ -189,7 +197,8 @@ class PlanFollower:
         self.active = known if known is not None else (self.entries[-1] if self.entries else None)
 
     def _judge(self, entry: KnownSequence, seconds: float, stall_seconds: float, returns: Returns) -> None:
-        """Show the policy the times under its plan. Infinite seconds: the plan failed, and is not followed again."""
+        """Tell the policy the times of an iteration under its plan, and adopt the plan that it answers with.
+        seconds: infinite if the plan failed; then the same plan is not adopted again."""
         late: dict[TensorId, float] = {}
         for (tensor_id, _), waited in returns.late.items():
             late[tensor_id] = late.get(tensor_id, 0.0) + waited
@@ -205,8 +214,8 @@ class PlanFollower:
             entry.adopt(proposal)
 
     def _plan_anew(self, costs: Costs) -> bool:
-        """The link has changed: ask for new plans where the predicted time differs by more than noise. True if any was
-        asked for."""
+        """Ask the policy for new plans under new copy costs, if they change an iteration's predicted time beyond noise.
+        True if it was asked for any."""
         before, self.costs = self.costs, costs
         asked = False
         for entry in self.entries:
@@ -247,7 +256,7 @@ class PlanFollower:
         return entry
 
     def _seen(self, key: int, traces: list[Trace]) -> None:
-        """Remember a sequence that is not planned yet. If there are too many, forget those seen longest ago."""
+        """Remember a sequence without a plan, by its hash, with its traces so far. Too many: forget the oldest."""
         seen = self._measured
         seen[key] = traces
         calls = sum(len(trace.calls) for each in seen.values() for trace in each)
@@ -256,7 +265,7 @@ class PlanFollower:
             self.forgotten += 1
 
     def _know(self, entry: KnownSequence) -> None:
-        """Remember a sequence with its plan. If there are too many, forget those followed longest ago."""
+        """Remember a sequence with its plan. If there are too many, forget those that were followed longest ago."""
         entry.followed = self._iterations
         self.entries.append(entry)
         calls = sum(len(each.steps) for each in self.entries)
@@ -271,8 +280,8 @@ class PlanFollower:
         return {signature for entry in self.entries for signature, _, _ in entry.steps}
 
     def recall(self, measured: Sequence[tuple[Trace, Proposal]]) -> None:
-        """Take traces and plans of an earlier run with the same policy, costs and limits. A sequence that repeats one
-        of them is neither measured nor planned again."""
+        """Load traces and plans of an earlier run with the same policy, costs and limits.
+        A sequence of calls that equals a loaded trace is neither measured nor planned again."""
         self._recalled = list(measured)
 
     def _recollect(self, steps: list[Step], trace: Trace) -> KnownSequence | None:

@@ -1,4 +1,4 @@
-"""Planned swap-outs that are under way: their blocks are freed when memory is needed (Capuchin, section 5.3).
+"""The queue of planned swap-outs under way, whose blocks are freed when memory is needed (Capuchin, section 5.3).
 
 A planned swap-out queues its copy and keeps its block, so computation goes on. When memory is needed, blocks are freed,
 the earliest first. The next user of a block waits on its own stream for the copy, by the block's marks.
@@ -17,7 +17,7 @@ from minidl.memory.storage import SWAPPING_OUT, Storage
 
 
 class Leaving:
-    """The storages that are being copied out as planned, the earliest first."""
+    """The queue of storages whose planned swap-out is under way, the earliest first; False as a bool if it is empty."""
 
     def __init__(self, state: MemoryState) -> None:
         self.state = state
@@ -27,12 +27,12 @@ class Leaving:
         return bool(self._queue)
 
     def start(self, storage: Storage) -> None:
-        """Begin to copy a storage out, unless the host has no room for it."""
+        """Queue the swap-out of a storage; if the host has no room for it, the storage stays on the device."""
         if self.state.allocator.start_swap_out(storage):
             self._queue.append(storage.me)
 
     def claim(self, storage: Storage, offset: int) -> Block | None:
-        """The block at an address for a storage, if its bytes are free or being copied out; None otherwise."""
+        """Allocate the block at an address for a storage; None if its bytes are neither free nor being copied out."""
         state = self.state
         block = state.arena.allocate_at(offset, storage.nbytes, storage.me)
         if block is None and self._queue:
@@ -48,13 +48,14 @@ class Leaving:
         return block
 
     def _forget_landed(self) -> None:
-        """Take the storages off the queue that are not being copied out any more; each of the others is there once."""
+        """Remove storages that are not being copied out any more, and duplicates, from the queue."""
         going = (storage for ref in self._queue if (storage := ref()) is not None and storage.status is SWAPPING_OUT)
         self._queue = deque(storage.me for storage in dict.fromkeys(going))
 
     def gather(self, nbytes: int, owner: object, *, high: bool) -> Block | None:
-        """A block without an eviction: by a slide if enough is free in total, which costs little; otherwise by freeing
-        blocks that are being copied out, the earliest first. None if that is not enough."""
+        """Allocate a block without an eviction; None if that is not possible.
+        If enough bytes are free in total, blocks are slid together, which costs little. Otherwise blocks that are being
+        copied out are freed, the earliest first."""
         state, arena = self.state, self.state.arena
         need = arena.rounded(nbytes)
         self.free_landed()
@@ -71,7 +72,7 @@ class Leaving:
                 return block
 
     def free_landed(self) -> None:
-        """Free the blocks whose copies will have ended when the compute stream gets there."""
+        """Free the blocks whose swap-outs end so early that the next call would not wait for them."""
         state, queue = self.state, self._queue
         while queue:
             storage = queue[0]()
@@ -82,12 +83,12 @@ class Leaving:
             queue.popleft()
 
     def free_all(self) -> None:
-        """Free all blocks that are being copied out."""
+        """Free all blocks that are being copied out. Their next users wait for the copies."""
         while self.free_one():
             pass
 
     def free_one(self) -> bool:
-        """Free the block whose copy began first, though the copy may not have ended; False if there is none."""
+        """Free the block whose swap-out began first, though it may not have ended; False if the queue is empty."""
         while self._queue:
             storage = self._queue.popleft()()
             if storage is not None and storage.status is SWAPPING_OUT:

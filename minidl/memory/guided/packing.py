@@ -1,7 +1,7 @@
-"""Packs survivors between two iterations of a plan with addresses: together at the low end of the arena.
+"""Packs the survivors of an iteration at the low end of the arena, where a plan with addresses expects them.
 
-Persistent tensors come first; those that were swapped out on demand come back, and those that the plan has evicted stay
-away. Above them are the other survivors, mostly gradients, which the next iteration frees first.
+Persistent tensors are lowest; those that were swapped out on demand come back, and those that the plan has evicted stay
+on the host. Above them are the other survivors, mostly gradients, which the next iteration frees first.
 """
 
 from __future__ import annotations
@@ -17,11 +17,9 @@ from minidl.memory.storage import IN, OUT, SWAPPING_OUT, Storage
 
 def pack_survivors(state: MemoryState, survivors: Collection[Storage], away: Collection[Storage],
                    passing: Collection[Storage] = ()) -> None:
-    """Move the survivors that are not away to where plans expect them, as far as there is room.
-
-    passing: survivors that the next iteration does not know, as it frees them before its first call (mostly gradients).
-    They are moved only if they lie among persistent tensors; one that stays is moved the next time.
-    """
+    """Move the survivors to the low end of the arena, as far as there is room.
+    away: the survivors that the plan has evicted, which stay on the host. passing: survivors that the next iteration
+    frees before its first call (mostly gradients); they are moved only if they lie among persistent tensors."""
     allocator, arena = state.allocator, state.arena
     here = dict.fromkeys(survivors)
     for storage in away:
@@ -50,7 +48,8 @@ def pack_survivors(state: MemoryState, survivors: Collection[Storage], away: Col
 
 
 def _packed_end(here: list[Storage], end: int = 0) -> int | None:
-    """The end of storages, in the order of their addresses, if they lie side by side from an address on; else None."""
+    """The address after the last of some storages, if they lie side by side from the address ``end`` on; else None.
+    here: the storages in the order of their addresses."""
     for storage in here:
         assert storage.block is not None
         if storage.block.offset != end:
@@ -60,8 +59,8 @@ def _packed_end(here: list[Storage], end: int = 0) -> int | None:
 
 
 def _move_down(state: MemoryState, storages: list[Storage], low: int) -> None:
-    """Pack storages from an address on by few moves: those beyond the packed end move into gaps between the others, as
-    far as these are free. Under a plan with addresses the gaps are their places."""
+    """Pack storages from the address ``low`` on by few moves.
+    Only storages that lie beyond the end of the packed range move, into free ranges between the others."""
     high = low + sum(s.block.size for s in storages if s.block is not None)
     gaps, above, end = [], [], low  # in the order of their addresses
     for storage in storages:
@@ -86,7 +85,7 @@ def _move_down(state: MemoryState, storages: list[Storage], low: int) -> None:
 
 
 def _pack(state: MemoryState, here: list[Storage]) -> None:
-    """Slide storages together, persistent ones below the others, unless some block is being copied."""
+    """Slide all blocks together, the persistent ones of ``here`` lowest; do nothing if a block is being copied."""
     allocator, arena = state.allocator, state.arena
     if any(map(in_flight, arena.blocks())):
         return

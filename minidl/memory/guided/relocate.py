@@ -14,12 +14,10 @@ from minidl.placements.placement import Hole
 
 
 def relocate(state: MemoryState, storage: Storage, offset: int, stays: Collection[Block] = ()) -> Block | None:
-    """The block at a planned address of a storage, if the tensors that occupy it fit into holes elsewhere; else None.
-
-    An occupant is unplanned or misplaced. Without the move the storage itself would be misplaced, and so on for the
-    rest of the iteration. Either all occupants are moved or none. stays: blocks that must not be moved, since two
-    operands of the call under way name each of them.
-    """
+    """Allocate the block at ``offset``, a storage's planned address, after moving the tensors there elsewhere.
+    None if these tensors do not all fit into holes elsewhere; then none is moved. They have no planned address, or are
+    not at theirs. Without the moves the storage would not get its address either, and so on for the rest of the
+    iteration. stays: blocks that must not be moved."""
     arena, end = state.arena, offset + state.arena.rounded(storage.nbytes)
     if not arena.compacts:
         return None
@@ -44,7 +42,7 @@ def relocate(state: MemoryState, storage: Storage, offset: int, stays: Collectio
 
 
 def _apart(arena: Arena, offset: int, end: int) -> tuple[list[Hole], list[Block]]:
-    """The free bytes outside a range, and the owned blocks that have bytes of it."""
+    """The holes outside the range from ``offset`` to ``end``, and the blocks in use that overlap it."""
     holes, others = [], []
     for block in arena.blocks():
         stop = block.offset + block.size

@@ -13,7 +13,7 @@ from minidl.plan.plan import AccessKey
 
 
 class Returning:
-    """Notes each return under the access after which the tensor had left the device."""
+    """Notes each return of an evicted tensor, by the access after which the tensor had left the device."""
 
     def __init__(self, state: MemoryState, replaying: Replay) -> None:
         self.state = state
@@ -23,15 +23,13 @@ class Returning:
         self._recomputed: dict[AccessKey, Sequence[float]] = {}
 
     def arrived(self, storage: Storage) -> None:
-        """A prefetched tensor is needed now. The lateness of its copy is known after the iteration."""
+        """Note that a call needs a prefetched tensor now. How late its copy is, is known after the iteration."""
         key = storage.tensor_id, storage.access_count
         self._arrivals.append((key, storage.copied_in, self.state.device.positions[COMPUTE]))
 
     def returned(self, storage: Storage, replay: Sequence[float] | None) -> None:
-        """A tensor came back on demand: by a copy, or by a replay whose calls take these seconds.
-
-        On a clock that is not modelled the seconds of a replay are known as its calls finish.
-        """
+        """Note that a tensor came back on demand.
+        replay: the seconds of the replayed calls, None for a swap-in. The list is filled as the calls finish."""
         key = storage.tensor_id, storage.access_count
         if replay is None:
             self._paged_in[key] = self.state.device.in_seconds(storage.nbytes)
@@ -39,14 +37,14 @@ class Returning:
             self._recomputed[key] = replay
 
     def summary(self) -> Returns:
-        """All returns of this iteration, in seconds."""
+        """All returns noted in this iteration, in seconds."""
         lateness = self.state.device.lateness
         late = {key: lateness(copied, computed) for key, copied, computed in self._arrivals}
         recomputed = {key: sum(durations) for key, durations in self._recomputed.items()}
         return Returns(late, dict(self._paged_in), recomputed, self.replaying.paged_in_bytes)
 
     def clear(self) -> None:
-        """The next iteration begins."""
+        """Forget all returns, as the next iteration begins."""
         self._arrivals.clear()
         self._paged_in.clear()
         self._recomputed.clear()

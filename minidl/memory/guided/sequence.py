@@ -1,4 +1,4 @@
-"""One known sequence of calls: its trace, the plan that is followed, and how the latest iteration under it went."""
+"""One known sequence of calls: its trace, its plan, and the times of the latest iteration that followed the plan."""
 
 from __future__ import annotations
 
@@ -19,7 +19,15 @@ Step = tuple[Signature, tuple[TensorId, ...], tuple[TensorId, ...]]
 
 
 class Actions(NamedTuple):
-    """The actions of a plan after one call, in this order; see ``Plan``. waits: for all copies, before swap-ins."""
+    """The actions of a plan after one call, carried out in the order of the fields.
+
+    evictions   operands of the call that are evicted: tensor id -> swap-out or drop
+    releases    other tensors that are evicted
+    waits       True if computation waits for all copies so far
+    prefetches  ids of tensors whose swap-in starts
+    replays     ids of dropped tensors that are replayed before the next call
+    spent       tensors that are evicted once these replays have read them for the last time
+    moves       tensors that are moved before the next call, each with its new address"""
 
     evictions: Mapping[TensorId, Action] = {}
     releases: tuple[Eviction, ...] = ()
@@ -32,13 +40,12 @@ class Actions(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Returns:
-    """How tensors came back in one iteration, by the access after which they had left the device. In seconds.
+    """How evicted tensors came back in one iteration, by the access after which each had left the device.
 
-    late        how long the compute stream waited for a prefetch; 0 if it was in time.
-    paged_in    the copy of a tensor that came back on demand.
-    recomputed  the replay of a dropped tensor. Intermediate values of another tensor's replay are not here.
-    paged_in_bytes  bytes of all that came back on demand.
-    """
+    late            seconds that computation waited for a prefetch; 0 if it was in time
+    paged_in        seconds of the swap-in of a tensor that came back on demand
+    recomputed      seconds of the replay that was started for a dropped tensor
+    paged_in_bytes  bytes of all tensors that were swapped in on demand"""
 
     late: Mapping[AccessKey, float] = field(default_factory=dict)
     paged_in: Mapping[AccessKey, float] = field(default_factory=dict)
@@ -48,7 +55,7 @@ class Returns:
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """An iteration that was followed to its end: its plan, with the policy's remark, and its times."""
+    """An iteration that followed its plan to the end: the plan, its times, and the policy's ``remark`` on the plan."""
 
     plan: Plan
     seconds: float
@@ -58,7 +65,12 @@ class Followed:
 
 
 class KnownSequence:
-    """One known sequence of calls with its plan. ``prefixes[i]`` is a hash of the first i calls."""
+    """One known sequence of calls with its plan.
+
+    steps     the calls: (signature, ids of tensors read, ids of tensors made)
+    trace     the measured iteration from which the plan was made
+    actions   the plan's actions, by the number of the call after which they are carried out
+    prefixes  prefixes[i] is a hash of the first i calls"""
 
     def __init__(self, steps: list[Step], trace: Trace) -> None:
         self.steps = steps
@@ -69,16 +81,17 @@ class KnownSequence:
         self.seconds: deque[float] = deque(maxlen=REMEMBERED)  # of the latest iterations under this plan
         self.actions: dict[int, Actions] = {}
         self.followed = 0  # the latest iteration that followed it
-        self.settling = 0  # iterations that still lead from one plan to another; their times count for neither
-        self.unseen = 0  # iterations that the policy has not seen, since they settled
+        self.settling = 0  # iterations to come in which tensors still move from the old plan's places; not counted
+        self.unseen = 0  # such iterations that the policy was not told of
         self._leaves_away = False
         self.prefixes = [0]
         for step in steps:
             self.prefixes.append(hash((self.prefixes[-1], step)))
 
     def adopt(self, proposal: Proposal) -> None:
-        """Follow a plan from the next iteration on. If the old or the new plan has tensors away between iterations, the
-        change takes some iterations."""
+        """Follow the plan of ``proposal`` from the next iteration on.
+        If the old or the new plan has tensors off the device between iterations, the times of the first iterations are
+        not counted."""
         self.proposal = proposal
         if proposal.plan is self.plan:
             return
@@ -90,7 +103,7 @@ class KnownSequence:
 
 
 def _actions(plan: Plan, trace: Trace) -> dict[int, Actions]:
-    """The actions after each call that has some."""
+    """The actions of a plan by the number of the call after which they are carried out."""
     found: dict[int, Actions] = {}
     if not (plan.evictions or plan.prefetches or plan.releases or plan.replays or plan.waits or plan.moves):
         return found
@@ -109,7 +122,7 @@ def _actions(plan: Plan, trace: Trace) -> dict[int, Actions]:
 
 
 def _leaves_away(plan: Plan, trace: Trace) -> bool:
-    """True if a plan evicts a tensor that outlives the iteration after its last access."""
+    """True if a plan leaves a persistent tensor off the device at the iteration's end."""
     lasting = {tensor_id for tensor_id, _ in plan.evictions
                if tensor_id in trace.tensors and trace.tensors[tensor_id].persistent}
     last = {access.tensor_id: access.access_count for access in trace.accesses if access.tensor_id in lasting}

@@ -1,7 +1,7 @@
-"""The record of a tensor in shards: one tensor to the program, one leaf per shard to autograd, optimizer and memory.
+"""Defines Sharded: one tensor for the program, but for autograd, optimizer and memory one leaf per shard.
 
-It replaces a Storage: a handle counts its uses and asks for its shape. No call has it as an operand: the sharder runs
-operations on its shards instead.
+A Sharded takes the place of the Storage in a handle. No call has it as an input: the sharder runs each operation on its
+shards instead.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ if TYPE_CHECKING:
 
 
 class Sharded(Storage):
-    """A whole tensor as its program sees it.
+    """The record of a tensor in shards: what the program sees as one tensor.
 
-    shards   handles on ordinary storages, in order: rows of the whole along the first dimension.
-    """
+    shards   one handle for each shard; shards are consecutive ranges of rows along the first dimension."""
 
     __slots__ = ("shards",)
 
@@ -39,7 +38,7 @@ class Sharded(Storage):
 
     @property
     def bounds(self) -> list[tuple[int, int]]:
-        """The first row of each shard, and the row after its last."""
+        """For each shard, its first row and the row after its last."""
         found, start = [], 0
         for shard in self.shards:
             found.append((start, start + shard.shape[0]))
@@ -91,13 +90,13 @@ class Sharded(Storage):
             self.shards = ()
 
     def sever(self) -> None:
-        """Its shards have lineages of their own."""
+        """Does nothing: each shard has a lineage of its own."""
 
     def named(self) -> str:
         return f"tensor {self.tensor_id} ({self.meta}, in {len(self.shards)} shards)"
 
     def __del__(self) -> None:
-        """Its shards' handles end with it."""
+        """Does nothing: the handles of the shards end with this record, and free their bytes."""
 
     def __repr__(self) -> str:
         return f"Sharded({self.meta}, {len(self.shards)} shards, refs {self.refs})"

@@ -1,7 +1,6 @@
-"""Rules by which operations run on tensors in shards, in terms of operations on shards, which have gradients of their
-own.
+"""Says how operations run on tensors in shards: by operations on the shards, through which gradients flow as usual.
 
-A rule takes the operands and the attributes, and returns the result, or None if it does not apply.
+``RULES`` has a function for some operations: (inputs, attributes) -> the result, or None if it does not apply.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ def _in_shards(x: Tensor) -> bool:
 
 
 def _linear(operands: Operands, attrs: Attrs) -> Tensor | None:
-    """Each shard of a weight [out, in] makes some features of the output; these are concatenated."""
+    """Run a linear layer whose weight [out, in] is in shards: each shard computes some output features; concatenate."""
     x, w, *bias = operands
     if not isinstance(w.storage, Sharded) or any(map(_in_shards, (x, *bias))):
         return None
@@ -38,8 +37,8 @@ def _linear(operands: Operands, attrs: Attrs) -> Tensor | None:
 
 
 def _embedding(operands: Operands, attrs: Attrs) -> Tensor | None:
-    """Rows are looked up in their shard. Numbers below 0 go to the first one, and too large ones to the last, which
-    refuse them as the whole table would."""
+    """Look up rows of an embedding table in shards: each row in the shard that has it.
+    Row numbers below 0 go to the first shard, too large ones to the last; these refuse them as a whole table would."""
     w, ids = operands
     if not isinstance(w.storage, Sharded) or _in_shards(ids):
         return None
@@ -54,7 +53,7 @@ def _embedding(operands: Operands, attrs: Attrs) -> Tensor | None:
 
 
 def _narrow(operands: Operands, attrs: Attrs) -> Tensor | None:
-    """Rows of one shard are a view of it."""
+    """Take a range of rows: a view, if all rows are of one shard; otherwise None, so that the shards are joined."""
     storage, start, stop = operands[0].storage, attrs["start"], attrs["stop"]
     assert isinstance(storage, Sharded)
     if attrs["axis"] == 0:
@@ -69,8 +68,8 @@ RULES: dict[str, Callable[[Operands, Attrs], Tensor | None]] = {
 
 
 def separable(op: Op, operands: Operands, attrs: Attrs) -> Rule | None:
-    """The operation's rule for slices, if it treats rows separately and all tensors in shards are cut alike; outputs
-    that are one value are added up."""
+    """Return the operation's slicing rule if it can run shard by shard, else None.
+    It can if it treats each row separately (or sums over rows), and if all its inputs in shards are cut alike."""
     in_shards = [x.storage.bounds if isinstance(x.storage, Sharded) else None for x in operands]
     rule = op.slices([x.meta for x in operands], attrs, [cut is not None for cut in in_shards]) if op.slices else None
     if rule is None or rule.counted or rule.first or rule.shared or rule.labels >= 0:
@@ -85,8 +84,8 @@ def separable(op: Op, operands: Operands, attrs: Attrs) -> Rule | None:
     return rule if taken and alike and all(cut == cuts[0] for cut in cuts) else None
 
 
-# Operations in place that run row by row: (attributes, first row, stop, elements of a row) -> the attributes to
-# replace.
+# For operations in place that can run shard by shard: (attributes, first row of the shard, row after its last, elements
+# of a row) -> the attributes that the call on this shard has in place of the given ones.
 Attributes = Callable[[Attrs, int, int, int], dict[str, Any]]
 
 
@@ -95,7 +94,7 @@ def _as_it_is(attrs: Attrs, first: int, stop: int, width: int) -> dict[str, Any]
 
 
 def _random(attrs: Attrs, first: int, stop: int, width: int) -> dict[str, Any]:
-    """The random numbers that the whole would have there."""
+    """Return the attribute by which a shard gets the random numbers that its rows of the whole tensor would get."""
     start = attrs.get("start", 0) + first * width
     return {"start": start} if start else {}
 

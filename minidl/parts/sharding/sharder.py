@@ -1,9 +1,9 @@
-"""Runs operations on tensors in shards, in terms of operations on their shards, which are leaves like all others.
+"""Runs operations on tensors in shards by running operations on the shards, which are ordinary leaves.
 
-Autograd, memory and optimizer see only shards: a gradient arrives at each, and an update takes one at a time. An
-operation whose rule for slices treats rows separately makes a tensor in shards. The outputs of a linear layer are
-concatenated, the rows of a table are looked up in their shard. All other operations run on the joined shards, which
-needs room for the whole.
+Autograd, memory and optimizer see only shards: each gets its own gradient, and an update takes one shard at a time. An
+operation that treats rows separately runs shard by shard, and its result is in shards, too. The outputs of a linear
+layer are concatenated, the rows of an embedding table are looked up in the shard that has them. For any other operation
+the shards are joined first, which needs room for the whole tensor.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from minidl.autograd import no_grad
 from minidl.context import current
 from minidl.dispatch import apply, apply_all
-from minidl.errors import ShapeError, UserError
+from minidl.errors import UserError
 from minidl.memory.storage import Storage
 from minidl.meta import Meta, meta
 from minidl.op import Attrs, Op
@@ -32,17 +32,19 @@ from minidl.tensor import Tensor
 
 
 class Sharder(PartKeeper):
-    """Cuts each parameter of more than ``shard_bytes`` bytes into as few shards of at most that size as it can; a shard
-    has one row or more."""
+    """Keeps parameters in shards, and runs calls on them.
+
+    shard_bytes: a parameter of more bytes is cut into as few shards as possible, of at most that size each. A shard has
+    at least one row."""
 
     def __init__(self, shard_bytes: int) -> None:
         self.shard_bytes = shard_bytes
-        self._copies: WeakSet[Storage] = WeakSet()  # copies of several shards, in the place of views
+        self._copies: WeakSet[Storage] = WeakSet()  # joined copies of shards that the program takes for views
 
     # Making shards -------------------------------------------------------------------------------------------------
     def parameter(self, described: Meta, *, requires_grad: bool) -> Sharded | None:
-        """A parameter in shards of equal size, but for one row; None if it stays whole, as vectors do: the tensors that
-        they scale and shift take more memory than they do. Raises OutOfMemory."""
+        """Make a parameter in shards, whose numbers of rows differ by at most one. Raises OutOfMemory.
+        None if it is small, or has fewer than two dimensions: then it stays whole. described: its shape and dtype."""
         if described.nbytes <= self.shard_bytes or len(described.shape) < 2 or described.shape[0] < 2:
             return None
         rows = described.shape[0]
@@ -57,8 +59,8 @@ class Sharder(PartKeeper):
 
     # Running operations --------------------------------------------------------------------------------------------
     def run(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs, donated: int = 0) -> tuple[Storage, ...]:
-        """Run a call that has an operand in shards; arguments and result as ``Executor.run``. Raises as the operation
-        on whole tensors, and UserError for a write that cannot run on shards."""
+        """Run a call that has an input in shards; arguments and result as ``Executor.run``.
+        Raises the errors of the same call on whole tensors, and UserError for a write that cannot run on shards."""
         described = op.describe([x.meta for x in inputs], attrs)
         for storage in inputs:
             storage.retain()
@@ -80,7 +82,8 @@ class Sharder(PartKeeper):
 
     def _by_rows(self, op: Op, operands: Sequence[Tensor], attrs: Attrs, rule: Rule,
                  described: Sequence[Meta]) -> tuple[Tensor, ...]:
-        """The results of an operation on shards: in shards, or united by the rule's fold."""
+        """Run an operation on each shard; return its outputs in shards, or united by the rule's ``fold``.
+        described: metas of the outputs of the whole tensors."""
         made = []
         for first, stop in bounds_of(operands):
             own: Attrs = {name: (stop - first, *attrs[name][1:]) for name in rule.shapes}
@@ -96,22 +99,18 @@ class Sharder(PartKeeper):
         return (total,)
 
     def _write(self, op: Op, operands: Sequence[Tensor], attrs: Attrs) -> None:
-        """Run an operation in place, shard by shard."""
+        """Run an operation in place, shard by shard. Raises UserError if that is not possible, ShapeError."""
         shape = next(x.shape for x in operands if isinstance(x.storage, Sharded))
         if op.name not in WRITES and not op.update or any(x.shape != shape for x in operands):
             written = next(x.storage for x in operands if isinstance(x.storage, Sharded))
             raise UserError(f"{op.name} writes or reads {written.named()} in place, and cannot run on shards")
-        data = attrs.get("data")
-        if data is not None and np.asarray(data).shape != shape:
-            raise ShapeError(f"{op.name}: data of shape {list(np.asarray(data).shape)} for a tensor of shape "
-                             f"{list(shape)}")
         every = [True] * len(operands)
         for first, stop in bounds_of(operands):
             own = WRITES[op.name](attrs, first, stop, prod(shape[1:])) if op.name in WRITES else {}
             apply_all(op, *_rows_of_each(operands, every, first, stop), **attrs | own)
 
     def before_write(self, op: Op, inputs: Sequence[Storage]) -> None:
-        """Raise UserError if a view of several shards would be written: it had to be a copy."""
+        """Raise UserError if the operation writes a view of several shards: that is a copy, so the write were lost."""
         assert op.mutates is not None
         for position in op.mutates(len(inputs)):
             if inputs[position].base in self._copies:
@@ -120,11 +119,12 @@ class Sharder(PartKeeper):
 
     # Whole values --------------------------------------------------------------------------------------------------
     def joined(self, x: Tensor) -> Tensor:
-        """A whole tensor: itself, or a copy that gradients flow through. Raises OutOfMemory."""
+        """Return x itself if it is whole, or its shards concatenated; gradients flow through. Raises OutOfMemory."""
         return apply(CONCAT, *shards_of(x), axis=0) if isinstance(x.storage, Sharded) else x
 
     def look(self, x: Sharded, read: Callable[[Storage], Any], *, joined: bool) -> Any:
-        """Apply ``read`` to all shards in one storage, or to each shard. Raises OutOfMemory."""
+        """Return ``read`` of the shards joined in one storage (``joined``), or of each shard, concatenated on the host.
+        Raises OutOfMemory."""
         if not joined:
             return np.concatenate([read(shard.storage) for shard in x.shards])
         x.retain()
@@ -133,13 +133,14 @@ class Sharder(PartKeeper):
         return read(whole.storage)
 
     def make_leaf(self, x: Sharded) -> None:
-        """Cut the lineage of all shards."""
+        """Make each shard a leaf: cut its lineage."""
         for shard in x.shards:
             current().make_leaf(shard.storage)
 
     # Gradients -----------------------------------------------------------------------------------------------------
     def gradient(self, x: Sharded) -> Tensor | None:
-        """The gradients of all shards as one tensor, 0 for a shard without one; None if no shard has one."""
+        """Return the gradients of all shards as one tensor in shards; None if no shard has a gradient.
+        A shard without a gradient gets one of zeros."""
         if all(shard.grad is None for shard in x.shards):
             return None
         found = []
@@ -153,7 +154,7 @@ class Sharder(PartKeeper):
         return Tensor(Sharded(x.meta, self, tuple(found)))
 
     def set_gradient(self, x: Sharded, value: Tensor | None) -> None:
-        """Set the gradient of each shard to its rows of one, or to None."""
+        """Set the gradient of each shard to the shard's rows of ``value``, or to None."""
         for shard, (start, stop) in zip(x.shards, x.bounds, strict=True):
             if value is None:
                 shard.grad = None
@@ -165,17 +166,17 @@ class Sharder(PartKeeper):
 
 
 def part_of(described: Meta, rows: int) -> Meta:
-    """The description of ``rows`` dense rows."""
+    """Return the meta of a dense tensor with ``rows`` rows of the shape and dtype of the rows of ``described``."""
     return meta((rows, *described.shape[1:]), described.dtype)
 
 
 def bounds_of(operands: Iterable[Tensor]) -> list[tuple[int, int]]:
-    """The bounds of the first operand in shards."""
+    """Return (first row, row after the last) of each shard of the first operand that is in shards."""
     return next(x.storage.bounds for x in operands if isinstance(x.storage, Sharded))
 
 
 def rows_of(x: Tensor, start: int, stop: int) -> Tensor:
-    """Rows of a tensor: a shard if they are exactly its rows, else a view or a copy."""
+    """Return the rows ``start`` to ``stop - 1`` of x: a shard if it has exactly these rows, else a view or a copy."""
     if isinstance(x.storage, Sharded):
         for shard, bounds in zip(x.storage.shards, x.storage.bounds, strict=True):
             if bounds == (start, stop):
@@ -188,12 +189,12 @@ def _rows_of_each(operands: Sequence[Tensor], along: Sequence[bool], start: int,
 
 
 def shards_of(x: Tensor) -> tuple[Tensor, ...]:
-    """The shards of a tensor, or itself."""
+    """Return the shards of a tensor, or a tuple of the tensor itself if it is whole."""
     return x.storage.shards if isinstance(x.storage, Sharded) else (x,)
 
 
 def shard_bounds(x: Tensor) -> list[tuple[int, int]]:
-    """For each shard of a tensor its first row and the row after its last; (0, rows) for a whole tensor."""
+    """Return (first row, row after the last) of each shard of a tensor; [(0, rows)] for a whole tensor."""
     if isinstance(x.storage, Sharded):
         return x.storage.bounds
     return [(0, x.shape[0] if x.shape else 1)]

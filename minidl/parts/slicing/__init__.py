@@ -1,2 +1,2 @@
-"""Tensors in slices along their batch: no operation is too large. ``rules`` is what operations say of themselves,
-``slicer`` what runs them, ``logical`` the record of a tensor in slices, ``seam`` what an executor knows of it."""
+"""Runs operations slice by slice along the batch, so that the working set of a large operation fits the device.
+``slicer`` runs the calls, ``queue`` holds calls until they run, ``logical`` has the record of a tensor in slices."""

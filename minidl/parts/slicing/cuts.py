@@ -1,4 +1,4 @@
-"""Which calls can run slice by slice, from the sizes of its operands' slices."""
+"""Decides whether a call can run slice by slice, from the sizes of its inputs' slices."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from minidl.parts.slicing.logical import Logical
 
 
 def rule_of(op: Op, inputs: tuple[Storage, ...], attrs: Attrs) -> tuple[Rule | None, tuple[int, ...]]:
-    """The rule of a call, and the sizes of the slices; (None, ()) if its operands, or a shape that it names, cannot be
-    cut alike."""
+    """Return the rule by which a call runs slice by slice, and the number of examples of each slice.
+    (None, ()) if it has no rule, or if its inputs and the shapes in its attributes cannot be cut in the same ratio."""
     sliced = [isinstance(x, Logical) and bool(x.sizes) for x in inputs]
     rule = op.slices([x.meta for x in inputs], attrs, sliced) if op.slices is not None and any(sliced) else None
     if rule is None:

@@ -48,8 +48,8 @@ GATHER_RANKS = Op("gather_ranks", _gather_infer, _gather_cost, exact=True, repla
 
 
 def gathered(executor: Executor, parts: tuple[Storage, ...], sizes: tuple[int, ...], ranks: Ranks | None) -> Storage:
-    """All slices of all ranks in one storage, from the ``parts`` that this rank holds; ``sizes``: of all slices. It has
-    one use, which passes to the caller; those of the parts stay."""
+    """Return all slices of all ranks in one storage, which the caller releases.
+    parts: the slices that this rank holds; they stay. sizes: the rows of all slices of all ranks."""
     if ranks is None:
         return executor.run(CONCAT, parts, {"axis": 0})[0]
     each = len(parts)

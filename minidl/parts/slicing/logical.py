@@ -1,7 +1,7 @@
-"""The record of a tensor in slices along its batch, or of a value that is still to be united from all slices.
+"""Defines Logical: the record of a tensor in slices, or of a tensor of the whole batch that queued calls will compute.
 
-It replaces a Storage: a handle, and a call's record for its gradient, count its uses and ask for its shape. Its parts
-are ordinary storages, which have the bytes, lineage and status. The slicer applies operations to them.
+A Logical takes the place of the Storage in a handle, and in a call's record for its gradient. Its parts are ordinary
+storages, with bytes, lineage and status. The slicer runs operations on them.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ if TYPE_CHECKING:
 
 
 class Logical(Storage):
-    """A whole tensor as its program sees it.
+    """The record of a tensor in slices: what the program sees as one tensor.
 
-    parts    its storages, in order: those of the slices that this rank holds, which are all if there are no ranks.
-             None for one that is still to be computed, or is not needed any more.
-    sizes    the extents of all slices along the first dimension; () for one value of the whole batch.
-    waiting  how many queued operations read it.
-    until    how long the parts are kept, as ``Storage.saved_by`` (less is longer); None: as long as a handle.
-    """
+    parts    the storages of the slices that this rank holds (all, if there are no ranks), in order; None for a slice
+             that is still to be computed, or was released
+    sizes    the number of rows of each slice, of all ranks; () for a tensor of the whole batch, which has one part
+    waiting  how many queued calls read it or make it
+    failed   why it has no value, if the calls that should have made it failed; else ""
+    owner    for a view: the tensor in slices whose elements it shows; else None
+    until    a number that goes to ``saved_by`` of the parts: a part with a smaller one is needed longer. None: the
+             parts are needed as long as a handle exists"""
 
     __slots__ = ("parts", "sizes", "waiting", "failed", "owner", "until")
 
@@ -47,17 +49,17 @@ class Logical(Storage):
         self.sizes = sizes
         self.waiting = 0
         self.until: int | None = None
-        self.failed = ""  # why it will never have a value
-        self.owner = base  # of a view: whose elements these are
+        self.failed = ""
+        self.owner = base
 
     @property
     def base(self) -> Storage:
-        """The record that an operation in place writes to."""
+        """The record of the tensor that an operation in place writes: for a view its ``owner``, else this one."""
         return self if self.owner is None else self.owner
 
     @property
     def pending(self) -> bool:
-        """True if a part is still to be computed."""
+        """True if a part is still to be computed, and the tensor is still needed."""
         return None in self.parts and self.refs > 0
 
     @property
@@ -90,7 +92,7 @@ class Logical(Storage):
             self.keep_until(None)
 
     def keep_until(self, number: int | None) -> None:
-        """Set how long the parts are kept: as long their descendants can be recomputed."""
+        """Set ``until``, and count it in the parts: memory then knows how long they can serve a replay."""
         parts = list(self.parts)
         for i in range(len(parts)):
             self._take_part(i)
@@ -100,7 +102,7 @@ class Logical(Storage):
                 self.put_part(i, part)
 
     def put_part(self, index: int, part: Storage) -> None:
-        """Take over the use of a part."""
+        """Set the storage of slice ``index``. The use that the storage counts passes from the caller to this record."""
         self.parts[index] = part
         if self.until is not None:
             base = part.base
@@ -114,7 +116,7 @@ class Logical(Storage):
         return part
 
     def part(self, index: int) -> Storage:
-        """One of the parts. Raises UserError if it is gone."""
+        """Return the storage of slice ``index``. Raises UserError if it has none."""
         part = self.parts[index]
         if part is None:
             raise UserError(f"{self.named()} has no value: {self.failed or 'it was donated'}")
@@ -126,7 +128,7 @@ class Logical(Storage):
             self.drop_part(i)
 
     def drop_part(self, index: int) -> None:
-        """Release one part."""
+        """Release the storage of slice ``index``, if it has one."""
         part = self._take_part(index)
         if part is not None:
             part.release()

@@ -1,4 +1,4 @@
-"""The layers from which queued calls come: reports show tensors by layer. Knows names; decides nothing."""
+"""Notes which layer made each queued call, as reports show tensors by layer. Knows names; decides nothing."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """``within``: the layer that called an operation; "" for none. ``graded``: gradients were enabled."""
+    """Where a queued call comes from.
+
+    within: the name of the layer that made the call; "" if none did. graded: True if gradients were enabled then."""
 
     within: str
     graded: bool
 
 
 class Origins:
-    """The origins of one executor's calls.
+    """Notes the origins of one executor's calls.
 
-    within   the layer that the program is in; a report sets it
-    made     layers, each with the ids of temporary tensors that its calls made when they ran
+    within   the name of the layer that the program is in now; a report sets it
+    made     (name of a layer, ids of temporary tensors that its calls have made), in the order in which the calls ran
     """
 
     def __init__(self, executor: Executor) -> None:
@@ -31,7 +33,7 @@ class Origins:
         self._carried: Origin | None = None
 
     def here(self) -> Origin:
-        """The origin of a call that is made now."""
+        """Return the origin of a call that the program makes now."""
         return Origin(self.within, self._executor.grad_enabled)
 
     @property
@@ -40,23 +42,23 @@ class Origins:
         return self._carried.graded if self._carried is not None else self._executor.grad_enabled
 
     def carrying_out(self, origin: Origin) -> _Carrying:
-        """The calls inside have this origin."""
+        """Return a context manager: queued calls that run inside its ``with`` block have this origin."""
         return _Carrying(self, origin)
 
     def begin(self, origin: Origin) -> int:
-        """Begin to run calls of an origin; returns the id of the next temporary tensor."""
+        """Note that calls of ``origin`` run from now on; returns the id that the next temporary tensor will have."""
         self._carried = origin
         return self._executor.tracker.temporaries
 
     def end(self, origin: Origin, first: int) -> None:
-        """End to run calls of an origin."""
+        """Note that the calls of ``origin`` have run. first: the id that ``begin`` returned."""
         self._carried = None
         if origin.within:
             self.made.append((origin.within, range(first, self._executor.tracker.temporaries)))
 
 
 class _Carrying:
-    """A context; one made by a generator takes longer, and there is one for each call of each slice."""
+    """The context manager of ``carrying_out``. It is a class because one made from a generator is slower."""
 
     __slots__ = ("first", "origin", "origins")
 

@@ -1,5 +1,6 @@
-"""Operations are queued until a value of the whole batch is needed. Then one slice after the other runs through all of
-them."""
+"""Queues operations on sliced tensors until a value of the whole batch is needed.
+
+Then all of them run on the first slice, then all on the second slice, and so on."""
 
 from __future__ import annotations
 
@@ -24,14 +25,18 @@ if TYPE_CHECKING:
     from minidl.ranks import Ranks
 
 
-LATE = 1 << 40  # no call has this number: tensors kept only by queued operations go before those kept for a gradient
+LATE = 1 << 40  # greater than the number of any call: marks a tensor that only queued operations need
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Queued:
-    """A queued operation: its operands (in slices, or storages that every slice reads), and the records of its outputs.
+    """A queued operation.
 
-    sizes: the extents of the slices; () for a call on values of the whole batch, which runs after all slices."""
+    inputs   tensors in slices, and storages of which each slice's call reads all or its rows
+    sizes    the number of examples of each slice; () for a call on tensors of the whole batch, which runs after all
+             slices
+    outputs  the records of its outputs, whose parts are set when it runs
+    labels   the labels of the whole batch, if the rule scales a value by them"""
 
     op: Op
     inputs: tuple[Storage, ...]
@@ -40,12 +45,12 @@ class Queued:
     sizes: tuple[int, ...]
     outputs: tuple[Logical, ...]
     origin: Origin
-    labels: Storage | None = None  # of the whole batch, if a slice takes its share by them
+    labels: Storage | None = None
 
 
 @contextmanager
 def ungraded(executor: Executor) -> Iterator[None]:
-    """Disable gradients: the whole tensors have them, not their parts."""
+    """Disable gradients in a ``with`` block: they are taken of the whole tensors, not of their slices."""
     enabled, executor.grad_enabled = executor.grad_enabled, False
     try:
         yield
@@ -54,16 +59,15 @@ def ungraded(executor: Executor) -> Iterator[None]:
 
 
 def narrowed(executor: Executor, whole: Storage, start: int, size: int) -> Storage:
-    """A view of some examples of a storage, with one use for the caller."""
+    """Return a view of the rows from ``start`` to before ``start + size``; the caller releases it."""
     return executor.run(NARROW, (whole,), {"axis": 0, "start": start, "stop": start + size})[0]
 
 
 class Queue:
-    """The queue of one executor. It holds one use of each operand until the operation has run.
+    """The queued operations of one executor. Each keeps its inputs alive until it has run.
 
     held   the numbers of the slices that this rank holds, one after the other; all of them if there are no ranks
-    ranks  those that hold the other slices, if there are any
-    """
+    ranks  the processes that hold the other slices; None if there are none"""
 
     def __init__(self, executor: Executor, held: range, ranks: Ranks | None) -> None:
         self.executor = executor
@@ -77,7 +81,7 @@ class Queue:
         return bool(self._waiting)
 
     def add(self, queued: Queued) -> None:
-        """Queue an operation."""
+        """Queue an operation; ``flush`` will run it."""
         for x in (*queued.inputs, *queued.outputs):
             if isinstance(x, Logical):
                 x.waiting += 1
@@ -86,18 +90,18 @@ class Queue:
         self._waiting.append(queued)
 
     def view(self, queued: Queued) -> None:
-        """Run a view at once."""
+        """Run an operation that only makes views on all slices now, without queueing it."""
         with ungraded(self.executor):
             for at, index in enumerate(self.held):
                 for y, part in zip(queued.outputs, self.run_part(queued, index), strict=True):
                     y.put_part(at, part)
 
     def afterwards(self, action: Callable[[], None]) -> None:
-        """Call ``action`` after all operations that are queued now."""
+        """Call ``action`` once all operations that are queued now have run."""
         self._after.append(action)
 
     def flush(self) -> None:
-        """Run all queued operations. Raises as the executor; then their results are lost."""
+        """Run all queued operations. Raises the error of the first one that fails; then all their outputs are lost."""
         waiting, self._waiting = self._waiting, []
         if waiting:
             try:
@@ -112,30 +116,30 @@ class Queue:
             action()
 
     def lose(self, why: str) -> None:
-        """Drop all queued operations: their results have no value."""
+        """Discard all queued operations. Their outputs have no value; ``why`` is the text of the error on their use."""
         waiting, self._waiting = self._waiting, []
         self._after.clear()
         self._give_up(waiting, why)
 
     def _run_all(self, waiting: list[Queued]) -> None:
         cut = [queued for queued in waiting if queued.sizes]
-        read_last = {y: len(waiting) for queued in waiting for y in queued.outputs if y.refs}  # later than all of these
+        read_last = {y: len(waiting) for queued in waiting for y in queued.outputs if y.refs}  # read after the queue
         read_last |= {x: i for i, queued in enumerate(waiting) for x in queued.inputs
                       if isinstance(x, Logical) and not x.refs}
         for read, i in read_last.items():
             if not read.saved:
                 read.keep_until(LATE - i)
-        # By operation: the tensors that no later operation of a slice reads; and the inputs among them, if used once.
+        # For each operation: the tensors that it reads last; and among them the inputs that it reads once.
         last_use = {x: number for number, queued in enumerate(cut) for x in (*queued.inputs, *queued.outputs)}
         ending = [[x for x in dict.fromkeys((*queued.inputs, *queued.outputs))
                    if isinstance(x, Logical) and last_use[x] == number] for number, queued in enumerate(cut)]
         given = [[(i, x) for i, x in enumerate(queued.inputs) if x in ends and queued.inputs.count(x) == 1]
                  for queued, ends in zip(cut, ending, strict=True)]
-        so_far: list[dict[int, Storage]] = [{} for _ in cut]  # whole outputs of the slices up to now, added up
-        apart: list[list[list[Storage]]] = [[] for _ in cut]  # or each slice's, for the other ranks
+        so_far: list[dict[int, Storage]] = [{} for _ in cut]  # outputs of the whole batch, united over slices so far
+        apart: list[list[list[Storage]]] = [[] for _ in cut]  # with ranks: such outputs of each slice, not united yet
         for at, index in enumerate(self.held if cut else ()):
             for number, queued in enumerate(cut):
-                # It has no later use, and one in this call: an output may take its bytes.
+                # An input that nothing reads later, and this call once, donates its bytes.
                 last = sum([1 << i for i, x in given[number] if not x.refs])
                 with self.origins.carrying_out(queued.origin):
                     self._unite(queued, index, self.run_part(queued, index, last), so_far[number], apart[number])
@@ -153,7 +157,8 @@ class Queue:
             self._finish(queued)
 
     def run_part(self, queued: Queued, index: int, last: int = 0) -> tuple[Storage, ...]:
-        """Run one slice of a call; bit i of ``last`` says that input i's part is used for the last time."""
+        """Run a queued operation on slice ``index``; return the outputs of this slice.
+        last: bit i is set if the slice of input i is used for the last time."""
         rule, sizes, executor = queued.rule, queued.sizes, self.executor
         before, size, total = sum(sizes[:index]), sizes[index], sum(sizes)
         attrs = queued.attrs
@@ -183,7 +188,7 @@ class Queue:
         return outputs
 
     def _share(self, queued: Queued, index: int, value: Storage) -> Storage:
-        """The share of one slice in a value."""
+        """Return ``value`` scaled for slice ``index``: by its share of the examples, or by the rule's ``share``."""
         rule, sizes, executor = queued.rule, queued.sizes, self.executor
         if rule.share is None or queued.labels is None:
             return executor.run(SCALE, (value,), {"value": sizes[index] / sum(sizes)})[0]
@@ -195,8 +200,9 @@ class Queue:
 
     def _unite(self, queued: Queued, index: int, made: tuple[Storage, ...], so_far: dict[int, Storage],
                apart: list[list[Storage]]) -> None:
-        """Take the outputs of one slice: as parts, or added to those of the earlier slices. If ranks hold the other
-        slices, they are added up when this rank has all of its own: the order must be that of the slices."""
+        """Take the outputs ``made`` for slice ``index``: set them as parts, or unite them with the earlier slices'.
+        so_far: by output, the united tensor of the earlier slices. apart: with ranks, the outputs of each slice; they
+        are united when this rank has run all its slices, as the order must be that of the slices of all ranks."""
         rule = queued.rule
         whole: list[Storage] = []
         for i, (y, part) in enumerate(zip(queued.outputs, made, strict=True)):
@@ -222,7 +228,7 @@ class Queue:
                 queued.outputs[i].put_part(0, x)
 
     def _fold(self, queued: Queued, index: int, earlier: list[Storage], whole: list[Storage]) -> list[Storage]:
-        """Unite the whole outputs of the slices before ``index`` with those of this one."""
+        """Unite the rule's whole outputs of the slices before ``index`` (earlier) with those of this slice (whole)."""
         fold = queued.rule.fold
         assert fold is not None
         if queued.rule.counted:
@@ -231,7 +237,7 @@ class Queue:
         return [self._folded(fold, pair, {})[0] for pair in zip(earlier, whole, strict=True)]
 
     def _unite_ranks(self, queued: Queued, apart: list[list[Storage]], ranks: Ranks) -> list[Storage]:
-        """Unite the whole outputs of this rank's slices with those of the others, in the order of the slices."""
+        """Unite the ``whole`` outputs of this rank's slices (apart) with those of other ranks, in order of slices."""
         executor = self.executor
         if queued.rule.fold is ADD:
             return [self._folded(SUM_RANKS, parts, {"ranks": ranks})[0] for parts in zip(*apart, strict=True)]
@@ -250,14 +256,14 @@ class Queue:
         return united
 
     def _row(self, stack: Storage, number: int) -> Storage:
-        """A view of one row of a stack, without the dimension of the rows."""
+        """Return a view of row ``number`` of a stack, without the dimension of the rows; the caller releases it."""
         row = narrowed(self.executor, stack, number, 1)
         made = self.executor.run(RESHAPE, (row,), {"shape": stack.meta.shape[1:]})[0]
         row.release()
         return made
 
     def _folded(self, fold: Op, parts: tuple[Storage, ...], attrs: Attrs) -> Sequence[Storage]:
-        """Unite parts by an operation, which may overwrite them; their uses end here."""
+        """Run ``fold`` on the outputs of slices; it may overwrite these, and they are released."""
         united = self.executor.run(fold, parts, attrs, (1 << len(parts)) - 1)
         for x in parts:
             x.release()
@@ -277,7 +283,7 @@ class Queue:
                 x.drop()
 
     def _give_up(self, waiting: list[Queued], why: str) -> None:
-        """The outputs of these operations have no value."""
+        """Mark the outputs of these operations as lost; ``why`` is the text of the error on their use."""
         for queued in waiting:
             for y in queued.outputs:
                 y.failed = why

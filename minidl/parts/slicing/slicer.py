@@ -1,10 +1,10 @@
-"""Runs operations on tensors that are in slices along their batch: the rewrite between an operation and the executor.
+"""Runs operations on tensors in slices: turns one operation of the program into one call per slice for the executor.
 
-An operation with an operand in slices becomes one call per slice, of the same operation, on ordinary storages. So the
-tracker, planners, swaps and replays see a longer trace, and know of no slices. Calls are queued until a value of the
-whole batch is needed: a statistic, a value that is read, an update. Between two of these, slices run depth first, and
-intermediate results live one slice at a time. Gradients are those of the program's own operations on whole tensors;
-their formulas run here too.
+These calls work on ordinary storages. So the tracker, planners, swaps and replays see a longer trace, and know of no
+slices. Calls are queued until a value of the whole batch is needed: a batch statistic, a value that the program reads,
+an optimizer's update. Then all queued calls run on the first slice, then on the second, and so on, so that intermediate
+results exist for one slice at a time. Gradients are taken of the program's own operations on whole tensors; the
+gradient formulas' operations run here, too.
 """
 
 from __future__ import annotations
@@ -35,17 +35,16 @@ if TYPE_CHECKING:
     from minidl.executor import Executor
     from minidl.ranks import Ranks
 
-WHOLE_BYTES = 1 << 16  # up to which a batch is uploaded in one piece, and its slices are views of it
+WHOLE_BYTES = 1 << 16  # a batch of at most these bytes is uploaded as one storage, and its slices are views of it
 
 
 class Slicer(PartKeeper):
-    """Cuts batches into ``count`` slices on one executor.
+    """Cuts the batches of one executor into ``count`` slices, and runs calls on them.
 
-    ranks    those that hold as many of the slices each; None if this executor holds all
-    held     the numbers of the slices that it holds
-    joined   by operation: how often its operands had to be joined, as it cannot run slice by slice
-    origins  the layers from which queued calls come
-    """
+    ranks    the processes that share the slices, as many each; None if this executor holds all slices
+    held     the numbers of the slices that this executor holds
+    joined   by name of an operation: how often slices had to be joined for it, as it cannot run slice by slice
+    origins  notes the layers that made the queued calls"""
 
     def __init__(self, executor: Executor, count: int, ranks: Ranks | None = None) -> None:
         self.executor = executor
@@ -62,8 +61,8 @@ class Slicer(PartKeeper):
 
     # Making slices -------------------------------------------------------------------------------------------------
     def upload(self, shape: Shape, dtype: DType, values: np.ndarray | None) -> Logical | None:
-        """A leaf in slices of equal size, but for one example; None if the batch has fewer examples than slices. A
-        small one is one storage, and its slices are views. Raises OutOfMemory."""
+        """Make a leaf in slices, whose numbers of examples differ by at most one. Raises OutOfMemory.
+        None if the batch has fewer examples than slices. A small batch is one storage, and its slices are views."""
         if not shape or shape[0] < self.count:
             return None
         each, rest = divmod(shape[0], self.count)
@@ -80,11 +79,11 @@ class Slicer(PartKeeper):
         return made
 
     def _places(self, x: Logical) -> list[tuple[int, int, int]]:
-        """Of each slice that is held: the number of its part, its first row, and its rows."""
+        """Return for each slice that this executor holds: its index in ``parts``, its first row, its number of rows."""
         return [(at, sum(x.sizes[:i]), x.sizes[i]) for at, i in enumerate(self.held)]
 
     def _become_views(self, x: Logical, whole: Storage) -> None:
-        """Replace the slices by views of one storage, whose use passes to them."""
+        """Replace the slices of x by views of ``whole``, a storage with all of x; the views keep it alive."""
         for at, start, size in self._places(x):
             x.drop_part(at)
             x.put_part(at, narrowed(self.executor, whole, start, size))
@@ -92,7 +91,7 @@ class Slicer(PartKeeper):
 
     # Running operations --------------------------------------------------------------------------------------------
     def run(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs, donated: int = 0) -> tuple[Storage, ...]:
-        """Run, or queue, a call that has an operand in slices; arguments and result as ``Executor.run``."""
+        """Run or queue a call that has an input in slices; arguments and result as ``Executor.run``."""
         executor = self.executor
         if executor.tracker.updated and not op.update and not executor.explicit_iterations:
             executor.end_iteration()  # as Executor.run, before the call is queued
@@ -120,7 +119,7 @@ class Slicer(PartKeeper):
 
     def _outputs(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs, rule: Rule,
                  sizes: tuple[int, ...]) -> tuple[Logical, ...]:
-        """The records of a call's outputs. Raises ShapeError."""
+        """Make the records of a call's outputs; their parts are set when the call runs. Raises ShapeError."""
         metas = tuple([x.meta for x in inputs])
         made = op.describe(metas, attrs)
         if not op.view:
@@ -131,7 +130,7 @@ class Slicer(PartKeeper):
         return tuple([Logical(m, self, cut, _base(op, inputs)) for m, cut in zip(made, cuts, strict=True)])
 
     def _run_afterwards(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs) -> tuple[Storage, ...]:
-        """Queue a call on values of the whole batch: backward() does not read the sum of two losses."""
+        """Queue a call on tensors of the whole batch that queued calls will make. The queue need not run for it now."""
         every = Rule((False,) * len(inputs), whole=tuple(range(len(op.outputs))))
         outputs = self._outputs(op, inputs, attrs, every, ())
         self._queue.add(Queued(op, inputs, attrs, every, (), outputs, self.origins.here()))
@@ -139,7 +138,7 @@ class Slicer(PartKeeper):
         return outputs
 
     def _record(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs, outputs: tuple[Logical, ...]) -> None:
-        """Save the tensors that the call's gradient needs."""
+        """Make the record of a call for backward(), if a gradient is wanted, and save the tensors that it needs."""
         executor = self.executor
         needs = op.needs(inputs) if executor.grad_enabled else ()
         if not needs:
@@ -153,7 +152,7 @@ class Slicer(PartKeeper):
         self._graph.update(outputs)
 
     def _run_whole(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs) -> tuple[Storage, ...]:
-        """Run a call on whole tensors."""
+        """Run a call that cannot run slice by slice, after joining the slices of its inputs."""
         if any(isinstance(x, Logical) and x.sizes for x in inputs):
             self.joined[op.name] += 1
         operands = tuple([self._whole(x) for x in inputs])
@@ -169,7 +168,7 @@ class Slicer(PartKeeper):
 
     def _write(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs, written: Sequence[Storage]
                ) -> tuple[Storage, ...]:
-        """Run an operation in place. Raises UserError for one that cannot run slice by slice."""
+        """Run the queue, then an operation in place on each slice. Raises UserError if it cannot run slice by slice."""
         self.flush()
         executor = self.executor
         refuse_to_write(op, inputs, written, differentiates=executor.grad_enabled)
@@ -196,24 +195,24 @@ class Slicer(PartKeeper):
         return bool(self._queue)
 
     def flush(self) -> None:
-        """Run all queued calls. Raises what the executor raises; then their results are lost."""
+        """Run all queued calls. Raises the error of the first one that fails; then all their outputs are lost."""
         self._queue.flush()
 
     def before_write(self, op: Op, inputs: Sequence[Storage]) -> None:
-        """Run all queued calls: they read the old bytes."""
+        """Run all queued calls before a write in place, as they may read the bytes that it overwrites."""
         if self.pending:
             self.flush()
 
     def deliver(self, gradient: Tensor, leaf: Storage, add: Callable[[Tensor], None]) -> None:
-        """Add a gradient to a leaf, after the queued calls: it may be one of their results."""
+        """Call ``add`` with the gradient of a leaf: at once, or after the queued calls, which may compute it."""
         if self.pending:
             self._queue.afterwards(partial(self.deliver, gradient, leaf, add))
         else:
             add(gradient if leaf.keeper is self else Tensor(self._taken(gradient.storage)))
 
     def _whole(self, x: Storage) -> Storage:
-        """A storage with all of a tensor. Slices are joined, and are views of it from now on. Raises UserError for a
-        lost value."""
+        """Return a storage with all of x. Slices are joined, and are views of it from now on. Raises UserError if lost.
+        """
         if not isinstance(x, Logical):
             return x
         if x.pending:
@@ -221,11 +220,12 @@ class Slicer(PartKeeper):
         if not x.sizes:
             return x.part(0)
         whole = self._joined(x)
-        self._become_views(x, whole)  # these hold it from now on
+        self._become_views(x, whole)  # the views keep it alive
         return whole
 
     def _joined(self, x: Logical) -> Storage:
-        """All slices in one storage, with one use for the caller: a copy, unless they are views of one."""
+        """Return all slices of x in one storage, which the caller releases: a concatenation, or the base of the slices.
+        """
         parts = tuple([x.part(i) for i in range(len(x.parts))])
         base = parts[0].base
         if all(part.base is base for part in parts) and base.meta.shape == x.meta.shape:
@@ -235,7 +235,7 @@ class Slicer(PartKeeper):
             return gathered(self.executor, parts, x.sizes, self.ranks)
 
     def _labels(self, labels: Storage) -> Storage:
-        """All labels, with one use for the queued call."""
+        """Return the labels of the whole batch in one storage, which the queued call releases."""
         if not isinstance(labels, Logical) or self.ranks is not None:
             return self._real(labels)  # of ranks, which keeps the joined ones: the gradient needs them too
         if labels.pending:
@@ -243,21 +243,21 @@ class Slicer(PartKeeper):
         return self._joined(labels)
 
     def _real(self, x: Storage) -> Storage:
-        """One storage with all of a value, with one use for the caller."""
+        """Return a storage with all of the tensor x, which the caller releases."""
         whole = self._whole(x)
         whole.retain()
         return whole
 
     def _taken(self, x: Storage) -> Storage:
-        """As ``_real``, consuming x: the storage has no other use if x has one handle."""
+        """Return a storage with all of x, which the caller releases. If x has only one handle, x loses its value."""
         whole = self._real(x)
         if isinstance(x, Logical) and not x.sizes and x.refs == 1:
             x.drop()
         return whole
 
     def look(self, x: Logical, read: Callable[[Storage], Any], *, joined: bool) -> Any:
-        """Apply ``read`` to all slices in one storage, or to each slice. Raises UserError for a lost value,
-        OutOfMemory."""
+        """Return ``read`` of the slices joined in one storage (``joined``), or of each slice, concatenated on the host.
+        Raises UserError for a tensor without a value, OutOfMemory."""
         if joined or x.sizes and self.ranks is not None:
             whole = self._real(x)
             try:
@@ -270,7 +270,7 @@ class Slicer(PartKeeper):
         return np.concatenate(arrays) if x.sizes else arrays[0]
 
     def make_leaf(self, x: Logical) -> None:
-        """Cut the lineage of all parts."""
+        """Make each slice a leaf: run the calls that compute it, and cut its lineage."""
         if x.pending:
             self.flush()
         for part in x.parts:
@@ -280,7 +280,7 @@ class Slicer(PartKeeper):
 
     # Iterations ----------------------------------------------------------------------------------------------------
     def end_iteration(self, *, failed: bool = False) -> None:
-        """End an iteration: run or lose all queued calls; no gradient flows through its tensors any more."""
+        """End an iteration: run the queued calls, or discard them if it ``failed``; end the iteration's gradients."""
         if failed:
             self._queue.lose("its iteration failed")
         else:
@@ -291,10 +291,10 @@ class Slicer(PartKeeper):
 
 
 def _base(op: Op, inputs: tuple[Storage, ...]) -> Logical | None:
-    """The tensor in slices of which a call's output is a view, if it is one."""
+    """Return the tensor in slices of which a call's output is a view; None if it is no view."""
     return cast(Logical, inputs[0].base) if op.view and isinstance(inputs[0], Logical) else None
 
 
 def slicer_of(executor: Executor) -> Slicer | None:
-    """The slicer of an executor; None if it cuts no batches."""
+    """Return the slicer of an executor; None if the executor cuts no batches into slices."""
     return next((keeper for keeper in executor.part_keepers if isinstance(keeper, Slicer)), None)

@@ -62,8 +62,8 @@ class Blocks:
         while self._join_stacks() or self._join_pinwheels() or self._join_lines():
             pass
 
-    def left(self) -> tuple[Strip, list[int]]:
-        """Return the strip of the blocks and rectangles that remain to be placed, and their numbers."""
+    def remaining(self) -> tuple[Strip, list[int]]:
+        """Return the strip of the blocks and single rectangles that are still to be placed, and their numbers."""
         fixed = np.nonzero(self.strip.fixed != ANYWHERE)[0]
         left = fixed.tolist() + sorted(p for there in self.begin for p in there)
         first, last, size = (np.array([of[p] for p in left], np.int64) for of in (self.first, self.last, self.size))
@@ -71,7 +71,7 @@ class Blocks:
         return Strip(first, last, size, self.strip.room, at), left
 
     def offsets(self, left: Iterable[int], offset: Array) -> Array:
-        """Return the offset of each original rectangle, given the offsets of the rectangles that ``left`` returned."""
+        """Return the offset of each original rectangle. left, offset: numbers and offsets of what was remaining."""
         result = np.zeros(len(self.strip.size), np.int64)
         stack = list(zip(left, offset.tolist(), strict=True))
         while stack:
@@ -82,8 +82,8 @@ class Blocks:
         return result
 
     def _join(self, parts: Sequence[tuple[int, int]]) -> bool:
-        """Join ``parts`` (rectangle, offset) into one block; return False, changing nothing, if it wastes more bytes
-        than are spare."""
+        """Join ``parts`` (rectangle, offset) into one block, unless it wastes more bytes than are spare.
+        Returns False, and changes nothing, if it does."""
         first, last = min(self.first[p] for p, _ in parts), max(self.last[p] for p, _ in parts)
         size = max(low + self.size[p] for p, low in parts)
         lost = np.full(last - first + 1, size, np.int64)
@@ -165,7 +165,8 @@ class Blocks:
         return self._join([(bottom, 0), (right, 0), (left, size[bottom]), (middle, size[bottom]), (top, above)])
 
     def _groups(self, border: int) -> list[Group]:
-        """Return groups of rectangles at a border: those of a group that end there are as high as those that begin."""
+        """Return the groups at a border between sections.
+        The rectangles of a group that end there have, together, about the height of those that begin there."""
         gone, come = tuple(sorted(self.end[border])), tuple(sorted(self.begin[border]))
         if border in (0, self.count):
             return [(gone, come)]

@@ -36,7 +36,8 @@ def greedy(strip: Strip) -> Iterator[Array]:
 
 @njit(cache=True)
 def _placed(first: Array, last: Array, size: Array, fixed: Array, order: Array, begin: int, smallest: bool) -> Array:
-    """Return offsets for one order, whose first ``begin`` rectangles are fixed. smallest: best fit, else first fit."""
+    """Place the rectangles in one order and return their offsets; the first ``begin`` of the order have fixed offsets.
+    smallest: True for best fit, False for first fit."""
     offset, count = fixed.copy(), len(order)
     # The placed rectangles, sorted by offset and contiguous in memory, because most of the time goes into reading them.
     low, high = np.zeros(count + 1, np.int64), np.zeros(count + 1, np.int64)

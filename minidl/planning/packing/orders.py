@@ -23,8 +23,8 @@ MUCH = 1 << 62
 
 
 def by_orders(strip: Strip, most_work: int) -> tuple[Array, int]:
-    """Return (offsets, excess as ``above`` defines it) of the best order found; an excess of 0 if all rectangles
-    fit."""
+    """Return (offsets, excess) of the best order found; the excess is 0 if all rectangles fit.
+    Otherwise it is as ``above`` defines it."""
     long = strip.first - strip.last
     keys = ((strip.first, -strip.size), (strip.size * (long - 1.0),), (long, -strip.size))  # later keys weigh more
     free = strip.fixed == ANYWHERE
@@ -49,8 +49,8 @@ def by_orders(strip: Strip, most_work: int) -> tuple[Array, int]:
 
 
 def above(offset: Array, size: Array, room: int) -> int:
-    """Return a packing's excess: the bytes of rectangles that reach above the room, plus the highest one's
-    overshoot."""
+    """Return a packing's excess over the strip, in bytes.
+    It is the sum of the sizes of rectangles that reach above ``room``, plus how far the highest one does."""
     ends = offset + size
     return int(size[ends > room].sum()) + max(0, int(ends.max(initial=0)) - room)
 

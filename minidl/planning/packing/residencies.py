@@ -26,8 +26,8 @@ TOLERANCES = (0.02, 0.01, 0.005, 0.0025)  # shares by which residencies may be r
 SMALL = 1e-4  # share of the room: smaller residencies are many, hold little, and get no address
 
 
-class Moved(NamedTuple):
-    """A planned relocation: the bytes of residency ``note`` move to ``offset`` before ``step``."""
+class PlannedMove(NamedTuple):
+    """A relocation: before ``step`` a tensor moves to ``offset``. note: the row of its residency in ``notes``."""
 
     note: int
     step: int
@@ -39,7 +39,7 @@ class Addresses(NamedTuple):
 
     offsets: Array
     over: int
-    moves: tuple[Moved, ...] = ()
+    moves: tuple[PlannedMove, ...] = ()
 
 
 Movable = Callable[[int], Array]
@@ -90,7 +90,7 @@ def addresses(notes: Array, steps: int, size: Array, *, born_before: Array, outl
 
 
 def _without_hole(notes: Array, tensors: int, offsets: Array, size: Array, room: int) -> Array:
-    """Mark the workspaces that find no hole between the placed tensors of their step, bool [residencies]."""
+    """Return which residencies are workspaces that find no hole beside the placed tensors of their step, as bools."""
     result = np.zeros(len(notes), np.bool_)
     lies = np.nonzero((notes[:, 0] < tensors) & (offsets >= 0))[0]
     begins = offsets[lies]
@@ -147,7 +147,7 @@ def _addresses(notes: Array, steps: int, size: Array, born_before: Array, outliv
     fits = (best + problem.size <= problem.room)[:len(placed)]
     offsets[placed[fits]] = best[:len(placed)][fits]
     offsets = offsets[head]
-    moves: list[Moved] = []
+    moves: list[PlannedMove] = []
     if over and movable is not None:
         ends_here = ~at_start & (notes[:, 2] >= 0)
         by_head = np.argsort(head, kind="stable")
@@ -168,7 +168,7 @@ def _addresses(notes: Array, steps: int, size: Array, born_before: Array, outliv
             for stay in stays[1:]:
                 offsets[its[first[its] >= stay.step]] = stay.offset
                 there = (first[its] < stay.step) & (last[its] >= stay.step - 1)
-                moves.append(Moved(int(its[there][-1]), *stay))
+                moves.append(PlannedMove(int(its[there][-1]), *stay))
         above = best + problem.size > problem.room
         above[list(found)] = False
         over = int(problem.size[above].sum())

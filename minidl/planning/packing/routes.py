@@ -17,7 +17,7 @@ from minidl.planning.packing.strip import ANYWHERE, Strip
 from minidl.planning.problem import Array
 
 
-class Stay(NamedTuple):
+class RoutePoint(NamedTuple):
     """A rectangle's offset from one step on, until its next stay."""
 
     step: int
@@ -32,7 +32,7 @@ MOST = 2_000     # routes searched for in all of these trials together
 MOST_OVERLAPS = 2_000  # no trials for a rectangle that overlaps more rectangles than this in time
 
 
-def routes(strip: Strip, offset: Array, cuts: Cuts, effort: float = 1.0) -> dict[int, list[Stay]]:
+def routes(strip: Strip, offset: Array, cuts: Cuts, effort: float = 1.0) -> dict[int, list[RoutePoint]]:
     """Return the stays of each rectangle above the room that gets a route, and of each that makes way for one.
 
 
@@ -52,7 +52,7 @@ def routes(strip: Strip, offset: Array, cuts: Cuts, effort: float = 1.0) -> dict
     tried = 0
     for n in left:
         for place, others in layout.places(strip, n):
-            there, theirs = layout.without(others).with_stays(strip, n, [Stay(int(strip.first[n]), place)]), {}
+            there, theirs = layout.without(others).with_stays(strip, n, [RoutePoint(int(strip.first[n]), place)]), {}
             for other in others[np.argsort(-strip.size[others], kind="stable")].tolist():
                 tried += 1
                 theirs[other] = there.route(strip, other, cuts(other))
@@ -61,7 +61,7 @@ def routes(strip: Strip, offset: Array, cuts: Cuts, effort: float = 1.0) -> dict
                 there = there.with_stays(strip, other, theirs[other])
             else:
                 found.update(theirs)
-                found[n], layout = [Stay(int(strip.first[n]), place)], there
+                found[n], layout = [RoutePoint(int(strip.first[n]), place)], there
                 break
             if tried > effort * MOST:
                 return found
@@ -88,7 +88,7 @@ class _Layout(NamedTuple):
         rest = ~np.isin(self.whose, rectangles)
         return _Layout(*(each[rest] for each in self))
 
-    def with_stays(self, strip: Strip, n: int, stays: list[Stay]) -> _Layout:
+    def with_stays(self, strip: Strip, n: int, stays: list[RoutePoint]) -> _Layout:
         """Return the layout with one more rectangle, placed at its stays."""
         steps, places = (np.array(each) for each in zip(*stays, strict=True))
         parts = np.full(len(stays), n), steps, np.append(steps[1:] - 1, strip.last[n]), places, places + strip.size[n]
@@ -100,17 +100,17 @@ class _Layout(NamedTuple):
         overlaps = overlaps[np.argsort(self.first[overlaps], kind="stable")]
         return _Layout(*(each[overlaps] for each in self))
 
-    def route(self, strip: Strip, n: int, cuts: Array) -> list[Stay]:
+    def route(self, strip: Strip, n: int, cuts: Array) -> list[RoutePoint]:
         """Return stays for rectangle n in the holes of the layout; an empty list if at some step no hole fits."""
         _, first, last, low, high = self.overlapping(strip, n)
         step, end, nbytes = int(strip.first[n]), int(strip.last[n]), int(strip.size[n])
-        stays: list[Stay] = []
+        stays: list[RoutePoint] = []
         here = -nbytes  # the current offset: source and destination of a move do not overlap
         while True:
             until, offset = _longest(first, last, low, high, step, nbytes, here, strip.room)
             if offset < 0:
                 return []
-            stays.append(Stay(step, offset))
+            stays.append(RoutePoint(step, offset))
             if until >= end:
                 return stays
             cut = np.searchsorted(cuts, until + 1, side="right") - 1

@@ -22,7 +22,7 @@ from minidl.outside.numba_cache import njit
 from minidl.planning.compiled import forget_older
 from minidl.planning.packing import valleys
 from minidl.planning.packing.strip import ANYWHERE, Strip, live, sections
-from minidl.planning.packing.valleys import Rectangles, State, blame, fitting, may_rise, rise, survey
+from minidl.planning.packing.valleys import Rectangles, ValleyState, blame, fitting, may_rise, rise, survey
 from minidl.planning.problem import Array
 
 FOUND, NONE, UNKNOWN = 1, 0, -1
@@ -32,7 +32,7 @@ NOTHING = -1
 LEFT, RIGHT, END, ANSWER, BEGIN, UPTO, LOST, ENTRY, FIRST, NEXT, STOP = range(11)
 
 
-class Search:
+class StripSearch:
     """The exact search for one strip; each call of ``attempt`` is one restart."""
 
     def __init__(self, strip: Strip) -> None:
@@ -54,7 +54,8 @@ class Search:
         self.attempts = 0
 
     def attempt(self, work: int) -> tuple[int, int]:
-        """Search once; return (FOUND, NONE if no packing exists or UNKNOWN, work done in sections visited)."""
+        """Search once; return (result, work done in sections visited).
+        The result is FOUND, NONE if no packing exists, or UNKNOWN if the work did not suffice."""
         if self.spare.min() < 0:
             return NONE, 0
         found, done = _search(self.rects, self.floor, self.spare, self.open, work, self.attempts, self.places,
@@ -71,7 +72,7 @@ def _listed(key: Array, other: Array, size: Array, count: int) -> tuple[Array, A
 
 
 @register_jitable(_nrt=False)
-def _choose(state: State, weight: Array, decision: Array) -> int:
+def _choose(state: ValleyState, weight: Array, decision: Array) -> int:
     """Write the valley end to decide next to ``decision``; return the number of its answers."""
     least, fewest = 1e300, 0
     for left in range(len(state.right)):
@@ -88,8 +89,8 @@ def _choose(state: State, weight: Array, decision: Array) -> int:
 
 
 @register_jitable(_nrt=False)
-def _list(rects: Rectangles, state: State, decision: Array, options: Array, found: Array, rank: Array, places: Array
-          ) -> None:
+def _list(rects: Rectangles, state: ValleyState, decision: Array, options: Array, found: Array, rank: Array,
+          places: Array ) -> None:
     """List the options of a decision: the rectangle that was there last, then others by falling rank, NOTHING last."""
     left, right, at_left = decision[LEFT], decision[RIGHT], decision[END] == 0
     floor = state.floor[left]
@@ -114,7 +115,7 @@ def _list(rects: Rectangles, state: State, decision: Array, options: Array, foun
 
 
 @register_jitable(_nrt=False)
-def _do(rects: Rectangles, state: State, decision: Array, level: int, p: int, places: Array, used: int) -> int:
+def _do(rects: Rectangles, state: ValleyState, decision: Array, level: int, p: int, places: Array, used: int) -> int:
     """Carry out an answer; return the number of entries used."""
     edge = decision[LEFT] if decision[END] == 0 else decision[RIGHT]
     floor = state.floor[edge]
@@ -137,7 +138,7 @@ def _do(rects: Rectangles, state: State, decision: Array, level: int, p: int, pl
 
 
 @register_jitable(_nrt=False)
-def _undo(state: State, decision: Array) -> None:
+def _undo(state: ValleyState, decision: Array) -> None:
     p = decision[ANSWER]
     for s in range(decision[BEGIN], decision[UPTO] + 1):
         e = state.latest[s]
@@ -164,7 +165,7 @@ def _search(rects: Rectangles, floor: Array, spare: Array, still: Array, most_wo
     count, sections = len(rects.first), len(floor)
     most = 2 * (count + sections) + 64
     pool = 64 * sections + np.sum(rects.last - rects.first + 1)
-    state = State(floor.copy(), spare.copy(), still.copy(), np.full(count, -1, np.int64),
+    state = ValleyState(floor.copy(), spare.copy(), still.copy(), np.full(count, -1, np.int64),
                   np.full(sections, -1, np.int64), np.zeros((pool, 3), np.int64), np.full(sections, -1, np.int64),
                   np.zeros((sections, 2), np.int64), np.zeros(sections + 1, np.int64))
     why = np.empty((most, most // 64 + 1), np.uint64)

@@ -18,7 +18,7 @@ import numpy as np
 from minidl.planning.packing.blocks import Blocks, Guess
 from minidl.planning.packing.greedy import greedy
 from minidl.planning.packing.orders import above, by_orders
-from minidl.planning.packing.search import FOUND, NONE, Search
+from minidl.planning.packing.search import FOUND, NONE, StripSearch
 from minidl.planning.packing.strip import Strip, apart, most_live
 from minidl.planning.problem import Array
 
@@ -33,8 +33,8 @@ GUESSES = (None, Guess(alike=True), Guess(tolerance=2.5, alike=True), Guess(over
 
 
 def pack(strip: Strip, *, orders: int, searches: int) -> tuple[Array, int]:
-    """Return (offsets, excess as ``orders.above`` defines it); an excess of 0 if all rectangles fit.
-    orders, searches: limits of the work for orders and for exact search."""
+    """Return (offsets, excess): the excess is the bytes that lie above the strip's room, 0 if all rectangles fit.
+    orders, searches: limits of the work for orders and for exact search (``orders.above`` defines the excess)."""
     offset = np.zeros(len(strip.size), np.int64)
     over = 0
     parts = list(apart(strip)) if len(strip.size) else []
@@ -79,7 +79,7 @@ def _pack_part(part: Strip, orders: int, searches: int) -> tuple[Array, int]:
 
 def _search(part: Strip, most_work: int) -> Array | None:
     """Return offsets with all rectangles inside the strip, or None if the search found none."""
-    plain = Search(part)
+    plain = StripSearch(part)
     done = 0
     for turn in count():
         guess = GUESSES[turn % len(GUESSES)]
@@ -88,8 +88,8 @@ def _search(part: Strip, most_work: int) -> Array | None:
         if guess is not None:
             done += A_GUESS * len(part.size)
             blocks = Blocks(part, guess, turn)
-            left, numbers = blocks.left()
-            search = Search(left)
+            left, numbers = blocks.remaining()
+            search = StripSearch(left)
             search.attempts = turn
         if done >= most_work:
             return None
@@ -103,7 +103,8 @@ def _search(part: Strip, most_work: int) -> Array | None:
 
 
 def _luby(n: int) -> int:
-    """Return the n-th term, n >= 1, of the Luby sequence 1 1 2 1 1 2 4 ...: restart limits that are within a
-    logarithmic factor of the optimum (Luby, Sinclair, Zuckerman 1993, "Optimal Speedup of Las Vegas Algorithms")."""
+    """Return the n-th term, n >= 1, of the Luby sequence 1 1 2 1 1 2 4 ..., used as limits between restarts.
+    With them a search takes at most a logarithmic factor longer than with the best limits (Luby, Sinclair, Zuckerman
+    1993, "Optimal Speedup of Las Vegas Algorithms")."""
     power = n.bit_length()
     return 1 << (power - 1) if n == (1 << power) - 1 else _luby(n - (1 << (power - 1)) + 1)

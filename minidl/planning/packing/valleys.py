@@ -18,8 +18,10 @@ HIGH = 1 << 62  # the height of a wall that no remaining rectangle crosses
 
 
 class Rectangles(NamedTuple):
-    """The rectangles to place: ``from_idx[from_ptr[s]:from_ptr[s + 1]]`` begin with section s, and
-    ``to_idx[to_ptr[s]:...]`` end with it; equal rectangles are neighbours in these lists."""
+    """The rectangles to place, with lists of those that begin and of those that end in each section.
+
+    ``from_idx[from_ptr[s]:from_ptr[s + 1]]`` begin with section s, ``to_idx[to_ptr[s]:to_ptr[s + 1]]`` end with it.
+    Equal rectangles are neighbours in these lists."""
 
     first: Array
     last: Array
@@ -30,18 +32,19 @@ class Rectangles(NamedTuple):
     to_idx: Array
 
 
-class State(NamedTuple):
+class ValleyState(NamedTuple):
     """The search's state: how far the strip is filled.
 
-    floor    per section: bytes that are filled or wasted
+    floor    per section: the height up to which its bytes are filled or given up (wasted)
     spare    per section: bytes that may still be wasted
     open     per section: number of rectangles still to place
-    level    per rectangle: the decision that placed it, or -1
-    latest   per section: the last entry in the chain of rises of its floor
-    entries  [any, 3]: a rise's decision, the floor before it, the entry before it
+    level    per rectangle: the number of the decision that placed it, or -1
+    latest   per section: the row of ``entries`` for the last time that its floor rose, or -1
+    entries  [any, 3]: for each rise of a floor, the decision that caused it, the floor before it, and the row of the
+             same section's rise before it
     right    per section: the last section of the valley that begins here, or -1
     answers  [sections, 2]: number of answers of that valley at its first and at its last section
-    inside   scratch
+    inside   scratch memory of ``_starved``
     """
 
     floor: Array
@@ -56,16 +59,17 @@ class State(NamedTuple):
 
 
 @register_jitable(_nrt=False)
-def wall(state: State, s: int) -> int:
-    """Return the height below which no remaining rectangle can cross section s."""
+def wall(state: ValleyState, s: int) -> int:
+    """Return the height of section s as a wall beside a valley: its floor; HIGH if no rectangle is left to cross it."""
     if s < 0 or s >= len(state.open) or state.open[s] == 0:
         return HIGH
     return int(state.floor[s])
 
 
 @register_jitable(_nrt=False)
-def fitting(rects: Rectangles, state: State, left: int, right: int, at_left: bool, found: Array) -> int:
-    """Write the different rectangles that fit at this end of a valley to ``found``; return how many there are."""
+def fitting(rects: Rectangles, state: ValleyState, left: int, right: int, at_left: bool, found: Array) -> int:
+    """Write the rectangles that fit at one end of the valley left..right to ``found``, equal ones once.
+    at_left: the end. Returns how many there are."""
     count = 0
     before = -1
     pointer, numbers, edge = (rects.from_ptr, rects.from_idx, left) if at_left else (rects.to_ptr, rects.to_idx, right)
@@ -81,8 +85,9 @@ def fitting(rects: Rectangles, state: State, left: int, right: int, at_left: boo
 
 
 @register_jitable(_nrt=False)
-def rise(rects: Rectangles, state: State, left: int, right: int, at_left: bool) -> tuple[int, int]:
-    """Return (last section, height) to which the floor rises if this end of a valley stays empty."""
+def rise(rects: Rectangles, state: ValleyState, left: int, right: int, at_left: bool) -> tuple[int, int]:
+    """Return (section, height): how far and how high the floor rises if one end of the valley left..right stays empty.
+    at_left: the end."""
     floor = state.floor[left]
     height = min(wall(state, left - 1), wall(state, right + 1))
     if at_left:
@@ -103,9 +108,11 @@ def rise(rects: Rectangles, state: State, left: int, right: int, at_left: bool) 
 
 
 @register_jitable(_nrt=False)
-def may_rise(rects: Rectangles, state: State, left: int, right: int, at_left: bool, found: Array, count: int) -> bool:
-    """True if this end of a valley may stay empty: no section wastes more than it can spare, and none of the ``count``
-    rectangles that fit here would also fit in the wasted area."""
+def may_rise(rects: Rectangles, state: ValleyState, left: int, right: int, at_left: bool, found: Array,
+             count: int) -> bool:
+    """True if this end of the valley left..right may stay empty, so that its floor rises.
+    Then no section wastes more than it can spare, and none of the ``count`` rectangles in ``found``, which fit here,
+    would also fit in the wasted area."""
     edge = left if at_left else right
     if state.spare[edge] == 0:
         return False
@@ -122,9 +129,9 @@ def may_rise(rects: Rectangles, state: State, left: int, right: int, at_left: bo
 
 
 @register_jitable(_nrt=False)
-def _starved(rects: Rectangles, state: State, left: int, right: int) -> tuple[int, int]:
-    """Return (section, bytes): a section that the fitting rectangles cannot fill to the lower wall, and the bytes that
-    they fill there; (-1, 0) if there is none."""
+def _starved(rects: Rectangles, state: ValleyState, left: int, right: int) -> tuple[int, int]:
+    """Return (section, bytes) of a section that the fitting rectangles cannot fill up to the lower wall.
+    The bytes are those that they can fill there; (-1, 0) if there is no such section."""
     depth = min(wall(state, left - 1), wall(state, right + 1)) - state.floor[left]
     if depth > HIGH // 2:
         return -1, 0
@@ -143,8 +150,8 @@ def _starved(rects: Rectangles, state: State, left: int, right: int) -> tuple[in
 
 
 @register_jitable(_nrt=False)
-def _look(rects: Rectangles, state: State, left: int, right: int, found: Array) -> None:
-    """Count the answers at both ends of the valley left..right."""
+def _look(rects: Rectangles, state: ValleyState, left: int, right: int, found: Array) -> None:
+    """Count the answers at both ends of the valley left..right, and store them in ``state.answers``."""
     state.right[left] = right
     starved, _ = _starved(rects, state, left, right)
     for end in range(2):
@@ -157,7 +164,7 @@ def _look(rects: Rectangles, state: State, left: int, right: int, found: Array) 
 
 
 @register_jitable(_nrt=False)
-def survey(rects: Rectangles, state: State, begin: int, end: int, found: Array) -> int:
+def survey(rects: Rectangles, state: ValleyState, begin: int, end: int, found: Array) -> int:
     """Count the answers of each valley affected by a change of the sections begin..end; return the sections visited."""
     sections = len(state.open)
     s, stop = max(begin - 1, 0), min(end + 1, sections - 1)
@@ -185,7 +192,7 @@ def _mark(bits: Array, level: int) -> None:
 
 
 @register_jitable(_nrt=False)
-def _blame_section(state: State, bits: Array, s: int) -> None:
+def _blame_section(state: ValleyState, bits: Array, s: int) -> None:
     e = state.latest[s]
     while e >= 0:
         _mark(bits, state.entries[e, 0])
@@ -193,7 +200,7 @@ def _blame_section(state: State, bits: Array, s: int) -> None:
 
 
 @register_jitable(_nrt=False)
-def _blame_wall(state: State, bits: Array, s: int, low: int, high: int) -> None:
+def _blame_wall(state: ValleyState, bits: Array, s: int, low: int, high: int) -> None:
     """Mark the decisions because of which no rectangle that crosses section s can have its offset in low..high."""
     if s < 0 or s >= len(state.open):
         return
@@ -210,7 +217,7 @@ def _blame_wall(state: State, bits: Array, s: int, low: int, high: int) -> None:
 
 
 @register_jitable(_nrt=False)
-def blame(rects: Rectangles, state: State, bits: Array, left: int, right: int, at_left: bool) -> None:
+def blame(rects: Rectangles, state: ValleyState, bits: Array, left: int, right: int, at_left: bool) -> None:
     """Mark the decisions because of which this end of a valley has exactly its present answers."""
     edge = left if at_left else right
     floor = state.floor[edge]

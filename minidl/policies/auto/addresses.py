@@ -25,8 +25,8 @@ NOTES = 12  # the most residencies noted per call
 
 def with_addresses(found: Found, trace: Trace, facts: Problem, limits: Limits, effort: float = 1.0
                    ) -> tuple[Found, int]:
-    """Return the plan with addresses and relocations for its residencies, and the bytes of residencies without an
-    address. effort: share of the usual work."""
+    """Return the plan with addresses and relocations, and the bytes of residencies without an address.
+    effort: share of the usual work."""
     from minidl.planning.compiled import simulate
 
     mode = modes_of(found.plan, facts, trace)
@@ -71,8 +71,8 @@ def addresses(facts: Problem, mode: Array, notes: Array, limits: Limits, effort:
 
 
 class Openings:
-    """The steps before which tensors may be relocated: the first step after each call of the program that makes a
-    tensor."""
+    """The steps before which tensors may be relocated.
+    Such a step is the first one after a call of the program that makes a tensor."""
 
     def __init__(self, facts: Problem, notes: Array) -> None:
         self._notes = notes

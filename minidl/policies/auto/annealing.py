@@ -19,8 +19,10 @@ SINGLE = 0.3    # the share of moves that change a single gap
 
 
 class Moves(NamedTuple):
-    """The gaps whose mode may change, often or rarely; alike: per gap the next one of its kind, or -1
-    (``choices.alike``)."""
+    """The gaps whose mode a search may change.
+
+    often, rare  the gaps whose mode it changes often, and rarely
+    alike        per gap the next gap of the same kind, or -1 (``choices.alike``)"""
 
     often: Array
     rare: Array

@@ -16,7 +16,7 @@ CROWDED = 0.5         # a call is crowded if it needs this share of the budget t
 
 
 def most_held(facts: Problem) -> Array:
-    """Return the gaps that span the iteration's memory peak."""
+    """Return the numbers of the gaps that span the iteration's memory peak."""
     held = _change(facts, np.ones(len(facts.gap_call), np.bool_))
     fullest = int(np.argmax(np.cumsum(held)))
     there = ((facts.gap_call < fullest) & (facts.gap_next >= fullest)) | (facts.gap_head > fullest)
@@ -40,7 +40,8 @@ def movable(facts: Problem, budget: int) -> tuple[Array, Array]:
 
 
 def _change(facts: Problem, away: Array) -> Array:
-    """Return per call the change of the bytes in the masked gaps against the call before, int64 [calls + 1]."""
+    """Return by how many bytes the tensors that are in one of the gaps ``away`` change from call to call.
+    away: bool [gaps]. Result: int64 [calls + 1]; its cumulative sum is their bytes during each call."""
     change = np.zeros(len(facts.gap_ptr), np.int64)
     sizes, begin, end, head = (of[away] for of in (facts.size[facts.gap_tensor], facts.gap_call, facts.gap_next,
                                                    facts.gap_head))

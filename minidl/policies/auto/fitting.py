@@ -36,7 +36,7 @@ def fitted(found: Found, trace: Trace, facts: Problem, costs: Costs, limits: Lim
 
     def priced(found: Found, over: int) -> Found:
         moved = sum(trace.tensors[tensor_id].nbytes for moves in found.plan.moves.values() for tensor_id, _ in moves)
-        return replace(found, hindered=over * per_byte + moved * costs.move_seconds_per_byte)
+        return replace(found, address_seconds=over * per_byte + moved * costs.move_seconds_per_byte)
 
     best, over = with_addresses(found, trace, facts, limits, effort)
     best = priced(best, over)

@@ -25,7 +25,7 @@ SEGMENTS = (2, 3, 4, 6, 8, 12, 16, 24)  # numbers of parts of equal bytes; Chen'
 
 
 def parts(trace: Trace, facts: Problem, costs: Costs, limits: Limits) -> Iterator[Array]:
-    """Yield the modes of each planner; some may exceed the budget."""
+    """Yield the modes that each of the other planners chooses; some may exceed the budget."""
     yield belady(facts, limits.device_bytes)
     yield from every_kth(facts)
     yield from by_bytes(facts)
@@ -75,8 +75,9 @@ def every_kth(facts: Problem) -> Iterator[Array]:
 
 
 def by_bytes(facts: Problem) -> Iterator[Array]:
-    """Yield Chen's greedy modes: of the droppable tensors at the memory peak, keep one after each equal part of
-    bytes."""
+    """Yield the modes of Chen's greedy choice, for several numbers of parts.
+    Of the droppable tensors at the memory peak it keeps one after each equal part of their bytes; it drops the others.
+    """
     gaps = _droppable(facts)
     passed = np.cumsum(facts.size[facts.gap_tensor[gaps]])
     for count in SEGMENTS:

@@ -53,8 +53,9 @@ MORE_PAIRS = 200_000  # MORE_PAIRS pairs of candidate and decision, twice as man
 
 
 class Auto(OnDemand):
-    """A policy that searches for plans on the simulated iteration, ``rounds`` times at most, and follows the
-    fastest."""
+    """A policy that searches for plans on the simulated iteration, and follows the fastest plan.
+
+    rounds: the most searches."""
 
     name = "auto"
     weighs_recomputation = True
@@ -88,7 +89,7 @@ class Auto(OnDemand):
         if progress is None:
             return proposal
         over = self.is_over(progress)
-        if over and progress.nothing_new(proposal.plan):
+        if over and progress.is_final(proposal.plan):
             return proposal
         progress = progress.after(proposal.plan, observed.seconds, observed.unseen)
         if observed.may_plan and not over:
@@ -98,13 +99,14 @@ class Auto(OnDemand):
         return progress.next()
 
     def is_over(self, progress: Progress) -> bool:
-        """True if there is no further search."""
+        """True if no more searches are made: ``rounds`` were made, or the latest ones found no better plan."""
         return progress.round >= self.rounds or progress.fruitless >= FRUITLESS
 
     def _search(self, progress: Progress, number: int, trace: Trace, facts: Problem, costs: Costs, limits: Limits,
                 work: float | None = None) -> tuple[Found | None, int]:
-        """Search once, from scratch or around the best plan; return (plan or None, number of searches used).
-        The plan has addresses if it promises to be faster than all plans tried or waiting."""
+        """Search once, from scratch or around the best plan; return (plan or None, searches that its work counts as).
+        The plan has addresses if it promises to be faster than all plans tried or waiting.
+        number: the number of this search, from 0; it selects the share of the budget. work: calls to simulate."""
         if not progress.beats(facts.seconds):
             return None, 1
         around, work, spent = progress.best, work or _work(facts), 1
@@ -155,7 +157,7 @@ class Auto(OnDemand):
 
 
 def _simulated(facts: Problem) -> int:
-    """Return the number of calls in one simulation per gap."""
+    """Return how many calls are simulated if the iteration is simulated once for each gap."""
     return (len(facts.gap_ptr) - 1) * len(facts.gap_call)
 
 

@@ -25,12 +25,14 @@ REMEMBERED = 4        # the fastest plans that are remembered, besides on-demand
 
 @dataclass(frozen=True)
 class Found:
-    """The result of a search: a plan, the share of the budget that it was made for, and ``hindered``, the extra seconds
-    that relocations and bytes without an address may cost."""
+    """The result of a search: a plan, and the share of the budget that it was made for.
+
+    address_seconds: seconds that relocations, and tensors without an address, may add to an iteration.
+    """
 
     plan: Plan
     share: float
-    hindered: float = 0.0
+    address_seconds: float = 0.0
 
     @property
     def predicted(self) -> float:
@@ -39,8 +41,8 @@ class Found:
 
     @property
     def promised(self) -> float:
-        """Predicted seconds plus the extra seconds for addresses."""
-        return self.predicted + self.hindered
+        """Predicted seconds plus ``address_seconds``."""
+        return self.predicted + self.address_seconds
 
 
 ON_DEMAND = Found(EMPTY_PLAN, 1.0)
@@ -94,7 +96,7 @@ class Progress:
 
     @property
     def best(self) -> Found | None:
-        """The plan around which a search may continue."""
+        """The plan from which the next search may start; None if there is none."""
         leader = self.leader.found
         return self.waiting or (leader if leader.plan.evictions else self.nearest)
 
@@ -105,8 +107,8 @@ class Progress:
 
     @property
     def bias(self) -> float:
-        """The median ratio of measured to promised time over the plans tried, at most MOST_BIAS: a plan that took far
-        longer met something that the prediction does not model, so it says nothing about others."""
+        """The median ratio of measured to promised seconds over the plans tried, at most MOST_BIAS.
+        It is limited because a plan that took far longer met something that the prediction does not model."""
         ratios = [each.seconds / each.found.promised for each in self.tried
                   if each.seconds < inf and 0.0 < each.found.promised < inf]
         return min(median(ratios), MOST_BIAS) if ratios else 1.0
@@ -129,7 +131,7 @@ class Progress:
                        cost=max(self.cost, 1 + 2 * unseen))
 
     def searched(self, found: Found | None, searches: int = 1) -> Progress:
-        """Return the progress after ``searches`` more searches that found ``found``."""
+        """Return the progress after ``searches`` more searches, whose result is ``found`` (None: no plan)."""
         searched = replace(self, round=self.round + searches, fruitless=0)
         if found is not None and self.promises(found):
             return replace(searched, waiting=found)
@@ -151,7 +153,7 @@ class Progress:
             return Proposal(waiting.plan, replace(self, waiting=None, rested=0, tried=(*self.tried, Tried(waiting))))
         return Proposal(self.leader.found.plan, self)
 
-    def nothing_new(self, plan: Plan) -> bool:
+    def is_final(self, plan: Plan) -> bool:
         """True if a plan is final: it is the fastest, it has enough times, and no other plan waits."""
         leader = self.leader
         return self.waiting is None and leader.found.plan is plan and len(leader.times) >= TIMES

@@ -1,4 +1,4 @@
-"""One search: the plan that annealing finds for a share of the device's budget."""
+"""Searches for a plan by simulated annealing, for a given share of the device's budget."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from minidl.planning.lifetimes import Lifetimes
 from minidl.planning.problem import Array
 from minidl.policies.capuchin.link_time import LinkTime
 from minidl.policies.capuchin.mem_saving import passive_bytes
-from minidl.policies.capuchin.msps import Candidate, Recomputation, lineage
+from minidl.policies.capuchin.msps import GapCandidate, Recomputation, lineage
 from minidl.policies.capuchin.readings import DEFAULT, Readings
 
 NANO = 1_000_000_000  # nanoseconds per second
@@ -46,7 +46,7 @@ class Swaps(NamedTuple):
     due: Array
 
 
-class Choice:
+class EvictionPlanner:
     """Capuchin's planner: it chooses evictions one by one. ``candidates`` are sorted by falling FT.
 
     live   per call: bytes on the device under the plan. A swapped tensor counts until its copy out ends, and again from
@@ -63,21 +63,21 @@ class Choice:
         self.apart = self.live.copy()
         self.mem_saving = passive_bytes(facts, budget_bytes) if readings.one_sum else 0  # bytes still to save
         self.link_out, self.link_in = LinkTime(self.starts), LinkTime(self.starts)
-        self.swapped: dict[TensorId, Candidate] = {}
-        self.dropped: dict[TensorId, Candidate] = {}
+        self.swapped: dict[TensorId, GapCandidate] = {}
+        self.dropped: dict[TensorId, GapCandidate] = {}
         self.triggers: dict[TensorId, tuple[int, int]] = {}  # SwapInStart, and the first call that may be in-trigger
         self.overhead = 0  # predicted nanoseconds of all decisions
         self.recomputation: Recomputation | None = None
         self._find_peak()
         order = self._candidates(costs)
         self.candidates = {c.tensor_id: c for c in order}
-        self._order: list[Candidate] = order
+        self._order: list[GapCandidate] = order
         self._position = {c.tensor_id: n for n, c in enumerate(order)}
         self._undecided = np.ones(len(order), np.bool_)
         self._evict, self._back, self._out, self._in, self._nbytes = (
             np.array([[c.evict, c.back, c.swap_out, c.swap_in, c.nbytes] for c in order], np.int64).reshape(-1, 5).T)
 
-    def _candidates(self, costs: Costs) -> list[Candidate]:
+    def _candidates(self, costs: Costs) -> list[GapCandidate]:
         found = []
         starts = self.starts.tolist()
         for tensor_id, calls in self.facts.uses.items():
@@ -86,11 +86,11 @@ class Choice:
             nbytes = self.facts.nbytes[tensor_id]
             out = round((costs.latency_seconds + nbytes * costs.out_seconds_per_byte) * NANO)
             back_in = round((costs.latency_seconds + nbytes * costs.in_seconds_per_byte) * NANO)
-            best: Candidate | None = None
+            best: GapCandidate | None = None
             for count, evict, back in self.facts.gaps(tensor_id):
                 free_time = starts[back] - back_in - starts[evict] - out
                 if (best is None or free_time > best.free_time) and self._next[evict + 1] < back:
-                    best = Candidate(tensor_id, nbytes, evict, back, count, free_time, back_in, out)
+                    best = GapCandidate(tensor_id, nbytes, evict, back, count, free_time, back_in, out)
             if best is not None:
                 found.append(best)
         return sorted(found, key=lambda c: (-c.free_time, c.tensor_id))
@@ -109,7 +109,7 @@ class Choice:
         """True if a peak is left (or, with the reading ``one_sum``, bytes to save)."""
         return self.mem_saving > 0 if self.readings.one_sum else bool(self._next[0] < len(self.live))
 
-    def helps(self, candidate: Candidate) -> bool:
+    def helps(self, candidate: GapCandidate) -> bool:
         """True if evicting the candidate would lower the remaining peak."""
         return bool(self._next[candidate.evict + 1] < candidate.back)
 
@@ -129,7 +129,7 @@ class Choice:
         exposed = exposed + np.maximum(0, back_in - self.link_in.left_in(earliest, back))
         return Swaps(exposed, landed, self.link_in.in_start(earliest, back, back_in), due)
 
-    def swap_overhead(self, candidate: Candidate) -> int:
+    def swap_overhead(self, candidate: GapCandidate) -> int:
         """Return the nanoseconds of the candidate's two transfers that computation does not hide."""
         return int(self.swaps(np.array([self._position[candidate.tensor_id]])).overhead[0])
 
@@ -164,11 +164,11 @@ class Choice:
             else:
                 return
 
-    def _is_cheaper(self, drop: Candidate, swap: Candidate) -> bool:
+    def _is_cheaper(self, drop: GapCandidate, swap: GapCandidate) -> bool:
         recompute, exposed = drop.overhead or 0, self.swap_overhead(swap)
         return recompute * swap.nbytes <= exposed * drop.nbytes if self.readings.per_byte else recompute <= exposed
 
-    def _least_exposed(self) -> Candidate | None:
+    def _least_exposed(self) -> GapCandidate | None:
         """Return the swap with the least overhead, then the largest FT, among those that lower the peak."""
         which = np.flatnonzero(self._undecided & (self._next[self._evict + 1] < self._back))
         if not len(which):
@@ -197,8 +197,8 @@ class Choice:
         self.recomputation = Recomputation(self.facts, lambda k: seconds[k], self.candidates.values(), self.is_away,
                                            overwritten=self.readings.overwritten)
 
-    def take_swap(self, candidate: Candidate) -> None:
-        """Add to the plan: swap the candidate out after its evicted-access."""
+    def take_swap(self, candidate: GapCandidate) -> None:
+        """Decide that the candidate is swapped out after its evicted-access, and update peak and links."""
         overhead, landed, start, due = (int(of[0]) for of in self.swaps(
             np.array([self._position[candidate.tensor_id]])))
         self.overhead += overhead
@@ -216,22 +216,22 @@ class Choice:
             last = min(last, max(due, int(np.searchsorted(self.starts, start)) - 2))
         self._taken(candidate, first, last)
 
-    def _in_trigger(self, candidate: Candidate) -> tuple[int, int]:
-        """Return SwapInStart on the link as it is now, and the first call after both the evicted-access and the
-        peak."""
+    def _in_trigger(self, candidate: GapCandidate) -> tuple[int, int]:
+        """Return SwapInStart, in nanoseconds, on the link as it is now, and the first call that may be the in-trigger.
+        This is the first call after both the evicted-access and the peak."""
         back = np.array([candidate.back])
         start = self.link_in.in_start(self.starts[[candidate.evict + 1]], back, np.array([candidate.swap_in]))
         return int(start[0]), max(candidate.evict, int(self._last[candidate.back])) + 1
 
-    def take_drop(self, candidate: Candidate) -> None:
-        """Add to the plan: drop the candidate after its evicted-access, and recompute it at its back-access."""
+    def take_drop(self, candidate: GapCandidate) -> None:
+        """Decide that the candidate is dropped after its evicted-access and recomputed at its back-access."""
         assert self.recomputation is not None
         self.overhead += candidate.overhead or 0
         self.dropped[candidate.tensor_id] = candidate
         self.recomputation.recompute(candidate)
         self._taken(candidate, candidate.evict + 1, candidate.back - 1)
 
-    def _taken(self, candidate: Candidate, first: int, last: int) -> None:
+    def _taken(self, candidate: GapCandidate, first: int, last: int) -> None:
         """Subtract the candidate's bytes from the calls ``first`` to ``last``, and find the peak that is left."""
         del self.candidates[candidate.tensor_id]
         self._undecided[self._position[candidate.tensor_id]] = False
@@ -243,7 +243,8 @@ class Choice:
 
     # Afterwards ----------------------------------------------------------------------------------------------
     def wanted_by_replays(self) -> dict[TensorId, int]:
-        """Return swapped tensor -> the first call whose replays read it, if that is before its back-access."""
+        """Return for each swapped tensor that a replay reads before its back-access the first call with such a replay.
+        """
         wanted: dict[TensorId, int] = {}
         for drop in self.dropped.values():
             found = lineage(self.facts, drop, lambda t, call: t in self.dropped and self.is_away(t, call))

@@ -1,4 +1,4 @@
-"""One direction of the link: the time that planned transfers take of each call, and the times of another transfer."""
+"""One direction of the link: how much of each call's time planned copies occupy, and when one more copy could run."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from minidl.plan.costs import Costs
 from minidl.plan.trace import TensorId, Trace
 from minidl.planning.lifetimes import Lifetimes
 from minidl.policies.capuchin.mem_saving import passive_bytes
-from minidl.policies.capuchin.msps import Candidate, lineage
+from minidl.policies.capuchin.msps import GapCandidate, lineage
 
 
 @dataclass(eq=False)
@@ -106,8 +106,8 @@ class Listing:
                     cand.ext_time = sum(cand.rp_time for rp in self.recomps if cand.id in rp.srcs)
 
     def identify_and_sort_candidates(self, costs: Costs) -> list[Tensor]:
-        """Return the tensors with a gap that overlaps the peak, by falling free time of their best gap (section 4.5,
-        equation 1)."""
+        """Return the tensors with a gap that overlaps the peak, by falling free time of their best gap.
+        Source: section 4.5, equation 1."""
         found = []
         for tensor_id in self.facts.uses:
             mem = self.facts.nbytes[tensor_id]
@@ -125,7 +125,7 @@ class Listing:
         """Set each candidate's rp_time and its sources that are candidates (section 4.4)."""
         ids = {t.id for t in self.candidates}
         for t in self.candidates:
-            found = lineage(self.facts, Candidate(t.id, t.mem, t.evict, t.back), lambda source, call: False)
+            found = lineage(self.facts, GapCandidate(t.id, t.mem, t.evict, t.back), lambda source, call: False)
             if found is not None:
                 t.rp_time = sum(self.time[k + 1] - self.time[k] for k in found[0])
                 t.srcs = found[1] & ids
@@ -138,7 +138,7 @@ class Listing:
         t.in_trigger = earlier[-1] if earlier else after_peak
 
     def swap_overhead(self, t: Tensor) -> int:
-        """Return the time by which a swap-in from the in-trigger, and after the swap-out, is late at the
-        back-access."""
+        """Return by how many nanoseconds a swap-in is late at the back-access.
+        It starts at the in-trigger, but not before the swap-out has ended."""
         swap_out_end = self.time[t.evict] + t.swap_out_time
         return max(0, t.swap_in_time - (self.time[t.back] - max(swap_out_end, self.time[t.in_trigger])))

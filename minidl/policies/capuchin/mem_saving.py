@@ -1,4 +1,4 @@
-"""mem_saving, an input of both algorithms: the bytes that passive mode evicts in one iteration."""
+"""Computes mem_saving, an input of Algorithms 1 and 2: the bytes that passive mode would evict in one iteration."""
 
 from __future__ import annotations
 

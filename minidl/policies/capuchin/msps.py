@@ -26,7 +26,7 @@ MOST_CALLS = 50  # a lineage of more calls is not worth recomputing; it would ma
 
 
 @dataclass(slots=True)
-class Candidate:
+class GapCandidate:
     """A tensor that may be evicted after call ``evict`` and is used next by call ``back``.
     rp_time is None if it cannot be recomputed; ``sources`` are the other candidates from which its replay starts;
     ``started`` has bit n set if the replay of the n-th choice starts from this tensor; ext_time is ext_ct * rp_time."""
@@ -56,7 +56,7 @@ class Candidate:
         return -1.0 if overhead is None else self.nbytes / overhead if overhead else float("inf")
 
 
-def lineage(facts: Lifetimes, candidate: Candidate, is_away: Callable[[TensorId, int], bool]
+def lineage(facts: Lifetimes, candidate: GapCandidate, is_away: Callable[[TensorId, int], bool]
             ) -> tuple[set[int], set[TensorId]] | None:
     """Return the calls that replay a tensor at its back-access, and their source tensors; None if replay is impossible.
     ``is_away(tensor, call)``: True if the plan has evicted the tensor when the call runs."""
@@ -84,7 +84,7 @@ def lineage(facts: Lifetimes, candidate: Candidate, is_away: Callable[[TensorId,
 class Recomputation:
     """Algorithm 2: it chooses tensors to recompute among candidates, one at a time."""
 
-    def __init__(self, facts: Lifetimes, seconds: Callable[[int], int], candidates: Iterable[Candidate],
+    def __init__(self, facts: Lifetimes, seconds: Callable[[int], int], candidates: Iterable[GapCandidate],
                  is_away: Callable[[TensorId, int], bool], *, overwritten: bool = False) -> None:
         """seconds: a call's duration in nanoseconds; overwritten: ext_time as line 31 of the listing sets it."""
         self.overwritten = overwritten
@@ -103,11 +103,11 @@ class Recomputation:
                 self._users.setdefault(source, set()).add(candidate.tensor_id)
             self._push(candidate)
 
-    def _push(self, candidate: Candidate) -> None:
+    def _push(self, candidate: GapCandidate) -> None:
         if candidate.rp_time is not None:
             heapq.heappush(self._heap, (-candidate.msps, candidate.tensor_id))
 
-    def best(self, wanted: Callable[[Candidate], bool]) -> Candidate | None:
+    def best(self, wanted: Callable[[GapCandidate], bool]) -> GapCandidate | None:
         """Return the candidate with the largest MSPS (then the smallest id) for which ``wanted`` is true, or None.
         Candidates with a larger MSPS that are not wanted leave the heap."""
         while self._heap:
@@ -118,7 +118,7 @@ class Recomputation:
             heapq.heappop(self._heap)
         return None
 
-    def recompute(self, chosen: Candidate) -> None:
+    def recompute(self, chosen: GapCandidate) -> None:
         """Choose a candidate for recomputation; tensors whose replay started from it now start from its sources."""
         assert chosen.rp_time is not None
         del self.candidates[chosen.tensor_id]
@@ -135,7 +135,7 @@ class Recomputation:
             candidate.ext_ct = (started if self.overwritten else candidate.started).bit_count()
             self._push(candidate)
 
-    def swap(self, chosen: Candidate, is_away: Callable[[int], bool]) -> None:
+    def swap(self, chosen: GapCandidate, is_away: Callable[[int], bool]) -> None:
         """Remove a candidate that will be swapped; replays that need it while it is away start from its sources."""
         del self.candidates[chosen.tensor_id]
         users = [self.candidates[u] for u in self._users.pop(chosen.tensor_id, ())]
@@ -145,7 +145,7 @@ class Recomputation:
         for source in chosen.sources:
             self._users[source].discard(chosen.tensor_id)
 
-    def _start_from_sources(self, chosen: Candidate, users: Iterable[Candidate]) -> None:
+    def _start_from_sources(self, chosen: GapCandidate, users: Iterable[GapCandidate]) -> None:
         for user in users:
             if user.rp_time is None:
                 continue

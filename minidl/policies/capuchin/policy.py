@@ -19,7 +19,7 @@ from minidl.plan.plan import NO_PLAN, AccessKey, Action, Plan, Proposal, SavedPr
 from minidl.plan.policy import Observation
 from minidl.plan.trace import TensorId, Trace
 from minidl.planning.lifetimes import Lifetimes
-from minidl.policies.capuchin.hybrid import NANO, Choice
+from minidl.policies.capuchin.hybrid import NANO, EvictionPlanner
 from minidl.policies.capuchin.listing import Listing
 from minidl.policies.capuchin.readings import DEFAULT, Readings
 from minidl.policies.capuchin.triggers import Timetable
@@ -69,7 +69,7 @@ class Capuchin(Passive):
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
         """Return a plan; passive mode evicts the bytes that it does not save."""
-        choice = Choice(Lifetimes.of(trace), costs, limits.device_bytes, self.readings)
+        choice = EvictionPlanner(Lifetimes.of(trace), costs, limits.device_bytes, self.readings)
         if self.readings.listing:
             choice.take_in_order(swap=self.swap, recompute=self.recompute)
         else:
@@ -79,8 +79,8 @@ class Capuchin(Passive):
         return NO_PLAN if not choice.swapped and not choice.dropped else _proposal(choice)
 
     def feedback(self, proposal: Proposal, observed: Observation) -> Proposal:
-        """Return the plan with earlier in-triggers for late tensors, or, once that no longer helps, the fastest
-        plan."""
+        """Return the plan with earlier in-triggers for late tensors.
+        Once that no longer helps, return the fastest plan."""
         notes: Corrections | None = proposal.notes
         if notes is None or notes.final:
             return proposal
@@ -150,7 +150,7 @@ class CapuchinListing(Passive):
         return Proposal(Plan(evictions, prefetches))
 
 
-def _proposal(choice: Choice) -> Proposal:
+def _proposal(choice: EvictionPlanner) -> Proposal:
     """Return the Proposal of a choice: its evictions, and in-triggers for its swaps."""
     timetable = Timetable.of(choice)
     placed = timetable.placed({})

@@ -24,8 +24,8 @@ class Readings:
     one_sum          True: mem_saving is one number, the bytes that passive mode evicts. False: it is a profile, the
                      bytes missing during each call.
     per_byte         True: the best swap and recomputation are compared by seconds per byte, like MSPS. False: by
-    seconds. sources_stay     True: a swapped tensor is always an available source. False: only while it is on the
-    device.
+                     seconds.
+    sources_stay     True: a replay may always start from a swapped tensor. False: only while it is on the device.
     overwritten      True: line 31 of Algorithm 2 as printed: ext_time is set from the last choice only. False: it
                      counts every choice that starts from the tensor.
     """

@@ -16,7 +16,7 @@ import numpy as np
 
 from minidl.plan.plan import AccessKey
 from minidl.plan.trace import TensorId
-from minidl.policies.capuchin.hybrid import Choice
+from minidl.policies.capuchin.hybrid import EvictionPlanner
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class SwapIn:
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedTriggers:
     """In-triggers, and the ``stuck`` tensors, whose swap-in cannot start earlier (just evicted, or no room)."""
 
     prefetches: Mapping[AccessKey, tuple[TensorId, ...]]
@@ -63,7 +63,7 @@ class Timetable:
     budget_bytes: int
 
     @classmethod
-    def of(cls, choice: Choice) -> Timetable:
+    def of(cls, choice: EvictionPlanner) -> Timetable:
         """Return the timetable of a choice. A swapped tensor counts as live from the first replay that reads it."""
         calls = len(choice.facts.trace.calls)
         wanted = {} if choice.readings.sources_stay else choice.wanted_by_replays()
@@ -80,7 +80,7 @@ class Timetable:
         return cls(tuple(sorted(swap_ins, key=lambda s: (s.back, s.tensor_id))), tuple(choice.starts.tolist()),
                    tuple(triggers), tuple(occupied.tolist()), choice.budget_bytes)
 
-    def placed(self, moved: Mapping[TensorId, int]) -> Placed:
+    def placed(self, moved: Mapping[TensorId, int]) -> PlacedTriggers:
         """Return the in-triggers with each SwapInStart ``moved`` earlier by a number of nanoseconds."""
         wanted_starts = {}
         link_free = self.starts[-1]
@@ -103,4 +103,4 @@ class Timetable:
             if key is not None:
                 prefetches.setdefault(key, []).append(swap.tensor_id)
                 occupied[call:swap.back] += swap.nbytes
-        return Placed({key: tuple(ids) for key, ids in prefetches.items()}, frozenset(stuck))
+        return PlacedTriggers({key: tuple(ids) for key, ids in prefetches.items()}, frozenset(stuck))

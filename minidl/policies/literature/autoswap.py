@@ -22,14 +22,14 @@ from minidl.plan.plan import NO_PLAN, Proposal
 from minidl.plan.trace import Trace
 from minidl.planning.lifetimes import Lifetimes
 from minidl.planning.problem import Array
-from minidl.policies.literature.network import Network
+from minidl.policies.literature.network import IterationNetwork
 from minidl.policies.literature.swapping import of_gap, serialised
 from minidl.policies.passive import Passive
 
 LEAST_BYTES = 1 << 20  # smallest tensor that may be swapped out
 
 
-class Candidate(NamedTuple):
+class PeakGap(NamedTuple):
     """A gap that spans the peak: its number, its tensor's bytes, and its three scores."""
 
     gap: int
@@ -47,7 +47,7 @@ class AutoSwap(Passive):
     least_bytes = LEAST_BYTES
     scores: tuple[str, ...] = ("doa", "aoa", "wdoa")  # their ranks are added
 
-    def order(self, candidates: list[Candidate]) -> list[Candidate]:
+    def order(self, candidates: list[PeakGap]) -> list[PeakGap]:
         """Return the candidates in the order in which they leave."""
         places = {c.gap: 0 for c in candidates}
         for score in self.scores:
@@ -57,7 +57,7 @@ class AutoSwap(Passive):
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
         """Return the plan of the chosen swaps. If the candidates do not suffice, the rest is swapped out on demand."""
-        network = Network.of(trace, costs)
+        network = IterationNetwork.of(trace, costs)
         load = np.array(Lifetimes.of(trace).live_bytes, np.int64)
         chosen: dict[int, None] = {}
         while load.max() > limits.device_bytes:
@@ -95,7 +95,7 @@ class AutoSwapWdoa(AutoSwap):
     scores = ("wdoa",)
 
 
-def _candidates(network: Network, load: Array, peak: int, limit: int, least_bytes: int) -> list[Candidate]:
+def _candidates(network: IterationNetwork, load: Array, peak: int, limit: int, least_bytes: int) -> list[PeakGap]:
     """Return the gaps that span the call ``peak``, with their scores."""
     facts, starts = network.facts, np.array(network.starts)
     over = np.concatenate(([0.0], np.cumsum(np.maximum(load - limit, 0) * np.diff(starts))))
@@ -105,6 +105,6 @@ def _candidates(network: Network, load: Array, peak: int, limit: int, least_byte
         nbytes = int(facts.size[n])
         if nbytes >= least_bytes:
             doa = float(starts[last] - starts[first + 1] - facts.out_seconds[n] - facts.in_seconds[n])
-            found.append(Candidate(gap, nbytes, doa, doa * nbytes if doa >= 0 else doa / nbytes,
+            found.append(PeakGap(gap, nbytes, doa, doa * nbytes if doa >= 0 else doa / nbytes,
                                    float(over[last] - over[first + 1])))
     return found

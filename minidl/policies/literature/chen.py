@@ -14,7 +14,7 @@ from typing import NamedTuple
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import Plan
 from minidl.plan.trace import TensorId
-from minidl.policies.literature.network import SOURCES, Network
+from minidl.policies.literature.network import SOURCES, IterationNetwork
 from minidl.policies.literature.static import Static, peak_bytes, recomputing
 
 TRIALS = 6  # thresholds in the last, evenly spaced part of the search
@@ -25,7 +25,7 @@ class ChenSqrt(Static):
 
     name = "chen-sqrt"
 
-    def choose(self, network: Network, costs: Costs, limits: Limits) -> Plan:
+    def choose(self, network: IterationNetwork, costs: Costs, limits: Limits) -> Plan:
         """Return the plan that keeps every ceil(sqrt(n))-th cutting value and drops the other feature maps."""
         cuts = cutting(network)
         every = isqrt(len(cuts) - 1) + 1 if cuts else 1
@@ -37,7 +37,7 @@ class ChenGreedy(Static):
 
     name = "chen-greedy"
 
-    def choose(self, network: Network, costs: Costs, limits: Limits) -> Plan:
+    def choose(self, network: IterationNetwork, costs: Costs, limits: Limits) -> Plan:
         """Return the plan with the lowest peak among the tried thresholds."""
         threshold, tried = 0, []
         for _ in range(3):
@@ -59,12 +59,12 @@ class Segments(NamedTuple):
     largest_bytes: int
 
 
-def cutting(network: Network) -> list[TensorId]:
+def cutting(network: IterationNetwork) -> list[TensorId]:
     """Return the values of the forward pass that cut the network in two, in program order."""
     return network.articulations(frozenset(t for t, k in network.made.items() if network.op(k) not in SOURCES))
 
 
-def segments(network: Network, threshold: int) -> Segments:
+def segments(network: IterationNetwork, threshold: int) -> Segments:
     """Return the values that the greedy rule keeps at a threshold in bytes."""
     allowed, sizes = set(cutting(network)), network.trace.tensors
     kept: set[TensorId] = set()

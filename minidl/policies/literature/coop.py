@@ -33,7 +33,8 @@ class Coop(OnDemand):
 
 
 def _windows(pieces: list[Residency], costs: dict[int, float], nbytes: int) -> Iterator[tuple[float, int, int]]:
-    """Yield (cost, first, end) of the shortest window from each tensor on that holds ``nbytes``, holes included."""
+    """Yield (cost, first, end) of the shortest window from each tensor on that frees ``nbytes``, holes included.
+    A window is ``pieces[first:end]``; pieces are the tensors in the order of their addresses."""
     for first, piece in enumerate(pieces):
         room, cost, reached = piece.free_before, 0.0, piece.offset
         for end, each in enumerate(pieces[first:], first + 1):

@@ -19,16 +19,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from minidl.plan.plan import Action, Eviction
-from minidl.plan.policy import Front, OnDemand, Pressure, Price, Regime, Residency
+from minidl.plan.policy import FrontOrder, OnDemand, Pressure, Price, Regime, Residency
 
 
 class Dtr(OnDemand):
-    """Drop the tensor with the least h, where the cost counts the exact evicted neighbourhood."""
+    """Drop the tensor with the least cost / (bytes x staleness); the cost counts the exact evicted neighbourhood."""
 
     name = "dtr"
     weighs_recomputation = True
     reads_from_front = True
-    regime = Regime(swaps=False, price=Price.NEIGHBOURHOOD, front=Front.PRICE)
+    regime = Regime(swaps=False, price=Price.NEIGHBOURHOOD, front=FrontOrder.PRICE)
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
         """Return the recomputable tensors, the smallest h first; equal ones in order of their ids."""
@@ -38,21 +38,21 @@ class Dtr(OnDemand):
 
 
 class DtrEqClass(Dtr):
-    """Drop the tensor with the least h, where the cost counts its equivalence class of missing calls."""
+    """Drop as ``Dtr`` does, but the cost counts the equivalence class of connected missing calls."""
 
     name = "dtr-eqclass"
-    regime = Regime(swaps=False, price=Price.REGIONS, front=Front.PRICE)
+    regime = Regime(swaps=False, price=Price.REGIONS, front=FrontOrder.PRICE)
 
 
 class DtrLocal(Dtr):
-    """Drop the tensor with the least h, where the cost counts the tensor's own call alone."""
+    """Drop as ``Dtr`` does, but the cost counts the tensor's own call alone."""
 
     name = "dtr-local"
-    regime = Regime(swaps=False, price=Price.OWN, front=Front.PRICE)
+    regime = Regime(swaps=False, price=Price.OWN, front=FrontOrder.PRICE)
 
 
 class DtrIgnore(Dtr):
     """Drop as ``Dtr`` does, and keep tensors that the program has released until they are evicted."""
 
     name = "dtr-ignore"
-    regime = Regime(swaps=False, price=Price.NEIGHBOURHOOD, front=Front.PRICE, keeps_freed=True)
+    regime = Regime(swaps=False, price=Price.NEIGHBOURHOOD, front=FrontOrder.PRICE, keeps_freed=True)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from minidl.meta import aligned
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import Plan
-from minidl.policies.literature.network import Network
+from minidl.policies.literature.network import IterationNetwork
 from minidl.policies.literature.static import Static
 from minidl.policies.literature.swapping import Swap, of_gap, serialised
 
@@ -24,7 +24,7 @@ class FlashNeuron(Static):
 
     name = "flashneuron"
 
-    def choose(self, network: Network, costs: Costs, limits: Limits) -> Plan:
+    def choose(self, network: IterationNetwork, costs: Costs, limits: Limits) -> Plan:
         """Return the plan that offloads the fewest feature maps that suffice, the earliest first; else all of them."""
         rest = sum(m.nbytes for m in network.maps) + reserved_bytes(network)
         offloaded: list[Swap] = []
@@ -39,7 +39,7 @@ class FlashNeuron(Static):
         return serialised(network, offloaded)
 
 
-def reserved_bytes(network: Network) -> int:
+def reserved_bytes(network: IterationNetwork) -> int:
     """Return the bytes of persistent tensors plus the largest call's other operands and least workspace."""
     sizes = {t: aligned(tensor.nbytes) for t, tensor in network.trace.tensors.items()}
     lasting = {t for t, tensor in network.trace.tensors.items() if tensor.persistent}

@@ -21,7 +21,7 @@ from minidl.planning.lifetimes import Lifetimes
 from minidl.planning.problem import Array
 from minidl.policies.capuchin.hybrid import NANO
 from minidl.policies.capuchin.link_time import LinkTime
-from minidl.policies.literature.network import Network
+from minidl.policies.literature.network import IterationNetwork
 from minidl.policies.literature.swapping import Swap, of_gap, triggers
 from minidl.policies.passive import Passive
 
@@ -37,7 +37,7 @@ class G10(Passive):
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
         """Return the plan of the chosen gaps. If they do not suffice, the rest is swapped out on demand."""
-        network = Network.of(trace, costs)
+        network = IterationNetwork.of(trace, costs)
         chosen = Migration(network, int(LINE * limits.device_bytes)).chosen()
         if not chosen:
             return NO_PLAN
@@ -49,7 +49,7 @@ class G10(Passive):
 class Migration:
     """The load of one iteration and the link's free time, updated as gaps are chosen. Times are whole nanoseconds."""
 
-    def __init__(self, network: Network, line_bytes: int) -> None:
+    def __init__(self, network: IterationNetwork, line_bytes: int) -> None:
         self.network = network
         self.starts = np.array([round(start * NANO) for start in network.starts], np.int64)
         self.over: Array = np.array(Lifetimes.of(network.trace).live_bytes, np.int64) - line_bytes

@@ -16,7 +16,7 @@ from math import ceil, comb, log2
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import Plan
 from minidl.policies.literature.chen import cutting
-from minidl.policies.literature.network import Network
+from minidl.policies.literature.network import IterationNetwork
 from minidl.policies.literature.static import Static, recomputing
 
 
@@ -25,7 +25,7 @@ class Griewank(Static):
 
     name = "griewank"
 
-    def choose(self, network: Network, costs: Costs, limits: Limits) -> Plan:
+    def choose(self, network: IterationNetwork, costs: Costs, limits: Limits) -> Plan:
         """Return the plan that drops every feature map but the snapshots."""
         cuts = cutting(network)
         return recomputing(network, {cuts[at - 1] for at in snapshots(len(cuts) + 1)})

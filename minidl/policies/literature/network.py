@@ -47,14 +47,14 @@ class FeatureMap(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Network:
+class IterationNetwork:
     """One iteration as a network. Feature maps smaller than a 10,000th of all bytes are left out."""
 
     trace: Trace
     facts: Problem
 
     @classmethod
-    def of(cls, trace: Trace, costs: Costs) -> Network:
+    def of(cls, trace: Trace, costs: Costs) -> IterationNetwork:
         """Return the network of a trace, in time linear in the trace except for sorting."""
         return cls(trace, problem(trace, costs, lasting=False))
 

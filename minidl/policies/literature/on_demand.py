@@ -58,7 +58,8 @@ class OnDemandSize(OnDemandBelady):
     name = "od-size"
 
     def ranked(self, resident: Sequence[Residency], away: dict[int, int], nbytes: int) -> Sequence[Eviction]:
-        """Return the victims by size, from the wanted size upwards, then downwards; near next uses come last."""
+        """Return the victims by size: from the wanted size upwards, then the smaller ones. Tensors used soon come last.
+        away: the number of calls until each tensor's next use."""
         classes = sorted(resident, key=lambda r: (r.nbytes < nbytes, r.nbytes if r.nbytes >= nbytes else -r.nbytes,
                                                   -away[r.tensor_id], r.tensor_id))
         order: dict[int, None] = {}

@@ -18,7 +18,7 @@ from minidl.errors import Unsuitable
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import Plan
 from minidl.plan.trace import TensorId
-from minidl.policies.literature.network import CONVOLUTIONS, LOSSES, PRODUCTS, SOURCES, Network
+from minidl.policies.literature.network import CONVOLUTIONS, LOSSES, PRODUCTS, SOURCES, IterationNetwork
 from minidl.policies.literature.static import Static, recomputing
 
 LEAST_BYTES = 1024 * 4  # a value counts if it is larger: more than 1,024 elements of float32
@@ -30,7 +30,7 @@ class OpenAiSpeed(Static):
 
     name = "openai-speed"
 
-    def choose(self, network: Network, costs: Costs, limits: Limits) -> Plan:
+    def choose(self, network: IterationNetwork, costs: Costs, limits: Limits) -> Plan:
         """Return the plan that keeps results of convolutions and products, and drops the other feature maps."""
         kept = {t for k in range(network.turn) if network.op(k) in (*CONVOLUTIONS, *PRODUCTS)
                 for t in network.trace.calls[k].outputs}
@@ -42,12 +42,12 @@ class OpenAiMemory(Static):
 
     name = "openai-memory"
 
-    def choose(self, network: Network, costs: Costs, limits: Limits) -> Plan:
+    def choose(self, network: IterationNetwork, costs: Costs, limits: Limits) -> Plan:
         """Return the plan that drops all maps but the checkpoints. Raises Unsuitable if no value cuts the network."""
         return recomputing(network, set(checkpoints(network)))
 
 
-def checkpoints(network: Network) -> list[TensorId]:
+def checkpoints(network: IterationNetwork) -> list[TensorId]:
     """Return the values that memory mode keeps. Raises Unsuitable if no value cuts the network."""
     every = frozenset(t for t, k in network.made.items() if network.op(k) not in LEFT_OUT
                       and network.trace.tensors[t].nbytes > LEAST_BYTES)

@@ -20,7 +20,7 @@ from minidl.planning.modes import modes_of, waiting
 from minidl.planning.schedule import NO_NOTES, Outcome
 from minidl.planning.timing import Room
 from minidl.planning.walk import FAILED
-from minidl.policies.literature.network import Network
+from minidl.policies.literature.network import IterationNetwork
 from minidl.policies.passive import Passive
 
 NEVER = 1 << 60  # bytes: stands for the peak of a plan that cannot be executed
@@ -31,7 +31,7 @@ class Static(Passive):
 
     plans = True
 
-    def choose(self, network: Network, costs: Costs, limits: Limits) -> Plan:
+    def choose(self, network: IterationNetwork, costs: Costs, limits: Limits) -> Plan:
         """Return the system's plan. Raises Unsuitable for a network that the system was not made for."""
         raise NotImplementedError
 
@@ -40,7 +40,7 @@ class Static(Passive):
 
         Raises Unsuitable if an iteration under the plan does not fit the device's or the host's memory.
         """
-        network = Network.of(trace, costs)
+        network = IterationNetwork.of(trace, costs)
         if not network.maps:
             return NO_PLAN
         plan = self.choose(network, costs, limits)
@@ -54,7 +54,7 @@ class Static(Passive):
         return Proposal(replace(plan, predicted_seconds=None if plan.prefetches else outcome.seconds))
 
 
-def outcome_of(network: Network, plan: Plan, limits: Limits) -> Outcome:
+def outcome_of(network: IterationNetwork, plan: Plan, limits: Limits) -> Outcome:
     """Return the modelled result of an iteration under a plan."""
     from minidl.planning.compiled import simulate  # Numba: loaded when the first plan is made
 
@@ -64,13 +64,13 @@ def outcome_of(network: Network, plan: Plan, limits: Limits) -> Outcome:
     return simulate(facts, room, mode, np.full(len(mode), -1, np.int64), NO_NOTES)
 
 
-def recomputing(network: Network, kept: frozenset[TensorId] | set[TensorId]) -> Plan:
+def recomputing(network: IterationNetwork, kept: frozenset[TensorId] | set[TensorId]) -> Plan:
     """Return the plan that drops recomputable feature maps after their last forward use, except those in ``kept``."""
     return Plan({network.key(m.tensor_id, m.last): Action.DROP
                  for m in network.maps if m.can_drop and m.tensor_id not in kept})
 
 
-def peak_bytes(network: Network, plan: Plan) -> int:
+def peak_bytes(network: IterationNetwork, plan: Plan) -> int:
     """Return the modelled peak in bytes under a plan in which every tensor comes back only at its use."""
     mode = modes_of(plan, network.facts, network.trace)
     steps, _, _, total = expand(network.facts, mode, np.full(len(mode), -1, np.int64), NO_NOTES)

@@ -16,7 +16,15 @@ from __future__ import annotations
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import NO_PLAN, AccessKey, Action, Plan, Proposal
 from minidl.plan.trace import Trace
-from minidl.policies.literature.network import CONVOLUTIONS, JOINS, LOSSES, PRODUCTS, SOURCES, FeatureMap, Network
+from minidl.policies.literature.network import (
+    CONVOLUTIONS,
+    JOINS,
+    LOSSES,
+    PRODUCTS,
+    SOURCES,
+    FeatureMap,
+    IterationNetwork,
+)
 from minidl.policies.literature.static import outcome_of
 from minidl.policies.literature.swapping import beside_gradients
 from minidl.policies.lru import LeastRecentlyUsed
@@ -32,7 +40,7 @@ class SuperNeurons(LeastRecentlyUsed):
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
         """Return the plan with the fewest offloaded checkpoints that fits, or with all and the rest on demand."""
-        network = Network.of(trace, costs)
+        network = IterationNetwork.of(trace, costs)
         checkpoints = [m for m in network.maps if network.op(m.made) in CHECKPOINTS or not m.can_drop]
         least, most = 0, len(checkpoints)
         while least < most:  # find the fewest that suffice; all if even these do not
@@ -45,7 +53,7 @@ class SuperNeurons(LeastRecentlyUsed):
         return Proposal(plan) if plan.evictions else NO_PLAN
 
 
-def _made(network: Network, offloaded: list[FeatureMap]) -> Plan:
+def _made(network: IterationNetwork, offloaded: list[FeatureMap]) -> Plan:
     """Return the plan that offloads these checkpoints and drops all values that are cheap to recompute."""
     evictions: dict[AccessKey, Action] = {}
     for m in network.maps:

@@ -27,7 +27,7 @@ from minidl.planning.modes import to_plan
 from minidl.planning.problem import NEVER, SWAP, Array
 from minidl.planning.schedule import NO_NOTES, Outcome
 from minidl.planning.timing import Room
-from minidl.policies.literature.network import Network
+from minidl.policies.literature.network import IterationNetwork
 from minidl.policies.passive import Passive
 
 POPULATION, ELITE, GENERATIONS = 16, 4, 10
@@ -53,7 +53,7 @@ class SwapAdvisor(Passive):
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
         """Return the best plan found; no plan if all fits, or if the best pools cannot hold one call's operands."""
-        search = Search(Network.of(trace, costs), limits)
+        search = GeneticSearch(IterationNetwork.of(trace, costs), limits)
         if not search.sizes or search.outcome(np.zeros(len(search.facts.gap_call), np.int64)).excess <= 0:
             return NO_PLAN
         best = min(search.best(Random(SEED)), key=search.fitness)
@@ -65,10 +65,10 @@ class SwapAdvisor(Passive):
         return Proposal(to_plan(trace, search.facts, mode, prefetch_at))
 
 
-class Search:
+class GeneticSearch:
     """The genetic search for one network. ``sizes`` are the sizes of tensors that may leave, ascending."""
 
-    def __init__(self, network: Network, limits: Limits) -> None:
+    def __init__(self, network: IterationNetwork, limits: Limits) -> None:
         self.facts = facts = network.facts
         self.limits = limits
         self._room = Room(limits.device_bytes, limits.host_bytes, 0.0)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from minidl.plan.plan import AccessKey, Action, Plan
 from minidl.plan.trace import TensorId
-from minidl.policies.literature.network import FeatureMap, Network
+from minidl.policies.literature.network import FeatureMap, IterationNetwork
 
 
 class Swap(NamedTuple):
@@ -19,7 +19,7 @@ class Swap(NamedTuple):
     in_seconds: float
 
 
-def of_gap(network: Network, gap: int, *, spilled: bool = False) -> Swap:
+def of_gap(network: IterationNetwork, gap: int, *, spilled: bool = False) -> Swap:
     """Return the swap that fills a gap of the network's ``Problem``; ``spilled``: by way of the disk."""
     facts = network.facts
     n = facts.gap_tensor[gap]
@@ -27,7 +27,7 @@ def of_gap(network: Network, gap: int, *, spilled: bool = False) -> Swap:
     return Swap(int(facts.ids[n]), int(facts.gap_call[gap]), int(facts.gap_next[gap]), float(seconds))
 
 
-def serialised(network: Network, swaps: Iterable[Swap]) -> Plan:
+def serialised(network: IterationNetwork, swaps: Iterable[Swap]) -> Plan:
     """Return the plan with these swaps, whose swap-ins run one after another, each as late as possible.
     Each starts after the latest call that leaves it enough time, if that call lies in the tensor's gap."""
     starts = network.starts
@@ -45,7 +45,7 @@ def serialised(network: Network, swaps: Iterable[Swap]) -> Plan:
     return Plan(evictions, triggers(network, reversed(triggered)))
 
 
-def triggers(network: Network, wanted: Iterable[tuple[int, Swap]]) -> dict[AccessKey, tuple[TensorId, ...]]:
+def triggers(network: IterationNetwork, wanted: Iterable[tuple[int, Swap]]) -> dict[AccessKey, tuple[TensorId, ...]]:
     """Return the in-triggers for swap-ins that start after given calls; swap-ins of one call keep their order."""
     prefetches: dict[AccessKey, tuple[TensorId, ...]] = {}
     for call, swap in wanted:
@@ -54,7 +54,7 @@ def triggers(network: Network, wanted: Iterable[tuple[int, Swap]]) -> dict[Acces
     return prefetches
 
 
-def beside_gradients(network: Network, chosen: Iterable[FeatureMap]
+def beside_gradients(network: IterationNetwork, chosen: Iterable[FeatureMap]
                      ) -> tuple[dict[AccessKey, tuple[TensorId, ...]], list[AccessKey]]:
     """Return vDNN's in-triggers, at most one per layer's gradient, and the accesses at which these layers end.
     An in-trigger fetches the map of the nearest earlier layer that is still away; the search ends at a convolution."""

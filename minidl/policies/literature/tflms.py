@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import Action, Plan
-from minidl.policies.literature.network import FeatureMap, Network
+from minidl.policies.literature.network import FeatureMap, IterationNetwork
 from minidl.policies.literature.static import Static, outcome_of
 from minidl.policies.literature.swapping import Swap, of_gap, triggers
 
@@ -30,7 +30,7 @@ class Tflms(Static):
 
     name = "tflms"
 
-    def choose(self, network: Network, costs: Costs, limits: Limits) -> Plan:
+    def choose(self, network: IterationNetwork, costs: Costs, limits: Limits) -> Plan:
         """Return the plan of the largest threshold that fits; that of the smallest threshold if none fits."""
         level = levels(network)
         lengths = sorted({level[m.back] - level[m.last] for m in network.maps})
@@ -43,11 +43,11 @@ class Tflms(Static):
                 high = middle
         return self._rewritten(network, level, lengths[-1 - min(low, len(lengths) - 1)])
 
-    def trigger(self, network: Network, level: list[int], swap: Swap, ahead: int) -> int:
+    def trigger(self, network: IterationNetwork, level: list[int], swap: Swap, ahead: int) -> int:
         """Return the call after which a swap-in starts."""
         return direct_order(level, swap, ahead)
 
-    def _rewritten(self, network: Network, level: list[int], least_length: int) -> Plan:
+    def _rewritten(self, network: IterationNetwork, level: list[int], least_length: int) -> Plan:
         """Return the plan that swaps along all edges of at least ``least_length`` levels."""
         swaps = [of_gap(network, m.gap) for m in _long_edges(network.maps, level, least_length)]
         ahead = hiding(network, level, swaps)
@@ -62,13 +62,13 @@ class TflmsChain(Tflms):
 
     name = "tflms-chain"
 
-    def trigger(self, network: Network, level: list[int], swap: Swap, ahead: int) -> int:
+    def trigger(self, network: IterationNetwork, level: list[int], swap: Swap, ahead: int) -> int:
         """Return the call after which a swap-in starts."""
         found = chain_rule(network, level, swap, ahead)
         return direct_order(level, swap, ahead) if found is None else found
 
 
-def levels(network: Network) -> list[int]:
+def levels(network: IterationNetwork) -> list[int]:
     """Return the level of each call: one more than the highest level among the calls that it reads from.
     A call that reads a tensor after an in-place write is above the write."""
     made: dict[int, int] = {}
@@ -86,7 +86,7 @@ def direct_order(level: list[int], swap: Swap, ahead: int) -> int:
     return next(below, swap.evict)
 
 
-def chain_rule(network: Network, level: list[int], swap: Swap, ahead: int) -> int | None:
+def chain_rule(network: IterationNetwork, level: list[int], swap: Swap, ahead: int) -> int | None:
     """Return the first gradient in the gap that reads results of forward calls ``ahead`` levels above the eviction.
     Lower levels are tried if that level has none; None if no level has one."""
     calls = network.trace.calls
@@ -100,8 +100,9 @@ def chain_rule(network: Network, level: list[int], swap: Swap, ahead: int) -> in
     return None
 
 
-def hiding(network: Network, level: list[int], swaps: list[Swap]) -> int:
-    """Return the fewest levels ahead at which direct order hides half of the swap-ins' seconds."""
+def hiding(network: IterationNetwork, level: list[int], swaps: list[Swap]) -> int:
+    """Return the fewest levels ahead of their readers at which swap-ins must start to be half hidden.
+    Computation then hides half of the seconds of all swap-ins, if they start in direct order."""
     total = sum(swap.in_seconds for swap in swaps)
     for ahead in range(1, MOST_AHEAD):
         hidden = sum(swap.in_seconds for swap in swaps if swap.in_seconds <= network.starts[swap.back]

@@ -21,7 +21,15 @@ from minidl.outside.units import format_bytes
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import EMPTY_PLAN, AccessKey, Action, Plan
 from minidl.plan.trace import TensorId
-from minidl.policies.literature.network import ACTIVATIONS, CONVOLUTIONS, JOINS, LOSSES, PRODUCTS, FeatureMap, Network
+from minidl.policies.literature.network import (
+    ACTIVATIONS,
+    CONVOLUTIONS,
+    JOINS,
+    LOSSES,
+    PRODUCTS,
+    FeatureMap,
+    IterationNetwork,
+)
 from minidl.policies.literature.static import Static, outcome_of
 from minidl.policies.literature.swapping import beside_gradients
 
@@ -36,12 +44,12 @@ class VdnnAll(Static):
         """Return True if the inputs of layers with this operation are offloaded."""
         return op not in (*ACTIVATIONS, *PRODUCTS, *LOSSES)
 
-    def takes(self, network: Network, m: FeatureMap) -> bool:
+    def takes(self, network: IterationNetwork, m: FeatureMap) -> bool:
         """Return True if a feature map is offloaded: one of its readers is a layer whose inputs are."""
         return any(self.offloads(network.op(k)) for k in m.readers)
 
-    def choose(self, network: Network, costs: Costs, limits: Limits) -> Plan:
-        """Return the plan. Raises Unsuitable without a convolution, or if the largest layer does not fit."""
+    def choose(self, network: IterationNetwork, costs: Costs, limits: Limits) -> Plan:
+        """Return the plan that offloads these. Raises Unsuitable without a convolution, or if a layer is too large."""
         if not any(network.convolutions):
             raise Unsuitable(f"policy {self.name!r} offloads the feature maps of convolutional networks; none of this "
                              f"one's {len(network.trace.calls)} calls is a convolution")
@@ -71,13 +79,13 @@ class VdnnJoin(VdnnConv):
 
     name = "vdnn-join"
 
-    def takes(self, network: Network, m: FeatureMap) -> bool:
+    def takes(self, network: IterationNetwork, m: FeatureMap) -> bool:
         """Return True if a convolution reads the map, or a join reads it together with an input of a convolution."""
         return super().takes(network, m) or any(
             network.op(k) in JOINS and any(t != m.tensor_id and self._read_by_convolution(network, t)
                                            for t in network.trace.calls[k].inputs) for k in m.readers)
 
-    def _read_by_convolution(self, network: Network, tensor_id: TensorId) -> bool:
+    def _read_by_convolution(self, network: IterationNetwork, tensor_id: TensorId) -> bool:
         return tensor_id in network.made and any(k < network.turn and self.offloads(network.op(k))
                                                  for k in network.trace.uses[tensor_id][1:])
 
@@ -87,7 +95,7 @@ class VdnnDyn(VdnnAll):
 
     name = "vdnn-dyn"
 
-    def choose(self, network: Network, costs: Costs, limits: Limits) -> Plan:
+    def choose(self, network: IterationNetwork, costs: Costs, limits: Limits) -> Plan:
         """Return the first of the three plans that fits. Raises Unsuitable as ``vdnn-all`` does."""
         every = super().choose(network, costs, limits)
         for plan in (EMPTY_PLAN, VdnnConv().choose(network, costs, limits)):
@@ -103,7 +111,7 @@ class VdnnPlusPlus(VdnnAll):
     waits = False
 
 
-def largest_layer(network: Network) -> int:
+def largest_layer(network: IterationNetwork) -> int:
     """Return the bytes of persistent tensors plus the largest layer's X and Y, each with a gradient of its size.
     vDNN gives all four separate bytes. Activations do not count, because they are computed in place."""
     sizes = {t: aligned(tensor.nbytes) for t, tensor in network.trace.tensors.items()}
@@ -113,7 +121,7 @@ def largest_layer(network: Network) -> int:
     return sum(sizes[t] for t in lasting) + 2 * max(layers)
 
 
-def _offloading(network: Network, chosen: list[FeatureMap]) -> tuple[dict[AccessKey, Action], list[AccessKey]]:
+def _offloading(network: IterationNetwork, chosen: list[FeatureMap]) -> tuple[dict[AccessKey, Action], list[AccessKey]]:
     """Return the evictions after each map's last forward use, and the accesses after which these layers wait.
 
     A copy that overlaps its layer starts before the layer: the map is evicted before the layer's call, which finds it

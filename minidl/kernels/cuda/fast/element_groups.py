@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from minidl.kernels.cuda import launch
-from minidl.kernels.cuda.launch import Argument, Planner, View, blocks_of, integers
+from minidl.kernels.cuda.launch import Argument, Launches, View, blocks_of, integers
 from minidl.kernels.cuda.layout import RANK, Dimension, digits, padded
 from minidl.kernels.cuda.tools import GROUP_BYTES, GROUPED, Tools
 
@@ -197,7 +197,7 @@ def repeats(dims: list[Dimension], last: int) -> tuple[int, int] | None:
     return inside, rows * inside
 
 
-def over_repeated(planner: Planner, dims: list[Dimension], y: View, inputs: list[View], value: Argument, *,
+def over_repeated(planner: Launches, dims: list[Dimension], y: View, inputs: list[View], value: Argument, *,
                   formula: str, form: str) -> bool:
     """Launch the grouped kernel and return True, if the last input repeats for every row of the others."""
     if not inputs or form not in ("a", "a, b", "a, number"):
@@ -214,7 +214,7 @@ def over_repeated(planner: Planner, dims: list[Dimension], y: View, inputs: list
     return True
 
 
-def copy_strided(planner: Planner, dims: list[Dimension], y: View, x: View) -> bool:
+def copy_strided(planner: Launches, dims: list[Dimension], y: View, x: View) -> bool:
     """Launch the grouped copy and return True, if both views are runs of whole groups of 4-byte words."""
     width = group_width(dims[-1][0], y, x)
     runs = width and y.dtype.itemsize == 4 and len(dims) <= RANK and dims[-1][1:] == (1, 1) and not any(

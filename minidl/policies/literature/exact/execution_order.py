@@ -13,7 +13,7 @@ from minidl.planning.problem import Problem
 
 
 @dataclass(frozen=True)
-class Step:
+class ExecutionStep:
     """One place in the order of execution: it executes ``call``, for the program's call ``group``."""
 
     index: int
@@ -37,7 +37,7 @@ class ExecutionOrder:
     outputs: list[list[int]] = field(default_factory=list)
     dies: list[int] = field(default_factory=list)
     gap_at: dict[tuple[int, int], int] = field(default_factory=dict)
-    steps: list[Step] = field(default_factory=list)
+    steps: list[ExecutionStep] = field(default_factory=list)
     first: list[int] = field(default_factory=list)
 
     @classmethod
@@ -57,7 +57,7 @@ class ExecutionOrder:
         for k in range(order.calls):
             order.first.append(len(order.steps))
             for call in [*order.may_be_replayed(k), k]:
-                order.steps.append(Step(len(order.steps), k, call))
+                order.steps.append(ExecutionStep(len(order.steps), k, call))
         return order
 
     def absent(self, tensor: int, k: int) -> bool:

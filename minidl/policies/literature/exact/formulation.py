@@ -3,9 +3,9 @@
     steps      the program's calls in order, and before each call k the replays of earlier calls that it may need, in
                program order; a replay runs if a step that reads its outputs then misses one.
     modes      in every gap between two accesses the tensor is kept, swapped or dropped.
-    residency  per step of a gap: it rises once, and stays up until the gap ends. For a swapped tensor it rises when the
-               swap-in is issued, for a dropped one with the replay. A tensor that only replays read stays until the
-               last of these.
+    residency  a variable for each step of a gap, 1 while the tensor is on the device: it changes from 0 to 1 once, and
+               stays 1 until the gap ends. For a swapped tensor it changes when the swap-in is issued, for a dropped one
+               with the replay. A tensor that only replays read stays until the last of these replays.
     memory     residents + outputs - donated inputs + tensors still being copied out <= budget.
     links      one copy at a time in each direction. Copies out queue in the order of their calls. A step that uses
                their memory waits for them, as do the swap-ins issued with it. Swap-ins come in any order.

@@ -6,7 +6,7 @@ Its unit of memory is the budget, so that all coefficients are near 1. ``formula
 from __future__ import annotations
 
 from minidl.planning.linear_program import LinearProgram, Term
-from minidl.policies.literature.exact.execution_order import ExecutionOrder, Step
+from minidl.policies.literature.exact.execution_order import ExecutionOrder, ExecutionStep
 
 
 class Occupancy:
@@ -48,7 +48,7 @@ class Occupancy:
         """Return the terms of a step's end, times a sign."""
         return [(self.start[step], sign), *((v, sign * c) for v, c in self.seconds[step])]
 
-    def _algorithms(self, step: Step) -> None:
+    def _algorithms(self, step: ExecutionStep) -> None:
         facts, program = self.facts, self.program
         choices = range(facts.algorithm_ptr[step.call], facts.algorithm_ptr[step.call + 1])
         seconds = facts.algorithm_seconds / self.horizon
@@ -123,7 +123,7 @@ class Occupancy:
         for step in group[:-1]:
             self._written_over(step, held)
 
-    def _written_over(self, step: Step, held: dict[tuple[int, int], int]) -> None:
+    def _written_over(self, step: ExecutionStep, held: dict[tuple[int, int], int]) -> None:
         """Let a replay donate an input that it is the last to read to its output."""
         given = []
         for output, source in self._pairs(step.call):
@@ -141,13 +141,13 @@ class Occupancy:
         return [(int(facts.may_out[j]), int(facts.may_in[j])) for j in
                 range(facts.may_ptr[call], facts.may_ptr[call + 1])]
 
-    def _give(self, step: Step, given: list[tuple[int, int]]) -> None:
+    def _give(self, step: ExecutionStep, given: list[tuple[int, int]]) -> None:
         if given:
             self.program.row([(now, 1.0) for now, _ in given], high=1.0)  # one donation a call
             self.memory[step.index] += [(now, -self.size[output]) for now, output in given]
 
-    def _working_set(self, step: Step) -> None:
-        """Bound the bytes in use during one step."""
+    def _working_set(self, step: ExecutionStep) -> None:
+        """Add the row that keeps the bytes in use during one step within the budget."""
         facts, order, k = self.facts, self.order, step.group
         outputs = sum(self.size[t] for t in order.outputs[step.call])
         base = sum(self.size[t] for t in range(len(facts.size)) if facts.produced[t] < k <= order.dies[t]

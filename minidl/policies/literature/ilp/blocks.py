@@ -12,7 +12,7 @@ from minidl.plan.trace import TensorId, Trace, TraceCall
 MOST_WAYS = 4  # most combinations of its calls' algorithms that a block keeps
 
 
-class Span(NamedTuple):
+class CallRange(NamedTuple):
     """A range of calls: the first and the last."""
 
     first: int
@@ -35,7 +35,7 @@ class Work:
     """The inputs, outputs and costs of a block.
     ``remade`` are the outputs that its replay recomputes, ``sources`` the replay's inputs."""
 
-    span: Span
+    span: CallRange
     inputs: tuple[TensorId, ...]
     outputs: tuple[TensorId, ...]
     ways: tuple[Way, ...]
@@ -44,21 +44,21 @@ class Work:
     remade: tuple[TensorId, ...]
 
 
-def borders(trace: Trace, *, most: int) -> list[Span]:
+def borders(trace: Trace, *, most: int) -> list[CallRange]:
     """Cut a trace into at most ``most`` blocks, joining neighbours with the least time and output bytes first."""
     calls = trace.calls
     seconds = trace.seconds or 1.0
     held = sum(trace.tensors[t].nbytes for call in calls for t in call.outputs) or 1
     weight = [call.seconds / seconds + sum(trace.tensors[t].nbytes for t in call.outputs) / held for call in calls]
-    spans = [Span(k, k) for k in range(len(calls))]
+    spans = [CallRange(k, k) for k in range(len(calls))]
     while len(spans) > max(1, most):
         n = min(range(len(spans) - 1), key=lambda i: weight[i] + weight[i + 1])
-        spans[n:n + 2] = [Span(spans[n].first, spans[n + 1].last)]
+        spans[n:n + 2] = [CallRange(spans[n].first, spans[n + 1].last)]
         weight[n:n + 2] = [weight[n] + weight[n + 1]]
     return spans
 
 
-def work_of(trace: Trace, span: Span, size: Mapping[TensorId, int], decided: Collection[TensorId],
+def work_of(trace: Trace, span: CallRange, size: Mapping[TensorId, int], decided: Collection[TensorId],
             freed: Mapping[TensorId, int]) -> Work:
     """Return the costs of a span of calls; the bytes of ``decided`` tensors are counted elsewhere."""
     calls = trace.calls[span.first:span.last + 1]

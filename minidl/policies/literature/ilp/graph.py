@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from minidl.meta import aligned
 from minidl.plan.trace import TensorId, Trace
 from minidl.planning.problem import WORTH_MOVING
-from minidl.policies.literature.ilp.blocks import Span, Way, Work, borders, work_of
+from minidl.policies.literature.ilp.blocks import CallRange, Way, Work, borders, work_of
 
 
 @dataclass(frozen=True)
-class Value:
+class GraphValue:
     """A tensor that one node computes and others read.
 
     uses     the nodes that access it; the first one computes it
@@ -56,7 +56,7 @@ class Node:
     latest   the last stage in which it can be replayed; -1: none
     """
 
-    span: Span
+    span: CallRange
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     ways: tuple[Way, ...]
@@ -72,7 +72,7 @@ class Graph:
 
     trace: Trace
     nodes: tuple[Node, ...]
-    values: tuple[Value, ...]
+    values: tuple[GraphValue, ...]
     base: tuple[int, ...]
     blocks: bool
 
@@ -115,7 +115,7 @@ def graph(trace: Trace, *, most: int) -> Graph:
     written = {t for call in trace.calls for t in call.writes}
     windows = trace.windows
     away = {t: (node_of[after] + 1, node_of[until]) for t, (after, until) in (windows or {}).items()}
-    values = tuple(Value(t, size[t], tuple(uses[t]), node_of[freed[t]] if t in freed else len(spans),
+    values = tuple(GraphValue(t, size[t], tuple(uses[t]), node_of[freed[t]] if t in freed else len(spans),
                          size[t] >= least and t in freed and t not in written and (windows is None or t in windows),
                          away.get(t)) for t in crossing)
     stays = {t: node_of[k] for t, k in freed.items() if t not in made or t in number and not values[number[t]].decided}

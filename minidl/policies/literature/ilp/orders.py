@@ -5,10 +5,10 @@ from __future__ import annotations
 from minidl.plan.plan import AccessKey, Action, Eviction, Plan
 from minidl.plan.trace import TensorId
 from minidl.policies.literature.ilp.graph import Graph
-from minidl.policies.literature.ilp.schedule import Schedule, Verdict
+from minidl.policies.literature.ilp.schedule import StageSchedule, Verdict
 
 
-def to_plan(graph: Graph, schedule: Schedule, verdict: Verdict) -> Plan:
+def to_plan(graph: Graph, schedule: StageSchedule, verdict: Verdict) -> Plan:
     """Return the plan of a schedule. It names the calls' algorithms if the schedule has chosen them."""
     return _Orders(graph, schedule).plan(verdict)
 
@@ -21,7 +21,7 @@ def named(verdict: Verdict) -> dict[int, str]:
 class _Orders:
     """Follows each value through the stages and collects the plan's decisions."""
 
-    def __init__(self, graph: Graph, schedule: Schedule) -> None:
+    def __init__(self, graph: Graph, schedule: StageSchedule) -> None:
         self.graph, self.schedule = graph, schedule
         self.evictions: dict[AccessKey, Action] = {}
         self.releases: dict[AccessKey, tuple[Eviction, ...]] = {}
@@ -55,7 +55,7 @@ class _Orders:
         orders[key] = (*orders.get(key, ()), self.graph.values[x].tensor_id)
 
     def _departures(self, x: int) -> None:
-        """Add the moments at which one value leaves the device."""
+        """Add the evictions of one value to the plan: after which access it leaves, and how."""
         value, schedule = self.graph.values[x], self.schedule
         copy = schedule.copies.get(x)
         if copy is not None:

@@ -29,7 +29,7 @@ from minidl.plan.trace import Trace
 from minidl.policies.literature.ilp.graph import Graph, graph
 from minidl.policies.literature.ilp.orders import named, to_plan
 from minidl.policies.literature.ilp.residencies import placed
-from minidl.policies.literature.ilp.schedule import Schedule, Verdict, judge
+from minidl.policies.literature.ilp.schedule import StageSchedule, Verdict, judge
 from minidl.policies.passive import Passive
 from minidl.policies.recompute import Recompute
 
@@ -62,10 +62,10 @@ class Solved:
 
 
 @dataclass(frozen=True)
-class Choice:
+class SolvedSchedule:
     """A schedule, and the result of its solver; None if it came from no solver."""
 
-    schedule: Schedule
+    schedule: StageSchedule
     solved: Solved | None
 
 
@@ -83,21 +83,21 @@ class Checkmate(OnDemand):
         """Return the victims that the policy ``recompute`` chooses."""
         return Recompute().victims(resident, pressure)
 
-    def choices(self, stages: Graph, costs: Costs, budget: int) -> Iterator[Choice]:
+    def choices(self, stages: Graph, costs: Costs, budget: int) -> Iterator[SolvedSchedule]:
         """Yield the schedules to choose from; each fits if every call uses its smallest workspace."""
         from minidl.policies.literature.ilp.rounding import rounded  # SciPy: loaded when the first plan is made
 
         if (schedule := rounded(stages, budget, seconds=self.seconds)) is not None:
-            yield Choice(schedule, None)
+            yield SolvedSchedule(schedule, None)
         yield from self._solved(stages, costs, budget)
 
     def _solved(self, stages: Graph, costs: Costs, budget: int, *, copies: bool = False, chooses: bool = False,
-                repeats: bool = True) -> Iterator[Choice]:
+                repeats: bool = True) -> Iterator[SolvedSchedule]:
         """Yield the best schedule that a solver finds for one program; nothing if it finds none in time."""
-        from minidl.policies.literature.ilp.program import Program
+        from minidl.policies.literature.ilp.program import IntegerProgram
         from minidl.policies.literature.ilp.transfers import Transfers
 
-        program = Program(stages, budget, chooses=chooses, repeats=repeats)
+        program = IntegerProgram(stages, budget, chooses=chooses, repeats=repeats)
         transfers = Transfers(program, costs) if copies else None
         program.build()
         solution = program.program.solve(seconds=self.seconds, gap=BLOCKS_GAP if stages.blocks else GAP)
@@ -106,7 +106,7 @@ class Checkmate(OnDemand):
             if transfers is not None:
                 schedule = transfers.read(solution, schedule)
             found, bound = (program.surely + share * stages.seconds for share in (solution.objective, solution.bound))
-            yield Choice(schedule, Solved(found, bound, len(stages.nodes), stages.blocks))
+            yield SolvedSchedule(schedule, Solved(found, bound, len(stages.nodes), stages.blocks))
 
     def enough(self, stages: Graph, budget: int) -> bool:
         """Return True if all values fit, so that there is nothing to decide."""
@@ -117,7 +117,7 @@ class Checkmate(OnDemand):
         stages = graph(trace, most=self.most_nodes)
         if self.enough(stages, limits.device_bytes):
             return NO_PLAN
-        return fastest(stages, self.choices(stages, costs, to_plan_for(stages, limits)), costs, limits)
+        return fastest(stages, self.choices(stages, costs, planned_bytes(stages, limits)), costs, limits)
 
 
 class CheckmateRounded(Checkmate):
@@ -126,7 +126,7 @@ class CheckmateRounded(Checkmate):
     name = "checkmate-lp"
 
     def _solved(self, stages: Graph, costs: Costs, budget: int, *, copies: bool = False, chooses: bool = False,
-                repeats: bool = True) -> Iterator[Choice]:
+                repeats: bool = True) -> Iterator[SolvedSchedule]:
         yield from ()
 
 
@@ -139,7 +139,7 @@ class SwapDominated(Checkmate):
         """Return the victims that the policy ``passive`` chooses."""
         return Passive().victims(resident, pressure)
 
-    def choices(self, stages: Graph, costs: Costs, budget: int) -> Iterator[Choice]:
+    def choices(self, stages: Graph, costs: Costs, budget: int) -> Iterator[SolvedSchedule]:
         """Yield a schedule that only swaps, then Checkmate's, then one that swaps and recomputes."""
         yield from self._solved(stages, costs, budget, copies=True, repeats=False)
         yield from super().choices(stages, costs, budget)
@@ -156,11 +156,11 @@ class OperatorSelection(SwapDominated):
         verdict = judge(stages, keep_all(stages), budget)
         return not verdict.wrong and verdict.seconds <= stages.seconds * (1.0 + SAME)
 
-    def choices(self, stages: Graph, costs: Costs, budget: int) -> Iterator[Choice]:
+    def choices(self, stages: Graph, costs: Costs, budget: int) -> Iterator[SolvedSchedule]:
         """Yield "keep all", a schedule that only swaps, those of STR and Checkmate, and one with every choice.
         If no call has a choice of algorithms, STR's programs are the same, so the two others are left out."""
         choice = any(len(ways) > 1 for node in stages.nodes for ways in (node.ways, node.replay_ways))
-        yield Choice(keep_all(stages), None)
+        yield SolvedSchedule(keep_all(stages), None)
         if choice:
             yield from self._solved(stages, costs, budget, copies=True, chooses=True, repeats=False)
         yield from super().choices(stages, costs, budget)
@@ -168,12 +168,12 @@ class OperatorSelection(SwapDominated):
             yield from self._solved(stages, costs, budget, copies=True, chooses=True)
 
 
-def fastest(stages: Graph, choices: Iterable[Choice], costs: Costs, limits: Limits) -> Proposal:
+def fastest(stages: Graph, choices: Iterable[SolvedSchedule], costs: Costs, limits: Limits) -> Proposal:
     """Return the plan of the fastest choice that fits, with addresses and a remark on the last solver's gap."""
-    best: tuple[Schedule, Verdict] | None = None
+    best: tuple[StageSchedule, Verdict] | None = None
     solved = None
     for choice in choices:
-        verdict = judge(stages, choice.schedule, to_plan_for(stages, limits))
+        verdict = judge(stages, choice.schedule, planned_bytes(stages, limits))
         solved = choice.solved or solved
         if not verdict.wrong and (best is None or verdict.seconds < best[1].seconds * (1.0 - SAME)):
             best = choice.schedule, verdict
@@ -188,13 +188,13 @@ def fastest(stages: Graph, choices: Iterable[Choice], costs: Costs, limits: Limi
     return Proposal(replace(plan, offsets=offsets), remark=str(solved or "no solver proved anything in time"))
 
 
-def to_plan_for(stages: Graph, limits: Limits) -> int:
+def planned_bytes(stages: Graph, limits: Limits) -> int:
     """Return the bytes that a schedule may use: the budget, or slightly less in blocks, so that all find addresses."""
     return int(SHARE * limits.device_bytes) if stages.blocks else limits.device_bytes
 
 
-def keep_all(stages: Graph) -> Schedule:
+def keep_all(stages: Graph) -> StageSchedule:
     """Return the schedule in which every value stays on the device."""
     there = tuple(frozenset(x for x, value in enumerate(stages.values) if value.decided and value.wanted(stage))
                   for stage in range(len(stages.nodes)))
-    return Schedule(((),) * len(stages.nodes), there)
+    return StageSchedule(((),) * len(stages.nodes), there)

@@ -4,6 +4,7 @@
     S[t, x]        value x is on the device when stage t begins
     Free[t, x, k]  x is freed in stage t right after node k
     U[t, k]        bytes in use during node k in stage t: a sum of terms, not a variable
+    Wait[t, x]     the maker of x is replayed in stage t although the host has a copy of x
 
     minimise       the seconds of all nodes that are executed
     R[t, v] <= S[t, x] + R[t, maker of x]   for every x that v reads
@@ -29,10 +30,10 @@ import numpy as np
 from minidl.planning.linear_program import LinearProgram, Solution, Term
 from minidl.policies.literature.ilp.blocks import Way
 from minidl.policies.literature.ilp.graph import Graph
-from minidl.policies.literature.ilp.schedule import Schedule
+from minidl.policies.literature.ilp.schedule import StageSchedule
 
 
-class Program:
+class IntegerProgram:
     """The program for one graph and budget. Its unit of time is the graph's seconds, its unit of memory the budget.
 
     repeat     (stage, node) -> the variable of that replay
@@ -149,7 +150,7 @@ class Program:
                 self.program.row([*sources, (done, -1.0)], low=0.0)
 
     def _memory(self, stage: int, line: list[int]) -> None:
-        """Bound the bytes in use during each node of a stage."""
+        """Add rows that keep the bytes in use during each node of a stage within the budget. line: its nodes."""
         graph, program = self.graph, self.program
         readers: dict[int, list[int]] = {}
         for k in line:
@@ -206,7 +207,7 @@ class Program:
             program.row([(freed, 1.0), (reason, 1.0)], high=1.0)
         return freed
 
-    def read(self, solution: Solution) -> Schedule:
+    def read(self, solution: Solution) -> StageSchedule:
         """Return the schedule that a solution describes."""
         assert solution.values is not None
         chosen: np.ndarray = solution.values > 0.5
@@ -219,4 +220,4 @@ class Program:
         if self.chooses:
             ways |= {(stage, k): 0 for stage in self.stages for k in (*repeats[stage], stage)
                      if len(self.ways(stage, k)) == 1}
-        return Schedule(repeats, resident, ways=ways)
+        return StageSchedule(repeats, resident, ways=ways)

@@ -48,7 +48,8 @@ def _workspaces(trace: Trace, facts: Problem, step_of: list[int], algorithms: Ma
 
 
 class _Walk:
-    """Each tensor's status, step by step, and notes of all residencies; ``wanted``: False for unused outputs.
+    """Walks through the calls as the engine would execute them, and notes each tensor's residencies.
+    wanted: for each note, False if it is that of an unused output.
     A note is [tensor, first step, last step (-1: the end), the note whose bytes are donated to it (-1: none)]."""
 
     def __init__(self, trace: Trace, plan: Plan, ended: Mapping[TensorId, int]) -> None:

@@ -10,18 +10,18 @@ rounded schedule that fits the whole budget is taken (Jain et al., MLSys 2020, s
 from __future__ import annotations
 
 from minidl.policies.literature.ilp.graph import Graph
-from minidl.policies.literature.ilp.program import Program
-from minidl.policies.literature.ilp.schedule import Schedule, judge
+from minidl.policies.literature.ilp.program import IntegerProgram
+from minidl.policies.literature.ilp.schedule import StageSchedule, judge
 
 SHARES = (1.0, 0.95, 0.9, 0.8, 0.7)  # of the budget
 HALF = 0.5
 
 
-def rounded(graph: Graph, budget: int, *, seconds: float) -> Schedule | None:
+def rounded(graph: Graph, budget: int, *, seconds: float) -> StageSchedule | None:
     """Return the fastest rounded schedule that fits, or None. ``seconds`` is the time limit of each relaxation."""
-    best: tuple[float, Schedule] | None = None
+    best: tuple[float, StageSchedule] | None = None
     for share in SHARES:
-        program = Program(graph, int(share * budget))
+        program = IntegerProgram(graph, int(share * budget))
         program.build()
         solution = program.program.solve(seconds=seconds, relaxed=True)
         if solution.values is None:
@@ -34,7 +34,7 @@ def rounded(graph: Graph, budget: int, *, seconds: float) -> Schedule | None:
     return None if best is None else best[1]
 
 
-def completed(graph: Graph, kept: set[tuple[int, int]]) -> Schedule:
+def completed(graph: Graph, kept: set[tuple[int, int]]) -> StageSchedule:
     """Return the schedule that keeps these (stage, value) pairs, with the fewest replays that they need."""
     stages = len(graph.nodes)
     resident: list[set[int]] = [set() for _ in range(stages + 1)]
@@ -52,4 +52,4 @@ def completed(graph: Graph, kept: set[tuple[int, int]]) -> Schedule:
                 found.add(k)
                 wanted += [y for y in graph.nodes[k].sources if graph.values[y].decided and y not in here]
         repeats.append(tuple(sorted(found)))
-    return Schedule(tuple(repeats), tuple(frozenset(each) for each in resident[:stages]))
+    return StageSchedule(tuple(repeats), tuple(frozenset(each) for each in resident[:stages]))

@@ -13,7 +13,7 @@ from minidl.policies.literature.ilp.graph import Graph
 
 
 @dataclass(frozen=True)
-class Copy:
+class ScheduledCopy:
     """A copy out of a value, from the end of node ``after`` until before stage ``ended``.
     ``back``: seconds of a copy back."""
 
@@ -32,18 +32,19 @@ class Fetch:
 
 
 @dataclass(frozen=True)
-class Schedule:
+class StageSchedule:
     """The decisions for all stages.
 
     repeats   per stage: the nodes that are replayed, in order
-    resident  per stage: the decided values on the device when it begins
-    copies    value -> its only copy out; fetches: copies back
-    ways      (stage, node) -> the index of its way; empty: the fastest whose bytes are free (automatic)
+    resident  per stage: the values on the device when it begins, of those that may leave
+    copies    value -> its only copy to the host
+    fetches   the copies back to the device
+    ways      (stage, node) -> the index of its choice of algorithms; empty: the fastest whose bytes are free
     """
 
     repeats: tuple[tuple[int, ...], ...]
     resident: tuple[frozenset[int], ...]
-    copies: dict[int, Copy] = field(default_factory=dict)
+    copies: dict[int, ScheduledCopy] = field(default_factory=dict)
     fetches: tuple[Fetch, ...] = ()
     ways: dict[tuple[int, int], int] = field(default_factory=dict)
 
@@ -58,7 +59,7 @@ class Verdict:
     wrong: str = ""
 
 
-def judge(graph: Graph, schedule: Schedule, budget: int) -> Verdict:
+def judge(graph: Graph, schedule: StageSchedule, budget: int) -> Verdict:
     """Return the cost and the first mistake of a schedule within a budget of bytes."""
     seconds, most = 0.0, 0
     ways: dict[tuple[int, int], Way] = {}

@@ -21,16 +21,16 @@ from itertools import accumulate
 
 from minidl.plan.costs import Costs
 from minidl.planning.linear_program import Solution
-from minidl.policies.literature.ilp.program import Program
-from minidl.policies.literature.ilp.schedule import Copy, Fetch, Schedule
+from minidl.policies.literature.ilp.program import IntegerProgram
+from minidl.policies.literature.ilp.schedule import Fetch, ScheduledCopy, StageSchedule
 
 LEAST_COST = 1e-7  # cost of a copy, in iterations, so that none is made without need
 
 
 class Transfers:
-    """The variables of all copies that a program may make. Create it before ``Program.build``."""
+    """The variables of all copies that a program may make. Create it before ``IntegerProgram.build``."""
 
-    def __init__(self, program: Program, costs: Costs) -> None:
+    def __init__(self, program: IntegerProgram, costs: Costs) -> None:
         self.program, self.costs = program, costs
         graph = program.graph
         self.starts = [0.0, *accumulate(node.ways[0].seconds for node in graph.nodes)]
@@ -93,12 +93,12 @@ class Transfers:
         """Return the last stage in which a copy can start to end before ``stage``; -1: none."""
         return min(stage - 1, bisect_right(self.starts, self.starts[stage] - seconds + 1e-12) - 1)
 
-    def read(self, solution: Solution, schedule: Schedule) -> Schedule:
+    def read(self, solution: Solution, schedule: StageSchedule) -> StageSchedule:
         """Return the schedule with the solution's copies, except copies back of values that are present or not kept.
         A solver that stops short of its optimum leaves such copies, which waste memory."""
         values = solution.values
         assert values is not None
-        copies = {x: Copy(a, ended, self.program.fetching[x]) for (a, x), (v, ended) in self.out.items()
+        copies = {x: ScheduledCopy(a, ended, self.program.fetching[x]) for (a, x), (v, ended) in self.out.items()
                   if values[v] > 0.5}
         there = schedule.resident
         fetches = tuple(sorted((Fetch(x, begins, stage) for (stage, x), (v, begins) in self.back.items()

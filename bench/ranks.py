@@ -1,0 +1,88 @@
+"""Ranks that share the host's link, on simulated devices: speed, and how plans shift from swapping to recomputation.
+
+    python -m bench.ranks [--devices p100,h100] [--models resnet50,...] [--ranks 1,2,4,8] [--steps 16]
+                          > bench/results/ranks.md
+
+Each rank has the same batch whatever their number, so memory is as short on each. n ranks have an n-th of the host's
+bandwidth each; exchanges take what copies leave of a device's own link, or its NVLink. The model has no overlap of
+exchanges with computation.
+"""
+
+import argparse
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from minidl.cli.app.train import main as train
+from minidl.outside.units import format_bytes
+
+HEAD = """# Ranks that share the host's link
+
+Made by `python -m bench.ranks{words}`: simulated devices, policy auto, the last half of {steps} steps.
+Linear: the share of n times the speed of one rank. Alone: the same share with unlimited memory, where only the exchange
+of gradients and statistics takes time. Copies and recomputation are of one rank and step.
+"""
+COLUMNS = ("network", "batch a rank", "device", "ranks", "needs", "samples/s a rank", "linear", "alone", "swapped out",
+           "recomputed", "waiting")
+BATCHES = {("resnet50", "p100"): 320, ("bert-base", "p100"): 200, ("gpt2", "p100"): 12,
+           ("resnet50", "h100"): 1700, ("bert-base", "h100"): 1000, ("gpt2", "h100"): 60}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A step of one rank of ``count``: seconds and bytes."""
+
+    count: int
+    step_seconds: float
+    unmanaged_step_seconds: float
+    unmanaged_peak_bytes: int
+    swapped_out_bytes: int
+    recomputed_bytes: int
+    stall_seconds: float
+
+
+def measure(model: str, device: str, batch: int, count: int, steps: int) -> Row:
+    """One training on ``count`` ranks with ``batch`` samples each."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = Path(folder) / "result.json"
+        words = ["--model", model, "--device", f"sim:{device}", "--batch", str(batch * count), "--steps", str(steps),
+                 "--json", str(found), "--quiet", "--slices", str(count)]
+        code = train([*words, "--ranks", str(count)])
+        if code:
+            raise SystemExit(code)
+        result = json.loads(found.read_text(encoding="utf-8"))
+    return Row(count, *(result[name] for name in Row.__annotations__ if name != "count"))
+
+
+def lines(model: str, device: str, rows: Sequence[Row], batch: int) -> list[str]:
+    """The table's lines for one network."""
+    one = rows[0]
+    return ["| " + " | ".join((
+        model, f"{batch:,}", device, str(row.count), format_bytes(row.unmanaged_peak_bytes),
+        f"{batch / row.step_seconds:.1f}", f"{one.step_seconds / row.step_seconds:.1%}",
+        f"{one.unmanaged_step_seconds / row.unmanaged_step_seconds:.1%}", format_bytes(row.swapped_out_bytes),
+        format_bytes(row.recomputed_bytes), f"{row.stall_seconds / row.step_seconds:.1%}")) + " |" for row in rows]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--devices", default="p100")
+    parser.add_argument("--models", default="resnet50,bert-base,gpt2")
+    parser.add_argument("--ranks", default="1,2,4,8")
+    parser.add_argument("--steps", type=int, default=16)
+    options = parser.parse_args(arguments)
+    words = "".join(f" --{name} {value}" for name, value in vars(options).items() if value != parser.get_default(name))
+    print(HEAD.format(words=words, steps=options.steps))
+    print("| " + " | ".join(COLUMNS) + " |\n|---|--:|---|" + "--:|" * (len(COLUMNS) - 3))
+    for device in options.devices.split(","):
+        for model in options.models.split(","):
+            batch = BATCHES[model, device]
+            rows = [measure(model, device, batch, int(count), options.steps) for count in options.ranks.split(",")]
+            print("\n".join(lines(model, device, rows, batch)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

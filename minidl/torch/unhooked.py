@@ -1,0 +1,162 @@
+"""Steps without hooks: a step that moves nothing, and has been the same several times, runs as PyTorch runs it alone.
+
+PyTorch takes more time to call a hook that does nothing than a step may lose. So the hooks come off, and every call of
+a module is compared with the known step: the number of autograd's nodes so far, and the shape of the module's input. At
+the first difference the hooks come back, and they are given to the tensors that were saved without them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from threading import get_ident
+from typing import Any
+
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+from minidl.torch.course import Called, Course, Known, Phase
+from minidl.torch.graph import LEGIBLE, hook_saved
+from minidl.torch.saved import Saved
+
+TRUSTED = 4      # equal steps in a row before the hooks come off
+ROOM = 2.0       # the budget, as a multiple of the step's peak: a step that grows between two modules is seen late
+LEAST_CALLS = 4  # at most this part (1 in 4) of the packs is between two calls of modules
+
+_nodes: Callable[[], int] = torch._C._autograd._get_sequence_nr  # in this thread so far
+_top: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+
+
+class Unhooked:
+    """Installs the hooks and removes them.
+
+    In a step without hooks it compares the calls of modules with those of the known step. It learns these in the step
+    before.
+
+    on     True: the hooks are on PyTorch's stack of hooks.
+    bare   True: the current step has begun without them.
+    never  True: steps of this program keep their hooks.
+    """
+
+    def __init__(self, saved: Saved, course: Course, budget: int) -> None:
+        self.saved, self.course, self.budget = saved, course, budget
+        self.on = self.bare = self.never = False
+        self._hooks = saved_tensors_hooks(saved.pack, saved.unpack)
+        self._beneath: Any = None  # the hooks that were at the top of the stack without ours
+        self._handle: Any = None
+        self._learning = False
+        self._learned: list[tuple[Called, int]] = []  # with the number of packs before the call
+        self._ahead: Iterator[Called] = iter(())
+        self._first = self._thread = 0
+
+    # On PyTorch's stack of hooks ------------------------------------------------------------------------------------
+    def start(self) -> None:
+        """Put the hooks on."""
+        self._thread, self.on = get_ident(), True
+        self._hooks.__enter__()
+
+    def stop(self) -> None:
+        """Take the hooks off for good."""
+        self._watch(on=False)
+        self.bare = self._learning = False
+        if self.on:
+            self._hooks.__exit__()
+        self.on = False
+
+    def _take_off(self) -> None:
+        top = _top(True)
+        if top is None or top[0] != self.saved.pack:
+            return  # the program has put hooks of its own above, which must come off first
+        self._hooks.__exit__()
+        self.on, self._beneath = False, _top(True)
+
+    def _put_back(self) -> None:
+        if not self.on and _top(True) == self._beneath:
+            self._hooks.__enter__()
+            self.on = True
+
+    # Steps -----------------------------------------------------------------------------------------------------------
+    def begin(self) -> None:
+        """Begin a step, after the course has chosen its phase."""
+        known = self.course.expected if self.course.phase is Phase.GUIDED else None
+        may = known is not None and known.trusted >= TRUSTED - 1 and self._may(known)
+        calls = known.calls if may and known is not None else ()
+        self.bare, self._learning, self._learned = False, calls is None, []
+        if calls:
+            if self.on:
+                self._take_off()
+            self.bare = not self.on
+        if not self.bare:
+            self._put_back()
+        self._first, self._ahead = _nodes(), iter(calls if self.bare and calls else ())
+        self._watch(on=self.bare or self._learning or not self.on)
+
+    def _may(self, known: Known) -> bool:
+        obeyed = known.obeyed
+        return not (self.never or _top is None or not LEGIBLE or _compiled()) and (
+            obeyed is not None and not obeyed.decisions and ROOM * obeyed.peak_bytes <= self.budget)
+
+    @property
+    def idle(self) -> bool:
+        """True if a step without hooks has computed nothing so far that needs gradients."""
+        return self.bare and _nodes() == self._first
+
+    def end(self) -> None:
+        """End a step, before the course does."""
+        known, last = self.course.expected, (_nodes() - self._first, None)
+        if self.course.phase is not Phase.GUIDED or known is None:
+            return
+        if self.bare:
+            self.saved.packs = len(known.packs)
+            if next(self._ahead, None) != last:
+                self.course.astray()
+        elif self._learning:
+            calls, packs = zip(*self._learned, (last, self.saved.packs), strict=True)
+            between = [after - before for before, after in zip((0, *packs), packs, strict=False)]
+            known.calls = calls if max(between) * LEAST_CALLS <= packs[-1] else ()
+
+    # Calls of modules ------------------------------------------------------------------------------------------------
+    def _watch(self, *, on: bool) -> None:
+        if on and self._handle is None:
+            self._handle = register_module_forward_pre_hook(self._called())
+        elif not on and self._handle is not None:
+            self._handle.remove()
+            self._handle = None
+
+    def _called(self) -> Callable[[Any, Any], None]:
+        """Return the function that is called before each module's forward pass. Local names make it fast."""
+        here, ident, nodes_now, saves = self._thread, get_ident, _nodes, torch.is_grad_enabled
+
+        def called(module: torch.nn.Module, args: Any) -> None:
+            if ident() != here or not saves():
+                return
+            try:
+                shape = args[0].shape
+            except Exception:  # no arguments, or none with a shape
+                shape = None
+            call = nodes_now() - self._first, shape
+            if next(self._ahead, None) != call:
+                self._differs(call)
+        return called
+
+    def _differs(self, call: Called) -> None:
+        """Learn the call of a module, or put the hooks back, since it is not the call that was expected."""
+        if self._learning:
+            self._learned.append((call, self.saved.packs))
+            return
+        # A backward pass restores the stack as it was after each node.
+        if torch._C._current_graph_task_id() == -1:
+            self._put_back()
+        if self.on and not call[0]:
+            self.bare = False  # nothing has been saved so far, so this is a step with hooks like any other
+        elif self.bare and self.course.phase is Phase.GUIDED:
+            self.course.astray()
+            self.saved.retreat()
+            hook_saved(self.saved.manages, self.saved.pack, self.saved.unpack)
+
+
+def _compiled() -> bool:
+    """True if the process has compiled a part of a program, which hooks of modules would disturb."""
+    compiler = sys.modules.get("torch._dynamo.convert_frame")
+    return compiler is not None and bool(getattr(compiler, "FRAME_COUNTER", 1))

