@@ -59,9 +59,9 @@ def workloads(content: Content, quick: bool) -> None:
 def graph_batches(content: Content, quick: bool) -> None:
     """Table 2."""
     content.say("The largest batch that runs in 15,127 MiB: ours, the paper's, and the difference. TensorFlow is "
-                "`none`, Capuchin `capuchin`, vDNN `vdnn-join`, and OpenAI's checkpointing that of its two modes which is "
-                "nearer to the paper. A batch that vDNN or OpenAI's checkpointing refuses counts as too large. Traces "
-                "are taken at two batches and interpolated for all others; the search ends within 2%.")
+                "`none`, Capuchin `capuchin`, vDNN `vdnn-join`, and OpenAI's checkpointing that of its two modes "
+                "which is nearer to the paper. Batches that vDNN or OpenAI's checkpointing refuses count as too large. "
+                "Traces are taken at two batches and interpolated for all others; the search ends within 2%.")
     budget = profiles.get("p100").memory_bytes
     rows, readings = [], []
     for model, (tensorflow, vdnn, openai, capuchin) in BATCHES.items():
