@@ -8,7 +8,7 @@ call=$1
 mkdir -p "$2" && folder=$(cd "$2" && pwd) || exit 2
 shift 2
 case $call in
-    1) parts="properties order large sanitizer" ;;
+    1) parts="properties order large sanitizer torch" ;;
     2) parts="warm ops identity" ;;
     3) parts="link bandwidth speed host convolutions" ;;
     4) parts="managed prediction models" ;;

@@ -27,7 +27,8 @@ class Part:
 PARTS = {part.name: part for part in (
     Part("warm", 240), Part("properties", 20), Part("order", 10), Part("ops", 60), Part("identity", 40),
     Part("link", 10), Part("bandwidth", 15), Part("speed", 80), Part("host", 20), Part("managed", 110),
-    Part("prediction", 40), Part("large", 15), Part("models", 30), Part("convolutions", 10), Part("sanitizer", 20))}
+    Part("prediction", 40), Part("large", 15), Part("models", 30), Part("convolutions", 10), Part("sanitizer", 20),
+    Part("torch", 60))}
 
 
 def run(part: Part, setting: Setting, record: Record) -> None:

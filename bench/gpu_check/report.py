@@ -223,10 +223,24 @@ def _convolutions(found: Mapping[str, Any]) -> Iterator[str]:
                    f"{f'{1e3 * min(bare):.3f}' if bare else ''} |")
 
 
+def _torch(found: Mapping[str, Any]) -> Iterator[str]:
+    waits = {key.removeprefix("wait "): each for key, each in found.items() if key.startswith("wait ")}
+    if waits:
+        blind = [key for key, each in waits.items() if not each["seen when missing"]]
+        yield (f"Waits of the copies that keep all bytes: {sum(each['right'] for each in waits.values())} of "
+               f"{len(waits)}. Programs that do not see it when theirs is missing: {', '.join(blind) or 'none'}.\n")
+    yield "| training | ms | of unmanaged | peak | budget | bits |\n|---|--:|--:|--:|--:|---|"
+    for key, each in found.items():
+        if "peak" in each:
+            budget = format_bytes(each["budget"]) if each.get("budget") else ""
+            yield (f"| {key} | {1e3 * each['seconds']:.1f} | x{each.get('slower', 1.0):.2f} | "
+                   f"{format_bytes(each['peak'])} | {budget} | {'same' if each.get('same', True) else 'others'} |")
+
+
 SECTIONS: dict[str, Callable[[Mapping[str, Any]], Iterator[str]]] = {
     "speed": _speed, "managed": _managed, "prediction": _prediction, "identity": _identity, "models": _models,
     "order": _order, "bandwidth": _bandwidth, "large": _counted, "sanitizer": _counted, "warm": _warm, "link": _link,
-    "host": _host, "ops": _ops, "convolutions": _convolutions}
+    "host": _host, "ops": _ops, "convolutions": _convolutions, "torch": _torch}
 
 
 def _us(seconds: float) -> str:

@@ -43,6 +43,17 @@ class Training:
 
 
 @dataclass(frozen=True)
+class Stack:
+    """Transformer layers of a width, with so many heads, on sequences of a length."""
+
+    layers: int
+    width: int
+    heads: int
+    sequences: int
+    length: int
+
+
+@dataclass(frozen=True)
 class Sizes:
     """The sizes of the check; a field has the name of the part that reads it.
 
@@ -58,6 +69,7 @@ class Sizes:
     identity         networks that run under every policy, in shares of what they need
     large            images and their side, of 64 channels: more than 2^31 elements
     maps             feature maps on which bytes a second are measured
+    stack            the training in PyTorch that ``minidl.torch`` manages
     """
 
     ops_block: int
@@ -77,6 +89,7 @@ class Sizes:
     identity: tuple[Training, ...]
     large: tuple[int, int] = (2688, 112)
     maps: tuple[int, int, int, int] = (256, 64, 56, 56)
+    stack: Stack = Stack(16, 1024, 16, 8, 1024)
     dtypes: tuple[str, ...] = ("float32", "bfloat16", "float16", "float64")
     precisions: tuple[str, ...] = PRECISIONS
 

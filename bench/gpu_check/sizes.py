@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from bench.gpu_check.setting import Sizes, Training
+from bench.gpu_check.setting import Sizes, Stack, Training
 from minidl.kernels.cuda import launch
 
 # Every network, those first that differ most: side and batch are small, so that float64 is fast too.
@@ -37,6 +37,6 @@ TINY = Sizes(
     ops_block=64, ops_every=1000, mirrored=(Training("lenet", 2),), convolutions=(IMAGE,), link_bytes=1 << 16, calls=3,
     host=(SMALL,), speed=(Training("bert-tiny", 2, length=16, options={"vocabulary": 100}),), rounds=2, steps=1,
     managed=(MAPS,), managed_bytes=3 << 20, host_bytes=64 << 20, plans=1, identity=(MAPS,), dtypes=("float32",),
-    precisions=("tf32",), large=(3, 6), maps=(2, 8, 4, 4))
+    precisions=("tf32",), large=(3, 6), maps=(2, 8, 4, 4), stack=Stack(3, 64, 2, 4, 48))
 
 NAMED = {"full": FULL, "quick": QUICK, "tiny": TINY}

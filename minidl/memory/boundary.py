@@ -44,6 +44,7 @@ class Boundary:
         failed: the iteration failed, so nothing is computed. A dropped tensor then keeps its lineage until it is
         needed, but no gradient flows through it. Raises Unrecoverable, OutOfMemory."""
         state, self._went_on = self.state, False
+        self.replaying.evicting.unshare_all()
         dropped = state.missing()
         # Storages with bytes become leaves first: then they may be swapped to make room, but not dropped.
         for storage in state.live():

@@ -6,6 +6,7 @@ out instead of dropped, with a full host it is dropped instead of swapped out.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Collection, Iterable, Iterator
 from math import inf
 
@@ -129,8 +130,7 @@ class Evicting:
         storage.set_status(RECOMPUTE)
         state.live_refs.pop(storage.me, None)
         state.dropped[storage.me] = None
-        if state.policy.weighs_recomputation:
-            neighbourhood.lost(storage)
+        neighbourhood.lost(storage)
 
     def lineage_of(self, storage: Storage) -> list[Call] | None:
         """The calls that would recompute a storage if it were dropped now; None if it must not be dropped."""
@@ -158,6 +158,11 @@ class Evicting:
     def drop_kept(self, need: int, pinned: set[Storage]) -> None:
         """Drop tensors of ``MemoryState.kept`` until ``need`` bytes are free. Replays left them; no copy is needed."""
         state = self.state
+        for ref in reversed(list(state.shared)):  # a replay of later values starts from the earlier ones
+            if state.arena.free_bytes >= need:
+                return
+            if (shared := ref()) is None or shared not in pinned and shared not in state.protected:
+                self.unshare(ref)
         for ref, count in list(state.kept.items()):
             if state.arena.free_bytes >= need:
                 return
@@ -197,6 +202,28 @@ class Evicting:
                 return
             if missing_calls(storage) is not None:
                 self.drop(storage)
+
+    def unshare(self, ref: weakref.ref[Storage]) -> None:
+        """Free a value that was kept for replays alone, unless it has other uses."""
+        state, storage = self.state, ref()
+        del state.shared[ref]
+        if storage is None:
+            return
+        storage.refs -= 1
+        if not storage.refs and storage.status is not RECOMPUTE:
+            busy, state.arena_busy.on = state.arena_busy.on, True
+            if storage.block is not None:
+                state.allocator.leave_device(storage)
+            state.allocator.forget_host_copy(storage)
+            storage.set_status(RECOMPUTE)
+            state.live_refs.pop(ref, None)
+            neighbourhood.lost(storage)
+            state.arena_busy.on = busy
+
+    def unshare_all(self) -> None:
+        """Free all values that were kept for replays alone."""
+        for ref in list(self.state.shared):
+            self.unshare(ref)
 
     def dear(self, storage: Storage) -> bool:
         """True if a replay of a storage takes longer than its copies to the host and back; False if a plan decides."""

@@ -167,6 +167,24 @@ def _starts_from_what_goes(call: Call, storage: Storage) -> bool:
     return False
 
 
+def read_by_missing(storage: Storage, other: Call) -> bool:
+    """True if a dropped tensor that the program needs would be computed from a storage, by another call than ``other``;
+    of long chains of freed calls between the two, MOST_FREED calls are looked at."""
+    below, seen = [storage], {other}
+    while below and len(seen) <= MOST_FREED:
+        for reader in below.pop().missing_readers or ():
+            call = reader()
+            if call is None or call.region is None or call in seen:
+                continue
+            seen.add(call)
+            for made in (output() for output in call.outputs):
+                if made is not None and made.status is RECOMPUTE:
+                    if made.refs:
+                        return True
+                    below.append(made)
+    return False
+
+
 # Prices as published, without regions: exact, and slower. Beyond MOST_WALKED calls the regions give the price ---------
 def exact_price(storage: Storage) -> float | None:
     """Seconds of a storage's own call, of the dropped calls that it needs, and of those that need it.

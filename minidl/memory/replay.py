@@ -137,7 +137,10 @@ class Replay:
                         if base in fresh and base not in targets:
                             protected.discard(base)
                         del held[base]
-                        base.release()
+                        if base in made and not alone and self._shares(base, call):
+                            state.shared[base.me] = None  # it has this use of the bytes now
+                        else:
+                            base.release()
                         state.hooks.release(base)
                 if alone:  # drop each value that the rest of the replay does not read
                     self._drop_again(s for s in made if not uses.get(s) and s not in targets)
@@ -158,7 +161,8 @@ class Replay:
         signature = call.signature
         if any(s.status is not IN for s in call.inputs):
             self.make_resident(call.inputs, call.op.name)
-        donated = sum(1 << i for i, s in enumerate(call.inputs) if s.base in made and uses[s.base] == 1)
+        donated = sum(1 << i for i, s in enumerate(call.inputs)
+                      if s.base in made and uses[s.base] == 1 and not self._shares(s.base, call))
         alive = [ref() for ref in call.outputs]
         keeper = next(storage.keeper for storage in alive if storage is not None)
         outputs = []
@@ -171,6 +175,13 @@ class Replay:
         for storage in outputs:
             self.recomputed_bytes += storage.nbytes
             self._recomputed(storage)
+
+    def _shares(self, base: Storage, call: Call) -> bool:
+        """True if a value that ``call`` reads, as the last one of a replay, is kept for other replays: the program has
+        freed it, other dropped tensors would be computed from it, and no plan decides."""
+        state = self.state
+        return (base.refs == 1 and base.status is IN and base.me not in state.shared and not state.writing
+                and not state.hooks.acts and state.switches.collective and neighbourhood.read_by_missing(base, call))
 
     def _took(self, durations: list[float], seconds: float) -> None:
         durations.append(seconds)

@@ -49,6 +49,8 @@ class MemoryState(Attached):
     dropped      storages that were dropped and that the program may still need
     kept         tensors that replays have computed, oldest first, each with its access count at that time. Such a
                  tensor stays on the device until its next access, or until memory is short (collective recomputation)
+    shared       freed tensors that replays have computed and that dropped tensors would be computed from, each with one
+                 more use. Without a plan they stay on the device until memory is short or the iteration ends
     protected    storages that a replay under way needs: they may be swapped, and dropped only as a last resort
     awaited      those of ``protected`` that must not be dropped even as a last resort: operands of calls under way,
                  targets of replays under way, and tensors recomputed for the write under way
@@ -76,6 +78,7 @@ class MemoryState(Attached):
         self.access_list = list_for(policy, tracker, self.live_refs, GLANCES[policy.regime.price])
         self.dropped: dict[weakref.ref[Storage], None] = {}
         self.kept: dict[weakref.ref[Storage], int] = {}
+        self.shared: dict[weakref.ref[Storage], None] = {}
         self.protected: set[Storage] = set()
         self.awaited: set[Storage] = set()
         self.nested = 0

@@ -39,6 +39,7 @@ class WriteGuard:
             state.impure = True
         if latest < self._lineage_start:
             return  # running statistics, as a rule: no call that may be replayed has read them
+        self.replaying.evicting.unshare_all()  # what starts from them must not miss the old bytes later
         found = True
         while found:  # a replay may drop a resident tensor that reads the old bytes too
             found = False

@@ -7,7 +7,7 @@ PyTorch's global hook reports, or where the program calls ``memory.step()``. Pla
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import get_ident
 from time import perf_counter
 from types import TracebackType
@@ -29,7 +29,7 @@ from minidl.torch.deciding import Deciding
 from minidl.torch.drawing import drawn
 from minidl.torch.dropping import Dropping
 from minidl.torch.early import Early
-from minidl.torch.fitting import Fit, fit
+from minidl.torch.fitting import SHARES, Fit, fit
 from minidl.torch.observing import Observer
 from minidl.torch.planned import Obeyed
 from minidl.torch.planner import Planner
@@ -99,6 +99,7 @@ class managed:  # noqa: N801 # programs call it like a function
             self.early.begin()
         self.unhooked.start()
         self._begin()
+        self.states.all_away(all_of_it=False)  # an earlier stop() has brought it to the device
         return self
 
     def stop(self) -> None:
@@ -135,14 +136,14 @@ class managed:  # noqa: N801 # programs call it like a function
         """True during the optimizer step of another thread's training, which the hooks of this thread do not see."""
         return get_ident() != self._thread and torch._C._current_graph_task_id() == -1
 
-    def _stepping(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def _stepping(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
         if self._elsewhere():
-            return
+            return None
         self.dropping.rest()
         if not self.course.steps:
             self.early.stepping(optimizer)
         self.observer.stepping(optimizer)
-        self.states.before(optimizer, args, kwargs)
+        return self.states.before(optimizer, args, kwargs)
 
     def _stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if self._elsewhere():
@@ -206,12 +207,13 @@ class managed:  # noqa: N801 # programs call it like a function
         return self._report.now(self.backend, self.dropping.replay.calls, self.course, self.states.moved_bytes,
                                 self.planner.remark)
 
-    def fit(self) -> Fit:
+    def fit(self, shares: Sequence[float] = SHARES) -> Fit:
         """Return the step's floor with its parts, its unmanaged peak, and its predicted speed in budgets between these.
+        shares: the budgets, as fractions of the way from the floor (0) to the unmanaged peak (1).
         This method and those below raise UserError before the second step has ended."""
         known = self.course.latest("fit()")
         assert known.recorded is not None
-        return fit(known.recorded, self.planner, self.deciding.costs, self.limits)
+        return fit(known.recorded, self.planner, self.deciding.costs, self.limits, shares=shares)
 
     def explain(self, rows: int = ROWS) -> str:
         """Return a table of the plan's largest evictions (at most ``rows``): the reason and the cost of each."""

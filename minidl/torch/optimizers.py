@@ -6,6 +6,7 @@ computes the same bits as one step for all. Other optimizers may not, so only th
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -68,14 +69,35 @@ def step_in_parts(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwarg
     It may not with a closure, which runs inside the step, nor with hooks of the program, which must see the whole
     step.
     """
-    kind = type(optimizer)
-    known = kind.__name__ in BY_PARAMETER and kind is getattr(torch.optim, kind.__name__, None)
     asked = len(args) > 1 or any(value is not None for value in kwargs.values())
-    if not known or asked or optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks or (
-            _others_hook()):
+    if not _by_parameter(optimizer) or asked or _others_hook() or (
+            optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks):
         return None
-    step = getattr(kind.step, "__wrapped__", None)
+    step = getattr(type(optimizer).step, "__wrapped__", None)
     return None if step is None else lambda: step(optimizer)
+
+
+def closure_then(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any],
+                 then: Callable[[], None]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """Return the arguments of a step with a closure that calls ``then`` at its end; None if the step has no closure.
+
+    None, too, for an optimizer that may use its state before it calls the closure. Those of the table call it first.
+    """
+    closure = args[1] if len(args) > 1 else kwargs.get("closure")
+    if closure is None or not _by_parameter(optimizer):
+        return None
+
+    @functools.wraps(closure)
+    def both() -> Any:
+        loss = closure()
+        then()
+        return loss
+    return (args[0], both, *args[2:]), {name: value for name, value in kwargs.items() if name != "closure"}
+
+
+def _by_parameter(optimizer: torch.optim.Optimizer) -> bool:
+    kind = type(optimizer)
+    return kind.__name__ in BY_PARAMETER and kind is getattr(torch.optim, kind.__name__, None)
 
 
 def _others_hook() -> bool:

@@ -71,6 +71,7 @@ def obeyed(plan: Plan, seen: Seen, costs: Costs, limits: Limits, *, recompute: b
     facts = problem(trace, costs)
     mode = modes_of(plan, facts, trace)
     mode[(mode == DROP) & (~facts.can_drop | (not recompute))] = SWAP
+    swap_unrepeatable(facts, mode, trace)
     prefetch_at = np.full(len(mode), -1, np.int64)
     asked = mode.copy()
     ahead = costs.contention < 1.0  # otherwise a prefetch costs memory and hides nothing
@@ -96,6 +97,20 @@ def _replayed(facts: Problem, mode: Array, seen: Seen) -> frozenset[int]:
         return frozenset()
     steps, _, _, _ = expand(facts, mode, np.full(len(mode), -1, np.int64), NO_NOTES)
     return frozenset(seen.orders[call] for call in np.unique(steps.call[steps.call != steps.group]).tolist())
+
+
+def swap_unrepeatable(facts: Problem, mode: Array, trace: Trace) -> None:
+    """Swap the tensors of ``mode`` whose replays would run a call that cannot be repeated."""
+    fixed = np.array([not call.replayable for call in trace.calls], np.bool_)
+    while (mode == DROP).any():
+        steps, _, _, total = expand(facts, mode, np.full(len(mode), -1, np.int64), NO_NOTES)
+        if total.noted == FAILED:
+            return  # ``completed`` swaps all of them
+        bad = np.unique(steps.group[(steps.call != steps.group) & fixed[steps.call]])
+        dropped = (mode == DROP) & np.isin(facts.gap_next, bad)
+        if not len(bad):
+            return
+        mode[dropped if dropped.any() else mode == DROP] = SWAP
 
 
 def completed(facts: Problem, mode: Array, prefetch_at: Array, limits: Limits, *, ahead: bool) -> int:

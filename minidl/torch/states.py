@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from minidl.torch.backends import Backend, Copy, on_host, quiet
-from minidl.torch.optimizers import Part, parts_of, state_of, step_in_parts
+from minidl.torch.optimizers import Part, closure_then, parts_of, state_of, step_in_parts
 from minidl.torch.saved import LEAST_BYTES
 
 
@@ -52,18 +52,24 @@ class States:
         self._whole: list[tuple[dict[str, Any], list[torch.Tensor]]] = []  # groups to restore after a step in parts
 
     # Around the step of an optimizer ---------------------------------------------------------------------------------
-    def before(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Bring an optimizer's state to the device for its step.
-        An optimizer that steps in parts has stepped when this returns; its own step then finds no parameters."""
+    def before(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+               ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Bring an optimizer's state to the device for its step; return other arguments of the step, or None.
+        An optimizer that steps in parts has stepped when this returns; its own step then finds no parameters. With a
+        closure the state comes when the closure has returned, if the optimizer calls it first."""
         self._restore()
         if not self.on or (self.staying == 1.0 and self.whole and not self._away):
-            return
+            return None
         parts = parts_of(optimizer)
         step = step_in_parts(optimizer, args, kwargs)
         if step is None or len(parts) < 2 or (self.staying == 1.0 and self.whole):
-            for number, part in enumerate(parts):
-                self._bring(optimizer, part, number, len(parts))
-            return
+            def bring() -> None:
+                for number, part in enumerate(parts):
+                    self._bring(optimizer, part, number, len(parts))
+            later = closure_then(optimizer, args, kwargs, bring)
+            if later is None:
+                bring()
+            return later
         self._whole = [(group, group["params"]) for group in optimizer.param_groups]
         done = False
         try:
@@ -80,6 +86,7 @@ class States:
                 self._restore()
         for group, _ in self._whole:
             group["params"] = []
+        return None
 
     def after(self, optimizer: torch.optim.Optimizer) -> None:
         """Restore the groups of an optimizer that has stepped, and send its state to the host."""
@@ -121,12 +128,12 @@ class States:
                 if waiting is not None:
                     self._forget(waiting)
 
-    def all_away(self) -> None:
-        """Send the state of every known optimizer to the host."""
+    def all_away(self, *, all_of_it: bool = True) -> None:
+        """Send the state of every known optimizer to the host; with ``all_of_it=False`` only what does not stay."""
         for ref in list(self._known):
             optimizer = ref()
             if optimizer is not None:
-                self.away(optimizer, all_of_it=True)
+                self.away(optimizer, all_of_it=all_of_it)
 
     def again(self) -> None:
         """Send away the state that ``home`` has brought back, if it has."""
@@ -137,7 +144,7 @@ class States:
                 self.away(optimizer)
 
     def home(self) -> None:
-        """Bring all state back to the device, and forget it."""
+        """Bring all state back to the device, and forget it; the optimizers remain known."""
         self._restore()
         self._brought_back = list(self._known)
         for ref, known in self._known.items():
@@ -147,7 +154,7 @@ class States:
             for waiting in known.values():
                 if waiting is not None:
                     self._forget(waiting)
-        self._known.clear()
+        self._known = {ref: {} for ref in self._known if ref() is not None}
 
     def waits(self, tensor: torch.Tensor) -> bool:
         """True if a tensor is in host memory in place of one on the device."""

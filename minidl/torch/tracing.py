@@ -171,6 +171,7 @@ class Notes:
         stays = self.given.keys() - self.ended
         self.before |= stays
         gone = {self.given[number] for number in stays}
+        self._hold_to_refills()
         position, kept = [], 0
         for n in range(len(self.calls) + 1):
             position.append(kept)
@@ -189,6 +190,18 @@ class Notes:
                     orders, self.recorder.spent / max(1, self.recorder.order), dict(self.kinds),
                     {i: part for i, part in self.states.items() if i in self.ended},
                     tuple(note.origin for n, note in enumerate(self.calls) if n not in gone))
+
+
+    def _hold_to_refills(self) -> None:
+        """Mark the calls that read bytes which are written again before the last saved tensor has come back.
+
+        FSDP fills its parameters anew for the backward pass, and frees them in between. So a replay of these calls may
+        find other bytes or none, and what they compute is swapped.
+        """
+        last = max(self.back.values(), default=0)
+        written = {number: n for n, note in enumerate(self.calls[:last]) for number in note.writes}
+        for n, note in enumerate(self.calls[:last]):
+            note.again = note.again and not any(n < written.get(number, -1) for number in note.inputs)
 
 
 def _call(note: Note) -> TraceCall:

@@ -30,6 +30,23 @@ for name in json.loads(sys.argv[1]):
     found[name] = [(output.right, output.says) for output in outputs if isinstance(output, Verdict)]
 print(json.dumps(found))
 """
+WITHOUT_PYTORCH = """
+import importlib.util, json, sys
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name: None if name == "torch" else find(name)
+sys.modules["torch"] = None  # what asks for it fails
+import lesson_8_pytorch as lesson
+outputs, _ = lesson.app.run()
+print(json.dumps(" ".join(getattr(output, "text", "") for output in outputs)))
+"""
+MANAGES = """
+import json
+from types import SimpleNamespace
+import lesson_8_pytorch as lesson
+outputs, there = lesson.app.run(defs={"compiled": SimpleNamespace(value=True)})
+memory = there["managed"].report()
+print(json.dumps([there["same"], memory.floor_bytes, memory.planned_bytes, there["half"], memory.unmanaged_bytes]))
+"""
 PACKS = """
 import json
 from types import SimpleNamespace
@@ -80,10 +97,17 @@ WRONG = {
                "gap": lambda plan_s, bound_s: 1 - bound_s / plan_s,
                "operands": lambda inputs, outputs, over, sizes: sum(sizes[t] for t in [*inputs, *outputs]),
                "slices": lambda operation_bytes, budget: -(-operation_bytes // budget)},
+    "pytorch": {"bytes_to_copy": lambda saves: sum({address: nbytes for address, _, nbytes in saves}.values()),
+                "pack": lambda tensor: lambda: tensor.detach(),
+                "again": lambda call, state: (import_module("torch").set_rng_state(state), call())[1],
+                "smallest_budget": lambda points, slowest: max(
+                    (budget for budget, slower in points if slower <= slowest), default=0)},
 }
+TAKES_PYTORCH = {"pytorch"}
+NO_ANSWER = ("There is no answer so far", "This exercise takes PyTorch: pip install")
 
 
-def test_there_are_seven_lessons_with_a_check_a_solution_and_a_mistake_for_every_exercise():
+def test_there_are_eight_lessons_with_a_check_a_solution_and_a_mistake_for_every_exercise():
     assert [topic(path) for path in LESSONS] == list(WRONG)
     for path in LESSONS:
         solutions = vars(import_module(f"solutions.{topic(path)}"))
@@ -94,6 +118,8 @@ def test_there_are_seven_lessons_with_a_check_a_solution_and_a_mistake_for_every
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_check_takes_the_solution_and_neither_nothing_nor_a_typical_mistake(name):
+    if name in TAKES_PYTORCH:
+        pytest.importorskip("torch", reason="PyTorch is not installed: the extra torch has it")
     solutions = vars(import_module(f"solutions.{name}"))
     for exercise, check in checks(name).items():
         solved = check(solutions[exercise])
@@ -117,6 +143,7 @@ def test_a_lesson_is_of_a_size_to_teach_says_what_it_needs_and_checks_each_exerc
     says = ast.get_docstring(ast.parse(source)) or ""
     assert re.search(r"Needs neither a GPU nor a compiler|needs Numba", says)
     assert ("compiled" in source) == ("needs Numba" in says)
+    assert ("minidl.torch" in source) == ("Needs PyTorch" in says) == (topic(path) in TAKES_PYTORCH)
     assert sorted(re.findall(r"\bcheck\.(\w+)\((\w+)\)", source)) == sorted((n, n) for n in checks(topic(path)))
     assert len(re.findall(r"## Exercise \d", source)) == len(checks(topic(path)))
 
@@ -138,8 +165,19 @@ def test_every_lesson_runs_without_a_compiler_and_nothing_is_solved_yet(tmp_path
     found = printed(RUNS, tmp_path, json.dumps([path.stem for path in LESSONS]))
     for path in LESSONS:
         assert len(found[path.stem]) == len(checks(topic(path))), path.stem
-        solved = [says for right, says in found[path.stem] if right or not says.startswith("There is no answer so far")]
+        solved = [says for right, says in found[path.stem] if right or not says.startswith(NO_ANSWER)]
         assert solved == [], path.stem
+
+
+def test_an_exercise_that_takes_pytorch_says_what_to_install_where_it_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    says = [check(lambda *arguments: 1).says for check in checks("pytorch").values()]
+    assert sum(each.startswith(NO_ANSWER[1]) for each in says) == 2, says  # the other two run nothing of it
+
+
+@pytest.mark.slow
+def test_the_lesson_on_pytorch_says_what_to_install_where_it_is_missing(tmp_path):
+    assert "PyTorch is missing." in printed(WITHOUT_PYTORCH, tmp_path)
 
 
 @pytest.mark.slow
@@ -149,3 +187,10 @@ def test_what_lesson_2_packs_when_it_is_asked_to_fits_into_hardly_more_than_what
     for n, (offset, size, first, end) in enumerate(placed):
         assert all(offset >= low + high or low >= offset + size for low, high, other, stop in placed[:n]
                    if other < end and first < stop)
+
+
+@pytest.mark.slow
+def test_what_lesson_8_trains_in_half_of_the_bytes_has_the_bits_of_the_unmanaged_training(tmp_path):
+    pytest.importorskip("torch", reason="PyTorch is not installed: the extra torch has it")
+    same, floor, planned, half, unmanaged = printed(MANAGES, tmp_path)
+    assert same and floor < planned <= half < unmanaged

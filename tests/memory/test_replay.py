@@ -278,6 +278,52 @@ def test_a_replay_that_does_not_fit_says_so_and_leaves_everything_as_it_was():
         assert set(a.numpy()) == {1.0}
 
 
+def _two_ends(runtime: Runtime) -> tuple[Tensor, Tensor, Tensor]:
+    """A leaf, and two dropped values of one chain of four that the program has freed."""
+    x = leaf(runtime)
+    chain = shift(shift(shift(shift(x, 1.0), 1.0), 1.0), 1.0)
+    ends = shift(chain, -4.0), shift(chain, -3.0)
+    del chain
+    for end in ends:
+        drop(runtime, end)
+    return x, *ends
+
+
+def test_a_replay_keeps_what_another_dropped_value_is_computed_from():
+    with small_runtime(units=16) as runtime, runtime.iteration():
+        _, one, two = _two_ends(runtime)
+        with launches(runtime) as names:
+            assert value(one) == 1.0
+        assert len(names) == 5 and used_units(runtime) == 3  # x, one, and the end of the chain
+        with launches(runtime) as names:
+            assert value(two) == 2.0
+        assert len(names) == 1 and used_units(runtime) == 4  # until memory asks for it
+
+
+def test_what_a_replay_keeps_for_another_goes_first_when_memory_is_short():
+    with small_runtime(units=4) as runtime:
+        _, one, two = _two_ends(runtime)
+        assert value(one) == 1.0 and used_units(runtime) == 3
+        more = leaf(runtime, units=2)
+        assert used_units(runtime) == 4 and one.status is IN and runtime.stats().swapped_out_bytes == 0
+        del more
+        with launches(runtime) as names:
+            assert value(two) == 2.0
+        assert len(names) == 5
+        runtime.check()
+
+
+def test_what_a_replay_keeps_for_another_ends_with_the_iteration():
+    with small_runtime(units=16) as runtime:
+        with runtime.iteration():
+            x, one, two = _two_ends(runtime)
+            assert value(one) == 1.0 and used_units(runtime) == 3
+            del two
+        assert used_units(runtime) == 2 and x.status is one.status is IN
+        assert not runtime.memory.state.shared
+        runtime.check()
+
+
 def test_without_a_host_a_replay_drops_what_it_needs_later_and_computes_it_again():
     """Arena of 4 units: x and three values. In the replay of s three values wait when the fourth is computed."""
     with small_runtime(units=4, policy="recompute", host_memory=0) as runtime:

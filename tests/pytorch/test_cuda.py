@@ -1,13 +1,14 @@
-"""The copies of a GPU's backend are ordered by seven waits, each of which is needed. No GPU: ``torch_late``."""
+"""The copies of a GPU's backend are ordered by seven waits, each of which is needed. Needs no GPU."""
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: the extra torch has it")
 
-from torch_late import POISON, Kernels, LateCuda, bytes_of  # noqa: E402
 from torch_nets import NETWORKS, ROOMY, forced, run, same  # noqa: E402
 
 import minidl.torch  # noqa: E402
+from bench.support.torch_late import POISON, Kernels, LateCuda, bytes_of  # noqa: E402
+from bench.support.torch_waits import PROGRAMS, Late, right  # noqa: E402
 from minidl.torch import cuda as cuda_module  # noqa: E402
 from minidl.torch.backends import allocated  # noqa: E402
 from minidl.torch.cuda import Cuda, Wait  # noqa: E402
@@ -25,114 +26,17 @@ def late(monkeypatch):
     return found
 
 
-class Program:
-    """A program on the late GPU: it computes into new memory, and frees memory that is reused at once."""
-
-    def __init__(self, late, without, under_way=1 << 30):
-        self.late = late
-        self.backend = Cuda(ROOMY, under_way=under_way, cuda=late, copy=late.copy)
-        self.backend.waiting.discard(without)
-
-    def computed(self, value):
-        """New bytes, all of this value."""
-        storage = self.late.memory(NBYTES)
-        self.late.launched(set(), {storage.data_ptr()}, "computes")
-        bytes_of(storage).fill_(value)
-        return storage
-
-    def read(self, storage):
-        """The value that all of its bytes have."""
-        self.late.launched({storage.data_ptr()}, set(), "reads")
-        value, = set(bytes_of(storage).tolist())
-        return value
-
-
-def copies_out_what_was_just_computed(late, without):
-    program = Program(late, without)
-    program.backend.out(program.computed(7))
-
-
-def uses_a_buffer_that_another_stream_has_left(late, without):
-    """The graph of a stream goes, with a copy in that it has not used, and another stream takes its buffer."""
-    program, other = Program(late, without), late.computing()
-    copy = program.backend.out(program.computed(7))
-    kept = program.backend.into(copy, DEVICE)
-    with late.stream(other):
-        program.backend.free(copy)
-    program.backend.out(program.computed(8))
-    del kept
-
-
-def writes_where_a_copy_out_still_reads(late, without):
-    program = Program(late, without, under_way=0)
-    copy = program.backend.out(program.computed(7))
-    program.computed(8)
-    back = program.backend.into(copy, DEVICE)
-    program.backend.arrived(copy)
-    assert program.read(back) == 7
-
-
-def brings_back_what_is_still_on_its_way_out(late, without):
-    program = Program(late, without)
-    copy = program.backend.out(program.computed(7))
-    back = program.backend.into(copy, DEVICE)
-    program.backend.arrived(copy)
-    assert program.read(back) == 7
-
-
-def brings_back_into_memory_that_a_kernel_still_reads(late, without):
-    program = Program(late, without)
-    copy = program.backend.out(program.computed(7))
-    program.backend.settle()
-    there = program.computed(8)
-    program.read(there)
-    address = there.data_ptr()
-    del there
-    assert program.backend.into(copy, DEVICE).data_ptr() == address
-
-
-def uses_what_comes_back(late, without):
-    program = Program(late, without)
-    copy = program.backend.out(program.computed(7))
-    program.backend.settle()
-    back = program.backend.into(copy, DEVICE)
-    program.backend.arrived(copy)
-    assert program.read(back) == 7
-
-
-def gives_up_what_comes_back_unused(late, without):
-    program = Program(late, without)
-    copy = program.backend.out(program.computed(7))
-    program.backend.settle()
-    back = program.backend.into(copy, DEVICE)
-    address = back.data_ptr()
-    program.backend.free(copy)
-    del back
-    assert program.computed(8).data_ptr() == address
-
-
-PROGRAMS = {
-    Wait.PRODUCED: copies_out_what_was_just_computed, Wait.BUFFER_READ: uses_a_buffer_that_another_stream_has_left,
-    Wait.LEFT: writes_where_a_copy_out_still_reads, Wait.ON_THE_HOST: brings_back_what_is_still_on_its_way_out,
-    Wait.MEMORY_FREE: brings_back_into_memory_that_a_kernel_still_reads, Wait.RETURNED: uses_what_comes_back,
-    Wait.UNUSED: gives_up_what_comes_back_unused}
-
-
 def test_each_wait_has_a_program_of_its_own():
     assert set(PROGRAMS) == set(Wait) and len(set(PROGRAMS.values())) == 7
 
 
 @pytest.mark.parametrize("wait", Wait, ids=lambda wait: wait.name)
-def test_a_program_of_its_own_finds_each_wait_that_is_missing(late, wait, monkeypatch):
-    PROGRAMS[wait](late, None)
-    assert not late.races
-    without = LateCuda()
-    monkeypatch.setattr(cuda_module, "empty_storage", without.memory)
-    try:
-        PROGRAMS[wait](without, wait)
-    except (AssertionError, ValueError):  # other bytes, too
+def test_a_program_of_its_own_finds_each_wait_that_is_missing(wait):
+    whole, without = Late(), Late()
+    assert right(whole, wait) and not whole.cuda.races
+    if not right(without, wait, missing=True):  # other bytes, too
         assert wait in (Wait.LEFT, Wait.ON_THE_HOST, Wait.RETURNED)
-    assert without.races
+    assert without.cuda.races
 
 
 @pytest.mark.parametrize("under_way", [0, 1 << 30])
@@ -207,9 +111,9 @@ def test_pages_that_cannot_be_locked_are_an_error_with_the_bytes_in_it():
 
 
 def test_poison_is_what_memory_holds_before_its_bytes_are_back(late):
-    program = Program(late, None)
-    copy = program.backend.out(program.computed(7))
-    assert set(bytes_of(program.backend.into(copy, DEVICE)).tolist()) == {POISON}
+    backend, storage = Cuda(ROOMY, cuda=late, copy=late.copy), late.memory(NBYTES)
+    copy = backend.out(storage)
+    assert set(bytes_of(backend.into(copy, DEVICE)).tolist()) == {POISON}
 
 
 def test_bytes_are_those_that_the_allocator_of_a_gpu_takes():

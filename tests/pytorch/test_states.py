@@ -1,5 +1,6 @@
 """The optimizer's state waits on the host between steps: what a program sees of it, and what a step needs then."""
 
+import contextlib
 import copy
 import gc
 import io
@@ -309,3 +310,45 @@ def test_a_budget_that_the_parameters_alone_exceed_is_refused_before_anything_ha
     assert all(p.equal(old) for p, old in zip(each.network.parameters(), before, strict=True))
     assert not each.optimizer.state
     each.step()
+
+
+def test_a_training_that_is_managed_anew_in_every_step_keeps_its_budget_with_the_same_bits():
+    # Two matrices of state a matrix: state that is on the device during the forward pass breaks the floor.
+    known = minidl.torch.managed(ROOMY)
+    run(made("Adam"), 2, known)
+    budget = known.report().floor_bytes
+
+    def trained(memory):
+        torch.manual_seed(0)
+        of = made("Adam")()
+        losses, peaks = [], []
+        for _ in range(5):
+            with memory or contextlib.nullcontext(), minidl.torch.Meter(
+                    [t for t in of.lasting() if t.untyped_storage()._cdata not in on_host]) as meter:
+                losses.append(of.step())
+            peaks.append(meter.peak)
+        return [*losses, *of.state()], max(peaks)
+    found, peak = trained(minidl.torch.managed(budget))
+    expected, unmanaged = trained(None)
+    assert same(found, expected) and peak <= budget < unmanaged
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_state_comes_back_only_when_the_closure_of_a_step_has_returned(by_name):
+    def trained(memory, seen):
+        torch.manual_seed(0)
+        of = made("Adam")()
+
+        def closure():
+            of.optimizer.zero_grad()
+            seen.append(len(waiting(of.optimizer)))
+            loss = of.loss()
+            loss.backward()
+            return loss
+        with memory or contextlib.nullcontext():
+            losses = [(of.optimizer.step(closure=closure) if by_name else of.optimizer.step(closure)).detach()
+                      for _ in range(4)]
+        return [*losses, *of.state()]
+    seen, unmanaged = [], []
+    assert same(trained(away(), seen), trained(None, unmanaged))
+    assert seen == [0, 12, 12, 12] and unmanaged == [0] * 4  # three matrices of state a matrix

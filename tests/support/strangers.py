@@ -171,4 +171,20 @@ def gan(seed: int) -> Trace:
     return step.trace(*ends, data=(data, real))
 
 
+def dense(seed: int, layers: int = 23, joins: int = 8) -> Trace:
+    """A chain of convolutions that several concatenations join, each with all values so far: after them the chain is
+    free, and the gradients want the concatenations."""
+    step = Step(seed)
+    x = data = step.tensor(4)
+    weight = step.tensor(1, persistent=True)
+    chain = []
+    for _ in range(layers):
+        x = step.op((x,), 4, 1e-3, reads_inputs=False)
+        chain.append(x)
+    ends = [step.op((step.op(chain, 4 * len(chain), 3e-4, reads_inputs=False), weight), 4, 1e-3) for _ in range(joins)]
+    while len(ends) > 1:
+        ends[:2] = [step.op(ends[:2], 4, 1e-4, reads_inputs=False)]
+    return step.trace(ends[0], data=(data,))
+
+
 STRANGERS = {"transformer": transformer, "u-net": u_net, "vgg": vgg, "recurrent": recurrent, "tree": tree, "gan": gan}

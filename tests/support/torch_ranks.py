@@ -62,7 +62,7 @@ def trained(make: Callable[[], nn.Module], memory: Any = None) -> list[torch.Ten
 
 
 def main(rank: int, ranks: int, file: str) -> None:
-    """Print a line for each kind of training and of plan."""
+    """Print a line for each kind of training and of plan: its bits; whether it swapped, and whether it recomputed."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=ranks)
     for make in (by_ddp, by_fsdp):
@@ -73,7 +73,8 @@ def main(rank: int, ranks: int, file: str) -> None:
                 found = "same" if same(expected, trained(make, memory)) else "differs"
             except minidl.torch.NotReplayable:
                 found = "refused"
-            print(make.__name__, how, found, memory.report().out_bytes > 0, flush=True)
+            report = memory.report()
+            print(make.__name__, how, found, report.out_bytes > 0, report.replayed_calls > 0, flush=True)
     dist.destroy_process_group()
 
 
