@@ -50,6 +50,7 @@ def alone():
     return trained("none")
 
 
+@pytest.mark.default(policy=["passive", "recompute", "dtr"])  # planning takes auto a minute
 @pytest.mark.parametrize("policy", [policy for policy in BUDGETS if policy != "none"])
 def test_the_bits_are_those_of_an_unmanaged_run_under_every_policy(alone, policy):
     assert trained(policy) == alone
