@@ -21,8 +21,8 @@ from minidl.outside.units import format_bytes
 HEAD = """# Ranks that share the host's link
 
 Made by `python -m bench.ranks{words}`: simulated devices, policy auto, the last half of {steps} steps.
-Linear: the share of n times the speed of one rank. Alone: the same share with unlimited memory, where only the exchange
-of gradients and statistics takes time. Copies and recomputation are of one rank and step.
+Linear: the share of n times the speed of one rank. Alone: the same share with unlimited memory, where only exchanges
+between ranks and uploads of batches over the shared link take time. Copies and recomputation: of one rank in a step.
 """
 COLUMNS = ("network", "batch a rank", "device", "ranks", "needs", "samples/s a rank", "linear", "alone", "swapped out",
            "recomputed", "waiting")

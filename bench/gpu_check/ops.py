@@ -19,6 +19,7 @@ from minidl import Runtime, no_grad, ops
 from minidl.device.cuda.device import CudaDevice
 from minidl.dispatch import apply_all
 from minidl.errors import UserError
+from minidl.kernels.cpu import COMPOSED as CPU_ONLY
 from minidl.meta import DTYPES
 from minidl.tensor import Tensor
 
@@ -38,7 +39,8 @@ def measure(setting: Setting, record: Record) -> None:
     """Worst errors by operation, for each dtype and precision."""
     seed = int(np.random.SeedSequence().generate_state(1)[0])
     record.put("seed", seed)
-    table = [c for c in (*kernel_cases.cases(setting.sizes.ops_block), *larger()) if c.attrs.get("data", 0) is not None]
+    table = [c for c in (*kernel_cases.cases(setting.sizes.ops_block), *larger()) if c.attrs.get("data", 0) is not None
+             and c.name not in CPU_ONLY]
     for dtype in setting.sizes.dtypes:
         run_all(setting, record, "fp32", dtype, chosen(table, dtype, setting.sizes.ops_every), seed)
     run_all(setting, record, "tf32", "float32", [c for c in table if c.name in PRODUCTS], seed)

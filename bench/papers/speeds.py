@@ -53,8 +53,8 @@ RECOMPUTES = (Mechanism("none of them", replace(SEPARATE, collective=False, meas
 def breakdown(content: Content, quick: bool) -> None:
     """Figure 8."""
     content.say("Mechanisms turned off in one engine, so \"none of them\" is the nearest to the systems that the paper "
-                "adds them to, not the same. Images a second, in brackets the share of the unmanaged speed, and the "
-                "gain over the row above; the paper's gain behind it. Nothing is fused.")
+                "adds them to, not the same. Each cell has images a second, in brackets the share of the unmanaged "
+                "speed, and the gain over the row above beside the paper's gain. Nothing is fused.")
     for title, model, batches, policy, mechanisms, steps in (
             ("(a) Swapping alone", "inception_v3", (200, 400), CapuchinSwap(), SWAPS, 40),
             ("(b) Recomputing alone", "resnet50", (300, 540), CapuchinRecompute(), RECOMPUTES, 8)):
@@ -101,7 +101,7 @@ def _speed(model: str, batch: int, policy: Policy, switches: Switches, steps: in
 def graph_speeds(content: Content, quick: bool) -> None:
     """Figure 9."""
     content.say("Images (BERT: sequences of 128 tokens) a second over the batch, on a P100, nothing fused; in brackets "
-                "the share of the speed that the same batch has with unlimited memory. The paper's figure is a drawing "
+                "the share of the speed with unlimited memory at the same batch. The paper's figure is a drawing "
                 "without numbers; what its text says stands in the first table.")
     curves_of: dict[str, Speeds] = {}
     after = Content()
@@ -115,20 +115,19 @@ def graph_speeds(content: Content, quick: bool) -> None:
          *(_loses(s, "vdnn-dyn") for s in curves_of.values())),
         ("Capuchin over vDNN, at most", "3.86", *(_lead(s, ("vdnn-dyn",)) for s in curves_of.values())),
         ("Capuchin over OpenAI, at most", "1.55", *(_lead(s, SYSTEMS[1:3]) for s in curves_of.values())),
-        ("Capuchin, then OpenAI, then vDNN", "always", *(_order(s) for s in curves_of.values()))])
+        ("Capuchin is fastest, then OpenAI, then vDNN", "always", *(_order(s) for s in curves_of.values()))])
     content.parts += after.parts
     content.pictures |= after.pictures
-    content.say("**Where they differ.** vDNN is `vdnn-dyn`: with all that it can offload where the inputs of "
-                "convolutions do not do, and with these alone, which is faster, as long as they do; so its speed falls "
-                "with the batch, which in the paper it does not. At TensorFlow's own largest batch it offloads nothing "
-                "where all fits, and is as fast as Capuchin. On the Inception networks OpenAI's speed mode recomputes "
-                "only what is cheap, and has no copies: there it may be ahead of Capuchin by up to 2%. VGG16: at its "
-                "largest batches the first layers leave no room for what is to come back. BERT: with 128 tokens the "
-                "paper's batches press less than they did there. The leads: 3.86 is what a Capuchin that loses nothing "
-                "has over a vDNN that loses 74.4%, as the paper's on ResNet-152; here that loses less, and Capuchin "
-                "more at the batch of its largest lead. To compute the forward pass once more takes a third of a step, "
-                "so memory mode takes up to 1.33 times as long here; what else makes 1.55 in the paper it does not "
-                "say.")
+    content.say("**Where they differ.** vDNN is `vdnn-dyn`: it offloads only the inputs of convolutions, which is "
+                "faster, as long as that is enough, and otherwise all that it can. So its speed falls as the batch "
+                "grows; in the paper it does not. At TensorFlow's largest batch everything fits, so vDNN offloads "
+                "nothing and is as fast as Capuchin. On the Inception networks OpenAI's speed mode recomputes only "
+                "cheap operations and copies nothing: there it may be ahead of Capuchin by up to 2%. VGG16: at its "
+                "largest batches the first layers leave no room for swap-ins. BERT: at 128 tokens the paper's batches "
+                "need less memory here than in the paper. The leads: on ResNet-152 the paper's vDNN loses 74.4%, and "
+                "a Capuchin that loses nothing leads it by 3.86. Here vDNN loses less, and Capuchin loses more at the "
+                "batch of its largest lead. A second forward pass takes a third of a step, so memory mode takes up to "
+                "1.33 times as long here; the paper does not say what else makes up its 1.55.")
 
 
 def _slower(speeds: Speeds, model: str, at: int) -> str:
@@ -156,7 +155,7 @@ def _order(speeds: Speeds) -> str:
         openai = max((speeds[name][batch] for name in SYSTEMS[1:3] if batch in speeds.get(name, {})), default=0.0)
         vdnn = speeds.get("vdnn-dyn", {}).get(batch, 0.0)
         if openai > mine or vdnn > (openai or mine):
-            other.append(f"{batch}: {percent(mine / max(openai, vdnn) - 1)}")
+            other.append(f"{batch} (Capuchin leads by {percent(mine / max(openai, vdnn) - 1)})")
     return "not at " + ", ".join(other) if other else "always"
 
 
@@ -192,7 +191,8 @@ def _curve(content: Content, model: str, batches: Sequence[int], systems: Sequen
                 row.append(f"{batch / found.settled_s:.1f} ({percent(share(found))})")
                 lines[system].append((batch, batch / found.settled_s))
         rows.append(row)
-    largest = ", ".join(str(n) for n in published if n)
+    names = ("TensorFlow", "vDNN", "OpenAI", "Capuchin") if len(published) == 4 else ("TensorFlow", "Capuchin")
+    largest = ", ".join(f"{name} {n}" for name, n in zip(names, published, strict=True) if n)
     content.say(f"## {model}\n\nLargest batches in the paper: {largest}.")
     content.table(("batch", "unlimited memory", *(f"`{name}`" for name in systems)), rows)
     content.picture(f"{figure}-{model}.png", curves(lines, "batch", "examples/s"), f"{model}: speed over the batch")

@@ -58,10 +58,10 @@ def workloads(content: Content, quick: bool) -> None:
 
 def graph_batches(content: Content, quick: bool) -> None:
     """Table 2."""
-    content.say("The largest batch that runs in 15,127 MiB, ours beside the paper's and by how much it differs. "
-                "TensorFlow is `none`, Capuchin `capuchin`; vDNN is `vdnn-join` and OpenAI's checkpointing the nearer "
-                "of its two modes, both taken at their word where they say that they cannot. Batches are searched for "
-                "on traces in line with two that were taken, to a part of 50.")
+    content.say("The largest batch that runs in 15,127 MiB: ours, the paper's, and the difference. TensorFlow is "
+                "`none`, Capuchin `capuchin`, vDNN `vdnn-join`, and OpenAI's checkpointing that of its two modes "
+                "which is nearer to the paper. Batches that vDNN or OpenAI's checkpointing refuses count as too large. "
+                "Traces are taken at two batches and interpolated for all others; the search ends within 2%.")
     budget = profiles.get("p100").memory_bytes
     rows, readings = [], []
     for model, (tensorflow, vdnn, openai, capuchin) in BATCHES.items():
@@ -80,9 +80,9 @@ def graph_batches(content: Content, quick: bool) -> None:
         readings.append((model, *(_a_sample(n, budget - lasting) for n in (vdnn, openai)),
                          *(_a_sample(n, budget - lasting) for n in read.values())))
     content.table(("model", "TF-ori", "vDNN", "OpenAI", "Capuchin"), rows)
-    content.say("## vDNN and OpenAI, read in several ways\n\nThe largest batches, and in brackets the MB a sample that "
-                "this leaves on the device. *Layers*: a convolution's normalisation and activation, and what joins "
-                "branches, are one operation with it, as a framework's layers are; else each is one of its own.")
+    content.say("## vDNN and OpenAI, read in several ways\n\nThe largest batches, and in brackets the device's MB for "
+                "each sample at that batch. *Layers*: a convolution counts as one operation together with the "
+                "normalisation, activation and addition of branches after it; otherwise each is an operation.")
     heads = [f"`{name}`{', layers' if fused else ''}" for name, fused in (QUICK_READINGS if quick else READINGS)]
     content.table(("model", "paper, vDNN", "paper, OpenAI", *heads), readings)
     content.say(DIFFER)
@@ -118,20 +118,20 @@ def _a_sample(batch: int | None, nbytes: int) -> str:
 
 DIFFER = (
     "**Where they differ.** vDNN: its authors had no network with batch normalisation or shortcuts, and Capuchin's do "
-    "not say which maps they offload of those. With the inputs of convolutions alone, all that normalisation reads "
-    "stays, and the ResNets end far below the paper. By what the paper's batches leave a sample, ResNet-152 keeps 16 "
-    "MB more than ResNet-50 for 34 more blocks: two of the three inputs of a block's normalisations. So the third, "
-    "which is joined with the shortcut, must have left, and where the shortcut has a convolution of its own it must "
-    "have stayed (6 MB more): that reading is `vdnn-join`. OpenAI: which mode the paper measured on which network it "
-    "does not say; memory mode reaches further here on the Inception networks, and speed mode is within 10% of "
-    "both. On the ResNets memory mode is 13% short: it leaves 4 to 5 MB a sample more there than the paper's batches "
-    "do, less than two maps of their first stage.\n\n"
-    "Capuchin's column: a policy here runs whatever the largest operation leaves possible: tensors that are in no "
-    "plan are paged on demand, blocks can be slid together, and the optimizer's state may leave, too; what limits the "
-    "paper's TensorFlow beyond its plan it does not say. BERT: the paper does not give the length of its sequences; "
-    "with 128 tokens more fit, without management, too, and under memory mode, where the values between two layers cut "
-    "the network; speed mode keeps what every product makes. TF-ori agrees within 10% on the five networks whose "
-    "shapes the paper says.")
+    "not say which of their maps vDNN offloads. If vDNN offloads the inputs of convolutions alone, the inputs of "
+    "normalisations stay, and the ResNets end far below the paper. At the paper's largest batches ResNet-152 has 16 MB "
+    "more for each sample than ResNet-50, which has 34 blocks fewer. That is the size of two of the three inputs of a "
+    "block's normalisations. So vDNN must have offloaded the third input, which is added to the shortcut; where the "
+    "shortcut has a convolution, vDNN must have kept it (another 6 MB). `vdnn-join` is this reading. OpenAI: the paper "
+    "does not say which mode it measured on which network. Memory mode reaches larger batches here on the Inception "
+    "networks, and speed mode is within 10% of the paper on both. On the ResNets memory mode is 13% short of the "
+    "paper: it keeps 4 to 5 MB more for each sample, less than two maps of the first stage.\n\n"
+    "Capuchin's column: here a batch runs if its largest operation fits. Tensors that no plan evicts are swapped on "
+    "demand, blocks can be slid together, and the optimizer's state may leave the device. The paper does not say what "
+    "limits its TensorFlow beyond its plan. BERT: the paper does not give the length of its sequences. At 128 tokens "
+    "larger batches fit here without management, and in memory mode, which keeps the values between two layers. Speed "
+    "mode keeps the result of every matrix product. TF-ori agrees within 10% on the five networks whose shapes the "
+    "paper gives.")
 
 
 def eager_batches(content: Content, quick: bool) -> None:

@@ -10,12 +10,14 @@ from minidl import ops
 from minidl.op import Op
 
 MODULES = (ops.attention, ops.batchnorm, ops.choose, ops.conv, ops.elementwise, ops.embedding, ops.functions,
-           ops.layernorm, ops.library, ops.linear, ops.loss, ops.parts, ops.pool, ops.ranking, ops.shape, ops.update)
+           ops.layernorm, ops.library, ops.linear, ops.loss, ops.parts, ops.pool, ops.ranking, ops.recurrent,
+           ops.shape, ops.update)
 OPS = {op.name: op for module in MODULES for op in vars(module).values() if isinstance(op, Op)}
 # Operands that are float32 where the others are halves (minidl.meta.wide), by the names that operations give them.
 WIDE = {"gamma", "beta", "mean", "var", "rstd", "dgamma", "dbeta", "running_mean", "running_var", "dloss", "lse",
         "other_mean", "other_var", "value"}
-WIDE_OF = {"linear": {"b"}, "conv2d": {"b"}, "conv2d_relu": {"b"}}
+WIDE_OF = {"linear": {"b"}, "conv2d": {"b"}, "conv2d_relu": {"b"},
+           "lstm": {"b"}, "gru": {"b"}}
 
 
 @dataclass(frozen=True)

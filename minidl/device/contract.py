@@ -106,6 +106,10 @@ class Choices(ABC):
         """
         return self.attention == "fused"
 
+    def fuses_recurrence(self, x: Meta) -> bool:
+        """Return True if an LSTM or GRU over x runs as one operation; a GPU and its simulator compose it."""
+        return False
+
 
 class Device(Choices, Timekeeper):
     """A device that holds tensors and runs operations.

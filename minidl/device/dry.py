@@ -41,6 +41,10 @@ class DryDevice(SimDevice):
         """Return the choice of the wrapped device."""
         return self._device.fuses_attention(q, k, mask, heads=heads, causal=causal, p=p)
 
+    def fuses_recurrence(self, x: Meta) -> bool:
+        """Return the choice of the wrapped device."""
+        return self._device.fuses_recurrence(x)
+
     def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
                attrs: dict[str, Any], workspace: int, timed: Timed = None) -> int:
         """Do nothing and take no time."""

@@ -25,9 +25,9 @@ MOST_CELL_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Cell:
-    """All that decides about a row. ``budget``: bytes, a part of the unmanaged peak, or None for all that the device
-    has; ``digest``: of the source's bytes, if it is a file; ``file``: where the trace lies if it was made before, which
-    decides nothing."""
+    """The settings that determine one row of a grid. ``budget``: bytes, a share of the unmanaged peak, or None for all
+    device memory; ``digest``: the hash of the source's bytes, if the source is a file; ``file``: a file with the trace,
+    if it was made before; it does not change the row."""
 
     source: str
     machine: Machine

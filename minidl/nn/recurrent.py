@@ -1,19 +1,22 @@
-"""RNN, LSTM (Hochreiter & Schmidhuber 1997) and GRU (Cho et al. 2014) over sequences, composed of operations.
+"""RNN, LSTM (Hochreiter & Schmidhuber 1997) and GRU (Cho et al. 2014) over sequences.
 
 Parameters have torch.nn's names, shapes and order of gates, and the formulas are torch.nn's. The inputs' contribution
-to the gates is one matrix product per layer, for all steps.
+to the gates is one matrix product per layer, for all steps. The steps of an LSTM's or a GRU's layer are one operation
+where the device has it (``Device.fuses_recurrence``), and else, as those of an RNN, several operations for each step.
 """
 
 from __future__ import annotations
 
 from math import sqrt
 
+from minidl.context import current
+from minidl.dispatch import donate
 from minidl.errors import ShapeError, UserError
 from minidl.nn import init
 from minidl.nn.layers import Dropout
 from minidl.nn.module import Module
 from minidl.nn.precision import lowered
-from minidl.ops import elementwise, linear
+from minidl.ops import elementwise, linear, recurrent
 from minidl.ops.parts import chunk, split, squeeze, stack, unsqueeze
 from minidl.ops.shape import concat, permute
 from minidl.ops.update import full
@@ -57,6 +60,11 @@ class _Recurrent(Module):
         each."""
         raise NotImplementedError
 
+    def fused(self, given: Tensor, weight: Tensor, bias: Tensor | None, state: State, *, backwards: bool
+              ) -> tuple[Tensor, State] | None:
+        """Return the outputs and the last state by one operation; None if there is none."""
+        return None
+
     def run(self, x: Tensor, state: list[State] | None) -> tuple[Tensor, list[Tensor]]:
         """Return the outputs in x's layout, and the last states, [layers * directions, N, H] each; without N for a
         single sequence [L, inputs]. Raises ShapeError."""
@@ -86,6 +94,9 @@ class _Recurrent(Module):
     def _direction(self, x: Tensor, name: str, state: State, *, backwards: bool) -> tuple[Tensor, State]:
         given = linear.linear(x, lowered(getattr(self, f"weight_ih_{name}")), getattr(self, f"bias_ih_{name}"))
         weight, bias = lowered(getattr(self, f"weight_hh_{name}")), getattr(self, f"bias_hh_{name}")
+        if x.shape[1] and current().device.fuses_recurrence(x.meta) and (
+                made := self.fused(given, weight, bias, state, backwards=backwards)) is not None:
+            return made
         steps = [squeeze(step, 1) for step in split(given, 1, 1)]
         del given
         outputs = []
@@ -117,6 +128,10 @@ class LSTM(_Recurrent):
         c = elementwise.add(kept, elementwise.mul(elementwise.sigmoid(i), elementwise.tanh(g)))
         return elementwise.mul(elementwise.sigmoid(o), elementwise.tanh(c)), c
 
+    def fused(self, given: Tensor, weight: Tensor, bias: Tensor | None, state: State, *, backwards: bool
+              ) -> tuple[Tensor, State] | None:
+        return recurrent.lstm(donate(given), weight, bias, *state, backwards=backwards)
+
     def forward(self, x: Tensor, state: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         outputs, (h, c) = self.run(x, self._given(state))
         return outputs, (h, c)
@@ -134,6 +149,10 @@ class GRU(_Recurrent):
         r, z = chunk(elementwise.sigmoid(elementwise.add(gates_x, gates_h)), 2, 1)
         n = elementwise.tanh(elementwise.add(n_x, elementwise.mul(r, n_h)))
         return (elementwise.add(n, elementwise.mul(z, elementwise.sub(state[0], n))),)
+
+    def fused(self, given: Tensor, weight: Tensor, bias: Tensor | None, state: State, *, backwards: bool
+              ) -> tuple[Tensor, State] | None:
+        return recurrent.gru(donate(given), weight, bias, *state, backwards=backwards)
 
     def forward(self, x: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
         outputs, (h,) = self.run(x, self._given(None if state is None else (state,)))

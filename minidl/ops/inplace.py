@@ -93,7 +93,7 @@ def _combined(x: Tensor, other: Operand, function: Binary) -> Tensor:
 
 
 def add_(x: Tensor, other: Operand, *, alpha: float = 1) -> Tensor:
-    """x += alpha * other, in place; returns x. Raises as ``written``."""
+    """x += alpha * other, in place; returns x. Raises UserError, ShapeError: see ``written``."""
     if alpha != 1:
         other = mul(other, alpha) if isinstance(other, Tensor) else other * alpha
     if (isinstance(other, Tensor) and other.shape == x.shape and other.dtype is x.dtype
@@ -104,34 +104,34 @@ def add_(x: Tensor, other: Operand, *, alpha: float = 1) -> Tensor:
 
 
 def sub_(x: Tensor, other: Operand, *, alpha: float = 1) -> Tensor:
-    """x -= alpha * other, in place; returns x. Raises as ``written``."""
+    """x -= alpha * other, in place; returns x. Raises UserError, ShapeError: see ``written``."""
     if alpha != 1:
         other = mul(other, alpha) if isinstance(other, Tensor) else other * alpha
     return _combined(x, other, sub)
 
 
 def mul_(x: Tensor, other: Operand) -> Tensor:
-    """x *= other, in place; returns x. Raises as ``written``."""
+    """x *= other, in place; returns x. Raises UserError, ShapeError: see ``written``."""
     return _combined(x, other, mul)
 
 
 def div_(x: Tensor, other: Operand, *, rounding_mode: str | None = None) -> Tensor:
-    """x /= other, in place; returns x. Raises as ``written``."""
+    """x /= other, in place; returns x. Raises UserError, ShapeError: see ``written``."""
     return _combined(x, other, partial(div, rounding_mode=rounding_mode) if rounding_mode else div)
 
 
 def pow_(x: Tensor, exponent: Operand) -> Tensor:
-    """x **= exponent, in place; returns x. Raises as ``written``."""
+    """x **= exponent, in place; returns x. Raises UserError, ShapeError: see ``written``."""
     return written(x, lambda y: power(y, exponent), exponent)
 
 
 def and_(x: Tensor, other: Tensor) -> Tensor:
-    """x &= other, in place; returns x. Raises as ``written``."""
+    """x &= other, in place; returns x. Raises UserError, ShapeError: see ``written``."""
     return _combined(x, other, both)
 
 
 def or_(x: Tensor, other: Tensor) -> Tensor:
-    """x |= other, in place; returns x. Raises as ``written``."""
+    """x |= other, in place; returns x. Raises UserError, ShapeError: see ``written``."""
     return _combined(x, other, either)
 
 
@@ -163,17 +163,17 @@ def fill_(x: Tensor, value: Operand) -> Tensor:
 
 
 def zero_(x: Tensor) -> Tensor:
-    """Overwrite every element with 0; returns x. Raises as ``written``."""
+    """Overwrite every element with 0; returns x. Raises UserError, ShapeError: see ``written``."""
     return fill_(x, 0)
 
 
 def masked_fill_(x: Tensor, mask: Tensor, value: Operand) -> Tensor:
-    """Write ``value`` where the mask is true; returns x. Raises as ``written``."""
+    """Write ``value`` where the mask is true; returns x. Raises UserError, ShapeError: see ``written``."""
     return written(x, lambda y: masked_fill(y, mask, value), value)
 
 
 def clamp_(x: Tensor, min: functions.Bound = None, max: functions.Bound = None) -> Tensor:  # noqa: A002 - PyTorch's names
-    """Limit every element to the range from min to max, in place; returns x. Raises as ``written``."""
+    """Limit every element to min..max, in place; returns x. Raises UserError, ShapeError: see ``written``."""
     return written(x, lambda y: functions.clamp(y, min, max), min, max)
 
 
@@ -181,7 +181,7 @@ def _in_place(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor
     def method(x: Tensor) -> Tensor:
         return written(x, function)
     method.__name__ = f"{function.__name__}_"
-    method.__doc__ = f"{function.__name__}(x), in place; returns x. Raises as ``written``."
+    method.__doc__ = f"{function.__name__}(x), in place; returns x. Raises UserError, ShapeError: see ``written``."
     return method
 
 

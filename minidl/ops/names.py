@@ -18,7 +18,7 @@ def _in_place(name: str) -> object:
     def method(x: Tensor, *operands: object, **options: object) -> Tensor:
         return written(x, lambda y: function(y, *operands, **options), *operands)
     method.__name__ = f"{name}_"
-    method.__doc__ = f"{name}(x, ...), in place; returns x. Raises as ``written``."
+    method.__doc__ = f"{name}(x, ...), in place; returns x. Raises UserError, ShapeError: see ``written``."
     return method
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from threading import Barrier, BrokenBarrierError
 from typing import Any
 
@@ -25,10 +26,11 @@ class _Meeting:
         self._left[rank] = value
         try:
             self._came.wait()
-            found = list(self._left)
-            self._went.wait()
         except BrokenBarrierError:
             raise RanksDiverged(f"rank {rank}: another rank has failed, or does not come") from None
+        found = list(self._left)
+        with suppress(BrokenBarrierError):  # one has failed since: the next meeting tells of it
+            self._went.wait()
         return found
 
     def end(self) -> None:

@@ -67,3 +67,4 @@ class Deciding:
             known.obeyed.peak_bytes + 2 * known.parameter_bytes <= self.limits.device_bytes)
         if not guided:
             self.states.all_away()
+        self.states.again()

@@ -51,12 +51,12 @@ class Planner:
             if share > most or (share < most and not seen.states and not others_bytes):
                 continue
             there = seen.staying(share)
+            if found and not others_bytes and there.states == found[-1].seen.states:
+                continue  # the optimizer has too few parts for another split
             room = limits.device_bytes - round(share * others_bytes)
             if room <= 0:
                 continue
             choice = self._choice(share, there, costs, replace(limits, device_bytes=room))
-            if found and not others_bytes and choice.seen.states == found[-1].seen.states:
-                continue  # the optimizer has too few parts for another split
             found.append(choice)
             if not choice.obeyed.decisions and not choice.obeyed.over_bytes:
                 break  # nothing is evicted, so a smaller share gains nothing

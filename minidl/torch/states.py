@@ -46,6 +46,7 @@ class States:
         self.brought: Callable[[torch.Tensor, int, int], None] | None = None
         self.moved_bytes = 0
         self._away = 0  # number of tensors on the host now
+        self._brought_back: list[weakref.ref[torch.optim.Optimizer]] = []  # those whose state ``home`` has brought back
         # For each optimizer, by parameter's state and key; None: something else holds it, too.
         self._known: dict[weakref.ref[torch.optim.Optimizer], dict[tuple[int, Any], Waiting | None]] = {}
         self._whole: list[tuple[dict[str, Any], list[torch.Tensor]]] = []  # groups to restore after a step in parts
@@ -134,9 +135,18 @@ class States:
             if optimizer is not None:
                 self.away(optimizer, all_of_it=all_of_it)
 
+    def again(self) -> None:
+        """Send away the state that ``home`` has brought back, if it has."""
+        left, self._brought_back = self._brought_back, []
+        for ref in left:
+            optimizer = ref()
+            if optimizer is not None:
+                self.away(optimizer)
+
     def home(self) -> None:
         """Bring all state back to the device, and forget it; the optimizers remain known."""
         self._restore()
+        self._brought_back = list(self._known)
         for ref, known in self._known.items():
             optimizer = ref()
             if optimizer is not None:

@@ -18,12 +18,14 @@ from bench.support.kernel_cases import CASES, OPS, RANDOM, Case, shared_bytes
 from minidl import meta as metas
 from minidl.device.cuda import memory_format
 from minidl.errors import ShapeError
+from minidl.kernels.cpu import COMPOSED
 from minidl.kernels.cpu import KERNELS as CPU
 from minidl.kernels.cuda import KERNELS
 from minidl.meta import float32, meta
 
 PRODUCTS = {"conv2d", "conv2d_relu", "conv2d_dgrad", "conv2d_wgrad", "matmul", "linear", "linear_dgrad", "linear_wgrad",
-            "scaled_dot_product_attention", "scaled_dot_product_attention_grad"}  # what the vendor's libraries do
+            "scaled_dot_product_attention", "scaled_dot_product_attention_grad",  # what the vendor's libraries do
+            *COMPOSED}
 HERE = [c for c in CASES if c.name not in PRODUCTS]
 
 

@@ -6,9 +6,22 @@ torch = pytest.importorskip("torch", reason="PyTorch, the peer, is not installed
 
 from bench.support.torch_names import PAGE, Argument, differences, page  # noqa: E402
 
+WRITTEN_BESIDE = (2, 14)  # the PyTorch of the page; an older one lacks some arguments of which it says that minidl does
+
+
+def parts(text):
+    """The text before the table, and the differences of each name."""
+    before, *rows = text.split("\n| `")
+    return before, {name: words.rstrip(" |\n").split("; ") for name, words in (row.split("` | ", 1) for row in rows)}
+
 
 def test_the_page_of_differing_arguments_is_what_the_signatures_say():
-    assert PAGE.read_text(encoding="utf-8") == page(), "python -m bench.torch_names writes it"
+    (text, said), (right_text, right) = parts(PAGE.read_text(encoding="utf-8")), parts(page())
+    if tuple(map(int, torch.__version__.split(".")[:2])) < WRITTEN_BESIDE:
+        for name, words in list(said.items()):
+            said[name] = [each for each in words if each in right.get(name, ()) or not each.startswith("no `")]
+        said = {name: words for name, words in said.items() if words}
+    assert (text, said) == (right_text, right), "python -m bench.torch_names writes it"
 
 
 def test_another_name_a_missing_argument_and_another_default_are_seen():

@@ -22,11 +22,12 @@ def outcomes(count, work):
         except Exception as error:
             raised[ranks.rank] = error
             ranks.fail()
-    workers = [Thread(target=go, args=(ranks,)) for ranks in threads(count, patience_s=60.0)]
+    workers = [Thread(target=go, args=(ranks,), daemon=True) for ranks in threads(count, patience_s=900.0)]
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join()
+        worker.join(300.0)
+    assert not any(worker.is_alive() for worker in workers), "a rank waits for another one"
     return raised
 
 

@@ -83,6 +83,14 @@ def test_an_error_of_train_names_the_rank_and_ends_all_with_the_code_of_one_devi
 
 
 @pytest.mark.slow
+def test_ranks_with_different_flags_are_refused():
+    one = [sys.executable, *TRAIN, "--steps", "3", "--ranks", "mpi", "--seed"]
+    run = subprocess.run([MPIEXEC, "-n", "1", *one, "1", ":", "-n", "1", *one, "2"], cwd=ROOT, env=environment(),
+                         capture_output=True, text=True, timeout=560, check=False)
+    assert run.returncode == 2 and "rank 1 was started with other flags than rank 0" in run.stderr
+
+
+@pytest.mark.slow
 def test_four_slices_go_on_from_two_ranks_to_one_device_and_to_four_ranks(tmp_path):
     run = ("--run-dir", tmp_path / "run", "--steps")
     require(start(2, *TRAIN, *run, 2, "--ranks", "mpi", "--slices", 4))

@@ -225,6 +225,10 @@ CASES: dict[str, list[Case]] = {
     + [entropy(rows, 3, ignored=(0, rows - 1)) for rows in (B - 1, B + 1)],
     "layer_norm": [Case(partial(ops.layer_norm, eps=1.0), (shape, shape[-1:], shape[-1:])) for n in EDGES
                    for shape in [(n,), (n, 3), (2, n), (2, 3, n)]],
+    **{name: [Case(partial(apply, OPS[name], backwards=backwards), ((n, t, gates * h), (gates * h, h), *states, *bias))
+              for n, t, h, backwards in ((1, 1, 1, False), (2, 3, 2, True), (9, 2, 3, False))
+              for states in [((n, h),) * count] for bias in ((), ((gates * h,),))]
+       for name, gates, count in (("lstm", 4, 2), ("gru", 3, 1))},
     "softmax": [Case(ops.softmax, shapes) for n in EDGES for shapes in
                 [((n,),), ((2, n),), ((2, n), (n,)), ((n, 3), (n, 1)), ((2, 3, n), (2, 1, n)), ((n, 2), (n, 2))]],
     # Its tiles are far larger than B, and have edges in kernel_cases; here every dimension is 1 and more than 1.

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch._dynamo  # as the first step of an optimizer does
 from torch import nn
 from torch.nn import functional as F
 

@@ -29,17 +29,24 @@ def choose_ranks(options: Options) -> Ranks | None:
 
 
 def agree_on_memory(options: Options, device: Device, ranks: Ranks | None) -> Options:
-    """The options with a budget and host memory that all ranks have: the least of any, where it is not given. What
-    they have in common, the machine's memory, is divided by their number."""
+    """Return the options with the budget and host memory that all ranks have: the least of any. If they are not given,
+    the machine's memory, which ranks have in common, is divided by their number. Raises UserError if the ranks were
+    started with different flags."""
     if ranks is None:
         return options
     budget, host = default_memory(device)
-    common = ranks.count if device.arena_in_host_memory else 1
-    mine = (options.memory_budget or budget // common, options.host_memory or host // ranks.count)
-    budgets, hosts = zip(*ranks.agree(mine), strict=True)
-    if isinstance(options.memory_budget, Share):  # of what a step needs, and all ranks ask for the same
-        budgets = (options.memory_budget,)
-    return replace(options, memory_budget=min(budgets), host_memory=min(hosts))
+    budget //= ranks.count if device.arena_in_host_memory else 1
+    host = host // ranks.count if options.host_memory is None else options.host_memory
+    if isinstance(options.memory_budget, int):
+        budget = options.memory_budget
+    flags = replace(options.without_files, memory_budget=None, host_memory=None, workers=0)  # these change no result
+    every = ranks.agree((budget, host, flags))
+    other = next((rank for rank, (*_, theirs) in enumerate(every) if theirs != every[0][2]), None)
+    if other is not None:
+        raise UserError(f"rank {other} was started with other flags than rank 0: all ranks take the same ones")
+    least = min(found[0] for found in every)
+    return replace(options, host_memory=min(found[1] for found in every),
+                   memory_budget=options.memory_budget if isinstance(options.memory_budget, Share) else least)
 
 
 def choose_device(options: Options) -> Device:

@@ -107,7 +107,8 @@ def _refuse_what_does_not_go_together(options: Options) -> None:
 
 
 def _resumed_folder(run: str | None, resume: str | None) -> Path | None:
-    """The folder whose run is resumed, if there is a run. Raises UserError."""
+    """Return the folder of the run that ``--resume`` continues: None without the flag, and for ``--resume auto`` if
+    the folder of ``--run-dir`` holds no run yet. Raises UserError for a path that holds no run."""
     if resume is None or (resume == AUTO and run is None):
         return None
     if resume != AUTO:

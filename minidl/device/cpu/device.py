@@ -63,6 +63,10 @@ class CpuDevice(Device):
 
         return kernels_used(KERNELS.get(op) for op in ops)
 
+    def fuses_recurrence(self, x: Meta) -> bool:
+        """Return True: the CPU has these kernels."""
+        return True
+
     # Effects refer to the numerics, never to the device: a queue of them does not keep it alive.
     def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
                attrs: dict[str, Any], workspace: int, timed: Timed = None) -> int:

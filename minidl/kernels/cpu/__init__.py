@@ -20,6 +20,7 @@ from minidl.kernels.cpu import (
     linear,
     loss,
     pool,
+    recurrent,
     selection,
     shape,
     sums,
@@ -27,7 +28,7 @@ from minidl.kernels.cpu import (
 )
 from minidl.kernels.cpu.conv import CONVOLUTIONS, CpuAlgorithm
 
-__all__ = ["ALGORITHMS", "KERNELS", "CpuAlgorithm"]
+__all__ = ["ALGORITHMS", "COMPOSED", "KERNELS", "CpuAlgorithm"]
 
 # Infinities and NaN are ordinary values, as on a GPU: training that diverges shows in its loss, not as a warning.
 _quiet = np.errstate(all="ignore")
@@ -67,6 +68,7 @@ _TABLE: dict[str, Callable[..., None]] = {
     "batch_norm_merge": batchnorm.batch_norm_merge,
     "layer_norm": layernorm.layer_norm, "layer_norm_grad": layernorm.layer_norm_grad,
     "layer_norm_grad_reduce": layernorm.layer_norm_grad_reduce,
+    "lstm": recurrent.lstm, "lstm_grad": recurrent.lstm_grad, "gru": recurrent.gru, "gru_grad": recurrent.gru_grad,
     "embedding": embedding.embedding, "embedding_grad": embedding.embedding_grad,
     "gather_rows": embedding.gather_rows, "gather_rows_grad": embedding.gather_rows_grad,
     "max_pool2d": pool.max_pool2d, "max_pool2d_grad": pool.max_pool2d_grad,
@@ -82,5 +84,8 @@ _TABLE: dict[str, Callable[..., None]] = {
     "normal_": update.normal_, "uniform_": update.uniform_, "upload": update.upload, "upload_": update.upload_,
     **{name: next(a.run for a in variants if a.name == "serial") for name, variants in CONVOLUTIONS.items()},
 }
+
+COMPOSED = frozenset({"lstm", "lstm_grad", "gru", "gru_grad"})
+"""The operations that a GPU does not have: there, several others do their work (``Device.fuses_recurrence``)."""
 
 KERNELS: dict[str, Callable[..., None]] = {name: _quiet(kernel) for name, kernel in _TABLE.items()}
