@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from minidl.errors import Unrecoverable
 from minidl.memory.freeing import Freeing
+from minidl.memory.leftovers import Leftovers
 from minidl.memory.lineage import missing_calls
 from minidl.memory.replay import Replay
 from minidl.memory.state import MemoryState
@@ -17,8 +18,10 @@ from minidl.memory.writing import WriteGuard
 class Boundary:
     """Ends iterations, and says whether an optimizer's step does so."""
 
-    def __init__(self, state: MemoryState, freeing: Freeing, replaying: Replay, guard: WriteGuard) -> None:
+    def __init__(self, state: MemoryState, freeing: Freeing, replaying: Replay, guard: WriteGuard,
+                 leftovers: Leftovers) -> None:
         self.state = state
+        self.leftovers = leftovers
         self.freeing = freeing
         self.replaying = replaying
         self.guard = guard
@@ -44,7 +47,7 @@ class Boundary:
         failed: the iteration failed, so nothing is computed. A dropped tensor then keeps its lineage until it is
         needed, but no gradient flows through it. Raises Unrecoverable, OutOfMemory."""
         state, self._went_on = self.state, False
-        self.replaying.evicting.unshare_all()
+        self.leftovers.unshare_all()
         dropped = state.missing()
         # Storages with bytes become leaves first: then they may be swapped to make room, but not dropped.
         for storage in state.live():

@@ -6,7 +6,6 @@ out instead of dropped, with a full host it is dropped instead of swapped out.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Collection, Iterable, Iterator
 from math import inf
 
@@ -20,7 +19,6 @@ from minidl.plan.plan import Action
 from minidl.plan.policy import Pressure, Residency
 
 MOST_WEIGHED = 400  # tensors that a policy prices for one allocation, unless all must be evicted
-PATIENCE = 16  # replays within replays may run this many times the calls of the iteration so far
 FRONT = 4  # how many tensors at the front of the access list a policy is asked about first
 SMALL_SHIFT = 10  # a tensor of less than 1/2^10 of the needed bytes is not priced, unless all must be evicted
 
@@ -154,76 +152,6 @@ class Evicting:
                     if host.capacity - host.used_bytes >= storage.nbytes:
                         break
         return state.allocator.swap_out(storage)
-
-    def drop_kept(self, need: int, pinned: set[Storage]) -> None:
-        """Drop tensors of ``MemoryState.kept`` until ``need`` bytes are free. Replays left them; no copy is needed."""
-        state = self.state
-        for ref in reversed(list(state.shared)):  # a replay of later values starts from the earlier ones
-            if state.arena.free_bytes >= need:
-                return
-            if (shared := ref()) is None or shared not in pinned and shared not in state.protected:
-                self.unshare(ref)
-        for ref, count in list(state.kept.items()):
-            if state.arena.free_bytes >= need:
-                return
-            storage = ref()
-            if storage is None or storage.status is not IN or storage.access_count != count:
-                del state.kept[ref]  # the program has accessed it since
-            elif storage not in pinned and self.lineage_of(storage) is not None:
-                self.drop(storage)
-                del state.kept[ref]
-
-    def free_unread(self, pinned: set[Storage]) -> None:
-        """Free tensors that the program has freed, and a write in place has kept for replays, if no replay reads them.
-        A replay would read one if a dropped tensor that the program needs starts from it. pinned: operands, which stay.
-        """
-        state = self.state
-        read = {s.base for gone in state.missing() if gone.refs for call in missing_calls(gone) or ()
-                for s in call.inputs}
-        for storage in state.live() if state.impure else ():
-            if storage.status is IN and not storage.refs and storage not in read and storage not in pinned:
-                state.allocator.leave_device(storage)
-                state.allocator.forget_host_copy(storage)
-                storage.set_status(RECOMPUTE)
-                state.live_refs.pop(storage.me, None)
-                state.writes += 1  # what was computed from it may have to stay now
-
-    def drop_awaiting(self, need: int, pinned: set[Storage]) -> None:
-        """Drop tensors that replays or the write under way still need, the oldest first, until ``need`` bytes are free.
-        The last resort: replays within the replays under way, or the write's guard, compute each again in time. That
-        ends, as a replay computes only calls older than the one it is for, but may take long: hence PATIENCE."""
-        state = self.state
-        if state.nested > PATIENCE * (state.tracker.sequence - state.tracker.iteration_start + 1):
-            return
-        held = [(s.call.sequence, s.tensor_id, s) for s in state.live()
-                if s.status is IN and s.call is not None and s not in state.awaited and s not in pinned]
-        for _, _, storage in sorted(held, key=lambda entry: entry[:2]):
-            if state.arena.free_bytes >= need:
-                return
-            if missing_calls(storage) is not None:
-                self.drop(storage)
-
-    def unshare(self, ref: weakref.ref[Storage]) -> None:
-        """Free a value that was kept for replays alone, unless it has other uses."""
-        state, storage = self.state, ref()
-        del state.shared[ref]
-        if storage is None:
-            return
-        storage.refs -= 1
-        if not storage.refs and storage.status is not RECOMPUTE:
-            busy, state.arena_busy.on = state.arena_busy.on, True
-            if storage.block is not None:
-                state.allocator.leave_device(storage)
-            state.allocator.forget_host_copy(storage)
-            storage.set_status(RECOMPUTE)
-            state.live_refs.pop(ref, None)
-            neighbourhood.lost(storage)
-            state.arena_busy.on = busy
-
-    def unshare_all(self) -> None:
-        """Free all values that were kept for replays alone."""
-        for ref in list(self.state.shared):
-            self.unshare(ref)
 
     def dear(self, storage: Storage) -> bool:
         """True if a replay of a storage takes longer than its copies to the host and back; False if a plan decides."""

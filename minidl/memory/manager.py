@@ -24,6 +24,7 @@ from minidl.memory.boundary import Boundary
 from minidl.memory.evicting import Evicting
 from minidl.memory.freeing import Freeing
 from minidl.memory.hooks import Attached, Hooks
+from minidl.memory.leftovers import Leftovers
 from minidl.memory.replay import Replay
 from minidl.memory.room import RoomMaker
 from minidl.memory.runner import CallRunner
@@ -124,11 +125,12 @@ class Manager:
         self.tracker, self.allocator, self.arena = tracker, state.allocator, state.arena
         self.keeper = self.freeing = Freeing(state)
         self.evicting = Evicting(state)
-        self.room = RoomMaker(state, self.evicting)
+        self.leftovers = Leftovers(state, self.evicting)
+        self.room = RoomMaker(state, self.evicting, self.leftovers)
         self.runner = CallRunner(state, self.freeing, self.room, self.evicting)
         self.replaying = Replay(state, self.runner, self.room, self.evicting)
-        self.guard = WriteGuard(state, self.replaying)
-        self.boundary = Boundary(state, self.freeing, self.replaying, self.guard)
+        self.guard = WriteGuard(state, self.replaying, self.leftovers)
+        self.boundary = Boundary(state, self.freeing, self.replaying, self.guard, self.leftovers)
         self.update_bytes = self.arena.capacity // UPDATE_SHARE
 
     def attach(self, hooks: Hooks) -> None:

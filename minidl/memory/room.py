@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from minidl.memory.bytes.block import Block
 from minidl.memory.evicting import Evicting
+from minidl.memory.leftovers import Leftovers
 from minidl.memory.one_hole import OneHole
 from minidl.memory.shortage import out_of_memory
 from minidl.memory.state import MemoryState
@@ -22,9 +23,10 @@ from minidl.plan.plan import Action
 class RoomMaker:
     """Finds blocks in the arena, and makes room if none is free."""
 
-    def __init__(self, state: MemoryState, evicting: Evicting) -> None:
+    def __init__(self, state: MemoryState, evicting: Evicting, leftovers: Leftovers) -> None:
         self.state = state
         self.evicting = evicting
+        self.leftovers = leftovers
         self.one_hole = OneHole(state, evicting)
 
     def allocate(self, nbytes: int, owner: object, pinned: set[Storage], op_name: str, *, high: bool = False) -> Block:
@@ -45,7 +47,8 @@ class RoomMaker:
         if need + self._in_use(pinned) > arena.capacity:
             return self._refuse(nbytes, pinned, op_name, alone=True)  # before anything is evicted in vain
         state.hooks.reclaim(need)
-        evicting.drop_kept(need, pinned)
+        if state.kept or state.shared:
+            self.leftovers.drop(need, pinned)
         willing: dict[Storage, Action] = {}  # tensors that the policy would evict, and that are still here
         stuck: list[tuple[Storage, Action]] = []  # the host was full when their turn came
         for batch in evicting.batches(need, pinned):
@@ -64,8 +67,8 @@ class RoomMaker:
             if arena.free_bytes < need and evicting.evict(storage, action, at_any_price=True):
                 willing.pop(storage, None)
         if arena.free_bytes < need and state.policy.moves_tensors:
-            evicting.free_unread(pinned)
-            evicting.drop_awaiting(need, pinned)
+            self.leftovers.free_unread(pinned)
+            self.leftovers.drop_awaiting(need, pinned)
         if arena.free_bytes < need:
             return self._refuse(nbytes, pinned, op_name)
         if not arena.fits(need):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from minidl.errors import ShapeError, UserError
+from minidl.memory.leftovers import Leftovers
 from minidl.memory.lineage import missing_calls, reads
 from minidl.memory.replay import Replay
 from minidl.memory.state import MemoryState
@@ -21,9 +22,10 @@ from minidl.op import Op
 class WriteGuard:
     """Keeps lineage right around each in-place call: ``before_write``, then ``after_write`` or ``call_off``."""
 
-    def __init__(self, state: MemoryState, replaying: Replay) -> None:
+    def __init__(self, state: MemoryState, replaying: Replay, leftovers: Leftovers) -> None:
         self.state = state
         self.replaying = replaying
+        self.leftovers = leftovers
         self._lineage_start = 0  # no lineage leads to calls before this one
         self._secured: list[Storage] = []  # tensors that must not be dropped until the write under way has run
 
@@ -39,7 +41,7 @@ class WriteGuard:
             state.impure = True
         if latest < self._lineage_start:
             return  # running statistics, as a rule: no call that may be replayed has read them
-        self.replaying.evicting.unshare_all()  # what starts from them must not miss the old bytes later
+        self.leftovers.unshare_all()  # what starts from them must not miss the old bytes later
         found = True
         while found:  # a replay may drop a resident tensor that reads the old bytes too
             found = False

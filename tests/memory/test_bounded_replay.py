@@ -9,7 +9,7 @@ from strangers import tree
 from minidl import Runtime
 from minidl.lab import cell
 from minidl.lab.inferred import completed
-from minidl.memory.evicting import PATIENCE
+from minidl.memory.leftovers import PATIENCE
 from minidl.memory.replay import Replay
 from minidl.ops import add, linear_, mul, sigmoid, tanh
 from minidl.runtime import parameter
