@@ -1,0 +1,94 @@
+"""Tensors that stay on the device for replays alone: what replays have left behind, and what they still need.
+
+Room for other bytes is made of them without a copy, since they can be computed again.
+"""
+
+from __future__ import annotations
+
+import weakref
+
+from minidl.memory import neighbourhood
+from minidl.memory.evicting import Evicting
+from minidl.memory.lineage import missing_calls
+from minidl.memory.state import MemoryState
+from minidl.memory.storage import IN, RECOMPUTE, Storage
+
+PATIENCE = 16  # replays within replays may run this many times the calls of the iteration so far
+
+
+class Leftovers:
+    """Frees tensors that only replays use."""
+
+    def __init__(self, state: MemoryState, evicting: Evicting) -> None:
+        self.state = state
+        self.evicting = evicting
+
+    def drop(self, need: int, pinned: set[Storage]) -> None:
+        """Drop tensors of ``MemoryState.kept`` until ``need`` bytes are free. Replays left them; no copy is needed."""
+        state = self.state
+        for ref in reversed(list(state.shared)):  # a replay of later values starts from the earlier ones
+            if state.arena.free_bytes >= need:
+                return
+            if (shared := ref()) is None or shared not in pinned and shared not in state.protected:
+                self.unshare(ref)
+        for ref, count in list(state.kept.items()):
+            if state.arena.free_bytes >= need:
+                return
+            storage = ref()
+            if storage is None or storage.status is not IN or storage.access_count != count:
+                del state.kept[ref]  # the program has accessed it since
+            elif storage not in pinned and self.evicting.lineage_of(storage) is not None:
+                self.evicting.drop(storage)
+                del state.kept[ref]
+
+    def free_unread(self, pinned: set[Storage]) -> None:
+        """Free tensors that the program has freed, and a write in place has kept for replays, if no replay reads them.
+        A replay would read one if a dropped tensor that the program needs starts from it. pinned: operands, which stay.
+        """
+        state = self.state
+        read = {s.base for gone in state.missing() if gone.refs for call in missing_calls(gone) or ()
+                for s in call.inputs}
+        for storage in state.live() if state.impure else ():
+            if storage.status is IN and not storage.refs and storage not in read and storage not in pinned:
+                state.allocator.leave_device(storage)
+                state.allocator.forget_host_copy(storage)
+                storage.set_status(RECOMPUTE)
+                state.live_refs.pop(storage.me, None)
+                state.writes += 1  # what was computed from it may have to stay now
+
+    def drop_awaiting(self, need: int, pinned: set[Storage]) -> None:
+        """Drop tensors that replays or the write under way still need, the oldest first, until ``need`` bytes are free.
+        The last resort: replays within the replays under way, or the write's guard, compute each again in time. That
+        ends, as a replay computes only calls older than the one it is for, but may take long: hence PATIENCE."""
+        state = self.state
+        if state.nested > PATIENCE * (state.tracker.sequence - state.tracker.iteration_start + 1):
+            return
+        held = [(s.call.sequence, s.tensor_id, s) for s in state.live()
+                if s.status is IN and s.call is not None and s not in state.awaited and s not in pinned]
+        for _, _, storage in sorted(held, key=lambda entry: entry[:2]):
+            if state.arena.free_bytes >= need:
+                return
+            if missing_calls(storage) is not None:
+                self.evicting.drop(storage)
+
+    def unshare(self, ref: weakref.ref[Storage]) -> None:
+        """Free a value that was kept for replays alone, unless it has other uses."""
+        state, storage = self.state, ref()
+        del state.shared[ref]
+        if storage is None:
+            return
+        storage.refs -= 1
+        if not storage.refs and storage.status is not RECOMPUTE:
+            busy, state.arena_busy.on = state.arena_busy.on, True
+            if storage.block is not None:
+                state.allocator.leave_device(storage)
+            state.allocator.forget_host_copy(storage)
+            storage.set_status(RECOMPUTE)
+            state.live_refs.pop(ref, None)
+            neighbourhood.lost(storage)
+            state.arena_busy.on = busy
+
+    def unshare_all(self) -> None:
+        """Free all values that were kept for replays alone."""
+        for ref in list(self.state.shared):
+            self.unshare(ref)
