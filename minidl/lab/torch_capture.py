@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -24,7 +26,7 @@ from minidl.device.cost_model import kernel_seconds
 from minidl.device.profiles import Profile
 from minidl.errors import UserError
 from minidl.lab.functional import functional
-from minidl.lab.inferred import with_lasting
+from minidl.lab.inferred import live_bytes, with_lasting
 from minidl.outside.user_modules import user_module
 from minidl.plan.trace import Trace
 
@@ -36,9 +38,12 @@ try:
 except ImportError:
     raise UserError('a PyTorch program takes PyTorch: pip install "minidl[torch]"') from None
 
+from minidl.lab.torch_gpu import as_on_gpu
+from minidl.lab.torch_seen import BACKWARD, OUTSIDE, Layer, Seen
 from minidl.lab.torch_watch import CallWatch
 
 IMAGE, CLASSES, LENGTH = (3, 224, 224), 1000, 128
+PRECISIONS: dict[str, Any] = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 KINDS = (("pool", "pool"), ("sum", "reduce"), ("mean", "reduce"), ("norm", "reduce"), ("softmax", "reduce"),
          ("loss", "reduce"), ("copy", "copy"), ("clone", "copy"), ("cat", "copy"))  # of work, by what a name has in it
 Step = Callable[[], Any]
@@ -66,29 +71,75 @@ def measured(func: Any, args: Any, kwargs: Any, result: Any, took: float) -> flo
 
 
 # Programs ------------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Asked:
+    """The inputs of a network that is given alone, and its precision: ``tokens`` of a text, ``image`` side in pixels,
+    ``precision`` of PRECISIONS, in which autocast runs the step."""
+
+    tokens: int = LENGTH
+    image: int = IMAGE[1]
+    precision: str = "fp32"
+
+
+@dataclass(frozen=True)
+class Look:
+    """The step of a program: its trace, its layers, and what was assumed, as texts by topic."""
+
+    trace: Trace
+    layers: tuple[Layer, ...]
+    assumed: dict[str, str]
+
+
 def capture(name: str, batch: int, device: str = "p100", *, values: bool = False) -> Trace:
     """The second step of a program, priced by a profile, or with ``values`` by a run on this CPU. Raises UserError."""
     if values:
-        return record(lambda: program(name, batch), measured)
+        return record(lambda: program(name, batch), measured).trace
+    return look(name, batch, device).trace
+
+
+def look(name: str, batch: int, device: str, asked: Asked = Asked()) -> Look:  # noqa: B008, it is frozen
+    """The second step of a program that is run without values, as if there were a GPU. Raises UserError."""
     profile = profiles.named(device.removeprefix("sim:"))
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        return record(lambda: program(name, batch), partial(modelled, profile))
+    seen = Seen()
+    with FakeTensorMode(allow_non_fake_inputs=True), as_on_gpu(seen.autocasts.add):
+        return record(lambda: program(name, batch, asked), partial(modelled, profile), seen, asked)
 
 
-def record(make: Callable[[], tuple[Step, Callable[[], list[Any]]]], price: Any) -> Trace:
+def record(make: Callable[[], tuple[Step, Callable[[], list[Any]]]], price: Any, seen: Seen | None = None,
+           asked: Asked = Asked()) -> Look:  # noqa: B008, it is frozen
     """Make a program and record its second step: the first makes the optimizer's state."""
-    watch = CallWatch(price)
-    step, lasting = make()
-    step()
-    with watch, torch.autograd.graph.saved_tensors_hooks(watch.save, watch.take):
-        watch.begin(lasting())
+    seen = seen or Seen()
+    watch = CallWatch(price, lambda: id(seen.running[-1]) if seen.running else None)
+    cast = PRECISIONS[asked.precision]
+    with seen.looking(), torch.autocast("cpu", cast) if cast is not None else nullcontext():
+        step, lasting = make()
         step()
-        trace = watch.trace()
-        watch.on = False
-    return with_lasting(functional(trace))
+        with watch, torch.autograd.graph.saved_tensors_hooks(watch.save, watch.take):
+            watch.begin([*lasting(), *seen.lasting()])
+            step()
+            trace = watch.trace()
+            watch.on = False
+    return Look(with_lasting(functional(trace)), tuple(seen.layers(_activations(trace, watch, seen))),
+                {"precision": seen.precision(), "optimizer": seen.optimizer(),
+                 "inputs": getattr(step, "inputs", "the program's own")})
 
 
-def program(name: str, batch: int) -> tuple[Step, Callable[[], list[Any]]]:
+def _activations(trace: Trace, watch: CallWatch, seen: Seen) -> dict[str, int]:
+    """By path: bytes of a module's results that are live at the peak. What the backward pass makes is in no module."""
+    live = live_bytes(trace)
+    peak = live.index(max(live))
+    gone = {i for call in trace.calls[:peak] for i in call.frees}
+    first = next((n for n, call in enumerate(trace.calls) if call.takes), len(trace.calls))
+    paths, found = seen.paths(), dict[str, int]()
+    for n, call in enumerate(trace.calls[:peak + 1]):
+        for i in call.outputs:
+            if i not in gone:
+                path = paths.get(watch.places.get(i, 0), BACKWARD if n >= first else OUTSIDE)
+                found[path] = found.get(path, 0) + trace.tensors[i].nbytes
+    return found
+
+
+def program(name: str, batch: int, asked: Asked = Asked()) -> tuple[Step, Callable[[], list[Any]]]:  # noqa: B008
     """(step, objects that outlive it). Raises UserError for an unknown name, and for an error of the program."""
     function = _found(name)
     try:
@@ -96,7 +147,7 @@ def program(name: str, batch: int) -> tuple[Step, Callable[[], list[Any]]]:
                  if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
         made = function(batch) if wants else _made(function)
         if isinstance(made, torch.nn.Module):
-            return _of_network(made.train(), batch)
+            return _of_network(made.train(), batch, asked)
         if not callable(made):
             raise UserError(f"{name} returns {type(made).__name__}: a step without arguments is wanted, or a network")
         lasting = getattr(made, "lasting", None)
@@ -141,7 +192,7 @@ def _found(name: str) -> Callable[..., Any]:
     raise UserError(f"{module_name} has no {attribute}")
 
 
-def _of_network(network: Any, batch: int) -> tuple[Step, Callable[[], list[Any]]]:
+def _of_network(network: Any, batch: int, asked: Asked) -> tuple[Step, Callable[[], list[Any]]]:
     """A step of a network on noise: SGD with momentum, or AdamW for text."""
     vocabulary = getattr(getattr(network, "config", None), "vocab_size", None)
     parameters = [p for p in network.parameters() if p.requires_grad]
@@ -153,13 +204,14 @@ def _of_network(network: Any, batch: int) -> tuple[Step, Callable[[], list[Any]]
 
     def loss() -> Any:
         if vocabulary is not None:
-            length = min(LENGTH, getattr(network.config, "max_position_embeddings", LENGTH))
+            length = min(asked.tokens, getattr(network.config, "max_position_embeddings", asked.tokens))
             tokens = torch.zeros(batch, length, dtype=torch.long)
             found = network(input_ids=tokens, labels=tokens) if "labels" in inspect.signature(
                 network.forward).parameters else network(input_ids=tokens)
             value = getattr(found, "loss", None)
             return found[0].float().mean() if value is None else value
-        images, labels = torch.empty(batch, *IMAGE), torch.zeros(batch, dtype=torch.long)
+        images = torch.empty(batch, IMAGE[0], asked.image, asked.image, dtype=parameters[0].dtype)
+        labels = torch.zeros(batch, dtype=torch.long)
         found = network(images)
         outputs = found if isinstance(found, torch.Tensor) else found[0]
         return torch.nn.functional.cross_entropy(outputs, labels)
@@ -168,6 +220,9 @@ def _of_network(network: Any, batch: int) -> tuple[Step, Callable[[], list[Any]]
         optimizer.zero_grad()
         loss().backward()
         optimizer.step()
+
+    step.inputs = (f"{asked.image} x {asked.image} images" if vocabulary is None else  # type: ignore[attr-defined]
+                   f"{asked.tokens} tokens")
 
     def lasting() -> list[Any]:
         state = [t for each in optimizer.state.values() for t in each.values() if isinstance(t, torch.Tensor)]

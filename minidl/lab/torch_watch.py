@@ -35,8 +35,12 @@ class SavedValue:
 class CallWatch(TorchDispatchMode):
     """Notes the calls of one iteration, between ``begin`` and ``end``."""
 
-    def __init__(self, price: Callable[[Any, Any, Any, Any, float], float]) -> None:
+    def __init__(self, price: Callable[[Any, Any, Any, Any, float], float],
+                 place: Callable[[], object] = lambda: None) -> None:
+        """``place``: returns where the program is, noted as ``places`` of each tensor that a call makes."""
         super().__init__()
+        self.place = place
+        self.places: dict[TensorId, Any] = {}
         self.price = price
         self.calls: list[dict[str, Any]] = []
         self.bytes: dict[TensorId, int] = {}
@@ -93,6 +97,7 @@ class CallWatch(TorchDispatchMode):
         inputs = list(dict.fromkeys(self._id(t)[0] for t in read))
         found = [self._id(t) for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
         outputs = list(dict.fromkeys(i for i, new in found if new))
+        self.places.update(dict.fromkeys(outputs, self.place()))
         writes = _written(func, args, kwargs)
         written = list(dict.fromkeys(self._id(t)[0] for t in writes))
         if not outputs and not written:
@@ -149,6 +154,7 @@ class CallWatch(TorchDispatchMode):
             taken.update(takes)
             seconds = note.pop("seconds")
             operands = {*note["inputs"], *note["outputs"]}
+            note["frees"].sort()  # PyTorch frees what one call held in any order
             saves = tuple(i for i in dict.fromkeys(note.pop("saves")) if i in operands)
             rest: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in note.items()}
             calls.append(TraceCall(seconds=seconds, algorithms=(Algorithm(note["op"], seconds),), takes=takes,

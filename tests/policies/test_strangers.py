@@ -8,6 +8,7 @@ from math import inf
 import pytest
 from strangers import STRANGERS, dense
 
+from bench.strangers import MISSED, Cell, dips
 from minidl.lab import cell
 from minidl.lab.inferred import completed
 from minidl.memory.replay import Replay
@@ -70,3 +71,16 @@ def test_a_chain_of_convolutions_is_not_computed_anew_for_each_concatenation(mon
         computed.append(call.signature.algorithms[0].seconds), replay_call(self, call, *rest))[1])
     row = cell.run("dense", trace, cell.Machine(), "msps", 0.7, steps=1)
     assert row.status == "ok" and sum(computed) < 0.4 * row.unmanaged_s  # 0.64 when each replay started from nothing
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("host_bytes", [None, 0], ids=["with a host", "without"])
+def test_auto_takes_what_it_predicts_within_two_percent(host_bytes):
+    row = cell.run("gan", _trace("gan"), cell.Machine(host_bytes=host_bytes), "auto", 0.85)
+    assert row.settled_s == pytest.approx(row.predicted_s, rel=MISSED)
+
+
+def test_the_bench_of_these_steps_sees_what_is_slower_in_more_memory():
+    more, less, other = (Cell("gan", "none", policy, share, took, None) for policy, share, took in (
+        ("capuchin", 0.75, 1.12), ("capuchin", 0.65, 1.07), ("auto", 0.55, 1.01)))
+    assert dips([more, less, other]) == [(more, less)]

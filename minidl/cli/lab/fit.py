@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import replace
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any
 
-from minidl.cli.app.kinds import count
+from minidl.cli.app.kinds import count, size, whole
 from minidl.cli.command import Parser, finish
 from minidl.cli.lab import kinds
+from minidl.cli.lab.placement import aligned
 from minidl.lab import sources
-from minidl.lab.fitting import KNOWN_ERRORS, Needs, ProgramAtBatch, share
+from minidl.lab.fitting import KNOWN_ERRORS, Needs, ProgramAtBatch, peak, share
+from minidl.outside.stages import stage
 from minidl.outside.units import format_bytes
+from minidl.plan.trace import Trace
 
 
 def parser() -> Parser:
@@ -23,37 +29,107 @@ def parser() -> Parser:
     found.add_argument("--devices", type=kinds.words, metavar="A,B", help="several profiles, instead of --device")
     found.add_argument("--policies", type=kinds.chosen_policies, default=["none", "passive", "capuchin"], metavar="A,B")
     found.add_argument("--steps", type=count, default=12, help="at most so many iterations for a speed")
+    found.add_argument("--memory", type=size, metavar="SIZE", help="of the device, instead of its own")
+    found.add_argument("--layers", action="store_true", help="of a PyTorch program, a row for each layer")
+    found.add_argument("--json", action="store_true", help="print one JSON object instead of the tables")
+    alone = found.add_argument_group("PyTorch", "inputs and precision of a network that is given without a step")
+    alone.add_argument("--tokens", type=whole, default=128, metavar="N", help="of a text (default: 128)")
+    alone.add_argument("--image-size", type=whole, default=224, metavar="PIXELS", help="side (default: 224)")
+    alone.add_argument("--precision", choices=("fp32", "bf16", "fp16"), default="fp32",
+                       help="bf16, fp16: the step, also one of your own, runs under torch.autocast (default: fp32)")
     kinds.add_machine(found)
     return found
 
 
 def story(arguments: argparse.Namespace) -> int:
-    """Print what is needed, and a line a device and policy."""
+    """Print what was assumed, what is needed, and a line for each device and policy."""
     name, batch = sources.named(arguments.program)
     one = kinds.machine(arguments)
     machines = [replace(one, profile=device) for device in arguments.devices or [one.profile]]
+    looked: list[Any] = []
+
+    def load(count: int, device: str) -> Trace:
+        if not name.startswith(sources.TORCH):
+            return sources.load(f"{name}:{count}", device)
+        from minidl.lab.torch_capture import Asked, look  # loads PyTorch
+
+        asked = Asked(arguments.tokens, arguments.image_size, arguments.precision)
+        with stage(f"taking the step of {name} at {count}"):
+            looked.append(look(name.removeprefix(sources.TORCH), count, device, asked))
+        return sources.checked(looked[-1].trace)
+
+    said: dict[str, Any] = {}
+    rows: list[dict[str, Any]] = []
     for number, machine in enumerate(machines):
         profile = machine.described()
-        program = ProgramAtBatch(name, lambda n, device=machine.profile: sources.load(f"{name}:{n}", device),  # type: ignore[misc]
-                          batch)
+        program = ProgramAtBatch(name, partial(_loaded, load, machine.profile), batch)
+        budget = arguments.memory or profile.memory_bytes
+        host = profile.host_memory_bytes if machine.host_bytes is None else machine.host_bytes
         if not number:
-            needs = Needs.of(program.at(batch))
-            print(f"{name} at {batch}: parameters {format_bytes(needs.parameters)}, gradients "
-                  f"{format_bytes(needs.gradients)}, optimizer state and buffers {format_bytes(needs.state)}, "
-                  f"activations {format_bytes(needs.activations)}, largest workspace {format_bytes(needs.workspace)}")
-            print(f"{'device':<14}{'memory':>10}  {'policy':<20}{'largest batch':>14}{'examples/s':>12}"
-                  f"{'of unmanaged':>14}{'error':>9}")
+            said = {"program": name, "batch": batch, "assumed": looked[0].assumed if looked else {},
+                    "needs": asdict(Needs.of(program.at(batch)) if not looked else _needs(looked[0])),
+                    "layers": [asdict(layer) for layer in looked[0].layers] if looked else [], "rows": rows}
+            if not arguments.json:
+                print("\n".join(_head(said, layers=arguments.layers)), flush=True)
         for policy in arguments.policies:
-            budget = profile.memory_bytes
             largest = program.largest(machine, policy, budget)
-            line = f"{profile.name:<14}{format_bytes(budget):>10}  {policy:<20}{largest:>14}"
-            if largest:
-                row = program.row(machine, policy, budget, largest, arguments.steps or None)
-                error = KNOWN_ERRORS.get(profile.name, "unknown")
-                line += (f"  {row.status}" if row.settled_s is None else
-                         f"{largest / row.settled_s:>12.4g}{share(row):>14.1%}{error:>9}")
-            print(line, flush=True)
+            row = program.row(machine, policy, budget, largest, arguments.steps or None) if largest else None
+            ran = row is not None and row.settled_s is not None
+            rows.append({"device": profile.name, "memory_bytes": budget, "host_bytes": host, "policy": policy,
+                         "largest_batch": largest,
+                         "examples_per_second": largest / row.settled_s if row and row.settled_s else None,
+                         "share_of_unmanaged": share(row) if row is not None and ran else None,
+                         "known_error": KNOWN_ERRORS.get(profile.name), "status": "ok" if row is None else row.status})
+            if not arguments.json:
+                print(_line(rows[-1]), flush=True)
+    if arguments.json:
+        print(json.dumps(said, indent=1))
     return 0
+
+
+def _loaded(load: Callable[[int, str], Trace], device: str, count: int) -> Trace:
+    return load(count, device)
+
+
+def _needs(look: Any) -> Needs:
+    """The needs of a program whose layers are known; all other bytes of the peak are activations."""
+    found = Needs.of(look.trace)
+    kinds_of = {kind: sum(getattr(layer, kind) for layer in look.layers) for kind in
+                ("parameters", "gradients", "states")}
+    lasting = sum(t.nbytes for t in look.trace.tensors.values() if t.persistent)
+    return replace(found, parameters=kinds_of["parameters"], gradients=kinds_of["gradients"],
+                   state=max(kinds_of["states"], lasting - kinds_of["parameters"]),
+                   activations=max(peak(look.trace) - lasting - kinds_of["gradients"], 0))
+
+
+def _head(said: dict[str, Any], *, layers: bool) -> list[str]:
+    """The lines above the table."""
+    needs = {kind: format_bytes(nbytes) for kind, nbytes in said["needs"].items()}
+    assumed = ", ".join(f"{topic} {text}" for topic, text in said["assumed"].items())
+    lines = [f"assumed: {assumed}"] if assumed else []
+    lines.append(f"{said['program']} at {said['batch']}: parameters {needs['parameters']}, gradients "
+                 f"{needs['gradients']}, optimizer state and buffers {needs['state']}, activations "
+                 f"{needs['activations']}, largest workspace {needs['workspace']}")
+    if layers and said["layers"]:
+        kinds_of = ("parameters", "gradients", "states", "activations")
+        total = sum(layer[kind] for layer in said["layers"] for kind in kinds_of)
+        lines += aligned([("layer", *kinds_of, "share"), *(
+            (layer["path"], *(format_bytes(layer[kind]) for kind in kinds_of),
+             f"{sum(layer[kind] for kind in kinds_of) / total:.1%}") for layer in said["layers"])])
+    lines.append(f"{'device':<14}{'memory':>10}{'host':>11}  {'policy':<20}{'largest batch':>14}{'examples/s':>12}"
+                 f"{'of unmanaged':>14}{'error':>9}")
+    return lines
+
+
+def _line(row: dict[str, Any]) -> str:
+    line = (f"{row['device']:<14}{format_bytes(row['memory_bytes']):>10}{format_bytes(row['host_bytes']):>11}  "
+            f"{row['policy']:<20}{row['largest_batch']:>14}")
+    if not row["largest_batch"]:
+        return line
+    if row["examples_per_second"] is None:
+        return f"{line}  {row['status']}"
+    return (f"{line}{row['examples_per_second']:>12.4g}{row['share_of_unmanaged']:>14.1%}"
+            f"{row['known_error'] or 'unknown':>9}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,0 +1,123 @@
+"""The modules and optimizers that a PyTorch program uses, seen by PyTorch's global hooks, and what each layer takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn.modules import module as hooks
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+OUTSIDE, BACKWARD = "(outside of modules)", "(backward)"
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The bytes of one layer: its own parameters, their gradients and optimizer states, and those of its results that
+    are live when most bytes are."""
+
+    path: str
+    parameters: int
+    gradients: int
+    states: int
+    activations: int
+
+    @property
+    def total(self) -> int:
+        """The sum."""
+        return self.parameters + self.gradients + self.states + self.activations
+
+
+class Seen:
+    """Modules and optimizers in the order of their first use, and the modules that run now, innermost last."""
+
+    def __init__(self) -> None:
+        self.modules: dict[int, Any] = {}
+        self.optimizers: dict[int, Any] = {}
+        self.autocasts: set[torch.dtype] = set()
+        self.running: list[Any] = []
+        self._roots: dict[int, Any] = {}
+
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        """Inside, modules and optimizers are noted."""
+        def begins(module: Any, inputs: Any) -> None:
+            if not self.running:
+                self._roots.setdefault(id(module), module)
+            self.modules.setdefault(id(module), module)
+            self.running.append(module)
+
+        def ends(module: Any, inputs: Any, output: Any) -> None:
+            if self.running:
+                self.running.pop()
+
+        def steps(optimizer: Any, *_: Any) -> None:
+            self.optimizers.setdefault(id(optimizer), optimizer)
+
+        handles = [hooks.register_module_forward_pre_hook(begins),
+                   hooks.register_module_forward_hook(ends, always_call=True),
+                   register_optimizer_step_post_hook(steps)]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def paths(self) -> dict[int, str]:
+        """The path of each module by its ``id``."""
+        several = len(self._roots) > 1
+        return {id(module): ".".join(filter(None, (type(root).__name__ if several or not name else "", name)))
+                for root in self._roots.values() for name, module in root.named_modules()}
+
+    def parameters(self) -> dict[int, tuple[str, Any]]:
+        """(layer, parameter) by the parameter's ``id``: of modules, and of optimizers alone."""
+        paths = self.paths()
+        found: dict[int, tuple[str, Any]] = {}
+        for root in self._roots.values():
+            for module in root.modules():
+                for tensor in module._parameters.values():
+                    if tensor is not None:
+                        found.setdefault(id(tensor), (paths[id(module)], tensor))
+        for optimizer in self.optimizers.values():
+            for group in optimizer.param_groups:
+                for tensor in group["params"]:
+                    found.setdefault(id(tensor), (OUTSIDE, tensor))
+        return found
+
+    def lasting(self) -> list[Any]:
+        """The tensors that outlive a step: parameters, buffers, and the optimizers' states."""
+        buffers = [b for root in self._roots.values() for b in root.buffers()]
+        return [*(tensor for _, tensor in self.parameters().values()), *buffers, *(t for _, t in self._states())]
+
+    def _states(self) -> list[tuple[Any, Any]]:
+        """(parameter, tensor of its state)."""
+        return [(parameter, value) for optimizer in self.optimizers.values()
+                for parameter, state in optimizer.state.items() for value in state.values()
+                if isinstance(value, torch.Tensor)]
+
+    def layers(self, activations: dict[str, int]) -> list[Layer]:
+        """The layers in the order of the network; ``activations`` by path."""
+        found: dict[str, list[int]] = {path: [0, 0, 0, 0] for path in self.paths().values()}
+        for path, tensor in self.parameters().values():
+            row = found.setdefault(path, [0, 0, 0, 0])
+            row[0] += tensor.nbytes
+            row[1] += tensor.nbytes if tensor.requires_grad else 0
+        known = self.parameters()
+        for parameter, state in self._states():
+            found[known[id(parameter)][0]][2] += state.nbytes
+        for path, nbytes in activations.items():
+            found.setdefault(path, [0, 0, 0, 0])[3] += nbytes
+        return [layer for path, row in found.items() if (layer := Layer(path, *row)).total]
+
+    def precision(self) -> str:
+        """The types of the parameters, and of autocast if there is any, as text."""
+        types = sorted({str(t.dtype).removeprefix("torch.") for _, t in self.parameters().values()})
+        casts = sorted(str(dtype).removeprefix("torch.") for dtype in self.autocasts)
+        return " and ".join(types) + " parameters" + (f", autocast to {' and '.join(casts)}" if casts else "")
+
+    def optimizer(self) -> str:
+        """The names of the optimizers' classes."""
+        return " and ".join(dict.fromkeys(type(each).__name__ for each in self.optimizers.values())) or "no optimizer"

@@ -1,0 +1,31 @@
+"""A program may enter the management anew for each step, for instance by a decorator of its step."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: the extra torch has it")
+
+from torch_nets import NETWORKS, ROOMY, run, same  # noqa: E402
+
+import minidl.torch  # noqa: E402
+
+STEPS = 5
+
+
+def test_steps_that_enter_one_by_one_hold_the_budget_with_the_same_bits():
+    known = minidl.torch.managed(ROOMY)
+    run(NETWORKS["transformer"], 3, known)
+    floor = known.report().floor_bytes
+    memory = minidl.torch.managed(floor)
+    torch.manual_seed(0)
+    program = NETWORKS["transformer"]()
+    losses = []
+    for _ in range(STEPS):
+        # Leaving brings the optimizer's state back, which no budget holds then.
+        with memory, minidl.torch.Meter(program.lasting()) as meter:
+            losses.append(program.step())
+        assert meter.peak <= floor
+    assert memory.report().unmanaged_bytes == pytest.approx(known.report().unmanaged_bytes, rel=0.01)
+    torch.manual_seed(0)
+    plain = NETWORKS["transformer"]()
+    assert same(losses, [plain.step() for _ in range(STEPS)])
+    assert same(list(plain.network.parameters()), list(program.network.parameters()))
