@@ -130,14 +130,15 @@ def test_the_benchmark_of_largest_batches_ends_with_its_run_when_it_is_told_to(t
 
 
 def test_a_search_with_a_limit_ends_with_a_batch_that_runs_and_says_what_it_left_untried():
-    """LeNet has 30 calls or so a step: a limit of 300 allows a dry run or two and a few trials."""
+    """LeNet has 30 calls or so a step: a limit of 60 allows a dry run or two and no trial."""
     unlimited = setup("lenet", shape=(1, 32, 32))
     exact = largest_batch(unlimited, 3 << 20)
     assert exact.untried == 0
-    for limit in (200, 400, 10**6):
+    for limit in (60, 200, 400, 10**6):
         limited = replace(unlimited, work=Work(limit))
         found = largest_batch(limited, 3 << 20)
         assert found.batch <= exact.batch and (found.batch == exact.batch or found.untried > found.batch)
+        assert limit != 60 or found.untried
         assert not found.batch or unlimited.trial(found.batch, 3 << 20).shortage is None
         assert ("not tried" in found.limit) == bool(found.untried) and limited.work.spent < limit + 200
     assert found.batch == exact.batch and found.untried == 0

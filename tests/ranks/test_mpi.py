@@ -95,7 +95,7 @@ def test_four_slices_go_on_from_two_ranks_to_one_device_and_to_four_ranks(tmp_pa
     run = ("--run-dir", tmp_path / "run", "--steps")
     require(start(2, *TRAIN, *run, 2, "--ranks", "mpi", "--slices", 4))
     require(start(1, *TRAIN, *run, 4, "--resume", "auto", "--slices", 4))
-    refused = start(2, *TRAIN, *run, 6, "--resume", "auto", "--ranks", "mpi")
+    refused = start(2, *TRAIN, *run, 6, "--resume", "auto", "--ranks", "mpi", "--slices", 2)
     assert refused.returncode == 2 and "--slices 4, not --slices 2" in refused.stderr
     require(start(4, *TRAIN, *run, 6, "--resume", "auto", "--ranks", "mpi", "--save-weights", tmp_path / "ranks"))
     require(start(1, *TRAIN, "--steps", 6, "--slices", 4, "--save-weights", tmp_path / "slices"))
