@@ -10,17 +10,15 @@ downwards, with a host and without, until a policy finds no room.
 import argparse
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
+from bench.support.promises import MISSED, Cell, dips
 from minidl.lab import cell
 from minidl.lab.inferred import completed
 from minidl.plan.trace import Trace
 
 POLICIES = "auto,capuchin,capuchin-swap,capuchin-recompute"
-MISSED = 0.02  # of the predicted seconds: such a promise is not kept
-SLOWER = 0.005  # of the unmanaged seconds: so much more in more memory counts
 HOSTS = {"a host": None, "none": 0}
 HEAD = """# Plans on the steps of other programs
 
@@ -32,23 +30,6 @@ replay) and evictions on demand beside the plan.
 """
 
 
-@dataclass(frozen=True)
-class Cell:
-    """A settled step: seconds as shares of the unmanaged ones."""
-
-    trace: str
-    host: str
-    policy: str
-    share: float
-    took: float
-    predicted: float | None
-
-    @property
-    def miss(self) -> float | None:
-        """What the step took more than was predicted, as a share of that; None without a plan."""
-        return None if self.predicted is None else self.took / self.predicted - 1.0
-
-
 def cells(name: str, trace: Trace, policy: str, step: int) -> Iterator[Cell]:
     """The cells of a trace under a policy, the largest budget first."""
     for host, host_bytes in HOSTS.items():
@@ -58,18 +39,6 @@ def cells(name: str, trace: Trace, policy: str, step: int) -> Iterator[Cell]:
                 break
             predicted = None if row.predicted_s is None else row.predicted_s / row.unmanaged_s
             yield Cell(name, host, policy, percent / 100, row.settled_s / row.unmanaged_s, predicted)
-
-
-def dips(found: list[Cell]) -> list[tuple[Cell, Cell]]:
-    """The cells that are slower than one of the same trace, host and policy in less memory, with the fastest such."""
-    pairs = []
-    for one in found:
-        less = [c for c in found if (c.trace, c.host, c.policy) == (one.trace, one.host, one.policy)
-                and c.share < one.share]
-        best = min(less, key=lambda c: c.took, default=one)
-        if one.took > best.took + SLOWER:
-            pairs.append((one, best))
-    return pairs
 
 
 def main() -> None:

@@ -35,8 +35,7 @@ class Signatures:
         self.most = SIGNATURES
 
     def add(self, key: Key, op: Op, metas: tuple[Meta, ...], attrs: Attrs) -> Signature:
-        """Compute and store the signature of a call whose key (operation, attributes, operands' metas) is new: its
-        outputs' shapes and dtypes, and its algorithms. Raises ShapeError."""
+        """Compute and store the signature of a call whose key has none yet. Raises ShapeError."""
         signature = self.by_key[key] = self._sign(op, metas, attrs)
         return signature
 

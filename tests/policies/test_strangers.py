@@ -8,7 +8,7 @@ from math import inf
 import pytest
 from strangers import STRANGERS, dense
 
-from bench.strangers import MISSED, Cell, dips
+from bench.support.promises import MISSED, Cell, dips
 from minidl.lab import cell
 from minidl.lab.inferred import completed
 from minidl.memory.replay import Replay
