@@ -182,7 +182,7 @@ def _layer_norm(planner: Launches, y: View, mean: View, rstd: View, x: View, gam
 
 
 def _layer_norm_grad(planner: Launches, dx: View, dy: View, x: View, gamma: View, mean: View, rstd: View) -> None:
-    """dx = rstd (g - mean of g - xhat mean of g xhat) by row, g = dy gamma, xhat = (x - mean) rstd."""
+    """Add launches: dx = rstd (g - mean(g) - xhat mean(g xhat)) by row, g = dy gamma, xhat = (x - mean) rstd."""
     lie_so = bool(dx.size) and mean.contiguous and rstd.contiguous
     options = shape_of(dx, dy, x) if lie_so and is_on("layernorm") else None
     if options is not None:

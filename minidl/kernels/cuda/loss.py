@@ -17,7 +17,7 @@ from minidl.kernels.cuda.tools import Tools
 
 
 def mean_loss(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
-    """Return a kernel, for one thread block: loss = sum(losses) / number of labels not ignored; NaN if there are none."""
+    """Return a kernel, for one thread block: loss = sum(losses) / (labels not ignored); NaN if there are none."""
     cuda, (_, store), number = tools.cuda, tools.wide(dtype), tools.number(dtype)
     block_sum = tools.tile_sum(1, threads)
 

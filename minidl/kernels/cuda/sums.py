@@ -77,7 +77,7 @@ class Split:
         return bool(self.kept) and (not self.summed or self.kept[-1][1] < self.summed[-1][1])
 
     def arguments(self, lanes: int) -> tuple[np.int64, ...]:
-        """Return kernel arguments: extents of kept and summed dimensions, a step of ``lanes``, each operand's strides."""
+        """Return kernel arguments: kept and summed dimensions' extents, a step of ``lanes``, each operand's strides."""
         kept, summed = padded(self.kept, 3, self.operands), padded(self.summed, 4, self.operands)
         extents = [d[0] for d in summed]
         strides = [d[o] for o in range(1, self.operands + 1) for d in (*kept, *summed)]
