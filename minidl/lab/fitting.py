@@ -38,8 +38,8 @@ class Needs:
 
     @classmethod
     def of(cls, trace: Trace) -> Needs:
-        """Return the needs of a trace, with the tensors' roles inferred. Parameters are read before one is written;
-        update calls write a parameter, or a tensor that such a call reads; gradients are inputs of update calls."""
+        """Return the needs of a trace, in which the tensors' roles are inferred from the order of the calls.
+        Parameters are read first, and written by update calls; gradients are inputs of these calls."""
         lasting = {t.tensor_id for t in trace.tensors.values() if t.persistent}
         read, written = _first_uses(trace, lasting)
         first_step = min((at for i, at in written.items() if i in read), default=len(trace.calls))

@@ -25,9 +25,9 @@ MOST_CELL_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Cell:
-    """The settings that determine one row of a grid. budget: bytes, a share of the unmanaged peak, or None for all
-    device memory. digest: the hash of the source's bytes, if the source is a file. file: a file with the trace,
-    if there is one; it is no setting, and does not change the row."""
+    """The settings that determine one row of a grid.
+    budget: bytes, a share of the unmanaged peak, or None for all device memory. digest: the hash of the source's bytes,
+    if the source is a file. file: a file with the trace, if there is one; it does not change the row."""
 
     source: str
     machine: Machine

@@ -56,8 +56,8 @@ def stays_there(value: Value) -> bool:
 
 @dataclass
 class _State:
-    """The state of one replay. readers: value -> the number of calls that still read it; made: value -> its storage,
-    for values that the replay has computed; scratch: value -> the storage that the current call writes instead."""
+    """The state of one replay. readers: value -> the number of calls that still read the value.
+    made: computed value -> its storage. scratch: value -> the storage that the current call writes in its place."""
 
     readers: dict[Value, int]
     made: dict[Value, Any] = field(default_factory=dict)
