@@ -13,7 +13,7 @@ ENOUGH = 12  # samples to fit the rates of up to six terms
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A measured call: the names of its rates, from special to general, its kind of work, its amounts, its seconds."""
+    """A measured call. keys: the names of its rates, from special to general. amounts: term of its work -> amount."""
 
     keys: tuple[str, ...]
     kind: str
@@ -24,7 +24,7 @@ class Sample:
 
 
 def fit(samples: Sequence[Sample]) -> dict[str, float]:
-    """The rates that come nearest to the samples' seconds.
+    """Return the rates (term -> seconds per amount) with which the samples' seconds are predicted best.
 
     Squared errors are divided by the seconds. So long calls count more than short ones, as in a step, but not by the
     square. Terms that the samples cannot tell apart share their time in some way. All rates are >= 0
@@ -42,7 +42,7 @@ def fit(samples: Sequence[Sample]) -> dict[str, float]:
 
 
 def rates(samples: Iterable[Sample]) -> dict[str, dict[str, float]]:
-    """The rates of every name that samples belong to.
+    """Return name -> the rates of this name, for every name in the samples' keys.
 
     A special name (a window and stride of a convolution) with few samples gets the rates of its general name, times the
     factor that fits its samples. A fit of its own would be arbitrary.
@@ -63,16 +63,16 @@ def rates(samples: Iterable[Sample]) -> dict[str, dict[str, float]]:
 
 
 def scaled(general: Mapping[str, float], samples: Sequence[Sample]) -> dict[str, float]:
-    """General rates (seconds per amount) times the median of measured over predicted seconds of these samples."""
+    """Return the general rates times one factor: the samples' median of measured over predicted seconds."""
     factor = median(s.seconds / sum(rate * s.amounts.get(term, 0.0) for term, rate in general.items()) for s in samples)
     return {term: rate * factor for term, rate in general.items()}
 
 
 def peaks(samples: Sequence[Sample], bandwidth: float) -> tuple[float, float, dict[str, float]]:
-    """(FLOP/s, bytes/s, efficiency by kind): the best that was seen, and the typical share of it.
+    """Return the peak FLOP/s, the peak bytes/s, and for each kind of work the usual share of its peak (efficiency).
 
-    bandwidth: of copies. A cache may be faster, so the peak is the best of all calls. The efficiency of a kind is the
-    median over its longer calls. A kind of work without kernels on the CPU takes the value of the nearest other kind.
+    bandwidth: bytes/s of copies. A cache may be faster, so a peak is the best of all calls. The efficiency of a kind is
+    the median over its longer calls. A kind of work without kernels on the CPU takes the value of another kind.
     """
     flops = max(s.flops / s.seconds for s in samples if s.kind in ("conv", "matmul"))
     nbytes = max(bandwidth, *(s.nbytes / s.seconds for s in samples))

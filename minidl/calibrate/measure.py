@@ -29,8 +29,8 @@ Call = tuple[str, str, tuple[Meta, ...], tuple[Meta, ...]]  # op, algorithm, inp
 
 
 class Sampler(ThreadedCpu):
-    """A CPU device that notes the seconds of every launch, by what was launched. It has one algorithm for each call:
-    the ``choice``-th of its deterministic ones, or the last."""
+    """A CPU device that stores the seconds of every launched call.
+    It offers one algorithm for each call: number ``choice`` of the deterministic ones, or the last of these."""
 
     def __init__(self, choice: int = 0) -> None:
         super().__init__("cpu", profiles.get("cpu"))
@@ -55,7 +55,7 @@ class Sampler(ThreadedCpu):
         return super().launch(op_name, algorithm, outputs, inputs, attrs, workspace, partial(_tell, note, timed))
 
     def samples(self) -> list[Sample]:
-        """The measurements: a sample for each different call, with the median of its seconds."""
+        """Return one ``Sample`` for each different call that was launched, with the median of its seconds."""
         return [Sample(work.keys, work.kind, work.flops, work.nbytes, work.amounts, median(self.seconds[call]))
                 for call, work in self.work.items() if self.seconds.get(call)]
 
@@ -68,9 +68,9 @@ def _tell(note: Callable[[float], None], timed: Timed, seconds: float) -> None:
 
 def train(workload: Workload, budget_bytes: int, *, choice: int = 0,
           iterations: int = ITERATIONS) -> tuple[list[Sample], float, float]:
-    """Train a workload on the CPU and measure its calls.
+    """Train a workload for ``iterations`` steps on the CPU, and measure its calls. choice: as in ``Sampler``.
 
-    Returns (samples, seconds between a call's end and the next one's start, the host's seconds a launch).
+    Return the samples, the median seconds from a call's end to the next start, and the host's seconds per launch.
     """
     device = Sampler(choice)
     gaps, overheads = [], []
@@ -96,9 +96,9 @@ def train(workload: Workload, budget_bytes: int, *, choice: int = 0,
 
 
 def calibrate(*, quick: bool = False, note: Callable[[str], None] = lambda line: None) -> Profile:
-    """The profile of this machine. ``quick``: from a few small networks, in seconds, for a first impression.
+    """Measure this machine; return its profile. ``quick``: only a few small networks, in seconds, less exactly.
 
-    note: called with each line of the results.
+    note: called with each line of text about the results.
     """
     found = link.measure()
     note(f"copies: {found.out_bandwidth / 1e9:.1f} GB/s out, {found.in_bandwidth / 1e9:.1f} in, "
@@ -121,13 +121,13 @@ def calibrate(*, quick: bool = False, note: Callable[[str], None] = lambda line:
 
 
 def describe(workload: Workload) -> str:
-    """A workload's name and sizes."""
+    """Return a workload's name and sizes as text, such as ``residual 16 32 4``."""
     return f"{workload.func.__name__} {' '.join(map(str, workload.args))}"
 
 
 def profile(samples: Sequence[Sample], found: link.Link, *, gap_s: float, overhead_s: float,
             free_bytes: int) -> Profile:
-    """A profile out of measured numbers. The gap between two calls becomes part of each call."""
+    """Return the profile of a machine from measured numbers. ``gap_s``, the pause between calls, is added to each."""
     bandwidth = 2 * min(found.out_bandwidth, found.in_bandwidth)  # a copied byte is read and written
     flops, nbytes, efficiency = fitting.peaks(samples, bandwidth)
     rates = {key: {**fitted, "calls": fitted.get("calls", 0.0) + gap_s}

@@ -25,8 +25,8 @@ STAGES = 4
 
 
 class Residual(nn.Module):
-    """A basic block with a projection, then a bottleneck: 3x3 and 1x1 windows, strided and not; normalisation with and
-    without what follows it."""
+    """A ResNet basic block with a projection, then a bottleneck block, of ``inner`` to ``outer`` channels.
+    So there are 3x3 and 1x1 windows, strides of 1 and ``stride``, and normalisation with and without a fused ReLU."""
 
     def __init__(self, inner: int, outer: int, stride: int) -> None:
         narrow = outer // 4
@@ -48,7 +48,7 @@ class Residual(nn.Module):
 
 
 def residual(width: int, image: int, batch: int) -> Step:
-    """A residual network whose stages have width, 2, 4 and 8 times width channels."""
+    """Return a training step of a residual network whose stages have 1, 2, 4 and 8 times ``width`` channels."""
     widths = [width, *(width << stage for stage in range(STAGES))]
     return _images(nn.Sequential(
         nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1),
@@ -57,7 +57,7 @@ def residual(width: int, image: int, batch: int) -> Step:
 
 
 def plain(width: int, image: int, batch: int) -> Step:
-    """A chain of 3x3 convolutions with bias and ReLU, and linear layers with dropout."""
+    """Return a training step of a chain of 3x3 convolutions with bias and ReLU, then linear layers with dropout."""
     widths = [3, *(width << stage for stage in range(STAGES))]
     convolutions = [layer for inner, outer in pairwise(widths)
                     for layer in (nn.ConvReLU2d(inner, outer, 3, 1, 1), nn.MaxPool2d(2))]
@@ -82,7 +82,7 @@ def _images(model: nn.Module, image: int, batch: int) -> Step:
 
 
 class Layer(nn.Module):
-    """Attention and a feed-forward network, each with its residual."""
+    """A layer of a transformer's encoder: attention and a feed-forward network, each with a residual connection."""
 
     def __init__(self, width: int, heads: int) -> None:
         self.attention = nn.MultiHeadAttention(width, heads, 0.1)
@@ -99,7 +99,7 @@ class Layer(nn.Module):
 
 
 def transformer(width: int, heads: int, length: int, batch: int, vocabulary: int, layers: int = 2) -> Step:
-    """An encoder that predicts a word for an eighth of its positions, with the table of words read from both sides."""
+    """Return a training step of an encoder that predicts words at an eighth of the positions, as BERT does."""
     words, positions = nn.Embedding(vocabulary, width), nn.Embedding(2 * length, width)
     encoder = nn.ModuleList(Layer(width, heads) for _ in range(layers))
     pooler, bias = nn.Linear(width, width), nn.parameter((vocabulary,))

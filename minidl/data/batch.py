@@ -14,9 +14,9 @@ ImageShape = tuple[int, ...]  # [C, H, W]; for text [tokens]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """``size`` images [C, H, W], float32, and labels, int64; the arrays are None if values do not matter.
+    """A batch of ``size`` images [C, H, W], float32, and labels, int64; both None if only the shapes matter.
 
-    ``label_shape`` is the shape of one image's labels: () for one class per image, (H, W) for one per pixel.
+    ``input_shape`` is (C, H, W); ``label_shape`` is () for one class per image, (H, W) for one per pixel.
     """
 
     size: int
@@ -27,7 +27,7 @@ class Batch:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of host memory that the arrays take, or would take."""
+        """Bytes of host memory that the images and labels take, or would take if they are None."""
         elements = int(np.prod(self.input_shape)) * 4 + int(np.prod(self.label_shape)) * 8
         return self.size * elements
 
@@ -42,7 +42,7 @@ class Batch:
         return images, labels
 
     def split(self, parts: int) -> list["Batch"]:
-        """Return the batch in equal parts, in order; ``size`` must be a multiple of ``parts``."""
+        """Cut the batch into ``parts`` equal batches, in order; ``size`` must be a multiple of ``parts``."""
         return [Batch(self.size // parts, self.input_shape, None if self.images is None else self.images[piece],
                       None if self.labels is None else self.labels[piece], self.label_shape)
                 for piece in _pieces(self.size, parts)]
@@ -50,10 +50,10 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class TextBatch:
-    """``size`` pairs of segments of ``length`` tokens, ``predictions`` of them to be predicted: the inputs of BERT.
+    """A batch of inputs of BERT: ``size`` sequences of ``length`` tokens, of which ``predictions`` are to be predicted.
 
-    The arrays, in the order of BertForPreTraining's arguments, are None if values do not matter; [N, length] or [N,
-    predictions], int64, except the mask, float32 (1 for tokens, 0 for padding), and next_sentence_labels, [N].
+    The arrays are None if only the shapes matter. They are int64, and the first three have shape [size, length], the
+    two masked ones [size, predictions], the last [size]. attention_mask is float32: 1 for tokens, 0 for padding.
     """
 
     size: int
@@ -68,18 +68,18 @@ class TextBatch:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of host memory that the arrays take, or would take."""
+        """Bytes of host memory that the arrays take, or would take if they are None."""
         return self.size * (20 * self.length + 16 * self.predictions + 8)
 
     def upload(self, runtime: Runtime) -> tuple[Tensor, ...]:
-        """Upload all six arrays, one operation each. Raises OutOfMemory."""
+        """Upload the six arrays, one operation each; return the tensors in that order. Raises OutOfMemory."""
         tokens, predicted = (self.size, self.length), (self.size, self.predictions)
         shapes = tokens, tokens, tokens, predicted, predicted, (self.size,)
         return tuple(runtime.tensor(array, shape=shape, dtype=float32 if name == "attention_mask" else int64)
                      for (name, array), shape in zip(self._arrays(), shapes, strict=True))
 
     def split(self, parts: int) -> list["TextBatch"]:
-        """Return the batch in equal parts, in order; ``size`` must be a multiple of ``parts``."""
+        """Cut the batch into ``parts`` equal batches, in order; ``size`` must be a multiple of ``parts``."""
         return [TextBatch(self.size // parts, self.length, self.predictions,
                           **{name: None if array is None else array[piece] for name, array in self._arrays()})
                 for piece in _pieces(self.size, parts)]

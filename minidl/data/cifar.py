@@ -30,9 +30,9 @@ DEVIATION = np.array([0.2470, 0.2435, 0.2616], np.float32)[:, None, None]
 
 
 class Cifar10(ImageSet):
-    """The images of a folder. Raises BadFile for a file of another length or a record of an unknown class.
+    """The data set CIFAR-10 in a folder of its binary files. Raises UserError if the folder has no training images.
 
-    If bad files are skipped, such a file or record is left out.
+    A file of a wrong length, or a record of an unknown class, raises BadFile or, if bad files are skipped, is left out.
     """
 
     input_shape: ImageShape = (CHANNELS, SIDE, SIDE)
@@ -47,7 +47,7 @@ class Cifar10(ImageSet):
         self.train_size, self.test_size = len(self._train[1]), len(self._test[1])
 
     def batches(self, batch: int, *, seed: int = 0, skip: int = 0) -> Generator[Batch, None, None]:
-        """Yield training batches without end, as described in Data."""
+        """Yield training batches without end, shifted and mirrored at random; arguments as in ``Data.batches``."""
         for chosen in in_order(self.train_size, batch, seed=seed, skip=skip):
             random = np.random.default_rng([seed, chosen.epoch, int(chosen.examples[0])])
             images, labels = _images_of(self._train, chosen)
@@ -86,7 +86,7 @@ def _records(paths: list[Path], bad: BadFiles) -> _Records:
 
 
 def _images_of(records: _Records, chosen: Chosen) -> tuple[np.ndarray, np.ndarray]:
-    """Return images [N, 3, 32, 32], as bytes, and labels [N]."""
+    """Return the chosen images [N, 3, 32, 32], uint8, and their labels [N], int64."""
     files, places = records
     taken = np.stack([files[file][record] for file, record in places[chosen.examples]])
     return taken[:, 1:].reshape(-1, CHANNELS, SIDE, SIDE), taken[:, 0].astype(np.int64)

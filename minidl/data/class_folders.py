@@ -20,11 +20,11 @@ from minidl.outside.reading import is_folder, is_there, names_in
 
 
 class ClassFolders:
-    """``root/<class>/**/<image>``: classes and images sorted by name; a Source.
+    """The images in ``root/<class>/**/<image>``, classes and images sorted by name: an ``ImageSource``.
 
-    class_names: of the training folder, for validation images; both must have the same classes. An empty class and an
-    image outside the classes are bad files. Raises UserError, with the name, for bad files, for other classes, and for
-    a folder without classes.
+    class_names: for test images, the classes of the training images, since both must have the same classes. An empty
+    class and an image outside the classes are bad files. Raises UserError, with the name, for bad files (unless they
+    are skipped), for other classes, and for a folder without classes.
     """
 
     def __init__(self, root: Path, bad: BadFiles, *, class_names: tuple[str, ...] | None = None) -> None:
@@ -50,15 +50,15 @@ class ClassFolders:
         return len(self._paths)
 
     def name(self, example: int) -> str:
-        """Return the path of an image."""
+        """Return the path of image number ``example``."""
         return str(self._paths[example])
 
     def image(self, example: int) -> bytes:
-        """Return the bytes of an image's file. Raises BadFile."""
+        """Return the bytes of the file of image number ``example``. Raises BadFile if it cannot be read."""
         return read_image(self._paths[example])
 
     def mask(self, example: int) -> bytes:
-        """Never called: these images have classes."""
+        """Raise AssertionError: these images have one class each, and no masks."""
         raise AssertionError("folders of classes have no masks")
 
 

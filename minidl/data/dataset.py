@@ -20,14 +20,14 @@ SPLIT_SEED = 1998  # a split belongs to its data set: it does not depend on the 
 
 
 class Data(Protocol):
-    """A data set.
+    """The interface of a data set, which makes batches of training and test examples.
 
-    input_shape    (C, H, W) of an image, (tokens,) of a text
+    input_shape    of one example: (C, H, W) of an image, (tokens,) of a text
     label_shape    of one example's labels: () or (H, W)
-    num_classes    0 if there are none
-    class_names    the classes' names, if the data has any
+    num_classes    number of classes; 0 for text
+    class_names    names of the classes; () if the data has none
     real           False for random noise
-    feed           statistics of the threads that make batches; None if there are none
+    feed           the threads that make batches, with statistics; None if there are no such threads
     """
 
     input_shape: ImageShape
@@ -43,23 +43,23 @@ class Data(Protocol):
 
     @property
     def described(self) -> str:
-        """The size of the data set, as text."""
+        """A text about the size of the data set, for people."""
 
     def shapes(self, batch: int) -> AnyBatch:
-        """Return a batch of that many examples, without values."""
+        """Return a batch of ``batch`` examples that has shapes, and None in place of arrays."""
 
     def batches(self, batch: int, *, seed: int = 0, skip: int = 0) -> Generator[AnyBatch, None, None]:
-        """Yield batches without end, epoch after epoch, without the first ``skip`` ones; each epoch has its own order.
+        """Yield training batches of ``batch`` examples without end, except the first ``skip`` ones.
 
-        An incomplete last batch of an epoch is left out, so that every step has the same shapes.
+        Each epoch has its own random order, by ``seed``. An incomplete last batch of an epoch is left out.
         """
 
     def test_batches(self, batch: int) -> Iterator[AnyBatch]:
-        """Yield every test example once; the last batch may be smaller."""
+        """Yield every test example once, in batches of ``batch`` examples; the last batch may be smaller."""
 
 
 class ImageSet:
-    """The common part of data sets with a known number of images; the rest is in Data."""
+    """A base class for data sets with a known number of images; ``Data`` describes its attributes."""
 
     input_shape: ImageShape
     label_shape: tuple[int, ...] = ()
@@ -72,25 +72,25 @@ class ImageSet:
 
     @property
     def described(self) -> str:
-        """The size of the data set, as text."""
+        """A text about the size of the data set, for people."""
         return (f"{self.train_size} images to train on, {self.test_size} to test with, {self.num_classes} classes"
                 + (" per pixel" if self.label_shape else ""))
 
     def shapes(self, batch: int) -> Batch:
-        """Return a batch of that many examples, without values."""
+        """Return a batch of ``batch`` images that has shapes, and None in place of arrays."""
         return Batch(batch, self.input_shape, label_shape=self.label_shape)
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The examples of a batch: their numbers [N], and the epoch (test examples: -1)."""
+    """The choice of a batch's examples. examples: their numbers [N]; epoch: the epoch's number (test examples: -1)."""
 
     epoch: int
     examples: np.ndarray
 
 
 def in_order(size: int, batch: int, *, seed: int, skip: int) -> Iterator[Chosen]:
-    """Yield the batches of ``size`` examples, without end. ``batch`` must be at most ``size``."""
+    """Yield which ``batch`` of the ``size`` examples make up each training batch, as ``Data.batches`` orders them."""
     first_epoch, first = divmod(skip, size // batch)
     for epoch in count(first_epoch):
         order = np.random.default_rng([seed, epoch]).permutation(size)
@@ -99,13 +99,13 @@ def in_order(size: int, batch: int, *, seed: int, skip: int) -> Iterator[Chosen]
 
 
 def once(size: int, batch: int) -> Iterator[Chosen]:
-    """Yield every example once, in the order of the data set."""
+    """Yield the choice of examples for each test batch: all ``size`` examples once, in order."""
     for start in range(0, size, batch):
         yield Chosen(-1, np.arange(start, min(start + batch, size)))
 
 
 def held_out(size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return (training examples, test examples), each ascending: always the same ones for a size."""
+    """Return the numbers of training and of test examples, ascending: a random split, always the same for a size."""
     order = np.random.default_rng(SPLIT_SEED).permutation(size)
     test = int(HELD_OUT * size)
     return np.sort(order[test:]), np.sort(order[:test])

@@ -42,7 +42,7 @@ class Digits(ImageSet):
         self.train_size, self.test_size = len(train), len(test)
 
     def batches(self, batch: int, *, seed: int = 0, skip: int = 0) -> Generator[Batch, None, None]:
-        """Yield training batches without end, as described in Data."""
+        """Yield training batches without end, as ``Data.batches`` describes."""
         images, labels = self._train
         for chosen in in_order(self.train_size, batch, seed=seed, skip=skip):
             yield Batch(batch, self.input_shape, images[chosen.examples], labels[chosen.examples])
@@ -65,7 +65,7 @@ def _read() -> tuple[np.ndarray, np.ndarray]:
 
 
 def _enlarge(images: np.ndarray, image_size: int) -> np.ndarray:
-    """[N, 8, 8] -> [N, 1, image_size, image_size]; the border has the normalised value of an empty pixel."""
+    """Enlarge images [N, 8, 8] to [N, 1, image_size, image_size], with a border of empty pixels if they do not fit."""
     scale = image_size // SIDE
     large = images.repeat(scale, axis=1).repeat(scale, axis=2)
     before = (image_size - SIDE * scale) // 2

@@ -27,7 +27,7 @@ B = TypeVar("B", bound=_Sized)
 
 @dataclass(frozen=True, slots=True)
 class Job(Generic[B]):
-    """A batch of ``size`` examples to be made: ``parts`` fill it, in any order or at once; ``done`` returns it."""
+    """The work to make a batch of ``size`` examples: all ``parts``, in any order or at once, then ``done``, for it."""
 
     size: int
     parts: list[Callable[[], None]]
@@ -36,10 +36,10 @@ class Job(Generic[B]):
 
 @dataclass
 class Feed:
-    """Threads that make batches, and statistics: how busy they are, and how long training waits for a batch.
+    """Threads that make batches before they are needed, and statistics of these threads.
 
-    workers      the number of threads
-    ahead        the number of batches made in advance
+    workers      the number of threads; busy_seconds: the sum of the time they have worked
+    ahead        the number of batches made in advance; waited_seconds: time for which training has waited for batches
     """
 
     workers: int
@@ -52,11 +52,11 @@ class Feed:
 
     @property
     def per_second(self) -> float | None:
-        """Examples per second that the threads can make while everything else runs; None before the first."""
+        """Examples per second that the threads can make beside the training; None before the first example."""
         return self.made * self.workers / self.busy_seconds if self.busy_seconds else None
 
     def run(self, jobs: Iterator[Job[B]]) -> Iterator[B]:
-        """Yield the batches of some jobs, in order. Exhaust or close this generator to end the threads."""
+        """Yield the batches of ``jobs``, in order. Exhaust or close this generator to end the threads."""
         pool = ThreadPoolExecutor(self.workers, thread_name_prefix="data")
         waiting: deque[tuple[Job[B], list[Future[None]]]] = deque()
         try:
@@ -86,5 +86,5 @@ class Feed:
 
 
 def batches_ahead(nbytes: int, host_memory: int) -> int:
-    """Return how many batches of ``nbytes`` to prepare within a host budget; 0: each is made on demand."""
+    """Return how many batches of ``nbytes`` bytes may be made in advance, within a share of ``host_memory`` bytes."""
     return min(MOST_AHEAD, int(host_memory * HOST_SHARE) // max(nbytes, 1))

@@ -21,7 +21,7 @@ LEAST_WITH_MASK = 0.5  # least area of a view of an image with a mask: smaller v
 
 @dataclass(frozen=True, slots=True)
 class Subset:
-    """Some images of a source, by number."""
+    """Some of a source's images: those with the numbers ``examples``."""
 
     source: ImageSource
     examples: np.ndarray
@@ -31,13 +31,13 @@ class Subset:
 
 
 class Images(ImageSet):
-    """Images [channels, size, size], normalised, with one class each or one per pixel.
+    """The data set of the images in files, each [channels, size, size], normalised, with one class or one per pixel.
 
-    train, test   their sources; ``test`` None: a fixed tenth of ``train`` is held out
-    num_classes   None: one more than the largest label
+    train, test   sources of the images; ``test`` None: a fixed tenth of ``train`` becomes the test part
+    num_classes   None: the number of class names or, without names, one more than the largest label
     channels      1 (grey) or 3
     bad           the handling of broken files. If they are skipped, the next whole image replaces a broken one in
-                  training, independent of the threads; in the test it is left out.
+                  training; in the test a broken image is left out.
     """
 
     def __init__(self, train: ImageSource, test: ImageSource | None, *, size: int, channels: int,
@@ -73,20 +73,20 @@ class Images(ImageSet):
         return wanted
 
     def batches(self, batch: int, *, seed: int = 0, skip: int = 0) -> Generator[Batch, None, None]:
-        """Yield training batches without end, as described in Data.
+        """Yield training batches without end, as ``Data.batches`` describes, with a random view of each image.
 
-        Raises BadFile when a batch with a broken image is due.
+        Raises BadFile when a batch with a broken image is due, unless bad files are skipped.
         """
         chosen = in_order(self.train_size, batch, seed=seed, skip=skip)
         yield from self._feed.run(self._job(self._train, some, seed) for some in chosen)
 
     def test_batches(self, batch: int) -> Iterator[Batch]:
-        """Yield every test image once, its centre (with masks: all of it); broken ones are left out if skipped."""
+        """Yield every test image once: its centre or, with a mask, all of it. Raises BadFile as ``batches`` does."""
         jobs = (self._job(self._test, some, None) for some in once(self.test_size, batch))
         return (made for made in self._feed.run(jobs) if made.size)
 
     def _job(self, part: Subset, chosen: Chosen, seed: int | None) -> Job[Batch]:
-        """Return the job of a batch, filled row by row; ``seed`` None: no random views, no replacements."""
+        """Return the work to make the batch of ``chosen`` examples. seed: None for a test batch: no random views."""
         count = len(chosen.examples)
         images = np.empty((count, *self.input_shape), np.float32)
         labels = np.empty((count, *self.label_shape), np.int64)
@@ -123,7 +123,7 @@ class Images(ImageSet):
 
     def _fill(self, source: ImageSource, example: int, random: np.random.Generator | None, image_out: np.ndarray,
               label_out: np.ndarray) -> None:
-        """Decode one image, and its mask.  label_out: [1] or [1, size, size]."""
+        """Decode an image into ``image_out``, and its class [1] or its mask [1, size, size] into ``label_out``."""
         name, size = source.name(example), self.input_shape[1]
         image = decode(source.image(example), name, mode="L" if self.input_shape[0] == 1 else "RGB")
         width, height = image.size

@@ -21,10 +21,10 @@ _MASK_ENDINGS = ("", "_mask")  # of the mask's stem; Carvana's masks end in _mas
 
 
 class MaskFolders:
-    """``root/images/<name>.*`` with ``root/masks/<name>.*`` (or ``<name>_mask.*``), sorted by name; a Source.
+    """Images ``root/images/<name>.*`` with masks ``root/masks/<name>.*`` or ``<name>_mask.*``: an ``ImageSource``.
 
-    These are bad files: an image without a mask, a mask without an image, a second file of the same name, a folder
-    among them, and an image outside the two folders. Raises UserError for bad files, and for folders without images.
+    Bad files are an image without a mask, a mask without an image, a second file of one name, a folder among the
+    files, and an image outside the two folders. Raises UserError for bad files, and for folders without images.
     """
 
     class_names: tuple[str, ...] = ()
@@ -49,15 +49,15 @@ class MaskFolders:
         return len(self._pairs)
 
     def name(self, example: int) -> str:
-        """Return the path of an image; it also names the image's mask."""
+        """Return the path of image number ``example``, which messages also use for the image's mask."""
         return str(self._pairs[example][0])
 
     def image(self, example: int) -> bytes:
-        """Return the bytes of an image's file. Raises BadFile."""
+        """Return the bytes of the file of image number ``example``. Raises BadFile if it cannot be read."""
         return read_image(self._pairs[example][0])
 
     def mask(self, example: int) -> bytes:
-        """Return the bytes of an image's mask file. Raises BadFile."""
+        """Return the bytes of the mask file of image number ``example``. Raises BadFile if it cannot be read."""
         return read_image(self._pairs[example][1])
 
 

@@ -38,10 +38,10 @@ CIFAR_FOLDER = "cifar-10-batches-bin"  # the folder in its archive
 
 @dataclass(frozen=True, slots=True)
 class WantedImages:
-    """The images that a network takes.
+    """The images that a network takes, of ``size`` pixels a side; pixel_labels: True for one class per pixel.
 
-    ``size`` None: ``own_size``, unless the data has a fixed size; ``num_classes`` None: the number of classes in the
-    data.
+    size          None: ``own_size``, the network's usual size, unless the data has a fixed size
+    num_classes   None: the number of classes in the data.
     """
 
     size: int | None
@@ -53,7 +53,7 @@ class WantedImages:
 
 @dataclass(frozen=True, slots=True)
 class WantedText:
-    """The tokens that a network takes, and the tokenisation of text: see ``open_sentences``."""
+    """The text that a network takes, and how to make tokens of it: arguments of ``open_sentences``."""
 
     length: int
     predictions: int
@@ -115,7 +115,7 @@ def _require(path: Path) -> None:
 
 
 def _split(path: Path) -> tuple[list[Path], list[Path] | None]:
-    """Return (training paths, test paths), each a folder or shards; None: hold out some training examples."""
+    """Return the paths of the training and of the test data; None for the latter: hold out some training examples."""
     if not is_folder(path):
         return [path], None
     train = next((path / name for name in _TRAIN if is_folder(path / name)), None)
@@ -135,7 +135,7 @@ def _split(path: Path) -> tuple[list[Path], list[Path] | None]:
 
 
 def _shards(folder: Path) -> list[Path]:
-    """Return all shards in a folder. Raises UserError if there are both kinds."""
+    """Return the paths of all tar or Parquet files in a folder. Raises UserError if the folder has both kinds."""
     tars, tables = _matching(folder, "*" + TAR), _matching(folder, "*" + PARQUET)
     if tars and tables:
         raise UserError(f"{folder}: {len(tars)} files *{TAR} and {len(tables)} *{PARQUET}, but only one kind is read: "

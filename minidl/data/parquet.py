@@ -20,10 +20,10 @@ MOST_GROUP_BYTES = 4 << 30  # of a group of rows, unpacked; a larger one is refu
 
 
 def read_parquet(paths: Sequence[Path], bad: BadFiles) -> Packed:
-    """Return all rows of the files, in order; of a broken file the rows before the damage, if bad files are skipped.
+    """Return the images and labels in the rows of the files, in order, as one ``ImageSource``.
 
-    Raises BadFile, with file and row, for damage or a row without an image and a class. Raises UserError if pyarrow is
-    missing, or if there are no rows.
+    Raises BadFile, with file and row, for damage or a row without an image and a class; if bad files are skipped, the
+    rows before the damage are returned. Raises UserError if pyarrow is missing, or if there are no rows.
     """
     try:
         import pyarrow.parquet  # noqa: F401 - only to see if it is installed

@@ -40,7 +40,7 @@ TURNS = {2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSP
 
 @dataclass(frozen=True, slots=True)
 class Crop:
-    """The visible part of an image, in its pixels, and if it is mirrored."""
+    """The part of an image that a network sees, in the image's pixels. mirrored: left and right change places."""
 
     left: float
     top: float
@@ -50,7 +50,7 @@ class Crop:
 
 
 def random_view(width: int, height: int, random: np.random.Generator, *, least: float = 0.08) -> Crop:
-    """Return a view of ``least`` to 1 of the area, aspect 3:4 to 4:3, anywhere; mirrored with probability 1/2.
+    """Return a random part of an image: its area a share from ``least`` to 1, its aspect 3:4 to 4:3; half are mirrored.
 
     Szegedy et al., "Going Deeper with Convolutions", CVPR 2015, section 6. If ten tries do not fit, it is the centre.
     """
@@ -66,20 +66,20 @@ def random_view(width: int, height: int, random: np.random.Generator, *, least: 
 
 
 def central_view(width: int, height: int) -> Crop:
-    """Return the central square to which test images are cut."""
+    """Return the central square of an image, with 0.875 of its shorter side, to which test images are cut."""
     side = CENTRE * min(width, height)
     return Crop((width - side) / 2, (height - side) / 2, side, side)
 
 
 def whole(width: int, height: int) -> Crop:
-    """Return the view of a whole image."""
+    """Return the part of an image that is all of it."""
     return Crop(0, 0, width, height)
 
 
 def decode(data: bytes, name: str, *, mode: str | None) -> Any:
-    """Decode an image to an upright Pillow image; ``mode``: L or RGB, or None for a mask, which is not converted.
+    """Decode an image file's bytes; return an upright Pillow image. name: the file, for messages.
 
-    Raises BadFile, and UserError without Pillow.
+    mode: "L" or "RGB"; None for a mask, which is not converted. Raises BadFile, and UserError without Pillow.
     """
     pillow = _pillow()
     try:
@@ -104,7 +104,7 @@ def decode(data: bytes, name: str, *, mode: str | None) -> Any:
 
 
 def orientation(image: Any) -> int:
-    """Return an image's EXIF orientation, 1 to 8; it stays the same after the image is turned."""
+    """Return a Pillow image's EXIF orientation, 1 (upright, or unknown) to 8."""
     try:
         found = image.getexif().get(ORIENTATION, 1)
     except Exception:  # damaged metadata does not mean damaged pixels
@@ -129,13 +129,13 @@ def _plain(image: Any, name: str) -> Any:
 
 
 def _is_stretched(image: Any) -> bool:
-    """Return True if the decoder, which has not run yet, would stretch numbers below 255 to 0 to 255."""
+    """Return True if the decoder of this image, which has not run yet, would scale its numbers up to 0 to 255."""
     return image.mode == "L" and any(tile[3] in ("L;2", "L;4") or tile[0] in ("ppm", "ppm_plain")
                                      and tile[3][-1] != 255 for tile in image.tile)
 
 
 def pixels(image: Any, view: Crop, size: int, *, out: np.ndarray) -> None:
-    """Write a view of an L or RGB image, resized to ``size`` a side, normalised.  out: [C, size, size], float32."""
+    """Write the part ``view`` of an L or RGB image, resized and normalised, to ``out`` [C, size, size], float32."""
     shown = np.asarray(_shown(image, view, size, _pillow().Resampling.BILINEAR), np.float32)
     if out.shape[0] == 1:
         np.multiply(shown, 1 / (255 * GREY_DEVIATION), out=out[0])
@@ -147,9 +147,9 @@ def pixels(image: Any, view: Crop, size: int, *, out: np.ndarray) -> None:
 
 
 def classes_of(mask: Any, view: Crop, size: int, name: str, *, num_classes: int, out: np.ndarray) -> None:
-    """Write a view of a mask, a class per pixel; 255 is IGNORED, or the second of two.  out: [size, size], int64.
+    """Write the part ``view`` of a mask, resized, to ``out`` [size, size], int64: one class per pixel.
 
-    Raises BadFile if it is not an image of numbers, or a pixel has an unknown class.
+    255 becomes IGNORED or, with two classes, 1. Raises BadFile for an image in colours or a pixel of an unknown class.
     """
     if mask.mode not in ("L", "P", "1"):
         raise BadFile(name, f"a mask is one number per pixel, but this image is {mask.mode}")

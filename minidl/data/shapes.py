@@ -36,7 +36,7 @@ class Shapes(ImageSet):
         self.label_shape = (image_size, image_size)
 
     def batches(self, batch: int, *, seed: int = 0, skip: int = 0) -> Generator[Batch, None, None]:
-        """Yield training batches without end, as described in Data."""
+        """Yield training batches without end, as ``Data.batches`` describes."""
         return (self._batch(chosen.examples) for chosen in in_order(TRAIN, batch, seed=seed, skip=skip))
 
     def test_batches(self, batch: int) -> Iterator[Batch]:
@@ -52,7 +52,7 @@ class Shapes(ImageSet):
 
 
 def _draw(number: int, side: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return image number ``number`` and its mask, [side, side] each."""
+    """Draw image number ``number`` and its mask; return both, [side, side] each."""
     random = np.random.default_rng([DATA_SEED, number])
     rows, columns = np.mgrid[:side, :side]
     light, mask = np.zeros((side, side)), np.zeros((side, side), np.int64)

@@ -29,10 +29,10 @@ _LONGEST_HEADER = 1 << 20  # bytes of a name, or of extended headers
 
 
 def read_shards(paths: Sequence[Path], bad: BadFiles) -> Packed:
-    """Index all samples of the shards, in order; of a broken one those before the damage, if bad files are skipped.
+    """Index all samples of the tar files, in order; return them as one ``ImageSource``.
 
-    Raises BadFile, with shard and sample, for a damaged or truncated shard, and for a sample with no image, several
-    images, or no class. Raises UserError if there are no samples.
+    Raises BadFile, with file and sample, for a damaged file, and for a sample with no image, several images, or no
+    class. If bad files are skipped, the samples before the damage remain. Raises UserError if there are no samples.
     """
     extents: list[Extent] = []
     labels: list[int] = []
@@ -55,7 +55,7 @@ def read_shards(paths: Sequence[Path], bad: BadFiles) -> Packed:
 
 
 def _samples(members: Iterator[tarfile.TarInfo]) -> Iterator[tuple[str, dict[str, tarfile.TarInfo]]]:
-    """Yield (name, members by the part after the first dot); a sample's members are consecutive."""
+    """Yield each sample's name and its files: the part of a file's name after the first dot -> the tar member."""
     name, parts = "", dict[str, tarfile.TarInfo]()
     for member in members:
         folder, _, base = member.name.rpartition("/")
@@ -84,7 +84,7 @@ def _sample(name: str, file: Descriptor, members: dict[str, tarfile.TarInfo]) ->
 
 
 def _members(path: Path, file: Descriptor) -> Iterator[tarfile.TarInfo]:
-    """Yield the regular files in a shard, by their headers. Raises BadFile if it is truncated or damaged."""
+    """Yield the headers of the regular files in a tar file. Raises BadFile if that is truncated or damaged."""
     size, end = file.nbytes, 0
     try:
         # Only "r:": a compressed shard has no random access.

@@ -20,7 +20,7 @@ MOST_CLASSES = 100_000  # a larger label is a mistake; it must not make a networ
 
 
 class BadFile(UserError):
-    """An error about a file, or a part of one: ``name`` tells which; the message also the reason."""
+    """The error for a broken file of a data set, or a part of one. name: the file, and the part; why: the reason."""
 
     def __init__(self, name: str, why: str) -> None:
         super().__init__(f"{name}: {why}")
@@ -29,7 +29,7 @@ class BadFile(UserError):
 
 @contextmanager
 def as_bad_file(path: Path) -> Iterator[None]:
-    """Turn every reading error inside the ``with`` block into a BadFile."""
+    """Return a context that turns every error of reading a file inside it into a BadFile."""
     try:
         with reading(path):
             yield
@@ -46,7 +46,7 @@ class BadFiles:
         self._lock = Lock()
 
     def note(self, error: BadFile) -> None:
-        """Count a broken file if they are skipped; else raise the error."""
+        """Count a broken file if broken files are skipped; else raise ``error``."""
         if not self.skip:
             raise error
         with self._lock:
@@ -68,9 +68,9 @@ class BadFiles:
 
 
 class ImageSource(Protocol):
-    """Encoded images with labels, by number. Several threads may call it at once.
+    """The interface of encoded images with labels, numbered from 0. Several threads may call it at once.
 
-    class_names   () if there are none
+    class_names   names of the classes; () if there are none
     labels        [N], one class per image; None if each image has a mask
     """
 
@@ -80,13 +80,13 @@ class ImageSource(Protocol):
     def __len__(self) -> int: ...
 
     def name(self, example: int) -> str:
-        """Return the file of an image, and the part of it, as text."""
+        """Return the file that has image number ``example``, with the part of the file, as text for messages."""
 
     def image(self, example: int) -> bytes:
-        """Return the bytes of an encoded image. Raises BadFile."""
+        """Return the bytes of image number ``example``, encoded as in its file. Raises BadFile."""
 
     def mask(self, example: int) -> bytes:
-        """Return the bytes of an image's mask, an encoded image of classes. Raises BadFile."""
+        """Return the bytes of this image's mask, an encoded image with classes as pixels. Raises BadFile."""
 
 
 class Descriptor:
@@ -113,7 +113,7 @@ class Descriptor:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """A part of an open file: one encoded image. ``name`` is for messages."""
+    """The bytes of one encoded image in an open file: ``nbytes`` from ``offset`` on. ``name`` is for messages."""
 
     file: Descriptor
     offset: int
@@ -122,7 +122,7 @@ class Extent:
 
 
 class Packed:
-    """Images inside larger files, which stay open; a Source."""
+    """Images inside larger files, such as tar files, which stay open: an ``ImageSource``."""
 
     def __init__(self, extents: Sequence[Extent], labels: Sequence[int]) -> None:
         self.class_names: tuple[str, ...] = ()
@@ -133,11 +133,11 @@ class Packed:
         return len(self._extents)
 
     def name(self, example: int) -> str:
-        """Return the file that an image is in, and its name there."""
+        """Return the file that image number ``example`` is in, and the image's name there."""
         return self._extents[example].name
 
     def image(self, example: int) -> bytes:
-        """Return the bytes of an image. Raises BadFile if the file has become shorter."""
+        """Return the bytes of image number ``example``. Raises BadFile if the file has become shorter."""
         extent = self._extents[example]
         with as_bad_file(Path(extent.name)):
             data = extent.file.read(extent.nbytes, extent.offset)
@@ -146,12 +146,12 @@ class Packed:
         return data
 
     def mask(self, example: int) -> bytes:
-        """Never called: these images have classes."""
+        """Raise AssertionError: these images have one class each, and no masks."""
         raise AssertionError("packed images have classes, not masks")
 
 
 def read_image(path: Path) -> bytes:
-    """Return the bytes of a file. Raises BadFile if it is empty, too long, or cannot be read."""
+    """Return the bytes of an image file. Raises BadFile if the file is empty, too long, or cannot be read."""
     file = Descriptor.open(path)
     if not 0 < file.nbytes <= MOST_FILE_BYTES:
         raise BadFile(str(path), f"{file.nbytes} bytes; an image must have 1 to {MOST_FILE_BYTES}")
@@ -160,18 +160,18 @@ def read_image(path: Path) -> bytes:
 
 
 def is_image(name: str) -> bool:
-    """Return True if a file is a supported image, by its suffix; hidden files are not."""
+    """Return True if a file's name has the suffix of a supported image format and is not hidden."""
     return _ends_like(name, IMAGE_SUFFIXES)
 
 
 def refuse_unread(path: Path) -> None:
-    """Raise BadFile for an image of an unsupported kind, by its suffix."""
+    """Raise BadFile if a file's name has the suffix of an image format that is not supported."""
     if _ends_like(path.name, UNREAD_SUFFIXES):
         raise BadFile(str(path), f"an image of an unsupported kind; supported are {', '.join(IMAGE_SUFFIXES)}")
 
 
 def note_images_beside(folder: Path, what: str, bad: BadFiles) -> None:
-    """Report images outside the part of a folder that is read as bad files: otherwise they would be missed silently."""
+    """Report the images in ``folder`` itself as bad files, since only ``what``, which lies beside them, is read."""
     for name in names_in(folder):
         if _ends_like(name, IMAGE_SUFFIXES + UNREAD_SUFFIXES):
             bad.note(BadFile(str(folder / name), f"an image beside {what}, where images are not read"))

@@ -9,9 +9,9 @@ from minidl.data.feed import Feed
 
 
 class Synthetic:
-    """One batch, repeated without end; ``values`` False: shapes only, for devices without values.
+    """The data set of one random batch, repeated without end.
 
-    ``label_shape``: (H, W) for one label per pixel.
+    values: False: batches have shapes only, for devices without values. label_shape: (H, W) for one label per pixel.
     """
 
     class_names: tuple[str, ...] = ()
@@ -27,19 +27,19 @@ class Synthetic:
 
     @property
     def train_size(self) -> None:
-        """None: endless."""
+        """None, since the training data has no end."""
 
     @property
     def described(self) -> str:
-        """The size of the data set, as text."""
+        """A text about the data set, for people."""
         return "one batch of noise"
 
     def shapes(self, batch: int) -> Batch:
-        """Return a batch of that many examples, without values."""
+        """Return a batch of ``batch`` examples that has shapes, and None in place of arrays."""
         return Batch(batch, self.input_shape, label_shape=self.label_shape)
 
     def batches(self, batch: int, *, seed: int = 0, skip: int = 0) -> Generator[Batch, None, None]:
-        """Yield the same batch without end, wherever it starts; the seed decides its values."""
+        """Yield one batch of ``batch`` examples without end; ``seed`` decides its values, ``skip`` changes nothing."""
         data = self.shapes(batch)
         if self.values:
             random = np.random.default_rng(seed)
@@ -49,5 +49,5 @@ class Synthetic:
             yield data
 
     def test_batches(self, batch: int) -> Iterator[Batch]:
-        """Yield nothing: there is nothing to test."""
+        """Yield nothing, since noise has no test examples."""
         return iter(())

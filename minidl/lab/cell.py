@@ -1,7 +1,7 @@
-"""One cell of an experiment: a trace, a machine, a budget and a policy. The engine itself runs it; the result is a row.
+"""One cell of an experiment: a trace that runs on a modelled machine, in a budget, under a policy. Its result is a row.
 
-A row is plain data with the same columns in every case. A policy that refuses, or an operation that finds no room, is
-a status.
+A row is plain data with the same columns in every case. If a policy refuses, or an operation finds no memory, the
+row's ``status`` says so.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ NOISE = 1e-9  # what two seconds differ by that are the same
 
 @dataclass(frozen=True)
 class Machine:
-    """The machine that runs a trace: a profile, and the values that replace some of the profile's.
+    """The modelled machine that runs a trace: a profile, and values that replace some of the profile's (None: do not).
 
-    link     bytes a second to the host and back; latency in seconds; host memory in bytes.
-    noise    the largest relative error of a launch's seconds; seed: of the errors
+    link     bytes a second to the host and back; latency: of a copy, in seconds; host_bytes: host memory.
+    noise    the largest relative random error of a call's seconds; seed: the seed of these errors
     """
 
     profile: str = "p100"
@@ -47,7 +47,7 @@ class Machine:
     seed: int = 0
 
     def described(self) -> Profile:
-        """The profile with the replaced values. Raises UserError for an unknown name."""
+        """Return the profile of the machine, with the replaced values. Raises UserError for an unknown profile."""
         found = profiles.named(self.profile.removeprefix("sim:"))
         if self.link is not None:
             found = replace(found, link_out_bandwidth=self.link[0], link_in_bandwidth=self.link[1])
@@ -56,16 +56,15 @@ class Machine:
 
 @dataclass(frozen=True)
 class CellResult:
-    """The result of a cell. Seconds are those of one iteration on the device's clock, except for ``planning_s`` and
-    ``cpu_s``, which this machine took; bytes are those of the last iteration, except for the two peaks.
+    """The result of a cell, as one row of a table; None in a field: unknown. ``status``: "ok", or the reason for it.
+    Seconds are those of one iteration on the modelled clock, except for ``planning_s`` and ``cpu_s``, which the real
+    computer took; bytes are those of the last iteration, except for the two peaks.
 
-    unmanaged_s   with unlimited memory
+    unmanaged_s   seconds of an iteration with unlimited memory
     first_s       of the first iteration; settled_s: of the last one, after nothing changes any more or after ``steps``
-    predicted_s   the prediction of the plan in force
-    bound_s       no plan is faster; None: not asked for
-    status        "ok", or the reason why there are no numbers
-    cpu_s         processor seconds, with the preparation that later cells share; rows that differ in nothing else are
-                  equal
+    predicted_s   predicted by the plan that the last iteration followed
+    bound_s       a lower bound: no plan is faster; None: not asked for
+    cpu_s         processor seconds, with preparation that later cells share; not compared when rows are compared
     """
 
     trace: str
@@ -90,7 +89,7 @@ class CellResult:
     cpu_s: float | None = field(default=None, compare=False)
 
     def values(self) -> dict[str, object]:
-        """The columns in their order."""
+        """Return column name -> value, in the order of the table's columns."""
         return asdict(self)
 
 
@@ -99,7 +98,7 @@ COLUMNS = tuple(field.name for field in fields(CellResult))
 
 
 def unmanaged(trace: Trace, machine: Machine) -> tuple[float, int]:
-    """(seconds of an iteration with unlimited memory, its peak in bytes)."""
+    """Return the seconds of an iteration of ``trace`` with unlimited memory, and its peak in bytes."""
     return _unmanaged(_Same(trace), replace(machine, noise=0.0))
 
 
@@ -126,9 +125,9 @@ def _unmanaged(same: _Same, machine: Machine) -> tuple[float, int]:
 
 def run(name: str, trace: Trace, machine: Machine, policy: str | Policy, budget: int | float, *,
         steps: int | None = None, instants: int = 0) -> CellResult:
-    """Run a cell under a policy, given itself or by name. ``budget``: bytes, or a share of the unmanaged peak.
-    ``steps``: at most so many iterations; ``instants``: number of instants of the bound, 0 for no bound. Raises
-    UserError for a cell that cannot be made."""
+    """Run a trace, called ``name`` in the row, on a machine under a policy (an object or its name); return the row.
+    budget: bytes, or a share of the unmanaged peak. steps: at most so many iterations. instants: as in
+    ``bound_seconds``; 0: no bound. Raises UserError for an unknown profile or policy."""
     profile = machine.described()
     if isinstance(policy, str):
         policy = policies.create(policy)
@@ -150,7 +149,7 @@ def run(name: str, trace: Trace, machine: Machine, policy: str | Policy, budget:
 
 
 def in_bytes(budget: int | float, peak: int) -> int:
-    """A budget in bytes: it may be a part of the unmanaged peak."""
+    """Return a budget in bytes. An int is bytes already; a float is a share of ``peak``, the unmanaged peak."""
     return budget if isinstance(budget, int) else int(budget * peak)
 
 
@@ -170,7 +169,7 @@ def _ran(row: CellResult, runtime: Runtime, program: TracedProgram, steps: int |
 
 
 def _steps(runtime: Runtime, program: TracedProgram, *, most: int, settles: bool = False) -> list[Stats]:
-    """The counters of each iteration. ``settles``: stop once nothing changes any more."""
+    """Run at most ``most`` iterations; return the counters of each. ``settles``: stop once nothing changes any more."""
     ran: list[Stats] = []
     answers: list[object] = []  # of the policy: a search may go on behind a plan that stays
     alike = ALIKE_WITHOUT_PLAN if runtime.guide is None else ALIKE
@@ -200,7 +199,8 @@ def _same(seconds: Sequence[float]) -> bool:
 
 
 def bound_seconds(trace: Trace, machine: Machine, budget_bytes: int, instants: int) -> float:
-    """A lower bound of the seconds under any plan, from memory at so many instants; infinite if no plan can fit."""
+    """Return a lower bound of an iteration's seconds under any plan, from memory at ``instants`` points in time.
+    It is infinite if no plan can fit the budget."""
     return _bound_seconds(_Same(trace), machine, budget_bytes, instants)
 
 

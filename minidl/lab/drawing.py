@@ -15,8 +15,8 @@ is_png = begins_with(b"\x89PNG")
 
 @contextmanager
 def figure_of(width: float, height: float) -> Iterator[tuple[Any, Any, Callable[[], bytes]]]:
-    """(figure of this size in inches, its axes, a function that renders it as PNG). Raises UserError without
-    matplotlib."""
+    """Yield a figure of this size in inches, its axes, and a function that returns the figure as bytes of a PNG file.
+    Raises UserError without matplotlib."""
     try:
         import matplotlib
     except ImportError:

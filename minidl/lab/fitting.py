@@ -27,8 +27,8 @@ Load = Callable[[int], Trace]
 
 @dataclass(frozen=True)
 class Needs:
-    """Bytes of a step by purpose. ``state``: optimizer state and buffers; ``activations``: everything else that is live
-    at the peak; ``workspace``: the largest workspace of any call's fastest algorithm."""
+    """The memory that a training step needs, in bytes by purpose. state: optimizer state and buffers.
+    activations: everything else at the peak. workspace: the largest workspace of any call's fastest algorithm."""
 
     parameters: int
     gradients: int
@@ -38,8 +38,8 @@ class Needs:
 
     @classmethod
     def of(cls, trace: Trace) -> Needs:
-        """The needs of a trace. Parameters are read before any of them is written. Update calls write a parameter, or a
-        tensor that such a call reads. Gradients are inputs of updates that were made before the first update."""
+        """Return the needs of a trace, in which the tensors' roles are inferred from the order of the calls.
+        Parameters are read first, and written by update calls; gradients are inputs of these calls."""
         lasting = {t.tensor_id for t in trace.tensors.values() if t.persistent}
         read, written = _first_uses(trace, lasting)
         first_step = min((at for i, at in written.items() if i in read), default=len(trace.calls))
@@ -57,7 +57,7 @@ class Needs:
 
 
 def _first_uses(trace: Trace, lasting: set[int]) -> tuple[dict[int, int], dict[int, int]]:
-    """(tensor -> its first reading call, if no call has written it before; tensor -> its first writing call)."""
+    """Return tensor -> the first call that reads it, unless one wrote it before; and tensor -> its first writer."""
     read: dict[int, int] = {}
     written: dict[int, int] = {}
     for at, call in enumerate(trace.calls):
@@ -70,23 +70,23 @@ def _first_uses(trace: Trace, lasting: set[int]) -> tuple[dict[int, int], dict[i
 
 
 class ProgramAtBatch:
-    """A program at any batch. ``load`` traces it at one."""
+    """A program whose batch can be chosen, for which traces at other batches are predicted from two."""
 
     def __init__(self, name: str, load: Load, batch: int) -> None:
-        """Traces it at a batch and at its double."""
+        """Trace the program at ``batch`` and at its double. load: called with a batch, returns the trace at it."""
         self.name, self.load, self.batch = name, load, batch
         self.known = {batch: load(batch), 2 * batch: load(2 * batch)}
 
     def at(self, batch: int) -> Trace:
-        """Its trace at a batch: taken, or interpolated between the two that were."""
+        """Return the program's trace at a batch: a recorded one, or one interpolated from the two recorded ones."""
         return self.known[batch] if batch in self.known else self._line(batch)
 
     def _line(self, batch: int) -> Trace:
         return between(self.known[self.batch], self.known[2 * self.batch], (batch - self.batch) / self.batch)
 
     def largest(self, machine: Machine, policy: str, budget: int, *, steps: int = 2, parts: int = 0) -> int:
-        """The largest batch of which ``steps`` iterations run; a policy may refuse after the second. ``parts``: the
-        answer may be too small by a share of 1 / parts; 0: exact."""
+        """Return the largest batch with which ``steps`` iterations run in the budget, under the policy.
+        parts: the answer may be too small by a share of 1 / parts; 0: it is exact."""
         guess = self.guess(peak, self.batch, budget)
         if policies.create(policy).moves_tensors:  # the largest of large batches: small ones have it in an update
             guess = self.guess(_working_set, 4 * guess, budget)
@@ -97,31 +97,31 @@ class ProgramAtBatch:
         return largest_number(runs, guess=guess, most=MOST_BATCH, parts=parts)
 
     def guess(self, need: Callable[[Trace], int], batch: int, budget: int) -> int:
-        """The batch whose need is the budget, if the need grows as from a batch to its double."""
+        """Return the batch at which ``need(trace)`` would be the budget, on a line through ``batch`` and its double."""
         one, two = need(self.at(batch)), need(self.at(2 * batch))
         found = batch + int((budget - one) * batch / max(1, two - one))
         return min(MOST_BATCH, max(1, found))
 
     def row(self, machine: Machine, policy: str, budget: int, batch: int, steps: int | None) -> CellResult:
-        """Its speed at a batch, from a trace that is taken at this batch."""
+        """Record the program at ``batch``, run the trace on the machine, and return the row with its speed."""
         return cell.run(f"{self.name}:{batch}", self.load(batch), machine, policy, budget, steps=steps)
 
 
 def peak(trace: Trace) -> int:
-    """Bytes that are live at once, at most."""
+    """Return the peak of a trace in bytes, if nothing is evicted; workspaces are left out."""
     return max(live_bytes(trace))
 
 
 def _working_set(trace: Trace) -> int:
-    """Bytes of the largest call's operands; an output that may be written over an input counts once with it."""
+    """Return the bytes of the largest call's operands, without outputs that may be written over an input."""
     size = {i: t.nbytes for i, t in trace.tensors.items()}
     return max(sum(size[i] for i in {*call.inputs, *call.outputs}.difference(o for o, _ in call.may_donate))
                for call in trace.calls)
 
 
 def between(one: Trace, two: Trace, part: float) -> Trace:
-    """The trace at ``part`` of the way from one to two; ``part`` may exceed 1. Raises UserError if their calls
-    differ."""
+    """Return a trace whose sizes and seconds lie at ``part`` of the way from ``one`` to ``two``.
+    ``part`` may exceed 1. Raises UserError if the two traces have different calls."""
     same = len(one.calls) == len(two.calls) and all(
         (a.op, a.inputs, a.outputs, a.frees) == (b.op, b.inputs, b.outputs, b.frees)
         for a, b in zip(one.calls, two.calls, strict=True))
@@ -146,5 +146,5 @@ def _call(one: TraceCall, two: TraceCall, line: Callable[[float, float], float])
 
 
 def share(row: CellResult) -> float:
-    """The speed of a row as a share of the unmanaged speed; 0 if the row has none."""
+    """Return the speed of a row as a share of the speed with unlimited memory; 0 if the row has no speed."""
     return row.unmanaged_s / (row.settled_s or inf)

@@ -14,8 +14,8 @@ from minidl.plan.trace import TensorId, Trace, TraceCall, TraceTensor
 
 
 def functional(trace: Trace) -> Trace:
-    """The trace with a new tensor for each write to a value that can be recomputed. A call that writes any other value
-    is marked as not replayable."""
+    """Return the trace with a new tensor for each write in place to a value that can be recomputed.
+    A call that writes any other value is marked as not replayable."""
     names: dict[TensorId, TensorId] = {}  # what is in a tensor now
     tensors = dict(trace.tensors)
     fresh = max(tensors, default=-1) + 1
@@ -37,7 +37,7 @@ def functional(trace: Trace) -> Trace:
 
 def _rewritten(call: TraceCall, inputs: tuple[TensorId, ...], before: dict[TensorId, TensorId],
                names: dict[TensorId, TensorId]) -> TraceCall:
-    """The call with the new ids; ``names``: after its writes; ``before``: of the values that it overwrites."""
+    """Return the call with new ids. names: id -> its new id after the call; before: id -> the value it overwrites."""
     over = tuple((names[i], old) for i, old in before.items())
     writes = tuple(names.get(i, i) for i in call.writes if i not in before)
     return replace(call, inputs=inputs, outputs=(*call.outputs, *(new for new, _ in over)), writes=writes,

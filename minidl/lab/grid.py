@@ -36,7 +36,7 @@ Told = Callable[[int, int, CellResult], None]
 
 @dataclass(frozen=True)
 class CellLimits:
-    """Limits of one cell: seconds on the clock, and bytes of this machine's memory; None: no limit."""
+    """The limits of the process that runs one cell: its seconds, and its bytes of memory; None: no limit."""
 
     seconds: float | None = None
     memory_bytes: int | None = None
@@ -44,7 +44,7 @@ class CellLimits:
 
 # One cell ------------------------------------------------------------------------------------------------------------
 class Worker:
-    """A process that carries out cells, and is started again if it has died. A context."""
+    """A child process that runs cells, and is started again if it has died. Use it as a context manager."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
@@ -61,7 +61,7 @@ class Worker:
         self._errors.close()
 
     def carry_out(self, cell: Cell, limits: CellLimits = CellLimits()) -> CellResult:  # noqa: B008
-        """The row of a cell; a failure is a row, too."""
+        """Run a cell in the child process; return its row. If the cell fails, the row's ``status`` says why."""
         process = self._process or self._start()
         assert process.stdin is not None and process.stdout is not None
         line = ""
@@ -111,7 +111,7 @@ class Worker:
 
 
 def carry_out(cell: Cell, limits: CellLimits = CellLimits()) -> CellResult:  # noqa: B008
-    """A cell by a worker of its own."""
+    """Run a cell in a new child process; return its row, as ``Worker.carry_out`` does."""
     with Worker() as worker:
         return worker.carry_out(cell, limits)
 
@@ -119,8 +119,8 @@ def carry_out(cell: Cell, limits: CellLimits = CellLimits()) -> CellResult:  # n
 # All of them --------------------------------------------------------------------------------------------------------
 def run(wanted: Sequence[Cell], folder: str, *, jobs: int = 1, limits: CellLimits = CellLimits(), again: bool = False,  # noqa: B008
         scheduler: str | None = None, told: Told | None = None) -> list[CellResult]:
-    """All rows, in the order of the cells. Saved rows are not run again; with ``again`` those that did not end are.
-    ``told`` is called with each new row. Raises UserError, also if a trace cannot be made."""
+    """Run the cells whose rows are not yet in ``folder``; return all rows, in the order of the cells.
+    again: run cells that failed once more. told: called with (rows so far, cells in all, new row). Raises UserError."""
     kept = CellFolder(folder)
     rows: dict[Cell, CellResult] = {}
     for cell in wanted:
@@ -141,7 +141,7 @@ def run(wanted: Sequence[Cell], folder: str, *, jobs: int = 1, limits: CellLimit
 
 
 def _with_trace(cell: Cell, kept: CellFolder) -> Cell:
-    """The cell with its trace in a file, which is made once for all its cells."""
+    """Return the cell with ``file`` set to a file with its trace, which is written if it is missing."""
     path = kept.trace_file(cell)
     if not is_file(path):
         trace = load(cell.source, cell.machine.profile, fused=cell.fused)
@@ -151,7 +151,7 @@ def _with_trace(cell: Cell, kept: CellFolder) -> Cell:
 
 def _rows(cells: Sequence[Cell], jobs: int, limits: CellLimits, scheduler: str | None) -> Iterator[tuple[Cell,
                                                                                                          CellResult]]:
-    """Cells with their rows, as they end."""
+    """Run cells on this machine or on a cluster; yield each with its row, in the order in which they end."""
     if scheduler is None:
         yield from _on_this_machine(cells, jobs, limits)
     elif cells:
@@ -159,7 +159,7 @@ def _rows(cells: Sequence[Cell], jobs: int, limits: CellLimits, scheduler: str |
 
 
 def _on_this_machine(cells: Sequence[Cell], jobs: int, limits: CellLimits) -> Iterator[tuple[Cell, CellResult]]:
-    """Cells that differ in their policies alone are carried out by one worker, one after the other."""
+    """Run cells with ``jobs`` workers; yield each with its row. Cells that differ in their policies share a worker."""
     groups: dict[Cell, list[Cell]] = {}
     for cell in cells:
         groups.setdefault(replace(cell, policy=""), []).append(cell)

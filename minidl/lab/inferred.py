@@ -14,7 +14,7 @@ from minidl.plan.trace import TensorId, Trace
 
 
 def completed(trace: Trace) -> Trace:
-    """The trace with the inferred facts; the same object if it has them already."""
+    """Return the trace with ends, kept tensors and lasting results inferred; the same object if it has such facts."""
     if any(call.saves or call.leaves for call in trace.calls):
         return trace
     trace = _ended(trace)
@@ -25,7 +25,7 @@ def completed(trace: Trace) -> Trace:
 
 
 def with_lasting(trace: Trace) -> Trace:
-    """The trace with tensors that outlive the iteration as leaves from the call after the one that makes them."""
+    """Return the trace in which each result that outlives the iteration is a leaf after the call that makes it."""
     ending = {tensor_id for call in trace.calls for tensor_id in call.frees}
     lasting = [{i for i in call.outputs if i not in ending and not trace.tensors[i].persistent} for call in trace.calls]
     calls = tuple(replace(call, leaves=tuple(sorted(lasting[n - 1])) if n else (), long_lived=bool(lasting[n]))
@@ -34,7 +34,7 @@ def with_lasting(trace: Trace) -> Trace:
 
 
 def _ended(trace: Trace) -> Trace:
-    """With an end for each tensor that the iteration makes, if none is said: its last use."""
+    """Return the trace, in which each tensor that is not persistent ends with its last use, if it tells no ends."""
     if any(call.frees for call in trace.calls):
         return trace
     last: dict[TensorId, int] = {}
@@ -49,9 +49,9 @@ def _ended(trace: Trace) -> Trace:
 
 
 def live_bytes(trace: Trace) -> list[int]:
-    """Bytes during each call: all that is there before the iteration, what was made, and what is not freed yet.
+    """Return for each call the bytes of all tensors that exist during it, if nothing is evicted.
 
-    An output that took over an input's bytes counts once.
+    A tensor that no call makes exists from the start. An output that took over an input's bytes counts once.
     """
     made = {tensor_id for call in trace.calls for tensor_id in call.outputs}
     live = sum(t.nbytes for t in trace.tensors.values() if t.tensor_id not in made)
@@ -67,7 +67,7 @@ def live_bytes(trace: Trace) -> list[int]:
 
 
 def _kept(trace: Trace) -> tuple[dict[int, list[TensorId]], dict[int, list[int]]]:
-    """Call -> what it keeps for its gradient; call -> the earlier ones whose gradient is taken before it."""
+    """Return call -> tensors that it keeps for its gradient; and call -> earlier calls whose gradients precede it."""
     profile = live_bytes(trace)
     turn = profile.index(max(profile))
     made = {tensor_id: n for n, call in enumerate(trace.calls) for tensor_id in call.outputs}

@@ -1,7 +1,7 @@
-"""The cells of a grid, and the folder that holds them.
+"""The cells of a grid, and the folder in which their traces and rows are kept.
 
-``traces/`` is what the cells run, ``cells/`` one file a cell that has ended, under a name that follows from all that
-decides about it: of a trace from a file its bytes, too.
+``traces/`` has the traces that the cells run. ``cells/`` has one file for the row of each cell that has ended, under
+a name that follows from the cell's settings and, for a trace that was read from a file, from the file's bytes.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ MOST_CELL_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Cell:
-    """The settings that determine one row of a grid. ``budget``: bytes, a share of the unmanaged peak, or None for all
-    device memory; ``digest``: the hash of the source's bytes, if the source is a file; ``file``: a file with the trace,
-    if it was made before; it does not change the row."""
+    """The settings that determine one row of a grid.
+    budget: bytes, a share of the unmanaged peak, or None for all device memory. digest: the hash of the source's bytes,
+    if the source is a file. file: a file with the trace, if there is one; it does not change the row."""
 
     source: str
     machine: Machine
@@ -41,7 +41,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """The same for the same cell, on every machine and in every run."""
+        """A name for the cell, made from its settings: equal cells have equal names, on every machine."""
         said = asdict(self)
         del said["file"]
         if not self.digest:
@@ -49,7 +49,7 @@ class Cell:
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:20]
 
     def failed(self, status: str) -> CellResult:
-        """The row of a cell that has not come to its end."""
+        """Return the row of a cell that has not come to its end, without numbers. status: the reason."""
         nbytes, part = (self.budget, 0.0) if isinstance(self.budget, int) else (0, self.budget or 0.0)
         return CellResult(self.source, self.machine.profile.removeprefix("sim:"), self.policy, nbytes, part, 0.0,
                    status=status)
@@ -57,7 +57,7 @@ class Cell:
 
 def cells(sources: Iterable[str], machines: Iterable[Machine], budgets: Sequence[int | float | None],
           policies: Sequence[str], **options: Any) -> list[Cell]:
-    """Every combination, in this order. Raises UserError for a file that cannot be read."""
+    """Return a cell for each combination, the policies varying fastest. Raises UserError for an unreadable file."""
     machines = list(machines)
     return [Cell(source, machine, policy, budget, digest=digest, **options)
             for source in sources for digest in (digest_of(source),)
@@ -65,17 +65,17 @@ def cells(sources: Iterable[str], machines: Iterable[Machine], budgets: Sequence
 
 
 def digest_of(source: str) -> str:
-    """The digest of a file's bytes; empty for a source that is no file. Raises UserError."""
+    """Return the hash of a file's bytes; "" for a source that is no file. Raises UserError if it cannot be read."""
     if not source.endswith(FILES):
         return ""
     return hashlib.sha256(read_bytes(Path(source), most=MOST_BYTES)).hexdigest()[:20]
 
 
 class CellFolder:
-    """The cells of a folder that have ended."""
+    """The folder with the rows of cells that have ended, and with the cells' traces."""
 
     def __init__(self, folder: str) -> None:
-        """Raises UserError if it cannot be made."""
+        """Create the folder if it is missing. Raises UserError if it cannot be created."""
         self.folder = Path(folder)
         try:
             for part in ("cells", "traces"):
@@ -84,7 +84,7 @@ class CellFolder:
             raise UserError(f"cannot make {folder}: {error.strerror}") from None
 
     def row(self, cell: Cell) -> CellResult | None:
-        """The saved row of a cell; None if there is none, or its file is damaged."""
+        """Return the saved row of a cell; None if there is none, or its file is damaged."""
         path = self.folder / "cells" / f"{cell.name}.json"
         if not is_file(path):
             return None
@@ -95,11 +95,11 @@ class CellFolder:
             return None
 
     def keep(self, cell: Cell, row: CellResult) -> None:
-        """Write a cell, whole or not at all."""
+        """Save the row of a cell in a file, atomically. Raises OSError."""
         replace_file(self.folder / "cells" / f"{cell.name}.json", (json.dumps(asdict(row)) + "\n").encode())
 
     def trace_file(self, cell: Cell) -> Path:
-        """Where the trace of a cell lies, or should."""
+        """Return the path of the file for the trace of a cell, which may not exist yet."""
         made = f".{cell.machine.profile.removeprefix('sim:').replace('/', '_')}{'' if cell.fused else '.separate'}"
         made += f".{cell.digest}" if cell.digest else ""
         name = "".join(c if c.isalnum() or c in "-_.:" else "_" for c in cell.source).replace(":", "-")
@@ -107,7 +107,7 @@ class CellFolder:
 
 
 def known(wanted: Iterable[Cell], folder: str) -> list[CellResult]:
-    """The rows that are kept, in the order of the cells. Raises UserError if there is no such folder."""
+    """Return the saved rows in a folder, in the order of ``wanted``. Raises UserError if there is no such folder."""
     if not Path(folder).is_dir():
         raise UserError(f"{folder}: no such folder")
     kept = CellFolder(folder)

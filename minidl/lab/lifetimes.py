@@ -27,8 +27,8 @@ class Lifetime:
 
 
 def read_log(path: str) -> list[Lifetime]:
-    """Lifetimes from a CSV file with the header ``id,lower,upper,size`` (an ``offset`` column, which ``--save``
-    writes, may follow and is ignored). Raises UserError naming file, line and value."""
+    """Return the lifetimes in a CSV file with the header ``id,lower,upper,size``; a last column ``offset`` is ignored.
+    Raises UserError, naming file, line and value, for a file that is not of this kind."""
     lifetimes: dict[str, Lifetime] = {}
     try:
         rows = csv.reader(io.StringIO(read_text(path, most=MOST_FILE_BYTES), newline=""))
@@ -70,7 +70,7 @@ is_own = begins_with(",".join([*COLUMNS, "offset"]).encode())
 
 
 def write_offsets(path: str, lifetimes: Sequence[Lifetime], offsets: Mapping[str, int], *, force: bool = False) -> None:
-    """The log with one more column: the offset of each buffer, by its id. Raises UserError if it cannot be written."""
+    """Write the lifetimes to a CSV file with one more column: the offset of each buffer in bytes. Raises UserError."""
     table = io.StringIO(newline="")
     writer = csv.writer(table, lineterminator="\n")
     writer.writerow([*COLUMNS, "offset"])
@@ -79,7 +79,7 @@ def write_offsets(path: str, lifetimes: Sequence[Lifetime], offsets: Mapping[str
 
 
 def events(lifetimes: Sequence[Lifetime]) -> Iterator[tuple[Lifetime, bool]]:
-    """Births (True) and deaths in time order; at the same time deaths come first, as intervals are half-open."""
+    """Yield the births (True) and deaths (False) of buffers in time order; of one time, the deaths first."""
     deaths = [(e.upper, False, i) for i, e in enumerate(lifetimes)]
     births = [(e.lower, True, i) for i, e in enumerate(lifetimes)]
     for _, birth, index in sorted(deaths + births):
@@ -87,7 +87,7 @@ def events(lifetimes: Sequence[Lifetime]) -> Iterator[tuple[Lifetime, bool]]:
 
 
 def lower_bound(lifetimes: Sequence[Lifetime]) -> int:
-    """The largest sum of bytes live at once: no strategy needs less memory."""
+    """Return the largest number of bytes that are live at once: no placement strategy needs less memory."""
     live = most = 0
     for lifetime, birth in events(lifetimes):
         live += lifetime.size if birth else -lifetime.size

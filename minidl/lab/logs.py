@@ -34,8 +34,8 @@ VERBS = ("malloc", "read", "write", "free")
 
 @dataclass(frozen=True, slots=True)
 class LogEvent:
-    """One line: what happened to which buffer (numbered by its malloc), of so many bytes; an op has a name and
-    seconds."""
+    """One line of a log. verb: malloc, read, write or free, of a buffer that is numbered by its malloc; or op.
+    An op begins a call, and has a name and seconds."""
 
     verb: str
     buffer: int = -1
@@ -45,13 +45,13 @@ class LogEvent:
 
 
 def read_program(path: str) -> Trace:
-    """The iteration that a log shows. Raises UserError naming file, line and value."""
+    """Return the iteration in a log file as a trace. Raises UserError naming file, line and value."""
     lifetimes = path.removesuffix(".gz").endswith(".csv")
     return of_lifetimes(read_log(path)) if lifetimes else of_events(read_events(path), path)
 
 
 def of_lifetimes(lifetimes: Sequence[Lifetime]) -> Trace:
-    """A call for each birth and, to read it for the last time, for each death."""
+    """Return a trace with one call for each birth of a buffer, and one for each death, which reads the buffer."""
     number = {lifetime.id: n for n, lifetime in enumerate(lifetimes)}
     calls: list[TraceCall] = []
     before: int | None = None
@@ -66,7 +66,7 @@ def of_lifetimes(lifetimes: Sequence[Lifetime]) -> Trace:
 
 # Lines ---------------------------------------------------------------------------------------------------------------
 def read_events(path: str) -> list[LogEvent]:
-    """The events of a log. Raises UserError naming file, line and value."""
+    """Return the events in a log file with one event per line. Raises UserError naming file, line and value."""
     found: list[LogEvent] = []
     live: dict[str, tuple[int, int]] = {}
     count = 0
@@ -110,8 +110,8 @@ def _event(words: list[str], live: dict[str, tuple[int, int]], count: int) -> Lo
 
 # Iterations ----------------------------------------------------------------------------------------------------------
 def period(tokens: Sequence[object]) -> int:
-    """After how many events the end of a log repeats: that with the longest such end, and of these the least; all of
-    it, where nothing repeats. Linear: the Z function of the reversed sequence."""
+    """Return the period of the longest end of a sequence that is periodic, or its length if no end repeats.
+    The least such period is taken. In linear time: by the Z function of the reversed sequence."""
     reversed_tokens = tokens[::-1]
     count = len(reversed_tokens)
     alike = [0] * count  # how far the sequence from here on is like its beginning
@@ -130,7 +130,7 @@ def period(tokens: Sequence[object]) -> int:
 
 
 def _iteration(found: Sequence[LogEvent]) -> tuple[int, int]:
-    """Where the iteration begins and where it ends: all, where nothing repeats with or without the frees."""
+    """Return the first event of an iteration and the one after its last; the whole log if nothing in it repeats."""
     length = period(_tokens(found))
     if length < len(found):
         begin = _cut(found, length)
@@ -158,8 +158,8 @@ def _tokens(found: Sequence[LogEvent]) -> list[object]:
 
 
 def _cut(found: Sequence[LogEvent], length: int) -> int:
-    """Where an iteration of so many events begins: within the last two, before a call, where least is live; the latest
-    of such places."""
+    """Return the first event of an iteration of ``length`` events: before a call, where the fewest bytes are live.
+    It is in the last two periods of the log; of several such places the latest."""
     named = any(event.verb == "op" for event in found)
     live, least, best = 0, -1, len(found) - length
     for n, event in enumerate(found[:len(found) - length + 1]):
@@ -171,7 +171,7 @@ def _cut(found: Sequence[LogEvent], length: int) -> int:
 
 @dataclass
 class _Group:
-    """The events of one call."""
+    """The events of a log that belong to one call, by the numbers of the buffers."""
 
     name: str
     seconds: float
@@ -183,12 +183,12 @@ class _Group:
 
     @property
     def begun(self) -> bool:
-        """True if it has an event."""
+        """True if the call has an event, or an op line of its own."""
         return bool(self.read or self.made or self.written or self.freed or self.named)
 
 
 def of_events(found: Sequence[LogEvent], path: str = "the log") -> Trace:
-    """One iteration of a log of events as a trace. What was there before it and stays is lasting. Raises UserError."""
+    """Return one iteration of a log as a trace; buffers from before it that stay are persistent. Raises UserError."""
     begin, end = _iteration(found)
     chosen = found[begin:end]
     groups = list(_groups(chosen))
@@ -210,8 +210,8 @@ def of_events(found: Sequence[LogEvent], path: str = "the log") -> Trace:
 
 
 def _groups(chosen: Sequence[LogEvent]) -> Iterator[_Group]:
-    """The calls. A buffer is made by the call that first writes or reads it after its malloc; if there is none, by that
-    of the malloc."""
+    """Yield the calls of an iteration, whose events are ``chosen``.
+    The first call that writes or reads a buffer after its malloc makes the buffer; if there is none, the malloc's."""
     used = {event.buffer for event in chosen if event.verb in ("read", "write")}
     named = any(event.verb == "op" for event in chosen)
     group = _Group("begin", 0.0)

@@ -37,7 +37,7 @@ ORDERS, MOST_ORDERS, SEARCHES = 100_000, 40_000_000, 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class PlacedBuffers:
-    """The offset in bytes of each buffer, by id, and the end of the highest one."""
+    """The result of a strategy: the offset in bytes of each buffer, by id, and the end of the highest buffer."""
 
     offsets: dict[str, int]
     peak_bytes: int
@@ -53,7 +53,7 @@ def _does_not_fit(lifetime: Lifetime, capacity: int | None) -> OutOfMemory:
 
 
 def online(name: str) -> Strategy:
-    """The strategy of the placement of that name: it sees the log in time order, as the engine's arena does."""
+    """Return a strategy that places buffers with the engine's placement of that name, one by one in time order."""
     def place(lifetimes: Sequence[Lifetime], capacity: int | None = None) -> PlacedBuffers:
         room = ENDLESS if capacity is None else capacity
         arena = Arena(room, alignment=1, placement=placements.create(name))  # sizes are taken as they are logged
@@ -73,14 +73,14 @@ def online(name: str) -> Strategy:
 
 
 def greedy_by_size(lifetimes: Sequence[Lifetime], capacity: int | None = None) -> PlacedBuffers:
-    """Offline: the largest first, each at the lowest address that is free over its whole lifetime. Raises OutOfMemory
-    if the result is higher than ``capacity``."""
+    """Place the largest buffer first, and each at the lowest address that is free over its whole lifetime.
+    Raises OutOfMemory if the result needs more than ``capacity`` bytes (None: no limit)."""
     return _greedy(lifetimes, capacity, order=lambda e: (-e.size, e.lower - e.upper, e.lower))
 
 
 def greedy_by_duration(lifetimes: Sequence[Lifetime], capacity: int | None = None) -> PlacedBuffers:
-    """Offline: the longest-lived first, each at the lowest address that is free over its whole lifetime. Raises
-    OutOfMemory if the result is higher than ``capacity``."""
+    """Place the buffer that lives longest first, and each at the lowest address that is free over its whole lifetime.
+    Raises OutOfMemory if the result needs more than ``capacity`` bytes (None: no limit)."""
     return _greedy(lifetimes, capacity, order=lambda e: (e.lower - e.upper, -e.size, e.lower))
 
 
@@ -103,8 +103,8 @@ def _greedy(lifetimes: Sequence[Lifetime], capacity: int | None, *,
 
 
 def planned(lifetimes: Sequence[Lifetime], capacity: int | None = None) -> PlacedBuffers:
-    """Offline: the packing that a plan's addresses come from (``planning.packing``), for as little memory as it finds
-    within a limit of work, seconds for some hundred buffers. Raises OutOfMemory if that is more than ``capacity``."""
+    """Place all buffers together, as plans with addresses do (``planning.packing``): a search for the least memory.
+    Its work is limited to seconds for some hundred buffers. Raises OutOfMemory if it needs more than ``capacity``."""
     # Loaded when asked for: it is compiled.
     from minidl.planning.packing.solve import pack_low
     from minidl.planning.packing.strip import strip
@@ -140,14 +140,14 @@ REGISTRY: Registry[Strategy] = Registry(
 
 
 def strategies() -> dict[str, Strategy]:
-    """All of them by name: the placements that the engine can have, those of installed packages too, OFFLINE, and
-    strategies of installed packages."""
+    """Return all strategies by name, also those of installed packages.
+    There is one for each placement of the engine or of an installed package, and those in OFFLINE."""
     return {name: REGISTRY.create(name) for name in REGISTRY.names()}
 
 
 def lifetimes_of(trace: Trace) -> list[Lifetime]:
-    """The buffers of a trace, in calls as time: what was there before lives from the first call on, an output that
-    takes over an input's bytes goes on with its buffer, and a workspace lives for its call."""
+    """Return the lifetimes of a trace's buffers and workspaces, with positions of calls as times.
+    A tensor that no call makes lives from the start; an output that takes over an input's bytes shares its buffer."""
     born: dict[int, tuple[int, int]] = {}  # tensor -> (buffer's number, birth)
     found: list[Lifetime] = []
     made = {i for call in trace.calls for i in call.outputs}
@@ -173,7 +173,7 @@ def lifetimes_of(trace: Trace) -> list[Lifetime]:
 
 
 def over_time(placed: PlacedBuffers, lifetimes: Sequence[Lifetime]) -> list[tuple[int, int, int]]:
-    """(time, end of the highest live buffer, bytes of holes below it) after the events of each time."""
+    """Return for each time of an event: the time, the end of the highest live buffer, the bytes of holes below it."""
     live: dict[str, tuple[int, int]] = {}
     found: list[tuple[int, int, int]] = []
     for lifetime, birth in events(lifetimes):
@@ -192,8 +192,8 @@ def over_time(placed: PlacedBuffers, lifetimes: Sequence[Lifetime]) -> list[tupl
 
 
 def check(placed: PlacedBuffers, lifetimes: Sequence[Lifetime]) -> None:
-    """Raise AssertionError if two buffers overlap in both time and address, one lies below 0 or has no offset, or the
-    peak is not the highest end."""
+    """Raise AssertionError if two buffers overlap in both time and address, or ``peak_bytes`` is not the highest end.
+    So it does for a buffer without an offset, or with one below 0."""
     live: list[tuple[int, int, str]] = []  # (offset, end, id), ascending
     peak = 0
     for lifetime, birth in events(lifetimes):

@@ -24,10 +24,9 @@ FILES = (".json", *LOGS)
 
 
 def load(source: str, device: str = "p100", *, fused: bool = True, measured: bool = False) -> Trace:
-    """The trace that a word names, with all that running it needs. ``device`` prices what is not measured yet;
-    ``measured``: a program of PyTorch's is timed on this CPU instead.
-
-    Raises UserError.
+    """Return the trace that a word of the command line names, completed so that the engine can run it.
+    device: the profile that predicts the seconds of a network's calls; measured: time a PyTorch program on this CPU.
+    fused: False: run minidl's networks without fused operations. Raises UserError.
     """
     with stage(f"taking the step {shown(source)}"):
         return _loaded(source, device, fused=fused, measured=measured)
@@ -50,18 +49,19 @@ def _loaded(source: str, device: str, *, fused: bool, measured: bool) -> Trace:
 
 
 def read_file(path: str) -> Trace:
-    """The trace in a file, as ``checked``. Raises UserError."""
+    """Return the trace in a JSON file, completed as by ``checked``. Raises UserError."""
     return checked(read_trace(path))
 
 
 def checked(trace: Trace) -> Trace:
-    """A trace with everything that a run needs. Raises UserError for a trace that no program can have."""
+    """Return a trace with the facts that the engine needs and the trace lacks (``inferred``).
+    Raises UserError for a trace that no program can have, such as one that reads a freed tensor."""
     check(trace)
     return completed(trace)
 
 
 def named(source: str) -> tuple[str, int]:
-    """Name and batch of ``name:batch``. Raises UserError."""
+    """Return the name and the batch in a word ``name:batch``. Raises UserError for any other word."""
     name, colon, batch = source.rpartition(":")
     if not colon or not name:
         raise UserError(f"{shown(source)!r} is no trace: a file (.json, .csv, .log), or a network and its batch, like "

@@ -22,7 +22,7 @@ _WHOLE = ("budget_bytes", "out_bytes", "in_bytes", "peak_bytes", "host_peak_byte
 
 
 def to_csv(rows: Iterable[Values]) -> str:
-    """Rows with their header; an unknown value is an empty field."""
+    """Return rows as the text of a CSV file with a header; a value None becomes an empty field."""
     out = io.StringIO(newline="")
     writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
     writer.writeheader()
@@ -31,7 +31,7 @@ def to_csv(rows: Iterable[Values]) -> str:
 
 
 def read_csv(path: str) -> list[dict[str, object]]:
-    """The rows of a table that ``to_csv`` made. Raises UserError naming file and line."""
+    """Return the rows in a CSV file that ``to_csv`` made. Raises UserError, naming file and line, for another file."""
     rows = csv.DictReader(io.StringIO(read_text(path, most=MOST_FILE_BYTES), newline=""))
     if rows.fieldnames is not None:
         for name in FORMER_COLUMNS.keys() & set(rows.fieldnames):
@@ -55,7 +55,7 @@ def _value(name: str, text: str) -> object:
 
 
 def write(path: str, rows: Sequence[Values], *, force: bool = False) -> None:
-    """A table in a file: Parquet if it is called so, else CSV. Raises UserError."""
+    """Write rows to a file: as Parquet if its name ends in ``.parquet``, else as CSV. Raises UserError."""
     if not path.endswith(".parquet"):
         write_whole(path, to_csv(rows).encode(), is_own, force=force)
         return
@@ -72,7 +72,7 @@ def write(path: str, rows: Sequence[Values], *, force: bool = False) -> None:
 
 
 def shown(rows: Iterable[Values], *, reference: Mapping[tuple[object, ...], float] | None = None) -> list[str]:
-    """A line of text for each row, in their order; with a reference, how much slower the row is than there."""
+    """Return a head and a line of text for each row. reference: ``key`` of a row -> seconds to compare the row with."""
     head = f"{'trace':<22}{'policy':<20}{'budget':>10}{'share':>7}{'settled':>11}{'speed':>7}{'bound':>7}" \
            f"{'stall':>11}{'recompute':>11}{'out':>11}{'in':>11}{'planning':>9}"
     lines = [head + (f"{'against':>9}" if reference is not None else "")]
@@ -93,12 +93,12 @@ def shown(rows: Iterable[Values], *, reference: Mapping[tuple[object, ...], floa
 
 
 def key(row: Values) -> tuple[object, ...]:
-    """The trace, machine, policy and budget of a row, which identify it."""
+    """Return the trace, device, policy and budget of a row, which identify the row."""
     return row["trace"], row["device"], row["policy"], row["budget_bytes"]
 
 
 def settled(rows: Iterable[Values]) -> dict[tuple[object, ...], float]:
-    """The settled seconds of the rows that have them, by their keys."""
+    """Return ``key`` of a row -> the row's ``settled_s``, for the rows that have this number."""
     return {key(row): _number(row["settled_s"]) for row in rows if row["settled_s"] is not None}
 
 

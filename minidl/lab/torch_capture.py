@@ -51,7 +51,7 @@ Step = Callable[[], Any]
 
 # Seconds -------------------------------------------------------------------------------------------------------------
 def modelled(profile: Profile, func: Any, args: Any, kwargs: Any, result: Any, took: float) -> float:
-    """The modelled seconds of an operation on a profile."""
+    """Return the seconds of an operation on a GPU with this profile, by minidl's cost model. ``took`` is not used."""
     tensors = [t for t in tree_leaves((args, kwargs, result)) if isinstance(t, torch.Tensor)]
     nbytes = float(sum(t.numel() * t.element_size() for t in tensors))
     name = func._schema.name
@@ -66,15 +66,15 @@ def modelled(profile: Profile, func: Any, args: Any, kwargs: Any, result: Any, t
 
 
 def measured(func: Any, args: Any, kwargs: Any, result: Any, took: float) -> float:
-    """The measured seconds of an operation on this CPU."""
+    """Return ``took``, the seconds that an operation took on this CPU; it stands in place of ``modelled``."""
     return took
 
 
 # Programs ------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Asked:
-    """The inputs of a network that is given alone, and its precision: ``tokens`` of a text, ``image`` side in pixels,
-    ``precision`` of PRECISIONS, in which autocast runs the step."""
+    """The inputs and the precision for a network that comes without a training step. tokens: length of a text.
+    image: side of an image in pixels. precision: a name of PRECISIONS, for autocast."""
 
     tokens: int = LENGTH
     image: int = IMAGE[1]
@@ -83,7 +83,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Look:
-    """The step of a program: its trace, its layers, and what was assumed, as texts by topic."""
+    """A recorded step: its trace, the memory of its layers, and topic -> a text about what was assumed."""
 
     trace: Trace
     layers: tuple[Layer, ...]
@@ -91,14 +91,14 @@ class Look:
 
 
 def capture(name: str, batch: int, device: str = "p100", *, values: bool = False) -> Trace:
-    """The second step of a program, priced by a profile, or with ``values`` by a run on this CPU. Raises UserError."""
+    """Return a program's second step, with the seconds of a profile, or of this CPU if ``values``. Raises UserError."""
     if values:
         return record(lambda: program(name, batch), measured).trace
     return look(name, batch, device).trace
 
 
 def look(name: str, batch: int, device: str, asked: Asked = Asked()) -> Look:  # noqa: B008, it is frozen
-    """The second step of a program that is run without values, as if there were a GPU. Raises UserError."""
+    """Run a program on fake tensors, as if there were a GPU; return its second step. Raises UserError."""
     profile = profiles.named(device.removeprefix("sim:"))
     seen = Seen()
     with FakeTensorMode(allow_non_fake_inputs=True), as_on_gpu(seen.autocasts.add):
@@ -107,7 +107,7 @@ def look(name: str, batch: int, device: str, asked: Asked = Asked()) -> Look:  #
 
 def record(make: Callable[[], tuple[Step, Callable[[], list[Any]]]], price: Any, seen: Seen | None = None,
            asked: Asked = Asked()) -> Look:  # noqa: B008, it is frozen
-    """Make a program and record its second step: the first makes the optimizer's state."""
+    """Make a program (``make`` returns what ``program`` does), run a step, and return a record of a second step."""
     seen = seen or Seen()
     watch = CallWatch(price, lambda: id(seen.running[-1]) if seen.running else None)
     cast = PRECISIONS[asked.precision]
@@ -125,7 +125,7 @@ def record(make: Callable[[], tuple[Step, Callable[[], list[Any]]]], price: Any,
 
 
 def _activations(trace: Trace, watch: CallWatch, seen: Seen) -> dict[str, int]:
-    """By path: bytes of a module's results that are live at the peak. What the backward pass makes is in no module."""
+    """Return path of a module -> bytes of its results at the peak; results of the backward pass count as BACKWARD."""
     live = live_bytes(trace)
     peak = live.index(max(live))
     gone = {i for call in trace.calls[:peak] for i in call.frees}
@@ -140,7 +140,7 @@ def _activations(trace: Trace, watch: CallWatch, seen: Seen) -> dict[str, int]:
 
 
 def program(name: str, batch: int, asked: Asked = Asked()) -> tuple[Step, Callable[[], list[Any]]]:  # noqa: B008
-    """(step, objects that outlive it). Raises UserError for an unknown name, and for an error of the program."""
+    """Return the step of a named program, and a function that returns tensors that outlive it. Raises UserError."""
     function = _found(name)
     try:
         wants = [p for p in inspect.signature(function).parameters.values()
@@ -159,8 +159,8 @@ def program(name: str, batch: int, asked: Asked = Asked()) -> tuple[Step, Callab
 
 
 def _made(function: Callable[[], Any]) -> Any:
-    """The result of a function. A function that reads values while it runs makes its parameters with values, which are
-    dropped afterwards."""
+    """Call a function that makes a network of fake tensors, and return the network.
+    If the function reads values, it is called with ordinary tensors, which are made fake afterwards."""
     try:
         return function()
     except DataDependentOutputException:
@@ -193,7 +193,7 @@ def _found(name: str) -> Callable[..., Any]:
 
 
 def _of_network(network: Any, batch: int, asked: Asked) -> tuple[Step, Callable[[], list[Any]]]:
-    """A step of a network on noise: SGD with momentum, or AdamW for text."""
+    """Return a training step of a network (SGD with momentum; AdamW for text), and a function as in ``program``."""
     vocabulary = getattr(getattr(network, "config", None), "vocab_size", None)
     parameters = [p for p in network.parameters() if p.requires_grad]
     optimizer: torch.optim.Optimizer

@@ -21,25 +21,25 @@ Convert = Callable[[Any], Any]
 
 
 class OnCpu(TorchFunctionMode):
-    """Replaces the device ``cuda`` by ``cpu`` in each call."""
+    """The function mode that replaces the device ``cuda`` by ``cpu`` in the arguments of each PyTorch call."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run one function."""
+        """Run a PyTorch function on the CPU; return its result."""
         if func in (torch.Tensor.cuda, torch.Tensor.pin_memory):
             return args[0]
         return func(*map(_moved, args), **{name: _moved(value) for name, value in (kwargs or {}).items()})
 
 
 def _moved(value: Any) -> Any:
-    """The CPU for a GPU; any other value as it is."""
+    """Return the CPU if the value is a CUDA device, or the name of one; any other value unchanged."""
     if isinstance(value, torch.device):
         return torch.device("cpu") if value.type == GPU else value
     return "cpu" if isinstance(value, str) and value.split(":")[0] == GPU else value
 
 
 def converted(module: Any, convert: Convert, recurse: bool = True) -> Any:
-    """Convert the parameters and buffers of a module, as ``Module._apply`` does, which cannot replace fake ones.
-    Parameters that modules share stay shared."""
+    """Call ``convert`` on the parameters and buffers of a module, as ``Module._apply`` does; return the module.
+    Unlike ``Module._apply`` it works on fake tensors. Parameters that modules share stay shared."""
     done: dict[int, Any] = {}
     for each in module.modules() if recurse else [module]:
         for name, tensor in each._parameters.items():
@@ -58,7 +58,7 @@ def converted(module: Any, convert: Convert, recurse: bool = True) -> Any:
 
 @contextmanager
 def as_on_gpu(noted: Callable[[torch.dtype], object] = lambda dtype: None) -> Iterator[None]:
-    """Inside, a program may ask for a GPU. ``noted`` is called with the type of each autocast that is made."""
+    """Return a context in which a program may ask for a GPU. noted: called with the dtype of each autocast."""
     begin = autocast.__init__
 
     def init(self: Any, device_type: str, dtype: torch.dtype | None = None, enabled: bool = True,

@@ -16,8 +16,8 @@ OUTSIDE, BACKWARD = "(outside of modules)", "(backward)"
 
 @dataclass(frozen=True)
 class Layer:
-    """The bytes of one layer: its own parameters, their gradients and optimizer states, and those of its results that
-    are live when most bytes are."""
+    """The bytes of one module: its own parameters, their gradients, their optimizer states, and its activations.
+    Activations are those of the module's results that exist at the peak of the step."""
 
     path: str
     parameters: int
@@ -27,12 +27,12 @@ class Layer:
 
     @property
     def total(self) -> int:
-        """The sum."""
+        """The sum of the four numbers, in bytes."""
         return self.parameters + self.gradients + self.states + self.activations
 
 
 class Seen:
-    """Modules and optimizers in the order of their first use, and the modules that run now, innermost last."""
+    """Collects the modules and optimizers that a program uses. running: modules in a forward pass, innermost last."""
 
     def __init__(self) -> None:
         self.modules: dict[int, Any] = {}
@@ -43,7 +43,7 @@ class Seen:
 
     @contextmanager
     def looking(self) -> Iterator[None]:
-        """Inside, modules and optimizers are noted."""
+        """Return a context in which modules that run and optimizers that step are collected."""
         def begins(module: Any, inputs: Any) -> None:
             if not self.running:
                 self._roots.setdefault(id(module), module)
@@ -67,13 +67,13 @@ class Seen:
                 handle.remove()
 
     def paths(self) -> dict[int, str]:
-        """The path of each module by its ``id``."""
+        """Return ``id(module)`` -> the module's dotted path, such as ``layer1.0.conv1``."""
         several = len(self._roots) > 1
         return {id(module): ".".join(filter(None, (type(root).__name__ if several or not name else "", name)))
                 for root in self._roots.values() for name, module in root.named_modules()}
 
     def parameters(self) -> dict[int, tuple[str, Any]]:
-        """(layer, parameter) by the parameter's ``id``: of modules, and of optimizers alone."""
+        """Return ``id(parameter)`` -> path of its module (OUTSIDE: only an optimizer has it), and the parameter."""
         paths = self.paths()
         found: dict[int, tuple[str, Any]] = {}
         for root in self._roots.values():
@@ -88,18 +88,18 @@ class Seen:
         return found
 
     def lasting(self) -> list[Any]:
-        """The tensors that outlive a step: parameters, buffers, and the optimizers' states."""
+        """Return the tensors that outlive a step: parameters, buffers, and the optimizers' states."""
         buffers = [b for root in self._roots.values() for b in root.buffers()]
         return [*(tensor for _, tensor in self.parameters().values()), *buffers, *(t for _, t in self._states())]
 
     def _states(self) -> list[tuple[Any, Any]]:
-        """(parameter, tensor of its state)."""
+        """Return pairs: a parameter, and a tensor of an optimizer's state for it."""
         return [(parameter, value) for optimizer in self.optimizers.values()
                 for parameter, state in optimizer.state.items() for value in state.values()
                 if isinstance(value, torch.Tensor)]
 
     def layers(self, activations: dict[str, int]) -> list[Layer]:
-        """The layers in the order of the network; ``activations`` by path."""
+        """Return the layers in the network's order. activations: path of a module -> bytes of its results."""
         found: dict[str, list[int]] = {path: [0, 0, 0, 0] for path in self.paths().values()}
         for path, tensor in self.parameters().values():
             row = found.setdefault(path, [0, 0, 0, 0])
@@ -113,11 +113,11 @@ class Seen:
         return [layer for path, row in found.items() if (layer := Layer(path, *row)).total]
 
     def precision(self) -> str:
-        """The types of the parameters, and of autocast if there is any, as text."""
+        """Return the dtypes of the parameters, and of autocast if the program uses it, as text."""
         types = sorted({str(t.dtype).removeprefix("torch.") for _, t in self.parameters().values()})
         casts = sorted(str(dtype).removeprefix("torch.") for dtype in self.autocasts)
         return " and ".join(types) + " parameters" + (f", autocast to {' and '.join(casts)}" if casts else "")
 
     def optimizer(self) -> str:
-        """The names of the optimizers' classes."""
+        """Return the class names of the optimizers as text, or ``no optimizer``."""
         return " and ".join(dict.fromkeys(type(each).__name__ for each in self.optimizers.values())) or "no optimizer"

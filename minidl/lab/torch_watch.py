@@ -1,5 +1,4 @@
-"""The calls of one iteration of a PyTorch program, and the tensors that each keeps for its gradient, from a dispatch
-mode.
+"""A dispatch mode that records the calls of a PyTorch program, and which tensors each call keeps for its gradient.
 
 Autograd saves the inputs of a call right before the call, and its results right after it. So a saved tensor belongs to
 the next call, unless the last call has made it and the last call's gradient needs its results.
@@ -25,7 +24,7 @@ from minidl.plan.trace import TensorId, Trace, TraceCall, TraceTensor
 
 @dataclass
 class SavedValue:
-    """A tensor that autograd keeps. position: of the call for whose gradient it is kept, once known."""
+    """A tensor that autograd saves. position: index of the call for whose gradient it is saved; None until known."""
 
     tensor_id: TensorId | None
     tensor: Any
@@ -33,11 +32,12 @@ class SavedValue:
 
 
 class CallWatch(TorchDispatchMode):
-    """Notes the calls of one iteration, between ``begin`` and ``end``."""
+    """The dispatch mode that records the calls of one iteration, from ``begin`` on while ``on`` is true."""
 
     def __init__(self, price: Callable[[Any, Any, Any, Any, float], float],
                  place: Callable[[], object] = lambda: None) -> None:
-        """``place``: returns where the program is, noted as ``places`` of each tensor that a call makes."""
+        """price: called with (function, args, kwargs, result, seconds taken), returns the seconds of a call.
+        place: returns an object for where the program is, which ``places`` has for each tensor that a call makes."""
         super().__init__()
         self.place = place
         self.places: dict[TensorId, Any] = {}
@@ -53,7 +53,7 @@ class CallWatch(TorchDispatchMode):
         self._differentiable = False  # the last call
 
     def begin(self, lasting: list[Any]) -> None:
-        """Note the tensors that outlive iterations: parameters, buffers, the optimizer's state."""
+        """Begin to record. lasting: tensors that outlive iterations: parameters, buffers, the optimizer's state."""
         for tensor in lasting:
             storage = tensor.untyped_storage()
             if storage._cdata not in self._known:
@@ -74,7 +74,7 @@ class CallWatch(TorchDispatchMode):
             self.calls[-1]["frees"].append(tensor_id)
 
     def _id(self, tensor: Any) -> tuple[TensorId, bool]:
-        """(id of a tensor's storage, True if the storage is new)."""
+        """Return the id of a tensor's storage, and True if the storage was not known before."""
         storage = tensor.untyped_storage()
         known = self._known.get(storage._cdata)
         if known is not None and known[0]() is not None:
@@ -84,7 +84,7 @@ class CallWatch(TorchDispatchMode):
         return tensor_id, True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """One operation."""
+        """Run an operation, and record it if recording is on; return its result."""
         began = perf_counter()
         result = func(*args, **(kwargs or {}))
         took = perf_counter() - began
@@ -120,7 +120,7 @@ class CallWatch(TorchDispatchMode):
         self.calls[position]["saves"].append(kept.tensor_id)
 
     def save(self, tensor: Any) -> SavedValue:
-        """Autograd keeps a tensor: what a call has made right after it, what a call reads right before it."""
+        """Autograd's pack hook: note for which call a tensor is saved (the last one, or the next); return the note."""
         on = self.on
         with _without(self):
             kept = SavedValue(self._id(tensor)[0] if on else None, tensor.detach())
@@ -135,8 +135,8 @@ class CallWatch(TorchDispatchMode):
         return kept
 
     def _kept_by_its_maker(self, node: Any) -> bool:
-        """True if the last call's result is kept for the call's own gradient. Its node then is of a kind that keeps
-        results; a result without a node (a mask) counts as kept if the call has a gradient."""
+        """True if the last call's result is saved for the call's own gradient. node: the result's ``grad_fn``.
+        A result without a node (a mask) counts as saved if the call has a gradient."""
         kind: Any = type(node)
         return self._differentiable if node is None else _keeps_results(kind)
 
@@ -147,7 +147,7 @@ class CallWatch(TorchDispatchMode):
         return kept.tensor
 
     def trace(self) -> Trace:
-        """The trace of the noted calls."""
+        """Return the trace of the calls recorded so far."""
         calls, taken = [], set[int]()
         for note in self.calls:
             takes = tuple(at for at in note.pop("takes") if at not in taken)
@@ -178,7 +178,7 @@ def _keeps_results(kind: Any) -> bool:
 
 
 def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
-    """The tensors that an operation writes in place, as its schema says."""
+    """Return the tensors among an operation's arguments that it writes in place, as its schema says."""
     found = []
     for n, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:

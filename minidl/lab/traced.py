@@ -31,7 +31,7 @@ POSITION = "call"  # the attribute of each operation: its position in the trace
 
 @dataclass(frozen=True, eq=False)
 class TracedOp(Op):
-    """One call of a trace as an operation of its own."""
+    """The operation that stands for one call of a trace. saved: the operands kept for the call's gradient."""
 
     saved: tuple[int, ...] = ()
 
@@ -39,12 +39,12 @@ class TracedOp(Op):
         object.__setattr__(self, "inputs", ())
 
     def saved_indices(self, attrs: Attrs, needs: tuple[bool, ...], n_inputs: int) -> tuple[int, ...]:
-        """The operands that the trace says are kept for the gradient."""
+        """Return the positions of the operands that the trace's call keeps for its gradient."""
         return self.saved
 
 
 class TracedDevice(SimDevice):
-    """A launch takes the seconds of the trace; ``noise`` is the largest relative error, drawn at random."""
+    """A simulated device on which calls take their seconds in the trace. noise: the largest random relative error."""
 
     def __init__(self, profile: Profile, trace: Trace, *, noise: float = 0.0, seed: int = 0) -> None:
         super().__init__(f"sim:{profile.name}", profile, self._ways)
@@ -59,7 +59,7 @@ class TracedDevice(SimDevice):
 
     def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
                attrs: dict[str, Any], workspace: int, timed: Timed = None) -> int:
-        """As any simulated launch, with the noise that was asked for."""
+        """Launch a call as a simulated device does, with the noise in its seconds."""
         if self._noise:
             factor = 1.0 + self._noise * (2.0 * self._chance.random() - 1.0)
             algorithm = Algorithm(algorithm.name, algorithm.seconds * factor, algorithm.workspace, algorithm.bits_class)
@@ -67,7 +67,7 @@ class TracedDevice(SimDevice):
 
 
 class TracedProgram:
-    """The calls of a trace, to be run again and again in the current runtime, whose device is a TracedDevice.
+    """A program that makes the calls of a trace in the current runtime, as often as wanted, on a ``TracedDevice``.
 
     ``handles`` are the tensors that the program holds between two calls. A tensor that no call makes, and that is not
     persistent, was left by an earlier iteration: a tensor of the same size that this iteration leaves takes its place.
@@ -96,8 +96,8 @@ class TracedProgram:
         self._look_used(lasting)
 
     def _look_used(self, lasting: Sequence[TraceTensor]) -> None:
-        """Give tensors that existed before the trace the times of their last use by earlier calls. The order of
-        eviction in the first iteration follows from these times."""
+        """Give the tensors that exist before the trace the times of their last use by earlier calls.
+        The order of eviction in the first iteration follows from these times."""
         executor, tracker = current(), current().tracker
         tracker.sequence = executor.issued = max((t.idle for t in lasting), default=0)
         tracker.iteration_start = tracker.sequence + 1
@@ -105,7 +105,7 @@ class TracedProgram:
             self.handles[tensor.tensor_id].last_access = tracker.sequence - tensor.idle
 
     def step(self) -> None:
-        """One iteration."""
+        """Run one iteration: all calls of the trace."""
         self._begin()
         for position in range(len(self._ops)):
             self._run(position)
@@ -166,7 +166,7 @@ class TracedProgram:
         return None if kept is None else ref(kept)
 
     def _take(self, position: int) -> None:
-        """The gradient of an earlier call is taken: it keeps nothing for it any more."""
+        """Release the tensors that the call at ``position`` keeps for its gradient, since that is computed now."""
         made = self._calls[position]
         call = None if made is None else made()
         if call is not None:
@@ -193,8 +193,8 @@ def _no_gradient(needs: Sequence[bool]) -> tuple[None, ...]:
 
 
 def check(trace: Trace) -> None:
-    """Raise UserError, naming the call, for a trace that no program can have: a call uses a freed tensor or writes one
-    that it does not read, or the trace has no calls, or more than are noted of an iteration."""
+    """Raise UserError for a trace that no program can have.
+    A call reads a freed tensor, or writes one that it does not read; or there are no calls, or more than LONGEST."""
     if not trace.calls:
         raise UserError("the trace has no calls")
     if len(trace.calls) > LONGEST:

@@ -29,13 +29,12 @@ SEPARATE = Switches(fused=False)  # as in the frameworks whose speeds were publi
 
 
 class TrainedNetwork:
-    """A network of ``minidl.models`` at a batch, with its optimizer, in the current runtime: SGD with momentum, or
-    AdamW for text.
+    """A network of ``minidl.models`` with its batch and its optimizer, in the current runtime.
 
-    side     of images in pixels, if not the network's own
-    text     the shape of a batch of text; None for images
-    options  of ``models.create``
-    Raises UserError for an unknown name.
+    The optimizer is SGD with momentum, or AdamW for text. Raises UserError for an unknown name.
+    side     of images in pixels; None: the network's own
+    text     the shape of a batch of text; None for a network that reads images
+    options  arguments of ``models.create``
     """
 
     def __init__(self, name: str, batch: int, *, side: int | None = None, learning_rate: float | None = None,
@@ -53,35 +52,35 @@ class TrainedNetwork:
         self.labels_shape = (batch, *self.images_shape[2:]) if self.known.pixel_labels else (batch,)
 
     def inputs(self) -> Sequence[Tensor]:
-        """Inputs without values: images (N, C, H, W) and labels, (N,) or (N, H, W); or those of a batch of text."""
+        """Return inputs without values: images (N, C, H, W) and labels (N,) or (N, H, W); or the tensors of a text."""
         if self.text is not None:
             return self.known.text_batch(self.runtime, self.batch, self.text)
         return (self.runtime.tensor(None, shape=self.images_shape),
                 self.runtime.tensor(None, shape=self.labels_shape, dtype=int64))
 
     def loss(self) -> Tensor:
-        """The loss of a batch: a scalar to differentiate."""
+        """Run the forward pass on new inputs; return the loss, a scalar."""
         if self.text is not None:
             value: Tensor = self.model(*self.inputs())
             return value
         return self.known.loss(self.model, *self.inputs())
 
     def step(self) -> None:
-        """One training step: forward, backward, and the optimizer's update."""
+        """Run one training step: forward, backward, and the optimizer's update."""
         self.optimizer.zero_grad()
         self.loss().backward()
         self.optimizer.step()
 
 
 def training_step(name: str, batch: int, side: int | None = None) -> Callable[[], None]:
-    """A training step of a network in the current runtime, on inputs without values. ``side``: of images in pixels, if
-    not the network's own. Raises UserError for an unknown name."""
+    """Return a function that runs a training step of a network in the current runtime, on inputs without values.
+    side: of images in pixels; None: the network's own. Raises UserError for an unknown name."""
     return TrainedNetwork(name, batch, side=side).step
 
 
 def trace_of(name: str, batch: int, *, device: str = "sim:p100", switches: Switches = ALL_ON,
              side: int | None = None) -> Trace:
-    """The trace of the second iteration of a training with unlimited memory; it can be run again."""
+    """Train a network for two iterations with unlimited memory; return the trace of the second one."""
     with Runtime(device=device, policy="none", memory_budget=UNLIMITED, switches=switches) as runtime:
         step = training_step(name, batch, side)
         with recording(runtime) as recorder:

@@ -1,5 +1,4 @@
-"""The process that carries out cells, one after the other: a line of JSON each on standard input, and a row for each
-on standard output.
+"""The process that runs cells: reads each as a line of JSON from standard input, and writes its row to standard output.
 
 The common part of cells is made once: modules, the trace, its step with unlimited memory, the bound of a budget. Each
 cell then runs in a process of its own, a fork of this one, so that a limit or a crash ends that cell alone. When
@@ -34,8 +33,8 @@ INPUT = 0  # its descriptor
 
 @dataclass(frozen=True)
 class ProcessEnd:
-    """The end of a process: its output, its exit status as ``waitpid`` has it, its processor seconds, and whether it
-    was killed because its time was up."""
+    """The end of a child process: its output, its exit status as ``waitpid`` returns it, and its processor seconds.
+    late: True if it was killed because its time was up."""
 
     said: str
     status: int
@@ -44,7 +43,7 @@ class ProcessEnd:
 
 
 def limit_memory(nbytes: int | None) -> None:
-    """Limit this process to so many bytes, if the system has such a limit."""
+    """Limit this process to so many bytes of address space, if the system can do so; None: no limit."""
     if nbytes is not None:
         with suppress(ImportError, ValueError):
             import resource
@@ -53,7 +52,7 @@ def limit_memory(nbytes: int | None) -> None:
 
 
 def cell_of(said: dict[str, Any]) -> Cell:
-    """The cell that a line of input describes."""
+    """Return the cell that a line of input describes, given as the value of its JSON."""
     machine = dict(said["machine"])
     machine["link"] = None if machine["link"] is None else tuple(machine["link"])
     return Cell(**{**said, "machine": Machine(**machine)})
@@ -61,12 +60,12 @@ def cell_of(said: dict[str, Any]) -> Cell:
 
 @lru_cache(maxsize=2)
 def trace_of(file: str, source: str, profile: str, fused: bool) -> Trace:
-    """The trace of some cells. Raises UserError."""
+    """Return the trace that cells share: from ``file`` if it exists, else made from ``source``. Raises UserError."""
     return read_file(file) if file and is_file(file) else load(source, profile, fused=fused)
 
 
 def prepared(cell: Cell) -> Callable[[], CellResult]:
-    """A function that runs the cell; the facts that cells share are computed here. Raises UserError."""
+    """Compute what this cell shares with others; return a function that runs the cell. Raises UserError."""
     trace = trace_of(cell.file, cell.source, cell.machine.profile, cell.fused)
     budget = cell.machine.described().memory_bytes if cell.budget is None else cell.budget
     _, peak = cells.unmanaged(trace, cell.machine)
@@ -77,7 +76,7 @@ def prepared(cell: Cell) -> Callable[[], CellResult]:
 
 
 def carried_out(cell: Cell, limits: CellLimits) -> CellResult:
-    """The row of a cell; a failure is a row, too."""
+    """Run a cell in a fork of this process, within limits; return its row, with a failure as its ``status``."""
     try:
         work = prepared(cell)
     except UserError as error:
@@ -106,7 +105,7 @@ def _row(cell: Cell, work: Callable[[], CellResult]) -> str:
 
 
 def forked(work: Callable[[], str], limits: CellLimits) -> ProcessEnd:
-    """The output of work in a process of its own, within limits; an exception ends the output."""
+    """Run ``work`` in a fork of this process, within limits; return its output, or the text of its exception."""
     reading, writing = os.pipe()
     process = os.fork()
     if process == 0:
@@ -121,7 +120,7 @@ def forked(work: Callable[[], str], limits: CellLimits) -> ProcessEnd:
 
 
 def _heard(reading: int, process: int, seconds: float | None) -> tuple[str, bool]:
-    """(output of a process, whether its time was up). The process is also ended when the input ends."""
+    """Return the output of a process, and True if its time was up. The process is killed then, or if the input ends."""
     end = None if seconds is None else monotonic() + seconds
     parts: list[bytes] = []
     while True:
@@ -135,7 +134,7 @@ def _heard(reading: int, process: int, seconds: float | None) -> tuple[str, bool
 
 
 def _child(work: Callable[[], str], limits: CellLimits, writing: int) -> None:
-    """The fork: it works, writes its result, and exits."""
+    """In the fork: run ``work``, write its result or its exception to the descriptor ``writing``, and exit."""
     code = 1
     try:
         limit_memory(limits.memory_bytes)
@@ -152,13 +151,13 @@ def _child(work: Callable[[], str], limits: CellLimits, writing: int) -> None:
 
 
 def load_planners() -> None:
-    """Load modules and compiled code that most policies need once, and not in every fork."""
+    """Load the modules and compiled code that most policies need in this process, so that its forks have them."""
     with suppress(UserError):
         cells.run("lenet:1", load("lenet:1", "sim:p100"), Machine(), "tflms", 0.5, steps=3)
 
 
 def main() -> None:
-    """Run cells until the input ends."""
+    """Run the cells on standard input, and print a row for each, until the input ends."""
     asking = FileIO(INPUT, closefd=False)  # without a buffer: ``select`` sees what has not been read
     counted = 0.0
     for number, line in enumerate(asking):

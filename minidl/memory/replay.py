@@ -178,11 +178,11 @@ class Replay:
 
     def _shares(self, base: Storage, call: Call) -> bool:
         """True if a value that ``call`` reads, as the last one of a replay, is kept for other replays: the program has
-        freed it, other dropped tensors would be computed from it, and nothing weighs replays against swaps. A plan and
-        a policy that do so count a freed value as gone, and values kept beside that can make replays run in replays."""
+        freed it, other dropped tensors would be computed from it, no plan decides, and the policy only drops tensors,
+        by their seconds. Beside swaps, whose prices count it as gone, it can make replays run within replays."""
         state = self.state
         return (base.refs == 1 and base.status is IN and base.me not in state.shared and not state.writing
-                and not state.hooks.acts and not (state.policy.weighs_recomputation and state.policy.regime.swaps)
+                and not state.hooks.acts and state.policy.weighs_recomputation and not state.policy.regime.swaps
                 and state.switches.collective and neighbourhood.read_by_missing(base, call))
 
     def _took(self, durations: list[float], seconds: float) -> None:

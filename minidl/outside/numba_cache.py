@@ -32,7 +32,7 @@ class CheckedFiles(IndexDataCacheFile):
     """Numba's cache files of one function, with checksums: an index, and machine code per combination of types."""
 
     def save(self, key: Any, data: Any) -> None:
-        """Save machine code. On a full or read-only disk nothing is saved, and the next process compiles again."""
+        """Save machine code (``data``) under Numba's ``key``. A full or read-only disk saves nothing, without error."""
         with suppress(OSError):
             super().save(key, data)
 
@@ -99,9 +99,9 @@ def _begins(count: int) -> None:
 
 
 def _ended() -> None:
-    """The compiler leaves reference cycles whose frames keep the callers' frames alive, and so the tensors of an
-    operation whose kernel is compiled at its first call. Collect them now: their memory may be needed before Python's
-    next collection."""
+    """Note that a compilation has ended, and collect the compiler's reference cycles.
+    They keep the callers' frames alive, and so the tensors of an operation whose kernel is compiled at its first call.
+    The memory of these tensors may be needed before Python's next collection."""
     COMPILATION.going = False
     gc.collect()
 

@@ -30,7 +30,7 @@ _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
 
 
 class Unreadable(UserError):
-    """The error for a file or folder that cannot be read; ``path`` and the reason ``why``."""
+    """The error for a file or folder that cannot be read. path: its path; why: the reason."""
 
     def __init__(self, path: object, why: str) -> None:
         super().__init__(f"cannot read {path}: {why}")
@@ -74,7 +74,7 @@ def open_file(path: Path) -> BufferedReader:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Inside, turn an OSError into Unreadable with this path: a disk may fail after a file was opened."""
+    """Return a context that turns an OSError inside it into Unreadable: a disk may fail after ``path`` was opened."""
     try:
         yield
     except OSError as error:
@@ -91,8 +91,8 @@ def read_bytes(path: Path, *, most: int) -> bytes:
 
 
 def read_text(path: Path, *, most: int) -> str:
-    """Return the text of a UTF-8 file of at most ``most`` bytes, without a byte order mark; one that gzip has made
-    smaller is read as what it was. Raises Unreadable."""
+    """Return the text of a UTF-8 file of at most ``most`` bytes, without a byte order mark. Raises Unreadable.
+    A file that gzip has compressed is decompressed; its text may have at most ``most`` bytes, too."""
     data = read_bytes(path, most=most)
     try:
         if data.startswith(_GZIP):
@@ -153,8 +153,8 @@ def _system_call(path: Path, call: Callable[[Path], Found]) -> Found:
 
 # JSON ----------------------------------------------------------------------------------------------------------------
 def parse_json(data: bytes | str, *, unique_keys: bool = False) -> Any:
-    """Return the value of a JSON document. Raises NotJson, also for too deep nesting, a number of thousands of digits
-    and, with ``unique_keys``, a repeated key of an object."""
+    """Return the value of a JSON document. Raises NotJson if the document is invalid.
+    So are too deep nesting, a number of thousands of digits and, with ``unique_keys``, a repeated key of an object."""
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
@@ -176,7 +176,7 @@ def parse_json(data: bytes | str, *, unique_keys: bool = False) -> Any:
 
 
 def read_json(path: Path, *, most: int = MOST_JSON_BYTES) -> Any:
-    """Return the value of a JSON file. Raises Unreadable."""
+    """Return the value in a JSON file. Raises Unreadable for a file that is no JSON or longer than ``most`` bytes."""
     try:
         return parse_json(read_bytes(path, most=most))
     except NotJson as error:

@@ -56,11 +56,11 @@ class Registry(Generic[T]):
         return offered
 
     def names(self) -> list[str]:
-        """Return all names: minidl's own in the order of their table, then those of packages, sorted."""
+        """Return the plug-ins' names: minidl's own in the order of their table, then those of packages, sorted."""
         return [*self._ours, *sorted(set(self._offered) - set(self._ours))]
 
     def current(self, name: str) -> str:
-        """Return the new name for an old one; other names unchanged."""
+        """Return the new name of a plug-in that was renamed; any other name unchanged."""
         return self._former.get(name, name)
 
     def require(self, name: str) -> None:
@@ -78,8 +78,8 @@ class Registry(Generic[T]):
             raise UserError(f"there is no {self.kind} {name!r}; {hint}")
 
     def create(self, name: str) -> T:
-        """Create the object of that name. Raises UserError like :meth:`require`, or if a package's plug-in fails to
-        load."""
+        """Create and return the plug-in of that name.
+        Raises UserError like :meth:`require`, or if a package's plug-in fails to load."""
         self.require(name)
         name = self.current(name)
         if name in self._ours:

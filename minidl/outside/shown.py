@@ -5,7 +5,7 @@ from html import escape
 
 
 class Shown:
-    """A base of objects with ``facts``, which ``repr`` shows in one line and a notebook in a table."""
+    """A base class: ``repr`` shows the object's ``facts`` in one line, and a notebook shows them in a table."""
 
     __slots__ = ()
 

@@ -24,20 +24,20 @@ os.register_at_fork(before=LOCK.acquire, after_in_parent=LOCK.release, after_in_
 
 
 class Stage:
-    """Work that is going on. ``text`` describes it, or is a function that returns the description; ``done`` of
-    ``total`` units are done, and a total of 0 is unknown; ``began`` is in seconds of the teller's clock."""
+    """A piece of long work that is going on: ``done`` of ``total`` units are done (``total`` 0: unknown).
+    text: its description, or a function that returns it. units: their name. began: seconds of the teller's clock."""
 
     def __init__(self, text: str | Callable[[], str], total: int = 0, units: str = "", began: float = 0.0) -> None:
         self.text, self.total, self.units, self.began = text, total, units, began
         self.done = 0
 
     def described(self) -> str:
-        """Return the description with the number of units done."""
+        """Return the description of the work, with the number of units done if ``total`` is known."""
         text = self.text if isinstance(self.text, str) else self.text()
         return f"{text}: {self.done:,} of {self.total:,} {self.units}".rstrip() if self.total else text
 
     def remaining(self, now: float, usual: float | None) -> float | None:
-        """Return the seconds that are left at the speed so far, or of the ``usual`` seconds; None if unknown."""
+        """Return the seconds that are left at ``now``, by the speed so far or of ``usual`` seconds; None if unknown."""
         passed = now - self.began
         if self.total and self.done:
             return passed / self.done * max(self.total - self.done, 0)
@@ -45,14 +45,14 @@ class Stage:
 
 
 class Compilation:
-    """The compilation of functions in this process, which any thread may do. ``count``: functions so far; ``total``:
-    about so many in the end, 0 if unknown; ``going``: one is compiled now."""
+    """The state of Numba's compilation of functions in this process, by any thread. count: functions so far.
+    total: about how many there will be, 0 if unknown. going: True while a function is compiled."""
 
     count = total = 0
     going = False
 
     def described(self) -> str:
-        """Return the description while a function is compiled, else nothing."""
+        """Return a line about the function that is compiled now; "" if none is."""
         about = f" of about {max(self.total, self.count)}" if self.total else ""
         return f"compiling function {self.count}{about}, once on this machine" if self.going else ""
 
@@ -76,7 +76,7 @@ class Teller:
         self._usual: dict[str, float] = {}  # seconds that the latest stage with this text took
 
     def heard(self) -> None:
-        """Note that other text is printed now."""
+        """Note that the command prints other text now, so that no line about stages is due for ``every`` seconds."""
         self._heard = self.clock()
 
     def tick(self) -> None:
@@ -87,8 +87,8 @@ class Teller:
             self._say(self.line(now))
 
     def line(self, now: float) -> str:
-        """Return the line about the open stages: the outermost first, then the time that has passed and that is left,
-        which the outermost stage with a known end decides."""
+        """Return the line about the open stages, the outermost first, with the time that has passed and that is left.
+        The time left is that of the outermost stage with a known end. now: seconds of the clock."""
         stages = list(self.stages)
         parts = [text for text in (*(stage.described() for stage in stages), COMPILATION.described()) if text]
         parts = parts or ["working"]
@@ -99,7 +99,7 @@ class Teller:
 
     @contextmanager
     def within(self, stage: Stage) -> Iterator[Stage]:
-        """A context in which a stage is open."""
+        """Return a context in which ``stage`` is open, so that lines mention it."""
         stage.began = self.clock()
         self.stages.append(stage)
         try:
@@ -114,8 +114,8 @@ _teller: ContextVar[Teller | None] = ContextVar("teller", default=None)  # of th
 
 @contextmanager
 def stage(text: str | Callable[[], str], total: int = 0, units: str = "") -> Iterator[Stage]:
-    """A context around long work, for the teller of the command that runs, if any. The caller sets ``done`` of the
-    stage that it gets, and may change ``text`` and ``total``."""
+    """Return a context around long work, whose progress the running command prints, if it prints progress.
+    The context yields a ``Stage``; the caller sets its ``done``, and may change its ``text`` and ``total``."""
     found, teller = Stage(text, total, units), _teller.get()
     if teller is None:
         yield found
@@ -125,7 +125,7 @@ def stage(text: str | Callable[[], str], total: int = 0, units: str = "") -> Ite
 
 
 def be_quiet() -> None:
-    """Print no more lines about stages in the command that runs."""
+    """Let the command that runs print no more lines about its stages."""
     teller = _teller.get()
     if teller is not None:
         teller.quiet = True
@@ -156,7 +156,7 @@ def telling(teller: Teller, *, ticks: bool = True) -> Iterator[None]:
 
 
 def every_seconds() -> float:
-    """Return the seconds without output before a line is printed; 0: no lines. The environment may say so."""
+    """Return the seconds without output after which a line is printed, from MINIDL_STAGE_SECONDS; 0: no lines."""
     try:
         return max(float(os.environ.get(EVERY_VARIABLE, EVERY)), 0.0)
     except ValueError:

@@ -37,8 +37,8 @@ def parse_bytes(text: str) -> int:
 
 
 def format_bytes(nbytes: float) -> str:
-    """Return text such as ``"15.3 GiB"``: one decimal, in the largest binary unit with a value of at least 1; below 1
-    KiB whole bytes."""
+    """Return a size as text such as ``"15.3 GiB"``: one decimal, in the largest binary unit that gives at least 1.
+    Sizes below 1 KiB are whole bytes."""
     size, unit = float(abs(nbytes)), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         # Compare the rounded value, so that 1.0 MiB is not shown as 1024.0 KiB.
@@ -50,7 +50,7 @@ def format_bytes(nbytes: float) -> str:
 
 
 def flag_bytes(nbytes: int) -> str:
-    """Return text such as ``"15.31GiB"`` for ``parse_bytes``, rounded up by less than 1/300."""
+    """Return a size as text such as ``"15.31GiB"``, which ``parse_bytes`` reads, rounded up by less than 1/300."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         if nbytes >= 3 * UNITS[unit]:
             hundredths = -(-100 * nbytes // UNITS[unit])

@@ -15,7 +15,7 @@ HOME = Path(__file__).resolve().parents[2]  # the folder that contains the packa
 
 
 def user_module(name: str) -> ModuleType:
-    """Import a module and return it.
+    """Import the user's module with this name, such as ``package.module``, and return the module.
     Raises ModuleNotFoundError, with the current folder, if neither that folder nor ``sys.path`` has the module, and any
     error that the module raises."""
     folder = Path.cwd()

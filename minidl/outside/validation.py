@@ -28,12 +28,12 @@ def is_real(value: object, *, least: float = 0.0, most: float = MOST_REAL) -> bo
 
 
 def whole(text: str, *, least: int = 0, most: int = MOST_WHOLE, wanted: str = "") -> int:
-    """Return the integer in a text. Raises UserError; ``wanted``: its description of valid values."""
+    """Return the integer in a text. Raises UserError if it is none or out of bounds; wanted: valid values, in words."""
     return _read(text, int, least, most, wanted or f"a whole number of at least {least}")
 
 
 def real(text: str, *, least: float = 0.0, most: float = MOST_REAL, wanted: str = "") -> float:
-    """Return the number in a text. Raises UserError; ``wanted``: its description of valid values."""
+    """Return the number in a text. Raises UserError if it is none or out of bounds; wanted: valid values, in words."""
     return _read(text, float, least, most, wanted or f"a number of at least {least:g}")
 
 

@@ -34,12 +34,12 @@ _NOT_SYNCED = (errno.EINVAL, errno.ENOTSUP, errno.EACCES)  # a folder of a file 
 
 
 def begins_with(mark: bytes) -> Own:
-    """Return an ``Own`` that recognizes minidl's files by their first bytes."""
+    """Return a function that is True for the first bytes of a file if these begin with ``mark``, as minidl's do."""
     return lambda head: head.startswith(mark)
 
 
 def require_place(path: str | Path, own: Own, *, force: bool = False) -> None:
-    """Raise Unwritable if ``write_whole`` could not write there; an existing file is not changed."""
+    """Raise Unwritable if ``write_whole`` with these arguments could not write; an existing file is not changed."""
     with _refusing(path):
         _require_ours(Path(path), own, force=force)
         file = _beside(Path(path))
@@ -51,8 +51,8 @@ def require_place(path: str | Path, own: Own, *, force: bool = False) -> None:
 
 
 def write_whole(path: str | Path, data: bytes | Iterable[bytes | memoryview], own: Own, *, force: bool = False) -> None:
-    """Write a file atomically from bytes or an iterable of pieces; on an error the old file stays. Raises
-    Unwritable."""
+    """Write a file atomically from bytes or an iterable of pieces; on an error the old file stays.
+    Raises Unwritable, also for a file that ``own`` (called with its first bytes) calls not minidl's, without force."""
     with _in_place_of(path, own, force=force) as number:
         for piece in (data,) if isinstance(data, bytes) else data:
             write_all(number, piece)
@@ -61,7 +61,7 @@ def write_whole(path: str | Path, data: bytes | Iterable[bytes | memoryview], ow
 
 @contextmanager
 def open_whole(path: str | Path, own: Own, *, force: bool = False) -> Iterator[BinaryIO]:
-    """Yield a file open for writing, which replaces ``path`` unless the block raises an error."""
+    """Yield a file open for writing, which replaces ``path`` unless the block raises an error. Raises Unwritable."""
     with _in_place_of(path, own, force=force) as number, open(number, "w+b", closefd=False) as file:
         yield file
 
@@ -97,10 +97,9 @@ def _in_place_of(path: str | Path, own: Own, *, force: bool) -> Iterator[int]:
 
 @contextmanager
 def _replacing(target: Path, hidden: Path, require: Callable[[], None] = lambda: None) -> Iterator[int]:
-    """Yield the descriptor of a new hidden file; after the block, sync it, call ``require`` and rename it to
-    ``target``.
+    """Yield the descriptor of a new file named ``hidden``. Raises OSError.
 
-    Raises OSError.
+    After the block, sync the file, call ``require`` (which may raise an error), and rename the file to ``target``.
     """
     try:
         number = create(hidden)
@@ -121,8 +120,8 @@ def _replacing(target: Path, hidden: Path, require: Callable[[], None] = lambda:
 # Steps of it ---------------------------------------------------------------------------------------------------------
 def create(path: Path) -> int:
     """Create a file with the umask's mode and return its descriptor. Raises OSError.
-    An existing file of that name is deleted: such names are hidden, or in a hidden folder, and a killed program may
-    have left the file."""
+    An existing file is deleted. Callers pass only hidden names, or names in a hidden folder, where a killed program
+    may have left a file."""
     try:
         return os.open(path, _NEW, 0o666)
     except FileExistsError:
@@ -131,7 +130,7 @@ def create(path: Path) -> int:
 
 
 def write_all(number: int, data: bytes | memoryview) -> None:
-    """Write bytes to an open file; the system may take them in parts. Raises OSError."""
+    """Write all of ``data`` to the open file with descriptor ``number``. Raises OSError."""
     rest = memoryview(data)
     while rest.nbytes:
         rest = rest[os.write(number, rest):]

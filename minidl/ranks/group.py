@@ -1,4 +1,4 @@
-"""The ranks of a run, as one of them sees them: what it can send to the others. Knows bytes; no tensors and no device.
+"""``Ranks``: the interface by which one rank sends bytes to the other ranks. Knows no tensors and no device.
 
 All ranks call the same methods in the same order, and each call waits for the others. There are two channels, which do
 not wait for each other: exchanges of tensors, which a device's stream makes, and agreements, which the program makes.
@@ -20,11 +20,11 @@ LONGEST = 96  # bytes of text by which an exchange is compared
 
 
 class RanksDiverged(UserError):
-    """The ranks do not do the same: one has ended, or makes other calls than the others."""
+    """The error for ranks that do not act alike: one has ended, or makes other calls than the others."""
 
 
 class Ranks(ABC):
-    """One of ``count`` ranks: the one with the number ``rank``, counted from 0."""
+    """One rank, with number ``rank`` (from 0), among the ``count`` ranks of a run: its exchanges with all of them."""
 
     def __init__(self, rank: int, count: int) -> None:
         if count < 1:
@@ -43,12 +43,12 @@ class Ranks(ABC):
 
     @abstractmethod
     def swap(self, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Send ``parts[i]`` (bytes) to rank i; return the parts that all ranks have sent here, in rank order. The parts
-        for one rank have one size on all ranks. Raises RanksDiverged."""
+        """Send ``parts[i]`` (bytes) to rank i; return the parts that this rank receives, in the senders' order.
+        All parts that one rank receives have one size. Raises RanksDiverged."""
 
     def require_alike(self, what: str) -> None:
-        """Compare an exchange, as text, with those that the other ranks are about to make. Raises RanksDiverged on all
-        of them if one differs. The text is cut, or filled up, to a fixed length."""
+        """Raise RanksDiverged, on all ranks, if the ranks do not call this method with the same text ``what``.
+        The text describes the exchange that a rank is about to make. Only its first bytes are compared (LONGEST)."""
         import numpy as np
 
         mine = np.frombuffer(what.encode()[:LONGEST].ljust(LONGEST), np.uint8)
@@ -62,8 +62,8 @@ class Ranks(ABC):
     # Agreements -----------------------------------------------------------------------------------------------
     @abstractmethod
     def agree(self, value: Any) -> list[Any]:
-        """Return the values of all ranks, in rank order; a value is anything that pickles. Raises RanksDiverged."""
+        """Send ``value`` (pickled) to all ranks; return all ranks' values, in rank order. Raises RanksDiverged."""
 
     @abstractmethod
     def fail(self, code: int = 1) -> None:
-        """Tell the other ranks that this one has failed, so that they end too; processes end with this exit code."""
+        """Tell the other ranks that this one has failed, so that they end, too. code: the exit code of processes."""

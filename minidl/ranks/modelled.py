@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
 
 class ModelledRanks(Ranks):
-    """Rank 0, which has the largest slice."""
+    """Rank 0 of several ranks that do not exist; of all ranks, rank 0 has the largest slice of a batch."""
 
     def gather(self, mine: np.ndarray, sizes: Sequence[int], into: np.ndarray) -> None:
-        """Raises UserError: a modelled rank has no values to send."""
+        """Raise UserError: on a simulated device a rank has no values to send."""
         raise UserError("modelled ranks have no values: they are for simulated devices")
 
     def swap(self, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Raises UserError, as ``gather``."""
+        """Raise UserError: on a simulated device a rank has no values to send."""
         raise UserError("modelled ranks have no values: they are for simulated devices")
 
     def agree(self, value: Any) -> list[Any]:
-        """Return the value for each rank: all do as this one does."""
+        """Return ``count`` times this rank's value, as if every rank had sent this value."""
         return [value] * self.count
 
     def fail(self, code: int = 1) -> None:

@@ -15,8 +15,8 @@ from minidl.ranks.group import Ranks
 
 
 class MpiRanks(Ranks):
-    """This process among those of a communicator. Exchanges and agreements have a communicator each: a device's thread
-    exchanges while the program may be agreeing."""
+    """The rank of this process in an MPI communicator.
+    Exchanges and agreements have a communicator each, since a device's thread exchanges while the program agrees."""
 
     def __init__(self, communicator: Any, library: Any) -> None:
         super().__init__(communicator.Get_rank(), communicator.Get_size())
@@ -24,12 +24,12 @@ class MpiRanks(Ranks):
         self._tensors, self._words = communicator.Dup(), communicator.Dup()
 
     def gather(self, mine: np.ndarray, sizes: Sequence[int], into: np.ndarray) -> None:
-        """Receive the bytes of every rank."""
+        """Write the bytes of every rank, in rank order, to ``into``; ``mine`` are this rank's, ``sizes`` all ranks'."""
         byte = self._library.BYTE
         self._tensors.Allgatherv([mine, mine.size, byte], [into, list(sizes), [0, *accumulate(sizes)][:-1], byte])
 
     def swap(self, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return the bytes that every rank has for this one, in rank order."""
+        """Send ``parts[i]`` to rank i; return the parts that this rank receives, in the senders' order."""
         byte, sizes = self._library.BYTE, [part.size for part in parts]
         mine = sizes[self.rank]
         sent, found = np.concatenate(parts), np.empty(mine * self.count, np.uint8)
@@ -38,12 +38,12 @@ class MpiRanks(Ranks):
         return [found[mine * i:mine * (i + 1)] for i in range(self.count)]
 
     def agree(self, value: Any) -> list[Any]:
-        """Return the values of all ranks, in rank order."""
+        """Send ``value`` to all ranks; return the values of all ranks, in rank order."""
         found: list[Any] = self._words.allgather(value)
         return found
 
     def fail(self, code: int = 1) -> None:
-        """End the processes of all ranks, this one included."""
+        """End the processes of all ranks, this one included, with exit code ``code``."""
         sys.stdout.flush()
         sys.stderr.flush()
         self._words.Abort(code)

@@ -15,14 +15,15 @@ PATIENCE_S = 120.0  # for which a rank waits for the others
 
 
 class _Meeting:
-    """Where all ranks meet: each leaves something, and takes what all have left. Two barriers make it reusable."""
+    """A point at which threads wait for each other and exchange values. Two barriers make it usable many times."""
 
     def __init__(self, count: int, patience_s: float) -> None:
         self._left: list[Any] = [None] * count
         self._came, self._went = Barrier(count, timeout=patience_s), Barrier(count, timeout=patience_s)
 
     def meet(self, rank: int, value: Any) -> list[Any]:
-        """Return what every rank has brought, in rank order. Raises RanksDiverged."""
+        """Wait until every rank has called this; return the values of all, in rank order.
+        Raises RanksDiverged if a rank does not call it within the patience, or ``end`` was called."""
         self._left[rank] = value
         try:
             self._came.wait()
@@ -34,43 +35,41 @@ class _Meeting:
         return found
 
     def end(self) -> None:
-        """End all waits, now and later."""
+        """End the waits in ``meet``, now and later, with an error."""
         self._came.abort()
         self._went.abort()
 
 
 class ThreadRanks(Ranks):
-    """One of several ranks in one process."""
+    """A rank that is a thread of this process."""
 
     def __init__(self, rank: int, count: int, tensors: _Meeting, words: _Meeting) -> None:
         super().__init__(rank, count)
         self._tensors, self._words = tensors, words
 
     def gather(self, mine: np.ndarray, sizes: Sequence[int], into: np.ndarray) -> None:
-        """Copy every rank's bytes. Raises RanksDiverged."""
+        """Copy every rank's bytes, in rank order, to ``into``; ``mine`` are this rank's. Raises RanksDiverged."""
         found = self._tensors.meet(self.rank, mine.copy())
         if [part.size for part in found] != list(sizes):
             raise RanksDiverged(f"{self}: the ranks sent {[part.size for part in found]} bytes, not {list(sizes)}")
         np.concatenate(found, out=into)
 
     def swap(self, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return a copy of the bytes that every rank has for this one."""
+        """Send ``parts[i]`` to rank i; return copies of the parts for this rank, in the senders' order."""
         return [sent[self.rank] for sent in self._tensors.meet(self.rank, [part.copy() for part in parts])]
 
     def agree(self, value: Any) -> list[Any]:
-        """Return the values themselves, no copies. Raises RanksDiverged."""
+        """Return the values of all ranks, in rank order: the objects themselves, no copies. Raises RanksDiverged."""
         return self._words.meet(self.rank, value)
 
     def fail(self, code: int = 1) -> None:
-        """End the waits of all ranks."""
+        """End the waits of all ranks, which then raise RanksDiverged. ``code`` is not used."""
         self._tensors.end()
         self._words.end()
 
 
 def threads(count: int, *, patience_s: float = PATIENCE_S) -> list[ThreadRanks]:
-    """Return ``count`` ranks, one for each thread. Raises UserError for a count below 1.
-
-    patience_s: seconds for which a rank waits for the others before it raises RanksDiverged.
-    """
+    """Return ``count`` ranks, one for each thread of a program. Raises UserError for a count below 1.
+    patience_s: seconds for which a rank waits for the others before it raises RanksDiverged."""
     tensors, words = _Meeting(max(count, 1), patience_s), _Meeting(max(count, 1), patience_s)
     return [ThreadRanks(rank, count, tensors, words) for rank in range(max(count, 1))]

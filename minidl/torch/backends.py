@@ -22,11 +22,11 @@ MOST_AT_ONCE = 32 << 10  # bytes that one thread copies: PyTorch divides larger 
 
 
 class Copy:
-    """A copy of one storage in a host buffer.
+    """The duplicate of one device storage's bytes in host memory, from which the storage can be restored.
 
-    nbytes   size of the storage; buffer: the host storage that holds the copy.
-    written  set when the copy to the host has ended, by backends whose copies run beside the program.
-    read     the same for the copy back to the device.
+    nbytes   size of the storage; buffer: the host storage that contains the duplicate.
+    written  event that is set when the transfer to the host has ended; None in backends whose transfers block.
+    read     event that is set when the transfer back to the device has ended; None before one has started.
     """
 
     __slots__ = ("buffer", "nbytes", "read", "written")
@@ -38,25 +38,25 @@ class Copy:
 
 
 class Traffic:
-    """Totals over all copies: bytes and seconds each way, their number, and seconds that computation waited."""
+    """Totals over all transfers between device and host: bytes and seconds each way, their number, seconds waited."""
 
     def __init__(self) -> None:
         self.out_bytes = self.in_bytes = self.copies = 0
         self.out_seconds = self.in_seconds = self.stalled_seconds = 0.0
 
     def costs(self, contention: float) -> Costs:
-        """Return the costs of the link as measured so far, in seconds per byte each way."""
+        """Return the measured seconds per byte of transfers out and in, with ``contention`` as ``Backend`` has it."""
         out = self.out_seconds / self.out_bytes if self.out_bytes else LEAST_SECONDS
         back = self.in_seconds / self.in_bytes if self.in_bytes else out
         return Costs(out, back, 0.0, contention)
 
 
 class Backend(Protocol):
-    """The interface to copies of whole storages between the device and the host.
+    """The interface of objects that transfer whole storages between the device and the host.
 
     host     the pool of host buffers.
-    traffic  totals over the copies so far.
-    contention  seconds that computation loses for each second in which a copy runs.
+    traffic  totals over the transfers so far.
+    contention  seconds that computation loses for each second in which a transfer runs.
     """
 
     host: HostPool
@@ -64,17 +64,17 @@ class Backend(Protocol):
     contention: float
 
     def out(self, storage: Any, again: Copy | None = None) -> Copy | None:
-        """Start to copy a storage to the host; return the copy, or None if the host pool is full.
-        The backend keeps the storage alive until the copy has ended. again: an earlier copy of equal size to
-        overwrite."""
+        """Start the transfer of a storage to the host; return its ``Copy``, or None if the host pool is full.
+        The backend keeps the storage alive until the transfer has ended. again: an earlier ``Copy`` of equal size,
+        whose buffer is overwritten."""
         ...
 
     def into(self, copy: Copy, device: torch.device) -> Any:
-        """Allocate a storage on the device, start to copy the bytes back into it, and return it."""
+        """Allocate a storage on the device, start the transfer of the copy's bytes into it, and return the storage."""
         ...
 
     def arrived(self, copy: Copy) -> None:
-        """Make later computation wait for the copy that ``into`` started, if it started one."""
+        """Make later computation wait until the transfer that ``into`` started has ended, if it has started one."""
         ...
 
     def free(self, copy: Copy) -> None:
@@ -82,11 +82,11 @@ class Backend(Protocol):
         ...
 
     def disown(self, copy: Copy) -> None:
-        """Forget the copy, but leave its buffer to other users: the pool does not reuse it."""
+        """Stop managing the copy's buffer, which belongs to the program from now on: the pool does not reuse it."""
         ...
 
     def settle(self) -> None:
-        """Wait until all copies to the host that have started have ended."""
+        """Wait until all transfers to the host that have started have ended."""
         ...
 
 
@@ -98,7 +98,7 @@ _VISIBLE: AbstractContextManager[None] = nullcontext()
 
 
 def quiet() -> AbstractContextManager[None]:
-    """Hide the calls inside the ``with`` from dispatch modes. None of them may need a gradient."""
+    """Return a context that hides the calls inside it from dispatch modes. None of the calls may need a gradient."""
     # Hundreds of saved tensors a step pass here, and PyTorch's guard alone takes microseconds.
     return torch._C._DisableTorchDispatch() if torch._C._len_torch_dispatch_stack() else _VISIBLE
 
@@ -121,7 +121,7 @@ def empty_storage(nbytes: int, device: torch.device) -> Any:
 
 
 def copy_bytes(target: Any, source: Any) -> None:
-    """Copy one storage into another of the same size, and wait for the end."""
+    """Copy the bytes of ``source`` into ``target``, a storage of equal size; return when the bytes are there."""
     nbytes = source.nbytes()
     if nbytes <= MOST_AT_ONCE and source.device.type == target.device.type == "cpu":
         ctypes.memmove(target.data_ptr(), source.data_ptr(), nbytes)  # ``copy_`` takes five times as long
@@ -130,7 +130,7 @@ def copy_bytes(target: Any, source: Any) -> None:
 
 
 def allocated(nbytes: int, device_type: str) -> int:
-    """Return the bytes that PyTorch allocates for ``nbytes``: on a GPU multiples of 512, from 10 MiB on of 2 MiB."""
+    """Return the bytes that PyTorch allocates for ``nbytes``: on a GPU a multiple of 512, from 10 MiB on of 2 MiB."""
     grain = 1 if device_type != "cuda" else 512 if nbytes < 10 << 20 else 2 << 20
     return -(-nbytes // grain) * grain
 
@@ -141,7 +141,7 @@ def pageable(nbytes: int) -> Any:
 
 
 class Immediate:
-    """The backend whose copies have ended when the call returns; computation stands still meanwhile."""
+    """The ``Backend`` whose ``out`` and ``into`` return when the bytes have arrived; computation waits meanwhile."""
 
     contention = 1.0
 
@@ -150,7 +150,7 @@ class Immediate:
         self.traffic = Traffic()
 
     def out(self, storage: Any, again: Copy | None = None) -> Copy | None:
-        """Copy a storage to the host, as ``Backend.out`` says."""
+        """Copy a storage to the host and wait; arguments and result are those of ``Backend.out``."""
         nbytes = storage.nbytes()
         buffer = self.host.take(nbytes) if again is None else again.buffer
         if buffer is None:
@@ -163,7 +163,7 @@ class Immediate:
         return Copy(nbytes, buffer) if again is None else again
 
     def into(self, copy: Copy, device: torch.device) -> Any:
-        """Copy the bytes back to a new storage on the device, as ``Backend.into`` says."""
+        """Return a new storage on the device that contains the copy's bytes already."""
         began = perf_counter()
         storage = empty_storage(copy.nbytes, device)
         copy_bytes(storage, copy.buffer)
@@ -173,15 +173,15 @@ class Immediate:
         return storage
 
     def arrived(self, copy: Copy) -> None:
-        """Do nothing: the copy has ended already."""
+        """Do nothing, since ``into`` has waited for its transfer."""
 
     def free(self, copy: Copy) -> None:
         """Give the copy's buffer back to the host pool."""
         self.host.give(copy.nbytes, copy.buffer)
 
     def disown(self, copy: Copy) -> None:
-        """Leave the copy's buffer to its other users."""
+        """Stop managing the copy's buffer, which belongs to the program from now on."""
         self.host.leave(copy.nbytes)
 
     def settle(self) -> None:
-        """Do nothing: all copies have ended already."""
+        """Do nothing, since ``out`` has waited for each transfer."""

@@ -21,8 +21,8 @@ AT_WORK, STAYS = "at work", "other tensors that stay"
 class BudgetTooSmall(UserError, MemoryError):
     """A step does not fit into the budget even with everything evicted that can be evicted.
 
-    budget_bytes, need_bytes  the budget, and the fewest bytes that the step needs, as far as they are known.
-    parts                     bytes by name; they add up to need_bytes.
+    budget_bytes, need_bytes  the budget, and the fewest bytes that the step is known to need.
+    parts                     what need_bytes consist of: a name such as "parameters" -> bytes.
     """
 
     def __init__(self, message: str, *, budget_bytes: int, need_bytes: int, parts: Mapping[str, int]) -> None:
@@ -32,10 +32,10 @@ class BudgetTooSmall(UserError, MemoryError):
 
 @dataclass(frozen=True)
 class Floor:
-    """The peak of a step with everything evicted that can be evicted, and its parts.
+    """The peak of a step during which everything is evicted that can be evicted, and the parts of this peak.
 
     at     the call at the peak: its operation, and where in the program it comes from.
-    parts  bytes by name: parameters, gradients, optimizer state, other tensors that stay, at work.
+    parts  name -> bytes: parameters, gradients, optimizer state, other tensors that stay, and what the call works on.
     """
 
     nbytes: int
@@ -47,7 +47,7 @@ class Floor:
 
 
 def floor_of(seen: Seen, costs: Costs, limits: Limits) -> Floor:
-    """Return the floor of a recorded step."""
+    """Return the floor of a recorded step: its peak if every tensor that may be swapped out is swapped out."""
     facts = problem(seen.trace, costs)
     mode = np.full(len(facts.gap_call), SWAP, np.int64)
     during = bytes_during(facts, mode, np.full(len(mode), -1, np.int64), limits, ahead=False)
@@ -62,7 +62,7 @@ def floor_of(seen: Seen, costs: Costs, limits: Limits) -> Floor:
 
 
 def _parts(seen: Seen, call: int, total: int) -> dict[str, int]:
-    """Return the bytes in use at a call by name; ``total`` less the known parts is the work of the call itself."""
+    """Return name -> bytes in use during a call. total: all bytes; those of no known tensor are the call's own work."""
     lives = Lifetimes.of(seen.trace)
     parts = dict.fromkeys([*(kind.value for kind in Kind), STAYS], 0)
     for tensor_id, nbytes in lives.nbytes.items():
@@ -79,14 +79,14 @@ def _parts(seen: Seen, call: int, total: int) -> dict[str, int]:
 
 
 def refuse(budget: int, floor: Floor, *, states: bool) -> None:
-    """Raise BudgetTooSmall for a budget below the floor. states: True if optimizer state is on the host, too."""
+    """Raise BudgetTooSmall for a budget below the floor. states: True if the floor has optimizer state on the host."""
     away = "saved tensors and the optimizer's state" if states else "saved tensors"
     raise BudgetTooSmall(f"budget {format_bytes(budget)}: with all {away} away this step needs {floor}",
                          budget_bytes=budget, need_bytes=floor.nbytes, parts=floor.parts)
 
 
 def refuse_early(budget: int, parts: Mapping[str, int], when: str) -> None:
-    """Raise BudgetTooSmall if the parts known at a moment exceed the budget. when: the moment, for the message."""
+    """Raise BudgetTooSmall if the bytes of ``parts`` (name -> bytes) exceed the budget. when: for the message."""
     need = sum(parts.values())
     if need > budget:
         raise BudgetTooSmall(f"budget {format_bytes(budget)}: {when} there are {format_bytes(need)}: {_listed(parts)}",

@@ -38,7 +38,7 @@ Called = tuple[int, Any]  # the call of a module: autograd's nodes before it, an
 
 
 class Phase(Enum):
-    """The way in which a step runs: swap everything, swap and record everything, or follow a plan."""
+    """The way in which a step runs: swap all saved tensors, do so and record the step, or follow a plan."""
 
     AWAY = "all saved tensors swapped"
     MEASURED = "the same, recorded and timed"
@@ -47,13 +47,13 @@ class Phase(Enum):
 
 @dataclass(eq=False)
 class Known:
-    """A kind of step: what it packs, its recording, and its plan.
+    """A kind of step, with its recording and its plan: steps are of one kind if autograd saves equal shapes in them.
 
-    packs     shape and dtype of every tensor that it packs, in order.
+    packs     shape and dtype of every tensor that autograd saves in it, in order.
     recorded  its recording; seen: the variant of the recording that the plan is made for.
-    obeyed    its plan by pack numbers; proposal: the policy's, for feedback; limits: those of the plan.
-    next      the kind that followed it last time.
-    late      for each tensor of the plan, how often an unpack found it evicted in the last planned step.
+    obeyed    its plan by numbers of saved tensors; proposal: the policy's answer; limits: the plan's memory limits.
+    next      the kind of the step that came after the latest step of this kind.
+    late      tensor of the plan -> how often the backward pass found it evicted in the last planned step.
     trusted   number of its steps that have followed the plan since the last step that did not.
     calls     the calls of modules in it, its end the last; empty: too few for a step without hooks; None: not known.
     """
@@ -74,19 +74,19 @@ class Known:
 
     @cached_property
     def parameter_bytes(self) -> int:
-        """Bytes of the parameters in its recording; read only after the step has been recorded."""
+        """Bytes of the parameters in its recording; 0 without one. The first read stores the number."""
         seen = self.recorded
         return sum(seen.trace.tensors[i].nbytes for i, kind in seen.kinds.items()
                    if kind is Kind.PARAMETER and i in seen.trace.tensors) if seen is not None else 0
 
     def obey(self, obeyed: Obeyed) -> None:
-        """Set the plan that is followed from the next step on."""
+        """Set the plan that steps of this kind follow from the next one on."""
         self.obeyed, self.trusted, self.calls = obeyed, 0, None
         self.ahead = tuple((packed, obeyed.decision(number)) for number, packed in enumerate(self.packs, 1))
 
 
 class Course:
-    """The ``Guide`` of the hooks: decides about each pack by the phase of the step.
+    """The ``Guide`` that decides, by the phase of the step, about each tensor that autograd saves.
 
     diverged  number of steps that departed from the plan that they followed.
     """
@@ -106,7 +106,7 @@ class Course:
 
     # In a step -------------------------------------------------------------------------------------------------------
     def packed(self, number: int, tensor: torch.Tensor) -> Decision:
-        """Return the decision about the tensor of pack ``number``: stay, swap or drop."""
+        """Return the decision about the ``number``-th tensor that autograd saves in this step: stay, swap or drop."""
         packed = tensor.shape, tensor.dtype
         if self.phase is not Phase.GUIDED:
             self._packs.append(packed)
@@ -135,13 +135,13 @@ class Course:
         known.trusted, known.calls = 0, None
 
     def astray(self) -> None:
-        """Note that a step without hooks differs from its kind. What it has packed so far is not known."""
+        """Note that the step, which runs without hooks, differs from its kind. Its saved tensors are not known."""
         assert self.expected is not None
         self._depart(self.expected)
         self._astray = True
 
     def unpacked(self, number: int) -> tuple[int, ...]:
-        """Return the tensors whose swap-in starts after unpack ``number``."""
+        """Return the ids of the tensors whose swap-in starts after the ``number``-th read of a saved tensor."""
         known = self.expected
         if self.phase is not Phase.GUIDED or known is None or known.obeyed is None:
             return ()
@@ -149,7 +149,7 @@ class Course:
 
     # Between steps ---------------------------------------------------------------------------------------------------
     def end(self, packs: int) -> Known:
-        """End the step after ``packs`` packs; return its kind."""
+        """End the step, in which autograd has saved ``packs`` tensors; return its kind."""
         self.steps += 1
         if self._astray:
             assert self.expected is not None
@@ -172,7 +172,7 @@ class Course:
         return known
 
     def latest(self, what: str) -> Known:
-        """Return the planned kind that was used last. Raises UserError if there is none; ``what`` names the caller."""
+        """Return the kind with a plan that ran last. Raises UserError if there is none. what: the caller, for it."""
         planned = [known for known in self.known if known.obeyed is not None]
         if not planned:
             raise UserError(f"{what} needs a recorded step: call it after the second step has ended")

@@ -36,7 +36,7 @@ class Wait(Enum):
 
 
 class OnStreams(Copy):
-    """A copy whose ``written`` and ``read`` are events. waited: True if computation need not wait for ``read``."""
+    """A ``Copy`` with CUDA events. waited: True if no transfer back to the device is left to wait for."""
 
     __slots__ = ("waited",)
 
@@ -46,9 +46,9 @@ class OnStreams(Copy):
 
 
 class Cuda:
-    """The backend whose copies run on CUDA streams.
+    """The ``Backend`` for CUDA, whose transfers run on two streams of their own.
 
-    waiting  the waits that are made: all of them, except in tests that show that each is needed.
+    waiting  the cases of ``Wait`` that are obeyed: all, except in tests that show that each is needed.
     """
 
     contention = 0.0
@@ -56,7 +56,7 @@ class Cuda:
     def __init__(self, host_bytes: int, *, under_way: int = UNDER_WAY, cuda: Any = torch.cuda,
                  copy: Callable[[Any, Any], None] | None = None) -> None:
         """Make two streams and an empty host pool of ``host_bytes`` bytes. under_way: most bytes of pending copies out.
-        cuda: module with streams and events. copy: copies one storage into another on the current stream."""
+        cuda: the module with streams and events. copy: called with (target, source) to copy on the current stream."""
         self.cuda = cuda
         self.host = HostPool(host_bytes, PageLocked(cuda, host_bytes).take)
         self.traffic = Traffic()
@@ -71,7 +71,7 @@ class Cuda:
 
     # The protocol ----------------------------------------------------------------------------------------------------
     def out(self, storage: Any, again: Copy | None = None) -> Copy | None:
-        """Start a copy to the host on its stream, as ``Backend.out`` says."""
+        """Queue a transfer to the host on the stream for it; arguments and result are those of ``Backend.out``."""
         nbytes = storage.nbytes()
         buffer = self.host.take(nbytes) if again is None else again.buffer
         if buffer is None:
@@ -88,7 +88,7 @@ class Cuda:
         return copy
 
     def into(self, copy: Copy, device: torch.device) -> Any:
-        """Start a copy to the device on its stream, as ``Backend.into`` says."""
+        """Queue a transfer to the device on the stream for it; return the new storage, which is not filled yet."""
         assert isinstance(copy, OnStreams)
         storage = empty_storage(copy.nbytes, device)
         self._wait(Wait.ON_THE_HOST, self._in, copy.written)
@@ -98,7 +98,7 @@ class Cuda:
         return storage
 
     def arrived(self, copy: Copy) -> None:
-        """Make the computing stream wait for the copy in, as ``Backend.arrived`` says."""
+        """Make the computing stream wait until the transfer of ``into`` has ended, if one was queued."""
         assert isinstance(copy, OnStreams)
         if copy.waited:
             return  # no copy in is pending
@@ -115,7 +115,7 @@ class Cuda:
         self.host.give(copy.nbytes, copy.buffer)  # the buffer's next copy waits for this one: BUFFER_READ
 
     def disown(self, copy: Copy) -> None:
-        """Leave the copy's buffer to its other users."""
+        """Stop managing the copy's buffer, which belongs to the program from now on."""
         self._leave_unused(copy)
         self._used.pop(copy.buffer.data_ptr(), None)
         self.host.leave(copy.nbytes)
@@ -139,7 +139,7 @@ class Cuda:
         return event
 
     def _carry(self, stream: Any, target: Any, source: Any, way: str) -> Any:
-        """Start a copy on a stream; return the event after it."""
+        """Queue a copy of ``source`` into ``target`` on a stream; return the event after it. way: "out" or "in"."""
         began = self._event(stream)
         with self.cuda.stream(stream):
             self._copy(target, source)

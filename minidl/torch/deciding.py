@@ -20,7 +20,7 @@ from minidl.torch.states import States
 
 
 class Deciding:
-    """Plans steps. share: fraction of the optimizers' state that the plans keep on the device; it never rises."""
+    """Makes and corrects plans. share: fraction of the optimizers' state that they keep on the device; never rises."""
 
     def __init__(self, planner: Planner, states: States, backend: Backend, limits: Limits, report: Report,
                  allowance: Allowance) -> None:
@@ -34,7 +34,7 @@ class Deciding:
         return self.backend.traffic.costs(self.backend.contention)
 
     def plan(self, known: Known, seen: Seen, optimizer: torch.optim.Optimizer | None) -> None:
-        """Make the first plan for a recorded step. optimizer: the one that ended it. Raises BudgetTooSmall."""
+        """Store in ``known`` the first plan for a recorded step, which ``optimizer`` ended. Raises BudgetTooSmall."""
         known.recorded, costs = seen, self.costs
         floor = floor_of(seen, costs, self.limits)
         self.report.measured(unmanaged(seen.staying(1.0).trace), floor)
@@ -48,7 +48,7 @@ class Deciding:
         known.obey(best.obeyed)
 
     def correct(self, known: Known, seconds: float, stalled: float, late: Mapping[int, int]) -> None:
-        """Give the policy feedback on a planned step, and adopt its new plan. late: as in ``correcting.corrected``."""
+        """Tell the policy how a planned step went, and adopt its new plan, if any; arguments as in ``corrected``."""
         known.seconds.append(seconds)
         known.late, costs, limits = dict(late), self.costs, known.limits or self.limits
         found = corrected(self.planner.policy, known, costs, limits, seconds=seconds, stalled=stalled,
@@ -60,7 +60,7 @@ class Deciding:
                 known.obey(obeyed(found.plan, known.seen, costs, limits, recompute=self.planner.recompute))
 
     def place_states(self, course: Course) -> None:
-        """Place the optimizer state for the next step: by its plan, or all on the host if the step has no plan."""
+        """Keep the plan's share of optimizer state on the device in the next step; if it has no plan, send all away."""
         guided, known = course.phase is Phase.GUIDED, course.expected
         self.states.staying = self.share if guided else 0.0
         self.states.whole = guided and known is not None and known.obeyed is not None and (

@@ -46,7 +46,7 @@ KINDS = {Role.PARAMETER: TensorKind.PARAMETER, Role.GRADIENT: TensorKind.GRADIEN
 
 @dataclass(frozen=True)
 class _Copy:
-    """A copy that starts before a step. tensor: its index; out: True to the host, False to the device."""
+    """A transfer that starts before call ``step``. tensor: its index; out: True to the host, False to the device."""
 
     step: int
     tensor: int
@@ -65,7 +65,7 @@ class _Layout:
 
 
 def drawn(known: Known, costs: Costs, budget: int, unmanaged_bytes: int) -> Recording:
-    """Return the recording of a planned step, for the memory page."""
+    """Return the recording from which ``minidl view`` draws the memory of a planned step over time."""
     seen, plan = known.seen, known.obeyed
     assert seen is not None and plan is not None
     facts = problem(seen.trace, costs)
@@ -94,7 +94,7 @@ def drawn(known: Known, costs: Costs, budget: int, unmanaged_bytes: int) -> Reco
 
 
 def _layout(facts: Problem, notes: Array, steps: int, evictions: Mapping[AccessKey, Action]) -> _Layout:
-    """Return an address for each residency, such that no two simultaneous ones share bytes."""
+    """Return the residencies in ``notes``, with addresses such that no two simultaneous ones share bytes."""
     tensor = np.where(notes[:, 0] < 0, -1 - notes[:, 0], notes[:, 0])
     first, last = notes[:, 1], np.where(notes[:, 2] < 0, steps - 1, notes[:, 2])
     keep = (tensor < len(facts.size)) & (last >= first)
@@ -115,7 +115,7 @@ def _layout(facts: Problem, notes: Array, steps: int, evictions: Mapping[AccessK
 
 
 def _copies(layout: _Layout) -> list[_Copy]:
-    """Return the copies by step: a swapped tensor goes out after a residency and comes in before its next one."""
+    """Return the transfers in order: a swapped tensor goes out after a residency and comes in before its next one."""
     found, away = [], set()
     for n in np.argsort(layout.first, kind="stable").tolist():
         t = int(layout.tensor[n])
@@ -130,7 +130,7 @@ def _copies(layout: _Layout) -> list[_Copy]:
 
 def _events(facts: Problem, steps: StepArrays, copies: Sequence[_Copy], seen: Seen, layout: _Layout, costs: Costs
             ) -> tuple[tuple[WorkEvent, ...], list[int]]:
-    """Return the events in order, and the index of the event of each step; the last index is that of the end."""
+    """Return the events in order, and for each of ``steps`` (calls and replays), and the end, its event's index."""
     used = np.zeros(len(steps.call) + 2, np.int64)
     np.add.at(used, layout.first, facts.size[layout.tensor])
     np.add.at(used, layout.last + 1, -facts.size[layout.tensor])
@@ -159,7 +159,7 @@ def _events(facts: Problem, steps: StepArrays, copies: Sequence[_Copy], seen: Se
 
 
 def _subjects(facts: Problem, seen: Seen) -> tuple[Subject, ...]:
-    """Return the name, bytes and kind of each tensor of the problem, in its order."""
+    """Return the name, bytes and kind of each tensor, in the order of ``facts``."""
     names = names_of(seen)
     backward = {t for call, origin in zip(seen.trace.calls, seen.origins, strict=True) if origin.backward
                 for t in call.outputs}

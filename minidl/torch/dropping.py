@@ -20,7 +20,7 @@ from minidl.torch.saved import Saved
 
 
 class Dropping:
-    """Connects the saved tensors of ``Saved`` with the values of a ``Recorder``."""
+    """Connects saved tensors (``Saved``) with their lineage (``Recorder``), so that a step can drop and replay them."""
 
     def __init__(self, saved: Saved, recorder: Recorder) -> None:
         self.saved, self.recorder = saved, recorder
@@ -30,7 +30,7 @@ class Dropping:
         recorder.before_write = self._before_write
 
     def begin(self, replayed: frozenset[int]) -> None:
-        """Begin a step that drops tensors. replayed: numbers of the calls that its replays need."""
+        """Begin a step that drops tensors: record lineage. replayed: numbers of the calls that its replays run."""
         self.recorder.only = replayed
         self.saved.lineage, self.saved.forward = self._lineage, self.forward
         self.recorder.on = self.recorder.lineage = True
@@ -48,11 +48,11 @@ class Dropping:
             self.recorder.leave()
 
     def forward(self, on: bool) -> None:
-        """Turn recording on in a forward pass and off in a backward pass, where only overwrites are observed."""
+        """Record calls if a tensor is saved (``on``); only observe overwrites if one is read, in a backward pass."""
         self.recorder.on = on and torch._C._current_graph_task_id() == -1
 
     def _lineage(self, item: Item, drop: bool) -> Any:
-        """Return the value from which a dropped item is recomputed; None if the item has to be swapped."""
+        """Return the value from which an item that the plan drops can be replayed; None if it has to be swapped."""
         storage = item.alive()
         assert storage is not None
         value = self.recorder.held(storage) or self.recorder.hold(storage, None)
@@ -67,7 +67,7 @@ class Dropping:
         return self.replay.again(item.value)
 
     def _before_write(self, leaf: Value) -> None:
-        """Recompute and swap out the dropped items whose replays read ``leaf``, which is about to be overwritten."""
+        """Recompute the dropped items whose replays read ``leaf``, which is about to be overwritten; swap them out."""
         for item in list(self._dropped):
             if item.handles and item.here is None and item.copy is None and leaf in _leaves(item.value):
                 with quiet():
@@ -86,5 +86,5 @@ def _can_be_made(value: Value) -> bool:
 
 
 def _leaves(value: Value) -> set[Value]:
-    """Return the leaves that a later replay of a value reads."""
+    """Return the values that a replay of ``value`` reads and that no recorded call made."""
     return {read for call in missing(value, later=True) for read in call.reads if read.made is None}

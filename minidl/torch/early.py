@@ -18,7 +18,7 @@ from minidl.torch.states import States
 
 
 class Early:
-    """Watches the first step. saw: called with each tensor that the step saves; None: there is nothing to look for."""
+    """Watches the first step. saw: to be called with each tensor that autograd saves; None: there is no optimizer."""
 
     def __init__(self, budget: int, states: States) -> None:
         self.budget, self.states = budget, states
@@ -26,7 +26,7 @@ class Early:
         self._of: dict[int, list[torch.optim.Optimizer]] = {}  # by the id of a parameter
 
     def begin(self) -> None:
-        """Find all optimizers of the process by their parameters."""
+        """Find all optimizers of the process, and note them by their parameters."""
         kinds = _kinds(torch.optim.Optimizer)
         for optimizer in [o for o in gc.get_objects() if type(o) in kinds]:
             for p in parameters_of(optimizer):
@@ -38,7 +38,7 @@ class Early:
         self.saw, self._of = None, {}
 
     def _saw(self, tensor: torch.Tensor) -> None:
-        """Send the state of a saved parameter's optimizers to the host; check the budget. Raises BudgetTooSmall."""
+        """For an optimizer's parameter, send the optimizer's state to the host. May raise BudgetTooSmall."""
         found = self._of.get(id(tensor if tensor._base is None else tensor._base), [])
         if not found:
             return
@@ -48,7 +48,7 @@ class Early:
             self._refuse(optimizer, {Kind.PARAMETER: parameters_of(optimizer)}, "before the first step")
 
     def stepping(self, optimizer: torch.optim.Optimizer) -> None:
-        """Check the budget before an optimizer changes anything. Raises BudgetTooSmall."""
+        """Raise BudgetTooSmall if the optimizer, about to step, has more parameters and gradients than the budget."""
         self._refuse(optimizer, {Kind.PARAMETER: parameters_of(optimizer), Kind.GRADIENT: gradients_of(optimizer)},
                      "before the optimizer steps")
 

@@ -17,7 +17,7 @@ SHARES = (1.0, 0.75, 0.5, 0.25, 0.0)  # of the way from the floor to the unmanag
 
 @dataclass(frozen=True)
 class Point:
-    """A budget, the peak of the plan for it, and the predicted duration of its step.
+    """A budget, the peak of the plan for that budget, and the predicted duration of a step with that plan.
     slower: duration as a multiple of a step without evictions. state_stays: share of optimizer state on the device."""
 
     budget_bytes: int
@@ -31,7 +31,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Fit:
-    """The floor of a step with its parts, its unmanaged peak, and points between these, the largest budget first."""
+    """The floor of a step, its unmanaged peak, and predictions for budgets between these, the largest budget first."""
 
     floor: Floor
     unmanaged_bytes: int
@@ -47,7 +47,7 @@ class Fit:
 
 
 def fit(seen: Seen, planner: Planner, costs: Costs, limits: Limits, *, shares: Sequence[float] = SHARES) -> Fit:
-    """Return one point for each share. If the policy has no plan for a budget, swaps take its place."""
+    """Return the floor, the unmanaged peak, and a prediction for budgets at these shares of the way between the two."""
     floor, most = floor_of(seen, costs, limits), unmanaged(seen.staying(1.0).trace)
     alone = max(seen.trace.seconds, 1e-12)
     points = []

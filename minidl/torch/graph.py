@@ -16,8 +16,8 @@ LEGIBLE = hasattr(torch._C._autograd.SavedTensor, "unpack_hook")
 
 def hook_saved(manages: Callable[[torch.Tensor], bool], pack: Callable[[torch.Tensor], Any],
                unpack: Callable[[Any], torch.Tensor]) -> None:
-    """Register hooks for all saved tensors of the process that ``manages`` accepts and that have none.
-    PyTorch calls ``pack`` at once. A tensor that has been overwritten since is left to PyTorch's own check."""
+    """Register the hooks ``pack`` and ``unpack`` for all saved tensors that ``manages`` accepts and that have none.
+    PyTorch calls ``pack`` at once. A tensor that was overwritten after it was saved gets no hooks."""
     for node in _nodes():
         for name, read in _names(type(node)):  # type: ignore[arg-type] # mypy takes a class for unhashable
             try:
@@ -39,7 +39,7 @@ def _bare(node: Any, name: str) -> bool:
 
 @cache
 def _names(kind: type) -> tuple[tuple[str, str], ...]:
-    """Return the names under which a kind of node has its saved tensors: raw, and with PyTorch's check."""
+    """Return for each saved tensor of a class of autograd nodes two attributes: the raw one, and the checked one."""
     raw = [name for name in dir(kind) if name.startswith(RAW)]
     return tuple((name, "saved_tensors" if name == RAW + "tensors" and hasattr(kind, "saved_tensors")
                   else name.replace("_raw", "", 1)) for name in raw)

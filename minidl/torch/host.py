@@ -7,14 +7,14 @@ from typing import Any
 
 
 class HostPool:
-    """Buffers of host memory, reused by size.
+    """Buffers of host memory, which are kept for reuse when they are given back.
 
-    capacity  most bytes in use at once.
-    used      bytes in use; most: the peak of these so far.
+    capacity  the largest number of bytes that buffers in use may have together.
+    used      bytes of the buffers in use; most: the peak of ``used`` so far.
     """
 
     def __init__(self, capacity: int, allocate: Callable[[int], Any]) -> None:
-        """Make an empty pool. allocate: returns a new buffer of a number of bytes."""
+        """Make an empty pool. allocate: called with a number of bytes, returns a new buffer of that size."""
         self.capacity = capacity
         self.used = self.most = 0
         self._allocate = allocate
@@ -39,13 +39,13 @@ class HostPool:
         return buffer
 
     def give(self, nbytes: int, buffer: Any) -> None:
-        """Take a buffer back for reuse."""
+        """Take back a buffer of ``nbytes`` bytes, and keep it for a later ``take`` of this size."""
         self.used -= nbytes
         self._kept += nbytes
         self._free.setdefault(nbytes, []).append(buffer)
 
     def leave(self, nbytes: int) -> None:
-        """Stop counting a buffer of ``nbytes`` bytes that now belongs to another owner."""
+        """Stop counting a buffer of ``nbytes`` bytes as in use: it is the program's now and does not come back."""
         self.used -= nbytes
 
     def free(self) -> list[Any]:

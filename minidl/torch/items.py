@@ -1,12 +1,12 @@
 """The objects that autograd keeps in place of saved tensors. They decide nothing and copy nothing.
 
-    Item    one version of a storage. All saves of its views share it, so it is copied once.
+    Item    the contents of a storage as autograd saved them. Saved views of one storage share it: it is copied once.
     Handle  stands for a tensor that may be evicted: an item, the tensor's layout in it, and an alias without bytes that
             shares the tensor's version counter, so that a write in place is detected as PyTorch detects it.
     Kept    stands for a tensor that stays on the device.
-    Hold    keeps the bytes of an item that replays read, also after its last handle is gone.
+    Hold    keeps an item whose bytes a replay reads, also after the item's last handle is gone.
 
-A ``Guide`` decides which tensors are evicted; a ``Watch`` observes them.
+A ``Guide`` decides which tensors are evicted; a ``Watch`` records when tensors are saved, needed and released.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ CONJUGATE, NEGATIVE = 1, 2  # flags of lazily conjugated and negated tensors
 
 
 class Item:
-    """One version of a storage: on the device (held here or alive elsewhere), on the host, or dropped.
+    """The contents of a storage as autograd saved them: on the device, on the host, or dropped.
 
-    forget: called with the item when its last handle or hold is gone.
+    forget: called with the item when no ``Handle`` and no ``Hold`` refers to it any more.
     """
 
     __slots__ = ("__weakref__", "address", "alive", "copy", "device", "forget", "handles", "nbytes", "storage",
@@ -46,18 +46,18 @@ class Item:
         self.tensor_id: int | None = None
 
     def take(self, storage: Any) -> None:
-        """Hold a storage that contains these bytes."""
+        """Store a reference to ``storage``, which contains the item's bytes, so that they stay on the device."""
         self.storage, self.alive = storage, weakref.ref(storage)
 
     @property
     def here(self) -> Any:
-        """The storage, if one with these bytes is still alive; else None."""
+        """The storage on the device that contains the item's bytes; None if there is none any more."""
         storage = self.storage if self.storage is not None else self.alive()
         return storage if storage is not None and storage.nbytes() == self.nbytes else None
 
 
 class Hold:
-    """Keeps the bytes of an item as long as the hold lives."""
+    """A counted reference to an item: the item is released when its last ``Hold`` is gone."""
 
     __slots__ = ("__weakref__", "item")
 
@@ -73,7 +73,7 @@ class Hold:
 
 
 class Handle(Hold):
-    """Autograd's stand-in for a tensor that may be evicted."""
+    """The object that autograd keeps in place of a tensor that may be evicted."""
 
     __slots__ = ("alias", "bits", "dtype", "offset", "size", "stride", "version")
 
@@ -86,11 +86,11 @@ class Handle(Hold):
         self.bits = CONJUGATE * tensor.is_conj() + NEGATIVE * tensor.is_neg()
 
     def check(self) -> None:
-        """Raise PyTorch's RuntimeError if the saved tensor was overwritten."""
+        """Raise the RuntimeError of PyTorch's own check if the tensor was overwritten after it was saved."""
         check(self.alias, self.version)
 
     def tensor(self) -> torch.Tensor:
-        """Return the tensor as a view of the item's storage, which is on the device."""
+        """Return the saved tensor, as a view of the item's storage. The storage must be on the device."""
         tensor = torch.empty(0, dtype=self.dtype, device=self.item.device)
         tensor.set_(self.item.storage, self.offset, self.size, self.stride)
         if self.bits & CONJUGATE:
@@ -99,7 +99,7 @@ class Handle(Hold):
 
 
 class Kept:
-    """Autograd's stand-in for a tensor that stays on the device."""
+    """The object that autograd keeps in place of a tensor that stays on the device."""
 
     __slots__ = ("__weakref__", "handle", "tensor", "version")
 
@@ -110,7 +110,7 @@ class Kept:
 
 
 def check(tensor: torch.Tensor, version: int) -> None:
-    """Raise PyTorch's RuntimeError for an overwritten saved tensor, if the tensor's version is not the one given."""
+    """Raise the RuntimeError of PyTorch's own check if a tensor was written after it had version ``version``."""
     if tensor._version != version:
         raise RuntimeError(
             "one of the variables needed for gradient computation has been modified by an inplace operation: it is at "
@@ -118,9 +118,9 @@ def check(tensor: torch.Tensor, version: int) -> None:
 
 
 class Decision(NamedTuple):
-    """How a packed tensor is evicted (None: it stays), and its id in the plan.
+    """The decision about a tensor that autograd saves: how it is evicted (None: it stays), and its id in the plan.
 
-    retreat  True if the step departs from its plan: tensors that it has kept so far are swapped out, too.
+    retreat  True if the step departs from its plan: saved tensors that have stayed so far are swapped out, too.
     """
 
     action: Action | None
@@ -132,10 +132,10 @@ STAY, SWAP, RETREAT = Decision(None), Decision(Action.SWAP_OUT), Decision(Action
 
 
 class Guide(Protocol):
-    """The interface that decides which tensors are evicted, by the number of a pack in its step.
+    """The interface of objects that decide which saved tensors are evicted, by their numbers in the step (1, 2, ...).
 
-    ahead    for the first packs of the step: the expected shape and dtype, and the decision about a tensor that has
-             them. ``packed`` is asked about all others.
+    ahead    for the step's first saved tensors: the expected shape and dtype, and the decision about a tensor with
+             these. ``packed`` is called for all other tensors.
     idle     True if no prefetch starts in this step.
     """
 
@@ -143,25 +143,25 @@ class Guide(Protocol):
     idle: bool
 
     def packed(self, number: int, tensor: torch.Tensor) -> Decision:
-        """Return the decision about the tensor of pack ``number``."""
+        """Return the decision about ``tensor``, the ``number``-th that autograd saves in this step."""
         ...
 
     def unpacked(self, number: int) -> tuple[int, ...]:
-        """Return the tensors of the plan whose swap-in starts after unpack ``number``."""
+        """Return the ids of the tensors whose swap-in starts after autograd's ``number``-th read of a saved tensor."""
         ...
 
 
 class Watch(Protocol):
-    """The interface that observes saved tensors in a step that is recorded."""
+    """The interface of objects that are told about saved tensors while a step is recorded."""
 
     def saved(self, number: int, item: Item) -> None:
-        """Called when pack ``number`` saves an item."""
+        """Called when autograd saves its ``number``-th tensor of the step, part of ``item``."""
         ...
 
     def wanted(self, number: int, item: Item | None, *, returned: bool) -> None:
-        """Called when unpack ``number`` needs an item (None: a tensor that stayed). returned: it was evicted."""
+        """Called when autograd's ``number``-th read needs an item (None: it stayed). returned: it had been evicted."""
         ...
 
     def forgotten(self, item: Item) -> None:
-        """Called when the last handle of an item is gone."""
+        """Called when neither autograd nor a replay needs an item any more."""
         ...

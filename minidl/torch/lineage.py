@@ -1,7 +1,7 @@
 """Lineage: the calls that computed a value, recorded below autograd with their arguments and random generator states.
 
-    Ref    a tensor among a call's arguments: a value, and the tensor's layout in it.
-    Guard  tells if a value has been overwritten since a call read it: it shares the tensor's version counter.
+    Value  the contents of a storage between two writes.   Call  a recorded call.
+    Ref    stands for a tensor among a call's arguments.   Guard  tells if a value was overwritten after a call read it.
 
 It is independent of autograd and of plans. ``replay`` runs the calls again.
 """
@@ -19,27 +19,27 @@ from minidl.torch.schemas import Schema, tensors_in
 
 
 class Guard(NamedTuple):
-    """A tensor that shares the version counter of a tensor that was read, and the version that this had."""
+    """Tells if a tensor was overwritten: an alias, with the same version counter, and the counter's earlier value."""
 
     tensor: torch.Tensor
     version: int
 
     @property
     def intact(self) -> bool:
-        """True if the tensor has not been written since it was read."""
+        """True if the tensor has not been written since this guard was made."""
         return self.tensor._version == self.version
 
 
 class Value:
     """The contents of a storage between two writes.
 
-    made    the call that made it; None for a leaf: it existed before the step, or it cannot be recomputed.
-    fresh   True if it was made in this step.
-    storage a weak reference to the storage that contains it now.
-    guard   set when a call has read it; the guard of a leaf also keeps its bytes alive.
-    item    a weak reference to the saved item with this value.
-    hold    keeps the bytes of that item for replays, unless the item is dropped.
-    number  its tensor id in a trace.
+    made    the call that computed the value; None: it existed before the step, or it cannot be recomputed (a leaf).
+    fresh   True if a call of this step computed it.
+    storage a weak reference to the storage that contains the value now.
+    guard   tells if the value was overwritten; None until a call reads it. A leaf's guard keeps the bytes alive, too.
+    item    a weak reference to the ``Item`` by which autograd has saved the value.
+    hold    keeps that item, since replays read it; None if they do not, or if the item is dropped.
+    number  the value's tensor id in a trace.
     """
 
     __slots__ = ("__weakref__", "fresh", "guard", "hold", "item", "made", "nbytes", "number", "storage")
@@ -55,15 +55,15 @@ class Value:
         self.number: int | None = None
 
     def kept_by(self, item: Item) -> None:
-        """Read the bytes from a saved item that contains them from now on, on the host or on the device.
-        The guard stops keeping the bytes of a leaf alive. A value that no call has read needs no bytes yet."""
+        """Let replays read this value from ``item``, which has its bytes on the device or on the host.
+        The value's guard keeps the bytes no longer. Nothing is done for a value that no call has read."""
         if self.guard is not None:
             self.guard.tensor.data = torch.empty(0, dtype=self.guard.tensor.dtype, device=self.guard.tensor.device)
             self.hold = Hold(item)
 
     @property
     def here(self) -> Any:
-        """A storage that certainly still contains the value; else None."""
+        """The storage with the value; None if it is gone, may have been overwritten, or was not read by a call."""
         storage = self.storage() if self.storage is not None else None
         if storage is None or storage.nbytes() != self.nbytes or self.guard is None or not self.guard.intact:
             return None
@@ -71,7 +71,8 @@ class Value:
 
 
 class Ref(NamedTuple):
-    """A tensor among a call's arguments. written: the call writes it; scratch: no result depends on its contents."""
+    """Stands for a tensor argument of a recorded call: a value, and the tensor's layout in its storage.
+    written: the call writes the tensor; scratch: no result of the call depends on the tensor's contents."""
 
     value: Value
     size: torch.Size
@@ -85,7 +86,7 @@ class Ref(NamedTuple):
     scratch: bool
 
     def over(self, storage: Any) -> torch.Tensor:
-        """Return the tensor as a view of a storage that contains the value."""
+        """Return the tensor as a view of ``storage``, which contains the value."""
         tensor = torch.empty(0, dtype=self.dtype, device=self.device)
         tensor.set_(storage, self.offset, self.size, self.stride)
         if self.conjugate:
@@ -96,10 +97,10 @@ class Ref(NamedTuple):
 class Call:
     """A recorded call that a replay can run again.
 
-    outputs  for each tensor of its result, a weak reference to the value that it made, or None.
-    changed  pairs: a value that it overwrote, and a weak reference to the new value.
-    drawn    the generator that it drew from, and the generator's state before the call.
-    grad     True if gradients were enabled: some calls choose their computation by that.
+    outputs  for each result tensor a weak reference to its value; None if the value is not new.
+    changed  pairs: a value that the call overwrote, and a weak reference to the new value.
+    drawn    the random generator that the call used, and that generator's state before; None if it used none.
+    grad     True if gradients were enabled: some calls depend on that. order: the number of the call in its step.
     """
 
     __slots__ = ("__weakref__", "args", "changed", "drawn", "func", "grad", "kwargs", "order", "outputs", "reads")
@@ -112,7 +113,7 @@ class Call:
         self.changed: list[tuple[Value, Any]] = []
 
     def finish(self, outputs: list[Value | None], changed: list[tuple[Value, Value]]) -> None:
-        """Store the results of the call after it has run."""
+        """Store the results of the call after it has run: new values, and pairs (old, new) of those it overwrote."""
         scratch = {id(r.value) for r in refs_in(self.args, self.kwargs) if r.scratch}
         for value in outputs:
             if value is not None:
@@ -125,7 +126,7 @@ class Call:
 
 
 def refs_in(args: Any, kwargs: dict[str, Any]) -> list[Ref]:
-    """Return the ``Ref`` objects among frozen arguments, and in lists and tuples among these."""
+    """Return the ``Ref`` objects among the arguments of a recorded call, also those in its lists and tuples."""
     found: list[Ref] = []
     for value in (*args, *kwargs.values()):
         if type(value) is Ref:
@@ -137,10 +138,9 @@ def refs_in(args: Any, kwargs: dict[str, Any]) -> list[Ref]:
 
 def frozen(recorder: Any, schema: Schema, func: Any, args: Any, kwargs: dict[str, Any], written: list[torch.Tensor]
            ) -> Call | None:
-    """Return the record of a call that is about to run; None if the call could not be repeated exactly.
-
-    Its arguments have a ``Ref`` in place of each tensor. recorder: the ``recorder.Recorder`` that knows the values.
-    """
+    """Return the record of a call that is about to run; None if a replay could not repeat the call exactly.
+    The recorded arguments have a ``Ref`` in place of each tensor. recorder: the ``Recorder`` that knows the values.
+    written: the tensors that the call writes."""
     for tensor in tensors_in(args, kwargs):
         # A one-element tensor may be on another device. Inference tensors have no version counter.
         number = tensor.layout is torch.strided and tensor.numel() == 1
@@ -186,7 +186,7 @@ def _ref(recorder: Any, tensor: torch.Tensor, written: bool, scratch: bool) -> R
 
 
 def _generator(args: Any, kwargs: dict[str, Any]) -> torch.Generator:
-    """Return the default random generator of the device on which a call runs."""
+    """Return PyTorch's default random generator of the device on which a call with these arguments runs."""
     device = kwargs.get("device") or next((t.device for t in tensors_in(args, kwargs)), torch.device("cpu"))
     device = torch.device(device)
     if device.type == "cuda":

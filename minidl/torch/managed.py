@@ -103,7 +103,7 @@ class managed:  # noqa: N801 # programs call it like a function
         return self
 
     def stop(self) -> None:
-        """End the management. Tensors that autograd still keeps are brought back when a backward pass needs them."""
+        """End the management, if it has begun. Evicted tensors return when a backward pass needs them."""
         if not self._handles:
             return
         self.unhooked.stop()
@@ -124,7 +124,7 @@ class managed:  # noqa: N801 # programs call it like a function
         self.stop()
 
     def __call__(self, function: F) -> F:
-        """Return a function that runs ``function`` with its memory managed."""
+        """Use this object as a decorator: return a function that runs ``function`` with its memory managed."""
         @functools.wraps(function)
         def around(*args: Any, **kwargs: Any) -> Any:
             with self:
@@ -203,28 +203,28 @@ class managed:  # noqa: N801 # programs call it like a function
 
     # Results ---------------------------------------------------------------------------------------------------------
     def report(self) -> Report:
-        """Return the bytes, seconds and steps so far."""
+        """Return the numbers so far, such as bytes copied, steps run and seconds per step."""
         return self._report.now(self.backend, self.dropping.replay.calls, self.course, self.states.moved_bytes,
                                 self.planner.remark)
 
     def fit(self, shares: Sequence[float] = SHARES) -> Fit:
         """Return the step's floor with its parts, its unmanaged peak, and its predicted speed in budgets between these.
         shares: the budgets, as fractions of the way from the floor (0) to the unmanaged peak (1).
-        This method and those below raise UserError before the second step has ended."""
+        Like explain, save_trace, save_plan and page, it raises UserError before the second step has ended."""
         known = self.course.latest("fit()")
         assert known.recorded is not None
         return fit(known.recorded, self.planner, self.deciding.costs, self.limits, shares=shares)
 
     def explain(self, rows: int = ROWS) -> str:
-        """Return a table of the plan's largest evictions (at most ``rows``): the reason and the cost of each."""
+        """Return a table with the reason and the cost of the current plan's largest evictions (at most ``rows``)."""
         return explanation(self.course.latest("explain()"), self.deciding.costs, rows)
 
     def save_trace(self, path: str) -> None:
-        """Write the recorded step to a file, for any policy, ``minidl lab trace`` and ``minidl view``."""
+        """Write the trace of the recorded step to a JSON file, which ``minidl lab trace`` and ``minidl view`` read."""
         save_trace(self.course.latest("save_trace()"), path)
 
     def save_plan(self, path: str) -> None:
-        """Write the plan to a file, for ``minidl compare``."""
+        """Write the current plan to a JSON file, which ``minidl compare`` reads."""
         save_plan(self.course.latest("save_plan()"), path)
 
     def page(self, path: str) -> None:

@@ -18,10 +18,10 @@ from minidl.torch.schemas import tensors_in
 
 
 class Meter(TorchDispatchMode):
-    """A dispatch mode that counts the bytes of live storages. ``bytes``: now; ``peak``: the maximum so far."""
+    """A dispatch mode that counts the bytes of a device's storages. ``bytes``: now; ``peak``: the maximum so far."""
 
     def __init__(self, known: Iterable[torch.Tensor] = (), device_type: str = "cpu") -> None:
-        """Start the count with ``known``: tensors that exist already and that no call may use before the peak."""
+        """Start the count with the tensors of ``known``, which exist already, such as the model's parameters."""
         super().__init__()
         self.device_type = device_type
         self.bytes = self.peak = 0
@@ -30,7 +30,7 @@ class Meter(TorchDispatchMode):
             self.see(tensor)
 
     def see(self, tensor: torch.Tensor) -> None:
-        """Count a tensor's storage until it is freed."""
+        """Count the bytes of a tensor's storage until the storage is freed."""
         if tensor.layout is not torch.strided or tensor.device.type != self.device_type:
             return
         self._count(tensor.untyped_storage())

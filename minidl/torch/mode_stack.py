@@ -8,7 +8,7 @@ from torch.utils import _python_dispatch as modes
 
 
 def lifted(until: Any = None) -> list[Any]:
-    """Take modes off the stack, down to ``until`` or to the bottom; return them, the topmost last. ``until`` stays."""
+    """Take all dispatch modes above ``until`` (None: all modes) off the stack; return them, the topmost last."""
     above: list[Any] = []
     stack = modes._get_current_dispatch_mode_stack()
     for mode in reversed([m for m in stack if getattr(m, "_mode_key", None) is None]):
@@ -19,6 +19,6 @@ def lifted(until: Any = None) -> list[Any]:
 
 
 def put_back(above: list[Any]) -> None:
-    """Put back the modes that ``lifted`` has returned."""
+    """Put the modes that ``lifted`` has returned back on the stack, in their old order."""
     for mode in above:
         modes._push_mode(mode)

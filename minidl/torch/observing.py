@@ -1,4 +1,4 @@
-"""Records one step: turns the recorder, its notes and the origins of calls on and off together."""
+"""Records a step: turns on and off, together, the recorder of calls, the notes of its trace, and calls' origins."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from minidl.torch.tracing import Notes
 
 
 class Observer:
-    """Records steps. notes: those of the current step; None if the step is not recorded."""
+    """Records steps, from which plans are made. notes: the current step's trace so far; None if it is not recorded."""
 
     def __init__(self, recorder: Recorder, saved: Saved, states: States) -> None:
         self.recorder, self.saved, self.states = recorder, saved, states
@@ -22,7 +22,7 @@ class Observer:
         self.notes: Notes | None = None
 
     def begin(self, optimizer: torch.optim.Optimizer | None) -> None:
-        """Record the step that begins. optimizer: the one that stepped last, whose tensors exist already."""
+        """Start to record the step that begins now. optimizer: the one that ended the last step; None if none did."""
         self.recorder.enter()
         self.origins.enter()
         lasting: dict[Kind, list[torch.Tensor]] = {}
@@ -37,17 +37,17 @@ class Observer:
         self.recorder.on = True
 
     def end(self) -> None:
-        """Stop recording."""
+        """Stop recording, and forget the notes of the step."""
         self.notes = self.recorder.listener = self.saved.watch = self.states.brought = None
         self.origins.leave()
 
     def stepping(self, optimizer: torch.optim.Optimizer) -> None:
-        """Note the parameters and gradients of an optimizer that is about to step."""
+        """In a recorded step, note which tensors are parameters and gradients of an optimizer that is about to step."""
         if self.notes is not None:
             self.notes.know(Kind.PARAMETER, parameters_of(optimizer))
             self.notes.know(Kind.GRADIENT, gradients_of(optimizer))
 
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:
-        """Note the state of an optimizer that has just stepped."""
+        """In a recorded step, note which tensors are the state of an optimizer that has just stepped."""
         if self.notes is not None:
             self.notes.know(Kind.STATE, state_of(optimizer))

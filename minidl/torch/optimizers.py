@@ -23,17 +23,17 @@ Part = list[list[torch.Tensor]]
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """Return all parameters, group by group."""
+    """Return all parameters of an optimizer, group by group."""
     return [p for group in optimizer.param_groups for p in group["params"]]
 
 
 def gradients_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """Return the gradients that exist."""
+    """Return the gradients (``.grad``) of an optimizer's parameters, of those that have one."""
     return [p.grad for p in parameters_of(optimizer) if p.grad is not None]
 
 
 def state_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """Return the tensors of the optimizer's state that it stores by parameter and key."""
+    """Return the tensors in ``optimizer.state[parameter][key]``, for all parameters and keys."""
     return [value for state in optimizer.state.values() if isinstance(state, dict)
             for value in state.values() if isinstance(value, torch.Tensor)]
 
@@ -45,7 +45,7 @@ def nbytes_of(tensors: list[torch.Tensor]) -> int:
 
 
 def parts_of(optimizer: torch.optim.Optimizer) -> list[Part]:
-    """Split the parameters, in order, into parts of at most max(all / MOST_PARTS, largest parameter) bytes."""
+    """Split an optimizer's parameters, in order, into parts of at most max(all / MOST_PARTS, largest one) bytes."""
     groups = [group["params"] for group in optimizer.param_groups]
     sizes = [p.numel() * p.element_size() for group in groups for p in group]
     most = max(max(sizes, default=0), -(-sum(sizes) // MOST_PARTS))
@@ -64,10 +64,10 @@ def parts_of(optimizer: torch.optim.Optimizer) -> list[Part]:
 
 def step_in_parts(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
                   ) -> Callable[[], Any] | None:
-    """Return the optimizer's step without hooks, if it may run part by part; else None.
+    """Return a function that runs the optimizer's step without its hooks; None if it may not run part by part.
 
-    It may not with a closure, which runs inside the step, nor with hooks of the program, which must see the whole
-    step.
+    It may not if the step has arguments, such as a closure, if the program has registered hooks that must see the
+    whole step, or if the class of the optimizer is not in ``BY_PARAMETER``. args, kwargs: those of ``step()``.
     """
     asked = len(args) > 1 or any(value is not None for value in kwargs.values())
     if not _by_parameter(optimizer) or asked or _others_hook() or (
@@ -79,9 +79,9 @@ def step_in_parts(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwarg
 
 def closure_then(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any],
                  then: Callable[[], None]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """Return the arguments of a step with a closure that calls ``then`` at its end; None if the step has no closure.
+    """Return a step's arguments, with the closure replaced by one that also calls ``then`` at its end.
 
-    None, too, for an optimizer that may use its state before it calls the closure. Those of the table call it first.
+    Return None if there is no closure, or for an optimizer outside ``BY_PARAMETER``: it may use its state earlier.
     """
     closure = args[1] if len(args) > 1 else kwargs.get("closure")
     if closure is None or not _by_parameter(optimizer):
@@ -101,6 +101,6 @@ def _by_parameter(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def _others_hook() -> bool:
-    """True if there are global optimizer hooks that are not minidl's."""
+    """True if a program has registered global hooks around the steps of optimizers."""
     every = (*hooks._global_optimizer_pre_hooks.values(), *hooks._global_optimizer_post_hooks.values())
     return any(not getattr(hook, "__module__", "").startswith("minidl.torch") for hook in every)

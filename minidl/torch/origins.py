@@ -17,7 +17,7 @@ MOST_FRAMES = 100
 
 
 class Origin(NamedTuple):
-    """The dotted name of a module, and ``file.py:12``; "" if unknown. backward: the call computes a gradient."""
+    """Where a call comes from: a module's dotted name, and ``file.py:12``; "" if unknown. backward: in autograd."""
 
     layer: str
     line: str
@@ -31,7 +31,7 @@ NOWHERE = Origin("", "")
 
 
 class Origins:
-    """Tracks which module's forward pass runs, between ``enter`` and ``leave``."""
+    """Finds the origin of each call between ``enter`` and ``leave``, by hooks around the modules' forward passes."""
 
     def __init__(self) -> None:
         self._stack: list[str] = []
@@ -40,20 +40,20 @@ class Origins:
         self._handles: list[Any] = []
 
     def enter(self) -> None:
-        """Start to track a new step."""
+        """Forget the last step's calls, and begin to observe the modules' forward passes."""
         self._stack, self._of = [], {}
         if not self._handles:
             self._handles = [hooks.register_module_forward_pre_hook(self._into),
                              hooks.register_module_forward_hook(self._out_of, always_call=True)]
 
     def leave(self) -> None:
-        """Stop tracking."""
+        """Stop observing modules: remove the hooks around their forward passes."""
         for handle in self._handles:
             handle.remove()
         self._handles, self._names = [], {}
 
     def now(self) -> Origin:
-        """Return the origin of the current call."""
+        """Return the origin of the call that runs now; to be called from a dispatch mode."""
         node = torch._C._current_autograd_node()
         if node is not None:
             known = self._of.get(node._sequence_nr())

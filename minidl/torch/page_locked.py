@@ -21,7 +21,7 @@ SLAB = 256 << 20
 
 
 class _Slab:
-    """A range of locked memory. holes: the free ranges in it, offset -> bytes."""
+    """A large range of page-locked host memory, from which buffers are cut. holes: its free parts, offset -> bytes."""
 
     def __init__(self, nbytes: int) -> None:
         self.memory = mmap.mmap(-1, nbytes)
@@ -40,7 +40,7 @@ class _Slab:
         return offset
 
     def fill(self, offset: int, nbytes: int) -> None:
-        """Free a range, and join it with the holes beside it."""
+        """Free the ``nbytes`` bytes at ``offset``, and join them with the holes beside them."""
         below = next((at for at, size in self.holes.items() if at + size == offset), None)
         if below is not None:
             offset, nbytes = below, nbytes + self.holes.pop(below)
@@ -49,11 +49,11 @@ class _Slab:
 
 
 class PageLocked:
-    """Cuts page-locked buffers from slabs. locked: bytes of all slabs."""
+    """Cuts page-locked buffers from large slabs of host memory. locked: bytes of all slabs so far."""
 
     def __init__(self, cuda: Any, most: int, slab: int = SLAB) -> None:
-        """Make an empty set of slabs. cuda: locks pages (``cudart().cudaHostRegister``).
-        most: bytes that all buffers may have together, and so the largest useful slab."""
+        """Begin without a slab. cuda: its ``cudart().cudaHostRegister`` locks pages. slab: usual bytes of a slab.
+        most: bytes that all buffers may have together; no slab is larger, except for a single larger buffer."""
         self.cuda, self.most, self.slab = cuda, most, slab
         self.locked = 0
         self._slabs: list[_Slab] = []

@@ -1,7 +1,7 @@
-"""Translates a plan into the numbers of packs and unpacks at which the hooks carry it out.
+"""Translates a plan into actions at packs and unpacks: autograd's saves and reads of saved tensors, counted in a step.
 
-Parts of a plan that lie outside the windows are ignored. Some policies leave a part of the budget to on-demand paging,
-which does not exist here: such a plan is completed with swaps of tensors that are on the device at the peak.
+A tensor can be away only while autograd alone holds it (its window); other evictions of a plan are ignored. There is
+no on-demand eviction here: a plan above the budget is completed with swaps of tensors on the device at the peak.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ UNRECORDED = 0.3  # cost of a call that only passes the recorder, as a share of 
 
 @dataclass(frozen=True)
 class Obeyed:
-    """A plan by numbers of packs and unpacks.
+    """A plan in the form in which saved-tensor hooks follow it: by the numbers of packs (saves) and unpacks (reads).
 
-    decisions    pack -> the decision about its tensor; a pack without one keeps its tensor on the device.
-    triggers     unpack -> the tensors whose swap-in starts after it.
+    decisions    number of a pack -> the decision about the saved tensor; without a decision the tensor stays.
+    triggers     number of an unpack -> the tensors whose swap-in starts after it.
     replayed     numbers of the calls that replays run again; empty if the plan drops nothing.
     seconds      predicted duration of the step, including the time that recording lineage takes.
-    peak_bytes   predicted peak.
-    over_bytes   bytes by which the peak exceeds the budget.
+    peak_bytes   predicted peak of the step.
+    over_bytes   bytes by which the predicted peak exceeds the budget; 0 if it does not.
     """
 
     plan: Plan = EMPTY_PLAN
@@ -56,17 +56,17 @@ class Obeyed:
         return bool(self.replayed)
 
     def decision(self, number: int) -> Decision:
-        """Return the decision about the tensor of pack ``number``."""
+        """Return the decision about the ``number``-th tensor that autograd saves in a step."""
         return self.decisions.get(number, STAY)
 
 
 def proposed(policy: Policy, seen: Seen, costs: Costs, limits: Limits) -> Proposal:
-    """Return a policy's proposal for a recorded step. Raises the policy's errors."""
+    """Return the plan that a policy proposes for a recorded step. Raises the policy's errors, such as UserError."""
     return required_proposal(policy, "plan", policy.plan(seen.trace, costs, limits))
 
 
 def obeyed(plan: Plan, seen: Seen, costs: Costs, limits: Limits, *, recompute: bool) -> Obeyed:
-    """Return a plan by pack and unpack numbers, within windows and, if possible, budget. recompute: drops may stay."""
+    """Return a plan as hooks follow it, with swaps added to hold the budget. recompute: False turns drops to swaps."""
     trace = seen.trace
     facts = problem(trace, costs)
     mode = modes_of(plan, facts, trace)
@@ -92,7 +92,7 @@ def obeyed(plan: Plan, seen: Seen, costs: Costs, limits: Limits, *, recompute: b
 
 
 def _replayed(facts: Problem, mode: Array, seen: Seen) -> frozenset[int]:
-    """Return the numbers of the calls that replays run again, from the plan's expansion into steps."""
+    """Return the numbers of the calls that the plan's replays run again; ``mode`` has the plan, gap by gap."""
     if not (mode == DROP).any():
         return frozenset()
     steps, _, _, _ = expand(facts, mode, np.full(len(mode), -1, np.int64), NO_NOTES)
@@ -100,7 +100,7 @@ def _replayed(facts: Problem, mode: Array, seen: Seen) -> frozenset[int]:
 
 
 def swap_unrepeatable(facts: Problem, mode: Array, trace: Trace) -> None:
-    """Swap the tensors of ``mode`` whose replays would run a call that cannot be repeated."""
+    """Change drops in ``mode`` (the plan, gap by gap) into swaps if their replays run a call that has no repetition."""
     fixed = np.array([not call.replayable for call in trace.calls], np.bool_)
     while (mode == DROP).any():
         steps, _, _, total = expand(facts, mode, np.full(len(mode), -1, np.int64), NO_NOTES)
@@ -114,7 +114,7 @@ def swap_unrepeatable(facts: Problem, mode: Array, trace: Trace) -> None:
 
 
 def completed(facts: Problem, mode: Array, prefetch_at: Array, limits: Limits, *, ahead: bool) -> int:
-    """Add swaps to ``mode`` until the plan holds the budget or nothing else can be evicted; return its peak bytes."""
+    """Add swaps to ``mode`` (the plan, gap by gap) until it holds the budget, if it can; return its peak in bytes."""
     while True:
         during = bytes_during(facts, mode, prefetch_at, limits, ahead=ahead)
         if during is None:  # a dropped tensor cannot be recomputed
@@ -139,8 +139,8 @@ def completed(facts: Problem, mode: Array, prefetch_at: Array, limits: Limits, *
 
 def bytes_during(facts: Problem, mode: Array, prefetch_at: Array, limits: Limits, *, ahead: bool
                  ) -> tuple[Array, Array] | None:
-    """Return for each step the program's call that it serves and the bytes in use; None if a replay is impossible.
-    The bytes include the smallest workspace. ahead: swap-ins start before their use."""
+    """Return for each call and replayed call: the program's call that needs it, and the bytes in use during it.
+    Return None if a replay is impossible. ahead: True if swap-ins start before their use."""
     steps, _, back, total = expand(facts, mode, prefetch_at, NO_NOTES)
     if total.noted == FAILED:
         return None
@@ -151,7 +151,7 @@ def bytes_during(facts: Problem, mode: Array, prefetch_at: Array, limits: Limits
 
 
 def _triggers(plan: Plan, seen: Seen, action: Mapping[TensorId, Action]) -> dict[int, tuple[TensorId, ...]]:
-    """Return the unpack after which each swap-in starts: the first after its in-trigger, before the tensor's own."""
+    """Return number of an unpack -> tensors to swap in after it: the first one after their in-trigger in the plan."""
     trace, unpacks = seen.trace, seen.unpacks
     call_of = {(a.tensor_id, a.access_count): a.call for a in trace.accesses} if plan.prefetches else {}
     found: dict[int, list[TensorId]] = {}
@@ -168,5 +168,5 @@ def _triggers(plan: Plan, seen: Seen, action: Mapping[TensorId, Action]) -> dict
 
 
 def unmanaged(trace: Trace) -> int:
-    """Return the peak in bytes if nothing is evicted."""
+    """Return the unmanaged peak of a step in bytes: its peak if nothing is evicted."""
     return max(Lifetimes.of(trace).live_bytes, default=0)

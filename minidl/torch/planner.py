@@ -16,8 +16,8 @@ SHARES = (1.0, 0.5, 0.0)  # of an optimizer's parts whose state stays on the dev
 
 @dataclass(frozen=True)
 class Choice:
-    """A plan for one share of the optimizer's state on the device. seen: the step with that share there.
-    limits: those of the plan. seconds: predicted duration of the step, copies of state included."""
+    """A plan that keeps one share of the optimizer's state on the device. seen: the step with that share there.
+    limits: the plan's memory limits. seconds: predicted duration of the step, with transfers of the state."""
 
     share: float
     seen: Seen
@@ -33,9 +33,9 @@ class Choice:
 
 
 class Planner:
-    """Asks a policy for plans. If the policy has none, swaps take their place, and ``remark`` has the reason.
+    """Asks a policy for plans. If the policy has none, the plan only swaps, and ``remark`` has the reason.
 
-    counts_recording  True if recording lineage takes time from the program.
+    counts_recording  True if recording the lineage of calls takes time from the program, as on a CPU.
     """
 
     def __init__(self, policy: Policy, *, recompute: bool, counts_recording: bool) -> None:
@@ -43,9 +43,9 @@ class Planner:
         self.remark = ""
 
     def best(self, seen: Seen, costs: Costs, limits: Limits, *, others_bytes: int = 0, most: float = 1.0) -> Choice:
-        """Return the best plan for a step, over several shares of optimizer state on the device.
-        others_bytes: state of optimizers that do not step in it; the same share of it stays. most: the largest
-        share."""
+        """Return the best plan for a recorded step, among plans for several shares of optimizer state on the device.
+        others_bytes: bytes of state of optimizers that do not step in this step, of which an equal share stays.
+        most: the largest share to try."""
         found: list[Choice] = []
         for share in SHARES:
             if share > most or (share < most and not seen.states and not others_bytes):
@@ -63,7 +63,7 @@ class Planner:
         return min(found, key=lambda choice: choice.worth)
 
     def _choice(self, share: float, seen: Seen, costs: Costs, limits: Limits) -> Choice:
-        """Return the policy's plan, or one without drops if recording lineage costs more than the drops gain."""
+        """Return the policy's plan, or one that only swaps if recording lineage takes more time than drops save."""
         moving = seen.state_bytes * (costs.out_seconds_per_byte + costs.in_seconds_per_byte)
         found = self._planned(share, seen, costs, limits, moving)
         if found.obeyed.drops and self.counts_recording:

@@ -25,12 +25,12 @@ PASSED_THROUGH = ("FakeTensor", "FunctionalTensor")  # tensors without values, w
 
 
 class Listener(Protocol):
-    """The interface that receives the events of a recorded step."""
+    """The interface of objects that a ``Recorder`` tells about calls and freed storages, to make a trace of a step."""
 
     def called(self, name: str, reads: list[Value], made: list[Value], written: list[tuple[Value, Value]],
                seconds: float, again: bool, workspace: int) -> None:
-        """Called after each call with the values that it read and made, and with (old, new) pairs of those it wrote.
-        again: the call can be repeated. workspace: bytes that it took besides these values."""
+        """Called after each call with the values that the call read and made, and (old, new) pairs of those it wrote.
+        again: True if the call can be repeated. workspace: bytes of scratch memory that it needed besides these."""
         ...
 
     def died(self, value: Value) -> None:
@@ -39,14 +39,14 @@ class Listener(Protocol):
 
 
 class Recorder(modes.TorchDispatchMode):
-    """Records calls between ``enter`` and ``leave`` while ``on`` is true.
+    """The dispatch mode that records calls between ``enter`` and ``leave``, while ``on`` is true.
 
-    listener  receives the events of every call; None: there is no listener.
-    lineage   True: values keep the calls that made them. Overwrites are then observed even while ``on`` is false.
-    only      numbers of the calls whose lineage is kept, in the order of the step; None: all calls.
-    allocator  knows the bytes in use and their peak (``torch.cuda``); None: workspaces are not known.
+    listener  is told about every recorded call; None: there is no listener.
+    lineage   True: values keep the calls that computed them. Overwrites are then noticed even while ``on`` is false.
+    only      the calls whose lineage is kept, by their numbers in the step; None: all calls.
+    allocator  the module that counts the bytes in use (``torch.cuda``); None: workspaces count as 0 bytes.
     spent     seconds that recording has taken, without the calls themselves.
-    before_write  called with a leaf that a replay may read, before its bytes are overwritten.
+    before_write  called with a value that no recorded call made and a replay may read, before it is overwritten.
     """
 
     def __init__(self, device_type: str, clock: Callable[[], float]) -> None:
@@ -65,7 +65,7 @@ class Recorder(modes.TorchDispatchMode):
 
     # On the stack of modes -------------------------------------------------------------------------------------------
     def enter(self) -> None:
-        """Put this mode at the bottom of the stack."""
+        """Put this mode at the bottom of PyTorch's stack of dispatch modes, unless it is there already."""
         if not self._placed:
             above = lifted()
             self.__enter__()
@@ -73,7 +73,7 @@ class Recorder(modes.TorchDispatchMode):
             self._placed = True
 
     def leave(self) -> None:
-        """Remove this mode from the stack, wherever in it the mode is."""
+        """Stop recording, and remove this mode from PyTorch's stack of dispatch modes, wherever in the stack it is."""
         self.on = False
         if not self._placed:
             return
@@ -87,27 +87,27 @@ class Recorder(modes.TorchDispatchMode):
         self._placed = False
 
     def begin(self, lasting: Iterable[torch.Tensor] = ()) -> list[Value]:
-        """Forget all values; return the values of the ``lasting`` tensors, which exist already."""
+        """Begin a step: forget all values, and return new ones for ``lasting``, tensors that exist before the step."""
         self._holds.clear()
         self.order, self.spent = 0, 0.0
         return [self.value_of(tensor) for tensor in lasting if self.sees(tensor)]
 
     # Values ----------------------------------------------------------------------------------------------------------
     def sees(self, tensor: torch.Tensor) -> bool:
-        """True if a tensor has bytes on the device."""
+        """True if a tensor's bytes are on the device that this object observes (strided layout only)."""
         return tensor.layout is torch.strided and tensor.device.type == self.device_type
 
     def value_of(self, tensor: torch.Tensor) -> Value:
-        """Return the value that a tensor's storage contains; an unknown storage gets a new value."""
+        """Return the ``Value`` that a tensor's storage contains; an unknown storage gets a new one."""
         return self.held(tensor.untyped_storage()) or self.hold(tensor.untyped_storage(), None)
 
     def held(self, storage: Any) -> Value | None:
-        """Return the value that a storage contains, or None if it is not known."""
+        """Return the ``Value`` that a storage contains, or None if the storage is not known."""
         known = self._holds.get(storage._cdata)
         return known[1]() if known is not None and known[0]() is not None else None
 
     def hold(self, storage: Any, value: Value | None) -> Value:
-        """Note that a storage contains a value, which was brought back (None: a new value); return the value."""
+        """Note that a storage contains ``value`` from now on (None: make a new one); return the value."""
         if value is None:
             value = Value(storage.nbytes())
         address = storage._cdata
@@ -116,7 +116,7 @@ class Recorder(modes.TorchDispatchMode):
         return value
 
     def hold_weakly(self, storage: Any, value: Value) -> None:
-        """Hold a leaf's value weakly: its guard keeps the storage alive, so a strong reference would free neither."""
+        """Refer weakly to the value in ``storage``: its guard keeps the storage alive, so neither would be freed."""
         known = self._holds.get(storage._cdata)
         if known is not None and known[1]() is value:
             self._holds[storage._cdata] = known[0], weakref.ref(value)
@@ -178,7 +178,7 @@ class Recorder(modes.TorchDispatchMode):
         return result
 
     def _made(self, result: Any, reads: list[Value]) -> tuple[list[Value], list[Value | None]]:
-        """Return the new values, and for each tensor of the result its new value, or None if its value is not new."""
+        """Return the values that a call made, and per tensor of its result the new value, or None if it was read."""
         known, made = {id(v) for v in reads}, []
         outputs: list[Value | None] = []
         for tensor in tensors_in(result if isinstance(result, (tuple, list)) else (result,)):
@@ -207,7 +207,7 @@ class Recorder(modes.TorchDispatchMode):
 
     def _changed_beside(self, changed: list[tuple[Value, Value]], scratch: list[torch.Tensor]
                         ) -> list[tuple[Value, Value]]:
-        """Return the pairs without running statistics, on which no recorded result depends."""
+        """Return the (old, new) pairs without those of ``scratch``: running statistics, on which no result depends."""
         aside = {id(self.value_of(tensor)) for tensor in scratch}
         for old, new in changed:
             if id(new) in aside:
@@ -215,7 +215,7 @@ class Recorder(modes.TorchDispatchMode):
         return [(old, new) for old, new in changed if id(new) not in aside]
 
     def _announce(self, written: list[torch.Tensor]) -> None:
-        """Call ``before_write`` for each leaf that is about to be overwritten and that a replay may read."""
+        """Call ``before_write`` for each value of ``written`` that a replay may read and that no recorded call made."""
         for tensor in written:
             value = self.held(tensor.untyped_storage())
             if value is not None and value.guard is not None and value.made is None:

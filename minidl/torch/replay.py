@@ -21,12 +21,12 @@ from minidl.torch.schemas import tensors_in
 
 
 class NotReplayable(Unrecoverable):
-    """A dropped tensor cannot be recomputed exactly."""
+    """The error for a dropped tensor that cannot be recomputed exactly."""
 
 
 def missing(value: Value, *, later: bool = False) -> list[Call]:
-    """Return the calls that a replay of a value runs, in program order. Raises NotReplayable.
-    later: the replay runs at any later time, so it reads only what is certainly there then."""
+    """Return the calls that a replay of a value runs, in program order. Raises NotReplayable if it is impossible.
+    later: True for a replay at any later time: it reads only values that will certainly be in memory then."""
     calls: set[Call] = set()
     wanted = [value]
     while wanted:
@@ -44,20 +44,20 @@ def missing(value: Value, *, later: bool = False) -> list[Call]:
 
 
 def is_there(value: Value) -> bool:
-    """True if a value can be read without a replay."""
+    """True if a value is on the device or the host now, so that it can be read without a replay."""
     item = value.item() if value.item is not None else None
     return value.here is not None or (item is not None and (item.here is not None or item.copy is not None))
 
 
 def stays_there(value: Value) -> bool:
-    """True if a value can be read without a replay as long as a recorded call that reads it is kept."""
+    """True if a value will stay on the device or the host as long as a recorded call that reads it is kept."""
     return value.hold is not None or (value.made is None and value.here is not None)
 
 
 @dataclass
 class _State:
-    """The state of one replay. readers: how many calls still read a value; made: storages of the values made so far.
-    scratch: storages that the current call writes."""
+    """The state of one replay. readers: value -> the number of calls that still read the value.
+    made: computed value -> its storage. scratch: value -> the storage that the current call writes in its place."""
 
     readers: dict[Value, int]
     made: dict[Value, Any] = field(default_factory=dict)
@@ -65,9 +65,9 @@ class _State:
 
 
 class Replay:
-    """Runs recorded calls again.
+    """Computes dropped values by running recorded calls again. ``calls``: the number of calls run so far.
 
-    bring  brings the storage of a saved item to the device and returns it (``Saved.fetch``).
+    bring  called with an ``Item``, brings its storage to the device and returns the storage (``Saved.fetch``).
     """
 
     def __init__(self, bring: Any) -> None:
@@ -75,7 +75,7 @@ class Replay:
         self.calls = 0
 
     def again(self, value: Value) -> Any:
-        """Return a storage that contains the recomputed value. Raises NotReplayable."""
+        """Recompute a value; return a new storage that contains it. Raises NotReplayable if that is impossible."""
         todo = missing(value)
         state = _State({value: 1})
         for call in todo:
@@ -108,7 +108,7 @@ class Replay:
                 state.made.pop(read, None)
 
     def _thaw(self, argument: Any, state: _State) -> Any:
-        """Return a frozen argument with tensors again. A recursive inner function would keep the tensors alive."""
+        """Return a recorded argument with tensors in place of its ``Ref`` objects, also inside a list or tuple."""
         if type(argument) is Ref:
             return argument.over(self._storage(argument, state))
         if type(argument) in (list, tuple):
@@ -154,7 +154,7 @@ class Replay:
 
 @contextmanager
 def _drawing(drawn: Any) -> Iterator[None]:
-    """Set the generator to its state before the original call; restore its present state afterwards."""
+    """Inside, ``drawn``'s generator has the state that it had before the original call; None: nothing changes."""
     if drawn is None:
         yield
         return
@@ -169,6 +169,6 @@ def _drawing(drawn: Any) -> Iterator[None]:
 
 @contextmanager
 def _as_before() -> Iterator[None]:
-    """Disable autocast: recorded calls are below it already."""
+    """Inside, autocast is off: recorded calls have the dtypes that autocast chose."""
     with torch._C._DisableAutocast():
         yield

@@ -1,4 +1,4 @@
-"""The report on a managed program, as numbers and as text."""
+"""The report on a program that runs under ``managed``: bytes, seconds and steps, as numbers and as text."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from minidl.torch.course import Course, Known, Phase
 
 @dataclass
 class Report:
-    """Bytes, seconds and steps so far.
+    """The numbers that ``managed.report()`` returns; printed, they are a table.
 
-    budget_bytes     the budget; unmanaged_bytes: the peak of the step if nothing is evicted; floor: the smallest budget
-                     for it; planned_bytes: the peak by the current plan. 0 or None until known.
-    out_bytes        copied to the host; in_bytes: copied back; state_bytes: optimizer state among both; host_bytes:
-                     peak.
-    late, refused    unpacks of planned steps that found their tensor evicted; tensors that the full host pool refused.
+    budget_bytes     the budget; unmanaged_bytes: the step's peak if nothing is evicted; floor: the smallest budget for
+                     the step; planned_bytes: the step's peak by the current plan. 0 or None until known.
+    out_bytes        bytes copied to the host so far; in_bytes: copied back; state_bytes: optimizer state among both;
+                     host_bytes: the peak of host memory in use for copies.
+    late, refused    how often a planned step needed an evicted tensor at once; tensors that the full host refused.
     remark           the reason if the policy has no plan of its own; else "".
     steps            number of steps of each phase; diverged: number of steps that departed from their plan.
     seconds          median duration of a step, by phase; stalled_seconds: total wait of computation for copies.
@@ -49,7 +49,7 @@ class Report:
         return self.floor.nbytes if self.floor is not None else 0
 
     def stepped(self, phase: Phase, seconds: float, saved: Any, known: Known) -> None:
-        """Count a step that has ended."""
+        """Add a step that has ended to the numbers. saved: the ``Saved`` with its counts; known: the kind of step."""
         self.steps[phase] = self.steps.get(phase, 0) + 1
         self._took.setdefault(phase, []).append(seconds)
         del self._took[phase][:-50]
@@ -59,11 +59,11 @@ class Report:
             self.planned_bytes = known.obeyed.peak_bytes
 
     def measured(self, unmanaged_bytes: int, floor: Floor) -> None:
-        """Store the peak and the floor of a recorded step."""
+        """Store the unmanaged peak and the floor of a step, known when the step has been recorded."""
         self.unmanaged_bytes, self.floor = unmanaged_bytes, floor
 
     def now(self, backend: Any, replayed_calls: int, course: Course, state_bytes: int, remark: str) -> Report:
-        """Return a copy with the present counts of the backend, the course and the replays."""
+        """Return a copy of this report with the given counts, and those of the backend and the course, filled in."""
         traffic = backend.traffic
         return replace(self, out_bytes=traffic.out_bytes, in_bytes=traffic.in_bytes, host_bytes=backend.host.most,
                        stalled_seconds=traffic.stalled_seconds, replayed_calls=replayed_calls, diverged=course.diverged,

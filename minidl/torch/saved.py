@@ -23,13 +23,13 @@ LEAST_BYTES = 4096  # smaller storages stay: there are many, and they hold few b
 
 
 class Saved:
-    """The hooks. ``packs`` and ``unpacks`` count the calls since ``begin``.
+    """The saved-tensor hooks ``pack`` and ``unpack``; ``packs`` and ``unpacks`` count their calls in this step.
 
     lineage    called with each new item and True if it is to be dropped; returns the value for its replay, or None if
                it has to be swapped. recompute: replays an item; returns its storage. forward: called at each pack
                (True) and unpack (False). before: called before the next pack outside of a backward pass.
     early      called with each packed tensor. retreating: called when a step has departed from its plan.
-    idle       True if an unpack of a tensor that stays needs no other work in this step.
+    idle       True if ``unpack`` may return a tensor that stayed at once, since it has nothing else to do in this step.
     """
 
     def __init__(self, backend: Backend, device_type: str, guide: Guide) -> None:
@@ -53,7 +53,7 @@ class Saved:
         self._empty: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
 
     def begin(self) -> None:
-        """Begin a new step."""
+        """Begin a new step: set the counts to 0, and forget the tensors that the last step kept on the device."""
         with self.lock:
             self._let_go()
             self.packs = self.unpacks = self.late = self.refused = 0
@@ -72,7 +72,7 @@ class Saved:
 
     # Forward ---------------------------------------------------------------------------------------------------------
     def pack(self, tensor: torch.Tensor) -> Kept | Handle:
-        """The hook by which autograd saves a tensor: return its stand-in."""
+        """The pack hook: return the object that autograd keeps in place of a tensor that it saves."""
         number, ahead = self.packs, self.guide.ahead
         if number < len(ahead) and ahead[number][0] == (tensor.shape, tensor.dtype):  # as planned, hundreds a step
             self.packs = number + 1
@@ -141,7 +141,7 @@ class Saved:
         return item
 
     def _alias(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a tensor without bytes that shares the tensor's version counter."""
+        """Return a tensor without bytes that has ``tensor``'s version counter, so that writes to it are noticed."""
         key = tensor.dtype, tensor.device
         if key not in self._empty:
             self._empty[key] = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
@@ -165,7 +165,7 @@ class Saved:
 
     # Backward --------------------------------------------------------------------------------------------------------
     def unpack(self, kept: Kept | Handle) -> torch.Tensor:
-        """The hook by which autograd reads a saved tensor: return it. Raises RuntimeError if it was overwritten."""
+        """The unpack hook: return the tensor that was saved as ``kept``. Raises RuntimeError if it was overwritten."""
         if type(kept) is Kept and self.idle and kept.tensor is not None:
             self.unpacks += 1
             if self.forward is not None:
@@ -200,7 +200,7 @@ class Saved:
             return tensor
 
     def _bring(self, item: Item) -> bool:
-        """Hold an item's storage on the device until its last handle is gone; return True if it was evicted."""
+        """Bring an item's storage to the device, if it is not there, and hold it; return True if it was not there."""
         here = item.here
         if here is not None:
             if item.copy is not None and item.storage is not None:
@@ -224,7 +224,7 @@ class Saved:
             item.value = None  # the storage stays now, so its lineage may go
 
     def fetch(self, item: Item) -> Any:
-        """Return the storage of an item that a replay reads; the item holds it from now on."""
+        """Return the storage of an item, which a replay reads. An evicted item is brought to the device and stays."""
         self._bring(item)
         return item.storage
 
@@ -237,8 +237,8 @@ class Saved:
                     self._start(item)
 
     def forget(self, item: Item) -> None:
-        """Release an item whose last handle is gone, or queue it while the lock is held.
-        Garbage collection may call this at any point."""
+        """Free the buffer and the storage of an item to which no handle refers, now or when the lock is free.
+        Garbage collection may call this at any point, even in a method of this object that holds the lock."""
         self._gone.append(item)
         if self.lock.acquire(blocking=False):
             try:

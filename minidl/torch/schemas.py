@@ -38,12 +38,12 @@ NAMESPACES = ("aten", "prims")
 
 @dataclass(frozen=True)
 class Schema:
-    """The facts of an operation.
+    """The effects of a PyTorch operation that replays have to know; ``name`` is its name, such as ``aten::add_``.
 
-    view      its results share the bytes of an argument.
+    view      True if its results share the bytes of an argument.
     writes    positions of the arguments that it writes; named_writes: their names, if they are passed by name.
-    seeded    it draws from a random generator.
-    again     equal arguments, and an equal state of the generator, give equal results.
+    seeded    True if it draws from a random generator.
+    again     True if equal arguments, and an equal state of that generator, give equal results.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Schema:
     again: bool
 
     def again_on(self, device_type: str) -> bool:
-        """True if equal arguments give equal bits on this type of device."""
+        """True if equal arguments give bit-for-bit equal results on this type of device ("cpu" or "cuda")."""
         return self.again and (device_type == "cpu" or self.name not in UNORDERED)
 
     def statistics(self, args: tuple[Any, ...]) -> tuple[int, ...]:
@@ -67,7 +67,7 @@ class Schema:
 
 @cache
 def schema_of(func: Any) -> Schema:
-    """Return the facts of an overload of an operation."""
+    """Return the ``Schema`` of a PyTorch operation, given as the overload that a dispatch mode receives."""
     found = func._schema
     written = [(n, a) for n, a in enumerate(found.arguments) if a.alias_info is not None and a.alias_info.is_write]
     return Schema(
@@ -88,7 +88,7 @@ def tensors_in(args: Any, kwargs: Any = None) -> list[torch.Tensor]:
 
 
 def written_by(schema: Schema, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    """Return the tensors that a call writes, running statistics included."""
+    """Return the tensors among a call's arguments that the call writes, running statistics included."""
     if not schema.writes and not schema.named_writes and schema.name not in STATISTICS:
         return []
     places = dict.fromkeys((*schema.writes, *schema.statistics(args)))

@@ -11,7 +11,7 @@ from minidl.torch.origins import Origin
 
 
 class Kind(Enum):
-    """The role of a tensor that outlives a step; the value is its name in reports."""
+    """The role of a tensor that outlives a step. Each member's value is the role's name in reports."""
 
     PARAMETER = "parameters"
     GRADIENT = "gradients"
@@ -20,15 +20,15 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Seen:
-    """A recorded step.
+    """A recorded step: its trace, and the facts that connect the trace with the program.
 
-    packs    number of a managed pack -> its tensor.
-    unpacks  per unpack: the position in the trace of the next call after it.
+    packs    n -> the id of the n-th tensor that autograd saved, for those that may be evicted.
+    unpacks  per read of a saved tensor: the index in the trace of the next call after it.
     orders   per call of the trace: its number among the calls that a recorder sees; 0 if it is not one of them.
     recording_seconds  average time that recording has taken per call.
     kinds    the roles of the tensors that outlive the step.
-    states   tensor of optimizer state that is on the host between steps -> the number of its part of the optimizer, and
-             how many parts there are.
+    states   tensor of optimizer state that is on the host between steps -> the number of the optimizer's part that it
+             belongs to, and how many parts the optimizer steps in.
     origins  per call of the trace: where in the program it comes from.
     """
 
@@ -47,12 +47,12 @@ class Seen:
         return sum(self.trace.tensors[tensor_id].nbytes for tensor_id in self.states)
 
     def swapping(self) -> Seen:
-        """Return this step with no call replayable, so that plans only swap."""
+        """Return a copy of this step in which no call can be replayed, so that plans for it only swap."""
         calls = tuple(replace(call, replayable=False) for call in self.trace.calls)
         return replace(self, trace=replace(self.trace, calls=calls))
 
     def staying(self, share: float) -> Seen:
-        """Return this step with the state of a share of each optimizer's parts on the device all the time."""
+        """Return a copy of this step in which the state of a ``share`` of the optimizer's parts stays on the device."""
         stays = {i for i, (number, parts) in self.states.items() if number < round(share * parts)}
         if not stays:
             return self

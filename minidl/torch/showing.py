@@ -16,13 +16,13 @@ ROWS = 20
 
 
 def names_of(seen: Seen) -> dict[TensorId, str]:
-    """Return the module and the line that made each tensor, where they are known."""
+    """Return tensor id -> the module and the line of the program that computed the tensor, where they are known."""
     return {tensor_id: str(origin) for call, origin in zip(seen.trace.calls, seen.origins, strict=True)
             for tensor_id in call.outputs if str(origin)}
 
 
 def explanation(known: Known, costs: Costs, rows: int) -> str:
-    """Return a table of the largest decisions of a plan (at most ``rows``), and totals."""
+    """Return a table of a plan's largest evictions (at most ``rows``) with reasons and costs, and their totals."""
     assert known.seen is not None and known.obeyed is not None
     seen, plan = known.seen, known.obeyed.plan
     found = decisions(seen.trace, plan, costs)
@@ -42,12 +42,12 @@ def explanation(known: Known, costs: Costs, rows: int) -> str:
 
 
 def save_trace(known: Known, path: str) -> None:
-    """Write the trace of the recorded step to a file. Raises UserError."""
+    """Write the trace of a recorded kind of step to a JSON file. Raises UserError if it cannot be written."""
     assert known.recorded is not None
     write_whole(path, trace_to_json(known.recorded.trace).encode(), is_trace)
 
 
 def save_plan(known: Known, path: str) -> None:
-    """Write the plan that is followed to a file. Raises UserError."""
+    """Write the plan that a kind of step follows to a JSON file. Raises UserError if it cannot be written."""
     assert known.seen is not None and known.obeyed is not None
     write_whole(path, plan_to_json(SavedPlan.of(known.obeyed.plan, known.seen.trace)).encode(), is_plan)

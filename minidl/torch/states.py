@@ -21,7 +21,7 @@ from minidl.torch.saved import LEAST_BYTES
 
 
 class Waiting:
-    """One tensor of optimizer state. host: the host tensor for its values; away: True while the values are there."""
+    """One tensor of optimizer state. host: the host tensor for its values; away: True while they are only there."""
 
     __slots__ = ("away", "copy", "device", "host", "named", "nbytes")
 
@@ -36,7 +36,7 @@ class States:
 
     on        False: all state stays on the device.
     staying   the share of each optimizer's parts whose state stays on the device.
-    whole     True: an optimizer whose state all stays steps in one piece.
+    whole     True: an optimizer whose state stays on the device steps in one piece, not part by part.
     brought   called with each tensor that has come to the device, the number of its part, and the number of parts.
     """
 
@@ -53,9 +53,9 @@ class States:
     # Around the step of an optimizer ---------------------------------------------------------------------------------
     def before(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
                ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """Bring an optimizer's state to the device for its step; return other arguments of the step, or None.
+        """Bring an optimizer's state to the device for its step; return the step's new arguments (None: unchanged).
         An optimizer that steps in parts has stepped when this returns; its own step then finds no parameters. With a
-        closure the state comes when the closure has returned, if the optimizer calls it first."""
+        closure (which the new arguments replace) the state may come only when the closure has returned."""
         self._restore()
         if not self.on or (self.staying == 1.0 and self.whole and not self._away):
             return None
@@ -88,7 +88,7 @@ class States:
         return None
 
     def after(self, optimizer: torch.optim.Optimizer) -> None:
-        """Restore the groups of an optimizer that has stepped, and send its state to the host."""
+        """Restore the parameter groups of an optimizer that has stepped, and send its state to the host."""
         self._restore()
         self.away(optimizer)
 
@@ -102,7 +102,7 @@ class States:
 
     # Between steps ---------------------------------------------------------------------------------------------------
     def away(self, optimizer: torch.optim.Optimizer, *, all_of_it: bool = False) -> None:
-        """Send the state of the parts that do not stay, or of all parts, to the host."""
+        """Send the state of an optimizer to the host: of the parts that do not stay, or of all (``all_of_it``)."""
         if self.on and (all_of_it or self.staying < 1.0):
             self._bury()
             self._prune(optimizer)
@@ -128,14 +128,14 @@ class States:
                     self._forget(waiting)
 
     def all_away(self, *, all_of_it: bool = True) -> None:
-        """Send the state of every known optimizer to the host; with ``all_of_it=False`` only what does not stay."""
+        """Send every optimizer's state to the host; with ``all_of_it=False`` only that of parts that do not stay."""
         for ref in list(self._known):
             optimizer = ref()
             if optimizer is not None:
                 self.away(optimizer, all_of_it=all_of_it)
 
     def home(self) -> None:
-        """Bring all state back to the device, and forget it; the optimizers remain known."""
+        """Bring all optimizer state back to the device, and release its host memory; the optimizers remain known."""
         self._restore()
         for ref, known in self._known.items():
             optimizer = ref()
@@ -147,11 +147,11 @@ class States:
         self._known = {ref: {} for ref in self._known if ref() is not None}
 
     def waits(self, tensor: torch.Tensor) -> bool:
-        """True if a tensor is in host memory in place of one on the device."""
+        """True if a tensor holds, in host memory, optimizer state that is away from the device."""
         return tensor.untyped_storage()._cdata in on_host
 
     def others_bytes(self, optimizer: torch.optim.Optimizer | None) -> int:
-        """Return the bytes of the state of all other optimizers that can be on the host."""
+        """Return the bytes of state, of all optimizers but this one, that this object moves to the host and back."""
         return sum(waiting.nbytes for ref, known in self._known.items() if ref() not in (None, optimizer)
                    for waiting in known.values() if waiting is not None)
 
@@ -181,7 +181,7 @@ class States:
                     self.brought(tensor, number, parts)
 
     def _send(self, optimizer: torch.optim.Optimizer, part: Part) -> None:
-        """Copy the state of a part to the host and release it. A tensor that anything else still holds is put back."""
+        """Copy a part's state to the host, and free it on the device. A tensor that anything else holds stays there."""
         known = self._known.setdefault(weakref.ref(optimizer), {})
         shared = _shared(optimizer)
         with quiet():
@@ -199,7 +199,7 @@ class States:
 
     def _left(self, known: dict[tuple[int, Any], Waiting | None], shared: set[int], state: Any, key: Any,
               value: torch.Tensor) -> tuple[Any, Any, Waiting, Any, Any] | None:
-        """Start to copy one tensor to the host, with the host tensor in its place; return None if it stays."""
+        """Start to copy one tensor to the host, and put a host tensor into ``state``; return None if it has to stay."""
         if (id(state), key) in known and known[id(state), key] is None:
             return None  # something else holds it
         if not self._may_leave(value) or value.untyped_storage()._cdata in shared:
@@ -234,7 +234,7 @@ class States:
                 and not tensor.is_conj() and not tensor.is_neg())
 
     def _forget(self, waiting: Waiting) -> None:
-        """Forget a tensor. Its host memory now belongs to the holders of the host tensor."""
+        """Stop managing a tensor of state. Its host memory now belongs to the program, if that uses the host tensor."""
         self._away -= waiting.away
         waiting.away = False
         on_host.pop(waiting.copy.buffer._cdata, None)
@@ -242,7 +242,7 @@ class States:
 
 
 def _shared(optimizer: torch.optim.Optimizer) -> set[int]:
-    """Return the addresses of storages that several tensors of a state share."""
+    """Return the addresses of the storages that several tensors of an optimizer's state share."""
     every = [tensor.untyped_storage()._cdata for tensor in state_of(optimizer) if tensor.layout is torch.strided]
     return {address for address, count in Counter(every).items() if count > 1}
 

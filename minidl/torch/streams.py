@@ -23,7 +23,7 @@ UNDER_WAY = 64 << 20  # most bytes of pending copies to the host
 
 
 class Moved(Copy):
-    """A copy whose transfers run on worker threads. under_way: the number of its transfers that have not ended."""
+    """The ``Copy`` of a storage that worker threads transfer. under_way: how many of its transfers have not ended."""
 
     __slots__ = ("error", "freed", "under_way")
 
@@ -35,11 +35,11 @@ class Moved(Copy):
 
 
 class Threads:
-    """The backend whose copies run on worker threads. copy: copies one storage into another (tests replace it)."""
+    """The ``Backend`` for a CPU whose transfers run on worker threads, beside the program's computation."""
 
     def __init__(self, host_bytes: int, *, under_way: int = UNDER_WAY, copy: Callable[[Any, Any], None] | None = None
                  ) -> None:
-        """Start the worker threads. under_way: most bytes of pending copies to the host."""
+        """Start the threads. under_way: most bytes of pending copies out. copy: copies (target, source), for tests."""
         self.host = HostPool(host_bytes, pageable)
         self.traffic = Traffic()
         # A copy takes a processor from the kernels if they use all processors.
@@ -55,7 +55,7 @@ class Threads:
             Thread(target=_work, args=(queue,), name="minidl copies", daemon=True).start()
 
     def out(self, storage: Any, again: Copy | None = None) -> Copy | None:
-        """Queue a copy to the host, as ``Backend.out`` says."""
+        """Queue a transfer to the host; arguments and result are those of ``Backend.out``."""
         nbytes = storage.nbytes()
         if again is None:
             with self._lock:
@@ -80,7 +80,7 @@ class Threads:
         self._leaving_bytes -= copy.nbytes
 
     def into(self, copy: Copy, device: torch.device) -> Any:
-        """Queue a copy to the device, as ``Backend.into`` says."""
+        """Queue a transfer to the device; return the new storage, which is not filled yet."""
         assert isinstance(copy, Moved)
         storage = empty_storage(copy.nbytes, device)
         copy.read = Event()
@@ -90,7 +90,7 @@ class Threads:
         return storage
 
     def arrived(self, copy: Copy) -> None:
-        """Wait for the copy that ``into`` queued, if it queued one. Raises the error of a copy that has failed."""
+        """Wait until the transfer of ``into`` has ended, if one was queued. Raises the error of a failed transfer."""
         assert isinstance(copy, Moved)
         if copy.read is not None:  # None: ``into`` has not been called
             self._waited(copy.read)
@@ -105,12 +105,12 @@ class Threads:
             self._give_back(copy)
 
     def disown(self, copy: Copy) -> None:
-        """Leave the copy's buffer to its other users."""
+        """Stop managing the copy's buffer, which belongs to the program from now on."""
         with self._lock:
             self.host.leave(copy.nbytes)
 
     def settle(self) -> None:
-        """Wait until all copies to the host have ended."""
+        """Wait until all transfers to the host have ended."""
         while self._leaving:
             self._wait(self._leaving.popleft())
 

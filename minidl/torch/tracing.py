@@ -1,9 +1,9 @@
 """Converts a recorded PyTorch step into a ``Trace``, for which any policy can plan.
 
 A tensor of the trace is a value: the contents of a storage between two writes. Besides the program's calls there are
-marker calls that take no time: ``given`` is the first use of a tensor from outside; ``let go`` is the point from which
-only autograd holds a saved tensor; ``brought back`` is the point at which its gradient needs it. The last two delimit
-its window, in which it may be evicted.
+marker calls that take no time: ``given`` marks the first use of a tensor that no recorded call made; ``let go`` the
+point from which only autograd holds a saved tensor; ``brought back`` the point at which the backward pass needs this
+tensor. The last two delimit the saved tensor's window, in which it may be evicted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ GIVEN, LET_GO, BROUGHT_BACK = "given", "let go", "brought back"
 
 @dataclass
 class Note:
-    """A call of the trace that is being made."""
+    """A call, or a marker, of the trace while this is being made; its fields become those of a ``TraceCall``."""
 
     op: str
     inputs: list[TensorId] = field(default_factory=list)
@@ -45,10 +45,10 @@ class Note:
 
 
 class Notes:
-    """Makes the trace of one step from the events of a recorder and of the saved tensors."""
+    """Collects what happens in a recorded step (calls, saves, freed storages), and makes the step's trace of it."""
 
     def __init__(self, recorder: Recorder, lasting: list[Value], origins: Origins) -> None:
-        """Begin a trace. lasting: the values that are known to outlive the step."""
+        """Begin the trace of a step. lasting: the values of tensors that outlive the step, such as parameters."""
         self.recorder, self.origins = recorder, origins
         self.kinds: dict[TensorId, Kind] = {}
         self.states: dict[TensorId, tuple[int, int]] = {}
@@ -70,7 +70,7 @@ class Notes:
         return number
 
     def _id(self, value: Value) -> TensorId:
-        """Return the tensor id of a value; a value that no call has made gets a ``given`` call here."""
+        """Return the tensor id of a value; a value without an id gets a new one, and a ``given`` marker."""
         if value.number is None or value.number not in self.bytes:
             number = self._new(value)
             self.given[number] = len(self.calls)
@@ -80,21 +80,21 @@ class Notes:
 
     # Tensors of optimizers ------------------------------------------------------------------------------------------
     def know(self, kind: Kind, tensors: Iterable[torch.Tensor]) -> None:
-        """Set the kind of these tensors, as far as the step has used them."""
+        """Note the role ``kind`` of those of ``tensors`` that the step has used so far."""
         for tensor in tensors:
             value = self.recorder.held(tensor.untyped_storage()) if self.recorder.sees(tensor) else None
             if value is not None and value.number in self.bytes:
                 self.kinds[value.number] = kind
 
     def brought(self, tensor: torch.Tensor, number: int, parts: int) -> None:
-        """Note that a tensor of optimizer state came to the device: part ``number`` of ``parts``."""
+        """Note that optimizer state came to the device. number, parts: its part of the optimizer, of how many."""
         tensor_id = self._id(self.recorder.hold(tensor.untyped_storage(), None))
         self.kinds[tensor_id], self.states[tensor_id] = Kind.STATE, (number, parts)
 
     # Events of the recorder ------------------------------------------------------------------------------------------
     def called(self, name: str, reads: list[Value], made: list[Value], written: list[tuple[Value, Value]],
                seconds: float, again: bool, workspace: int) -> None:
-        """Note a call of the program."""
+        """Add a call of the program to the trace. The arguments are those of ``Listener.called``."""
         note = Note(name.removeprefix("aten::"), [self._id(value) for value in reads], seconds=seconds, again=again,
                     order=self.recorder.order, workspace=workspace, origin=self.origins.now())
         note.outputs = [self._new(value) for value in made]
@@ -114,7 +114,7 @@ class Notes:
             self.calls.append(note)
 
     def died(self, value: Value) -> None:
-        """Note that a storage was freed, since its saved tensor was evicted or its value is not needed any more."""
+        """Note that the storage of a value was freed: it was evicted, or the value is not needed any more."""
         item = value.item() if value.item is not None else None
         number = value.number
         if number is None or number not in self.bytes:
@@ -136,7 +136,7 @@ class Notes:
 
     # Events of saved tensors -----------------------------------------------------------------------------------------
     def saved(self, number: int, item: Item) -> None:
-        """Note that pack ``number`` has saved an item."""
+        """Note that autograd's ``number``-th saved tensor of this step is part of ``item``."""
         storage = item.alive()
         if item.value is None and storage is not None:
             item.value = self.recorder.held(storage) or self.recorder.hold(storage, None)
@@ -145,7 +145,7 @@ class Notes:
             self.packs[number] = self._id(item.value)
 
     def wanted(self, number: int, item: Item | None, *, returned: bool) -> None:
-        """Note that an unpack needs an item."""
+        """Note that autograd reads a saved tensor of ``item`` (None: it stayed). returned: it had been evicted."""
         self.unpacks.append(len(self.calls))
         value: Any = item.value if item is not None else None
         if item is None or value is None or not returned:
@@ -155,7 +155,7 @@ class Notes:
             self.back[value.number] = self._mark(BROUGHT_BACK, value.number)
 
     def forgotten(self, item: Item) -> None:
-        """Note that the last handle of an item is gone."""
+        """Note that neither autograd nor a replay needs an item any more, so its value ends here."""
         value = item.value
         if value is None or value.number is None or value.number in self.ended:
             return
@@ -166,7 +166,7 @@ class Notes:
 
     # The trace -------------------------------------------------------------------------------------------------------
     def seen(self) -> Seen:
-        """Return the recorded step."""
+        """Return the recorded step, whose calls and tensors have been noted so far."""
         # A given tensor that is still alive existed before the step and outlives it, as a parameter does.
         stays = self.given.keys() - self.ended
         self.before |= stays
@@ -193,10 +193,10 @@ class Notes:
 
 
     def _hold_to_refills(self) -> None:
-        """Mark the calls that read bytes which are written again before the last saved tensor has come back.
+        """Mark a call as not replayable if its input is written again before the last saved tensor has come back.
 
-        FSDP fills its parameters anew for the backward pass, and frees them in between. So a replay of these calls may
-        find other bytes or none, and what they compute is swapped.
+        For instance, FSDP frees parameters after the forward pass, and fills them anew for the backward pass. So a
+        replay of these calls may find other bytes or none. The results of marked calls are swapped, not dropped.
         """
         last = max(self.back.values(), default=0)
         written = {number: n for n, note in enumerate(self.calls[:last]) for number in note.writes}

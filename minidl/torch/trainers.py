@@ -25,18 +25,18 @@ def ForTransformers(budget: str | int, **options: Any) -> Any:  # noqa: N802 # i
         raise UserError("ForTransformers takes Hugging Face's transformers: pip install transformers") from None
 
     class Callback(TrainerCallback):
-        """Starts and stops the management with the training."""
+        """The callback that starts ``managed`` when the training begins, and stops it when the training ends."""
 
         def __init__(self) -> None:
             self.memory = managed(budget, **options)
 
         def on_train_begin(self, *args: Any, **more: Any) -> None:
-            """Start the management."""
+            """Start managing the memory of the training, after an earlier training with an error has been stopped."""
             self.memory.stop()  # a training before this one may have ended with an error
             self.memory.start()
 
         def on_train_end(self, *args: Any, **more: Any) -> None:
-            """Stop the management."""
+            """Stop managing the memory, at the end of the training."""
             self.memory.stop()
 
     return Callback()
@@ -54,21 +54,21 @@ def ForLightning(budget: str | int, **options: Any) -> Any:  # noqa: N802 # it s
         raise UserError("ForLightning takes Lightning: pip install lightning") from None
 
     class Managing(Callback):
-        """Starts and stops the management with the training."""
+        """The callback that starts ``managed`` when the training begins, and stops it when the training ends."""
 
         def __init__(self) -> None:
             self.memory = managed(budget, **options)
 
         def on_train_start(self, *args: Any, **more: Any) -> None:
-            """Start the management."""
+            """Start managing the memory of the training."""
             self.memory.start()
 
         def on_train_end(self, *args: Any, **more: Any) -> None:
-            """Stop the management."""
+            """Stop managing the memory, at the end of the training."""
             self.memory.stop()
 
         def on_exception(self, *args: Any, **more: Any) -> None:
-            """Stop the management after an error."""
+            """Stop managing the memory, after an error in the training."""
             self.memory.stop()
 
     return Managing()

@@ -1,4 +1,4 @@
-"""Steps without hooks: a step that moves nothing, and has been the same several times, runs as PyTorch runs it alone.
+"""Steps without saved-tensor hooks: once several equal steps have moved nothing, the hooks are removed.
 
 PyTorch takes more time to call a hook that does nothing than a step may lose. So the hooks come off, and every call of
 a module is compared with the known step: the number of autograd's nodes so far, and the shape of the module's input. At
@@ -29,14 +29,14 @@ _top: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None
 
 
 class Unhooked:
-    """Installs the hooks and removes them.
+    """Runs steps that evict nothing without minidl's saved-tensor hooks, and brings the hooks back when a step differs.
 
-    In a step without hooks it compares the calls of modules with those of the known step. It learns these in the step
-    before.
+    In a step without hooks it compares each call of a module with that call in an earlier step with hooks, from which
+    it has learned the calls.
 
-    on     True: the hooks are on PyTorch's stack of hooks.
-    bare   True: the current step has begun without them.
-    never  True: steps of this program keep their hooks.
+    on     True: minidl's hooks are on PyTorch's stack of saved-tensor hooks.
+    bare   True: the current step has begun without these hooks.
+    never  True: all steps of this program keep the hooks.
     """
 
     def __init__(self, saved: Saved, course: Course, budget: int) -> None:
@@ -52,12 +52,12 @@ class Unhooked:
 
     # On PyTorch's stack of hooks ------------------------------------------------------------------------------------
     def start(self) -> None:
-        """Put the hooks on."""
+        """Register minidl's saved-tensor hooks with autograd, in this thread."""
         self._thread, self.on = get_ident(), True
         self._hooks.__enter__()
 
     def stop(self) -> None:
-        """Take the hooks off for good."""
+        """Remove minidl's saved-tensor hooks, until ``start`` registers them again."""
         self._watch(on=False)
         self.bare = self._learning = False
         if self.on:
@@ -78,7 +78,7 @@ class Unhooked:
 
     # Steps -----------------------------------------------------------------------------------------------------------
     def begin(self) -> None:
-        """Begin a step, after the course has chosen its phase."""
+        """Begin a step, with the hooks or without them. The phase of the step has been chosen before."""
         known = self.course.expected if self.course.phase is Phase.GUIDED else None
         may = known is not None and known.trusted >= TRUSTED - 1 and self._may(known)
         calls = known.calls if may and known is not None else ()
@@ -99,11 +99,11 @@ class Unhooked:
 
     @property
     def idle(self) -> bool:
-        """True if a step without hooks has computed nothing so far that needs gradients."""
+        """True if this step runs without hooks, and has computed nothing so far that needs gradients."""
         return self.bare and _nodes() == self._first
 
     def end(self) -> None:
-        """End a step, before the course does."""
+        """End a step: learn its calls of modules, or compare its end with the step that was expected."""
         known, last = self.course.expected, (_nodes() - self._first, None)
         if self.course.phase is not Phase.GUIDED or known is None:
             return
@@ -125,7 +125,7 @@ class Unhooked:
             self._handle = None
 
     def _called(self) -> Callable[[Any, Any], None]:
-        """Return the function that is called before each module's forward pass. Local names make it fast."""
+        """Return the hook that runs before each module's forward pass, and compares the call with the expected one."""
         here, ident, nodes_now, saves = self._thread, get_ident, _nodes, torch.is_grad_enabled
 
         def called(module: torch.nn.Module, args: Any) -> None:
@@ -141,7 +141,7 @@ class Unhooked:
         return called
 
     def _differs(self, call: Called) -> None:
-        """Learn the call of a module, or put the hooks back, since it is not the call that was expected."""
+        """Handle an unexpected call of a module: store it in a step that learns the calls; else restore the hooks."""
         if self._learning:
             self._learned.append((call, self.saved.packs))
             return
@@ -157,6 +157,6 @@ class Unhooked:
 
 
 def _compiled() -> bool:
-    """True if the process has compiled a part of a program, which hooks of modules would disturb."""
+    """True if ``torch.compile`` has compiled code in this process; hooks on modules would make it compile again."""
     compiler = sys.modules.get("torch._dynamo.convert_frame")
     return compiler is not None and bool(getattr(compiler, "FRAME_COUNTER", 1))

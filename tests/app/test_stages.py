@@ -120,7 +120,7 @@ def test_a_command_in_a_pipe_writes_lines_and_a_quiet_one_none(monkeypatch, caps
     monkeypatch.setattr(stages, "TICK", 0.01)
     assert train.main([*SMALL, "--batch", "max", "--slices", "1", "--policy", "passive"]) == 0
     told = capsys.readouterr().err
-    assert "searching the largest batch" in told and "trying batch" in told and "\r" not in told
+    assert "searching the largest batch" in told and "\r" not in told
     assert train.main([*SMALL, "--batch", "80", "--quiet"]) == 0
     assert capsys.readouterr().err == ""
 

@@ -46,7 +46,8 @@ COUNTED = ("--num-classes", "--workers", "--sequence-length", "--vocab-size", "-
 NAMED = ("--plan", "--save-plan", "--save-trace", "--save-weights", "--run-dir", "--weights", "--token-file", "--vocab",
          "--report", "--config", "--csv", "--tensorboard")
 SWITCHES = ("--detect-anomaly", "--cupti", "--no-decoupled-swap", "--no-collective", "--no-feedback",
-            "--no-measured-times", "--no-fused", "--force", "--quiet", "--trust", "--list-models", "--help")
+            "--no-measured-times", "--no-fused", "--force", "--quiet", "--trust", "--list-models", "--thorough",
+            "--help")
 FLAGS = dict.fromkeys(COUNTED, NUMBERS) | dict.fromkeys(NAMED, TARGETS) | dict.fromkeys(SWITCHES, []) | {
     "--model": NAMES, "--image-size": ["8", "28", "32", *NUMBERS],
     "--data": ["digits", "synthetic", "shapes", *TARGETS], "--on-bad-file": ["skip", "error", "x"],
@@ -58,7 +59,7 @@ FLAGS = dict.fromkeys(COUNTED, NUMBERS) | dict.fromkeys(NAMED, TARGETS) | dict.f
     "--memory-budget": SIZES, "--host-memory": SIZES, "--spill": TARGETS, "--spill-bytes": SIZES,
     "--policy": ["none", "passive", "lru", "recompute", "dtr", "vdnn-conv", "capuchin", "capuchin-swap", "exact", "x",
                  "\x1b"],
-    "--slices": ["1", "2", "5", "auto", "0", "x", "9" * 400],
+    "--ranks": ["1", "2", "3", "mpi", "0", "x", "9" * 400], "--slices": ["1", "2", "5", "auto", "0", "x", "9" * 400],
     "--shard-bytes": ["64KiB", "1MiB", "auto", "1", "0", "-1", "x", "9" * 400],
     "--placement": ["best-fit", "first-fit", "bfc", "caching", "x"], "--explain": ["3", "0", "x", "9" * 400],
     "--json": ["-", *TARGETS], "--resume": ["auto", *TARGETS],

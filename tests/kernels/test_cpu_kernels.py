@@ -10,7 +10,7 @@ import pytest
 from cpu_kernel_calls import call, describe, poisoned, same_bytes_over_an_input, strided, workspace
 
 from bench.support.kernel_cases import BLOCK, CASES, OPS, RANDOM, Case
-from minidl.errors import ShapeError, UserError
+from minidl.errors import UserError
 from minidl.kernels.cpu import ALGORITHMS, KERNELS, blocks, conv, update
 from minidl.kernels.random import fold_seed, random_bits
 
@@ -128,11 +128,6 @@ def test_long_sums_are_accumulated_in_float64():
 def test_a_label_that_is_no_class_is_the_users_error(labels):
     with pytest.raises(UserError, match=f"labels from {min(labels)} to {max(labels)} for 3 classes"):
         call("cross_entropy", [np.zeros((2, 3)), np.array(labels)], {})
-
-
-def test_an_upload_of_another_shape_is_the_users_error():
-    with pytest.raises(ShapeError, match=r"\[3\] for a tensor of shape \[2\]"):
-        call("upload_", [np.zeros(2)], {"data": np.zeros(3)})
 
 
 def test_softmax_of_large_numbers_and_of_masked_rows_is_finite():

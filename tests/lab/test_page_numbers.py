@@ -89,5 +89,5 @@ def test_figure_9_s_summary_compares_at_batches_that_both_can_run():
     assert speeds._loses(SPEEDS, "vdnn-dyn") == "75.0%" and speeds._loses(SPEEDS, "none") == "cannot"
     assert speeds._lead(SPEEDS, ("vdnn-dyn",)) == "3.20 (at 40)"
     assert speeds._lead(SPEEDS, ("openai-memory", "openai-speed")) == "1.09 (at 10)"
-    assert speeds._order(SPEEDS) == "not at 20: -2.2%"  # 90 against 92
+    assert speeds._order(SPEEDS) == "not at 20 (Capuchin leads by -2.2%)"  # 90 against 92
     assert speeds._order({**SPEEDS, "openai-speed": {}}) == "always"

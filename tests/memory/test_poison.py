@@ -199,6 +199,8 @@ def test_a_missing_wait_for_a_copy_still_on_its_way_out_shows_in_the_values():
     bytes hold what was there before. Its new place was never used, so that nothing else has to be waited for."""
     def first_of_x(without: tuple[int, int] | None) -> float:
         with small_runtime() as runtime:
+            for units in (1, 1000):
+                scale(leaf(runtime, 1.0, units=units), 1.0)  # the first call of its kind waits for its kernel
             arena = runtime.memory.arena
             unused, wall = arena.allocate(UNIT, "test"), arena.allocate(UNIT, "test")
             before = leaf(runtime, 7.0)

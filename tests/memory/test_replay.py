@@ -290,7 +290,7 @@ def _two_ends(runtime: Runtime) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def test_a_replay_keeps_what_another_dropped_value_is_computed_from():
-    with small_runtime(units=16) as runtime, runtime.iteration():
+    with small_runtime(units=16, policy="msps") as runtime, runtime.iteration():
         _, one, two = _two_ends(runtime)
         with launches(runtime) as names:
             assert value(one) == 1.0
@@ -301,7 +301,7 @@ def test_a_replay_keeps_what_another_dropped_value_is_computed_from():
 
 
 def test_what_a_replay_keeps_for_another_goes_first_when_memory_is_short():
-    with small_runtime(units=4) as runtime:
+    with small_runtime(units=4, policy="msps") as runtime:
         _, one, two = _two_ends(runtime)
         assert value(one) == 1.0 and used_units(runtime) == 3
         more = leaf(runtime, units=2)
@@ -314,7 +314,7 @@ def test_what_a_replay_keeps_for_another_goes_first_when_memory_is_short():
 
 
 def test_what_a_replay_keeps_for_another_ends_with_the_iteration():
-    with small_runtime(units=16) as runtime:
+    with small_runtime(units=16, policy="msps") as runtime:
         with runtime.iteration():
             x, one, two = _two_ends(runtime)
             assert value(one) == 1.0 and used_units(runtime) == 3

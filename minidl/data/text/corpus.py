@@ -24,10 +24,10 @@ MOST_LINE_CHARACTERS = 1 << 20  # a longer line means another kind of file
 
 
 def documents(path: Path) -> Iterator[Document]:
-    """Yield the documents of a file that have a sentence.
+    """Yield the documents of a text file, each as a list of its sentences; empty documents are left out.
 
-    Raises BadFile, with the line, for text that is not UTF-8 (Project Gutenberg: not in the encoding that the file
-    names).
+    Raises BadFile, with the line, for text that is not UTF-8 or, in a file of Project Gutenberg, not in the encoding
+    that the file names.
     """
     with as_bad_file(path):
         with open_file(path) as file:
@@ -66,7 +66,7 @@ def _lines(path: Path, encoding: str) -> Iterator[str]:
 
 
 def _first_of_gutenberg(path: Path, lines: Iterable[str]) -> int | None:
-    """Return the number of the line before the text itself; None for files of another kind."""
+    """Return the number of the line after which a file of Project Gutenberg has its text; None for other files."""
     for number, line in enumerate(lines):
         if number > _HEAD_LINES:
             break

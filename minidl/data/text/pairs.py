@@ -35,7 +35,7 @@ Span = tuple[int, int]  # (the first sentence, the one after the last)
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two segments, as spans of sentences; ``follows``: True if the second comes after the first in its text."""
+    """Two segments of text, as spans of sentence numbers. follows: True if ``b`` comes right after ``a`` in a text."""
 
     a: Span
     b: Span
@@ -44,7 +44,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One row of a batch, unpadded: ids and types [n]; positions and labels [predicted], sorted by position."""
+    """One sequence for BERT, unpadded: tokens and their segments (ids, types: [n]), and the tokens to be predicted."""
 
     ids: np.ndarray
     types: np.ndarray
@@ -54,7 +54,7 @@ class Example:
 
 
 def make_pairs(tokens: Tokens, documents: Sequence[Span], length: int) -> list[Pair]:
-    """Return the pairs of some documents, for sequences of ``length`` tokens; always the same ones."""
+    """Return the pairs of segments from some documents, for sequences of ``length`` tokens; always the same ones."""
     ends = np.asarray(tokens.sentence_ends)
     sizes = np.diff(ends, prepend=0)
     most = length - EXTRA
@@ -82,7 +82,7 @@ def make_pairs(tokens: Tokens, documents: Sequence[Span], length: int) -> list[P
 
 def _elsewhere(documents: Sequence[Span], number: int, sizes: np.ndarray, wanted: int,
                random: np.random.Generator) -> Span:
-    """Return sentences of another document (if there is one), enough for ``wanted`` tokens or up to its end."""
+    """Return sentences of a random document, if possible not of document ``number``, of about ``wanted`` tokens."""
     other = number
     for _ in range(_TRIES):
         other = int(random.integers(len(documents)))
@@ -98,9 +98,9 @@ def _elsewhere(documents: Sequence[Span], number: int, sizes: np.ndarray, wanted
 
 def example_of(tokens: Tokens, pair: Pair, vocabulary: Vocabulary, ordinary: np.ndarray, *, length: int,
                predictions: int, random: np.random.Generator) -> Example:
-    """Cut a pair to ``length`` tokens, and mask some; random words are drawn from ``ordinary`` pieces.
+    """Return a pair as a sequence of at most ``length`` tokens, with up to ``predictions`` tokens masked.
 
-    (BERT's own program also draws from the special pieces, 5 of 30,522.)
+    ordinary: the pieces from which random words are drawn; BERT's own program also draws the 5 special pieces.
     """
     a, b = (_end_of(tokens, span, most=length) for span in (pair.a, pair.b))
     while len(a) + len(b) > length - EXTRA:

@@ -25,7 +25,7 @@ FEW = 10  # with fewer documents, the end of each is held out
 
 
 class Sentences:
-    """Pairs of segments of text files: see ``pairs``. A tenth of the documents is held out for the test.
+    """The data set of pairs of segments from text files, for BERT. A tenth of the documents becomes the test part.
 
     vocabulary    the word pieces of the text
     length        tokens per sequence; predictions: at most so many of them are predicted
@@ -57,9 +57,9 @@ class Sentences:
 
     @property
     def unigram_entropy(self) -> float:
-        """The entropy of single tokens, in nats.
+        """The entropy of the text's single tokens, in nats.
 
-        It is the loss of a model that knows only the frequency of each piece.
+        It is the loss of a model that knows only how frequent each word piece is.
         """
         counts = np.bincount(self._tokens.ids, minlength=1)
         shares = counts[counts > 0] / len(self._tokens.ids)
@@ -67,23 +67,23 @@ class Sentences:
 
     @property
     def described(self) -> str:
-        """The size of the data set, as text."""
+        """A text about the size of the data set, for people."""
         tokens = self._tokens
         return (f"{len(tokens.document_ends)} documents, {len(tokens.sentence_ends)} sentences, {len(tokens.ids)} "
                 f"tokens of {len(self.vocabulary)} word pieces with a unigram entropy of {self.unigram_entropy:.3f}; "
                 f"{len(self._train)} pairs to train on, {len(self._test)} to test with")
 
     def shapes(self, batch: int) -> TextBatch:
-        """Return a batch of that many examples, without values."""
+        """Return a batch of ``batch`` sequences that has shapes, and None in place of arrays."""
         return TextBatch(batch, self.input_shape[0], self.predictions)
 
     def batches(self, batch: int, *, seed: int = 0, skip: int = 0) -> Generator[TextBatch, None, None]:
-        """Yield training batches without end, as described in Data."""
+        """Yield training batches without end, as ``Data.batches`` describes; masks differ between epochs."""
         chosen = in_order(len(self._train), batch, seed=seed, skip=skip)
         yield from self._feed.run(self._job(self._train, some, seed) for some in chosen)
 
     def test_batches(self, batch: int) -> Iterator[TextBatch]:
-        """Yield every held-out pair once, always with the same masks."""
+        """Yield every pair of the test part once, in batches of ``batch`` pairs, always with the same masks."""
         return self._feed.run(self._job(self._test, some, SPLIT_SEED) for some in once(len(self._test), batch))
 
     def _job(self, pairs: list[Pair], chosen: Chosen, seed: int) -> Job[TextBatch]:
@@ -110,10 +110,10 @@ class Sentences:
 
 def open_sentences(paths: Sequence[Path], *, vocab: Path | None, vocab_size: int, token_file: Path, length: int,
                    predictions: int, bad: BadFiles, feed: Feed, force: bool = False) -> Sentences:
-    """Read a vocabulary, or train one (stored beside the token file), and write the token file unless it exists.
+    """Return the data set of text files. The text is kept as numbers in ``token_file``, which is written if needed.
 
-    force: also overwrite files that minidl did not write. Raises BadFile, with its name, for a file that is not text;
-    UserError if a file cannot be written, and for a corpus without a pair to train on.
+    vocab: a vocabulary file; None: one of ``vocab_size`` pieces is trained, and stored beside the token file. force:
+    overwrite files that minidl did not write. Raises BadFile for a file that is not text, and UserError.
     """
     require_place(token_file, token_file_is_own, force=force)
     vocabulary, made_of = _stored_vocabulary(paths, vocab, vocab_size, token_file)
@@ -135,7 +135,7 @@ def open_sentences(paths: Sequence[Path], *, vocab: Path | None, vocab_size: int
 
 def _stored_vocabulary(paths: Sequence[Path], vocab: Path | None, vocab_size: int,
                        token_file: Path) -> tuple[Vocabulary | None, bytes]:
-    """Return the given vocabulary, or that of an up-to-date token file, or None; and the fingerprint of the sources."""
+    """Return the vocabulary of ``vocab`` or of an up-to-date token file (else None), and the sources' fingerprint."""
     if vocab is not None:
         vocabulary = read_vocabulary(vocab)
         return vocabulary, fingerprint(paths, vocabulary, trained_for=None)
@@ -162,7 +162,7 @@ def _documents(paths: Sequence[Path], bad: BadFiles) -> Iterator[list[str]]:
 
 
 def _split_documents(tokens: Tokens) -> tuple[list[Span], list[Span]]:
-    """Return (training documents, test documents), as spans of sentences."""
+    """Return the training documents and the test documents, each as a span of sentence numbers."""
     ends = [int(end) for end in tokens.document_ends]
     spans = list(zip([0, *ends[:-1]], ends, strict=True))
     if len(spans) >= FEW:

@@ -35,7 +35,7 @@ _CHECKED = 1 << 22  # tokens that are checked at once
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """``ids`` [tokens]; sentence n is ids[sentence_ends[n - 1]:sentence_ends[n]]; document_ends count sentences."""
+    """A corpus: token numbers ``ids``; sentence n is ids[sentence_ends[n - 1]:sentence_ends[n]], documents likewise."""
 
     ids: np.ndarray
     sentence_ends: np.ndarray
@@ -48,9 +48,9 @@ class Tokens:
 
 
 def fingerprint(paths: Sequence[Path], vocabulary: Vocabulary, *, trained_for: int | None) -> bytes:
-    """Return the 32 bytes that identify the sources of a token file, from the files' contents, not their paths.
+    """Return 32 bytes that identify the sources of a token file: the contents of the files, and the vocabulary.
 
-    trained_for: the requested size of a trained vocabulary. Raises Unreadable.
+    trained_for: the requested size of a trained vocabulary; None: it was given. Raises Unreadable.
     """
     whole = hashlib.sha256(f"{trained_for} {vocabulary.text()}".encode())
     for path in paths:
@@ -64,9 +64,9 @@ is_own = begins_with(MAGIC)
 
 def write_tokens(path: Path, documents: Iterable[Document], vocabulary: Vocabulary, made_of: Callable[[], bytes], *,
                  force: bool = False) -> None:
-    """Encode a corpus, a few documents at a time, into a file (``outside.writing``). Raises UserError.
+    """Write documents as token numbers to a token file, a few at a time. Raises UserError if it cannot be written.
 
-    ``made_of`` is called at the end, when it is known if all of the corpus was read.
+    made_of: called at the end, when it is known if all files could be read; returns the fingerprint to store.
     """
     kind = np.dtype("<u2" if len(vocabulary) <= 1 << 16 else "<u4")
     sentence_ends, document_ends = array("q"), array("q")
@@ -93,7 +93,7 @@ def write_tokens(path: Path, documents: Iterable[Document], vocabulary: Vocabula
 
 
 def is_made_of(path: Path, made_of: bytes) -> bool:
-    """Return True if a token file exists that was made of these sources."""
+    """Return True if there is a token file at ``path`` with the fingerprint ``made_of`` of its sources."""
     try:
         with as_bad_file(path), open_file(path) as file:
             head = file.read(HEADER_BYTES)
@@ -103,7 +103,7 @@ def is_made_of(path: Path, made_of: bytes) -> bool:
 
 
 def read_tokens(path: Path) -> Tokens:
-    """Map a token file. Raises BadFile if it has another format or is damaged."""
+    """Return the corpus in a token file, memory-mapped. Raises BadFile if it has another format or is damaged."""
     with as_bad_file(path), open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
         head = file.read(HEADER_BYTES)

@@ -23,7 +23,7 @@ MOST_FILE_BYTES = 1 << 26
 
 
 class Vocabulary:
-    """Word pieces, by number. Text is lower-cased unless a piece has a capital letter.
+    """The word pieces that text is made of, numbered in order. Text is lower-cased unless a piece has a capital letter.
 
     Raises UserError if a special piece is missing, if there are no other pieces, or if a piece appears twice.
     """
@@ -53,7 +53,7 @@ class Vocabulary:
         return np.array([number for piece, number in self._ids.items() if piece not in SPECIAL], np.int64)
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
-        """Return the numbers of each sentence's pieces."""
+        """Return for each sentence the numbers of the word pieces that it consists of."""
         if self._tokenizer is None:
             tokenizers = _tokenizers()
             model = tokenizers.models.WordPiece(self._ids, unk_token=SPECIAL[1], max_input_chars_per_word=100)
@@ -61,12 +61,12 @@ class Vocabulary:
         return [found.ids for found in self._tokenizer.encode_batch(list(sentences), add_special_tokens=False)]
 
     def text(self) -> str:
-        """Return the vocabulary in file format, one piece per line."""
+        """Return the vocabulary as the text of a vocabulary file, one piece per line."""
         return "".join(piece + "\n" for piece in self.pieces)
 
 
 def read_vocabulary(path: Path) -> Vocabulary:
-    """Return the vocabulary in a file with one piece per line. Raises UserError."""
+    """Return the vocabulary in a file with one piece per line. Raises UserError for a file that has none."""
     pieces = read_text(path, most=MOST_FILE_BYTES).removesuffix("\n").split("\n")
     if len(pieces) > MOST_PIECES:
         raise UserError(f"{path}: {len(pieces)} pieces; at most {MOST_PIECES} are allowed")
