@@ -123,7 +123,7 @@ def conv1d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: in
 def conv_transpose2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Window = 1, padding: Window = 0,
                      output_padding: Window = 0, groups: int = 1, dilation: Window = 1) -> Tensor:
     """Return the transposed convolution. input: [N, K, P, Q], weight: [K, C / groups, R, S] -> [N, C, H, W].
-    ``output_padding``: additional rows and columns at the end. Raises ShapeError."""
+    ``output_padding``: additional rows and columns at the end. Raises ShapeError for shapes that do not fit."""
     if input.ndim == 3:
         return squeeze(conv_transpose2d(unsqueeze(input, 0), weight, bias, stride, padding, output_padding, groups,
                                         dilation), 0)

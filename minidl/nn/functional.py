@@ -123,7 +123,7 @@ def embedding(ids: Tensor, weight: Tensor) -> Tensor:
 def layer_norm(x: Tensor, normalized_shape: int | Shape, weight: Tensor | None = None, bias: Tensor | None = None,
                eps: float = 1e-5) -> Tensor:
     """Return (x - mean) / sqrt(var + eps) * weight + bias, with mean and variance over the last dimensions.
-    ``normalized_shape`` is the shape of these dimensions. Raises ShapeError."""
+    ``normalized_shape`` is the shape of these dimensions. Raises ShapeError if x does not end in it."""
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     rows = reshape(x, (*x.shape[:x.ndim - len(shape)], -1)) if len(shape) != 1 else x
     width, kind = rows.shape[-1], None if weight is None else weight.dtype

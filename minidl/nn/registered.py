@@ -58,8 +58,8 @@ class Registered:
         setattr(self, name, param)
 
     def add_module(self, name: str, module: Registered | None) -> None:
-        """Register a child module under any name; None registers an empty position. Raises WrongKind for other
-        objects."""
+        """Register a child module under any name; None registers an empty position.
+        Raises WrongKind for other objects."""
         self.check_module(name, module)
         if module is None:
             self._empty_names = self._empty_names | {name}

@@ -60,7 +60,7 @@ def _places(mode: str, size: int, before: int, after: int) -> np.ndarray:
 
 
 def pixel_shuffle(x: Tensor, upscale_factor: int) -> Tensor:
-    """Move channels into pixels: [N, C r^2, H, W] -> [N, C, H r, W r] (Shi et al. 2016). Raises ShapeError."""
+    """Move channels into pixels: [N, C r^2, H, W] -> [N, C, H r, W r] (Shi et al. 2016). Other C raise ShapeError."""
     n, c, h, w = x.shape
     r = upscale_factor
     if c % (r * r):
@@ -71,7 +71,7 @@ def pixel_shuffle(x: Tensor, upscale_factor: int) -> Tensor:
 
 def pixel_unshuffle(x: Tensor, downscale_factor: int) -> Tensor:
     """Move pixels into channels, the inverse of ``pixel_shuffle``: [N, C, H r, W r] -> [N, C r^2, H, W].
-    Raises ShapeError."""
+    Raises ShapeError for a height or width that is no multiple of r = ``downscale_factor``."""
     n, c, h, w = x.shape
     r = downscale_factor
     if h % r or w % r:

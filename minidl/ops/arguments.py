@@ -1,5 +1,5 @@
-"""Checks of arguments, such as axes and numbers, that functions on tensors make before anything runs. Knows no
-operation.
+"""Checks of arguments, such as axes and numbers, that functions on tensors make before anything runs.
+Knows no operation.
 """
 
 from __future__ import annotations

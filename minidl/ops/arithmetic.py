@@ -1,5 +1,5 @@
-"""The arithmetic operators of tensors, with PyTorch's type promotion: beside a float, integers and booleans become
-float.
+"""The arithmetic operators of tensors, with PyTorch's type promotion.
+Beside a float, integers and booleans become float.
 
     booleans < uint8 < int32 < int64 < the floating dtypes
 A Python number takes the tensor's dtype, unless it is of a higher kind (boolean < integer < float). Unlike in PyTorch,

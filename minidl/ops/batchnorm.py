@@ -158,7 +158,7 @@ def batch_norm(x: Tensor, gamma: Tensor, beta: Tensor, running_mean: Tensor, run
 
     A residual [N, C, ...] is added to the result, then ``relu`` is applied. In training, mean and (biased) variance are
     those of the batch, and the running statistics move towards them by ``momentum`` (with the unbiased variance, as in
-    PyTorch); otherwise the running statistics are used. Raises ShapeError.
+    PyTorch); otherwise the running statistics are used. Raises ShapeError if shapes do not fit.
     """
     if not training:
         return _normalise(x, gamma, beta, running_mean, running_var, eps, False, relu, residual)

@@ -93,7 +93,7 @@ def masked_fill(x: Tensor, mask: Tensor, value: Tensor | float) -> Tensor:
 
 
 def where(mask: Tensor, a: Tensor | float, b: Tensor | float) -> Tensor:
-    """Return a where the mask is true, b elsewhere, with broadcasting; a or b may be numbers. Raises ShapeError."""
+    """Return a where the mask is true, b elsewhere, with broadcasting; a, b may be numbers. Raises ShapeError."""
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         return apply(WHERE, mask, a, b)
     if isinstance(a, Tensor):

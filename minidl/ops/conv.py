@@ -152,7 +152,7 @@ def conv_transpose2d(x: Tensor, w: Tensor, b: Tensor | None = None, *, stride: i
     """Return the transposed convolution, the input gradient of conv2d (Zeiler et al., CVPR 2010).
     x: [N, K, P, Q], w: [K, C, R, S], b: [C] -> [N, C, (P - 1) * stride - 2 * padding + R, ...].
 
-    Raises ShapeError.
+    Raises ShapeError for shapes other than these, or two dtypes.
     """
     stride, padding = pair(stride), pair(padding)
     if x.ndim != 4 or w.ndim != 4 or x.shape[1] != w.shape[0] or b is not None and b.shape != w.shape[1:2]:

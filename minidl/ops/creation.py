@@ -40,7 +40,7 @@ def _leaf(made: Tensor) -> Tensor:
 
 def tensor(data: Any, *, dtype: DType | None = None, device: object = None, requires_grad: bool = False) -> Tensor:
     """Return a leaf tensor with a copy of ``data``: a number, nested lists of numbers, or an array of any library.
-    Python floats become float32, Python integers int64; arrays keep their dtype. Raises UserError, ShapeError."""
+    Python floats become float32, Python integers int64; arrays keep their dtype. Raises UserError for other data."""
     if data is None:
         raise UserError("tensor needs numbers, sequences of numbers, or an array, not None")
     made = current_runtime().tensor(data.numpy() if isinstance(data, Tensor) else data, dtype=dtype_of(dtype))

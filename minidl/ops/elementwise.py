@@ -1,5 +1,5 @@
-"""Elementwise arithmetic with NumPy's broadcasting, activations, and dropout: shapes, costs and gradients, no
-arrays."""
+"""Elementwise arithmetic with NumPy's broadcasting, activations, and dropout.
+It defines shapes, costs and gradients; kernels compute the values."""
 
 from math import nan, prod
 
@@ -13,7 +13,7 @@ from minidl.tensor import Gradients, Needs, Tensor
 
 
 def broadcast(a: Shape, b: Shape) -> Shape:
-    """Return the shape to which two shapes broadcast by NumPy's rules. Raises ShapeError."""
+    """Return the shape to which two shapes broadcast by NumPy's rules. Raises ShapeError if there is none."""
     if a == b:
         return a
     longer, other = (a, b) if len(a) >= len(b) else (b, a)
@@ -77,7 +77,7 @@ def sum_to(x: Tensor, shape: Shape) -> Tensor:
 
 
 def expand(x: Tensor, shape: Shape) -> Tensor:
-    """Return a view of x broadcast to ``shape``, with stride 0 along repeated dimensions. Raises ShapeError."""
+    """Return a view of x broadcast to ``shape``, with stride 0 where it repeats. Raises ShapeError on a misfit."""
     return x if x.shape == shape and not loses_gradient(x) else apply(EXPAND, x, shape=tuple(shape))
 
 

@@ -1,5 +1,5 @@
-"""Look up rows by index: of a table (embedding), or of each sequence of a batch (gather_rows). Gradients add rows
-up."""
+"""Look up rows by index: of a table (embedding), or of each sequence of a batch (gather_rows).
+Gradients add rows up."""
 
 from collections.abc import Sequence
 

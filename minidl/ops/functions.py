@@ -122,8 +122,8 @@ def over_last(x: Tensor, dim: int, what: str) -> tuple[Tensor, Shape]:
 
 
 def of_numbers_too(function: Callable[Concatenate[Tensor, P], T]) -> Callable[Concatenate[Tensor, P], T]:
-    """Return a version of a function along a dimension that treats tensors without dimensions as vectors of one
-    element, and whose results then have no dimensions either."""
+    """Return a version of a function along a dimension that also takes tensors without dimensions.
+    It treats these as vectors of one element, and its results then have no dimensions either."""
     def shaped(y: Any) -> Any:
         if isinstance(y, Tensor):
             return reshape(y, ()) if y.shape == (1,) else y

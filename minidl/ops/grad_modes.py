@@ -1,5 +1,5 @@
-"""Switches that enable or disable gradients for a part of a program; each works as a context manager and a
-decorator."""
+"""Switches that enable or disable gradients for a part of a program.
+Each works as a context manager and as a decorator."""
 
 from __future__ import annotations
 

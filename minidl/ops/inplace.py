@@ -45,8 +45,8 @@ def _differentiates(x: Tensor, operands: tuple[object, ...]) -> bool:
 
 
 def _overwrites(x: Tensor, other: object = None) -> bool:
-    """Return True if x can be overwritten without a gradient. x may be a leaf that requires one, since no result is
-    computed from it."""
+    """Return True if x can be overwritten without a gradient.
+    x may be a leaf that requires one, since no result is computed from it."""
     return not _differentiates(x, (other,)) or (
         x.storage.base.call is None and not (isinstance(other, Tensor) and other.requires_grad))
 
@@ -146,7 +146,7 @@ def copy_(x: Tensor, other: Tensor) -> Tensor:
 
 
 def apply_copy(other: Tensor, x: Tensor) -> Tensor:
-    """Return a copy of ``other`` broadcast to x's shape. Raises ShapeError."""
+    """Return a copy of ``other`` broadcast to x's shape. Raises ShapeError if it does not broadcast to it."""
     return apply_all(CONTIGUOUS, expand(other, x.shape))[0]
 
 

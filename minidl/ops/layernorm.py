@@ -65,5 +65,5 @@ LAYER_NORM = Op("layer_norm", _layer_infer, _layer_cost, outputs=("y", "mean", "
 
 def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, *, eps: float = 1e-5) -> Tensor:
     """Return (x - mean) / sqrt(var + eps) * gamma + beta, with mean and biased variance of each row of D values.
-    x: [..., D], gamma and beta: [D]. Raises ShapeError."""
+    x: [..., D], gamma and beta: [D]. Raises ShapeError for other shapes."""
     return apply_all(LAYER_NORM, x, gamma, beta, eps=eps)[0]

@@ -131,7 +131,7 @@ def _weighed(losses: Tensor, weight: Tensor | None) -> Tensor:
 def binary_cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, *,
                          reduction: str = "mean") -> Tensor:
     """Return -(target log(input) + (1 - target) log(1 - input)), reduced, with logarithms of at least -100.
-    ``weight`` broadcasts. Raises ShapeError, UserError."""
+    ``weight`` broadcasts. Raises ShapeError for misfitting shapes, UserError for an unknown reduction."""
     def bounded(x: Tensor) -> Tensor:
         y = log(x)
         return masked_fill(y, compare(y, LEAST_LOG, "<"), LEAST_LOG)
@@ -143,7 +143,7 @@ def binary_cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = 
 def binary_cross_entropy_with_logits(input: Tensor, target: Tensor, weight: Tensor | None = None, *,
                                      reduction: str = "mean", pos_weight: Tensor | None = None) -> Tensor:
     """Return the binary cross-entropy of sigmoid(input), computed stably as log(1 + exp(input)) - target * input.
-    ``pos_weight`` weights positive targets, and broadcasts. Raises ShapeError, UserError."""
+    ``pos_weight`` multiplies positive targets' losses, and broadcasts. Misfits raise ShapeError or UserError."""
     if pos_weight is None:
         return reduced(_weighed(sub(softplus(input), mul(input, target)), weight), reduction)
     more = shift(mul(target, shift(pos_weight, -1.0)), 1.0)

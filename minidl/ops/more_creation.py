@@ -1,5 +1,5 @@
-"""More of PyTorch's functions that create tensors: empty, tensors like others, random numbers in place, typed
-tensors."""
+"""More of PyTorch's functions that create tensors.
+They make empty tensors, tensors like others, random numbers in place, typed tensors."""
 
 from __future__ import annotations
 

@@ -176,17 +176,17 @@ def _as_booleans(x: Tensor) -> Tensor:
 
 
 def logical_and_of(a: Tensor, b: Tensor) -> Tensor:
-    """Return booleans that are True where a and b are both nonzero. Raises ShapeError."""
+    """Return booleans that are True where a and b are both nonzero. Raises ShapeError on a misfit."""
     return logical_and(_as_booleans(a), _as_booleans(b))
 
 
 def logical_or_of(a: Tensor, b: Tensor) -> Tensor:
-    """Return booleans that are True where a or b is nonzero. Raises ShapeError."""
+    """Return booleans that are True where a or b is nonzero. Raises ShapeError if they do not broadcast."""
     return logical_or(_as_booleans(a), _as_booleans(b))
 
 
 def logical_xor_of(a: Tensor, b: Tensor) -> Tensor:
-    """Return booleans that are True where exactly one of a and b is nonzero. Raises ShapeError."""
+    """Return booleans that are True where exactly one of a and b is nonzero. Misfits raise ShapeError."""
     return logical_xor(_as_booleans(a), _as_booleans(b))
 
 

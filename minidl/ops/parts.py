@@ -62,20 +62,20 @@ def transpose(x: Tensor, first: int, second: int) -> Tensor:
 
 
 def unsqueeze(x: Tensor, dim: int) -> Tensor:
-    """Return a view of x with a new dimension of size 1 at position ``dim``. Raises ShapeError."""
+    """Return a view of x with a new dimension of size 1 at position ``dim``. Raises ShapeError if out of range."""
     at = axis_of("unsqueeze", (*x.shape, 1), dim)
     return view_of(x, (*((),) * at, None, *((),) * (x.ndim - at)))
 
 
 def squeeze(x: Tensor, dim: int | Shape | None = None) -> Tensor:
-    """Return a view of x without the given dimensions (by default all) of size 1. Raises ShapeError."""
+    """Return a view of x without those of the dimensions ``dim`` (None: all) that have size 1. Raises ShapeError."""
     gone = axes_of("squeeze", x.shape, dim)
     return view_of(x, tuple(0 if n == 1 and i in gone else () for i, n in enumerate(x.shape)))
 
 
 def split(x: Tensor, sizes: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
     """Return views of x's parts along one dimension, of one size (the last may be smaller) or of the given sizes.
-    Raises ShapeError."""
+    Raises ShapeError for sizes that do not add up to the dimension, or a size below 1 for all."""
     axis = axis_of("split", x.shape, dim)
     total = x.shape[axis]
     if isinstance(sizes, int):
@@ -91,7 +91,7 @@ def split(x: Tensor, sizes: int | Sequence[int], dim: int = 0) -> tuple[Tensor, 
 
 def chunk(x: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     """Return views of at most ``chunks`` parts of x along one dimension, of one size except for the last.
-    Raises ShapeError."""
+    Raises ShapeError for a dimension out of range or fewer than 1 part."""
     if chunks < 1:
         raise ShapeError(f"chunk: there must be at least 1 part, not {chunks}")
     return split(x, max(1, -(-x.shape[axis_of("chunk", x.shape, dim)] // chunks)), dim)
@@ -104,7 +104,7 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
 
 
 def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Join tensors of one shape and dtype along a new dimension. Raises ShapeError."""
+    """Join tensors of one shape and dtype along a new dimension. Raises ShapeError if shapes or dtypes differ."""
     if not tensors:
         raise ShapeError("nothing to stack")
     return concat([unsqueeze(x, dim) for x in tensors], axis_of("stack", (*tensors[0].shape, 1), dim))

@@ -1,5 +1,5 @@
-"""Pooling over [N, C, H, W]. For its gradient, max-pool keeps one byte per output, the maximum's position in its
-window.
+"""Pooling over [N, C, H, W].
+For its gradient, max-pool keeps one byte per output, the maximum's position in its window.
 """
 
 from collections.abc import Sequence
@@ -73,7 +73,7 @@ ADAPTIVE_AVG_POOL2D = Op("adaptive_avg_pool2d", _adaptive_infer, _pool_cost, sli
 
 def max_pool2d(x: Tensor, kernel: int | Pair, *, stride: int | Pair | None = None, padding: int | Pair = 0) -> Tensor:
     """Return the maximum of each window of [N, C, H, W]; the default stride is the window's size.
-    The first of equal maxima gets the gradient. Raises ShapeError."""
+    The first of equal maxima gets the gradient. Raises ShapeError for a window that does not fit."""
     stride = kernel if stride is None else stride
     return apply_all(MAX_POOL2D, x, kernel=pair(kernel), stride=pair(stride), padding=pair(padding))[0]
 
@@ -81,7 +81,7 @@ def max_pool2d(x: Tensor, kernel: int | Pair, *, stride: int | Pair | None = Non
 def avg_pool2d(x: Tensor, kernel: int | Pair, *, stride: int | Pair | None = None, padding: int | Pair = 0,
                count_include_pad: bool = True) -> Tensor:
     """Return the mean of each window of [N, C, H, W]; the default stride is the window's size.
-    With ``count_include_pad`` padding counts as zeros, otherwise not at all. Raises ShapeError."""
+    With ``count_include_pad`` padding counts as zeros, otherwise not at all. Raises ShapeError for a bad window."""
     kernel, padding = pair(kernel), pair(padding)
     window = {"kernel": kernel, "stride": pair(kernel if stride is None else stride), "padding": padding}
     y = apply(AVG_POOL2D, x, **window)
@@ -95,7 +95,7 @@ def adaptive_avg_pool2d(x: Tensor, size: int | tuple[int | None, int | None] | N
     """Return the means over an h x w grid of windows: [N, C, H, W] or [C, H, W] -> [..., h, w]; None keeps a size.
 
     Window (i, j) has the rows floor(i H / h) to ceil((i + 1) H / h) - 1 and the columns floor(j W / w) to
-    ceil((j + 1) W / w) - 1. Raises ShapeError.
+    ceil((j + 1) W / w) - 1. Raises ShapeError for other dimensions of x or a size below 1.
     """
     if x.ndim == 3:
         y = adaptive_avg_pool2d(reshape(x, (1, *x.shape)), size)

@@ -56,7 +56,7 @@ def mm(a: Tensor, b: Tensor) -> Tensor:
 
 
 def bmm(a: Tensor, b: Tensor) -> Tensor:
-    """Return the products of two batches of matrices, [B, n, k] and [B, k, m]. Raises ShapeError."""
+    """Return the products of two batches of matrices, [B, n, k] and [B, k, m]. Others raise ShapeError."""
     _dims("bmm", (a, 3), (b, 3))
     if a.shape[0] != b.shape[0]:
         raise ShapeError(f"bmm: the batches have {a.shape[0]} and {b.shape[0]} matrices")
@@ -78,7 +78,7 @@ def dot(a: Tensor, b: Tensor) -> Tensor:
 
 
 def outer(a: Tensor, b: Tensor) -> Tensor:
-    """Return the outer product of two vectors: [n] and [m] -> [n, m]. Raises ShapeError."""
+    """Return the outer product of two vectors: [n] and [m] -> [n, m]. Raises ShapeError for other tensors."""
     _dims("outer", (a, 1), (b, 1))
     return mul(unsqueeze(a, 1), b)
 
@@ -103,7 +103,7 @@ def trace(x: Tensor) -> Tensor:
 
 def diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
     """Return a copy of the diagonals of the matrices in dimensions dim1 and dim2, as the last dimension.
-    ``offset``: columns to the right of the main diagonal. Raises ShapeError."""
+    ``offset``: columns to the right of the main diagonal. Raises ShapeError for a dimension that is out of range."""
     rows, columns = axis_of("diagonal", x.shape, dim1), axis_of("diagonal", x.shape, dim2)
     if rows == columns:
         raise ShapeError(f"diagonal: dimensions {dim1} and {dim2} of {list(x.shape)} are the same")
@@ -140,7 +140,7 @@ def norm(x: Tensor, p: float | str | None = 2, dim: Axes = None, keepdim: bool =
 
 
 def normalize(x: Tensor, p: float = 2.0, dim: int | Shape = 1, eps: float = 1e-12) -> Tensor:
-    """Return x / max(norm of x along ``dim``, eps). Raises ShapeError."""
+    """Return x / max(p-norm of x along ``dim``, eps). Raises ShapeError for a dimension out of range."""
     return div(x, clamp(norm(x, p, dim, keepdim=True), min=eps))
 
 
@@ -156,7 +156,7 @@ def cosine_similarity(a: Tensor, b: Tensor, dim: int = 1, eps: float = 1e-8) -> 
 
 def cdist(a: Tensor, b: Tensor, p: float = 2.0, compute_mode: str | None = None) -> Tensor:
     """Return the p-norm distances of all pairs of rows: [..., n, d] and [..., m, d] -> [..., n, m].
-    ``compute_mode`` has no effect. Raises ShapeError."""
+    ``compute_mode`` has no effect. Raises ShapeError if d or the leading dimensions differ."""
     return norm(sub(unsqueeze(a, -2), unsqueeze(b, -3)), p, -1)
 
 

@@ -45,7 +45,7 @@ TOPK = Op("topk", _infer, _cost, outputs=("y", "index"), vjp=_vjp, exact=True, s
 @of_numbers_too
 def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Ranked:
     """Return the k largest (or smallest) elements along one dimension and their positions, always sorted.
-    Raises ShapeError."""
+    Raises ShapeError for a dimension out of range, or k above its size."""
     moved, back = over_last(x, dim, "topk")
     values, index = apply_all(TOPK, moved, k=k, largest=largest)
     return Ranked(permute(values, back), permute(index, back)) if back else Ranked(values, index)
@@ -93,7 +93,7 @@ def amax(x: Tensor, dim: int | Shape | None = None, keepdim: bool = False) -> Te
     """Return the largest element over ``dim``, by default over all dimensions.
     The first of equal ones gets the gradient.
 
-    Raises ShapeError.
+    Raises ShapeError for a dimension that is repeated or out of range.
     """
     return _extreme_over(x, dim, keepdim, True)
 
@@ -119,8 +119,8 @@ def _first(x: Tensor, largest: bool) -> Tensor:
 
 
 def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
-    """Return x's elements at the positions in ``index`` along ``dim``; index is at most as large as x in the other
-    dimensions. Raises ShapeError; UserError for a position out of range."""
+    """Return x's elements at the positions in ``index`` along ``dim``.
+    Raises ShapeError for an index larger than x in other dimensions; UserError for a position out of range."""
     if not x.shape:
         return reshape(gather(reshape(x, (1,)), dim, reshape(index, (-1,))), index.shape)
     axis = axes_of("gather", x.shape, dim)[0]

@@ -44,19 +44,19 @@ def values_of(what: str, x: Tensor) -> np.ndarray:
 
 
 def unbind(x: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
-    """Return views of x's parts along one dimension, which is removed. Raises ShapeError."""
+    """Return views of x's parts along one dimension, which is removed. Raises ShapeError if it is out of range."""
     axis = axis_of("unbind", x.shape, dim)
     return tuple(at(x, axis, i) for i in range(x.shape[axis]))
 
 
 def select(x: Tensor, dim: int, index: int) -> Tensor:
-    """Return a view of part ``index`` along one dimension, which is removed. Raises ShapeError."""
+    """Return a view of part ``index`` along one dimension, which is removed. Raises ShapeError if out of range."""
     return at(x, axis_of("select", x.shape, dim), index)
 
 
 @of_numbers_too
 def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
-    """Return a copy of x's parts along one dimension, selected by index. Raises ShapeError."""
+    """Return a copy of the parts number ``index`` of x along ``dim``. Raises ShapeError if that is out of range."""
     return at(x, axis_of("index_select", x.shape, dim), reshape(index, (-1,)))
 
 
@@ -71,7 +71,7 @@ def flip(x: Tensor, *axes: int | Shape, dims: Shape | None = None) -> Tensor:
 
 def roll(x: Tensor, shifts: int | Shape, dims: int | Shape | None = None) -> Tensor:
     """Return x rotated along some dimensions; elements shifted past the end reappear at the start.
-    Without dimensions, x is rotated in C order. Raises ShapeError."""
+    Without dimensions, x is rotated in C order. Raises ShapeError for a dimension out of range."""
     if dims is None:
         if not isinstance(shifts, int):
             raise ShapeError("roll: several distances need several dimensions")
@@ -96,12 +96,12 @@ def movedim(x: Tensor, source: int | Shape, destination: int | Shape) -> Tensor:
 
 
 def broadcast_to(x: Tensor, size: Shape) -> Tensor:
-    """Return a view of x broadcast to a shape. Raises ShapeError."""
+    """Return a view of x broadcast to the shape ``size``. Raises ShapeError if x does not broadcast to it."""
     return expand(x, tuple(size))
 
 
 def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Return views of the tensors, broadcast to their common shape. Raises ShapeError."""
+    """Return views of the tensors, broadcast to their common shape. Raises ShapeError without one."""
     shape: Shape = ()
     for x in tensors:
         shape = broadcast(shape, x.shape)
@@ -109,13 +109,13 @@ def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def tile(x: Tensor, *dims: int | Shape) -> Tensor:
-    """Return a copy of x repeated along each of its last dimensions. Raises ShapeError."""
+    """Return a copy of x repeated ``dims`` times along its last dimensions. Raises ShapeError for negative counts."""
     counts = tuple(dims[0]) if len(dims) == 1 and not isinstance(dims[0], int) else dims
     return x.repeat(*(1,) * (x.ndim - len(counts)), *counts)
 
 
 def unflatten(x: Tensor, dim: int, sizes: Shape) -> Tensor:
-    """Return x with one dimension split into several, of which one size may be -1. Raises ShapeError."""
+    """Return x with dimension ``dim`` split into ``sizes``, of which one may be -1. Other misfits raise ShapeError."""
     axis = axis_of("unflatten", x.shape, dim)
     rest = x.shape[axis]
     known = int(np.prod([n for n in sizes if n != -1]))
@@ -124,19 +124,19 @@ def unflatten(x: Tensor, dim: int, sizes: Shape) -> Tensor:
 
 
 def hstack(tensors: Sequence[Tensor]) -> Tensor:
-    """Join tensors along the second dimension, vectors along the first. Raises ShapeError."""
+    """Join tensors along the second dimension, vectors along the first. Raises ShapeError if other sizes differ."""
     return concat(list(tensors), 0 if tensors[0].ndim == 1 else 1)
 
 
 def vstack(tensors: Sequence[Tensor]) -> Tensor:
-    """Join tensors along the first dimension; vectors become rows. Raises ShapeError."""
+    """Join tensors along the first dimension; vectors become rows. Raises ShapeError if other sizes differ."""
     return concat([unsqueeze(x, 0) if x.ndim == 1 else x for x in tensors], 0)
 
 
 def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
     """Return vectors as views of one grid: vector i varies along dimension i ("ij"); "xy" swaps the first two.
 
-    Raises ShapeError.
+    Raises ShapeError for tensors that are no vectors, or another ``indexing``.
     """
     given: Sequence[Tensor] = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], list | tuple) else tensors
     if indexing not in ("ij", "xy"):
@@ -149,8 +149,8 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
 
 def repeat_interleave(x: Tensor, repeats: int | Tensor, dim: int | None = None, *,
                       output_size: int | None = None) -> Tensor:
-    """Return x with each element along a dimension repeated ``repeats`` times in place; without a dimension, in C
-    order. Counts in a tensor are copied to the host; ``output_size`` has no effect. Raises ShapeError, UserError."""
+    """Return x with each element along a dimension repeated ``repeats`` times in place; without one, in C order.
+    Counts in a tensor are copied to the host; ``output_size`` has no effect. Misfits raise ShapeError, UserError."""
     if dim is None:
         x, dim = reshape(x, (-1,)), 0
     axis = axis_of("repeat_interleave", x.shape, dim)
@@ -170,8 +170,8 @@ def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
 
 
 def take_along_dim(x: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
-    """Return ``gather(x, dim, indices)``, with both broadcast in the other dimensions; without a dimension, in C
-    order. Raises ShapeError, UserError."""
+    """Return ``gather(x, dim, indices)``, with both broadcast in the other dimensions; without one, in C order.
+    Raises ShapeError for a misfit of shapes, UserError for an index out of range."""
     if dim is None:
         return gather(reshape(x, (-1,)), 0, reshape(indices, (-1,)))
     axis = axis_of("take_along_dim", x.shape, dim)
@@ -193,7 +193,7 @@ def nonzero(x: Tensor, *, as_tuple: bool = False) -> Any:
 
 
 def masked_select(x: Tensor, mask: Tensor) -> Tensor:
-    """Return the elements where a mask is true, in C order; the mask is copied to the host. Raises UserError."""
+    """Return the elements where a mask is true, in C order. The mask is read on the host; without values UserError."""
     shape = broadcast(x.shape, mask.shape)
     return index(reshape(expand(x, shape), (-1,)), reshape(expand(mask, shape), (-1,)))
 

@@ -99,8 +99,8 @@ def _row(y: Tensor, number: int) -> Tensor:
 
 def lstm(given: Tensor, w: Tensor, b: Tensor | None, h: Tensor, c: Tensor, *, backwards: bool = False
          ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """Return the outputs [N, L, H] and the last (h, c) of an LSTM, with gates i, f, g, o. given: [N, L, 4 H], w:
-    [4 H, H], b: [4 H], h, c: [N, H]. backwards: from the last step to the first. Raises ShapeError."""
+    """Return the outputs [N, L, H] and the last (h, c) of an LSTM, gates i, f, g, o. given: the inputs' gate terms,
+    [N, L, 4 H], w: [4 H, H], b: [4 H], h, c: [N, H]. backwards: last step first. Raises ShapeError on a misfit."""
     steps = given.shape[1]
     y = apply(LSTM, given, w, h, c, *(() if b is None else (b,)), backwards=backwards)
     return _rows(y, 1 - backwards, steps), (_row(y, 0 if backwards else steps), _row(y, steps + 1))
@@ -108,8 +108,8 @@ def lstm(given: Tensor, w: Tensor, b: Tensor | None, h: Tensor, c: Tensor, *, ba
 
 def gru(given: Tensor, w: Tensor, b: Tensor | None, h: Tensor, *, backwards: bool = False
         ) -> tuple[Tensor, tuple[Tensor]]:
-    """Return the outputs [N, L, H] and the last (h,) of a GRU, with gates r, z, n. given: [N, L, 3 H], w: [3 H,
-    H], b: [3 H], h: [N, H]. backwards: from the last step to the first. Raises ShapeError."""
+    """Return the outputs [N, L, H] and the last (h,) of a GRU, gates r, z, n. given: the inputs' gate terms,
+    [N, L, 3 H], w: [3 H, H], b: [3 H], h: [N, H]. backwards: last step first. Raises ShapeError on a misfit."""
     steps = given.shape[1]
     y = apply(GRU, given, w, h, *(() if b is None else (b,)), backwards=backwards)
     return _rows(y, 1 - backwards, steps), (_row(y, 0 if backwards else steps),)

@@ -95,12 +95,12 @@ def all_of(x: Tensor, dim: Axes = None, keepdim: bool = False) -> Tensor:
 
 
 def count_nonzero(x: Tensor, dim: Axes = None) -> Tensor:
-    """Return the number of nonzero elements along ``dim``, by default of all. Raises ShapeError."""
+    """Return the number of nonzero elements along ``dim``, by default of all. Raises ShapeError for a bad ``dim``."""
     return sum_(_as_booleans(x), dim)
 
 
 def logsumexp(x: Tensor, dim: int | Shape, keepdim: bool = False) -> Tensor:
-    """Return log(sum(exp(x))) along ``dim``, computed without overflow. Raises ShapeError."""
+    """Return log(sum(exp(x))) along ``dim``, without overflow. Raises ShapeError for a bad ``dim``."""
     top = amax(detach(x), dim, keepdim=True)
     top = masked_fill(top, logical_not(logical_and(compare(top, float("-inf"), ">"), compare(top, float("inf"), "<"))),
                       0.0)
@@ -112,7 +112,7 @@ def logsumexp(x: Tensor, dim: int | Shape, keepdim: bool = False) -> Tensor:
 @of_numbers_too
 def sort(x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = True) -> Ranked:
     """Return the elements along a dimension in order, and their positions; the sort is stable and NaN is largest.
-    Raises ShapeError."""
+    Raises ShapeError for a dimension out of range."""
     axis = axis_of("sort", x.shape, dim)
     n = x.shape[axis]
     if descending or n < 2:
@@ -184,7 +184,7 @@ def scatter(x: Tensor, dim: int, index: Tensor, value: float) -> Tensor:
 
 def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
     """Return x with ``alpha`` * ``source`` added at the positions ``index`` along ``dim``, by a one-hot matrix product.
-    Raises ShapeError."""
+    Raises ShapeError if ``source`` does not have x's shape with len(index) along ``dim``."""
     axis = axis_of("index_add", x.shape, dim)
     if index.ndim != 1 or source.shape != (*x.shape[:axis], index.shape[0], *x.shape[axis + 1:]):
         raise ShapeError(f"index_add along {dim}: index {list(index.shape)} and source {list(source.shape)} do not fit "

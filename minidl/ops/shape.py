@@ -143,8 +143,8 @@ def between(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
 
 
 def narrow(x: Tensor, dim: int, start: int | Tensor, length: int) -> Tensor:
-    """Return a view of ``length`` elements along one dimension from ``start`` on; a negative start counts from the
-    end, a start in a tensor is copied to the host. Raises ShapeError."""
+    """Return a view of ``length`` elements along one dimension from ``start`` on; a negative start counts from the end.
+    A start in a tensor is copied to the host. Raises ShapeError if the elements are out of range."""
     axis = axis_of("narrow", x.shape, dim)
     start = int(start.item()) if isinstance(start, Tensor) else start
     first = start + x.shape[axis] if start < 0 else start
@@ -152,7 +152,7 @@ def narrow(x: Tensor, dim: int, start: int | Tensor, length: int) -> Tensor:
 
 
 def concat(tensors: Sequence[Tensor], axis: int = 1) -> Tensor:
-    """Join tensors of one dtype along an existing axis; their other sizes must be equal. Raises ShapeError."""
+    """Join tensors of one dtype along an existing axis. Raises ShapeError if their other sizes or dtypes differ."""
     if not tensors:
         raise ShapeError("nothing to concatenate")
     return apply(CONCAT, *tensors, axis=axis_of("concat", tensors[0].shape, axis))

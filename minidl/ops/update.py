@@ -93,12 +93,12 @@ def full(shape: Shape, value: float, dtype: DType = float32) -> Tensor:
 
 
 def add_(a: Tensor, b: Tensor) -> None:
-    """Add b to a in place; both have one shape and dtype. Raises ShapeError."""
+    """Add b to a in place. Raises ShapeError if their shapes or dtypes differ."""
     apply_all(ADD_, a, b)
 
 
 def copy_(a: Tensor, b: Tensor) -> None:
-    """Overwrite a with b, of the same shape and dtype. Raises ShapeError."""
+    """Overwrite a with b. Raises ShapeError if their shapes or dtypes differ."""
     apply_all(COPY_, a, b)
 
 
@@ -118,7 +118,7 @@ def uniform_(a: Tensor, *, seed: int, low: float = 0.0, high: float = 1.0) -> No
 
 
 def upload_(a: Tensor, data: Any) -> None:
-    """Overwrite a with the values of a host array of the same shape, converted to its dtype. Raises ShapeError."""
+    """Overwrite a with the values of a host array, converted to a's dtype. Raises ShapeError for another shape."""
     shape = np.shape(data)
     if shape != a.shape:
         raise ShapeError(f"upload: data of shape {list(shape)} for a tensor of shape {list(a.shape)}")

@@ -18,7 +18,7 @@ class Adadelta(Optimizer):
 
     def __init__(self, params: Parameters, lr: float = 1.0, rho: float = 0.9, eps: float = 1e-6,
                  weight_decay: float = 0.0, *, decays: Callable[[Tensor], bool] | None = None) -> None:
-        """``decays``: returns True for a parameter to which weight decay applies; default: all parameters."""
+        """Create the states, zeros. ``decays``: returns True for parameters that weight decay is for; default: all."""
         super().__init__(params, rates={"lr": lr, "rho": rho, "eps": eps, "weight_decay": weight_decay},
                          op=update.ADADELTA, states=("square_avg", "acc_delta"), decays=decays)
 

@@ -44,8 +44,8 @@ class Adam(Composed):
                  eps: float = 1e-8, weight_decay: float = 0.0, amsgrad: bool = False, *, maximize: bool = False,
                  foreach: bool | None = None, fused: bool | None = None,
                  decays: Callable[[Tensor], bool] | None = None) -> None:
-        """``decays``: returns True for a parameter to which weight decay applies; default: all. ``foreach`` and
-        ``fused`` have no effect: updates are always fused. Raises UserError."""
+        """Create the states, as zeros. ``decays``: returns True for parameters that weight decay is for; default: all.
+        ``foreach`` and ``fused`` have no effect: updates are always fused. Raises UserError for invalid rates."""
         self._plain = not (amsgrad or maximize)
         rates = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad,
                  "maximize": maximize}

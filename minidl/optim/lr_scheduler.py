@@ -65,8 +65,8 @@ class StepLR(LambdaLR):
 
 
 class CosineAnnealingLR(LambdaLR):
-    """A scheduler that lowers the rate to ``eta_min`` in ``T_max`` epochs, along half a cosine (Loshchilov & Hutter
-    2017, SGDR, equation 5)."""
+    """A scheduler that lowers the rate to ``eta_min`` in ``T_max`` epochs, along half a cosine.
+    The formula is equation 5 of SGDR (Loshchilov & Hutter 2017)."""
 
     def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0) -> None:  # noqa: N803 - PyTorch's name
         self._least = eta_min

@@ -27,8 +27,8 @@ class SGD(Composed):
                  weight_decay: float = 0.0, nesterov: bool = False, *, maximize: bool = False,
                  foreach: bool | None = None, fused: bool | None = None,
                  decays: Callable[[Tensor], bool] | None = None) -> None:
-        """``decays``: returns True for a parameter to which weight decay applies; default: all. ``foreach`` and
-        ``fused`` have no effect: updates are always fused. Raises UserError, also for ``dampening``."""
+        """Create the states, as zeros. ``decays``: returns True for parameters that weight decay is for; default: all.
+        ``foreach`` and ``fused`` have no effect. Raises UserError for invalid rates, and for ``dampening``."""
         params = params if isinstance(params, Tensor) else list(params)  # type: ignore[assignment]
         groups = [] if isinstance(params, Tensor) else [group for group in params if isinstance(group, Mapping)]
         keeps = bool(momentum) or any(group.get("momentum") for group in groups)

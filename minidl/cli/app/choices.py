@@ -50,7 +50,7 @@ def agree_on_memory(options: Options, device: Device, ranks: Ranks | None) -> Op
 
 
 def choose_device(options: Options) -> Device:
-    """Return the device of ``--device``; print which one it is and why. Raises UserError."""
+    """Return the device of ``--device``; print which one it is and why. Raises UserError if it is not there."""
     require_numba()  # plans are compiled code on every device
     name, why = options.device, "as asked for"
     if name == "auto":
@@ -71,8 +71,8 @@ def choose_policy(options: Options) -> Policy:
 
 
 def refuse_what_cannot_be_kept(options: Options, device: Device) -> None:
-    """Raise UserError, before any training, for flags that cannot be kept: files that cannot be written,
-    values that the device does not compute, and a run folder in which there is a run already."""
+    """Raise UserError, before any training, for flags that cannot be kept.
+    They ask for files that cannot be written, values that the device does not compute, or a run folder in use."""
     check_places(options)
     for flag, wanted, what in (("--save-weights", options.save, "values that could be kept"),
                                ("--weights", options.weights, "values to start from"),

@@ -123,8 +123,8 @@ class Setup:
         return not placements.create(self.placement).compacts
 
     def trial(self, batch: int, budget_bytes: int, *, thorough: bool = True) -> Trial:
-        """Run a few iterations on a twin and return their outcome. thorough: run more where the host is nearly full,
-        and, where the holes in memory differ between iterations, until they do so no more.
+        """Run a few iterations on a twin and return their outcome.
+        thorough: run more if the host is nearly full, and while the holes in memory differ between iterations.
 
         In both cases the plans for a simulated device are tried, too; those for other devices follow from times that
         are not known before.
@@ -241,7 +241,7 @@ class Setup:
 
 
 def _run_until_alike(twin: Runtime, steps: TrainingParts, begin: Callable[[], None], *, most: int) -> None:
-    """Run steps, ``most`` at most, until one leaves memory as it found it, under one plan. Raises OutOfMemory."""
+    """Run at most ``most`` steps, until they leave memory as they found it, under one plan. Raises OutOfMemory."""
     alike, before = 0, None
     for _ in range(most):
         begin()

@@ -25,8 +25,8 @@ class RunLock:
         self._number: int | None = None
 
     def take(self) -> None:
-        """Lock the folder, if it exists and is not locked by this object. Raises UserError if another run holds the
-        lock."""
+        """Lock the folder, if it exists and is not locked by this object.
+        Raises UserError if another run holds the lock."""
         if self._folder is None or self._number is not None or fcntl is None or not self._folder.is_dir():
             return
         try:

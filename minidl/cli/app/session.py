@@ -123,8 +123,8 @@ class Session:
 
     @contextmanager
     def saving_what_is_sound(self, trainer: Trainer) -> Iterator[None]:
-        """Return a context for the loop of steps. If an error ends the loop, a checkpoint is written first, unless the
-        parameters are those of half a step or not finite."""
+        """Return a context for the loop of steps. If an error ends the loop, a checkpoint is written first,
+        unless the parameters are those of half a step or not finite."""
         try:
             yield
         except NothingToLearnFrom:
@@ -139,9 +139,9 @@ class Session:
 
     @contextmanager
     def noting(self, trainer: Trainer, meter: Meter) -> Iterator[Noted]:
-        """Yield a record of the step that has ended, for the test score, if the caller measures one. When the context
-        ends, even by an error, the step's row is written to metrics.jsonl, and then the checkpoint that is due. The
-        checkpoint of the last step is written later, with the other final files.
+        """Yield a record of the step that has ended, for the test score, if the caller measures one.
+        When the context ends, even by an error, the step's row is written to metrics.jsonl, and then the checkpoint
+        that is due. The checkpoint of the last step is written later, with the other final files.
         """
         noted = Noted()
         try:

@@ -1,5 +1,5 @@
-"""The number of slices of a batch, and shards of parameters, where the flags leave them to the program. Both follow
-from steps on shapes alone."""
+"""The number of slices of a batch, and shards of parameters, where the flags leave them to the program.
+Both follow from steps on shapes alone."""
 
 from __future__ import annotations
 

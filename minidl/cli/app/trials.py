@@ -55,8 +55,8 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """The operation at which a step failed. ``host_full``: more host memory might have helped. ``slow``: it did not
-    fail, but replays so much that the trial was ended."""
+    """The operation ``op`` at which a step ran out of memory. ``host_full``: more host memory might have helped.
+    ``slow``: the step did not fail, but replayed so much that the trial was ended."""
 
     op: str
     host_full: bool
@@ -65,8 +65,8 @@ class Shortage:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The outcome of a few iterations on a twin; bytes are those of the first two. ``host_nearly_full``: host memory
-    limited what could leave the device, so later iterations may evict other tensors."""
+    """The outcome of a few iterations on a twin; ``shortage`` None: they ran; bytes are those of the first two.
+    ``host_nearly_full``: a full host limits what may leave the device, so later iterations may evict other tensors."""
 
     shortage: Shortage | None
     swapped_out_bytes: int

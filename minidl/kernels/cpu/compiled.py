@@ -76,8 +76,8 @@ class PieceLoop:
 
 
 def kernels_used(functions: Iterable[Any]) -> int:
-    """Return how many kernels these functions refer to, directly or through others. About as many are compiled
-    when they run for the first time on a machine."""
+    """Return how many kernels these functions refer to, directly or through others.
+    About as many are compiled when they run for the first time on a machine."""
     seen: dict[int, Any] = {}
     left = list(functions)
     while left:

@@ -70,8 +70,8 @@ def _strided_layout(planner: Launches, *maps: View, reduces: bool) -> MapLayout:
 
 
 def _grouped_layout(*maps: View, reduces: bool) -> MapLayout | None:
-    """Return a layout in which threads read groups of 16 bytes; None unless all maps are dense, aligned to 16 bytes,
-    and have channels that fill whole groups. reduces: the kernel sums over each channel."""
+    """Return a layout in which threads read groups of 16 bytes. None unless all maps are dense, aligned to 16
+    bytes, and have channels that fill whole groups. reduces: the kernel sums over each channel."""
     dtype, channels = maps[0].dtype, maps[0].shape[1]
     width = group_width(channels, *maps) if is_on("batchnorm") else 0
     if not width or any(a.dtype is not dtype for a in maps):
