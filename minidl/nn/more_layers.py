@@ -167,7 +167,7 @@ class ConstantPad2d(_Pad):
 
 
 class PixelShuffle(Module):
-    """A layer that moves channels into pixels: [N, C r^2, H, W] -> [N, C, H r, W r]."""
+    """A layer that moves channels into pixels: [N, C r^2, H, W] -> [N, C, H r, W r], r = ``upscale_factor``."""
 
     def __init__(self, upscale_factor: int) -> None:
         self.upscale_factor = upscale_factor

@@ -117,7 +117,7 @@ def floor_divide(a: Tensor, b: Operand) -> Tensor:
 def remainder(a: Tensor, b: Operand) -> Tensor:
     """Return a - b * floor(a / b), element by element, with b's sign, like ``%``. Raises ShapeError on a misfit.
 
-    For halves and float32 it is computed in the next wider dtype, because the difference of two large numbers would
+    For floats below 64 bits it is computed in the next wider dtype, because the difference of two large numbers would
     lose all digits.
     """
     a, b = promoted("remainder", a, b)

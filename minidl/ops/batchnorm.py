@@ -10,8 +10,8 @@ between normalisation, addition and ReLU, in replays, too:
     fused                                     reads x, residual; writes y                 three
 
 Without a residual the gradient recomputes ReLU's mask from x, without an extra pass and without the output. Fused calls
-give the bits of the separate calls. Per-channel tensors (parameters, statistics, their gradients) are float32 if x is a
-half (``meta.wide``).
+give the bits of the separate calls. Per-channel tensors (parameters, statistics, their gradients) are float32 if x
+has 16-bit floats (``meta.wide``).
 """
 
 from collections.abc import Sequence

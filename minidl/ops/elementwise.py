@@ -264,7 +264,7 @@ def _in_dtype(x: Tensor, dtype: DType | None) -> Tensor:
 
 
 def mean(x: Tensor, dim: int | Shape | None = None, keepdim: bool = False, *, dtype: DType | None = None) -> Tensor:
-    """Return the mean over ``dim``, by default over all dimensions; halves are summed in float32; an empty mean is NaN.
+    """Return the mean over ``dim``, by default over all; 16-bit floats are summed in float32; an empty mean is NaN.
     Raises ShapeError for integers."""
     from minidl.ops.shape import cast
     x = _in_dtype(x, dtype)

@@ -1,7 +1,7 @@
 """Layer normalisation (Ba, Kiros & Hinton 2016).
 
 The statistics of each row are kept beside the input, so that the gradient does not recompute them. Parameters,
-statistics and their gradients are float32 if the input is a half (``meta.wide``).
+statistics and their gradients are float32 if the input is a 16-bit float (``meta.wide``).
 """
 
 from collections.abc import Sequence

@@ -49,7 +49,7 @@ def _matmul_vjp(needs: Needs, dy: Tensor, a: Tensor, b: Tensor, *, a_shape: Shap
 
 
 def check_dtypes(what: str, x: Meta, w: Meta, b: Meta | None) -> None:
-    """Raise ShapeError unless the weight w has x's dtype and the bias b the same, or float32 beside halves."""
+    """Raise ShapeError unless the weight w has x's dtype and the bias b the same, or float32 beside 16-bit floats."""
     if w.dtype is not x.dtype or b is not None and b.dtype is not wide(x.dtype):
         bias = f" and a {wide(x.dtype).name} bias" if b is not None else ""
         given = ", ".join(m.dtype.name for m in (x, w, b) if m is not None)
@@ -103,7 +103,7 @@ def matmul(a: Tensor, b: Tensor, *, transpose_a: bool = False, transpose_b: bool
 
 
 def linear(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
-    """Return x w^T + b. x: [..., in], w: [out, in] of x's dtype, b: [out], float32 for halves. Raises ShapeError."""
+    """Return x w^T + b. x: [..., in], w: [out, in], b: [out], float32 if x has 16-bit floats. Raises ShapeError."""
     if x.ndim == 1:
         y = linear(reshape(x, (1, -1)), w, b)
         return reshape(y, y.shape[1:])
@@ -111,7 +111,7 @@ def linear(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
 
 
 def bias_grad(dy: Tensor, *, axis: int) -> Tensor:
-    """Return the gradient of a bias: the sum of dy over all axes except ``axis``, float32 for halves."""
+    """Return the gradient of a bias: the sum of dy over all axes except ``axis``, float32 for 16-bit floats."""
     return apply(BIAS_GRAD, dy, axis=axis)
 
 

@@ -1,7 +1,7 @@
 """Softmax cross-entropy over the last dimension, averaged over the rows whose label is not ignored.
 
 For the gradient it keeps softmax(logits) - onehot(label), the gradient up to a factor. Keeping the softmax would not
-suffice for halves: a probability near 1 rounds to 1, and its row would have no gradient at its label.
+suffice for 16-bit floats: a probability near 1 rounds to 1, and its row would have no gradient at its label.
 """
 
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, *, ignore_index: int = -100, l
     Rows with the label ``ignore_index`` do not count; if all rows are ignored the loss is NaN. ``label_smoothing`` e
     changes the target to 1 - e for the label plus e / classes for each class (Szegedy et al. 2016, section 7). This
     adds e * mean(z[label] - z) to the loss, where z are the logits, because -log softmax(z)[c] differs between classes
-    only by -z[c]; no second softmax is needed. For halves the loss is computed in float32, and is float32.
+    only by -z[c]; no second softmax is needed. For 16-bit floats the loss is float32.
     """
     loss = apply_all(CROSS_ENTROPY, logits, labels, ignore_index=ignore_index)[0]
     if not label_smoothing:

@@ -114,13 +114,13 @@ def cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, *
 
 
 def mse_loss(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
-    """Return the mean, sum or tensor of (input - target)^2. Raises ShapeError on a misfit, UserError if neither."""
+    """Return (input - target)^2, its mean or its sum. Raises ShapeError on a misfit, UserError for other reductions."""
     apart = sub(input, target)
     return reduced(mul(apart, apart), reduction)
 
 
 def l1_loss(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
-    """Return the mean, sum or tensor of |input - target|. Raises ShapeError on a misfit, UserError for no reduction."""
+    """Return |input - target|, its mean or its sum. Raises ShapeError on a misfit, UserError for other reductions."""
     return reduced(absolute(sub(input, target)), reduction)
 
 

@@ -156,7 +156,7 @@ def cosine_similarity(a: Tensor, b: Tensor, dim: int = 1, eps: float = 1e-8) -> 
 
 def cdist(a: Tensor, b: Tensor, p: float = 2.0, compute_mode: str | None = None) -> Tensor:
     """Return the p-norm distances of all pairs of rows: [..., n, d] and [..., m, d] -> [..., n, m].
-    ``compute_mode`` has no effect. Raises ShapeError if d or the leading dimensions differ."""
+    ``compute_mode`` has no effect. Raises ShapeError if d differs or the leading dimensions do not broadcast."""
     return norm(sub(unsqueeze(a, -2), unsqueeze(b, -3)), p, -1)
 
 

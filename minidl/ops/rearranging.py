@@ -115,7 +115,7 @@ def tile(x: Tensor, *dims: int | Shape) -> Tensor:
 
 
 def unflatten(x: Tensor, dim: int, sizes: Shape) -> Tensor:
-    """Return x with dimension ``dim`` split into ``sizes``, of which one may be -1. Other misfits raise ShapeError."""
+    """Return x with dimension ``dim`` split into ``sizes``, of which one may be -1. Misfits raise ShapeError."""
     axis = axis_of("unflatten", x.shape, dim)
     rest = x.shape[axis]
     known = int(np.prod([n for n in sizes if n != -1]))
@@ -136,7 +136,7 @@ def vstack(tensors: Sequence[Tensor]) -> Tensor:
 def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
     """Return vectors as views of one grid: vector i varies along dimension i ("ij"); "xy" swaps the first two.
 
-    Raises ShapeError for tensors that are no vectors, or another ``indexing``.
+    Raises ShapeError for another ``indexing``.
     """
     given: Sequence[Tensor] = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], list | tuple) else tensors
     if indexing not in ("ij", "xy"):

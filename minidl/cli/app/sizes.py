@@ -87,7 +87,7 @@ def settle(options: Options, setup: Setup, data: Data) -> Sizes:
 
 
 def _budget(options: Options, setup: Setup) -> int:
-    """Return the budget in bytes; a percentage is one of the unmanaged peak. Raises UserError if it is too large."""
+    """Return the budget in bytes; a percentage is one of the unmanaged peak. Raises UserError if it is too small."""
     budget = options.memory_budget
     if budget is None:
         budget, _ = default_memory(setup.device)

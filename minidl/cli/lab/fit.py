@@ -92,7 +92,7 @@ def _loaded(load: Callable[[int, str], Trace], device: str, count: int) -> Trace
 
 
 def _needs(look: Any) -> Needs:
-    """Return the bytes that a program with known layers needs, by kind; bytes of no other kind are activations."""
+    """Return the bytes that a program with known layers needs, by kind; the rest of the peak counts as activations."""
     found = Needs.of(look.trace)
     kinds_of = {kind: sum(getattr(layer, kind) for layer in look.layers) for kind in
                 ("parameters", "gradients", "states")}

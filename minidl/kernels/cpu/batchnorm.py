@@ -148,7 +148,7 @@ def _planes(a: Array) -> Array:
 
 
 def _wide(values: Array) -> Array:
-    """Return halves as float32, other types unchanged."""
+    """Return 16-bit floats as float32, other types unchanged."""
     return values.astype(np.float32) if is_half(values.dtype) else values
 
 

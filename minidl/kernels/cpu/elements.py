@@ -27,7 +27,7 @@ def write(array: Any, i: int, value: Any) -> None:
 
 
 def room(array: Any, buffer: Any, straight: bool) -> Any:
-    """Return the array that results are written to: ``array`` if ``straight`` (never for halves), else ``buffer``."""
+    """Return the array for results: ``array`` if ``straight`` (never for 16-bit floats), else ``buffer``."""
     raise NotImplementedError("in compiled code alone")
 
 

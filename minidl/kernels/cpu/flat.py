@@ -17,12 +17,12 @@ _INTEGERS: dict[np.dtype[Any], Any] = {BFLOAT16: np.uint16, FLOAT16: np.int16}
 
 
 def bits(array: Array) -> Array:
-    """Return halves as the integers that compiled code takes (elements.py); any other array unchanged."""
+    """Return 16-bit floats as the integers that compiled code takes (elements.py); any other array unchanged."""
     return array.view(_INTEGERS[array.dtype]) if array.itemsize == 2 else array
 
 
 def computed(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype in which values of a dtype are computed: float32 for halves."""
+    """Return the dtype in which values of a dtype are computed: float32 for 16-bit floats."""
     return np.dtype(np.float32) if dtype.itemsize == 2 else dtype
 
 

@@ -100,7 +100,7 @@ def is_half(dtype: np.dtype[Any]) -> bool:
 
 
 def decode(half: Array) -> Array:
-    """Return a half array's values as a new contiguous float32 array of its shape."""
+    """Return the values of a bfloat16 or float16 array as a new contiguous float32 array of its shape."""
     source = np.ascontiguousarray(half).reshape(-1)
     values = np.empty(half.shape, np.float32)
     kernel = _decode_bfloat16 if half.dtype == BFLOAT16 else _decode_float16
@@ -109,6 +109,6 @@ def decode(half: Array) -> Array:
 
 
 def encode(half: Array, values: Array) -> None:
-    """Round float32 values into a contiguous half array of the same size."""
+    """Round float32 values into a contiguous bfloat16 or float16 array of the same size."""
     kernel = _encode_bfloat16 if half.dtype == BFLOAT16 else _encode_float16
     kernel(half.size, half.reshape(-1).view(np.uint16), values.reshape(-1))

@@ -116,7 +116,7 @@ def _run(kernel: Callable[..., None], several: Sequence[tuple[Array, ...]], *num
 
 
 def _staged_step(kernel: Callable[..., None], members: tuple[Array, ...], *numbers: Any) -> None:
-    """Run the step of one parameter whose tensors are halves or strided, on contiguous copies."""
+    """Run the step of one parameter whose tensors are 16-bit floats or strided, on contiguous copies."""
     for parts in blocks(*members):
         values = [source(part).astype(np.float32 if is_half(members[0].dtype) else members[0].dtype, copy=False)
                   for part in parts]

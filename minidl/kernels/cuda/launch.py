@@ -27,7 +27,7 @@ COMPUTE = {"float64": "float64", "float32": "float32", "float16": "float32", "bf
 
 
 def compute(dtype: DType) -> str:
-    """Return the dtype, by name, in which kernels compute values of a dtype: float32 for halves, int64 for integers."""
+    """Return the name of the dtype that kernels compute in: float32 for 16-bit floats, int64 for all integers."""
     return COMPUTE.get(dtype.name, "int64")
 
 

@@ -23,7 +23,7 @@ from minidl.kernels.cuda.tools import Tools
 
 
 def normalise_rows(tools: Tools, *, dtype: str, items: int, threads: int) -> Callable[..., None]:
-    """Return a kernel: y = (x - mean) rstd gamma + beta, and each row's mean and rstd; its ``share`` is 1 / width."""
+    """Return a kernel: y = (x - mean) rstd gamma + beta, and each row's mean and rstd; ``share``: 1 / width."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     place, block_sum, sqrt = row_place(tools), tools.tile_sum(1, threads), tools.scalar(dtype).sqrt
     (load_wide, store_wide), held = tools.wide(dtype), max(items, 1)

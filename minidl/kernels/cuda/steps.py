@@ -142,7 +142,7 @@ def adadelta_step(tools: Tools, *, dtypes: tuple[str, ...], threads: int) -> Cal
 class ParameterGroup:
     """Parameters whose tensors have the same dtypes, so that one launch updates all of them.
 
-    operands, offsets   of the tensors of each group, one row per group; itemsizes: of each group's elements
+    operands, offsets   operand numbers and offsets of each group's tensors, a row per group; itemsizes: each group's
     spans       the part of the table that does not depend on addresses (see ``_search``)
     table       its place in the workspace
     """

@@ -68,7 +68,7 @@ class Split:
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """(Number of sums, number of terms of each)."""
+        """The number of sums, one per kept element, and the number of terms of each."""
         return prod(d[0] for d in self.kept), prod(d[0] for d in self.summed)
 
     @property

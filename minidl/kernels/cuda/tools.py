@@ -58,7 +58,7 @@ class Tools:
         return np.dtype(COMPUTE.get(dtype, "int64")).type
 
     def wide(self, dtype: str) -> tuple[Function, Function]:
-        """Return ``load`` and ``store`` for statistics and parameters beside data of a dtype: float32 for halves."""
+        """Return ``load`` and ``store`` for parameters and statistics beside a dtype: float32 for 16-bit floats."""
         load, store = self.memory(np.dtype(self.number(dtype)).name)
         return load, store
 

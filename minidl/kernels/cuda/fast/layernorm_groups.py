@@ -1,6 +1,6 @@
 """Layer normalisation of dense rows of whole groups of 16 bytes: several rows per thread block.
 
-It does the work of ``layernorm``, which uses one block per row of any layout. A lane holds up to HELD elements of its
+It does the work of ``layernorm``, which uses a thread block per row. A lane holds up to HELD elements of its
 row in registers, in groups ``lanes`` apart, so that neighbouring lanes read adjacent groups; the sums of a row's lanes
 are combined in shared memory.
 """

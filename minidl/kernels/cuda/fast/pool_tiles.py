@@ -27,7 +27,7 @@ def tile_of(step: int) -> int:
 
 
 def reaching(size: int, step: int, pad: int) -> range:
-    """Return the windows d that reach into a tile along a dimension. Row j of it is row j + pad - d * step of d."""
+    """Return the windows d that reach into a tile, whose row (or column) j is row j + pad - d * step of window d."""
     return range((pad - size) // step + 1, (tile_of(step) - 1 + pad) // step + 1)
 
 
@@ -100,7 +100,7 @@ def _add_all(tools: Tools, windows: list[Pair], **options: Any) -> Callable[...,
 
 def _add_one(tools: Tools, down: int, right: int, *, dtype: str, width: int, largest: bool, kernel: Pair, stride: Pair,
              padding: Pair, kind: Any) -> Callable[..., Any]:
-    """Return ``add(total, values, dy, index, at)`` for the window ``down`` and ``right``; ``at``: its group of dy."""
+    """Return ``add(total, values, dy, index, at)`` for the window this far down and right; its dy is group ``at``."""
     load, words = tools.group(dtype, width)[0], width // INDEX_BYTES
     (tall, wide), (r_n, s_n) = map(tile_of, stride), kernel
     top, left = padding[0] - down * stride[0], padding[1] - right * stride[1]
