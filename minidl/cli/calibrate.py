@@ -11,7 +11,7 @@ from minidl.outside.writing import require_place, write_whole
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure this machine, write its profile, and return the exit code: 2 if it cannot be written."""
+    """Measure this machine, write its profile to a file, and return the exit code: 2 if it cannot be written."""
     parser = Parser(prog="minidl calibrate", description="Measure this machine as a device.",
                     epilog="Use what was written as --device sim:FILE or --device cpu:FILE.")
     parser.add_argument("--out", metavar="FILE.json", default="cpu.json", help="(default: cpu.json)")

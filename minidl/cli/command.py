@@ -35,15 +35,15 @@ AGAIN_SECONDS = 0.01  # after which a signal that was dropped is sent again: the
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are raised as UserError, so that they are printed like all others."""
+    """A parser of command lines that raises UserError for errors, so that they are printed like all others."""
 
     def error(self, message: str) -> NoReturn:
-        """Raises UserError where argparse would print its usage and end the program."""
+        """Raise UserError, where argparse would print its usage and end the program."""
         raise UserError(message)
 
 
 class EndSignal:
-    """The signal that has arrived, if any."""
+    """A record of the signal that has arrived, if any."""
 
     number: int | None = None
 
@@ -54,9 +54,9 @@ class EndSignal:
 
 
 def finish(name: str, story: Callable[[], int]) -> int:
-    """Carry out a command, which ``story`` does, and return its exit code: that of ``story``, or 2, 130 or 143.
+    """Carry out a command by ``story()``; return its exit code, 2 after an error, 130 or 143 after a signal.
 
-    Raises UserError within another command, which a model that is any function may be: both would end here.
+    Raises UserError if called within another command, as a model that is any function may do.
     """
     if _running.get():
         raise UserError(f"{name} is a command, and runs within no other")
@@ -79,9 +79,9 @@ def finish(name: str, story: Callable[[], int]) -> int:
 
 
 def choose(group: str, commands: Mapping[str, tuple[str, str]], words: Sequence[str]) -> int:
-    """Carry out ``GROUP COMMAND ...`` and return its exit code. ``commands``: by name, a module, which is loaded only
-    if it is named, and a line about it. The module's ``main`` takes the other words. ``--help``, or no word, prints the
-    lines."""
+    """Carry out ``GROUP COMMAND ...`` and return its exit code.
+    ``commands``: name -> (module, loaded only if it is named; a line about it). The module's ``main`` takes the
+    other words. ``--help``, or no word, prints the lines."""
     if words and words[0] in commands:
         main: Callable[[Sequence[str]], int] = import_module(commands[words[0]][0]).main
         return main(words[1:])
@@ -100,24 +100,24 @@ def choose(group: str, commands: Mapping[str, tuple[str, str]], words: Sequence[
 
 
 def note_new_name(former: str, now: str) -> None:
-    """Say on stderr what a former name is called now; the former one is accepted for one version."""
+    """Print on stderr the new name ``now`` of what was called ``former``; that name is accepted for one version."""
     print(f"{former} is now: {now}", file=sys.stderr)
 
 
 def carry_out(module: str, command: str) -> NoReturn:
-    """Carry out ``python -m MODULE ...`` as ``minidl COMMAND ...``, after one line on stderr that names the new
-    spelling. The old one is accepted for one version."""
+    """Carry out ``python -m MODULE ...`` as ``minidl COMMAND ...``.
+    One line on stderr names the new spelling first. The old one is accepted for one version."""
     note_new_name(f"python -m {module}", f"minidl {command}")
     sys.exit(import_module("minidl.__main__").main([command, *sys.argv[1:]]))
 
 
 def running() -> str:
-    """The name of the command that is carried out; "" outside of one."""
+    """Return the name of the command that is carried out; "" outside of one."""
     return _running.get()
 
 
 def training_command() -> str:
-    """The command that trains, as a user types it: ``python train.py`` while that runs, else ``minidl train``."""
+    """Return the command that trains, as users type it: ``python train.py`` while that runs, else ``minidl train``."""
     return "python train.py" if running() == "train.py" else "minidl train"
 
 
@@ -141,7 +141,7 @@ def _told(name: str, error: BaseException, ended: EndSignal) -> tuple[int, str]:
 
 
 def described(error: BaseException) -> str:
-    """An error as text; one that is not foreseen with its kind and its place."""
+    """Return an error as text; for an error that is not foreseen with its kind and its place in the code."""
     if isinstance(error, UserError):
         return str(error)
     if isinstance(error, MemoryError):  # this machine has less than the budget
@@ -163,7 +163,7 @@ def _why(error: BaseException) -> str:
 
 @contextmanager
 def _heeding_signals() -> Iterator[EndSignal]:
-    """Inside, each of SIGNALS raises KeyboardInterrupt in the main thread, which receives all signals."""
+    """Inside the ``with`` block each of SIGNALS raises KeyboardInterrupt in the main thread, which gets all signals."""
     ended = EndSignal()
     if threading.current_thread() is not threading.main_thread():
         yield ended

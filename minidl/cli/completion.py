@@ -23,8 +23,8 @@ LAB = {"trace": trace.parser, "run": run.parser, "fit": fit.parser, "placement":
 
 
 def all_commands() -> argparse.ArgumentParser:
-    """One parser with all commands, as ``minidl`` would have it if it parsed them itself. What has no help is hidden
-    from a shell."""
+    """Return one parser with all commands, as ``minidl`` would have it if it parsed them itself.
+    Flags without a help text are hidden from a shell."""
     whole = argparse.ArgumentParser(prog="minidl")
     commands = whole.add_subparsers(dest="command")
     for name, parents in {"train": (all_flags(),), "explain": (all_flags(),), "view": (all_flags(), own_flags()),
@@ -41,7 +41,7 @@ def all_commands() -> argparse.ArgumentParser:
 
 
 def main(words: Sequence[str]) -> int:
-    """Print the script; returns the exit code."""
+    """Print the script for the shell that ``words`` names; return the exit code."""
     parser = Parser(prog="minidl completion", description="A script by which a shell completes minidl's commands.")
     parser.add_argument("shell", metavar="bash|zsh|tcsh")
 

@@ -24,14 +24,14 @@ _LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD + 1},}}")
 
 
 def printable(text: str, *, keeps: str = "") -> str:
-    """A text whose characters all show: others, but for those in ``keeps``, are written as Python escapes them."""
+    """Return a text whose characters all show: others, but for those in ``keeps``, are escaped as in Python."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in keeps else c.encode("unicode_escape").decode() for c in text)
 
 
 def one_line(text: str) -> str:
-    """A text as one line of limited length: long words lose their middle, and a long line its end."""
+    """Return a text as one line of limited length: long words lose their middle, and a long line its end."""
     text = _LONG_WORD.sub(lambda word: f"{word[0][:_KEPT_OF_WORD]}...{word[0][-_KEPT_OF_WORD:]}", text.strip())
     text = printable(text)
     return text if len(text) <= LONGEST_LINE else text[:LONGEST_LINE] + "..."
@@ -70,7 +70,7 @@ class Printed:
             self._let_go(self._stream)
 
     def _let_go(self, stream: TextIO) -> None:
-        """Discard the text that the stream still holds: the interpreter would fail to write it at its end."""
+        """Discard the text that the stream still holds: the interpreter would fail to write it when it exits."""
         try:
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, stream.fileno())
@@ -79,7 +79,7 @@ class Printed:
             return  # no file of the system's: the interpreter does not write it at its end
 
     def __getattr__(self, name: str) -> Any:
-        """All other attributes (``fileno``, ``buffer``) are the stream's own."""
+        """Return any other attribute (``fileno``, ``buffer``) from the wrapped stream."""
         if self._stream is None:
             raise AttributeError(name)
         return getattr(self._stream, name)
@@ -93,8 +93,8 @@ class Printed:
 
 
 class StageLine:
-    """The line about the stages of a command on stderr. On a terminal it is rewritten in place, and removed before
-    other text; elsewhere each line stays."""
+    """The line on stderr that tells what a command is doing.
+    On a terminal it is rewritten in place, and removed before other text; elsewhere each line stays."""
 
     def __init__(self, err: Printed) -> None:
         self._err = err
@@ -102,7 +102,7 @@ class StageLine:
         self.teller = Teller(self._say, every=every_seconds())
 
     def make_way(self) -> None:
-        """Remove the line: other text follows on either stream."""
+        """Remove the line, because other text follows on stdout or stderr."""
         if self._shown:
             self._shown = False
             self._err._try("write", "\r" + " " * self._columns() + "\r")
@@ -125,7 +125,7 @@ class StageLine:
 
 @contextmanager
 def printing() -> Iterator[tuple[Printed, Printed]]:
-    """Inside, ``sys.stdout`` and ``sys.stderr`` are these streams; the second lets a bar return to its line's start."""
+    """Inside the ``with`` block ``sys.stdout`` and ``sys.stderr`` are the two yielded streams, which never fail."""
     _hold_standard_numbers()
     before = sys.stdout, sys.stderr
     out, err = Printed(before[0], keeps="\n\t"), Printed(before[1], keeps="\n\t\r")
@@ -143,8 +143,8 @@ def printing() -> Iterator[tuple[Printed, Printed]]:
 
 
 def _hold_standard_numbers() -> None:
-    """Open those of the descriptors 0 to 2 that are closed: else a file of ours could get such a number, and other code
-    would write to it."""
+    """Open those of the file descriptors 0 to 2 that are closed.
+    Else a file of minidl could get such a number, and other code would write to it."""
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         continue
     os.close(number)

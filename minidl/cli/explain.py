@@ -8,6 +8,6 @@ from minidl.cli.app import train
 
 
 def main(words: Sequence[str]) -> int:
-    """Train as these words say, and explain the plan; returns the exit code."""
+    """Train as the command line ``words`` says, and print an explanation of the plan; return the exit code."""
     asked = any(word == "--explain" or word.startswith("--explain=") for word in words)
     return train.main([*words] if asked else [*words, "--explain"], name="minidl explain")

@@ -9,7 +9,7 @@ from minidl.cli.command import Parser, finish
 
 
 def main(words: Sequence[str]) -> int:
-    """Print them; returns the exit code."""
+    """Print the names of all networks; return the exit code."""
     def story() -> int:
         Parser(prog="minidl models", description="The networks that --model knows by name.").parse_args(list(words))
         print(models.listing())

@@ -31,7 +31,7 @@ FILES: dict[str, tuple[str, str, Own]] = {
 
 
 def parser() -> Parser:
-    """The parser of the flags before the script, and of its name."""
+    """Return the parser of the flags before the script, and of its name."""
     made = Parser(prog=NAME, allow_abbrev=False, usage=f"{NAME} run --budget BYTES [...] SCRIPT.py [its arguments]",
                   description="Run a PyTorch program within a budget of device memory, with the bits that it has "
                               "without.")
@@ -49,7 +49,7 @@ def parser() -> Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the script; returns the exit code."""
+    """Run the script that the words name, within its budget; return the exit code."""
     options: Any = None
 
     def understand() -> int:
@@ -73,7 +73,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _run(options: Any) -> int:
-    """Run the script as Python does. Its errors are its own, except for the errors of the budget."""
+    """Run the script as Python does; return the exit code. Its errors pass through, except for those of the budget."""
     memory: Any = None
     before = sys.argv, list(sys.path)
     sys.argv = [options.script, *options.arguments]
@@ -101,7 +101,7 @@ def _path(options: Any, flag: str) -> Any:
 
 
 def _tell(memory: Any, options: Any) -> None:
-    """Write what was asked for. Raises UserError."""
+    """Write the report and the files that the flags ask for. Raises UserError for a file that cannot be written."""
     for flag, (_, method, _) in FILES.items():
         if _path(options, flag) is not None:
             getattr(memory, method)(_path(options, flag))

@@ -23,7 +23,7 @@ STEPS = 12
 
 
 def packed(source: str, flags: Sequence[str]) -> dict[str, Any]:
-    """The page's data of one source of traces, run as the flags say. Raises UserError, OutOfMemory."""
+    """Return a page's data: a trace, from ``source``, run as the flags say. Raises UserError, OutOfMemory."""
     parser = Parser(prog="minidl view TRACE", allow_abbrev=False)
     parser.add_argument("--policy", type=kinds.policy, default="auto")
     parser.add_argument("--memory-budget", type=kinds.budget, default=None)
@@ -74,8 +74,8 @@ def _recording(title: str, runtime: Runtime, trace: Trace, steps: int, peak: int
 
 
 def _subject(seen: SeenTensor, forward: set[int], made_by: dict[int, str]) -> Subject:
-    """The subject of a traced tensor, whose layer is unknown: the operation that made it. A tensor that outlives the
-    iteration counts as a parameter."""
+    """Return the page's record of a traced tensor, named by the operation that made it, as its layer is unknown.
+    A tensor that outlives the iteration counts as a parameter."""
     kind = (TensorKind.PARAMETER if seen.persistent else TensorKind.ACTIVATION if seen.tensor_id in forward else
             TensorKind.GRADIENT if seen.tensor_id in made_by else TensorKind.OTHER)
     return Subject(seen.tensor_id, made_by.get(seen.tensor_id, ""), seen.nbytes, kind)

@@ -8,5 +8,5 @@ from minidl.cli.app import train
 
 
 def main(words: Sequence[str]) -> int:
-    """Train as these words say; returns the exit code."""
+    """Train as the command line ``words`` says; return the exit code."""
     return train.main(list(words), name="minidl train")

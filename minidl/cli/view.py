@@ -48,8 +48,8 @@ OWN_FILES = ("--run-dir", "--resume", "--json", "--save-weights", "--save-plan",
 
 @dataclass(frozen=True, slots=True)
 class RecordingSource:
-    """The origin of a recording: a page that has it, or a training, given by the words of its command line. With
-    ``trace`` the words say how to run this trace."""
+    """The origin of a recording: a page that has it, or a training, given by the words of its command line.
+    With ``trace`` the words say how to run this trace."""
 
     page: str | None
     words: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ class RecordingSource:
 
 
 def main(words: Sequence[str]) -> int:
-    """Make the page; returns the exit code."""
+    """Make the page that the words ask for; return the exit code."""
     found: list[RecordingSource] = []
     options: Any = None
 
@@ -87,7 +87,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _record(source: RecordingSource, path: str) -> int:
-    """Make a page of one recording; returns the exit code."""
+    """Make a page of one recording and write it to ``path``; return the exit code."""
     if source.trace is None:
         return train.main([*source.words, "--report", path], name=NAME)
     trace = source.trace
@@ -102,14 +102,14 @@ def _record(source: RecordingSource, path: str) -> int:
 
 
 def _other(first: RecordingSource, name: str, flags: Sequence[str], *, trusted: bool) -> RecordingSource:
-    """The second source of the page: a source of its own, or the first under another policy."""
+    """Return the second source of a page: the one called ``name``, or the first source under the policy ``name``."""
     if first.page is None and name in policies.names() and not Path(name).exists():
         return RecordingSource(None, (*without(first.words, "--policy", "--plan"), "--policy", name), first.trace)
     return _source(name, flags, trusted=trusted)
 
 
 def own_flags() -> Parser:
-    """The parser of the flags that only a page has; all other flags are those of a training."""
+    """Return the parser of the flags that only ``minidl view`` has; all other flags are those of a training."""
     parser = Parser(prog=NAME, allow_abbrev=False,
                     usage=f"{NAME} [RUN|TRACE|PLAN|PAGE] [-o FILE.html] [--against OTHER] ...",
                     description="A page that shows the memory of a step: of a run folder, of a trace, of a training "
@@ -149,7 +149,7 @@ def _source(name: str | None, flags: Sequence[str], *, trusted: bool) -> Recordi
 
 
 def _again(folder: Path, *, trusted: bool) -> list[str]:
-    """The command line of a run, with the values that the run chose, and without the files that it wrote."""
+    """Return a run folder's command line, with the values that the run chose, and without flags for files to write."""
     if not is_file(folder / ARGUMENTS):
         raise UserError(f"{folder} is no run folder: it has no {ARGUMENTS}")
     noted, resolved = read_arguments(folder)
@@ -165,7 +165,7 @@ def _again(folder: Path, *, trusted: bool) -> list[str]:
 
 
 def _join(pages: Sequence[str], options: Any) -> int:
-    """Write one page of these pages' recordings, and the other files that were asked for, of the first one."""
+    """Write one page with the recordings of ``pages``, and the first one's exports that the flags ask for."""
     recordings = [recording for path in pages for recording in read_page(path)]
     if len(recordings) > 2:
         raise UserError(f"{len(recordings)} recordings, and a page shows two at most")

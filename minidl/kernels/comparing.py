@@ -8,20 +8,20 @@ ZERO = np.float32(0)
 
 
 def absolute(x: Number) -> Number:
-    """|x|; 0 for -0"""
+    """Return |x|; 0 for -0."""
     return x if x > ZERO else typed(0, x) - x
 
 
 def sign(x: Number) -> Number:
-    """1 for x > 0, -1 for x < 0, 0 for 0 and NaN"""
+    """Return 1 for x > 0, -1 for x < 0, 0 for 0 and NaN."""
     return typed(1, x) if x > ZERO else typed(0, x) - typed(1, x) if x < ZERO else typed(0, x)
 
 
 def maximum(a: Number, b: Number) -> Number:
-    """The larger of a and b; NaN if one of them is NaN"""
+    """Return the larger of a and b; NaN if one of them is NaN."""
     return a if a >= b or a != a else b
 
 
 def minimum(a: Number, b: Number) -> Number:
-    """The smaller of a and b; NaN if one of them is NaN"""
+    """Return the smaller of a and b; NaN if one of them is NaN."""
     return a if a <= b or a != a else b

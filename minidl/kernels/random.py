@@ -11,7 +11,7 @@ MASK = 0xFFFFFFFF
 
 
 def low(h: Any) -> Any:
-    """Return the lower 32 bits; a device may replace it with a conversion, so that it multiplies no wider integers."""
+    """Return the lower 32 bits of h; a device may replace this function by a conversion to a 32-bit integer."""
     return h & MASK
 
 

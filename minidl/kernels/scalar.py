@@ -33,130 +33,130 @@ def typed(value: float, like: Number) -> Number:
 
 # Transcendental functions -------------------------------------------------------------------------------------------
 def exp(x: Number) -> Number:
-    """e to the power of x"""
+    """Return e to the power of x."""
     return math.exp(x)
 
 
 def exp_below(x: Number) -> Number:
-    """e to the power of x, for x <= 0"""
+    """Return e to the power of x, for x <= 0 only, where it cannot overflow."""
     return math.exp(x)
 
 
 def tanh(x: Number) -> Number:
-    """Hyperbolic tangent of x"""
+    """Return the hyperbolic tangent of x."""
     return math.tanh(x)
 
 
 def bell(x: Number) -> Number:
-    """exp(-x^2 / 2)"""
+    """Return exp(-x^2 / 2), the bell curve."""
     return math.exp(-0.5 * x * x)
 
 
 def normal_below(x: Number) -> Number:
-    """The probability that a standard normal number is below x; not by 1 + erf, which would cancel far below zero."""
+    """Return the probability that a standard normal number is below x; accurate where it is near 0, unlike 1 + erf."""
     return 0.5 * math.erfc(-ROOT_HALF * x)
 
 
 # Arithmetic ---------------------------------------------------------------------------------------------------------
 def add(a: Number, b: Number) -> Number:
-    """a + b"""
+    """Return a + b."""
     return a + b
 
 
 def sub(a: Number, b: Number) -> Number:
-    """a - b"""
+    """Return a - b."""
     return a - b
 
 
 def mul(a: Number, b: Number) -> Number:
-    """a b"""
+    """Return a * b."""
     return a * b
 
 
 def div(a: Number, b: Number) -> Number:
-    """a / b"""
+    """Return a / b."""
     return a / b
 
 
 def neg(x: Number) -> Number:
-    """-x"""
+    """Return -x."""
     return -x
 
 
 def sqrt(x: Number) -> Number:
-    """Square root of x"""
+    """Return the square root of x."""
     return math.sqrt(x)
 
 
 def sqrt_grad(dy: Number, y: Number) -> Number:
-    """dy / (2 y)"""
+    """Return dy / (2 * y), the gradient of y = sqrt(x)."""
     return HALF * dy / y
 
 
 # Activations, and their gradients in terms of what they save --------------------------------------------------------
 def relu(x: Number) -> Number:
-    """max(x, 0); NaN stays NaN"""
+    """Return max(x, 0); NaN stays NaN."""
     return typed(0, x) if x <= ZERO else x
 
 
 def add_relu(a: Number, b: Number) -> Number:
-    """max(a + b, 0)"""
+    """Return max(a + b, 0); NaN stays NaN."""
     return relu(a + b)
 
 
 def relu_grad(dy: Number, y: Number) -> Number:
-    """dy where y > 0, else 0; selected rather than multiplied, because 0 times infinity is NaN."""
+    """Return dy where y > 0, else 0, the gradient of ReLU; it selects, because 0 times infinity would be NaN."""
     return typed(0, dy) if y <= ZERO else dy
 
 
 def tanh_grad(dy: Number, y: Number) -> Number:
-    """dy (1 - y^2)"""
+    """Return dy * (1 - y^2), the gradient of y = tanh(x)."""
     return dy * (ONE - y * y)
 
 
 def sigmoid(x: Number) -> Number:
-    """1 / (1 + exp(-x)); if exp overflows to infinity the quotient is 0, as it should be."""
+    """Return 1 / (1 + exp(-x)); if exp overflows to infinity the quotient is 0, as it should be."""
     return ONE / (ONE + exp(-x))
 
 
 def sigmoid_grad(dy: Number, y: Number) -> Number:
-    """dy y (1 - y)"""
+    """Return dy * y * (1 - y), the gradient of y = sigmoid(x)."""
     return dy * ((ONE - y) * y)
 
 
 def silu(x: Number) -> Number:
-    """x / (1 + exp(-x))"""
+    """Return x / (1 + exp(-x))."""
     return x * sigmoid(x)
 
 
 def silu_grad(dy: Number, x: Number) -> Number:
-    """dy s (1 + x (1 - s)), with s the sigmoid of x"""
+    """Return dy * s * (1 + x * (1 - s)), with s = sigmoid(x): the gradient of SiLU."""
     s = sigmoid(x)
     return dy * (s * (ONE + x * (ONE - s)))
 
 
 def gelu(x: Number) -> Number:
-    """x P(x), with P(x) the probability that a standard normal number is below x (Hendrycks & Gimpel 2016)."""
+    """Return x * P(x), P(x) the probability that a standard normal number is below x (Hendrycks & Gimpel 2016)."""
     return x * normal_below(x)
 
 
 def gelu_grad(dy: Number, x: Number) -> Number:
-    """dy (P(x) + x p(x)), with p the density of P"""
+    """Return dy * (P(x) + x * p(x)), the gradient of ``gelu``; p is the density of the normal distribution P."""
     return dy * (normal_below(x) + x * (typed(DENSITY, x) * bell(x)))
 
 
 def _gelu_inner(x: Number) -> Number:
-    """tanh(sqrt(2 / pi) (x + 0.044715 x^3))"""
+    """Return tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))."""
     return tanh(typed(GELU_FACTOR, x) * x * (ONE + typed(GELU_CUBIC, x) * x * x))
 
 
 def gelu_tanh(x: Number) -> Number:
-    """x (1 + tanh u) / 2, with u = sqrt(2 / pi) (x + 0.044715 x^3)"""
+    """Return x * (1 + tanh(u)) / 2, with u = sqrt(2 / pi) * (x + 0.044715 * x^3)."""
     return HALF * x * (ONE + _gelu_inner(x))
 
 
 def gelu_tanh_grad(dy: Number, x: Number) -> Number:
-    """dy (1 + tanh u + x (1 - tanh^2 u) u') / 2"""
+    """Return dy * (1 + t + x * (1 - t^2) * u') / 2, the gradient of ``gelu_tanh``, with t = tanh(u), u as there."""
     t = _gelu_inner(x)
     slope = typed(GELU_FACTOR, x) * (ONE + typed(3 * GELU_CUBIC, x) * x * x)
     return HALF * dy * ((ONE + t) + x * (ONE - t * t) * slope)
@@ -164,26 +164,26 @@ def gelu_tanh_grad(dy: Number, x: Number) -> Number:
 
 # Dropout ------------------------------------------------------------------------------------------------------------
 def dropout(x: Number, bits: int, threshold: int, keep_scale: Number) -> Number:
-    """x times ``keep_scale`` where the element's 32 random bits are at least the threshold p 2^32, else 0."""
+    """Return x * keep_scale if ``bits``, 32 random bits, are at least ``threshold`` = p * 2^32, else 0."""
     return x * keep_scale if bits >= threshold else typed(0, x)
 
 
 # Optimizer steps of one element: what is written, the parameter first -----------------------------------------------
 def sgd(p: Number, g: Number, lr: Number, weight_decay: Number) -> Number:
-    """p - lr (g + weight_decay p)"""
+    """Return p - lr * (g + weight_decay * p)."""
     return p - lr * (g + weight_decay * p)
 
 
 def sgd_momentum(p: Number, velocity: Number, g: Number, lr: Number, momentum: Number,
                  weight_decay: Number) -> tuple[Number, Number]:
-    """velocity = momentum velocity + g + weight_decay p;  p = p - lr velocity"""
+    """Return (p - lr * v, v), with v = momentum * velocity + g + weight_decay * p."""
     velocity = momentum * velocity + (g + weight_decay * p)
     return p - lr * velocity, velocity
 
 
 def adam(p: Number, m: Number, v: Number, g: Number, step_size: Number, beta1: Number, rest1: Number, beta2: Number,
          rest2: Number, eps: Number, correction: Number, l2: Number, shrink: Number) -> tuple[Number, Number, Number]:
-    """Adam (Kingma & Ba 2015, algorithm 1), with its bias corrections folded into two numbers of the step.
+    """Return the new (p, m, v) of Adam (Kingma & Ba 2015, algorithm 1), with two numbers for its bias corrections.
 
     step_size   lr / (1 - beta1^t);  correction: sqrt(1 - beta2^t)
     rest        1 - beta, computed in float64: from a rounded beta near 1 its sixth digit would be wrong
@@ -198,7 +198,7 @@ def adam(p: Number, m: Number, v: Number, g: Number, step_size: Number, beta1: N
 
 def adadelta(p: Number, v: Number, u: Number, g: Number, lr: Number, rho: Number, rest: Number, eps: Number,
              weight_decay: Number) -> tuple[Number, Number, Number]:
-    """Adadelta (Zeiler 2012, algorithm 1): v and u are running means of the squares of gradients and of steps."""
+    """Return Adadelta's new (p, v, u) (Zeiler 2012); v, u: mean squares of gradients and of steps. rest: 1 - rho."""
     g = g + weight_decay * p
     v = rho * v + rest * (g * g)
     step = math.sqrt(u + eps) / math.sqrt(v + eps) * g
@@ -215,12 +215,12 @@ _POWER_OF_MINUS_64 = np.float32(2.0**-64)
 
 
 def _power_of_two(n: Number) -> Number:
-    """2^n for -127 < n < 128"""
+    """Return 2^n for -127 < n < 128."""
     return np.int32((n + 127) << 23).view(np.float32)
 
 
 def _exp_parts(x: Number, tail: Number) -> tuple[Number, Number]:
-    """p in [0.7, 1.5] and n with exp(x + tail) = p 2^n, for x in [-104, 89] (or NaN) and a tail that is small beside 1.
+    """Return (p, n), p in [0.7, 1.5], with exp(x + tail) = p 2^n, for x in [-104, 89] (or NaN) and a tail near 0.
 
     n = round(x / ln 2), r = x - n ln 2 + tail in [-0.37, 0.37], exp(r) by the polynomial of Cephes' expf.
     """
@@ -234,26 +234,26 @@ def _exp_parts(x: Number, tail: Number) -> tuple[Number, Number]:
 
 
 def _exp_of_sum(x: Number, tail: Number) -> Number:
-    """exp(x + tail), see ``_exp_parts``; with two factors of 2^n results below the normal numbers are rounded once."""
+    """Return exp(x + tail) for a tail near 0; 2^n is two factors, so that subnormal results are rounded once."""
     p, n = _exp_parts(x, tail)
     return p * _power_of_two(np.int32(n >> 1)) * _power_of_two(np.int32(n - np.int32(n >> 1)))
 
 
 def exp32(x: Number) -> Number:
-    """exp within 1.1 units in the last place, also for infinities, NaN and subnormal results."""
+    """Return exp(x) in float32 within 1.1 units in the last place, also for infinities, NaN and subnormal results."""
     x = np.float32(89) if x > np.float32(89) else x
     x = np.float32(-104) if x < np.float32(-104) else x
     return _exp_of_sum(x, ZERO)
 
 
 def exp32_below(x: Number) -> Number:
-    """``exp32``, bit for bit, for x <= 0 (or NaN): one of its factors is constant there."""
+    """Return ``exp32(x)``, with the same bits, for x <= 0 (or NaN) only, by fewer operations."""
     p, n = _exp_parts(np.float32(-104) if x < np.float32(-104) else x, ZERO)
     return p * _power_of_two(np.int32(n + 64)) * _POWER_OF_MINUS_64
 
 
 def tanh32(x: Number) -> Number:
-    """tanh within 1.5 units: an odd polynomial (Cephes' tanhf) below 0.625, 1 - 2 / (exp(2 |x|) + 1) above."""
+    """Return tanh(x) within 1.5 units in the last place: a polynomial (Cephes' tanhf) for |x| < 0.625, exp above."""
     size = abs(x)
     s = x * x
     p = np.float32(-5.70498872745e-3)
@@ -277,7 +277,7 @@ def bell32(x: Number) -> Number:
 
 
 def normal_below32(x: Number) -> Number:
-    """P(x) within 6 units, down to the smallest numbers.
+    """Return the probability P(x) that a normal number is below x, within 6 units in the last place.
 
     P(-t) = exp(-t^2 / 2) Q(t), and Q(t) (t + 4) is a polynomial in w = (t - 4) / (t + 4) for 0 <= t <= 15: fitted to
     erfcx(t / sqrt 2) / 2 with a relative error of 1e-8.

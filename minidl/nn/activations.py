@@ -10,7 +10,7 @@ from minidl.tensor import Tensor
 
 
 class ReLU(Module):
-    """The ReLU max(x, 0). With ``inplace`` the handle x then holds the result, and x's bytes may be overwritten."""
+    """ReLU: max(x, 0), element by element. With ``inplace`` the result replaces x, whose bytes may be overwritten."""
 
     def __init__(self, inplace: bool = False) -> None:
         self.inplace = inplace
@@ -37,8 +37,8 @@ class Sigmoid(Module):
 
 
 class GELU(Module):
-    """GELU: x * Phi(x) with the normal distribution function Phi (Hendrycks & Gimpel 2016), exact or in its tanh
-    form."""
+    """GELU: x * Phi(x) with the normal distribution function Phi (Hendrycks & Gimpel 2016).
+    ``approximate``: "none" is exact, "tanh" the approximation by tanh."""
 
     def __init__(self, approximate: str = "none") -> None:
         if approximate not in ("none", "tanh"):
@@ -53,7 +53,7 @@ class GELU(Module):
 
 
 class SiLU(Module):
-    """SiLU: x * sigmoid(x), element by element; ``inplace`` works as in ``ReLU``."""
+    """SiLU: x * sigmoid(x), element by element; with ``inplace`` the result replaces x."""
 
     def __init__(self, inplace: bool = False) -> None:
         self.inplace = inplace

@@ -23,7 +23,7 @@ def causal_mask(length: int) -> Tensor:
 
 
 class Causal:
-    """A causal mask that is created only when a layer needs it; all layers of a forward pass share one object.
+    """A causal mask that is created when a layer first needs it. All layers of a forward pass share one such object.
     Unfused attention uploads the mask at the first layer and uses it in the others; fused attention needs no mask."""
 
     def __init__(self) -> None:

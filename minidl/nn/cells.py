@@ -19,7 +19,7 @@ from minidl.tensor import Tensor
 
 
 class _Cell(Module):
-    """A base of recurrent cells; parameters have torch.nn's names, shapes and order of gates; x: [N, inputs]."""
+    """The base class of recurrent cells. Parameters have torch.nn's names, shapes and order of gates. x: [N, input]."""
 
     gates: ClassVar[int] = 1
 
@@ -35,7 +35,7 @@ class _Cell(Module):
                 init.uniform_(made, -bound, bound)
 
     def step(self, x: Tensor, state: Any = None) -> Any:
-        """Return the next state of a batch; subclasses define it."""
+        """Return the next state of a batch x [N, inputs] from ``state`` (None: zeros); subclasses define it."""
         raise NotImplementedError
 
     def forward(self, input: Tensor, hx: Any = None) -> Any:
@@ -51,7 +51,7 @@ class _Cell(Module):
         return full((x.shape[0], self.hidden_size), 0.0, x.dtype)
 
     def parts(self, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the linear terms of the gates: that of the inputs and that of the state, both [N, gates * H]."""
+        """Return the gates' two linear terms, w_ih x + b_ih of the inputs and w_hh h + b_hh of the state."""
         return (linear(lowered(x), lowered(self.weight_ih), self.bias_ih),
                 linear(lowered(h), lowered(self.weight_hh), self.bias_hh))
 
@@ -70,7 +70,7 @@ class RNNCell(_Cell):
 
 
 class LSTMCell(_Cell):
-    """One step of an LSTM: [N, inputs] and (h, c) -> the next (h, c)."""
+    """One step of an LSTM: inputs [N, inputs] and states (h, c), each [N, H] -> the next (h, c)."""
 
     gates = 4
 

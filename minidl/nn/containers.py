@@ -18,18 +18,18 @@ class ModuleList(Module):
         self.extend(modules)
 
     def append(self, module: Module | None) -> Self:
-        """Add a module at the end; returns this list. Raises WrongKind."""
+        """Add a module at the end; returns this list. Raises WrongKind for objects other than modules and None."""
         self.add_module(str(len(self)), module)
         return self
 
     def extend(self, modules: Iterable[Module | None]) -> Self:
-        """Add several modules at the end; returns this list. Raises WrongKind."""
+        """Add several modules at the end; return this list. Raises WrongKind for objects other than modules, None."""
         for module in modules:
             self.append(module)
         return self
 
     def insert(self, index: int, module: Module) -> None:
-        """Insert a module before position ``index``. Raises WrongKind."""
+        """Insert a module before position ``index``. Raises WrongKind for objects other than modules and None."""
         self.check_module(str(index), module)
         entries: list[Module | None] = list(self)
         entries.insert(index, module)
@@ -106,7 +106,7 @@ class ModuleDict(Module):
         self.update(modules or {})
 
     def update(self, modules: Mapping[str, Module]) -> None:
-        """Add or replace several modules by name. Raises WrongKind."""
+        """Add or replace several modules by name. Raises WrongKind for objects other than modules and None."""
         for name, module in modules.items():
             self[name] = module
 
@@ -121,7 +121,7 @@ class ModuleDict(Module):
         self.pop(name)
 
     def pop(self, name: str) -> Module:
-        """Remove a module and return it."""
+        """Remove the module with this name and return it."""
         module = self[name]
         delattr(self, name)
         return module

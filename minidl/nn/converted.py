@@ -16,7 +16,7 @@ from minidl.tensor import Tensor
 
 
 class Converted:
-    """A base of Module with ``to`` and the methods named after dtypes and devices."""
+    """The part of Module that converts: ``to``, and the methods named after dtypes and devices."""
 
     if TYPE_CHECKING:
         def _named_tensors(self, *, parameters: bool, buffers: bool) -> Iterator[tuple[str, Tensor]]: ...

@@ -29,8 +29,8 @@ PADDING_MODES = {"zeros": "constant", "reflect": "reflect", "replicate": "replic
 
 
 def places(what: str, padding: Window | str, kernel: Pair, stride: Pair, dilation: Pair) -> Pair:
-    """Return the padding as (height, width): "valid" is none, "same" keeps the image's size. Raises UserError if "same"
-    is impossible."""
+    """Return the padding as (height, width): "valid" is none, "same" keeps the image's size.
+    Raises UserError if "same" would need unequal sides or a stride above 1."""
     if padding == "valid":
         return 0, 0
     if padding == "same":
@@ -45,7 +45,7 @@ def places(what: str, padding: Window | str, kernel: Pair, stride: Pair, dilatio
 
 
 def _spaced(w: Tensor, dilation: Pair) -> Tensor:
-    """Return a kernel [K, C, R, S] with zeros between its elements, for dilation."""
+    """Return a kernel [K, C, R, S] with dilation - 1 zeros between neighbouring elements of its windows."""
     for axis, distance in ((2, dilation[0]), (3, dilation[1])):
         if distance > 1 and w.shape[axis] > 1:
             size = w.shape[axis]
@@ -83,7 +83,7 @@ def _depthwise(x: Tensor, w: Tensor, stride: Pair, padding: Pair, dilation: Pair
 def conv2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Window = 1, padding: Window | str = 0,
            dilation: Window = 1, groups: int = 1) -> Tensor:
     """Return the cross-correlation. input: [N, C, H, W] or [C, H, W], weight: [K, C / groups, R, S] -> [N, K, P, Q].
-    Groups and dilation are composed of plain convolutions; see this module. Raises ShapeError, UserError."""
+    Groups and dilation are composed of plain convolutions. Raises ShapeError, UserError on a misfit."""
     if input.ndim == 3:
         return squeeze(conv2d(unsqueeze(input, 0), weight, bias, stride, padding, dilation, groups), 0)
     x, w = lowered(input), lowered(weight)
@@ -113,7 +113,7 @@ def _single(value: int | Sequence[int] | str) -> int | str:
 def conv1d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int | Sequence[int] = 1,
            padding: int | Sequence[int] | str = 0, dilation: int | Sequence[int] = 1, groups: int = 1) -> Tensor:
     """Return the cross-correlation of sequences. input: [N, C, L] or [C, L], weight: [K, C / groups, R] -> [N, K, P].
-    Raises like ``conv2d``."""
+    Raises ShapeError, UserError for arguments that do not fit."""
     around = _single(padding)
     y = conv2d(unsqueeze(input, -2), unsqueeze(weight, 2), bias, (1, int(_single(stride))),
                around if isinstance(around, str) else (0, around), (1, int(_single(dilation))), groups)

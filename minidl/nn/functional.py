@@ -78,7 +78,7 @@ __all__ = [
 
 
 def _in_place_too(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return an activation with an argument ``inplace``, which writes the result into the operand."""
+    """Return an activation with a further argument ``inplace``: True writes the result into the operand."""
     @wraps(function)
     def either(x: Tensor, *args: object, inplace: bool = False, **options: object) -> Tensor:
         if args and isinstance(args[-1], bool):  # inplace, PyTorch's last positional argument
@@ -94,7 +94,7 @@ celu, elu, hardsigmoid, hardswish, hardtanh, leaky_relu, mish, relu, relu6, selu
 
 
 def gelu(x: Tensor, approximate: str = "none") -> Tensor:
-    """Return x * Phi(x) with the normal distribution function Phi, exact or in its tanh form. Raises UserError."""
+    """Return x * Phi(x) with the normal distribution function Phi: exact ("none") or "tanh"; others raise UserError."""
     if approximate not in ("none", "tanh"):
         raise UserError(f"gelu: approximate must be none or tanh, not {approximate!r}")
     return elementwise.gelu(x) if approximate == "none" else elementwise.gelu_tanh(x)
@@ -187,7 +187,7 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
 
 
 def _additive_mask(mask: Tensor, query: Tensor) -> tuple[Tensor, Tensor]:
-    """Return an additive mask in which fully masked rows are unmasked, and booleans [..., 1] that mark these rows."""
+    """Return ``mask`` in additive form, with fully masked rows unmasked, and booleans [..., 1] that mark these rows."""
     if mask.dtype.floating:
         lowest = amax(detach(mask), -1, keepdim=True)
         blind = compare(lowest, float("-inf"), "==")

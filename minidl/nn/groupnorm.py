@@ -7,7 +7,7 @@ from minidl.tensor import Tensor
 
 
 class GroupNorm(Module):
-    """Group normalisation by mean and variance of each group of channels of an example. x: [N, num_channels, ...]."""
+    """Group normalisation: each example's groups of channels by their mean and variance. x: [N, num_channels, ...]."""
 
     def __init__(self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True, *,
                  bias: bool = True) -> None:

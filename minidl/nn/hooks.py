@@ -11,7 +11,7 @@ _numbers = count()
 
 
 class Handle:
-    """A handle of a registered hook, with which to remove it."""
+    """The object returned when a hook is registered; its ``remove()`` removes the hook."""
 
     def __init__(self, module: Any, number: int) -> None:
         self._module, self._number = module, number

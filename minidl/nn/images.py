@@ -65,7 +65,7 @@ class Conv2d(Module):
 
 
 class Conv1d(Module):
-    """A convolution of sequences. x: [N, in_channels, L] -> [N, out_channels, P]. Raises like ``Conv2d``."""
+    """A convolution of sequences. x: [N, in_channels, L] -> [N, out_channels, P]. Raises UserError for bad groups."""
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int, stride: int = 1, padding: int | str = 0,
                  dilation: int = 1, groups: int = 1, bias: bool = True) -> None:
@@ -81,7 +81,7 @@ class Conv1d(Module):
 
 
 class ConvReLU2d(Conv2d):
-    """A fused relu(conv(x)) for a Sequential, without another pass over the feature map."""
+    """A Conv2d and a ReLU in one layer, relu(conv(x)), for a Sequential, without another pass over the feature map."""
 
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override] # a Sequential passes only x
         return super().forward(x, relu=True)
@@ -145,18 +145,18 @@ class BatchNorm2d(Module):
 
 
 class BatchNorm1d(BatchNorm2d):
-    """Batch normalisation over [N, C] or [N, C, L]."""
+    """Batch normalisation of [N, C] or [N, C, L], by channel: batch statistics in training, else running ones."""
 
 
 class BatchNormReLU2d(BatchNorm2d):
-    """A fused relu(bn(x)) for a Sequential, in one pass over the feature maps."""
+    """A BatchNorm2d and a ReLU in one layer, relu(bn(x)), for a Sequential, in one pass over the feature maps."""
 
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override] # a Sequential passes only x
         return super().forward(x, relu=True)
 
 
 class _Pool2d(Module):
-    """A base of pooling layers with a window over [N, C, H, W]; the default stride is the window's size."""
+    """The base class of pooling layers with a window over [N, C, H, W]; the default stride is the window's size."""
 
     def __init__(self, kernel_size: int | Pair, stride: int | Pair | None = None, padding: int | Pair = 0) -> None:
         self.kernel_size = pair(kernel_size)
@@ -228,6 +228,6 @@ class AdaptiveAvgPool2d(Module):
 
 
 def _window(kernel: Pair, stride: Pair, padding: Pair) -> str:
-    """Return the text of a window's arguments for ``extra_repr``; a padding of 0 is left out."""
+    """Return a window's arguments as text that ``repr`` shows; a padding of 0 is left out."""
     text = f", kernel_size={kernel}, stride={stride}"
     return text + (f", padding={padding}" if any(padding) else "")

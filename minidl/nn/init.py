@@ -55,15 +55,15 @@ def uniform_(tensor: Tensor, low: float = 0.0, high: float = 1.0) -> None:
 
 
 def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> None:
-    """Fill with uniform values in +-gain * sqrt(6 / (fan_in + fan_out)) (Glorot & Bengio 2010, eq. 16). Raises as
-    ``fans``.
+    """Fill with uniform values in +-gain * sqrt(6 / (fan_in + fan_out)) (Glorot & Bengio 2010, eq. 16).
+    Raises UserError for fewer than two dimensions.
     """
     bound = gain * sqrt(6.0 / sum(fans(tensor)))
     uniform_(tensor, -bound, bound)
 
 
 def kaiming_uniform_(tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> None:
-    """Fill with uniform values of the standard deviation of ``kaiming_normal_``; it raises the same errors."""
+    """Fill with uniform values in +-gain * sqrt(3 / fan). Raises UserError for a bad mode, nonlinearity or shape."""
     bound = sqrt(3.0) * _kaiming_std(tensor, a, mode, nonlinearity)
     uniform_(tensor, -bound, bound)
 

@@ -38,7 +38,7 @@ class Linear(Module):
 
 
 class LayerNorm(Module):
-    """Layer normalisation (Ba, Kiros & Hinton 2016) over the last dimensions, of ``normalized_shape`` values."""
+    """Layer normalisation (Ba, Kiros & Hinton 2016) over the last dimensions, whose sizes are ``normalized_shape``."""
 
     def __init__(self, normalized_shape: int | Shape, eps: float = 1e-5, elementwise_affine: bool = True,
                  bias: bool = True) -> None:
@@ -58,7 +58,7 @@ class LayerNorm(Module):
 
 
 class Embedding(Module):
-    """A table of vectors, looked up by integers of any shape: ids -> [*ids.shape, embedding_dim], in compute precision.
+    """A table of vectors, looked up by integers of any shape: [..] -> [.., embedding_dim], in the runtime's precision.
 
     The row ``padding_idx`` is 0 and has no gradient. Raises UserError for a row out of range.
     """
@@ -74,7 +74,7 @@ class Embedding(Module):
 
     @classmethod
     def from_pretrained(cls, embeddings: Tensor, freeze: bool = True, padding_idx: int | None = None) -> Embedding:
-        """Return an Embedding with the given rows; ``freeze``: False trains them."""
+        """Return an Embedding with the rows ``embeddings`` [rows, width]; ``freeze``: False trains them."""
         made = cls(*embeddings.shape)
         made.padding_idx = padding_idx
         made.weight.data = embeddings
@@ -95,7 +95,7 @@ class Embedding(Module):
 
 class Dropout(Module):
     """Dropout: in training, zero each element with probability p in [0, 1) and divide the rest by 1 - p.
-    With ``inplace`` the handle x then holds the result, and x's bytes may be overwritten."""
+    With ``inplace`` the result replaces x, whose bytes may be overwritten."""
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         if not 0.0 <= p < 1.0:
@@ -114,7 +114,7 @@ class Dropout(Module):
 
 
 class Flatten(Module):
-    """A layer that merges the dimensions from ``start_dim`` to ``end_dim`` into one; a view."""
+    """A layer that merges the dimensions from ``start_dim`` to ``end_dim`` into one; its result is a view of x."""
 
     def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
         self.start_dim = start_dim
@@ -132,7 +132,7 @@ class Identity(Module):
 
 
 def scale_and_shift(shape: Shape, affine: bool, bias: bool) -> tuple[Tensor | None, Tensor | None]:
-    """Return a norm's weight (ones) and bias (zeros); both None without ``affine``, the bias also without ``bias``."""
+    """Return a norm's weight (ones) and bias (zeros): both None unless ``affine``, the bias None unless ``bias``."""
     weight = parameter(shape) if affine else None
     shift = parameter(shape) if affine and bias else None
     if weight is not None:
@@ -143,5 +143,5 @@ def scale_and_shift(shape: Shape, affine: bool, bias: bool) -> tuple[Tensor | No
 
 
 def no_bias(bias: Tensor | None) -> str:
-    """Return what ``extra_repr`` shows for a missing bias, or an empty string."""
+    """Return the text that ``repr`` shows for a missing bias, or an empty string if there is one."""
     return "" if bias is not None else ", bias=False"

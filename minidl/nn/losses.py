@@ -8,7 +8,7 @@ from minidl.tensor import Tensor
 
 
 class Loss(Module):
-    """A base of losses, with a ``reduction`` of mean, sum or none."""
+    """The base class of losses, with a ``reduction``: mean, sum or none."""
 
     weight: Tensor | None
 
@@ -46,21 +46,21 @@ class NLLLoss(Loss):
 
 
 class MSELoss(Loss):
-    """Mean squared error: (x - target)^2, averaged."""
+    """Mean squared error: (x - target)^2, averaged over all elements by default (``reduction``)."""
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
         return losses.mse_loss(x, target, reduction=self.reduction)
 
 
 class L1Loss(Loss):
-    """Mean absolute error: |x - target|, averaged."""
+    """Mean absolute error: |x - target|, averaged over all elements by default (``reduction``)."""
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
         return losses.l1_loss(x, target, reduction=self.reduction)
 
 
 class BCELoss(Loss):
-    """Binary cross-entropy of probabilities, averaged."""
+    """Binary cross-entropy -(target log(x) + (1 - target) log(1 - x)) of probabilities x, averaged by default."""
 
     def __init__(self, weight: Tensor | None = None, *, reduction: str = "mean") -> None:
         super().__init__(reduction)
@@ -71,8 +71,8 @@ class BCELoss(Loss):
 
 
 class BCEWithLogitsLoss(Loss):
-    """Binary cross-entropy of sigmoid(x), averaged and computed stably from x; ``pos_weight`` weights positive
-    targets."""
+    """Binary cross-entropy of sigmoid(x), averaged and computed stably from x.
+    ``pos_weight`` multiplies the loss of positive targets."""
 
     pos_weight: Tensor | None
 

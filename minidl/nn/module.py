@@ -24,7 +24,7 @@ Result_co = TypeVar("Result_co", covariant=True)
 
 
 class _Forward(Protocol[Inputs, Result_co]):
-    """The type of a module by its forward(): calling the module takes and returns the same."""
+    """For type checkers: calling a module takes and returns what its forward() does."""
 
     _hooks: dict[int, tuple[bool, Hook]]
 
@@ -69,16 +69,16 @@ class Module(Registered, Converted):
     # ---- the tree
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
-        """Return (name, module) of this module's children, in the order of their first assignment."""
+        """Return (name, module) of this module's direct children, in the order of their first assignment."""
         return ((name, value) for name, value in vars(self).items() if isinstance(value, Module))
 
     def children(self) -> Iterator[Module]:
-        """Return this module's children."""
+        """Return this module's direct children, without their names."""
         return (child for _, child in self.named_children())
 
     def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
-        """Yield (dotted path, module) for this module and its descendants, parents first; a shared module once per
-        path.
+        """Yield (dotted path, module) for this module and its descendants, parents first.
+        A module that has several parents comes once per path.
         """
         yield prefix, self
         for name, child in self.named_children():
@@ -90,7 +90,7 @@ class Module(Registered, Converted):
 
     def _named_tensors(self, *, parameters: bool, buffers: bool, saved: bool = False) -> Iterator[tuple[str, Tensor]]:
         """Yield (dotted name, tensor) for the tree's parameters and buffers, each module's parameters first.
-        saved: leave out tensors that are not part of ``state_dict``."""
+        saved: True leaves out tensors that are not part of ``state_dict``."""
         for path, module in self.named_modules():
             own = [(name, value) for name, value in vars(module).items() if isinstance(value, Tensor)
                    and name not in module._plain_names and not (saved and name in module._unsaved_names)]
@@ -155,8 +155,8 @@ class Module(Registered, Converted):
         return {name: tensor.numpy() for name, tensor in self._named_tensors(parameters=True, buffers=True, saved=True)}
 
     def load_state_dict(self, arrays: Mapping[str, Any], strict: bool = True) -> tuple[list[str], list[str]]:
-        """Overwrite parameters and buffers with arrays of the same names and shapes; return (missing, unexpected)
-        names.
+        """Overwrite parameters and buffers with arrays of the same names and shapes.
+        Return (names without an array, names of arrays without a tensor).
 
         Names that end in ``num_batches_tracked`` are ignored. Raises UserError, listing names, if shapes differ, or if
         ``strict`` and names are missing or unexpected; then nothing is written.

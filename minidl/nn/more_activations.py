@@ -13,7 +13,7 @@ from minidl.tensor import Tensor
 
 
 class _Function(Module):
-    """A base of activation layers, with an optional in-place form (``inplace``)."""
+    """The base class of activation layers; with ``inplace`` the result replaces x."""
 
     inplace = False
     function: Callable[[Tensor], Tensor]
@@ -50,7 +50,7 @@ class PReLU(Module):
 
 
 class ELU(_Function):
-    """ELU: x where x > 0, alpha * (exp(x) - 1) elsewhere."""
+    """ELU: x where x > 0, alpha * expm1(x) elsewhere."""
 
     def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
         self.alpha, self.inplace = alpha, inplace
@@ -60,7 +60,7 @@ class ELU(_Function):
 
 
 class CELU(ELU):
-    """CELU: x where x > 0, alpha * (exp(x / alpha) - 1) elsewhere."""
+    """CELU: x where x > 0, alpha * expm1(x / alpha) elsewhere."""
 
     def compute(self, x: Tensor) -> Tensor:
         return activations.celu(x, self.alpha)
@@ -82,7 +82,7 @@ class _InPlace(_Function):
 
 
 class SELU(_InPlace):
-    """SELU: a scaled ELU whose scale and alpha preserve mean 0 and variance 1."""
+    """SELU: elu(x, alpha) * factor, with constants that preserve mean 0 and variance 1."""
 
     function = staticmethod(activations.selu)
 
@@ -112,7 +112,7 @@ class Mish(_InPlace):
 
 
 class LogSigmoid(_Function):
-    """Log-sigmoid: log(1 / (1 + exp(-x)))."""
+    """Log-sigmoid: log(sigmoid(x)), without overflow."""
 
     function = staticmethod(activations.logsigmoid)
 

@@ -57,7 +57,7 @@ class Dropout1d(Dropout):
 
 
 class Dropout2d(Dropout1d):
-    """``Dropout1d`` for [N, C, H, W]."""
+    """In training, zero whole channels of [N, C, H, W] with probability p and divide the rest by 1 - p."""
 
 
 class RMSNorm(Module):
@@ -99,13 +99,13 @@ class InstanceNorm2d(Module):
 
 
 class InstanceNorm1d(InstanceNorm2d):
-    """``InstanceNorm2d`` for [N, C, L]."""
+    """Instance normalisation of sequences [N, C, L]: each channel of each sequence by its own mean and variance."""
 
     dims = 3
 
 
 class _Pad(Module):
-    """A base of layers that pad the last dimensions; one number is the padding of all sides."""
+    """The base class of layers that pad the last dimensions; one number is the padding of all sides."""
 
     mode: ClassVar[str]
     dims: ClassVar[int]
@@ -177,7 +177,7 @@ class PixelShuffle(Module):
 
 
 class Upsample(Module):
-    """A layer that resizes x [N, C, ...]; see ``functional.interpolate``."""
+    """A layer that resizes x [N, C, ...] to ``size`` or by ``scale_factor``, as ``functional.interpolate`` does."""
 
     def __init__(self, size: int | Sequence[int] | None = None, scale_factor: float | Sequence[float] | None = None,
                  mode: str = "nearest", align_corners: bool | None = None) -> None:
@@ -188,7 +188,7 @@ class Upsample(Module):
 
 
 class Unflatten(Module):
-    """A layer that splits one dimension into several."""
+    """A layer that splits dimension ``dim`` into several of the given sizes."""
 
     def __init__(self, dim: int, unflattened_size: Shape) -> None:
         self.dim, self.unflattened_size = dim, tuple(unflattened_size)

@@ -16,8 +16,8 @@ def kept(x: Tensor, requires_grad: bool = False) -> Tensor:
 
 
 def is_plain(x: Tensor) -> bool:
-    """True if a tensor assigned to a module is a plain attribute, not a parameter: a result, or a leaf made of
-    values."""
+    """Return True if a tensor assigned to a module is a plain attribute, not a parameter.
+    Plain are results of operations, and leaves that neither persist nor require a gradient."""
     return bool(x.operation_name) or not x.storage.base.persistent and not x.requires_grad
 
 

@@ -18,7 +18,7 @@ Window = int | Pair
 
 
 def _of_images(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Return function(x) for a function of [N, C, H, W]; x may also be [C, H, W]."""
+    """Return function(x), for a function that takes [N, C, H, W]; x may lack the dimension N."""
     return squeeze(function(unsqueeze(x, 0)), 0) if x.ndim == 3 else function(x)
 
 
@@ -73,7 +73,7 @@ def _one(value: int | tuple[int, ...]) -> int:
 
 def max_pool1d(input: Tensor, kernel_size: int, stride: int | None = None, padding: int = 0, dilation: int = 1,
                ceil_mode: bool = False, return_indices: bool = False) -> Tensor:
-    """Return the maximum of each window of [N, C, L] or [C, L]. Raises like ``max_pool2d``."""
+    """Return the maximum of each window of [N, C, L] or [C, L]. Raises ShapeError; UserError if unsupported."""
     step = kernel_size if stride is None else stride
     return squeeze(max_pool2d(unsqueeze(input, -2), (1, _one(kernel_size)), (1, _one(step)), (0, _one(padding)),
                               (1, _one(dilation)), ceil_mode, return_indices), -2)
@@ -81,7 +81,7 @@ def max_pool1d(input: Tensor, kernel_size: int, stride: int | None = None, paddi
 
 def avg_pool1d(input: Tensor, kernel_size: int, stride: int | None = None, padding: int = 0, ceil_mode: bool = False,
                count_include_pad: bool = True) -> Tensor:
-    """Return the mean of each window of [N, C, L] or [C, L]. Raises like ``avg_pool2d``."""
+    """Return the mean of each window of [N, C, L] or [C, L]. Raises ShapeError; UserError if unsupported."""
     step = kernel_size if stride is None else stride
     return squeeze(avg_pool2d(unsqueeze(input, -2), (1, _one(kernel_size)), (1, _one(step)), (0, _one(padding)),
                               ceil_mode, count_include_pad), -2)

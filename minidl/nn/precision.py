@@ -17,6 +17,6 @@ def computed_in(dtype: DType) -> DType:
 
 
 def lowered(tensor: Tensor) -> Tensor:
-    """Return a float32 tensor cast to the dtype of the runtime's activations; other tensors unchanged."""
+    """Return a float32 tensor cast to the runtime's precision, such as bfloat16; other tensors unchanged."""
     activations = current_runtime().precision.activations
     return tensor if activations is float32 or tensor.dtype is not float32 else cast(tensor, activations)

@@ -27,8 +27,8 @@ State = tuple[Tensor, ...]  # of one layer and direction, [N, H] each
 
 
 class _Recurrent(Module):
-    """A base of recurrent networks: layers of one or two directions, over [L, N, inputs], or [N, L, inputs] if
-    ``batch_first``."""
+    """The base class of recurrent networks: layers of one or two directions.
+    x: [L, N, inputs], or [N, L, inputs] if ``batch_first``."""
 
     gates: int  # the weights have gates * H rows
     states: int  # number of tensors in a state
@@ -56,18 +56,18 @@ class _Recurrent(Module):
                         init.uniform_(made, -bound, bound)
 
     def cell(self, given: Tensor, recurrent: Tensor, state: State) -> State:
-        """Return the next state, output first. given, recurrent: linear terms of input and state, [N, gates * H]
-        each."""
+        """Return the next state of one layer, a tuple whose first tensor is the output.
+        given, recurrent: the linear terms of the input and of ``state``, [N, gates * H] each."""
         raise NotImplementedError
 
     def fused(self, given: Tensor, weight: Tensor, bias: Tensor | None, state: State, *, backwards: bool
               ) -> tuple[Tensor, State] | None:
-        """Return the outputs and the last state by one operation; None if there is none."""
+        """Return a layer's outputs and last state, computed by one operation; None for a network without such."""
         return None
 
     def run(self, x: Tensor, state: list[State] | None) -> tuple[Tensor, list[Tensor]]:
-        """Return the outputs in x's layout, and the last states, [layers * directions, N, H] each; without N for a
-        single sequence [L, inputs]. Raises ShapeError."""
+        """Return the outputs in x's layout, and the last states, [layers * directions, N, H] each.
+        All are without N for a single sequence [L, inputs]. Raises ShapeError for an x or state that does not fit."""
         if x.ndim == 2:
             alone = None if state is None else [tuple(unsqueeze(part, 0) for part in parts) for parts in state]
             batch = 0 if self.batch_first else 1

@@ -12,7 +12,7 @@ from minidl.tensor import Tensor
 
 
 class Registered:
-    """A base of Module that registers assigned tensors and modules by the rules that ``Module`` describes."""
+    """The part of Module that registers assigned tensors and modules, by the rules that ``Module`` describes."""
 
     _buffer_names: frozenset[str] = frozenset()
     _unsaved_names: frozenset[str] = frozenset()
@@ -28,7 +28,7 @@ class Registered:
         object.__setattr__(self, name, value)
 
     def _as_buffer(self, name: str, value: Tensor) -> Tensor:
-        """Return a buffer's tensor after an assignment: a result of an operation is copied into the buffer's bytes."""
+        """Return a buffer's tensor after an assignment: ``value`` if a leaf, else the old tensor with value's copy."""
         held = vars(self).get(name)
         if not value.operation_name:
             return value

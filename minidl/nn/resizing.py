@@ -81,7 +81,7 @@ def pixel_unshuffle(x: Tensor, downscale_factor: int) -> Tensor:
 
 
 def _linear_weights(size: int, wanted: int, scale: float, align: bool) -> np.ndarray:
-    """Return the weights of linear interpolation, [wanted, size]: each old element's share in each new one."""
+    """Return linear interpolation's weights [wanted, size]: the share of each old element in each new one."""
     weights = np.zeros((wanted, size))
     for i in range(wanted):
         place = i * (size - 1) / max(1, wanted - 1) if align else max(0.0, (i + 0.5) * scale - 0.5)
@@ -93,7 +93,7 @@ def _linear_weights(size: int, wanted: int, scale: float, align: bool) -> np.nda
 
 
 def _cubic_weights(size: int, wanted: int, scale: float, align: bool) -> np.ndarray:
-    """Return the weights of cubic interpolation with a = -0.75 (Keys 1981), [wanted, size]."""
+    """Return cubic interpolation's weights [wanted, size], with a = -0.75 (Keys 1981): old elements' shares in new."""
     a = -0.75
 
     def share(d: float) -> float:

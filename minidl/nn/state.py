@@ -19,8 +19,8 @@ SHOWN_NAMES = 3  # the most names that an error lists for each kind of mismatch
 
 def load(owner: str, targets: Mapping[str, Tensor], arrays: Mapping[str, Any], *,
          strict: bool) -> tuple[list[str], list[str]]:
-    """Overwrite tensors by name; return (missing, unexpected) names. ``owner``: a name for errors.
-    Raises UserError like ``Module.load_state_dict``."""
+    """Overwrite tensors with the arrays of their names; return (names without an array, names without a tensor).
+    Raises UserError, naming ``owner``, and writes nothing if shapes differ or, if ``strict``, names do."""
     arrays = {name: array for name, array in arrays.items() if not name.endswith(NOT_KEPT)}
     missing = [name for name in targets if name not in arrays]
     unexpected = [name for name in arrays if name not in targets]

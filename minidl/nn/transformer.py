@@ -30,7 +30,7 @@ Activation = str | Callable[[Tensor], Tensor]
 
 
 def _added(mask: Tensor | None, like: Tensor) -> Tensor | None:
-    """Return a mask in additive form: a boolean mask becomes -inf where it is True, 0 elsewhere."""
+    """Return a mask in additive form, of like's dtype: a boolean one becomes -inf where True, else 0; None for None."""
     if mask is None or mask.dtype is not boolean:
         return mask if mask is None else convert(mask, like.dtype)
     return masked_fill(full(mask.shape, 0.0, dtype=like.dtype), mask, float("-inf"))
@@ -113,8 +113,8 @@ def _activation(named: Activation) -> Callable[[Tensor], Tensor]:
 
 
 class _Layer(Module):
-    """A base of Transformer layers: attention and two linear layers, each with a residual and a norm after or
-    before."""
+    """The base class of Transformer layers: attention and two linear layers, each with a residual.
+    A norm follows each residual, or with ``norm_first`` precedes each part."""
 
     attends_others = False
 

@@ -1,4 +1,4 @@
-"""PyTorch's activations that are composed of other operations. At a kink the gradient is PyTorch's."""
+"""PyTorch's activations that are composed of other operations. At kinks, gradients are PyTorch's."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
 
 
 def prelu(x: Tensor, weight: Tensor) -> Tensor:
-    """Return x where x > 0, weight * x elsewhere (He et al. 2015). weight: one number, or one per channel (dimension
-    1).
+    """Return x where x > 0, weight * x elsewhere (He et al. 2015).
+    weight: one number, or one per channel (dimension 1).
     """
     channels = (-1, *(1,) * (x.ndim - 2)) if weight.numel() > 1 else ()
     weight = reshape(weight, channels)
@@ -31,27 +31,27 @@ def prelu(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def _expm1_below_zero(x: Tensor) -> Tensor:
-    """Return exp(x) - 1 where x < 0, 0 elsewhere."""
+    """Return expm1(min(x, 0)): exp(x) - 1 where x < 0, 0 elsewhere."""
     return expm1(clamp(x, max=0.0))
 
 
 def elu(x: Tensor, alpha: float = 1.0) -> Tensor:
-    """Return x where x > 0, alpha * (exp(x) - 1) elsewhere (Clevert, Unterthiner & Hochreiter 2016)."""
+    """Return x where x > 0, alpha * expm1(x) elsewhere (Clevert, Unterthiner & Hochreiter 2016)."""
     return where(compare(x, 0, ">"), x, scale(_expm1_below_zero(x), alpha))
 
 
 def celu(x: Tensor, alpha: float = 1.0) -> Tensor:
-    """Return x where x > 0, alpha * (exp(x / alpha) - 1) elsewhere (Barron 2017)."""
+    """Return x where x > 0, alpha * expm1(x / alpha) elsewhere (Barron 2017)."""
     return where(compare(x, 0, ">"), x, scale(_expm1_below_zero(scale(x, 1.0 / alpha)), alpha))
 
 
 def selu(x: Tensor) -> Tensor:
-    """Return a scaled elu whose scale and alpha preserve mean 0 and variance 1 (Klambauer et al. 2017)."""
+    """Return elu(x, alpha) * factor, with constants that preserve mean 0 and variance 1 (Klambauer et al. 2017)."""
     return scale(elu(x, 1.6732632423543772848170429916717), 1.0507009873554804934193349852946)
 
 
 def hardtanh(x: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
-    """Return x clamped to [min_val, max_val]; the gradient at a bound is 0."""
+    """Return x limited to [min_val, max_val]; the gradient is 0 outside of the bounds and at them."""
     if not x.dtype.floating:
         min_val, max_val = int(min_val), int(max_val)
     inside = clamp(x, min_val, max_val)
@@ -75,7 +75,7 @@ def hardswish(x: Tensor) -> Tensor:
 
 
 def logsigmoid(x: Tensor) -> Tensor:
-    """Return log(1 / (1 + exp(-x))), computed without overflow."""
+    """Return log(sigmoid(x)), computed without overflow."""
     return neg(softplus(neg(x)))
 
 

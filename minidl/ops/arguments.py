@@ -15,16 +15,16 @@ EXACT = 1 << 53  # integers up to here are exact as Python floats, the type in w
 
 
 def axis_of(what: str, shape: Shape, axis: int) -> int:
-    """Return an axis as a non-negative number; a negative axis counts from the end. Raises ShapeError if out of
-    range."""
+    """Return an axis as a non-negative number; a negative axis counts from the end.
+    Raises ShapeError, which names the function ``what``, if the axis is out of range."""
     if not -len(shape) <= axis < len(shape):
         raise ShapeError(f"{what}: there is no axis {axis} of {list(shape)}")
     return axis % len(shape)
 
 
 def axes_of(what: str, shape: Shape, axes: int | Shape | None) -> Shape:
-    """Return axes as non-negative numbers, in the given order; all axes for None. Raises ShapeError for a repeated
-    axis.
+    """Return axes as non-negative numbers, in the given order; all axes for None.
+    Raises ShapeError for an axis that is repeated or out of range.
     """
     if axes is None:
         return tuple(range(len(shape)))
@@ -45,7 +45,7 @@ def numbers(x: Meta) -> Meta:
 
 
 def number_for(what: str, x: Meta, value: float) -> float:
-    """Return a number as a float, checked to be a valid operand beside the elements of x.
+    """Return a number as a float, after a check that the dtype of x can represent it.
     Raises ShapeError if x has integers and the number is a fraction or exceeds their dtype."""
     plain_number(what, value)
     if not x.dtype.floating and (not math.isfinite(value) or value != int(value) or abs(value) > EXACT
@@ -55,7 +55,7 @@ def number_for(what: str, x: Meta, value: float) -> float:
 
 
 def plain_number(what: str, value: object) -> float:
-    """Return a number as a float. Raises WrongKind for other objects, tensors included."""
+    """Return a number as a float. Raises WrongKind, naming the function ``what``, for other objects and tensors."""
     if isinstance(value, Tensor):
         raise WrongKind(f"{what} takes a number, not a tensor, whose gradient would be lost; x.item() gives a number")
     if not isinstance(value, int | float) and not hasattr(value, "dtype"):
@@ -74,5 +74,5 @@ def reciprocal(value: float) -> float:
 
 
 def loses_gradient(x: Tensor) -> bool:
-    """True if x requires a gradient but gradients are disabled: then a function must not return x itself."""
+    """Return True if x requires a gradient but gradients are disabled; a function must then not return x itself."""
     return x.requires_grad and not current().grad_enabled

@@ -27,8 +27,8 @@ RANKS: dict[DType, int] = {boolean: 0, uint8: 1, int32: 2, int64: 3}
 
 
 def common(what: str, a: DType, b: DType) -> DType:
-    """Return the dtype of the result for operands of two dtypes. Raises ShapeError for two different floating
-    dtypes."""
+    """Return the dtype of the result for operands of two dtypes.
+    Raises ShapeError, which names the function ``what``, for two different floating dtypes."""
     if a is b:
         return a
     if a.floating and b.floating:
@@ -39,7 +39,7 @@ def common(what: str, a: DType, b: DType) -> DType:
 
 
 def beside(dtype: DType, value: object) -> DType:
-    """Return the dtype of the result for a tensor's dtype and a number."""
+    """Return the dtype of the result for a tensor's dtype and a Python number ``value``."""
     if isinstance(value, bool) or dtype.floating:
         return dtype
     if isinstance(value, int):
@@ -51,7 +51,7 @@ def beside(dtype: DType, value: object) -> DType:
 
 
 def promoted(what: str, a: Tensor, b: Operand) -> tuple[Tensor, Operand]:
-    """Return two operands converted to their common dtype; a number stays a number. Raises ShapeError."""
+    """Return two operands in their common dtype; numbers stay numbers. Raises ShapeError for two floating dtypes."""
     if isinstance(b, Tensor):
         dtype = common(what, a.dtype, b.dtype)
         return convert(a, dtype), convert(b, dtype)
@@ -65,19 +65,19 @@ def _times(what: str, b: Operand, alpha: float) -> Operand:
 
 
 def add(a: Tensor, b: Operand, *, alpha: float = 1) -> Tensor:
-    """Return a + alpha * b, with broadcasting. Raises ShapeError."""
+    """Return a + alpha * b, with broadcasting. Raises ShapeError for a misfit of shapes or dtypes."""
     a, b = promoted("add", a, _times("add", b, alpha))
     return logical_or(a, _mask(a, b)) if a.dtype is boolean else elementwise.add(a, b)
 
 
 def sub(a: Tensor, b: Operand, *, alpha: float = 1) -> Tensor:
-    """Return a - alpha * b, with broadcasting. Raises ShapeError, also for booleans."""
+    """Return a - alpha * b, with broadcasting. Raises ShapeError for booleans, or a misfit of shapes or dtypes."""
     a, b = promoted("sub", a, _times("sub", b, alpha))
     return elementwise.sub(a, b)
 
 
 def mul(a: Tensor, b: Operand) -> Tensor:
-    """Return a * b, element by element, with broadcasting. Raises ShapeError."""
+    """Return a * b, by element, with broadcasting. Raises ShapeError for a misfit of shapes or dtypes."""
     a, b = promoted("mul", a, b)
     return logical_and(a, _mask(a, b)) if a.dtype is boolean else elementwise.mul(a, b)
 
@@ -89,7 +89,7 @@ def _mask(a: Tensor, b: Operand) -> Tensor:
 def div(a: Tensor, b: Operand, *, rounding_mode: str | None = None) -> Tensor:
     """Return a / b, element by element, with broadcasting; the quotient of integers is float32.
 
-    ``rounding_mode``: "floor" is ``//``, "trunc" rounds towards 0. Raises ShapeError.
+    ``rounding_mode``: "floor" is ``//``, "trunc" rounds towards 0. Raises ShapeError for a misfit of shapes or dtypes.
     """
     a, b = promoted("div", a, b)
     kind = a.dtype
@@ -110,12 +110,12 @@ def div(a: Tensor, b: Operand, *, rounding_mode: str | None = None) -> Tensor:
 
 
 def floor_divide(a: Tensor, b: Operand) -> Tensor:
-    """Return floor(a / b), element by element. Raises ShapeError."""
+    """Return floor(a / b), by element, with broadcasting. Raises ShapeError for a misfit of shapes or dtypes."""
     return div(a, b, rounding_mode="floor")
 
 
 def remainder(a: Tensor, b: Operand) -> Tensor:
-    """Return a - b * floor(a / b), element by element, with the sign of b like Python's ``%``. Raises ShapeError.
+    """Return a - b * floor(a / b), element by element, with b's sign, like ``%``. Raises ShapeError on a misfit.
 
     For halves and float32 it is computed in the next wider dtype, because the difference of two large numbers would
     lose all digits.
@@ -188,19 +188,19 @@ def _reverse_remainder(a: Tensor, b: Operand) -> Tensor:
 
 
 def rsub(a: Tensor, b: Operand, *, alpha: float = 1) -> Tensor:
-    """Return b - alpha * a. Raises ShapeError."""
+    """Return b - alpha * a, with broadcasting. Raises ShapeError for a misfit of shapes or dtypes."""
     return _reverse_sub(mul(a, alpha) if alpha != 1 else a, b)
 
 
 def compare(a: Tensor, b: Operand, relation: str) -> Tensor:
-    """Return booleans ``a relation b``, element by element; operands are converted to one dtype before."""
+    """Return booleans ``a relation b`` for a relation such as "<", by element, after conversion to one dtype."""
     return same_compare(*promoted(relation, a, b), relation)
 
 
 def _named(relation: str) -> Binary:
     def function(a: Tensor, b: Operand) -> Tensor:
         return compare(a, b, relation)
-    function.__doc__ = f"Return booleans a {relation} b, element by element, with broadcasting. Raises ShapeError."
+    function.__doc__ = f"Return booleans a {relation} b, by element, with broadcasting. Raises ShapeError on a misfit."
     return function
 
 
@@ -228,7 +228,7 @@ def _mask_operator(sign: str, function: Callable[[Tensor, Tensor], Tensor]) -> B
 
 
 def logical_xor(a: Tensor, b: Tensor) -> Tensor:
-    """Return booleans that are True where exactly one of a and b is True."""
+    """Return booleans that are True where exactly one of a and b, two boolean tensors, is True."""
     return same_compare(a, b, "!=")
 
 

@@ -73,7 +73,7 @@ def _attention_grad_infer(dy: Meta, q: Meta, k: Meta, v: Meta, y: Meta, lse: Met
 
 
 def _attention_cost(q: Meta, k: Meta, operands: tuple[Meta, ...], products: int, causal: bool) -> Cost:
-    """Return the cost: 2 N L S width FLOPs per product, half of them with a causal mask; each operand is moved once."""
+    """Return the cost of ``products`` products: 2 N L S width FLOPs each, half if ``causal``; operands move once."""
     flops = 2.0 * products * q.size * k.shape[1] * (0.5 if causal else 1.0)
     return Cost(flops, float(sum(m.nbytes for m in operands)), "matmul")
 
@@ -92,7 +92,7 @@ def _rows_in_slices(inputs: Sequence[Meta], attrs: Attrs, sliced: Sequence[bool]
 
 
 def _in_slices(mask: int) -> Slices:
-    """Return the slicing rule: all inputs by sequence; input number ``mask`` only if it has a batch dimension."""
+    """Return how batches are sliced: all inputs along dimension 0, input number ``mask`` only if it has the batch."""
     def rule(inputs: Sequence[Meta], attrs: Attrs, sliced: Sequence[bool]) -> Rule | None:
         batch = inputs[0].shape[0]
         along = tuple([i != mask or len(m.shape) == 4 and m.shape[0] == batch for i, m in enumerate(inputs)])
@@ -113,21 +113,21 @@ SOFTMAX = Op("softmax", _softmax_infer, _softmax_cost, vjp=_softmax_vjp, donates
 
 
 def softmax(x: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return exp(x + mask) / sum(exp(x + mask)) over the last dimension. mask: broadcasts to x. Raises ShapeError."""
+    """Return softmax(x + mask) over the last dimension. Raises ShapeError if the mask does not broadcast to x."""
     return apply(SOFTMAX, x) if mask is None else apply(SOFTMAX, x, mask)
 
 
 def scaled_dot_product_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *, heads: int,
                                  causal: bool = False, p: float = 0.0, seed: int = 0) -> Tensor:
-    """Return dropout(softmax(q k^T / sqrt(D) + mask)) v per head, as one operation (Vaswani et al. 2017, section
-    3.2.1).
+    """Return dropout(softmax(q k^T / sqrt(D) + mask)) v per head, as one operation.
+    The formula is that of Vaswani et al. 2017, section 3.2.1.
 
     q        [N, L, heads * D]; k, v: [N, S, heads * D]; the result: [N, L, heads * D]
     mask     constant, of their dtype or float32; broadcasts to [N, heads, L, S]. A row of -inf gives NaN
     causal   True: position i also sees only positions up to i; then L = S
     p, seed  dropout of the probabilities, with the mask that ``dropout`` of [N, heads, L, S] has for the same seed
 
-    Raises ShapeError; UserError for a mask that requires a gradient.
+    Raises ShapeError for shapes other than these; UserError for a mask that requires a gradient.
     """
     if mask is not None and mask.requires_grad:
         raise UserError("attention as one operation has no gradient for its mask; use nn.attend")

@@ -89,7 +89,7 @@ def _relu_grad_infer(dy: Meta, x: Meta, gamma: Meta, beta: Meta, mean: Meta, var
 
 def _apply_vjp(needs: Needs, dy: Tensor, x: Tensor, gamma: Tensor, mean: Tensor, var: Tensor, *, eps: float,
                training: bool) -> Gradients:
-    """Return the gradient of statistics and apply together: with batch statistics, mean and var are functions of x."""
+    """Return the gradients with respect to x, gamma and beta; with batch statistics mean and var are functions of x."""
     dy = contiguous(dy)  # both kernels would copy an expanded dy, in memory outside the budget
     dgamma, dbeta = apply_all(BATCH_NORM_GRAD_REDUCE, dy, x, mean, var, eps=eps)
     dx = None
@@ -112,7 +112,7 @@ def _relu_vjp(needs: Needs, dy: Tensor, x: Tensor, gamma: Tensor, beta: Tensor, 
 
 def _add_relu_vjp(needs: Needs, dy: Tensor, y: Tensor, x: Tensor, gamma: Tensor, mean: Tensor, var: Tensor, *,
                   eps: float, training: bool) -> Gradients:
-    """Return the gradients; the gradient of the sum serves both branches, so it is computed once and not donated."""
+    """Return the gradients. The gradient of the sum x + residual serves both, so it is computed once, not donated."""
     dsum = apply(RELU_GRAD, donate(dy), donate(y))
     dgamma, dbeta = apply_all(BATCH_NORM_GRAD_REDUCE, dsum, x, mean, var, eps=eps)
     dx = None

@@ -72,7 +72,7 @@ def _filled(x: Tensor, mask: Tensor, value: float, *, inverted: bool) -> Tensor:
 
 def compare(a: Tensor, b: Tensor | float, relation: str) -> Tensor:
     """Return booleans ``a relation b``, element by element, with broadcasting; ``relation`` is one of RELATIONS.
-    Raises ShapeError for two dtypes, or a number that a's dtype cannot represent."""
+    Raises ShapeError for two different dtypes, or a number that a's dtype cannot represent."""
     assert relation in RELATIONS, relation
     if isinstance(b, Tensor):
         return apply(COMPARE, a, b, relation=relation)
@@ -83,7 +83,7 @@ def compare(a: Tensor, b: Tensor | float, relation: str) -> Tensor:
 
 def masked_fill(x: Tensor, mask: Tensor, value: Tensor | float) -> Tensor:
     """Return ``value`` where the mask is true, x elsewhere. The mask broadcasts with x.
-    value: a number, or a tensor without dimensions, to which gradients flow. Raises ShapeError."""
+    value: a number, or a tensor without dimensions, to which gradients flow. Raises ShapeError on a misfit."""
     if isinstance(value, Tensor):
         if value.shape:
             raise ShapeError(f"masked_fill takes a number or a tensor without dimensions, not {list(value.shape)}")
@@ -93,7 +93,7 @@ def masked_fill(x: Tensor, mask: Tensor, value: Tensor | float) -> Tensor:
 
 
 def where(mask: Tensor, a: Tensor | float, b: Tensor | float) -> Tensor:
-    """Return a where the mask is true, b elsewhere, with broadcasting; a or b may be a number. Raises ShapeError."""
+    """Return a where the mask is true, b elsewhere, with broadcasting; a or b may be numbers. Raises ShapeError."""
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         return apply(WHERE, mask, a, b)
     if isinstance(a, Tensor):

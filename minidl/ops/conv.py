@@ -23,7 +23,7 @@ Pair = tuple[int, int]
 
 
 def pair(value: int | Pair) -> Pair:
-    """Return (height, width) of an argument that is one integer or two. Raises ShapeError."""
+    """Return (height, width) of an argument that is one integer or two. Raises ShapeError for anything else."""
     if isinstance(value, int):
         return value, value
     if isinstance(value, str) or len(value) not in (1, 2) or not all(isinstance(n, int) for n in value):
@@ -32,7 +32,7 @@ def pair(value: int | Pair) -> Pair:
 
 
 def output_extent(size: int, kernel: int, stride: int, padding: int) -> int:
-    """Return the number of positions of a sliding window along a dimension of ``size`` elements."""
+    """Return the number of positions of a window of ``kernel`` elements along a dimension of ``size`` elements."""
     return (size + 2 * padding - kernel) // stride + 1
 
 
@@ -43,7 +43,7 @@ def check_window(what: str, kernel: Pair, stride: Pair, padding: Pair) -> None:
 
 
 def window_output(x: Shape, kernel: Pair, stride: Pair, padding: Pair, *, what: str) -> Pair:
-    """Return the output (height, width) of a sliding window over [N, C, H, W]. Raises ShapeError."""
+    """Return the output's (height, width) for a window over [N, C, H, W]. Raises ShapeError if none fits."""
     if len(x) != 4:
         raise ShapeError(f"{what} needs [N, C, H, W], not {list(x)}")
     check_window(what, kernel, stride, padding)
@@ -105,8 +105,8 @@ def _relu_vjp(needs: Needs, dy: Tensor, y: Tensor, x: Tensor, w: Tensor, *, x_sh
 
 def _dgrad_vjp(needs: Needs, ddx: Tensor, dy: Tensor, w: Tensor, *, w_shape: Shape, stride: Pair,
                padding: Pair) -> Gradients:
-    """Return the gradients of conv_transpose2d, which is conv2d's input gradient and linear in dy and w: they are
-    conv2d and conv2d's weight gradient."""
+    """Return the gradients of conv_transpose2d with respect to dy and w.
+    It is conv2d's input gradient, linear in both, so they are conv2d and conv2d's weight gradient."""
     dw = apply(CONV2D_WGRAD, donate(dy), ddx, kernel=w_shape[2:], stride=stride, padding=padding) if needs[1] else None
     ddy = apply(CONV2D, ddx, w, stride=stride, padding=padding) if needs[0] else None
     return (ddy, dw, ddx)[:len(needs)]
@@ -138,7 +138,7 @@ def conv2d(x: Tensor, w: Tensor, b: Tensor | None = None, *, stride: int | Pair 
            relu: bool = False) -> Tensor:
     """Return the cross-correlation of x and w, plus b. x: [N, C, H, W], w: [K, C, R, S], b: [K] -> [N, K, P, Q].
 
-    x and w have one dtype; the bias is float32 beside halves. ``relu``: apply a ReLU to the result. Raises ShapeError.
+    x and w have one dtype; the bias is float32 beside halves. ``relu``: apply a ReLU at the end. Raises ShapeError.
     """
     inputs = (x, w) if b is None else (x, w, b)
     if relu and current().fuses:
@@ -149,8 +149,8 @@ def conv2d(x: Tensor, w: Tensor, b: Tensor | None = None, *, stride: int | Pair 
 
 def conv_transpose2d(x: Tensor, w: Tensor, b: Tensor | None = None, *, stride: int | Pair = 1,
                      padding: int | Pair = 0) -> Tensor:
-    """Return the transposed convolution, the input gradient of conv2d (Zeiler et al., "Deconvolutional Networks", CVPR
-    2010). x: [N, K, P, Q], w: [K, C, R, S], b: [C] -> [N, C, (P - 1) * stride - 2 * padding + R, ...].
+    """Return the transposed convolution, the input gradient of conv2d (Zeiler et al., CVPR 2010).
+    x: [N, K, P, Q], w: [K, C, R, S], b: [C] -> [N, C, (P - 1) * stride - 2 * padding + R, ...].
 
     Raises ShapeError.
     """

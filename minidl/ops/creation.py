@@ -32,7 +32,7 @@ Sizes = int | Shape
 
 
 def _leaf(made: Tensor) -> Tensor:
-    """Return a new tensor as a leaf that requires a gradient."""
+    """Return the new tensor ``made`` as a leaf that requires a gradient."""
     current().make_leaf(made.storage)
     made.requires_grad = True
     return made
@@ -88,7 +88,7 @@ def ones(*sizes: Sizes, dtype: DType = float32, device: object = None, requires_
 
 def arange(start: float = 0, end: float | None = None, step: float = 1, *, dtype: DType | None = None,
            device: object = None, requires_grad: bool = False) -> Tensor:
-    """Return the numbers from ``start`` up to but not including ``end``; arange(n) counts from 0 to n - 1."""
+    """Return start, start + step, ... up to but not including ``end``; arange(n) counts from 0 to n - 1."""
     start, end = (0, start) if end is None else (start, end)
     if not step or not all(map(isfinite, (start, step, end))):
         raise UserError(f"arange: cannot count from {start} to {end} in steps of {step}")
@@ -170,7 +170,7 @@ def rand_like(x: Tensor, *, dtype: DType | None = None, device: object = None, r
 
 
 def randn_like(x: Tensor, *, dtype: DType | None = None, device: object = None, requires_grad: bool = False) -> Tensor:
-    """Return normal random numbers with x's shape and dtype."""
+    """Return normal random numbers with mean 0 and variance 1, and x's shape and dtype."""
     return randn(x.shape, dtype=dtype or x.dtype, requires_grad=requires_grad)
 
 
@@ -184,12 +184,12 @@ def _triangle(x: Tensor, values: np.ndarray) -> Tensor:
 
 
 def tril(x: Tensor, diagonal: int = 0) -> Tensor:
-    """Return matrices with the elements above a diagonal set to 0. Raises ShapeError."""
+    """Return matrices with 0 above a diagonal, ``diagonal`` columns right of the main one. Vectors raise ShapeError."""
     return _triangle(x, _lower_triangle("tril", x, diagonal))
 
 
 def triu(x: Tensor, diagonal: int = 0) -> Tensor:
-    """Return matrices with the elements below a diagonal set to 0. Raises ShapeError."""
+    """Return matrices with 0 below a diagonal, ``diagonal`` columns right of the main one. Vectors raise ShapeError."""
     return _triangle(x, ~_lower_triangle("triu", x, diagonal - 1))
 
 
@@ -222,7 +222,7 @@ def one_hot(x: Tensor, num_classes: int) -> Tensor:
 
 
 def manual_seed(seed: int) -> None:
-    """Set the seed of the current runtime's random numbers."""
+    """Set the seed from which the current runtime's later random numbers follow."""
     runtime = current_runtime()
     runtime.seed = seed
     runtime.counters.pop("seeds", None)

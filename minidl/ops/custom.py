@@ -16,8 +16,8 @@ from minidl.tensor import Gradients, Needs, Tensor
 
 
 class Context:
-    """It holds the values of forward() that backward() needs: tensors by ``save_for_backward``, others as
-    attributes."""
+    """The values of one forward() that its backward() needs.
+    Tensors are kept by ``save_for_backward``, other values as attributes."""
 
     saved_tensors: tuple[Tensor, ...] = ()
     needs_input_grad: tuple[bool, ...] = ()
@@ -27,7 +27,7 @@ class Context:
         self.saved_tensors = tensors
 
     def mark_non_differentiable(self, *_: Tensor) -> None:
-        """Do nothing: there is only one result, and gradients flow through it."""
+        """Do nothing: forward() has only one result, and gradients flow through that."""
 
 
 def _infer(y: Meta, *xs: Meta, call: tuple[type[Function], Context, tuple[bool, ...]]) -> Meta:
@@ -49,8 +49,8 @@ CUSTOM = Op("custom", _infer, view=True, exact=True, volatile=("call",), vjp=_vj
 
 
 class Function:
-    """The base class of custom operations: ``apply(*args)`` runs the static method ``forward(ctx, *args)``, which
-    returns one tensor; ``backward(ctx, gradient)`` returns the gradient of each argument, or None."""
+    """The base class of custom operations. ``apply(*args)`` runs the static method ``forward(ctx, *args)``.
+    This returns one tensor; ``backward(ctx, gradient)`` returns the gradient of each argument, or None."""
 
     @staticmethod
     def forward(ctx: Any, *args: Any, **options: Any) -> Any:

@@ -24,7 +24,7 @@ def broadcast(a: Shape, b: Shape) -> Shape:
 
 
 def same_dtype(a: Meta, b: Meta) -> Meta:
-    """Return the Meta to which two operands of one dtype broadcast. Raises ShapeError for two dtypes."""
+    """Return the shape and dtype to which two operands of one dtype broadcast. Raises ShapeError for two dtypes."""
     if a.dtype != b.dtype:
         raise ShapeError(f"dtypes differ: {a.dtype.name} and {b.dtype.name}; x.to(dtype) converts")
     return meta(broadcast(a.shape, b.shape), a.dtype)
@@ -35,7 +35,7 @@ def _binary(a: Meta, b: Meta) -> Meta:
 
 
 def numbers_like(x: Meta) -> Meta:
-    """Return a contiguous Meta of x's shape and dtype. Raises ShapeError for booleans."""
+    """Return the description of a contiguous tensor of x's shape and dtype. Raises ShapeError for booleans."""
     return meta(numbers(x).shape, x.dtype)
 
 
@@ -44,7 +44,7 @@ def _same_scalar(x: Meta, *, value: float) -> Meta:
 
 
 def gradient_like(dy: Meta, y: Meta) -> Meta:
-    """Return dy's Meta, which is also that of the gradient. Raises ShapeError if dy does not have y's shape."""
+    """Return dy's description, which the gradient has too. Raises ShapeError if dy does not have y's shape."""
     if dy.shape != y.shape:
         raise ShapeError(f"gradient {list(dy.shape)} does not fit {list(y.shape)}")
     return meta(dy.shape, dy.dtype)
@@ -77,7 +77,7 @@ def sum_to(x: Tensor, shape: Shape) -> Tensor:
 
 
 def expand(x: Tensor, shape: Shape) -> Tensor:
-    """Return a view of x broadcast to ``shape``, with stride 0 along the new dimensions. Raises ShapeError."""
+    """Return a view of x broadcast to ``shape``, with stride 0 along repeated dimensions. Raises ShapeError."""
     return x if x.shape == shape and not loses_gradient(x) else apply(EXPAND, x, shape=tuple(shape))
 
 
@@ -188,8 +188,8 @@ def sigmoid(x: Tensor) -> Tensor:
 
 
 def gelu(x: Tensor) -> Tensor:
-    """Return x * Phi(x), with the normal distribution function Phi in its exact form with erf (Hendrycks & Gimpel
-    2016).
+    """Return x * Phi(x), Phi(x) the probability that a standard normal number is below x, exactly, with erf.
+    Source: Hendrycks & Gimpel 2016.
     """
     return apply(GELU, x)
 
@@ -206,7 +206,7 @@ def scale(x: Tensor, value: float) -> Tensor:
 
 
 def shift(x: Tensor, value: float) -> Tensor:
-    """Return x plus a number; the number follows the rules of ``scale``."""
+    """Return x plus a number, which may change between iterations. Raises ShapeError if x's integers cannot hold it."""
     return apply(SHIFT, x, value=number_for("shift", x.meta, value))
 
 
@@ -216,18 +216,18 @@ def add(a: Tensor, b: Tensor | float) -> Tensor:
 
 
 def sub(a: Tensor, b: Tensor | float) -> Tensor:
-    """Return a - b, with broadcasting. Raises ShapeError like ``add``."""
+    """Return a - b, with broadcasting. Raises ShapeError for shapes that do not broadcast, or two dtypes."""
     return apply(SUB, a, b) if isinstance(b, Tensor) else shift(a, -b)
 
 
 def mul(a: Tensor, b: Tensor | float) -> Tensor:
-    """Return a * b, element by element, with broadcasting. Raises ShapeError like ``add``."""
+    """Return a * b, with broadcasting. Raises ShapeError for shapes that do not broadcast, or two dtypes."""
     return apply(MUL, a, b) if isinstance(b, Tensor) else scale(a, b)
 
 
 def div(a: Tensor, b: Tensor | float) -> Tensor:
     """Return a / b, element by element, with broadcasting; a number b becomes a factor 1 / b.
-    Raises ShapeError like ``add``, and for integers."""
+    Raises ShapeError for shapes that do not broadcast, two dtypes, and integers."""
     if not isinstance(b, Tensor) and a.dtype.floating:
         return scale(a, reciprocal(b))
     return apply(DIV, a, b if isinstance(b, Tensor) else a)
@@ -251,8 +251,8 @@ def _sum(x: Tensor, dim: int | Shape | None, keepdim: bool, dtype: DType) -> Ten
 def sum(x: Tensor, dim: int | Shape | None = None, keepdim: bool = False, *,  # noqa: A001
         dtype: DType | None = None) -> Tensor:
     """Return the sum over ``dim``, by default over all dimensions; ``keepdim`` keeps them with size 1.
-    Negative axes count from the end; sums of integers are int64. All is added in ``dtype``, if given. Raises
-    ShapeError."""
+    Negative axes count from the end; sums of integers are int64. All is added in ``dtype``, if given.
+    Raises ShapeError for an axis that is repeated or out of range."""
     x = _in_dtype(x, dtype)
     total = _sum(x, dim, keepdim, x.dtype)
     return total if dtype is None else _in_dtype(total, dtype)
@@ -264,7 +264,7 @@ def _in_dtype(x: Tensor, dtype: DType | None) -> Tensor:
 
 
 def mean(x: Tensor, dim: int | Shape | None = None, keepdim: bool = False, *, dtype: DType | None = None) -> Tensor:
-    """Return the mean over ``dim``, with the arguments of ``sum``; halves are summed in float32; an empty mean is NaN.
+    """Return the mean over ``dim``, by default over all dimensions; halves are summed in float32; an empty mean is NaN.
     Raises ShapeError for integers."""
     from minidl.ops.shape import cast
     x = _in_dtype(x, dtype)

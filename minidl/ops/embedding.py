@@ -64,5 +64,5 @@ def embedding(w: Tensor, ids: Tensor, *, dtype: DType | None = None) -> Tensor:
 
 
 def gather_rows(x: Tensor, positions: Tensor) -> Tensor:
-    """Return selected rows of each sequence. x: [N, L, D], positions: [N, P] integers below L -> [N * P, D]."""
+    """Return the rows ``positions`` of each sequence. x: [N, L, D], positions: [N, P], integers below L -> [N P, D]."""
     return apply(GATHER_ROWS, x, positions)

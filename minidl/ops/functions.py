@@ -73,8 +73,8 @@ LOG_SOFTMAX = Op("log_softmax", _rows_infer, _rows_cost, donates=FIRST, slices=a
 
 
 def power(x: Tensor, value: float) -> Tensor:
-    """Return every element to the power of a number. Raises ShapeError for integers to a negative or fractional
-    power."""
+    """Return every element to the power of a number.
+    Raises ShapeError for integers to a negative or fractional power."""
     if not x.dtype.floating:
         return _whole_power(x, value)
     if value == 2:
@@ -85,7 +85,7 @@ def power(x: Tensor, value: float) -> Tensor:
 
 
 def _whole_power(x: Tensor, value: float) -> Tensor:
-    """Return an integer power of integers, by repeated squaring."""
+    """Return integers to the power ``value``, a whole number of at least 0, by repeated squaring."""
     if value != int(value) or value < 0:
         raise ShapeError(f"{x.meta} to the power of {value} is not {x.dtype.name}: convert x to a floating dtype")
     y, square, rest = full(x.shape, 1, x.dtype), x, int(value)
@@ -114,7 +114,7 @@ def softplus(x: Tensor) -> Tensor:
 
 
 def over_last(x: Tensor, dim: int, what: str) -> tuple[Tensor, Shape]:
-    """Return x with dimension ``dim`` moved to the end, and the permutation that moves it back, () if it is last."""
+    """Return x with dimension ``dim`` moved to the end, and the permutation that moves it back, () if it was last."""
     axis = axis_of(what, x.shape, dim)
     order = tuple(i for i in range(x.ndim) if i != axis) + (axis,)
     back = tuple(sorted(range(x.ndim), key=order.__getitem__))
@@ -147,7 +147,7 @@ def in_dtype(x: Tensor, dtype: DType | None) -> Tensor:
 @of_numbers_too
 def log_softmax(x: Tensor, dim: int = -1, dtype: DType | None = None) -> Tensor:
     """Return log(softmax(x)) over one dimension, by default the last, computed in ``dtype`` if given.
-    Raises ShapeError."""
+    Raises ShapeError for a dimension out of range."""
     x = in_dtype(x, dtype)
     moved, back = over_last(x, dim, "log_softmax")
     y = apply(LOG_SOFTMAX, moved)
@@ -157,7 +157,7 @@ def log_softmax(x: Tensor, dim: int = -1, dtype: DType | None = None) -> Tensor:
 @of_numbers_too
 def softmax(x: Tensor, dim: int = -1, dtype: DType | None = None) -> Tensor:
     """Return exp(x) / sum(exp(x)) over one dimension, by default the last, computed in ``dtype`` if given.
-    Raises ShapeError."""
+    Raises ShapeError for a dimension out of range."""
     x = in_dtype(x, dtype)
     moved, back = over_last(x, dim, "softmax")
     y = last_softmax(moved)
@@ -169,7 +169,7 @@ Bound = Tensor | float | None
 
 def clamp(x: Tensor, min: Bound = None, max: Bound = None) -> Tensor:  # noqa: A002 - PyTorch's names
     """Return x limited to the range from ``min`` to ``max``; NaN stays NaN.
-    A bound may be a tensor, to which gradients flow. Raises UserError without a bound; ShapeError."""
+    A bound may be a tensor, to which gradients flow. Raises UserError without a bound; ShapeError on a misfit."""
     if min is None and max is None:
         raise UserError("clamp needs at least one of min and max")
     for bound, relation in ((min, "<"), (max, ">")):
@@ -185,7 +185,7 @@ def var(x: Tensor, dim: int | Shape | bool | None = None, unbiased: bool | None 
         correction: float | None = None) -> Tensor:
     """Return the variance over ``dim``, by default over all dimensions: sum((x - mean)^2) / (count - correction).
     ``correction`` is 1 by default; ``unbiased=False`` sets it to 0. The variance of too few elements is NaN.
-    ``var(False)`` means ``var(unbiased=False)``, as in PyTorch. Raises ShapeError."""
+    ``var(False)`` means ``var(unbiased=False)``, as in PyTorch. Raises ShapeError for integers or a bad ``dim``."""
     if isinstance(dim, bool):
         dim, unbiased = None, dim
     if unbiased is not None and correction is not None:
@@ -207,7 +207,7 @@ def root(x: Tensor) -> Tensor:
 
 def std(x: Tensor, dim: int | Shape | bool | None = None, unbiased: bool | None = None, keepdim: bool = False, *,
         correction: float | None = None) -> Tensor:
-    """Return the standard deviation, with the arguments of ``var``; its gradient is 0 if all values are equal."""
+    """Return the square root of ``var(x, ...)``, the standard deviation; its gradient is 0 if all values are equal."""
     return root(var(x, dim, unbiased, keepdim, correction=correction))
 
 

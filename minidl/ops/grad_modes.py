@@ -11,7 +11,7 @@ from minidl.context import current
 
 @contextmanager
 def no_grad() -> Iterator[None]:
-    """Disable gradients inside: calls keep no inputs for a backward pass."""
+    """Disable gradients in the ``with`` block or the decorated function: calls keep no inputs for a backward pass."""
     executor = current()
     before, executor.grad_enabled = executor.grad_enabled, False
     try:
@@ -26,7 +26,7 @@ inference_mode = no_grad
 
 @contextmanager
 def enable_grad() -> Iterator[None]:
-    """Enable gradients inside, also within ``no_grad()``."""
+    """Enable gradients inside the ``with`` block or the decorated function, also within ``no_grad()``."""
     executor = current()
     before, executor.grad_enabled = executor.grad_enabled, True
     try:
@@ -50,5 +50,5 @@ class set_grad_enabled:  # noqa: N801 - PyTorch's name
 
 
 def is_grad_enabled() -> bool:
-    """True if gradients are enabled now."""
+    """Return True if gradients are enabled now."""
     return current().grad_enabled

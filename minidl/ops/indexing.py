@@ -40,7 +40,7 @@ def _slice(value: slice, size: int) -> tuple[int, ...]:
 
 
 def _positions(mask: Tensor | Array) -> tuple[Array, ...]:
-    """Return the positions where a mask is true, one array per dimension. Waits for the device."""
+    """Return the positions where a mask is true, one array per dimension. Waits for the device to have a tensor's."""
     if isinstance(mask, Tensor):
         if not current().device.has_values:
             raise UserError(f"the size of x[mask] depends on the mask's values, and {current().device.name} has no "
@@ -50,7 +50,7 @@ def _positions(mask: Tensor | Array) -> tuple[Array, ...]:
 
 
 def _expanded(x: Tensor, key: Any) -> list[Any]:
-    """Return the items of a key, with ... replaced by slices, masks by positions, and lists by arrays."""
+    """Return the items of the key of x[key], with ... replaced by slices, masks by positions, and lists by arrays."""
     items: list[Any] = []
     for item in key if isinstance(key, tuple) else (key,):
         if isinstance(item, list | range):
@@ -77,7 +77,7 @@ def _expanded(x: Tensor, key: Any) -> list[Any]:
 
 
 def _parsed(x: Tensor, key: Any) -> tuple[Parts, Chosen]:
-    """Return the view that a key's slices describe, and the indices to look up in it, by dimension of the view."""
+    """Return the view that the slices in ``key`` select, and, by the view's dimension, the indices to look up in it."""
     parts: list[Part] = []
     chosen: Chosen = {}
     dim = shown = 0  # dimensions of x, and of the view
@@ -98,7 +98,7 @@ def _parsed(x: Tensor, key: Any) -> tuple[Parts, Chosen]:
 
 
 def _inside(numbers: Array, size: int, dim: int) -> Array:
-    """Return indices as non-negative integers; negative ones count from the end. Raises NoSuchIndex."""
+    """Return indices as non-negative integers; negative ones count from the end. Raises NoSuchIndex if out of range."""
     if numbers.size:
         _integer(int(numbers.min()), size, dim)
         _integer(int(numbers.max()), size, dim)
@@ -131,7 +131,7 @@ def _flat(chosen: Chosen, sizes: Sequence[int]) -> Tensor:
 
 
 def _looked_up(x: Tensor, chosen: Chosen) -> Tensor:
-    """Return x[..., indices, ...] as an embedding lookup in a table whose rows are the indexed dimensions."""
+    """Return x[..., indices, ...], by ``embedding``: the indexed dimensions become the rows of a table."""
     dims, rest = tuple(chosen), tuple(i for i in range(x.ndim) if i not in chosen)
     sizes, kept = [x.shape[i] for i in dims], tuple(x.shape[i] for i in rest)
     numbers = _flat(chosen, sizes)
@@ -146,7 +146,7 @@ def _looked_up(x: Tensor, chosen: Chosen) -> Tensor:
 
 
 def _as_run(numbers: Array | Tensor) -> tuple[int, int, int] | None:
-    """Return the slice that selects the same elements as a list of indices, or None."""
+    """Return (start, stop, step) of the slice that selects the same elements as a list of indices; None without one."""
     if not isinstance(numbers, np.ndarray) or numbers.ndim != 1 or not numbers.size:
         return None
     step = int(numbers[1] - numbers[0]) if numbers.size > 1 else 1
@@ -157,7 +157,7 @@ def _as_run(numbers: Array | Tensor) -> tuple[int, int, int] | None:
 
 def index(x: Tensor, key: Any) -> Tensor:
     """Return x[key]: a view for integers, slices, None and ...; a copy for lists, arrays, tensors or masks.
-    Raises NoSuchIndex, ShapeError; UserError for a mask on a device without values."""
+    Raises NoSuchIndex if out of range; ShapeError for a misfit; UserError for a mask on a device without values."""
     parts, chosen = _parsed(x, key)
     if not chosen:
         return view_of(x, parts)

@@ -40,12 +40,12 @@ def written(x: Tensor, function: Callable[[Tensor], Tensor], *operands: object) 
 
 
 def _differentiates(x: Tensor, operands: tuple[object, ...]) -> bool:
-    """True if a gradient flows through a call with these operands."""
+    """Return True if a gradient flows through a call that reads x and these operands."""
     return current().grad_enabled and any(t.requires_grad for t in (x, *operands) if isinstance(t, Tensor))
 
 
 def _overwrites(x: Tensor, other: object = None) -> bool:
-    """True if x can be overwritten entirely without a gradient; x may be a leaf that requires one, since no result is
+    """Return True if x can be overwritten without a gradient. x may be a leaf that requires one, since no result is
     computed from it."""
     return not _differentiates(x, (other,)) or (
         x.storage.base.call is None and not (isinstance(other, Tensor) and other.requires_grad))
@@ -63,7 +63,7 @@ def _fitting(x: Meta, made: Tensor) -> Tensor:
 
 
 def _rebind(x: Tensor, function: Callable[[Tensor], Tensor], *, may_donate: bool) -> Tensor:
-    """Rebind the handle x to function(x), through which a gradient flows. Raises UserError."""
+    """Rebind the handle x to function(x), through which a gradient flows. Raises UserError as ``written`` does."""
     base = x.storage.base
     if base.requires_grad and base.call is None or x.requires_grad and not x.operation_name:
         raise UserError(f"{x.storage.named()} is a leaf that requires a gradient: write it in place only under "
@@ -81,7 +81,7 @@ def _rebind(x: Tensor, function: Callable[[Tensor], Tensor], *, may_donate: bool
 
 
 def _combined(x: Tensor, other: Operand, function: Binary) -> Tensor:
-    """Set x = function(x, other) in place; returns x. Raises the errors of ``written``."""
+    """Set x = function(x, other) in place; returns x. Raises UserError, ShapeError in the cases of ``written``."""
     if isinstance(other, Tensor) and broadcast(x.shape, other.shape) != x.shape:
         raise ShapeError(f"in place: {list(other.shape)} does not broadcast to {list(x.shape)}")
     if _differentiates(x, (other,)):
@@ -93,7 +93,7 @@ def _combined(x: Tensor, other: Operand, function: Binary) -> Tensor:
 
 
 def add_(x: Tensor, other: Operand, *, alpha: float = 1) -> Tensor:
-    """x += alpha * other, in place; returns x. Raises UserError, ShapeError: see ``written``."""
+    """x += alpha * other, in place; returns x. Raises UserError if gradients forbid it, ShapeError on a misfit."""
     if alpha != 1:
         other = mul(other, alpha) if isinstance(other, Tensor) else other * alpha
     if (isinstance(other, Tensor) and other.shape == x.shape and other.dtype is x.dtype
@@ -104,34 +104,34 @@ def add_(x: Tensor, other: Operand, *, alpha: float = 1) -> Tensor:
 
 
 def sub_(x: Tensor, other: Operand, *, alpha: float = 1) -> Tensor:
-    """x -= alpha * other, in place; returns x. Raises UserError, ShapeError: see ``written``."""
+    """x -= alpha * other, in place; returns x. Raises UserError if gradients forbid it, ShapeError on a misfit."""
     if alpha != 1:
         other = mul(other, alpha) if isinstance(other, Tensor) else other * alpha
     return _combined(x, other, sub)
 
 
 def mul_(x: Tensor, other: Operand) -> Tensor:
-    """x *= other, in place; returns x. Raises UserError, ShapeError: see ``written``."""
+    """x *= other, in place; returns x. Raises UserError if gradients forbid it, ShapeError on a misfit."""
     return _combined(x, other, mul)
 
 
 def div_(x: Tensor, other: Operand, *, rounding_mode: str | None = None) -> Tensor:
-    """x /= other, in place; returns x. Raises UserError, ShapeError: see ``written``."""
+    """x /= other, in place; returns x. Raises UserError if gradients forbid it, ShapeError on a misfit."""
     return _combined(x, other, partial(div, rounding_mode=rounding_mode) if rounding_mode else div)
 
 
 def pow_(x: Tensor, exponent: Operand) -> Tensor:
-    """x **= exponent, in place; returns x. Raises UserError, ShapeError: see ``written``."""
+    """x **= exponent, in place; returns x. Raises UserError if gradients forbid it, ShapeError on a misfit."""
     return written(x, lambda y: power(y, exponent), exponent)
 
 
 def and_(x: Tensor, other: Tensor) -> Tensor:
-    """x &= other, in place; returns x. Raises UserError, ShapeError: see ``written``."""
+    """x &= other, in place; returns x. Raises UserError if gradients forbid it, ShapeError on a misfit."""
     return _combined(x, other, both)
 
 
 def or_(x: Tensor, other: Tensor) -> Tensor:
-    """x |= other, in place; returns x. Raises UserError, ShapeError: see ``written``."""
+    """x |= other, in place; returns x. Raises UserError if gradients forbid it, ShapeError on a misfit."""
     return _combined(x, other, either)
 
 
@@ -151,7 +151,7 @@ def apply_copy(other: Tensor, x: Tensor) -> Tensor:
 
 
 def fill_(x: Tensor, value: Operand) -> Tensor:
-    """Overwrite every element of x with a number or a tensor without dimensions; returns x. Raises like ``copy_``."""
+    """Overwrite x with a number or a tensor without dimensions; returns x. Raises UserError if gradients forbid it."""
     if isinstance(value, Tensor):
         if value.shape:
             raise ShapeError(f"fill_ takes a number or a tensor without dimensions, not {list(value.shape)}")
@@ -163,17 +163,17 @@ def fill_(x: Tensor, value: Operand) -> Tensor:
 
 
 def zero_(x: Tensor) -> Tensor:
-    """Overwrite every element with 0; returns x. Raises UserError, ShapeError: see ``written``."""
+    """Overwrite every element with 0; returns x. Raises UserError if gradients forbid it."""
     return fill_(x, 0)
 
 
 def masked_fill_(x: Tensor, mask: Tensor, value: Operand) -> Tensor:
-    """Write ``value`` where the mask is true; returns x. Raises UserError, ShapeError: see ``written``."""
+    """Write ``value`` where the mask is true; returns x. Raises UserError if gradients forbid it, else ShapeError."""
     return written(x, lambda y: masked_fill(y, mask, value), value)
 
 
 def clamp_(x: Tensor, min: functions.Bound = None, max: functions.Bound = None) -> Tensor:  # noqa: A002 - PyTorch's names
-    """Limit every element to min..max, in place; returns x. Raises UserError, ShapeError: see ``written``."""
+    """Limit every element to min..max in place; returns x. Raises UserError if gradients forbid it, else ShapeError."""
     return written(x, lambda y: functions.clamp(y, min, max), min, max)
 
 

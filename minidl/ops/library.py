@@ -34,7 +34,7 @@ from minidl.tensor import Gradients, Needs, Tensor
 
 
 def floating(x: Tensor) -> Tensor:
-    """Return x, converted to float32 if it has integers or booleans."""
+    """Return x if it is floating, else x converted to float32."""
     return x if x.dtype.floating else convert(x, float32)
 
 
@@ -51,7 +51,7 @@ def _zero_gradient(needs: Needs, dy: Tensor, *, x_shape: Shape, x_dtype: DType) 
 
 
 def _extreme_vjp(relation: str) -> Callable[..., Gradients]:
-    """Return the vjp of maximum or minimum: the chosen operand gets the gradient, two equal ones half of it each."""
+    """Return the gradient of maximum ("<") or minimum (">"): dy for the chosen operand, half for each of two equals."""
     other = {"<": ">", ">": "<"}[relation]
 
     def vjp(needs: Needs, dy: Tensor, a: Tensor, b: Tensor, *, a_shape: Shape, b_shape: Shape) -> Gradients:
@@ -136,18 +136,18 @@ def expm1(x: Tensor) -> Tensor:
 
 def maximum(a: Tensor, b: Tensor) -> Tensor:
     """Return the larger of two elements, with broadcasting; NaN if one of them is NaN.
-    Two equal elements each get half of the gradient. Raises ShapeError."""
+    Two equal elements each get half of the gradient. Raises ShapeError on a misfit of shapes or dtypes."""
     return apply(MAXIMUM, a, b)
 
 
 def minimum(a: Tensor, b: Tensor) -> Tensor:
-    """Return the smaller of two elements, with the rules of ``maximum``."""
+    """Return the smaller of two elements, with broadcasting; NaN if one is NaN. Two equal ones share the gradient."""
     return apply(MINIMUM, a, b)
 
 
 def pow_of(a: Tensor, b: Tensor) -> Tensor:
     """Return a ** b, element by element, with broadcasting; integers become float32.
-    A negative number to a fractional power is NaN. Raises ShapeError."""
+    A negative number to a fractional power is NaN. Raises ShapeError on a misfit of shapes or dtypes."""
     if not a.dtype.floating or not b.dtype.floating:
         dtype = a.dtype if a.dtype.floating else b.dtype if b.dtype.floating else float32
         a, b = convert(a, dtype), convert(b, dtype)

@@ -49,7 +49,7 @@ def _matmul_vjp(needs: Needs, dy: Tensor, a: Tensor, b: Tensor, *, a_shape: Shap
 
 
 def check_dtypes(what: str, x: Meta, w: Meta, b: Meta | None) -> None:
-    """Raise ShapeError unless the weight has x's dtype and the bias has ``wide`` of it (float32 for halves)."""
+    """Raise ShapeError unless the weight w has x's dtype and the bias b the same, or float32 beside halves."""
     if w.dtype is not x.dtype or b is not None and b.dtype is not wide(x.dtype):
         bias = f" and a {wide(x.dtype).name} bias" if b is not None else ""
         given = ", ".join(m.dtype.name for m in (x, w, b) if m is not None)
@@ -97,8 +97,8 @@ def _matmul(a: Tensor, b: Tensor, transpose_a: bool, transpose_b: bool) -> Tenso
 
 def matmul(a: Tensor, b: Tensor, *, transpose_a: bool = False, transpose_b: bool = False) -> Tensor:
     """Return the products of matrices [..., M, K] and [..., K, N], broadcast over the leading dimensions.
-    transpose_a, transpose_b: swap the last two dimensions of the operand. Strided operands are not copied. Raises
-    ShapeError."""
+    transpose_a, transpose_b: swap the last two dimensions of the operand. Strided operands are not copied.
+    Raises ShapeError if K, the leading dimensions or the dtypes do not fit."""
     return _matmul(a, b, transpose_a, transpose_b)
 
 

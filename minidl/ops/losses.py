@@ -19,7 +19,7 @@ LEAST_LOG = -100.0  # the logarithm of a probability of 0
 
 
 def reduced(losses: Tensor, reduction: str) -> Tensor:
-    """Return the mean of all losses, their sum, or the losses ("none"). Raises UserError for another reduction."""
+    """Return the losses' mean, their sum, or the losses themselves ("none"). Raises UserError for another reduction."""
     if reduction == "mean":
         return mean(losses)
     if reduction == "sum":
@@ -30,7 +30,7 @@ def reduced(losses: Tensor, reduction: str) -> Tensor:
 
 
 def _rows(x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Flatten [N, classes, ...] and labels [N, ...] to rows [M, classes] and [M]. Raises ShapeError."""
+    """Flatten x [N, classes, ...] and labels [N, ...] to [M, classes] and [M]. Raises ShapeError for other shapes."""
     if x.ndim < 2 or labels.shape != (x.shape[0], *x.shape[2:]) or labels.dtype.floating:
         raise ShapeError(f"this loss needs [N, classes, ...] and integer labels [N, ...], not {x.meta} and "
                          f"{labels.meta}")
@@ -40,7 +40,7 @@ def _rows(x: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _row_weights(labels: Tensor, ignored: Tensor, weight: Tensor | None, like: Tensor) -> Tensor:
-    """Return the weight of each row: that of its class, by default 1, and 0 if the row is ignored."""
+    """Return each row's weight, with the dtype of ``like``: its class's entry in ``weight`` or 1; 0 if ignored."""
     if weight is None:
         return convert(logical_not(ignored), like.dtype)
     own = reshape(embedding(reshape(weight, (-1, 1)), masked_fill(labels, ignored, 0)), labels.shape)
@@ -52,7 +52,7 @@ def nll_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, *, ign
     """Return -weight[label] * input[n, label]. input: log-probabilities [N, classes, ...] or [classes]; target: labels.
 
     ``weight``: [classes], by default 1; a mean divides by the sum of the rows' weights. Rows with the label
-    ``ignore_index`` do not count. Raises ShapeError, UserError.
+    ``ignore_index`` do not count. Raises ShapeError for misfitting shapes, UserError for an unknown reduction.
     """
     if input.ndim == 1 and not target.shape:
         y = nll_loss(reshape(input, (1, -1)), reshape(target, (1,)), weight, ignore_index=ignore_index,
@@ -72,7 +72,7 @@ def nll_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, *, ign
 
 
 def _soft_loss(logits: Tensor, target: Tensor, weight: Tensor | None, reduction: str, smoothing: float) -> Tensor:
-    """Return the cross-entropy of logits and target probabilities, both [N, classes, ...]."""
+    """Return the cross-entropy of logits and target probabilities [N, classes, ...], reduced, with label smoothing."""
     if target.shape != logits.shape:
         raise ShapeError(f"cross_entropy: probabilities {list(target.shape)} do not fit logits {list(logits.shape)}")
     target = shift(scale(target, 1.0 - smoothing), smoothing / logits.shape[1]) if smoothing else target
@@ -114,13 +114,13 @@ def cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, *
 
 
 def mse_loss(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
-    """Return (input - target)^2, reduced. Raises ShapeError, UserError."""
+    """Return the mean, sum or tensor of (input - target)^2. Raises ShapeError on a misfit, UserError if neither."""
     apart = sub(input, target)
     return reduced(mul(apart, apart), reduction)
 
 
 def l1_loss(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
-    """Return |input - target|, reduced. Raises ShapeError, UserError."""
+    """Return the mean, sum or tensor of |input - target|. Raises ShapeError on a misfit, UserError for no reduction."""
     return reduced(absolute(sub(input, target)), reduction)
 
 

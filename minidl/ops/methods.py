@@ -33,7 +33,7 @@ def dtype_of(target: object) -> DType | None:
 
 
 def asked_dtype(what: str, targets: tuple[object, ...], options: dict[str, Any]) -> DType | None:
-    """Return the dtype among the arguments of ``to``: (dtype), (device), (device, dtype) or (tensor); None without one.
+    """Return the dtype in ``to``'s arguments, (dtype), (device), (device, dtype) or (tensor); None if there is none.
     Raises UserError for any other argument."""
     unknown = sorted(options.keys() - {*_IDLE, "dtype", "copy", "other"})
     if unknown:
@@ -56,7 +56,7 @@ def to(x: Tensor, *targets: Any, **options: Any) -> Tensor:
 
 
 def expanded(x: Tensor, *sizes: int | Shape) -> Tensor:
-    """Return a view of x broadcast to a shape; -1 keeps a dimension's size. Raises ShapeError."""
+    """Return a view of x broadcast to a shape; -1 keeps a dimension's size. Raises ShapeError if it does not fit."""
     shape = sizes_of(sizes)
     lead = len(shape) - x.ndim
     if lead < 0 or -1 in shape[:lead]:
@@ -65,7 +65,7 @@ def expanded(x: Tensor, *sizes: int | Shape) -> Tensor:
 
 
 def repeat(x: Tensor, *counts: int | Shape) -> Tensor:
-    """Return a copy of x repeated along each dimension; additional counts add leading dimensions. Raises ShapeError."""
+    """Return a copy of x repeated along each dimension; more counts add leading dimensions; fewer raise ShapeError."""
     times = sizes_of(counts)
     if len(times) < x.ndim or min(times, default=1) < 0:
         raise ShapeError(f"repeat: counts {list(times)} do not fit {list(x.shape)}")
@@ -81,20 +81,20 @@ def clone(x: Tensor) -> Tensor:
 
 
 def requires_grad_(x: Tensor, requires_grad: bool = True) -> Tensor:
-    """Set ``requires_grad``; returns x."""
+    """Set ``x.requires_grad`` to the given value; returns x."""
     x.requires_grad = requires_grad
     return x
 
 
 def transposed(x: Tensor) -> Tensor:
-    """Return a view of a matrix with its dimensions swapped, or a vector itself. Raises ShapeError."""
+    """Return a view of a matrix with its dimensions swapped, or a vector itself. Other tensors raise ShapeError."""
     if x.ndim > 2:
         raise ShapeError(f"t() is for matrices, not {list(x.shape)}; transpose(a, b) swaps two dimensions")
     return transpose(x, 0, 1) if x.ndim == 2 else x
 
 
 def set_data(x: Tensor, value: Tensor) -> None:
-    """Copy a tensor of x's shape and dtype into x, without a gradient (``x.data = value``). Raises ShapeError."""
+    """Copy ``value`` into x, without a gradient (``x.data = value``). Raises ShapeError for another shape or dtype."""
     if value.storage.base is x.storage.base and value.meta is x.meta:
         return  # ``x.data += y`` has already written to the same bytes
     executor = current()

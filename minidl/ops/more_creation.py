@@ -39,7 +39,7 @@ def from_numpy(array: np.ndarray) -> Tensor:
 
 
 def as_tensor(data: Any, *, dtype: DType | None = None, device: object = None) -> Tensor:
-    """Return a tensor converted to ``dtype``, or a new tensor of other data. Raises like ``tensor``."""
+    """Return a tensor converted to ``dtype``, or a new tensor of other data. Raises UserError unless it has numbers."""
     if isinstance(data, Tensor):
         return data if dtype is None else data.to(dtype)
     return tensor(data, dtype=dtype)
@@ -88,12 +88,12 @@ def bernoulli_(x: Tensor, p: float = 0.5) -> Tensor:
 
 
 def normal(mean: float, std: float, size: Sequence[int]) -> Tensor:
-    """Return normal random numbers with a mean and a standard deviation."""
+    """Return a tensor of shape ``size`` of normal random numbers with a mean and a standard deviation."""
     return normal_(zeros(tuple(size)), mean, std)
 
 
 def bernoulli(p: Tensor) -> Tensor:
-    """Return a tensor whose elements are 1 with probability p[i], else 0."""
+    """Return a tensor of p's shape whose element i is 1 with probability p[i], else 0."""
     draws = zeros(p.shape)
     uniform_(draws)
     return (draws < p).to(p.dtype)
@@ -111,25 +111,25 @@ class FloatTensor:
 
 
 class DoubleTensor(FloatTensor):
-    """``FloatTensor`` for float64."""
+    """A constructor of float64 tensors: ``DoubleTensor(values)``, or with sizes a tensor of zeros."""
 
     dtype = float64
 
 
 class LongTensor(FloatTensor):
-    """``FloatTensor`` for int64."""
+    """A constructor of int64 tensors: ``LongTensor(values)``, or with sizes a tensor of zeros."""
 
     dtype = int64
 
 
 class IntTensor(FloatTensor):
-    """``FloatTensor`` for int32."""
+    """A constructor of int32 tensors: ``IntTensor(values)``, or with sizes a tensor of zeros."""
 
     dtype = int32
 
 
 def is_floating_point(x: Tensor) -> bool:
-    """True if the elements are floating-point numbers."""
+    """Return True if x's elements are floating-point numbers."""
     return x.dtype.floating
 
 

@@ -53,7 +53,7 @@ def rsqrt(x: Tensor) -> Tensor:
 
 
 def square(x: Tensor) -> Tensor:
-    """Return x * x, element by element; of booleans int64."""
+    """Return x * x, element by element; booleans give int64."""
     x = convert(x, beside(x.dtype, 2))
     return mul(x, x)
 
@@ -64,7 +64,7 @@ def tan(x: Tensor) -> Tensor:
 
 
 def sinh(x: Tensor) -> Tensor:
-    """Return the hyperbolic sine of every element: (u + u / (u + 1)) / 2 with u = exp(x) - 1, accurate near 0."""
+    """Return the hyperbolic sine of every element, (u + u / (u + 1)) / 2 with u = expm1(x), accurate near 0."""
     u = expm1(absolute(floating(x)))
     y = scale(add(u, div(u, shift(u, 1.0))), 0.5)
     y = where(compare(u, INFINITY, "=="), u, y)
@@ -93,7 +93,7 @@ def exp2(x: Tensor) -> Tensor:
 
 
 def erfc(x: Tensor) -> Tensor:
-    """Return 1 - erf(x), element by element; 0 where erf(x) rounds to 1."""
+    """Return 1 - erf(x), element by element, by that formula: 0 where erf(x) rounds to 1."""
     return shift(neg(erf(x)), 1.0)
 
 
@@ -137,27 +137,27 @@ def nan_to_num(x: Tensor, nan: float = 0.0, posinf: float | None = None, neginf:
 
 
 def lerp(start: Tensor, end: Tensor, weight: Operand) -> Tensor:
-    """Return start + weight * (end - start). Raises ShapeError."""
+    """Return start + weight * (end - start), with broadcasting. Raises ShapeError for a misfit of shapes or dtypes."""
     return add(start, mul(sub(end, start), weight))
 
 
 def addcmul(x: Tensor, a: Tensor, b: Tensor, *, value: float = 1) -> Tensor:
-    """Return x + value * a * b. Raises ShapeError."""
+    """Return x + value * a * b, with broadcasting. Raises ShapeError for a misfit of shapes or dtypes."""
     return add(x, mul(a, b), alpha=value)
 
 
 def addcdiv(x: Tensor, a: Tensor, b: Tensor, *, value: float = 1) -> Tensor:
-    """Return x + value * a / b. Raises ShapeError."""
+    """Return x + value * a / b, with broadcasting. Raises ShapeError for a misfit of shapes or dtypes."""
     return add(x, div(a, b), alpha=value)
 
 
 def hypot(a: Tensor, b: Tensor) -> Tensor:
-    """Return sqrt(a^2 + b^2). Raises ShapeError."""
+    """Return sqrt(a^2 + b^2), with broadcasting. Raises ShapeError for a misfit of shapes or dtypes."""
     return sqrt(add(mul(a, a), mul(b, b)))
 
 
 def logaddexp(a: Tensor, b: Tensor) -> Tensor:
-    """Return log(exp(a) + exp(b)), computed without overflow. Raises ShapeError."""
+    """Return log(exp(a) + exp(b)), without overflow. Raises ShapeError for a misfit of shapes or dtypes."""
     apart = absolute(sub(a, b))
     apart = where(isnan(apart), mul(apart, 0.0), apart)  # the difference of two equal infinities
     return add(where(compare(a, b, ">="), a, b), softplus(neg(apart)))

@@ -29,13 +29,13 @@ def _vjp(needs: Needs, dy: Tensor, *, x_shape: Shape, x_partial: Tensor | None, 
 
 
 def _grad_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost:
-    """Return the cost of writing the part, and of clearing the rest unless the gradient exists already."""
+    """Return the cost of an index's gradient: writing the part, and clearing the rest unless it is added to another."""
     rest = 0 if len(inputs) > 1 else outputs[0].nbytes - inputs[0].nbytes
     return Cost(0.0, float((1 + len(inputs)) * inputs[0].nbytes + rest), "copy")
 
 
 def _beside_batch(*shapes: str) -> Slices:
-    """Return the slicing rule: calls may be sliced if the first dimension is taken whole and stays the first."""
+    """Return how batches are sliced: a call may be, if the first dimension is taken whole and stays the first."""
     def rule(inputs: Sequence[Meta], attrs: Attrs, sliced: Sequence[bool]) -> Rule | None:
         return Rule((True,) * len(inputs), shapes=shapes) if attrs["parts"][:1] == ((),) else None
     return rule
@@ -47,12 +47,12 @@ INDEX = Op("index", _infer, view=True, exact=True, vjp=_vjp, slices=_beside_batc
 
 
 def view_of(x: Tensor, parts: Parts) -> Tensor:
-    """Return the view of x given by one part per dimension, with None for each new dimension."""
+    """Return the view of x given by one index or slice per dimension, with None for each new dimension."""
     return apply(INDEX, x, parts=parts)
 
 
 def transpose(x: Tensor, first: int, second: int) -> Tensor:
-    """Return a view of x with two dimensions swapped. Raises ShapeError."""
+    """Return a view of x with dimensions ``first`` and ``second`` swapped. Raises ShapeError if out of range."""
     if not x.shape and {first, second} <= {0, -1}:
         return permute(x, ())
     order = list(range(x.ndim))

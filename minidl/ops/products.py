@@ -29,7 +29,7 @@ Axes = int | Shape | None
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
     """Return the product of matrices, broadcast over leading dimensions; a vector is a row if left, a column if right.
-    Raises ShapeError."""
+    Raises ShapeError for inner sizes or leading dimensions that do not fit."""
     if a.ndim > 1 and b.ndim > 1:
         return linear.matmul(a, b)
     if not a.ndim or not b.ndim:
@@ -50,7 +50,7 @@ def _dims(what: str, *pairs: tuple[Tensor, int]) -> None:
 
 
 def mm(a: Tensor, b: Tensor) -> Tensor:
-    """Return the product of two matrices. Raises ShapeError."""
+    """Return the product of two matrices. Raises ShapeError for other dimensions, or inner sizes that differ."""
     _dims("mm", (a, 2), (b, 2))
     return linear.matmul(a, b)
 
@@ -64,13 +64,13 @@ def bmm(a: Tensor, b: Tensor) -> Tensor:
 
 
 def mv(a: Tensor, b: Tensor) -> Tensor:
-    """Return the product of a matrix and a vector. Raises ShapeError."""
+    """Return the product of a matrix and a vector. Raises ShapeError for other dimensions, or sizes that differ."""
     _dims("mv", (a, 2), (b, 1))
     return matmul(a, b)
 
 
 def dot(a: Tensor, b: Tensor) -> Tensor:
-    """Return the dot product of two vectors. Raises ShapeError."""
+    """Return the dot product of two vectors. Raises ShapeError for other dimensions, or sizes that differ."""
     _dims("dot", (a, 1), (b, 1))
     if a.shape != b.shape:
         raise ShapeError(f"dot: the vectors {list(a.shape)} and {list(b.shape)} differ in size")
@@ -96,7 +96,7 @@ def baddbmm(x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 
 
 
 def trace(x: Tensor) -> Tensor:
-    """Return the sum of a matrix's diagonal. Raises ShapeError."""
+    """Return the sum of a matrix's diagonal. Raises ShapeError for anything but a matrix."""
     _dims("trace", (x, 2))
     return sum_(diagonal(x))
 
@@ -145,8 +145,8 @@ def normalize(x: Tensor, p: float = 2.0, dim: int | Shape = 1, eps: float = 1e-1
 
 
 def cosine_similarity(a: Tensor, b: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
-    """Return the cosine of the angle between a and b along ``dim``; norms count as at least ``eps``. Raises
-    ShapeError."""
+    """Return the cosine of the angle between a and b along ``dim``; norms count as at least ``eps``.
+    Raises ShapeError for a misfit of shapes."""
     def unit(x: Tensor) -> Tensor:
         return div(x, clamp(norm(x, 2, dim, keepdim=True), min=eps))
     shape = broadcast(a.shape, b.shape)
@@ -162,8 +162,8 @@ def cdist(a: Tensor, b: Tensor, p: float = 2.0, compute_mode: str | None = None)
 
 # Einstein's sums ----------------------------------------------------------------------------------------------------
 def _terms(equation: str, operands: Sequence[Tensor]) -> tuple[list[str], str]:
-    """Return the labels of each operand and of the result; ``...`` is replaced by unused capitals. Raises
-    ShapeError."""
+    """Return the labels of each operand and of the result of an einsum; unused capitals replace ``...``.
+    Raises ShapeError for labels that do not fit the operands."""
     given, arrow, result = equation.replace(" ", "").partition("->")
     terms = given.split(",")
     if len(terms) != len(operands):
@@ -242,7 +242,7 @@ def einsum(equation: str, *operands: Any) -> Tensor:
 
 
 def transposed(x: Tensor) -> Tensor:
-    """Return a view of x with its last two dimensions swapped. Raises ShapeError."""
+    """Return a view of x with its last two dimensions swapped. Raises ShapeError for fewer than two."""
     return transpose(x, -2, -1)
 
 

@@ -70,18 +70,18 @@ def _either(x: Tensor, other: int | Tensor | None, keepdim: bool, largest: bool)
 
 
 def max(x: Tensor, dim: int | Tensor | None = None, keepdim: bool = False) -> Tensor | Ranked:  # noqa: A001
-    """Return the largest element; with ``dim``, the largest along it and their positions; with a tensor,
-    ``maximum``."""
+    """Return the largest element; with ``dim``, the largest ones along it and their positions.
+    With a tensor in place of ``dim``, return ``maximum(x, dim)``."""
     return _either(x, dim, keepdim, True)
 
 
 def min(x: Tensor, dim: int | Tensor | None = None, keepdim: bool = False) -> Tensor | Ranked:  # noqa: A001
-    """Return the smallest element, with the arguments of ``max``."""
+    """Return the smallest element; with ``dim``, the smallest along it and their positions; or ``minimum(x, dim)``."""
     return _either(x, dim, keepdim, False)
 
 
 def _extreme_over(x: Tensor, dim: int | Shape | None, keepdim: bool, largest: bool) -> Tensor:
-    """Return the extreme over several dimensions, which are moved to the end and merged."""
+    """Return the largest (or smallest) element over several dimensions, which are moved to the end and merged."""
     axes = axes_of("amax", x.shape, dim)
     kept = tuple(i for i in range(x.ndim) if i not in axes)
     flat = reshape(permute(x, kept + axes), (*[x.shape[i] for i in kept], prod(x.shape[i] for i in axes)))
@@ -90,8 +90,8 @@ def _extreme_over(x: Tensor, dim: int | Shape | None, keepdim: bool, largest: bo
 
 
 def amax(x: Tensor, dim: int | Shape | None = None, keepdim: bool = False) -> Tensor:
-    """Return the largest element over ``dim``, by default over all dimensions; the first of equal ones gets the
-    gradient.
+    """Return the largest element over ``dim``, by default over all dimensions.
+    The first of equal ones gets the gradient.
 
     Raises ShapeError.
     """
@@ -99,18 +99,18 @@ def amax(x: Tensor, dim: int | Shape | None = None, keepdim: bool = False) -> Te
 
 
 def amin(x: Tensor, dim: int | Shape | None = None, keepdim: bool = False) -> Tensor:
-    """Return the smallest element, with the arguments of ``amax``."""
+    """Return the smallest element over ``dim``, by default over all dimensions. Raises ShapeError for a bad ``dim``."""
     return _extreme_over(x, dim, keepdim, False)
 
 
 def argmax(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    """Return the position of the largest element along ``dim``, or in the flattened tensor for None. Raises
-    ShapeError."""
+    """Return the position of the largest element along ``dim``, or in the flattened tensor for None.
+    Raises ShapeError for a dimension out of range."""
     return _extreme(detach(x), dim, keepdim, True).indices if dim is not None else _first(x, True)
 
 
 def argmin(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    """Return the position of the smallest element, with the arguments of ``argmax``."""
+    """Return the position of the smallest element along ``dim``, or in the flattened tensor for None."""
     return _extreme(detach(x), dim, keepdim, False).indices if dim is not None else _first(x, False)
 
 

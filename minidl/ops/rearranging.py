@@ -25,19 +25,19 @@ from minidl.tensor import Tensor
 
 
 def uploaded(values: Any, dtype: DType = int64) -> Tensor:
-    """Return a tensor with values computed on the host."""
+    """Return a new tensor with values that were computed on the host, in ``dtype``."""
     array = np.ascontiguousarray(values, dtype.name)
     return apply(UPLOAD, shape=array.shape, dtype=dtype, data=array)
 
 
 def at(x: Tensor, axis: int, key: Any) -> Tensor:
-    """Return x[key], applied along one dimension."""
+    """Return x indexed by ``key`` along dimension ``axis``, and whole along all others."""
     return index(x, (*(slice(None),) * axis, key))
 
 
 def values_of(what: str, x: Tensor) -> np.ndarray:
-    """Return x's values, on which a result's shape depends. Waits for the device. Raises UserError if it has no
-    values."""
+    """Return x's values, on which a result's shape depends. Waits for the device.
+    Raises UserError, naming the function ``what``, if the device has no values."""
     if not current().device.has_values:
         raise UserError(f"{what}: the result's shape depends on values, and {current().device.name} has none")
     return x.numpy()

@@ -21,7 +21,7 @@ from minidl.tensor import Gradients, Needs, Tensor
 
 
 def _check(name: str, gates: int, given: Meta, w: Meta, h: Meta, b: Meta | None) -> tuple[int, int, int]:
-    """Return N, L and H. Raises ShapeError."""
+    """Return (N, L, H) of given [N, L, gates * H], w, h and b. Raises ShapeError if shapes or dtypes do not fit."""
     width = w.shape[1] if len(w.shape) == 2 else 0
     n, steps = given.shape[:2] if len(given.shape) == 3 else (0, 0)
     if w.shape != (gates * width, width) or given.shape != (n, steps, gates * width) or h.shape != (n, width):
@@ -55,7 +55,7 @@ def _cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost
 
 
 def _read(y: Tensor, steps: int, backwards: bool) -> Tensor:
-    """Return the states that the steps read, a view [N, L, H]."""
+    """Return the states that the steps read, one before each step, as a view [N, L, H] of y."""
     return between(y, 1, int(backwards), int(backwards) + steps)
 
 

@@ -34,7 +34,7 @@ Axes = int | Shape | None
 # Sums and products along a dimension --------------------------------------------------------------------------------
 def _scanned(x: Tensor, dim: int, what: str, start: float,
              combine: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """Return y[i] = x[0] o ... o x[i] along a dimension, by doubling: log2(n) joins and combinations."""
+    """Return y[i] = combine(...(x[0], x[1])..., x[i]) along a dimension, in log2(n) calls. start: neutral element."""
     axis = axis_of(what, x.shape or (1,), dim)
     if not x.shape:
         return x.clone()
@@ -51,21 +51,21 @@ def _summed_up(x: Tensor, dtype: DType | None) -> Tensor:
 
 
 def cumsum(x: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
-    """Return cumulative sums along a dimension; integers and booleans give int64, or ``dtype``. Raises
-    ShapeError."""
+    """Return cumulative sums along a dimension; integers and booleans give int64, or ``dtype``.
+    Raises ShapeError for a dimension out of range."""
     return _scanned(_summed_up(x, dtype), dim, "cumsum", 0, add)
 
 
 def cumprod(x: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
-    """Return cumulative products along a dimension; integers give int64, or ``dtype``. Raises
-    ShapeError."""
+    """Return cumulative products along a dimension; integers give int64, or ``dtype``.
+    Raises ShapeError for a dimension out of range."""
     return _scanned(_summed_up(x, dtype), dim, "cumprod", 1, mul)
 
 
 @of_numbers_too
 def prod(x: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: DType | None = None) -> Tensor:
-    """Return the product along a dimension, or of all elements; integers give int64, or ``dtype``. Raises
-    ShapeError."""
+    """Return the product along a dimension, or of all elements; integers give int64, or ``dtype``.
+    Raises ShapeError for a dimension out of range."""
     x = _summed_up(x, dtype)
     if dim is None:
         return prod(reshape(x, (-1,)), 0)
@@ -84,8 +84,8 @@ def _as_booleans(x: Tensor) -> Tensor:
 
 
 def any_of(x: Tensor, dim: Axes = None, keepdim: bool = False) -> Tensor:
-    """Return booleans that are True if any element along ``dim`` is nonzero, by default any of all. Raises
-    ShapeError."""
+    """Return booleans that are True if any element along ``dim`` is nonzero, by default any of all.
+    Raises ShapeError for a dimension out of range."""
     return compare(sum_(_as_booleans(x), dim, keepdim), 0, ">")
 
 
@@ -123,15 +123,15 @@ def sort(x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = T
 
 
 def argsort(x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = True) -> Tensor:
-    """Return the positions that ``sort`` returns. Raises ShapeError."""
+    """Return the positions of x's elements in order along a dimension. Raises ShapeError if that is out of range."""
     return sort(detach(x), dim, descending, stable=stable).indices
 
 
 # Into other places --------------------------------------------------------------------------------------------------
 @of_numbers_too
 def scatter_add(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
-    """Return x with the elements of ``src`` added at the positions ``index`` along ``dim``; index and src have one
-    shape.
+    """Return x with the elements of ``src`` added at the positions ``index`` along ``dim``.
+    index and src have one shape.
 
     The other dimensions of index and x are equal. Raises ShapeError; UserError for a position out of range.
     """
@@ -161,11 +161,11 @@ def _scattered(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
 
 
 class _DifferentiableScatter:
-    """A scatter with a gradient: the product of each row with a one-hot matrix."""
+    """``_scattered`` with a gradient: it multiplies each row of ``src`` by a one-hot matrix of the positions."""
 
     @staticmethod
     def of(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
-        """Return the same as ``_scattered``."""
+        """Return zeros of x's shape with ``src`` added at the positions ``index``; gradients flow to ``src``."""
         moved, back = over_last(x, dim, "scatter_add")
         places, given = (over_last(t, dim, "scatter_add")[0] for t in (index, src))
         hits = convert(one_hot(places, moved.shape[-1]), x.dtype)
@@ -175,7 +175,7 @@ class _DifferentiableScatter:
 
 @of_numbers_too
 def scatter(x: Tensor, dim: int, index: Tensor, value: float) -> Tensor:
-    """Return x with a number written at the positions ``index`` along ``dim``. Raises ShapeError, UserError."""
+    """Return x with a number written at positions ``index`` along ``dim``. Raises UserError for a tensor ``value``."""
     if isinstance(value, Tensor):
         raise UserError("scatter takes a number; scatter_add takes a tensor, and adds elements with equal positions")
     with_hits = _scattered(full(x.shape, 0.0), dim, index, full(index.shape, 1.0))
@@ -197,12 +197,12 @@ def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: floa
 
 
 def allclose(a: Tensor, b: Tensor, rtol: float = 1e-5, atol: float = 1e-8) -> bool:
-    """True if |a - b| <= atol + rtol * |b| everywhere. The values are copied to the host."""
+    """Return True if |a - b| <= atol + rtol * |b| everywhere. The values are copied to the host."""
     return bool(np.allclose(a.numpy(), b.numpy(), rtol, atol))
 
 
 def equal(a: Tensor, b: Tensor) -> bool:
-    """True if two tensors have the same shape and values. The values are copied to the host."""
+    """Return True if two tensors have the same shape and values. The values are copied to the host."""
     return a.shape == b.shape and bool(np.array_equal(a.numpy(), b.numpy()))
 
 

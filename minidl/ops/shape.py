@@ -122,8 +122,8 @@ def reshape(x: Tensor, *sizes: int | Shape) -> Tensor:
 
 
 def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
-    """Return x with the dimensions ``start_dim`` to ``end_dim`` (included) merged, a view if contiguous. Raises
-    ShapeError.
+    """Return x with the dimensions ``start_dim`` to ``end_dim`` (included) merged, a view if contiguous.
+    Raises ShapeError for dimensions out of range or order.
     """
     shape = x.shape or (1,)
     start, end = axis_of("flatten", shape, start_dim), axis_of("flatten", shape, end_dim) + 1
@@ -131,14 +131,14 @@ def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
 
 
 def permute(x: Tensor, *axes: int | Shape) -> Tensor:
-    """Return a view of x with its dimensions in the given order; negative axes count from the end. Raises
-    ShapeError."""
+    """Return a view of x with its dimensions in the given order; negative axes count from the end.
+    Raises ShapeError unless each axis is given once."""
     return apply(PERMUTE, x, axes=axes_of("permute", x.shape, sizes_of(axes)))
 
 
 def between(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
-    """Return a view of the elements start:stop along an axis; a negative axis counts from the end. Raises
-    ShapeError."""
+    """Return a view of the elements start:stop along an axis; a negative axis counts from the end.
+    Raises ShapeError if out of range."""
     return apply(NARROW, x, axis=axis_of("narrow", x.shape, axis), start=start, stop=stop)
 
 

@@ -88,7 +88,7 @@ UPLOAD_ = Op("upload_", _no_output, lambda inputs, outputs, attrs: Cost(0.0, flo
 
 
 def full(shape: Shape, value: float, dtype: DType = float32) -> Tensor:
-    """Return a new tensor with one value in all elements."""
+    """Return a new tensor of the given shape and dtype with ``value`` in all elements."""
     return apply(FULL, shape=tuple(shape), dtype=dtype, value=value)
 
 
@@ -103,12 +103,12 @@ def copy_(a: Tensor, b: Tensor) -> None:
 
 
 def fill_(a: Tensor, value: float) -> None:
-    """Overwrite every element of a with one value."""
+    """Overwrite every element of a with ``value``."""
     apply_all(FILL_, a, value=value)
 
 
 def normal_(a: Tensor, *, seed: int, mean: float = 0.0, std: float = 1.0) -> None:
-    """Overwrite a with normal random numbers, determined by the seed."""
+    """Overwrite a with normal random numbers of this mean and standard deviation, determined by the seed."""
     apply_all(NORMAL_, a, seed=seed, mean=mean, std=std)
 
 

@@ -14,7 +14,7 @@ from minidl.tensor import Tensor
 
 
 class Adadelta(Optimizer):
-    """Adadelta: scales gradients by the ratio of running root mean squares of steps and gradients; two states."""
+    """Adadelta: steps are gradients times rms(steps) / rms(gradients), running root mean squares; two states."""
 
     def __init__(self, params: Parameters, lr: float = 1.0, rho: float = 0.9, eps: float = 1e-6,
                  weight_decay: float = 0.0, *, decays: Callable[[Tensor], bool] | None = None) -> None:

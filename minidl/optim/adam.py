@@ -29,7 +29,7 @@ STEP = "step"
 
 
 def _fresh_name() -> str:
-    """Return an unused prefix for an optimizer's counters in its runtime."""
+    """Return a new name for an optimizer, under which its runtime keeps the counts of steps."""
     return f"adam.{sum(key.endswith(f'.{STEP}') for key in current_runtime().counters)}"
 
 
@@ -97,12 +97,12 @@ class Adam(Composed):
         return group, decays, self._steps(index)
 
     def _steps(self, index: int) -> int:
-        """Return the number of steps that a parameter has taken."""
+        """Return the number of steps that parameter number ``index`` has taken."""
         counters = current_runtime().counters
         return counters[f"{self._name}.{STEP}"] - counters.get(f"{self._name}.missed.{index}", 0)
 
     def stepped(self, updated: set[int]) -> None:
-        """Count one step for the updated parameters, and none for the others."""
+        """Count one step for the parameters with the numbers ``updated``, and none for the others."""
         if updated:
             counters = current_runtime().counters
             counters[f"{self._name}.{STEP}"] += 1

@@ -22,11 +22,11 @@ States = dict[str, Tensor]
 
 
 class Composed(Optimizer):
-    """A base of optimizers whose subclasses compute the direction of a parameter's step and update its states."""
+    """The base class of optimizers whose subclasses compute a parameter's step and update its states by operations."""
 
     def direction(self, index: int, p: Tensor, gradient: Tensor, states: States) -> Tensor:
         """Update the states of parameter number ``index``, and return the direction d of its step, p -= lr * d.
-        Raises OutOfMemory."""
+        Raises OutOfMemory if a call does not fit; then the parameter is not moved."""
         raise NotImplementedError
 
     _began = False  # True once the current step has updated a parameter
@@ -49,7 +49,7 @@ class Composed(Optimizer):
             apply_all(SGD, p, way, lr=float(self.rates(index)["lr"]), weight_decay=0.0)
 
     def decayed(self, index: int, p: Tensor, gradient: Tensor) -> Tensor:
-        """Return the gradient (negated if the group maximizes) plus weight_decay times the parameter."""
+        """Return p's gradient (negated with ``maximize``) plus weight_decay * p, for parameter number ``index``."""
         rates = self.rates(index)
         gradient = neg(gradient) if rates.get("maximize") else gradient
         decay = float(rates["weight_decay"]) if self._decays[index] else 0.0

@@ -58,7 +58,7 @@ class LBFGS(Optimizer):
             p.add_(scale(reshape(part, p.shape), t))
 
     def _direction(self, g: Tensor) -> tuple[Tensor, float]:
-        """Return the direction d = -H g for a gradient, and the diagonal of the initial H (two-loop recursion)."""
+        """Return d = -H g, H the estimated inverse Hessian, and the number on the diagonal of the recursion's H."""
         if self._last is None:
             return neg(g), 1.0
         d, before, t, diagonal = self._last
@@ -78,7 +78,7 @@ class LBFGS(Optimizer):
         return r, diagonal
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Move the parameters up to ``max_iter`` times; return the loss of the first evaluation. Raises UserError."""
+        """Move the parameters up to ``max_iter`` times; return the first loss. Raises UserError without a closure."""
         if closure is None:
             raise UserError("LBFGS: step(closure) needs a function that computes the loss and its gradients")
         group = self.param_groups[0]

@@ -29,7 +29,7 @@ class LambdaLR:
             group["lr"] = self.rate(base)
 
     def rate(self, base: float) -> float:
-        """Return the current epoch's rate for a group with the initial rate ``base``."""
+        """Return the current epoch's learning rate for a group whose initial rate is ``base``."""
         return base * self._factor(self.last_epoch)
 
     def step(self) -> None:

@@ -70,8 +70,8 @@ class Optimizer:
         self._extend(_groups(params, rates))
 
     def add_param_group(self, param_group: Mapping[str, Any]) -> None:
-        """Add a group of parameters, updated from the next step on; its state starts at zero. Raises like the
-        constructor."""
+        """Add a group of parameters, updated from the next step on; its state starts at zero.
+        Raises UserError for a parameter that the optimizer has, or a rate that is unknown or negative."""
         self._extend(_groups([param_group], self.defaults))
 
     def _extend(self, groups: list[dict[str, Any]]) -> None:
@@ -99,7 +99,7 @@ class Optimizer:
             self._states[name] += made
 
     def check(self, group: dict[str, Any]) -> None:
-        """Raise UserError for invalid rates of a group."""
+        """Raise UserError for invalid rates of a group, such as a negative ``lr``."""
         require_at_least_zero(lr=group["lr"], weight_decay=group["weight_decay"])
 
     @property
@@ -114,16 +114,16 @@ class Optimizer:
             group["lr"] = value
 
     def rates(self, index: int) -> dict[str, Any]:
-        """Return the rates of a parameter's group."""
+        """Return the rates, such as lr, of the group of parameter number ``index``."""
         return self.param_groups[self._group[index]]
 
     def attributes(self, index: int = 0) -> Attrs:
-        """Return the update operation's attributes for one parameter; parameters of one call have equal attributes."""
+        """Return the update operation's attributes, such as lr, for parameter ``index``; equal within one call."""
         rates = self.rates(index)
         return {"lr": float(rates["lr"]), "weight_decay": float(rates["weight_decay"]) if self._decays[index] else 0.0}
 
     def kind(self, index: int) -> tuple[int, bool, int]:
-        """Return a key of a parameter's attributes: (minus its group, True if it decays, its number of steps or 0)."""
+        """Return a key, equal for parameters that one call may update: (minus the group, it decays, steps or 0)."""
         return -self._group[index], self._decays[index], 0
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -140,7 +140,7 @@ class Optimizer:
         return result
 
     def _update(self, chunk: list[int]) -> None:
-        """Update the pieces with these numbers, all of one kind, in one call."""
+        """Update the pieces with these numbers, which all have one ``kind``, in one call."""
         pieces = [self._pieces[number] for number in chunk]
         with no_grad():
             tensors = [rows_of_piece(self.parameters[piece.owner], piece) for piece in pieces]
@@ -151,7 +151,7 @@ class Optimizer:
         apply_all(self._op, *tensors, **self.attributes(pieces[0].owner))
 
     def stepped(self, updated: set[int]) -> None:
-        """Count the step of the parameters, given by number, that were updated."""
+        """Count the step for the parameters whose numbers are in ``updated``; by default there is no counter."""
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Set all gradients to None, which frees their memory; ``set_to_none=False`` does the same."""
@@ -184,8 +184,8 @@ class Optimizer:
                 yield chunk
 
     def named_states(self) -> dict[str, Tensor]:
-        """Return the state's tensors by name: ``<state>.<parameter index>``, for a part followed by ``.<first
-        row>``."""
+        """Return the state's tensors by name: ``<state>.<parameter index>``.
+        For a part of a parameter ``.<first row>`` follows."""
         return {f"{name}.{piece.owner}" if piece.whole else f"{name}.{piece.owner}.{piece.start}": tensor
                 for name, tensors in self._states.items() for piece, tensor in zip(self._pieces, tensors, strict=True)}
 
@@ -224,7 +224,7 @@ class Optimizer:
 
 
 def _groups(params: Parameters, rates: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the parameter groups with all rates filled in; tensors, or (name, tensor) pairs, are one group."""
+    """Return the parameter groups, completed with ``rates``; tensors, or (name, tensor) pairs, are one group."""
     if isinstance(params, Tensor):
         raise WrongKind("an optimizer takes a list of parameters, or groups of them, not one tensor: use [tensor]")
     given = list(params)
@@ -242,7 +242,7 @@ def _groups(params: Parameters, rates: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def require_at_least_zero(**numbers: float) -> None:
-    """Raise UserError for a number below zero (or NaN), by its name."""
+    """Raise UserError for a number that is below zero or NaN; the message has its argument's name."""
     for name, number in numbers.items():
         if not number >= 0:
             raise UserError(f"the optimizer's {name} must not be negative, but is {number}")
@@ -260,7 +260,7 @@ def _pieces(index: int, tensor: Tensor) -> list[RowRange]:
 
 
 def rows_of_piece(tensor: Tensor, piece: RowRange) -> Tensor:
-    """Return a piece of a parameter or of its gradient, as a view."""
+    """Return the rows that ``piece`` names of a parameter or of its gradient, as a view."""
     return tensor if piece.whole else between(tensor, 0, piece.start, piece.stop)
 
 

@@ -17,7 +17,7 @@ STAYS = "stays"
 
 
 def comparison(a: SavedPlan, b: SavedPlan, *, rows: int) -> str:
-    """Return the comparison as lines of text. Raises UserError if the plans are not for the same iteration."""
+    """Return the comparison as text, with ``rows`` tensors. Raises UserError if the plans are for two iterations."""
     if a.calls != b.calls:
         raise UserError(f"the plans are for different iterations: of {a.calls} calls and of {b.calls}")
     for tensor_id in sorted(a.evicted.keys() & b.evicted.keys()):
@@ -61,7 +61,7 @@ def _what(saved: SavedPlan, key: AccessKey) -> str:
 
 
 def _triggers(saved: SavedPlan) -> dict[int, list[AccessKey]]:
-    """Return, by tensor, the accesses after which its swap-ins start."""
+    """Return, by the number of each swapped tensor, the accesses after which its swap-ins start."""
     triggers: dict[int, list[AccessKey]] = {}
     for key, tensor_ids in saved.plan.prefetches.items():
         for tensor_id in tensor_ids:

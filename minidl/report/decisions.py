@@ -119,7 +119,7 @@ def _expected(facts: Lifetimes, plan: Plan, costs: Costs, gaps: Mapping[AccessKe
             dropped.setdefault(key[0], []).append(key)
 
     def missing(tensor_id: TensorId, call: int) -> AccessKey | None:
-        """Return the gap in which a tensor is dropped and not yet recomputed when a call starts, or None."""
+        """Return the gap in which a tensor is dropped and not yet recomputed when ``call`` starts, or None."""
         return next((key for key in dropped.get(tensor_id, ())
                      if gaps[key].evict < call <= gaps[key].back and key not in made_again), None)
 
@@ -143,7 +143,7 @@ def _expected(facts: Lifetimes, plan: Plan, costs: Costs, gaps: Mapping[AccessKe
 
 
 def _started(facts: Lifetimes, plan: Plan, gaps: Mapping[AccessKey, _Gap]) -> dict[int, list[AccessKey]]:
-    """Return, by call, the swap-ins that start after it, in order."""
+    """Return, by number of a call, the swap-ins that start after it, in order, as their evictions' keys."""
     started: dict[int, list[AccessKey]] = {}
     for (trigger, count), tensor_ids in plan.prefetches.items():
         calls = facts.uses.get(trigger, [])
@@ -183,9 +183,9 @@ RIGHT = {2, 3, 4, 5, 6, 7, 8, 10}  # columns of numbers
 
 def table(found: Sequence[Decision], names: Mapping[TensorId, str], observed: Callable[[Decision], str], *, rows: int
           ) -> list[str]:
-    """Lines: a heading, and the largest ``rows`` decisions.
+    """Return lines: a heading, and the ``rows`` decisions about the largest tensors.
 
-    names: tensor -> the layer that made it. observed: how the tensor of one came back. "away" is the call and its start
+    names: tensor -> the layer that made it. observed: text on how its tensor returned. "away" is the call and its start
     in ms on the stall-free timeline.
     """
     cells = [HEADINGS]
@@ -203,7 +203,7 @@ def table(found: Sequence[Decision], names: Mapping[TensorId, str], observed: Ca
 
 
 def totals(found: Sequence[Decision]) -> list[str]:
-    """Lines: how much is swapped and dropped, and what that is expected to cost."""
+    """Return lines: how much is swapped and dropped, and the seconds that this is expected to cost."""
     lines = []
     for action, verb in ((Action.SWAP_OUT, "swapped"), (Action.DROP, "dropped")):
         chosen = [d for d in found if d.action is action]
@@ -213,5 +213,5 @@ def totals(found: Sequence[Decision]) -> list[str]:
 
 
 def in_ms(seconds: float) -> str:
-    """Milliseconds for people."""
+    """Return seconds as text in milliseconds."""
     return f"{seconds * 1e3:.{1 if abs(seconds) < 1 else 0}f}"

@@ -23,7 +23,7 @@ def explanation(trace: Trace, last: Followed, found: Sequence[Decision], names: 
 
 
 def observed(decision: Decision, returns: Returns) -> str:
-    """Return how the tensor came back in the observed iteration."""
+    """Return, as text, how a decision's tensor came back in the iteration that ``returns`` records."""
     key = decision.key
     if key in returns.late:
         late = returns.late[key]

@@ -34,7 +34,7 @@ class LayerNames:
         self._iteration = -1
 
     def noting(self, forward: Callable[..., Any], name: str) -> Callable[..., Any]:
-        """Wrap a forward() so that it records which tensors it made."""
+        """Return a module's forward(), wrapped so that it records under ``name`` which tensors it made."""
         tracker, origins = self._tracker, self._origins
 
         def run(*inputs: Any, **options: Any) -> Any:

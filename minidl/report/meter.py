@@ -20,8 +20,8 @@ BOTTLENECK = 0.1  # share of a step spent waiting for its batch, above which dat
 class StepMeasurements:
     """The measurements of one step.
 
-    seconds: of which ``data_seconds`` waiting for its batch. grown: increase of the runtime's counters. loss: NaN if
-    none.
+    seconds: of the step, ``data_seconds`` of them waiting for its batch.
+    grown: increase of the runtime's counters. loss: NaN if none.
     """
 
     seconds: float
@@ -45,7 +45,7 @@ class Meter:
         self._before, self._time, self._waited_before = runtime.stats(), clock(), self._waited()
 
     def add(self, loss: float) -> StepMeasurements:
-        """Return the measurements of the step that ends now."""
+        """Note the step that ends now, with its loss, and return its measurements."""
         now, stats = self._clock(), self.runtime.stats()
         step = StepMeasurements(now - self._time, stats.since(self._before), loss, self._waited() - self._waited_before)
         self.warm |= len(self.steps) == REMEMBERED
@@ -58,7 +58,7 @@ class Meter:
         self._before, self._time, self._waited_before = self.runtime.stats(), self._clock(), self._waited()
 
     def _waited(self) -> float:
-        """Return the seconds that steps have waited for batches so far."""
+        """Return the seconds that all steps so far have waited for batches."""
         return self._feed.waited_seconds if self._feed is not None else 0.0
 
     def median(self, value: Callable[[StepMeasurements], float]) -> float:
@@ -71,7 +71,7 @@ class Meter:
         return median(map(value, islice(self.steps, skipped, None)))
 
     def unsettled_seconds(self) -> float:
-        """Return how much longer the first half of the steps took than as many steps at the later half's median."""
+        """Return by how many seconds the first half of the steps exceeds as many steps at the later half's median."""
         first, settled = list(self.steps)[:len(self.steps) // 2], self.median(lambda step: step.seconds)
         return max(0.0, sum(step.seconds - settled for step in first))
 
@@ -96,5 +96,5 @@ def rate(items: float, seconds: float) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    """Return a part of a whole as text, in percent."""
+    """Return the number ``part`` in percent of ``whole``, as text."""
     return f"{part / whole:.0%}" if whole > 0 else "0%"

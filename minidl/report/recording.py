@@ -17,7 +17,7 @@ from minidl.runtime import Runtime
 
 
 class CallFactRecorder:
-    """A recorder of facts about each call of an iteration, by the call's position, that a trace lacks."""
+    """A recorder of the facts that a trace lacks about the calls of an iteration, by the call's position."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._memory, self._executor = runtime.memory, runtime.executor
@@ -37,7 +37,7 @@ class CallFactRecorder:
         self._growing: dict[ref[Storage], TensorId] = {}  # tensors with lineage
 
     def look(self, op: str, inputs: tuple[Storage, ...], results: tuple[Storage, ...]) -> None:
-        """Record, after a call, the tensors it saves, and the saves and lineages that have ended since the last call.
+        """Record, after a call, the tensors it saves for gradients, and saves and lineages that ended since the last.
         """
         if self._before is not None:
             self._before(op, inputs, results)

@@ -71,7 +71,7 @@ class Versions:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Result(Shown):
-    """The result of one run; KEYS explains the fields. Numbers per step are medians of the later half; None: unknown.
+    """The result of one run; KEYS explains the fields. Numbers per step are medians of its later half; None: unknown.
     """
 
     model: str
@@ -111,7 +111,7 @@ class Result(Shown):
     versions: Versions = field(default_factory=Versions)
 
     def facts(self) -> dict[str, str]:
-        """The numbers of the summary, for ``repr``."""
+        """Return the numbers of the summary by name, as text, for ``repr``."""
         found = {"model": self.model, "batch": str(self.batch), "device": self.device, "policy": self.policy,
                  "peak": f"{format_bytes(self.peak_bytes)} of {format_bytes(self.budget_bytes)}",
                  "unmanaged": format_bytes(self.unmanaged_peak_bytes), "a second": f"{self.items_per_second:.4g}"}
@@ -122,7 +122,7 @@ class Result(Shown):
         return json.dumps(_finite(asdict(self)), indent=2) + "\n"
 
     def write(self, path: str, *, force: bool = False) -> None:
-        """Write ``to_json`` to a file, by ``write_whole``. Raises UserError."""
+        """Write the result as JSON to a file. Raises UserError if that fails, or over other files unless ``force``."""
         write_whole(path, self.to_json().encode(), is_own, force=force)
 
 

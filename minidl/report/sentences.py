@@ -26,7 +26,7 @@ def sentences(found: Sequence[Decision], calls: int, returns: Returns, names: Ma
 
 
 def copy_seconds(decision: Decision) -> float:
-    """Return the seconds of a tensor's two copies."""
+    """Return the seconds of the two copies, out and in, of a decision's tensor."""
     return decision.back_s - decision.evict_s - decision.free_time_s
 
 
@@ -70,5 +70,5 @@ def _unit(d: Decision, returns: Returns) -> str:
 
 
 def seconds(value: float) -> str:
-    """Return seconds as text, in ms below one second."""
+    """Return seconds as text, in milliseconds below one second."""
     return f"{value:.2f} s" if abs(value) >= 1 else f"{value * 1e3:.1f} ms"

@@ -11,8 +11,8 @@ def summary(result: Result, unmanaged_seconds: float | None, hints: list[str], *
             classes: int = 0) -> str:
     """Return the summary as aligned lines of text.
 
-    unmanaged_seconds: of a step, if that can be modelled; items: the unit of a batch; classes: of the data, 0 if
-    unknown.
+    unmanaged_seconds: of a step with unlimited memory, if that can be modelled.
+    items: the unit of a batch, as a word; classes: of the data, 0 if unknown.
     """
     top5 = None if 0 < classes <= TOP else result.accuracy_top5
     lines = [
@@ -47,7 +47,7 @@ def summary(result: Result, unmanaged_seconds: float | None, hints: list[str], *
 
 
 def _unmanaged(result: Result) -> str:
-    """Return the bytes of an unmanaged step; with more memory a run uses larger workspaces, which are faster."""
+    """Return, as text, the bytes of an unmanaged step; with more memory a run uses larger, faster workspaces."""
     needed = format_bytes(result.unmanaged_peak_bytes)
     return f"{needed}, with the smallest workspaces" if result.peak_bytes > result.unmanaged_peak_bytes else needed
 
@@ -62,7 +62,7 @@ def _speed(result: Result, unmanaged_seconds: float | None, items: str) -> str:
 
 
 def _data(result: Result, made: float) -> str:
-    """Return how the input pipeline keeps up: the rate it can reach, the rate the steps need, and the waits."""
+    """Return, as text, how the input keeps up: the rate it can reach, ``made``, the rate steps need, and the waits."""
     items = result.items_per_second * result.step_seconds
     needed = rate(items, result.step_seconds - result.data_seconds)
     text = (f"threads can make {rate(made, 1.0)} examples/s, the steps need {needed}; "

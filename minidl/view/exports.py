@@ -32,13 +32,13 @@ WIDTH, STACK, ADDRESSES, LEFT, GAP = 900, 200, 320, 70, 40  # of the drawing, in
 
 
 def columns(packed: Packed, part: str) -> dict[str, Any]:
-    """Return the numbers of one part of a page's data, by name."""
+    """Return the columns of numbers of one part, such as "events", of a page's data, by name."""
     return {name: values(each) if isinstance(each, dict) and "type" in each else each
             for name, each in packed[part].items()}
 
 
 def labels(packed: Packed) -> list[str]:
-    """Return a readable label for each tensor."""
+    """Return a readable label for each tensor of a page's data."""
     names = (packed["words"][number] for number in values(packed["subjects"]["name"]))
     return [f"tensor {tensor_id}{f' ({name})' if name else ''}"
             for tensor_id, name in zip(packed["subjects"]["id"], names, strict=True)]
@@ -46,7 +46,7 @@ def labels(packed: Packed) -> list[str]:
 
 # Perfetto ------------------------------------------------------------------------------------------------------------
 def perfetto(packed: Packed) -> str:
-    """Return the step as Chrome's trace events, which Perfetto opens."""
+    """Return a page's step as Chrome's trace events, JSON that Perfetto opens."""
     return json.dumps({"traceEvents": list(_trace_events(packed)), "displayTimeUnit": "ms"}, separators=(",", ":"))
 
 
@@ -171,7 +171,7 @@ def _band(state: StayState, kind: TensorKind) -> int:
 
 
 def _steps(x: np.ndarray, height: np.ndarray, most: float) -> Iterator[tuple[float, float]]:
-    """Yield the corners of a curve that is constant between events."""
+    """Yield the corners (x, y) of a curve that is constant between events, in SVG units. most: bytes at the top."""
     for left, right, bytes_then in zip(x, x[1:], height, strict=False):
         y = 10 + STACK - STACK * bytes_then / most
         yield float(left), float(y)

@@ -40,7 +40,7 @@ def pack(recording: Recording) -> dict[str, Any]:
 
 
 class _Words:
-    """A table that gives each distinct string a number."""
+    """A table that gives each distinct string a number, from 0 on."""
 
     def __init__(self) -> None:
         self.all: list[str] = []
@@ -104,18 +104,18 @@ def _stays(stays: Sequence[Stay]) -> dict[str, Any]:
 
 
 def column(kind: str, values: Iterable[float]) -> dict[str, str]:
-    """Return numbers as a packed column. Raises OverflowError for a number outside the type's range."""
+    """Return numbers as a base64 column of type ``kind``. Raises OverflowError for a number out of its range."""
     data = np.array(list(values), TYPES[kind]).tobytes()
     return {"type": kind, "data": base64.b64encode(data).decode()}
 
 
 def values(packed: Mapping[str, str]) -> np.ndarray:
-    """Return the numbers of a packed column."""
+    """Return the numbers of a column that ``column`` packed."""
     return np.frombuffer(base64.b64decode(packed["data"]), TYPES[packed["type"]])
 
 
 def _lists(lists: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """Pack lists of whole numbers as one flat list and the end of each."""
+    """Return lists of whole numbers in packed form: all of them as one flat column, and a column of each list's end."""
     ends: list[int] = []
     flat: list[int] = []
     for each in lists:

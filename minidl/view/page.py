@@ -35,5 +35,5 @@ def is_page(head: bytes) -> bool:
 
 
 def write_page(path: str, packed: Sequence[Mapping[str, Any]], *, force: bool = False) -> None:
-    """Write ``page`` to a file, by ``write_whole``. Raises UserError."""
+    """Write the page to a file. Raises UserError if that fails, or over others' files unless ``force``."""
     write_whole(path, page(packed).encode(), is_page, force=force)

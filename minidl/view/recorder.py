@@ -31,7 +31,7 @@ STATES = {SWAPPING_OUT: StayState.LEAVING, SWAPPING_IN: StayState.ARRIVING}
 
 @dataclass(frozen=True, slots=True)
 class _Noted:
-    """An event whose times may not be known yet: its work is ``positions`` (first, last) of ``stream``."""
+    """An event whose times may not be known yet: its work has the positions (first, last) in the queue ``stream``."""
 
     kind: EventKind
     op: str
@@ -51,8 +51,8 @@ class _Noted:
 class SeenTensor:
     """A tensor when it was first seen.
 
-    backward: it was made without recording gradients. owner: the negative id of the parameter whose gradient it is, or
-    0.
+    backward: it was made without recording gradients.
+    owner: the negative id of the parameter whose gradient it is, or 0.
     """
 
     tensor_id: TensorId
@@ -156,7 +156,7 @@ class StepRecorder:
         return noted
 
     def _copying(self, copy: Callable[..., int], stream: int) -> Callable[..., int]:
-        """Wrap ``copy_out(host, offset, nbytes)`` or ``copy_in(offset, host, nbytes)``."""
+        """Return ``copy``, the device's copy_out or copy_in, wrapped so that each copy is recorded, on ``stream``."""
         def noted(*arguments: Any) -> int:
             self._require_this_iteration()
             out = stream == COPY_OUT
@@ -178,11 +178,11 @@ class StepRecorder:
         return noted
 
     def _call(self) -> int:
-        """Return the current call, or the next one if the last one has been launched."""
+        """Return the position in the iteration of the current call, or of the next if the last has been launched."""
         return max(self._launched + 1, self._tracker.sequence - self._tracker.iteration_start)
 
     def _require_this_iteration(self) -> None:
-        """Discard earlier events if a new iteration has begun."""
+        """Discard the events recorded so far if a new iteration has begun since."""
         if self._tracker.iteration != self._iteration:
             self._begin()
 

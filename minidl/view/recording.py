@@ -1,7 +1,7 @@
 """The facts of one recorded step, as frozen plain data. Knows no engine and no picture.
 
 A step is a list of events in program order: each piece of work issued to the device. The arena does not change between
-two events. A stay is a tensor's time at one address, from one event up to, not including, another.
+two events. A *stay* is a tensor's time at one address, from one event up to, not including, another.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class RecordedStep:
     """One step of the run.
 
     predicted_seconds   the plan's prediction; None: no plan, or no prediction
-    swapped_bytes       copied out and in
+    swapped_bytes       (copied out, copied in)
     plan                the number of its plan among those of the run, from 1; 0: no plan
     """
 
@@ -142,7 +142,7 @@ class Recording:
     facts: Sequence[tuple[str, Any]] = ()
 
     def check(self) -> None:
-        """Raise AssertionError unless at every event the stays are disjoint, in budget, and add up to the bytes in use.
+        """Raise AssertionError unless at every event the stays are disjoint, in budget, and sum to the bytes in use.
         """
         changes: list[list[Stay]] = [[] for _ in range(len(self.events) + 1)]
         for stay in self.stays:

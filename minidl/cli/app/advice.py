@@ -9,7 +9,7 @@ from minidl.report.result import Result
 
 
 def advice(setup: Setup, result: Result, *, most: int) -> list[str]:
-    """Return hints for the next run: flags, with the effect that a trial showed. most: the largest useful batch."""
+    """Return hints for the next run: flags, and the effect each had in a trial. most: the largest useful batch."""
     batch, budget = result.batch, result.budget_bytes
     unmanaged = replace(setup, policy="none")
     if result.swapped_out_bytes or result.swapped_in_bytes or result.recomputed_bytes:

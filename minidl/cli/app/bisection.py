@@ -7,8 +7,8 @@ from minidl.outside.stages import Stage, stage
 
 
 def largest_number(holds: Callable[[int], bool], *, guess: int, most: int, parts: int = 0) -> int:
-    """The largest n <= ``most`` with holds(n), 0 if there is none: by growing steps from the guess, then bisection.
-    ``parts``: the answer may be too small by a share of 1 / parts; 0: exact."""
+    """Return the largest n <= ``most`` with holds(n), 0 if there is none: growing steps from ``guess``, then bisection.
+    ``parts``: the answer may be too small by 1 / parts of itself; 0: it is exact."""
     with stage("searching the largest batch", units="trials") as search:
         return _search(lambda n: _counted(search, holds, n), search, guess=guess, most=most, parts=parts)
 

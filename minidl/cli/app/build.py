@@ -21,7 +21,7 @@ MOMENTUM = 0.9
 def build(options: Options, data: Data, *, steps: int | None = None) -> Trainer:
     """Return a trainer of a new network in the current runtime. steps: the length of the training, if known.
 
-    Raises UserError for what the network cannot do.
+    Raises UserError for flags that the network does not support.
     """
     known = models.find(options.model)
     if options.label_smoothing and (known.text or known.loss is not models.classification_loss):

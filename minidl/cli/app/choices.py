@@ -21,7 +21,7 @@ from minidl.ranks import Ranks, modelled, mpi
 
 
 def choose_ranks(options: Options) -> Ranks | None:
-    """The ranks asked for; None for one device alone. Raises UserError if MPI is missing."""
+    """Return the ranks that ``--ranks`` asks for; None for one device alone. Raises UserError if MPI is missing."""
     if options.ranks is None:
         return None
     made = mpi() if isinstance(options.ranks, str) else modelled(options.ranks)
@@ -29,9 +29,9 @@ def choose_ranks(options: Options) -> Ranks | None:
 
 
 def agree_on_memory(options: Options, device: Device, ranks: Ranks | None) -> Options:
-    """Return the options with the budget and host memory that all ranks have: the least of any. If they are not given,
-    the machine's memory, which ranks have in common, is divided by their number. Raises UserError if the ranks were
-    started with different flags."""
+    """Return the options with the budget and host memory that all ranks have: the least of any.
+    If they are not given, the machine's memory, which ranks share, is divided by their number.
+    Raises UserError if the ranks were started with different flags."""
     if ranks is None:
         return options
     budget, host = default_memory(device)
@@ -71,8 +71,8 @@ def choose_policy(options: Options) -> Policy:
 
 
 def refuse_what_cannot_be_kept(options: Options, device: Device) -> None:
-    """Raises UserError, before any training, for files that cannot be written, for flags that ask for values which the
-    device does not compute, and for a run folder in which there is a run already."""
+    """Raise UserError, before any training, for flags that cannot be kept: files that cannot be written,
+    values that the device does not compute, and a run folder in which there is a run already."""
     check_places(options)
     for flag, wanted, what in (("--save-weights", options.save, "values that could be kept"),
                                ("--weights", options.weights, "values to start from"),

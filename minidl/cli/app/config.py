@@ -14,8 +14,8 @@ MOST_BYTES = 1 << 20
 
 
 def expanded(words: Sequence[str], refused: Collection[str]) -> list[str]:
-    """A command line with the words of its file, if it names one, before its own. ``refused``: flags that no file may
-    give. Raises UserError for what is no list of flags."""
+    """Return a command line with the words of the file that its ``--config`` names, if any, before its own.
+    ``refused``: flags that no file may give. Raises UserError for a file that is no list of flags."""
     given = list(words)
     for n, word in enumerate(given):
         name, equals, path = word.partition("=")
@@ -49,7 +49,7 @@ def _words(path: str, refused: Collection[str]) -> list[str]:
 
 
 def _flag(path: str, flag: str, value: Any) -> list[str]:
-    """A flag as the command line has it: alone if it is on, not at all if it is off."""
+    """Return a file's flag and value as words of a command line: the flag alone for True, none for False."""
     if isinstance(value, bool) or value is None:
         return [flag] if value else []
     if not isinstance(value, str | int | float):

@@ -23,7 +23,7 @@ from minidl.view.page import is_page
 
 
 def check_places(options: Options) -> None:
-    """Raises UserError, before any training, if a file could not be written; changes no file."""
+    """Raise UserError, before any training, if a file that the flags ask for could not be written; change no file."""
     places: set[str] = set()
     for path, own in ((options.json, results.is_own), (options.save, safetensors.is_own),
                       (options.save_plan, is_plan), (options.save_trace, is_trace), (options.report, is_page),
@@ -37,7 +37,7 @@ def check_places(options: Options) -> None:
 
 
 class FinalFiles:
-    """Writes the files of a run's end; ``out``: the stream on which a result is printed."""
+    """The writer of the files of a run's end; ``out``: the stream on which a result is printed."""
 
     def __init__(self, options: Options, out: TextIO) -> None:
         self._options = options
@@ -45,7 +45,7 @@ class FinalFiles:
         self._failures: list[str] = []
 
     def attempt(self, write: Callable[[], None]) -> None:
-        """Write a file; an error is noted, and raised by ``require_all``."""
+        """Call ``write``, which writes a file; an error is noted, and raised by ``require_all``."""
         try:
             write()
         except UserError as error:
@@ -66,12 +66,12 @@ class FinalFiles:
             self.attempt(lambda: result.write(path, force=self._options.force))
 
     def text(self, path: str | None, own: Own, make: Callable[[], str]) -> None:
-        """A document, if it was asked for."""
+        """Write the text that ``make`` returns to ``path``; None: not asked for. ``own`` tells minidl's own files."""
         if path is not None:
             self.attempt(lambda: write_whole(path, make().encode(), own, force=self._options.force))
 
     def require_all(self, otherwise: str) -> None:
-        """Raises UserError with what could not be written, and with where the state of the run is."""
+        """Raise UserError if a file was not written: it names all such, and ``otherwise``, where the run's state is."""
         if self._failures:
             raise UserError(f"{'; '.join(self._failures)}; {otherwise}")
 

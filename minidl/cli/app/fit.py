@@ -35,14 +35,14 @@ CPU_BUDGET_SHARE, CPU_HOST_SHARE = 0.6, 0.3  # of the machine's free memory, of 
 
 
 class TrainingParts(NamedTuple):
-    """The parts of a training that take memory: a step, and the evaluation of a batch of test data, if there is any.
+    """The parts of a training that take memory: a step, and the evaluation of a batch of test data, if any.
     Both can run on shapes alone, and keep no tensors."""
 
     step: Callable[[], Any]
     test: Callable[[], Any] | None = None
 
     def all(self) -> None:
-        """A step and the evaluation after it."""
+        """Run a step and, if there is one, the evaluation after it."""
         self.step()
         if self.test is not None:
             self.test()
@@ -64,8 +64,8 @@ class Setup:
     slices       number of slices of a batch
     spill        the file that continues host memory
     shard_bytes  parameters larger than this are kept in shards of this size
-    ranks        those that train together, as a twin has them: it is the first one, which has the largest slice
-    work         limits what a search may try
+    ranks        the ranks that train together, as a twin has them: it is the first rank, which has the largest slice
+    work         the limit on the trials of a search
     """
 
     program: Program
@@ -85,15 +85,15 @@ class Setup:
     work: Work = field(default_factory=Work, compare=False)
 
     def for_tensors(self, batch: int) -> int:
-        """Host memory for swapped tensors, at a batch."""
+        """Return the bytes of host memory for swapped tensors, less those of batches of this size made ahead."""
         return max(self.host_memory - self.ahead(batch), 0)
 
     def elsewhere_for(self, batch: int) -> int:
-        """Bytes for swapped tensors on the host and in the file behind it, at a batch."""
+        """Return the bytes for swapped tensors, on the host and in the spill file, at this batch size."""
         return self.elsewhere - self.host_memory + self.for_tensors(batch)
 
     def demand(self, batch: int) -> Demand:
-        """The bytes that an unmanaged step needs, and its largest operation."""
+        """Return the bytes that an unmanaged step of this batch needs, and its largest operation."""
         keeps = policies.create(self.policy).regime.keeps_outputs  # then it needs more
         with (stage(f"dry run of {self._named(batch)}"),
               Runtime(self.device.dry_twin(), memory_budget=UNLIMITED, policy=self.policy if keeps else "none",
@@ -105,7 +105,7 @@ class Setup:
         return found
 
     def largest_parameter(self) -> int:
-        """Bytes of the largest parameter or buffer, or state of either."""
+        """Return the bytes of the largest parameter, buffer or optimizer state."""
         with Runtime(self.device.dry_twin(), memory_budget=UNLIMITED, policy="none", precision=self.precision) as twin:
             held = self.program(1)
             largest = max((storage.nbytes for storage in twin.memory.live() if storage.persistent), default=0)
@@ -114,7 +114,7 @@ class Setup:
 
     @property
     def elsewhere(self) -> int:
-        """Bytes of host memory and of the file behind it."""
+        """The bytes of host memory and of the spill file together."""
         return self.host_memory + (self.spill.nbytes if self.spill else 0)
 
     @property
@@ -123,11 +123,11 @@ class Setup:
         return not placements.create(self.placement).compacts
 
     def trial(self, batch: int, budget_bytes: int, *, thorough: bool = True) -> Trial:
-        """Run a few iterations on a twin; thorough: more of them where the host is nearly full, and where memory
-        drifts, until it does so no more.
+        """Run a few iterations on a twin and return their outcome. thorough: run more where the host is nearly full,
+        and, where the holes in memory differ between iterations, until they do so no more.
 
-        In both cases a simulated device's plans are tried, too; those of others follow from times that are not known
-        before.
+        In both cases the plans for a simulated device are tried, too; those for other devices follow from times that
+        are not known before.
         """
         simulated = self.device.simulated_twin() if thorough else None
         found = self._tried(simulated if self.drifts else None, batch, budget_bytes, thorough)
@@ -137,7 +137,7 @@ class Setup:
         return found
 
     def _tried(self, simulated: Device | None, batch: int, budget_bytes: int, thorough: bool) -> Trial:
-        """A trial on a simulated device, with its plans, or without any on shapes alone."""
+        """Return the outcome of a trial on a simulated device, with its plans; None: on shapes alone, without plans."""
         device = simulated or self.device.dry_twin()
         begin = self.work.count(device, self.slices)
         twin = self._twin(device, batch, budget_bytes)
@@ -176,19 +176,19 @@ class Setup:
         return Trial(shortage, stats.swapped_out_bytes, stats.recomputed_bytes, nearly_full())
 
     def _twin(self, device: Device, batch: int, budget_bytes: int) -> Runtime:
-        """A runtime on a device like this one, as it will be for a batch."""
+        """Return a runtime on a twin ``device``, with the memory that a run with this batch and budget will have."""
         return Runtime(device, memory_budget=budget_bytes, host_memory=self.for_tensors(batch), policy=self.policy,
                        placement=self.placement, precision=self.precision, seed=self.seed, switches=self.switches,
                        slices=self.slices, spill=self.spill, shard_bytes=self.shard_bytes, ranks=self.ranks)
 
     def planned_seconds(self, batch: int, budget_bytes: int) -> float | None:
-        """Modelled seconds of a step under the first plan, infinite if it does not fit; None if there are no plans, or
-        the device is not simulated."""
+        """Return modelled seconds of a step under the first plan, infinite if it does not fit.
+        None if there are no plans, or the device is not simulated."""
         return self.managed_seconds(batch, budget_bytes) if policies.create(self.policy).plans else None
 
     def managed_seconds(self, batch: int, budget_bytes: int) -> float | None:
-        """Modelled seconds of a step under the first plan, or of the second step if there are no plans; infinite if it
-        does not fit. None for a device that is not simulated."""
+        """Return modelled seconds of a step under the first plan, or of the second step if there are no plans.
+        Infinite if it does not fit; None for a device that is not simulated."""
         simulated = self.device.simulated_twin()
         if simulated is None:
             return None
@@ -210,7 +210,7 @@ class Setup:
             return inf
 
     def unmanaged_seconds(self, batch: int) -> float | None:
-        """Modelled seconds of a step with unlimited memory; None for a device that is not simulated."""
+        """Return modelled seconds of a step with unlimited memory; None for a device that is not simulated."""
         unused = self.device.simulated_twin()
         if unused is None:
             return None
@@ -227,13 +227,13 @@ class Setup:
         return f"batch {batch:,}" + (f" in {self.slices} slices" if self.slices > 1 else "")
 
     def needed_bytes(self, demand: Demand) -> int:
-        """The budget below which a step of this demand cannot run under the policy, whatever the host holds."""
+        """Return the budget, in bytes, below which a step of this demand cannot run, whatever leaves for the host."""
         manages = policies.create(self.policy).moves_tensors
         needed = demand.largest_op_bytes if manages else demand.unmanaged_peak_bytes
         return needed + self.device.reserved_bytes
 
     def short_of_host(self, batch: int, budget_bytes: int, recomputed_bytes: int) -> bool:
-        """True if a policy that swaps recomputed so many bytes only because host memory was full."""
+        """Return True if the policy only swaps, so that it recomputed these bytes only because host memory was full."""
         if not recomputed_bytes or policies.create(self.policy).weighs_recomputation:
             return False
         roomy = replace(self, host_memory=UNLIMITED).trial(batch, budget_bytes)
@@ -241,7 +241,7 @@ class Setup:
 
 
 def _run_until_alike(twin: Runtime, steps: TrainingParts, begin: Callable[[], None], *, most: int) -> None:
-    """Run steps until they leave memory as they found it, under the same plan. Raises OutOfMemory."""
+    """Run steps, ``most`` at most, until one leaves memory as it found it, under one plan. Raises OutOfMemory."""
     alike, before = 0, None
     for _ in range(most):
         begin()
@@ -254,8 +254,8 @@ def _run_until_alike(twin: Runtime, steps: TrainingParts, begin: Callable[[], No
 
 
 def smallest_budget(setup: Setup, batch: int) -> int:
-    """The smallest budget in which a step runs, in bytes. With one unit of alignment less it fails, or may fail where
-    memory drifts."""
+    """Return the smallest budget in which a step runs, in bytes.
+    With one unit of alignment less the step fails, or may fail where the holes in memory differ between iterations."""
     def fits(budget_bytes: int, *, thorough: bool = False) -> bool:
         return setup.trial(batch, budget_bytes, thorough=thorough).shortage is None
 
@@ -283,8 +283,8 @@ def _smallest(setup: Setup, batch: int, fits: Callable[..., bool]) -> int:
 
 
 def default_memory(device: Device) -> tuple[int, int]:
-    """(budget, host memory) in bytes when none are given: the profile's; its host memory is what a GPU's host can
-    lock. A device that takes both from the host's memory gets shares of what is free there, if these are less."""
+    """Return (budget, host memory) in bytes for flags that give none: the profile's (of the host, lockable memory).
+    A device that takes both from the host's memory gets shares of what is free there, if these are less."""
     budget, host = device.profile.memory_bytes, device.profile.host_memory_bytes
     free = free_memory()
     if device.arena_in_host_memory and free is not None:

@@ -45,9 +45,9 @@ INSTEAD = (("steps", "--epochs"), ("epochs", "--steps"), ("plan", "--policy"), (
 
 
 def parse(arguments: Sequence[str] | None) -> Options:
-    """Read a command line. Raises UserError; ``--help`` ends the program.
+    """Return the options of a command line. Raises UserError for wrong flags; ``--help`` ends the program.
 
-    With ``--resume`` it begins with the words of the earlier run; flags that are given now override them. Values that
+    With ``--resume`` the earlier run's flags come first, and flags that are given now override them. Values that
     the earlier run chose for itself stay as they were.
     """
     parser = all_flags()
@@ -87,7 +87,7 @@ def parse(arguments: Sequence[str] | None) -> Options:
 
 
 def _refuse_what_does_not_go_together(options: Options) -> None:
-    """Raises UserError for flags that cannot be given beside each other."""
+    """Raise UserError for flags that cannot be given together."""
     if options.run is None and (options.resume or options.checkpoint_every):
         raise UserError("checkpoints are kept in a run folder: give --run-dir DIR")
     if options.data == "synthetic" and options.epochs is not None:
@@ -107,8 +107,8 @@ def _refuse_what_does_not_go_together(options: Options) -> None:
 
 
 def _resumed_folder(run: str | None, resume: str | None) -> Path | None:
-    """Return the folder of the run that ``--resume`` continues: None without the flag, and for ``--resume auto`` if
-    the folder of ``--run-dir`` holds no run yet. Raises UserError for a path that holds no run."""
+    """Return the folder of the run that ``--resume`` continues; None without the flag.
+    ``auto`` is the folder of ``--run-dir``, None if it holds no run yet. Raises UserError for a path without a run."""
     if resume is None or (resume == AUTO and run is None):
         return None
     if resume != AUTO:
@@ -117,7 +117,7 @@ def _resumed_folder(run: str | None, resume: str | None) -> Path | None:
 
 
 def all_flags() -> argparse.ArgumentParser:
-    """The parser of a training's command line."""
+    """Return the parser of a training's command line."""
     parser = Parser(prog=running() or "train.py", allow_abbrev=False,
                      formatter_class=argparse.RawDescriptionHelpFormatter,
                      description="Train a network in as much memory as you allow it.",

@@ -11,7 +11,7 @@ from minidl.device.precision import DEFAULT, PRECISIONS
 
 
 def add_device_and_memory(parser: argparse.ArgumentParser) -> None:
-    """The device, and what decides about its memory."""
+    """Add the flags for the device, its memory and the policy that manages it."""
     group = parser.add_argument_group("device and memory")
     group.add_argument("--device", default="auto", metavar="auto|cuda|cpu|sim:NAME",
                        help="sim:p100, sim:h100, ... compute no values, but know memory exactly and model time "
@@ -56,7 +56,7 @@ def add_device_and_memory(parser: argparse.ArgumentParser) -> None:
 
 
 def add_switches(parser: argparse.ArgumentParser) -> None:
-    """Features that are on by default."""
+    """Add the flags that turn off features which are on by default."""
     group = parser.add_argument_group("to see what a part is worth, turn it off")
     group.add_argument("--no-decoupled-swap", dest="decoupled_swap", action="store_false",
                        help="a copy overlaps one operation, and the next waits for it")

@@ -25,7 +25,7 @@ SHAPES_IMAGE_SIZE = 64
 
 
 def read_data(options: Options, takes: Model, bad: BadFiles, *, has_values: bool) -> Data:
-    """Open the data, or make it. Raises UserError; BadFile, which is one, names what is broken.
+    """Open the data set, or make a synthetic one. Raises UserError; for a broken file BadFile, a kind of UserError.
 
     takes  the network that is to learn from it
     bad    where broken files are noted, if they are to be skipped
@@ -79,10 +79,10 @@ def _text(options: Options, text: Text, bad: BadFiles, *, reads_pairs: bool) -> 
 
 
 def described(data: Data) -> tuple[str, str]:
-    """(name of the examples, name of what their shape counts), as text."""
+    """Return names for messages: of the examples, such as "images", and of the unit in which their shape counts."""
     return ("images", "images") if len(data.input_shape) == 3 else ("sequences", "tokens a sequence")
 
 
 def made_ahead(data: Data, examples: int, host_memory: int) -> int:
-    """The number of batches, of ``examples`` each, that are made ahead of the step within a host budget of bytes."""
+    """Return how many batches of ``examples`` are made ahead of the step, within ``host_memory`` bytes."""
     return batches_ahead(data.shapes(examples).nbytes, host_memory) if data.feed is not None else 0

@@ -14,21 +14,21 @@ from minidl.ranks import Ranks
 
 
 class Stop(EndSignal):
-    """True once a signal has asked the loop to stop; with ranks, once all have agreed on it, as one that stopped alone
-    would leave the others waiting. number: the signal's number."""
+    """A flag that is true once a signal has asked the loop to stop; with ranks, once all of them have agreed.
+    A rank that stopped alone would leave the others waiting. number: the signal's number."""
 
     def __init__(self, ranks: Ranks | None) -> None:
         self._ranks = ranks
         self._asked: int | None = None
 
     def ask(self, number: int) -> None:
-        """Note that a signal has come."""
+        """Note that the signal with this number has asked the loop to stop."""
         self._asked = number
         if self._ranks is None:
             self.number = number
 
     def agree(self) -> None:
-        """Ask all ranks, at the same place of the program, whether one of them is to stop."""
+        """Exchange with all ranks, at the same place of the program, whether a signal has asked one of them to stop."""
         if self._ranks is not None:
             self.number = next((asked for asked in self._ranks.agree(self._asked) if asked is not None), None)
 
@@ -38,7 +38,7 @@ class Stop(EndSignal):
 
 @contextmanager
 def stop_after_the_step(ranks: Ranks | None = None) -> Iterator[Stop]:
-    """Inside, the first of SIGNALS only makes the result true; a second one has its usual effect."""
+    """Inside the ``with`` block, the first of SIGNALS only makes the yielded Stop true; a second ends the program."""
     stop = Stop(ranks)
     if threading.current_thread() is not threading.main_thread():  # signals are the main thread's
         yield stop

@@ -34,22 +34,22 @@ class Share:
 
 
 def whole(text: str) -> int:
-    """A whole number of at least 1."""
+    """Return a word as a whole number of at least 1."""
     return read(numbers.whole, text, least=1)
 
 
 def count(text: str) -> int:
-    """A whole number of at least 0."""
+    """Return a word as a whole number of at least 0."""
     return read(numbers.whole, text)
 
 
 def positive(text: str) -> float:
-    """A finite number above 0."""
+    """Return a word as a finite number above 0."""
     return read(numbers.real, text, least=_ABOVE_0, wanted="a number above 0")
 
 
 def part(text: str) -> float:
-    """A number of at least 0 and below 1."""
+    """Return a word as a number of at least 0 and below 1."""
     wanted = "a number of at least 0 and below 1"
     value = read(numbers.real, text, wanted=wanted)
     if value >= 1:
@@ -58,29 +58,29 @@ def part(text: str) -> float:
 
 
 def rate(text: str) -> float:
-    """A finite number of at least 0."""
+    """Return a word as a finite number of at least 0."""
     return read(numbers.real, text)
 
 
 def batch(text: str) -> int | None:
-    """A batch size, or None for ``max``."""
+    """Return a word as a batch size; None for ``max``."""
     return None if text == "max" else read(numbers.whole, text, least=1, wanted="max or a whole number of at least 1")
 
 
 def path(text: str) -> str:
-    """The name of a file or a folder, of at least one character: a variable of a shell may be empty."""
+    """Return the name of a file or a folder; an empty one, as of a shell's unset variable, is refused."""
     if not text:
         raise argparse.ArgumentTypeError("must name a file or a folder, and is empty")
     return text
 
 
 def size(text: str) -> int:
-    """Bytes: ``16GiB``, ``512MB``, or a number of them."""
+    """Return bytes: of ``16GiB``, ``512MB``, or a plain number."""
     return read(parse_bytes, text)
 
 
 def budget(text: str) -> int | Share:
-    """Bytes, or a Share for a percentage."""
+    """Return a budget as bytes, or as a Share for a percentage."""
     if text.endswith("%"):
         return Share(read(numbers.real, text[:-1], least=_ABOVE_0, most=MOST_PERCENT,
                           wanted="a percentage above 0") / 100)
@@ -88,7 +88,7 @@ def budget(text: str) -> int | Share:
 
 
 def _some(text: str) -> int:
-    """Bytes as ``size`` reads them; 0 is refused."""
+    """Return bytes as ``size`` does; 0 is refused."""
     nbytes = size(text)
     if nbytes < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1 byte, not {text}")
@@ -96,7 +96,7 @@ def _some(text: str) -> int:
 
 
 def read(reader: Callable[..., Value], text: str, **bounds: Any) -> Value:
-    """The value that a function reads from a word. Its UserError becomes an ArgumentTypeError with the same message."""
+    """Return the value that ``reader`` makes of a word; its UserError becomes an ArgumentTypeError, message kept."""
     try:
         return reader(text, **bounds)
     except UserError as error:
@@ -104,17 +104,17 @@ def read(reader: Callable[..., Value], text: str, **bounds: Any) -> Value:
 
 
 def precision(name: str) -> str:
-    """A name of ``minidl.device.precision``."""
+    """Return the name of a precision, such as ``bf16``, after a check that ``minidl.device.precision`` has it."""
     return read(precision_of, name).name
 
 
 def policy(name: str) -> str:
-    """The name of a policy of ours or of an installed package; the message names the nearest ones."""
+    """Return the name of a policy of minidl or of an installed package; an error's message names the nearest ones."""
     return _known(policies.REGISTRY, name)
 
 
 def current_policy(name: str) -> str:
-    """The present name of a policy, with a line on stderr where a former one is given."""
+    """Return a policy's present name, after a line on stderr if ``name`` is a former one."""
     now = policies.REGISTRY.current(name)
     if now != name:
         note_new_name(f"policy {name}", now)
@@ -122,7 +122,7 @@ def current_policy(name: str) -> str:
 
 
 def placement(name: str) -> str:
-    """The name of a placement of ours or of an installed package; the message names the nearest ones."""
+    """Return the name of a placement of minidl or of an installed package; an error's message names the nearest."""
     return _known(placements.REGISTRY, name)
 
 
@@ -132,15 +132,15 @@ def _known(registry: Registry[Any], name: str) -> str:
 
 
 def slices(text: str) -> int:
-    """A number of slices, or ``auto``."""
+    """Return a word as a number of slices, or as the number that stands for ``auto``."""
     return CHOSEN if text == "auto" else whole(text)
 
 
 def ranks(text: str) -> int | str:
-    """A number of simulated ranks, or ``mpi``."""
+    """Return a word as a number of simulated ranks, or ``mpi`` itself."""
     return MPI if text == MPI else read(numbers.whole, text, least=1, wanted="mpi or a whole number of at least 1")
 
 
 def shard_bytes(text: str) -> int:
-    """Bytes, or ``auto``."""
+    """Return a word as bytes of a shard, or as the number that stands for ``auto``."""
     return CHOSEN if text == "auto" else _some(text)

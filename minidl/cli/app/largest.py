@@ -29,8 +29,8 @@ GAIN = 0.9  # of the bytes, and no more, twice the slices must need, to be tried
 
 @dataclass(frozen=True, slots=True)
 class LargestBatch:
-    """The largest batch that fits (0: none does), its number of slices, and the reason why the next one does not fit,
-    as a text with numbers. ``whole``: the largest batch that fits in one piece. ``untried``: the smallest batch that
+    """The largest batch that fits (0: none does), its slices, and as text, ``limit``, why the next one does not fit.
+    ``whole``: the largest batch that fits in one piece. ``untried``: the smallest batch that
     the limit of work left untried, so a larger one than the answer may fit; 0: none."""
 
     batch: int
@@ -41,10 +41,10 @@ class LargestBatch:
 
 
 def largest_batch(setup: Setup, budget_bytes: int, *, most: int = 1 << 30, full_host: bool = False) -> LargestBatch:
-    """The largest batch, up to ``most``, whose step runs in a budget, in the setup's slices.
+    """Return the largest batch, up to ``most``, whose step runs in a budget, cut into the setup's number of slices.
 
     For a policy that only swaps, a batch that runs only because a full host forces recomputation does not count, unless
-    ``full_host`` is set. A policy that plans weighs both.
+    ``full_host`` is set. A policy that weighs swaps against recomputation may use either, so every batch counts.
     """
     full_host = full_host or policies.create(setup.policy).plans
     failed: dict[int, Shortage] = {}
@@ -139,8 +139,8 @@ def largest_batch_cut(setup: Setup, budget_bytes: int, *, most: int = 1 << 30) -
 
 
 def cut_that_holds(setup: Setup, batch: int, budget_bytes: int) -> Setup | None:
-    """The setup in the fewest slices with which device and host hold a step, judged by its demand; None if more slices
-    would not help."""
+    """Return the setup in the fewest slices with which device and host hold a step, judged by its demand.
+    None if more slices would not help."""
     if _refused(setup, batch):
         return replace(setup, slices=1)
     whole = setup.demand(batch)
@@ -170,7 +170,7 @@ def _untried(setup: Setup, batch: int) -> str:
 
 
 def _limit(setup: Setup, batch: int, budget_bytes: int, shortage: Shortage, full_host: bool) -> str:
-    """The reason why a batch does not fit, as text."""
+    """Return the reason why a batch does not fit, as text with numbers."""
     cut = in_slices(setup.slices)
     if shortage.slow:
         return (f"at {batch} a step replays so much that it launches more than {setup.work.replays:g} times its calls"
@@ -195,7 +195,7 @@ def _limit(setup: Setup, batch: int, budget_bytes: int, shortage: Shortage, full
 
 
 def _limit_in_slices(setup: Setup, found: int, batch: int, budget_bytes: int) -> str:
-    """The reason why no number of slices would do for a batch, judged by demand: one operation, or all kept tensors."""
+    """Return, as text, why no number of slices would do for a batch: one operation, or all kept tensors are too big."""
     most = replace(setup, slices=most_slices(batch))
     demand = most.demand(batch)
     if most.needed_bytes(demand) > budget_bytes:
@@ -209,19 +209,19 @@ def _limit_in_slices(setup: Setup, found: int, batch: int, budget_bytes: int) ->
 
 
 def _with_more(setup: Setup, larger: int, batch: int) -> str:
-    """The batch that would fit with twice the host memory, as text."""
+    """Return, as text, the batch that would fit with twice the host memory."""
     return f"; with {format_bytes(setup.host_memory)} more of it {larger} would do" if larger >= batch else ""
 
 
 def _runs(setup: Setup, budget_bytes: int, full_host: bool, batch: int) -> bool:
-    """True if a batch runs."""
+    """Return True if a batch runs in a trial; recomputation because of a full host counts only if ``full_host``."""
     trial = setup.trial(batch, budget_bytes)
     return trial.shortage is None and (
         full_host or not setup.short_of_host(batch, budget_bytes, trial.recomputed_bytes))
 
 
 def _promising(setup: Setup, budget_bytes: int, most: int, full_host: bool) -> int:
-    """About the largest batch that fits, judged by demand: the working set, and the bytes that device and host hold."""
+    """Return about the largest batch that fits, by its demand: its working set, and the bytes device and host hold."""
     policy = policies.create(setup.policy)
     swaps = policy.moves_tensors and not policy.weighs_recomputation and not full_host
 
@@ -242,13 +242,13 @@ def _promising(setup: Setup, budget_bytes: int, most: int, full_host: bool) -> i
 
 
 def _on_line(few: int, more: int, bytes_there: int) -> int:
-    """The batch that needs these bytes, if needs grow as from FEW to MORE."""
+    """Return the batch that needs ``bytes_there``, on the line from FEW with ``few`` bytes to MORE with ``more``."""
     return int(FEW + (bytes_there - few) * (MORE - FEW) / max(more - few, 1))
 
 
 def speeds(setup: Setup, found: LargestBatch, budget_bytes: int) -> list[tuple[int, float]]:
-    """(batch, share of the unmanaged speed) for some whole batches: the largest for which nothing moves, the largest,
-    and a few between; as many as the limit of work allows. Nothing for a device that is not simulated."""
+    """Return (batch, share of the unmanaged speed) for some whole batches, as many as the limit of work allows:
+    the largest for which nothing moves, the largest, and a few between. None of them if the device is not simulated."""
     few, more = setup.demand(FEW), setup.demand(MORE)
     free = _on_line(few.unmanaged_peak_bytes, more.unmanaged_peak_bytes, budget_bytes - setup.device.reserved_bytes)
     whole = replace(setup, slices=1)
@@ -266,7 +266,7 @@ def speeds(setup: Setup, found: LargestBatch, budget_bytes: int) -> list[tuple[i
 
 
 def _refused(setup: Setup, batch: int) -> bool:
-    """True if the network refuses so small a batch for another reason than memory."""
+    """Return True if the network refuses so small a batch for another reason than memory."""
     if batch >= FEW:
         return False
     try:

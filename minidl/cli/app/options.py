@@ -23,7 +23,7 @@ STDOUT = "-"  # as the file of --json
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The values of all flags. None: not given; ``batch`` None: as large as fits."""
+    """The values of all flags, by name. None: the flag is not given; ``batch`` None: as large as fits."""
 
     model: str
     weights: str | None
@@ -98,18 +98,18 @@ class Options:
 
     @property
     def without_files(self) -> "Options":
-        """The same run as another rank than the first does it: it writes nothing."""
+        """The options of a rank other than the first: those of the same run, without the files that it writes."""
         return replace(self, json=None, save=None, csv=None, tensorboard=None, report=None, save_plan=None,
                        save_trace=None, explain=None, quiet=True)
 
     @property
     def switches(self) -> Switches:
-        """The engine's features, without those that were turned off."""
+        """The engine's optional features, True unless a flag turns one off."""
         return Switches(decoupled_swap=self.decoupled_swap, collective=self.collective, feedback=self.feedback,
                         measured_times=self.measured_times, fused=self.fused)
 
     @property
     def manager(self) -> str:
-        """The policy or the plan that manages memory, as text."""
+        """The name of the policy, or of the plan's file, that manages memory, as text."""
         decides = f"plan {self.plan}" if self.plan else f"policy {self.policy}"
         return decides if self.placement == placements.DEFAULT else f"{decides}, placement {self.placement}"

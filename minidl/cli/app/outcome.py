@@ -10,7 +10,7 @@ from minidl.training.metrics import Score
 
 def result_of(options: Options, sizes: Sizes, meter: Meter, score: Score | None, data: Data, bad: BadFiles, *,
               unmanaged_seconds: float | None = None) -> Result:
-    """The numbers of a run that has done at least one step; ``score``: of its test data, if it has been measured;
+    """Return the numbers of a run that has done at least one step. ``score``: of its test data, None if not measured.
     ``unmanaged_seconds``: of a step with unlimited memory, where that is modelled.
 
     For a device that computes values on a virtual clock the Result has no modelled times, only measured ones.

@@ -16,17 +16,17 @@ LINES_SECONDS = 1.0  # between two lines of progress where each stays
 
 
 class Bar(Protocol):
-    """Iterates over the batches of the coming steps; the text beside the bar describes the last step."""
+    """A progress bar: it iterates over the batches of the coming steps, beside a text about the last step."""
 
     def __iter__(self) -> Iterator[AnyBatch]:
-        """The batches."""
+        """Yield the batches."""
 
     def set_description_str(self, desc: str, refresh: bool = True) -> None:
         """Set the text beside the bar. ``refresh``: show it now, and not with the next step."""
 
 
 class Lines:
-    """A line for each step, at most one in LINES_SECONDS; the last step always has one."""
+    """Progress as lines: one for each step, at most one in LINES_SECONDS; the last step always has one."""
 
     def __init__(self, batches: Iterable[AnyBatch], done: int, steps: int, clock: Callable[[], float]) -> None:
         self._batches, self._done, self._steps, self._clock = batches, done, steps, clock
@@ -54,13 +54,13 @@ class Lines:
 
 
 class Silent:
-    """Prints nothing."""
+    """Progress that prints nothing, for ``--quiet``."""
 
     def __init__(self, batches: Iterable[AnyBatch]) -> None:
         self._batches = batches
 
     def __iter__(self) -> Iterator[AnyBatch]:
-        """The batches."""
+        """Yield the batches."""
         return iter(self._batches)
 
     def set_description_str(self, desc: str, refresh: bool = True) -> None:
@@ -69,7 +69,7 @@ class Silent:
 
 def bar(batches: Iterable[AnyBatch], done: int, steps: int, clock: Callable[[], float], *,
         quiet: bool) -> AbstractContextManager[Bar]:
-    """A context around the steps of a run, of which ``done`` are done."""
+    """Return a context with the Bar for the steps of a run, ``steps`` in all, of which ``done`` are done."""
     if quiet:
         return nullcontext(Silent(batches))
     if sys.stderr is not None and sys.stderr.isatty():

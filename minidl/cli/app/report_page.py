@@ -31,7 +31,7 @@ def remarks(followed: tuple[Trace, Followed], runtime: Runtime,
 
 
 class ReportPage:
-    """Records one step of a run. ``note`` after every step, so that the page can show how the run came to this one."""
+    """The recorder of one step of a run. Call ``note`` after every step: the page shows the steps before, too."""
 
     def __init__(self, runtime: Runtime, names: LayerNames) -> None:
         self._runtime = runtime
@@ -50,7 +50,7 @@ class ReportPage:
         self._noted.append(followed if is_new else None)  # what is known from before says nothing of this step
 
     def _number(self, plan: Plan) -> int:
-        """The number of a plan among the plans of the run, from 1; 0 for the empty plan."""
+        """Return the number of a plan among the plans of the run, from 1; 0 for the empty plan."""
         if plan is EMPTY_PLAN:
             return 0
         if all(plan is not other for other in self._plans):
@@ -58,7 +58,7 @@ class ReportPage:
         return 1 + next(n for n, other in enumerate(self._plans) if other is plan)
 
     def text(self, title: str, meter: Meter, unmanaged_peak_bytes: int, followed: tuple[Trace, Followed] | None) -> str:
-        """The page. Raises AssertionError if no step was recorded, or if the recording contradicts itself."""
+        """Return the page, HTML. Raises AssertionError if no step was recorded, or the recording contradicts itself."""
         return page([pack(self._recording(title, meter, unmanaged_peak_bytes, followed))])
 
     def _recording(self, title: str, meter: Meter, unmanaged_peak_bytes: int,

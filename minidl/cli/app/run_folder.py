@@ -41,8 +41,8 @@ AUTO = "auto"
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The values that a run chose where its command line left them open: bytes of the budget and of host memory, and
-    the batch; with the device as ``--device`` named it."""
+    """The values that a run chose where its command line left them open.
+    They are the bytes of the budget and of host memory, the batch, and the device as ``--device`` named it."""
 
     device: str
     memory_budget: int
@@ -51,7 +51,7 @@ class Resolved:
 
 
 class RunFolder:
-    """The folder of one run. Raises UserError when the disk refuses."""
+    """The folder of one run. Its methods raise UserError if files cannot be read or written."""
 
     def __init__(self, path: Path, *, keep: int) -> None:
         self.path = path
@@ -59,7 +59,7 @@ class RunFolder:
 
     @property
     def occupied(self) -> bool:
-        """True if a run has done a step in it."""
+        """True if a run has done a step in this folder."""
         try:
             return (self.path / ARGUMENTS).exists() and bool(
                 (self.path / METRICS).exists() and (self.path / METRICS).stat().st_size or self.store.steps())
@@ -67,15 +67,15 @@ class RunFolder:
             raise UserError(f"cannot read the run folder {self.path}: {error.strerror or error}") from None
 
     def require_free(self) -> None:
-        """Raises UserError if there is a run in the folder, to which only ``--resume`` may add."""
+        """Raise UserError if there is a run in the folder, to which only ``--resume`` may add."""
         if self.occupied:
             raise UserError(f"--run-dir {self.path}: there is a run in it already; "
                             f"--resume {shlex.quote(str(self.path))} goes on with it")
 
     def begin(self, arguments: Sequence[str], resolved: Resolved, lock: RunLock, *, after: int, anew: bool) -> None:
-        """Hold the folder, note the command line, and be ready for the rows of the steps after that one.
+        """Lock the folder, write the command line to it, and keep its rows up to step ``after``, to add more.
 
-        anew: there must be no run in it, not even one that came and went since this one started.
+        anew: raise UserError if the folder holds a run, even one that came and went since this run started.
         """
         try:
             make_folder(self.path)
@@ -92,7 +92,7 @@ class RunFolder:
             raise self._refused(error) from None
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """One step's numbers, under COLUMNS; what is not there or not finite becomes null, and empty in the table."""
+        """Write one step's numbers, by the names in COLUMNS; missing or infinite ones are null, empty in the CSV."""
         full = {name: finite(row.get(name)) for name in COLUMNS}
         try:
             append_to_file(self.path / METRICS, f"{json.dumps(full)}\n".encode())
@@ -101,14 +101,14 @@ class RunFolder:
             raise self._refused(error) from None
 
     def keep(self, name: str, text: str) -> None:
-        """A document of the run's end: its closing summary, or the result as JSON."""
+        """Write a file of the run's end, such as the closing summary or the result as JSON."""
         try:
             self._replace(name, text)
         except OSError as error:
             raise self._refused(error) from None
 
     def _clean(self) -> None:
-        """Remove the files that a killed program has left."""
+        """Remove the temporary files that a killed program has left."""
         self.store.clean()
         for name in (ARGUMENTS, METRICS, TABLE, RESULT, SUMMARY):
             (self.path / f"{HIDDEN}{name}").unlink(missing_ok=True)
@@ -117,8 +117,8 @@ class RunFolder:
         replace_file(self.path / name, text.encode())
 
     def rows(self) -> list[dict[str, Any]]:
-        """The rows written so far. The last line may be half of one, if the program was killed while it wrote it.
-        Raises Unreadable."""
+        """Return the rows written so far. Lines that are no rows, such as half a line of a killed program, are skipped.
+        Raises Unreadable if the file cannot be read."""
         path = self.path / METRICS
         rows = []
         for line in read_bytes(path, most=MOST_METRICS_BYTES).splitlines() if is_there(path) else ():
@@ -135,7 +135,7 @@ class RunFolder:
 
     # Going on ------------------------------------------------------------------------------------------------
     def newest(self) -> Checkpoint | None:
-        """The newest checkpoint that is intact, or None; prints which ones are damaged."""
+        """Return the newest checkpoint that is intact, or None; print which ones are damaged."""
         for step in reversed(self.store.steps()):
             try:
                 return read_checkpoint(self.store.path(step))
@@ -145,9 +145,9 @@ class RunFolder:
 
 
 def folder_of(resume: str) -> tuple[Path, Path | None]:
-    """(run folder, checkpoint) that ``--resume PATH`` means: a run folder and no checkpoint, or one of its checkpoints.
+    """Return what ``--resume PATH`` means: (PATH, None) for a run folder, (its run folder, PATH) for a checkpoint.
 
-    Raises UserError if it is neither.
+    Raises UserError if PATH is neither.
     """
     path = Path(resume)
     if is_file(path / ARGUMENTS):
@@ -158,7 +158,7 @@ def folder_of(resume: str) -> tuple[Path, Path | None]:
 
 
 def read_arguments(folder: Path) -> tuple[list[str], Resolved | None]:
-    """The command line with which a run was made, and what was resolved then (None: not noted). Raises UserError."""
+    """Return the command line of a run, and the values it chose (None: not noted). Raises UserError if unreadable."""
     try:
         noted = read_json(folder / ARGUMENTS)
         arguments, resolved = noted["arguments"], noted.get("resolved")
@@ -177,12 +177,12 @@ def read_arguments(folder: Path) -> tuple[list[str], Resolved | None]:
 
 
 def table_rows(*rows: Mapping[str, Any]) -> str:
-    """Rows of the table."""
+    """Return rows as lines of the CSV table."""
     text = io.StringIO()
     csv.DictWriter(text, COLUMNS, lineterminator="\n").writerows(rows)
     return text.getvalue()
 
 
 def finite(value: Any) -> Any:
-    """The value, or None for a number that is not finite."""
+    """Return the value; None for a number that is infinite or NaN."""
     return None if isinstance(value, float) and not isfinite(value) else value

@@ -18,7 +18,7 @@ except ImportError:
 
 
 class RunLock:
-    """Held from ``take`` until ``close``. Without a folder it does nothing."""
+    """A lock on a run folder, held from ``take`` until ``close``. Without a folder it does nothing."""
 
     def __init__(self, folder: str | Path | None) -> None:
         self._folder = None if folder is None else Path(folder)

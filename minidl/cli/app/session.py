@@ -40,9 +40,9 @@ class Length:
 
     @classmethod
     def of(cls, options: Options, train_size: int | None, examples: int) -> Length:
-        """The length that the flags ask for, by the examples to train on (None: endless) and those of a step.
+        """Return the length that the flags ask for. train_size: of the data, None: endless; examples: of a step.
 
-        Raises UserError for more steps than ``outside.numbers.MOST_WHOLE``.
+        Raises UserError for more steps than ``outside.numbers.MOST_WHOLE``, the largest number that is accepted.
         """
         epoch = train_size and train_size // examples
         steps = options.steps or ((options.epochs or EPOCHS) * epoch if epoch else SYNTHETIC_STEPS)
@@ -51,27 +51,27 @@ class Length:
         return cls(steps, epoch)
 
     def ends_epoch(self, step: int) -> bool:
-        """True if an epoch ends with this step, counted from 1."""
+        """Return True if an epoch ends with this step, counted from 1."""
         return self.epoch is not None and step % self.epoch == 0
 
     def tests_after(self, step: int) -> bool:
-        """True if the test data is evaluated after this step: at the end of an epoch, or of the run."""
+        """Return True if the test data is evaluated after this step: at the end of an epoch, or of the run."""
         return self.ends_epoch(step) or step == self.steps
 
 
 class NothingToLearnFrom(UserError):
-    """The loss is not finite any more, so the parameters are of no use."""
+    """An error: the loss is not finite any more, so the parameters are of no use."""
 
 
 @dataclass(slots=True)
 class Noted:
-    """The results of a step that has ended; its score is set last."""
+    """The results of a step that has ended; the caller sets its test score, if it measures one."""
 
     score: Score | None = None
 
 
 class Session:
-    """One run of a training in its folder.
+    """One run of a training in its folder, which notes steps and checkpoints; without a folder it does nothing.
 
     fixed     the arguments that decide the results
     resolved  the values that the run chose, which the folder keeps
@@ -93,7 +93,7 @@ class Session:
         self._folder = self._read if first else None
 
     def restore(self, trainer: Trainer) -> int:
-        """Load the checkpoint into the training; returns the number of steps done. Raises UserError."""
+        """Load the checkpoint into the training; return the steps done. Raises UserError if it does not fit."""
         checkpoint = self._checkpoint(self._read) if self._read is not None else None
         if checkpoint is not None:
             restore(checkpoint, current_runtime(), trainer.model, trainer.optimizer, self._fixed)
@@ -107,7 +107,7 @@ class Session:
         return trainer.steps_done
 
     def begin(self, trainer: Trainer) -> None:
-        """Take the folder for this run; called before the first step. Raises UserError."""
+        """Take the folder for this run; called before the first step. Raises UserError if it belongs to another run."""
         self._log.begin(trainer.steps_done)
         if self._folder is None:
             return
@@ -178,14 +178,14 @@ class Session:
         self._saved = done
 
     def how_to_go_on(self, done: int) -> str:
-        """The command that resumes a stopped run, as text."""
+        """Return, as text, the command that resumes a run stopped after ``done`` steps."""
         stopped = f"stopped after step {done} of {self._length.steps}"
         if self._folder is None or not self._keeps:
             return f"{stopped}; nothing was saved: --run-dir DIR keeps what is needed to go on"
         return f"{stopped}, and saved. To go on: {self._resuming(self._folder)}"
 
     def where_the_state_is(self) -> str:
-        """The place of the run's state, as text, for an error at the end."""
+        """Return, as text, where the run's last checkpoint is, for the message of an error at the end."""
         if self._folder is None or not self._keeps or self._saved < 0:
             return "nothing else keeps the state of this run" + (": --run-dir DIR does" if self._folder is None else "")
         return (f"the state of the run is in {self._folder.store.path(self._saved)}: {self._resuming(self._folder)} "
@@ -207,7 +207,7 @@ class Session:
 
 
 def fixed_arguments(options: Options, batch: int, steps: int, slices: int = 1, shard_bytes: int | None = None) -> Fixed:
-    """The arguments that decide the results, by their flags: a run goes on only with the same ones."""
+    """Return the arguments that decide the results, by flag: a resumed run must have the same ones."""
     fixed = {"--model": options.model, "--image-size": options.image_size, "--num-classes": options.num_classes,
              "--data": options.data, "--batch": batch, "--seed": options.seed, "--optimizer": options.optimizer,
              "--lr": options.lr, "--momentum": options.momentum, "--weight-decay": options.weight_decay,
@@ -225,7 +225,7 @@ def fixed_arguments(options: Options, batch: int, steps: int, slices: int = 1, s
 
 
 def require_a_number(loss: float, trainer: Trainer) -> None:
-    """Raises NothingToLearnFrom if the loss is not finite."""
+    """Raise NothingToLearnFrom if the loss is not finite."""
     if current_runtime().device.has_values and not isfinite(loss):
         raise NothingToLearnFrom(f"the loss is {loss} at step {trainer.steps_done}: a lower --lr or --clip-grad may "
                                  "help; --detect-anomaly names the first operation that makes NaN")

@@ -27,7 +27,7 @@ LEAST = 2  # examples in a batch that tells what parameters need: batch norm can
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """A batch and a budget in which its step fits.
+    """A batch, and a budget of device memory in which a step with it fits.
 
     demand  bytes that an unmanaged step of this batch needs
     most    the largest batch that makes sense: the number of training examples
@@ -44,8 +44,8 @@ class Sizes:
 
 
 def setup_of(options: Options, device: Device, data: Data, ranks: Ranks | None = None) -> Setup:
-    """The setup of the trials: the step that will be trained and, if there will be one, the evaluation on test data,
-    both on shapes alone."""
+    """Return the setup of the trials, which run on shapes alone.
+    They run the step that will be trained and, if there will be one, the evaluation on test data."""
     parts = options.accumulate
     host = options.host_memory if options.host_memory is not None else default_memory(device)[1]
 
@@ -87,7 +87,7 @@ def settle(options: Options, setup: Setup, data: Data) -> Sizes:
 
 
 def _budget(options: Options, setup: Setup) -> int:
-    """The budget in bytes. Raises UserError."""
+    """Return the budget in bytes; a percentage is one of the unmanaged peak. Raises UserError if it is too large."""
     budget = options.memory_budget
     if budget is None:
         budget, _ = default_memory(setup.device)
@@ -101,8 +101,8 @@ def _budget(options: Options, setup: Setup) -> int:
 
 
 def _batch(options: Options, setup: Setup, budget: int, most: int, *, chosen: bool) -> tuple[int, Cut | None]:
-    """(batch, slices if they were tried). If no batch is given, the largest is searched for and printed. Raises
-    UserError."""
+    """Return (batch, its slices if they were tried). If no batch is given, the largest is searched for and printed.
+    Raises UserError if none fits."""
     batch, cut = options.batch, None
     if batch is None:
         search = largest_batch_cut if chosen else largest_batch
@@ -124,8 +124,8 @@ def _batch(options: Options, setup: Setup, budget: int, most: int, *, chosen: bo
 
 
 def _cut_that_fits(setup: Setup, cut: Cut, batch: int, budget: int, most: int, *, chosen: bool) -> Cut:
-    """The slices with which a batch fits: those of the setup or, if they may be chosen, more. Raises UserError with the
-    largest operation, the smallest budget and the largest batch that would do."""
+    """Return the slices with which a batch fits: those of the setup or, if ``chosen``, more.
+    Raises UserError with the largest operation, the smallest budget and the largest batch that would do."""
     shortage = setup.trial(batch, budget).shortage
     if shortage is None:
         return cut

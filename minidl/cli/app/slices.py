@@ -26,19 +26,19 @@ class Cut:
 
 
 def most_slices(batch: int) -> int:
-    """The largest number of slices of a batch: each has at least one example."""
+    """Return the largest number of slices of a batch, such that each has at least one example."""
     return min(MOST, batch)
 
 
 def in_slices(count: int) -> str:
-    """" in N slices", as text; empty for a whole batch."""
+    """Return the text " in N slices"; an empty one for a whole batch."""
     return f" in {count} slices" if count > 1 else ""
 
 
 def choose_slices(setup: Setup, batch: int, budget_bytes: int, demand: Demand) -> Cut:
-    """The fewest slices, a power of two, with which no operation takes more than a quarter of the budget, if one takes
-    more than half of it whole. On a device that computes values, the operation must take more than the whole budget:
-    the number of slices decides the bits of a result, and a batch that fits must have the same bits in every budget.
+    """Return the fewest slices, a power of two, with which no operation takes more than a quarter of the budget.
+    A batch in which none takes more than half stays whole, or on a device with values, none more than all: the number
+    of slices decides the bits of a result, and a batch that fits must have the same bits in every budget.
 
     demand: of the whole batch.
     """
@@ -57,9 +57,9 @@ def choose_slices(setup: Setup, batch: int, budget_bytes: int, demand: Demand) -
 
 
 def faster(setup: Setup, cut: Cut, batch: int, budget_bytes: int) -> Cut:
-    """Return the cut, or one in twice as many slices if a step under its first plan is faster: smaller tensors find an
-    address more easily, and more of them are in flight. Both are tried on twins, if the device is simulated and the
-    policy makes plans."""
+    """Return the cut, or one in twice as many slices if a step under its first plan is faster.
+    Smaller tensors find an address more easily, and more of them are in flight. Both cuts are tried on twins, if the
+    device is simulated and the policy makes plans."""
     more = min(2 * cut.slices, most_slices(batch))
     if more <= cut.slices or cut.slices == 1:
         return cut
@@ -71,8 +71,8 @@ def faster(setup: Setup, cut: Cut, batch: int, budget_bytes: int) -> Cut:
 
 
 def choose_shards(setup: Setup, batch: int, budget_bytes: int) -> int | None:
-    """The size of shards, in bytes: larger parameters are cut. None if a batch runs with whole parameters, in slices or
-    not, since shards change the bits of results."""
+    """Return the size of shards, in bytes: larger parameters are cut. None if a batch runs with whole parameters,
+    in slices or not, since shards change the bits of results."""
     shard_bytes = max(int(SHARD * budget_bytes), LEAST_SHARD)
     if not policies.create(setup.policy).moves_tensors or setup.largest_parameter() <= shard_bytes:
         return None

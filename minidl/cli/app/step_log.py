@@ -24,7 +24,7 @@ is_table = begins_with(HEADER.encode())
 
 
 class StepLog:
-    """Writes the numbers of each step to a CSV file (--csv) and to TensorBoard files (--tensorboard), if asked to.
+    """The writer of each step's numbers to a CSV file (--csv) and to TensorBoard files (--tensorboard), if asked for.
 
     Call ``begin`` before the first step, ``add`` after each, ``close`` after the last. Raises UserError without
     tensorboardX, if it is needed."""
@@ -59,7 +59,7 @@ class StepLog:
                             and is_whole(int(row["step"][:16])) and int(row["step"][:16]) <= done))
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Write the numbers of one step, named as in ``run_folder.COLUMNS``. Raises UserError."""
+        """Write the numbers of one step, named as in ``run_folder.COLUMNS``. Raises UserError if that fails."""
         full = {name: finite(row.get(name)) for name in COLUMNS}
         if self._options.csv is not None:
             with self._told_of(self._options.csv):
@@ -71,7 +71,7 @@ class StepLog:
                         self._board.add_scalar(name, value, full["step"])
 
     def close(self) -> None:
-        """Write the rest, and close the TensorBoard files."""
+        """Write numbers that are still held back, and close the TensorBoard files."""
         if self._board is not None:
             with self._told_of(self._options.tensorboard):
                 self._board.close()

@@ -14,7 +14,7 @@ HEAD_START_S, MOST_S = 0.2, 1.0  # between the ranks, if one error has come to a
 
 
 class Together:
-    """The ranks of a run, from the time they are known. ``failed``: an error has ended this one."""
+    """The ranks of a run, once they are known. ``failed``: an error has ended this process's rank."""
 
     def __init__(self) -> None:
         self._ranks: Ranks | None = None
@@ -22,7 +22,7 @@ class Together:
 
     @contextmanager
     def ending(self, ranks: Ranks | None) -> Iterator[None]:
-        """A context around the run. An error is raised on as one that names the rank. Raises UserError."""
+        """Return a context for the run of these ranks. An error in it becomes a UserError that names the rank."""
         self._ranks = ranks
         if ranks is None:
             yield
@@ -38,6 +38,6 @@ class Together:
             raise
 
     def end(self, code: int) -> None:
-        """End the other ranks with this exit code, after an error: they wait for this one, and would for ever."""
+        """End the other ranks with this exit code after an error here: else they would wait for this rank for ever."""
         if self.failed and self._ranks is not None:
             self._ranks.fail(code)

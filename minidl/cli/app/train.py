@@ -75,8 +75,8 @@ def main(arguments: Sequence[str] | None, *, name: str = "train.py") -> int:
 
 
 def train(options: Options, lock: RunLock, out: TextIO, ranks: Ranks | None = None) -> int:
-    """The whole run; returns the exit code. Raises UserError. ``out``: the stream on which a result is printed.
-    ``ranks``: this process among those that train together."""
+    """Do the whole run; return the exit code. Raises UserError for what cannot be done. ``out``: a result's stream.
+    ``ranks``: the ranks that train together, of which this process is one; None: it trains alone."""
     first = ranks is None or not ranks.rank
     device, policy = choose_device(options), choose_policy(options)
     if first:
@@ -177,7 +177,7 @@ def train(options: Options, lock: RunLock, out: TextIO, ranks: Ranks | None = No
 
 
 def _told_slices(sizes: Sizes, ranks: Ranks | None) -> int:
-    """Print into which parts batches and parameters are cut. Returns the slices of all ranks, which decide the bits."""
+    """Print into which parts batches and parameters are cut. Return the slices of all ranks, which decide the bits."""
     slices = max(sizes.setup.slices, ranks.count if ranks is not None else 1)
     if ranks is not None:
         print(f"{ranks.count} ranks, each with {slices // ranks.count} of {slices} slices of a batch", flush=True)
@@ -189,7 +189,7 @@ def _told_slices(sizes: Sizes, ranks: Ranks | None) -> int:
 
 
 def _one_by_one(batches: Iterable[AnyBatch], bar: Bar, stop: Stop) -> Iterator[AnyBatch]:
-    """Batches of test data, which the bar counts; no more of them when the run is to stop."""
+    """Yield the batches of test data, each shown on the bar; end early if the run is to stop."""
     for number, batch in enumerate(batches, 1):
         if stop:
             return

@@ -11,12 +11,12 @@ REPLAY, PLAN = 10, 20_000  # the work of a launch that replays, and of a first p
 
 
 class OutOfWork(Exception):
-    """A trial has launched more kernels than it may."""
+    """An error: a trial has launched more kernels than its limit of work allows."""
 
 
 class Work:
-    """The work of twins in a search, of which there may be a limit: launches, where one that replays counts as REPLAY,
-    because a policy ranks tensors for it. It is not counted in seconds, so that a search finds the same everywhere.
+    """The work of twins in a search, and its limit, in launches of kernels.
+    A launch that replays counts as REPLAY, because a policy ranks tensors for it. Seconds would differ by machine.
 
     replays  the most launches of a step, as a multiple of the calls of an unmanaged step
     spent    work so far
@@ -29,12 +29,12 @@ class Work:
 
     @property
     def over(self) -> bool:
-        """True if nothing more may be tried."""
+        """True if the work so far has reached the limit, so that nothing more may be tried."""
         return self.spent >= self.limit
 
     def count(self, device: Device, slices: int) -> Callable[[], None]:
-        """Count the launches of a twin. Returns a function that is called before each step. A launch raises OutOfWork
-        if its step has launched too many."""
+        """Count the launches of a twin from now on. Return a function that must be called before each step.
+        A launch raises OutOfWork if its step has launched too many."""
         launch, calls, launches = device.launch, self.calls.get(slices, inf), 0
 
         def launched(*arguments: Any, **named: Any) -> int:

@@ -26,7 +26,7 @@ from minidl.view.page import is_page
 
 
 class MemoryWatch:
-    """Observes the memory of a run's training steps. Call ``note`` after each step, before anything else runs.
+    """The observer of the memory of a run's training steps. Call ``note`` after each step, before anything else runs.
 
     names is None unless the plan is explained or a step is shown: then every forward pass notes which layer makes which
     tensor.
@@ -48,7 +48,7 @@ class MemoryWatch:
         runtime.keeps_trace = bool(options.save_trace)
 
     def step(self, *, last: bool) -> AbstractContextManager[None]:
-        """A context around a training step; ``last``: it is the last one of the run."""
+        """Return a context for a training step; ``last``: it is the last one of the run, which ``--report`` records."""
         return self._page.recording() if last and self._page is not None else nullcontext()
 
     def note(self) -> None:
@@ -66,7 +66,7 @@ class MemoryWatch:
             self._followed = entry.trace, entry.last
 
     def _require_its_own_iteration(self, trace: Trace) -> None:
-        """The first step that is planned must be the one that a plan from a file was made for."""
+        """Raise UserError if a plan from a file was made for another iteration than the first that it would guide."""
         policy = self._runtime.policy
         if self._plan_fits or not isinstance(policy, SavedPlanPolicy):
             return
@@ -76,8 +76,8 @@ class MemoryWatch:
         self._plan_fits = True
 
     def require_enough(self, steps: int, *, going_on: bool) -> None:
-        """Raises UserError if a flag needs a plan and ``steps`` are too few for a plan to be followed. A resumed run
-        prints the message instead, because it must come to its end."""
+        """Raise UserError if a flag needs a plan and ``steps`` are too few for a plan to be followed.
+        A resumed run (``going_on``) prints the message instead, because it must come to its end."""
         guide = self._runtime.guide
         self._enough = guide is None or steps >= guide.iterations_to_follow
         if guide is None or self._asks is None or self._enough:
@@ -89,7 +89,7 @@ class MemoryWatch:
         print(why, flush=True)
 
     def conclude(self, leaving: FinalFiles, meter: Meter, unmanaged_peak_bytes: int) -> str:
-        """Write the files that were asked for; returns the explanation, or nothing."""
+        """Write the files that were asked for; return the explanation of the plan, "" if it was not asked for."""
         if (page := self._page) is not None:
             title = f"{self._options.model}, batch {meter.batch}, {self._options.manager}"
             leaving.text(self._options.report, is_page,
@@ -120,7 +120,7 @@ class MemoryWatch:
 
 @contextmanager
 def watch(options: Options, runtime: Runtime, model: Module) -> Iterator[MemoryWatch]:
-    """Watch the steps that are trained inside."""
+    """Watch the steps that are trained inside the ``with`` block."""
     with ExitStack() as around:
         named = options.explain is not None or options.report is not None
         names = around.enter_context(layer_names(model, runtime.executor)) if named else None

@@ -17,5 +17,5 @@ COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; returns its exit code: 0, or 2 after one line about the user's mistake."""
+    """Carry out a command line (None: this program's); return its exit code: 0, or 2 after a line about an error."""
     return choose("minidl lab", COMMANDS, list(sys.argv[1:] if argv is None else argv))

@@ -21,7 +21,7 @@ from minidl.plan.trace import Trace
 
 
 def parser() -> Parser:
-    """The command's flags."""
+    """Return the parser of the command's flags."""
     found = Parser(prog="minidl fit", description=__doc__,
                    epilog="Bytes at other batches follow from those at BATCH and twice that; speeds are of traces that "
                           "were taken at the batch that is told.")
@@ -92,7 +92,7 @@ def _loaded(load: Callable[[int, str], Trace], device: str, count: int) -> Trace
 
 
 def _needs(look: Any) -> Needs:
-    """The needs of a program whose layers are known; all other bytes of the peak are activations."""
+    """Return the bytes that a program with known layers needs, by kind; bytes of no other kind are activations."""
     found = Needs.of(look.trace)
     kinds_of = {kind: sum(getattr(layer, kind) for layer in look.layers) for kind in
                 ("parameters", "gradients", "states")}
@@ -103,7 +103,7 @@ def _needs(look: Any) -> Needs:
 
 
 def _head(said: dict[str, Any], *, layers: bool) -> list[str]:
-    """The lines above the table."""
+    """Return the lines above the table, from the facts in ``said``. layers: True if the program's layers are known."""
     needs = {kind: format_bytes(nbytes) for kind, nbytes in said["needs"].items()}
     assumed = ", ".join(f"{topic} {text}" for topic, text in said["assumed"].items())
     lines = [f"assumed: {assumed}"] if assumed else []
@@ -133,5 +133,5 @@ def _line(row: dict[str, Any]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; returns its exit code: 0, or 2 after one line about what the user got wrong."""
+    """Carry out a command line (None: this program's); return its exit code: 0, or 2 after a line about an error."""
     return finish("minidl fit", lambda: story(parser().parse_args(argv)))

@@ -17,7 +17,7 @@ _ABOVE_0 = nextafter(0, 1)
 
 
 def words(text: str) -> list[str]:
-    """Words between commas, each once."""
+    """Return the words of a text between commas, each once."""
     found = list(dict.fromkeys(word for part in text.split(",") if (word := part.strip())))
     if not found:
         raise argparse.ArgumentTypeError("names nothing")
@@ -25,7 +25,7 @@ def words(text: str) -> list[str]:
 
 
 def chosen_policies(text: str) -> list[str]:
-    """Names of policies; ``all`` for those that decide without solving integer programs."""
+    """Return the policies' names in a text; ``all`` stands for those that solve no integer programs."""
     names = [name for word in words(text) for name in (
         _without_solvers() if word == "all" else [kinds.current_policy(kinds.policy(word))])]
     return list(dict.fromkeys(names))
@@ -36,23 +36,23 @@ def _without_solvers() -> list[str]:
 
 
 def chosen_models(text: str) -> list[str]:
-    """Names of networks; ``all`` for each of ours."""
+    """Return the networks' names in a text; ``all`` stands for every network that minidl has."""
     return [name for word in words(text) for name in (BATCHES if word == "all" else [word])]
 
 
 def budgets(text: str) -> list[int | float]:
-    """Bytes, or parts of the unmanaged peak (0.5 of ``50%``)."""
+    """Return budgets in bytes, or as parts of the unmanaged peak (0.5 for ``50%``)."""
     found = [kinds.budget(word) for word in words(text)]
     return [each.of_peak if isinstance(each, kinds.Share) else each for each in found]
 
 
 def grid_budgets(text: str) -> list[int | float | None]:
-    """As ``budgets``, with None for ``device``: all that it has."""
+    """Return budgets as ``budgets`` does; ``device`` gives None, for all memory that the device has."""
     return [None if word == "device" else budgets(word)[0] for word in words(text)]
 
 
 def link(text: str) -> tuple[float, float]:
-    """Bytes a second out, and in: ``12GB/s``, or ``12GB/s,10GB/s``."""
+    """Return (bytes a second out, bytes a second in) of ``12GB/s``, for both, or ``12GB/s,10GB/s``."""
     rates = [kinds.size(part.strip().removesuffix("/s")) for part in text.split(",")]
     if len(rates) > 2 or not all(rates):
         raise argparse.ArgumentTypeError(f"{text} is no link: write it like 12GB/s, or 12GB/s,10GB/s for out and in")
@@ -60,24 +60,24 @@ def link(text: str) -> tuple[float, float]:
 
 
 def seconds(text: str) -> float:
-    """Seconds: ``1e-5``, ``10us``, ``2ms``."""
+    """Return seconds, of texts such as ``1e-5``, ``10us``, ``2ms``."""
     unit = next(unit for unit in _SECONDS if text.endswith(unit))
     number = text[:len(text) - len(unit)]
     return kinds.read(real, number, wanted="seconds, like 1e-5 or 10us") * _SECONDS[unit]
 
 
 def duration(text: str) -> float:
-    """Seconds above 0."""
+    """Return seconds as ``seconds`` does; 0 is refused."""
     return kinds.read(real, text, least=_ABOVE_0, wanted="seconds above 0")
 
 
 def part(text: str) -> float:
-    """A part, from 0 to 1."""
+    """Return a text as a number from 0 to 1."""
     return kinds.read(real, text, most=1.0, wanted="a part from 0 to 1")
 
 
 def add_machine(parser: argparse.ArgumentParser) -> None:
-    """The flags that say what a trace is run on."""
+    """Add the flags that describe the machine on which a trace is run."""
     group = parser.add_argument_group("machine")
     group.add_argument("--device", default="p100", metavar="PROFILE", help="a GPU's name or file, without sim: (p100)")
     group.add_argument("--link", type=link, metavar="OUT[,IN]", help="its link, like 12GB/s or 12GB/s,10GB/s")
@@ -89,7 +89,7 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
 
 
 def machine(arguments: argparse.Namespace) -> Machine:
-    """The machine that the flags describe. Raises UserError for an unknown profile."""
+    """Return the machine that the flags describe. Raises UserError for an unknown profile."""
     found = Machine(arguments.device, arguments.link, arguments.latency, 0 if arguments.no_swap else arguments.host,
                     arguments.noise, arguments.seed)
     found.described()

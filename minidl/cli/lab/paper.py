@@ -16,7 +16,7 @@ CHECKOUT = Path(minidl.__file__).parents[1]
 
 
 def module(wanted: str, name: str) -> ModuleType:
-    """A module of ``bench.papers``. Raises UserError in an installed package; ``wanted``: the user's word for it."""
+    """Return a module of ``bench.papers``. Raises UserError, which names ``wanted``, in an installed package."""
     if not (CHECKOUT / "bench" / "papers").is_dir():
         raise UserError(f"{wanted} is no part of the installed package; a checkout of minidl has it (pip install -e .)")
     if str(CHECKOUT) not in sys.path:
@@ -25,7 +25,7 @@ def module(wanted: str, name: str) -> ModuleType:
 
 
 def main(words: Sequence[str]) -> int:
-    """Carry out the command of the checkout; returns its exit code."""
+    """Carry out ``bench.papers``'s command with these words; return its exit code."""
     loaded: list[ModuleType] = []
 
     def load() -> int:

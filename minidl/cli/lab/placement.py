@@ -85,8 +85,8 @@ def _compare(arguments: argparse.Namespace) -> None:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of columns, each as wide as its widest word and two spaces apart; the first to the left, numbers to the
-    right."""
+    """Return rows as lines of columns, each as wide as its widest word and two spaces apart.
+    The first column is aligned to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip_longest(*rows, fillvalue="")]
     return ["  ".join([row[0].ljust(widths[0]), *(word.rjust(widths[n]) for n, word in enumerate(row[1:], 1))])
             for row in rows]
@@ -102,7 +102,7 @@ def _times(results: dict[str, PlacedBuffers], lifetimes: Sequence[Lifetime]) -> 
 
 
 def picture(placed: PlacedBuffers, lifetimes: Sequence[Lifetime], name: str) -> bytes:
-    """A PNG of every buffer as a rectangle: time to the right, addresses upwards. Raises UserError without matplotlib.
+    """Return a PNG with a rectangle per buffer: time to the right, addresses up. Raises UserError without matplotlib.
     """
     with figure_of(7.0, 4.0) as (figure, axes, done):
         for lifetime in lifetimes:
@@ -116,7 +116,7 @@ def picture(placed: PlacedBuffers, lifetimes: Sequence[Lifetime], name: str) -> 
 
 
 def parser() -> Parser:
-    """The command's flags."""
+    """Return the parser of the command's flags."""
     found = Parser(
         prog="minidl lab placement", formatter_class=argparse.RawDescriptionHelpFormatter,
         description=__doc__,
@@ -140,7 +140,7 @@ def parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; returns its exit code: 0, or 2 after one line about what the user got wrong."""
+    """Carry out a command line (None: this program's); return its exit code: 0, or 2 after a line about an error."""
     def story() -> int:
         _compare(parser().parse_args(argv))
         return 0

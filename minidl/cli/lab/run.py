@@ -21,7 +21,7 @@ from minidl.outside.machine import processors
 
 
 def parser() -> Parser:
-    """The command's flags."""
+    """Return the parser of the command's flags."""
     found = Parser(prog="minidl lab run", description=__doc__,
                    epilog="DIR/table.csv has the table, DIR/cells one file a cell: started again, those are not run.")
     found.add_argument("--traces", type=kinds.words, default=[], metavar="A,B",
@@ -57,13 +57,13 @@ def parser() -> Parser:
 
 
 def tell(number: int, count: int, row: CellResult) -> None:
-    """Print a line for a cell."""
+    """Print a line for a cell of the grid that has run, the ``number``-th of ``count``."""
     became = row.status if row.settled_s is None else f"{share(row):.1%} of the unmanaged speed"
     print(f"{number}/{count} {row.trace} {row.device} {row.policy} {row.budget_share:.0%}: {became}", flush=True)
 
 
 def sources(arguments: argparse.Namespace) -> list[str]:
-    """The traces that were asked for. Raises UserError."""
+    """Return the traces that the flags ask for. Raises UserError if they name none."""
     named = arguments.traces + [f"{model}:{batch}" for model in arguments.models for batch in arguments.batches]
     if arguments.batches and not arguments.models:
         raise UserError("--batches takes --models: each network at each of the batches")
@@ -78,7 +78,7 @@ def sources(arguments: argparse.Namespace) -> list[str]:
 
 
 def story(arguments: argparse.Namespace, given: Sequence[str]) -> int:
-    """Run what is missing, write the table, and show it."""
+    """Run the cells of the grid that are missing, write the table, print it, and return the exit code."""
     page = paper.module("--page", "grid_page") if arguments.page else None
     one = kinds.machine(arguments)
     machines = [replace(one, profile=name) for name in arguments.devices or [one.profile]]
@@ -103,5 +103,5 @@ def story(arguments: argparse.Namespace, given: Sequence[str]) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; returns its exit code: 0, or 2 after one line about what the user got wrong."""
+    """Carry out a command line (None: this program's); return its exit code: 0, or 2 after a line about an error."""
     return finish("minidl lab run", lambda: story(parser().parse_args(argv), sys.argv[1:] if argv is None else argv))

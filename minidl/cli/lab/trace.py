@@ -85,7 +85,7 @@ def capture(arguments: argparse.Namespace) -> int:
 
 
 def parser() -> Parser:
-    """The command's flags."""
+    """Return the parser of the command's flags."""
     top = Parser(prog="minidl lab trace", description=__doc__)
     commands = top.add_subparsers(dest="command", required=True, parser_class=Parser)
     look = commands.add_parser("info", help="what is in a trace", description=info.__doc__)
@@ -116,7 +116,7 @@ def parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; returns its exit code: 0, or 2 after one line about what the user got wrong."""
+    """Carry out a command line (None: this program's); return its exit code: 0, or 2 after a line about an error."""
     def story() -> int:
         arguments = parser().parse_args(argv)
         code: int = arguments.story(arguments)

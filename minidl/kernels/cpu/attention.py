@@ -15,7 +15,7 @@ from minidl.meta import Shape
 
 @compiled
 def soften(row: Array) -> float:
-    """row = exp(row - max(row)); return the sum of the new row."""
+    """Replace the row by exp(row - max(row)), in place; return the sum of the new values."""
     top = largest(row)
     for i in range(row.size):
         row[i] = scalar.exp(row[i] - top)
@@ -35,7 +35,7 @@ def _softmax(y: Array, x: Array) -> None:
 
 @PieceLoop
 def _masked_softmax(y: Array, x: Array, mask: Array, repeat: int) -> None:
-    """Row r is masked by row (r // repeat) mod (rows of the mask)."""
+    """y = softmax(x + mask) row by row; row r of x uses row (r // repeat) mod (number of rows) of the mask."""
     for r in prange(x.shape[0]):
         row, masked = y[r], mask[r // repeat % mask.shape[0]]
         bring(row, x[r])
@@ -65,7 +65,7 @@ def rows_of(a: Array) -> Array:
 
 
 def _repeat(mask: Shape, shape: Shape) -> int | None:
-    """Return how many consecutive rows of ``shape`` use the same row of the mask; None if that number is not constant.
+    """Return how many consecutive rows of ``shape`` use one row of the mask; None if that number is not constant.
 
     Both shapes are without the last dimension. The mask's must be ones, then extents of ``shape``, then ones.
     """
@@ -81,7 +81,7 @@ def _repeat(mask: Shape, shape: Shape) -> int | None:
 
 
 def softmax(y: Array, x: Array, mask: Array | None = None) -> None:
-    """y = softmax(x + mask) over the last dimension; sums are accumulated in float64."""
+    """y = softmax(x + mask) over the last dimension, or softmax(x) without a mask; sums are added in float64."""
     if mask is not None and is_plain(x) and is_plain(y) and is_plain(mask) and mask.shape[-1:] == x.shape[-1:]:
         repeat = _repeat(mask.shape[:-1], x.shape[:-1])
         if repeat is not None:
@@ -99,7 +99,7 @@ def softmax(y: Array, x: Array, mask: Array | None = None) -> None:
 
 
 def softmax_grad(dx: Array, dy: Array, y: Array) -> None:
-    """dx = y (dy - sum dy y), row by row"""
+    """dx = y * (dy - sum(dy * y)), row by row: the gradient of y = softmax(x)."""
     for index in pieces(y.shape, dx, dy, y, whole=1):
         part = dx[index]
         results = room(part)

@@ -87,7 +87,7 @@ def _apply_add_relu(y: Array, x: Array, residual: Array, centre: Array, factor: 
 
 @PieceLoop
 def _reduce(levels: Array, slopes: Array, dy: Array, x: Array, centre: Array) -> None:
-    """Add each channel's sums of dy and of dy (x - centre) to float64 accumulators."""
+    """Add each channel's sum of dy to ``levels`` and its sum of dy * (x - centre) to ``slopes``, in float64."""
     for c in prange(x.shape[1]):
         level, slope = 0.0, 0.0
         for n in range(x.shape[0]):
@@ -102,7 +102,7 @@ def _reduce(levels: Array, slopes: Array, dy: Array, x: Array, centre: Array) ->
 @PieceLoop
 def _relu_reduce(levels: Array, slopes: Array, dy: Array, x: Array, centre: Array, normal: Array,
                  offset: Array) -> None:
-    """``_reduce`` of dy masked by the ReLU, whose mask is recomputed from x."""
+    """Do ``_reduce`` with dy taken as 0 where the ReLU's input, (x - centre) * normal + offset, is not positive."""
     for c in prange(x.shape[1]):
         level, slope = 0.0, 0.0
         centre_c, normal_c, offset_c = centre[c], normal[c], offset[c]
@@ -143,7 +143,7 @@ def _relu_grad(dx: Array, dy: Array, x: Array, centre: Array, slope: Array, leve
 
 # Kernels ------------------------------------------------------------------------------------------------------------
 def _planes(a: Array) -> Array:
-    """View [N, C, ...] as [N, C, S]."""
+    """Return [N, C, ...] as a view [N, C, S]: all dimensions after the channels become one."""
     return a.reshape(*a.shape[:2], -1)
 
 
@@ -157,7 +157,7 @@ def _compute_type(x: Array) -> Any:
 
 
 def _over_images(kernel: Callable[..., None], out: Array, *inputs: Array, channels: tuple[Array, ...]) -> None:
-    """Run an elementwise kernel on all images, or on staged pieces, with values per channel [C] in the compute type."""
+    """Run a kernel on all images; strided or half arrays go through plain copies. channels: [C], one value each."""
     constants = [values.astype(_compute_type(out)) for values in channels]
     for index in pieces(out.shape, out, *inputs, whole=out.ndim - 1):
         part = out[index]
@@ -171,7 +171,7 @@ def _reciprocal_deviation(var: Array, eps: float) -> Array:
 
 
 def batch_norm_stats(mean: Array, var: Array, x: Array) -> None:
-    """Mean and biased variance of each channel, in one pass over memory."""
+    """Set ``mean`` and ``var`` to the mean and the biased variance of each channel, in one pass over memory."""
     means, squares, seen = np.zeros(x.shape[1]), np.zeros(x.shape[1]), 0
     for index in pieces(x.shape, x, whole=x.ndim - 1):
         part = _planes(source(x[index]))
@@ -181,25 +181,25 @@ def batch_norm_stats(mean: Array, var: Array, x: Array) -> None:
 
 
 def _affine_constants(gamma: Array, beta: Array, mean: Array, var: Array, eps: float) -> tuple[Array, ...]:
-    """centre, factor, offset of (x - centre) factor + offset"""
+    """Return (centre, factor, offset), with which batch norm is (x - centre) * factor + offset."""
     return mean, gamma * _reciprocal_deviation(var, eps), beta
 
 
 def batch_norm(y: Array, x: Array, gamma: Array, beta: Array, mean: Array, var: Array, *,
                eps: float, training: bool) -> None:
-    """(x - mean) / sqrt(var + eps) * gamma + beta"""
+    """y = (x - mean) / sqrt(var + eps) * gamma + beta, for each channel."""
     _over_images(_apply, y, x, channels=_affine_constants(gamma, beta, mean, var, eps))
 
 
 def batch_norm_relu(y: Array, x: Array, gamma: Array, beta: Array, mean: Array, var: Array, *,
                     eps: float, training: bool) -> None:
-    """relu(batch_norm)"""
+    """y = relu((x - mean) / sqrt(var + eps) * gamma + beta), for each channel."""
     _over_images(_apply_relu, y, x, channels=_affine_constants(gamma, beta, mean, var, eps))
 
 
 def batch_norm_add_relu(y: Array, x: Array, residual: Array, gamma: Array, beta: Array, mean: Array, var: Array, *,
                         eps: float, training: bool) -> None:
-    """relu(batch_norm + residual)"""
+    """y = relu((x - mean) / sqrt(var + eps) * gamma + beta + residual), for each channel."""
     _over_images(_apply_add_relu, y, x, residual, channels=_affine_constants(gamma, beta, mean, var, eps))
 
 
@@ -215,19 +215,19 @@ def _sum_gradients(kernel: Callable[..., None], dgamma: Array, dbeta: Array, dy:
 
 def batch_norm_grad_reduce(dgamma: Array, dbeta: Array, dy: Array, x: Array, mean: Array, var: Array, *,
                            eps: float) -> None:
-    """dbeta = sum dy, dgamma = sum dy (x - mean) / sqrt(var + eps), over each channel."""
+    """dbeta = sum(dy), dgamma = sum(dy * (x - mean)) / sqrt(var + eps), over each channel."""
     _sum_gradients(_reduce, dgamma, dbeta, dy, x, var, eps, (mean,))
 
 
 def batch_norm_relu_grad_reduce(dgamma: Array, dbeta: Array, dy: Array, x: Array, gamma: Array, beta: Array,
                                 mean: Array, var: Array, *, eps: float) -> None:
-    """batch_norm_grad_reduce of the gradient before the ReLU: dy where its input was positive, else 0."""
+    """Do ``batch_norm_grad_reduce`` for a batch norm before a ReLU: dy is 0 where the ReLU's input was not positive."""
     _sum_gradients(_relu_reduce, dgamma, dbeta, dy, x, var, eps, _affine_constants(gamma, beta, mean, var, eps))
 
 
 def _gradient_constants(x: Array, gamma: Array, mean: Array, var: Array, dgamma: Array, dbeta: Array, eps: float,
                         training: bool) -> tuple[Array, ...]:
-    """centre, slope, level, factor of (dy - (x - centre) slope - level) factor"""
+    """Return (centre, slope, level, factor): dx of batch norm is (dy - (x - centre) * slope - level) * factor."""
     rstd = _reciprocal_deviation(var, eps)
     # Without batch statistics the gradient does not depend on x: slope and level become 0.
     count = x.shape[0] * prod(x.shape[2:]) if training else np.inf
@@ -236,13 +236,13 @@ def _gradient_constants(x: Array, gamma: Array, mean: Array, var: Array, dgamma:
 
 def batch_norm_grad(dx: Array, dy: Array, x: Array, gamma: Array, mean: Array, var: Array, dgamma: Array,
                     dbeta: Array, *, eps: float, training: bool) -> None:
-    """gamma rstd (dy - dbeta / m - xhat dgamma / m) with m values a channel; gamma rstd dy if not training."""
+    """dx = gamma rstd (dy - (dbeta + (x - mean) rstd dgamma) / m), m values a channel; not training: gamma rstd dy."""
     _over_images(_grad, dx, dy, x, channels=_gradient_constants(x, gamma, mean, var, dgamma, dbeta, eps, training))
 
 
 def batch_norm_relu_grad(dx: Array, dy: Array, x: Array, gamma: Array, beta: Array, mean: Array, var: Array,
                          dgamma: Array, dbeta: Array, *, eps: float, training: bool) -> None:
-    """batch_norm_grad of the gradient before the ReLU: dy where its input was positive, else 0."""
+    """Do ``batch_norm_grad`` for a batch norm before a ReLU: dy counts as 0 where the ReLU's input was not positive."""
     _, factor, offset = _affine_constants(gamma, beta, mean, var, eps)
     _over_images(_relu_grad, dx, dy, x, channels=(
         *_gradient_constants(x, gamma, mean, var, dgamma, dbeta, eps, training), factor, offset))
@@ -258,7 +258,7 @@ def batch_norm_update_(running_mean: Array, running_var: Array, mean: Array, var
 
 def batch_norm_merge(merged_mean: Array, merged_var: Array, mean: Array, var: Array, other_mean: Array,
                      other_var: Array, *, count: int, other: int) -> None:
-    """Merge the statistics of ``count`` and of ``other`` examples into those of all of them."""
+    """Merge ``count`` examples' mean and var and ``other`` examples' other_mean and other_var into merged ones."""
     share = other / (count + other)
     delta = _wide(other_mean) - _wide(mean)
     both = (1.0 - share) * _wide(var) + share * _wide(other_var) + share * (1.0 - share) * delta * delta

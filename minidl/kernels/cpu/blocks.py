@@ -22,9 +22,9 @@ BLOCK_BYTES = 256 * 1024  # about the size of a core's own cache, less temporari
 
 
 def index_blocks(shape: Shape, itemsize: int, *, whole: int = 0) -> Iterator[Index]:
-    """Yield indices, one slice per dimension, of blocks that cover an array in C order, each of at most BLOCK_BYTES.
+    """Yield indices, one slice per dimension, of pieces that cover an array in C order, each of at most BLOCK_BYTES.
 
-    The last ``whole`` dimensions are never cut, even if they are larger than a block.
+    The last ``whole`` dimensions are never cut, even if they are larger than that.
     """
     axis = len(shape) - whole - 1
     if axis < 0:
@@ -54,12 +54,12 @@ def blocks(*arrays: Array) -> Iterator[tuple[Array, ...]]:
 
 
 def is_plain(a: Array) -> bool:
-    """Return True if kernels can read the array directly; two-byte types are always halves."""
+    """Return True if an array is plain: contiguous, and not of a two-byte type (bfloat16 or float16)."""
     return a.flags.c_contiguous and a.itemsize != 2
 
 
 def pieces(shape: Shape, *arrays: Array, whole: int) -> Iterator[Index]:
-    """Yield one index for everything if all arrays are plain, else indices of pieces of about BLOCK_BYTES for staging.
+    """Yield one index for everything if all arrays are plain, else indices of pieces of about BLOCK_BYTES to copy.
 
     The last ``whole`` dimensions of ``shape`` are not cut.
     """

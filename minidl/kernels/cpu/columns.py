@@ -33,13 +33,13 @@ OUTSIDE = -(1 << 30)  # a height so negative that no tap is inside the image
 
 @compiled
 def padded(count: int, lane_count: int) -> Any:
-    """Return ``count`` rounded up to whole vectors."""
+    """Return ``count`` rounded up to a multiple of ``lane_count``, the elements of a vector register."""
     return (count + lane_count - 1) // lane_count * lane_count
 
 
 @compiled
 def locate(places: Any, pixels: Any, output: Any, stride: Any, padding: Any, strides: Any, lane_count: int) -> None:
-    """Fill ``places`` for the pixels (first, last) with the position of their tap (0, 0), ignoring the image's borders.
+    """Fill ``places`` with the position in x of tap (0, 0) of each pixel in ``pixels``, ignoring the image's borders.
 
     The pattern of a vector's pixels is a run, or halves or quarters that are every second element of a run (at stride 2
     in short rows), or scattered; it is the same for every tap.
@@ -72,7 +72,7 @@ def locate(places: Any, pixels: Any, output: Any, stride: Any, padding: Any, str
 
 @compiled
 def _find_tap(places: Any, count: int, r: int, s: int, size: Any, strides: Any) -> Any:
-    """Set the offsets of tap (r, s), -1 outside the image; return the tap's offset from tap (0, 0)."""
+    """Set each pixel's offset of tap (r, s) in ``places``, -1 outside the image; return the offset from tap (0, 0)."""
     origins, heights, widths, offsets = places[0][:count], places[1][:count], places[2][:count], places[3][:count]
     height, width, shift = numba.int32(size[0]), numba.int32(size[1]), numba.int32(r * strides[2] + s * strides[3])
     for i in range(count):
@@ -135,7 +135,7 @@ def transpose(panels: Any, at: int, width: int, dy: Any, strides: Any, size: Any
 
 @compiled
 def span(count: int, size: int, tap: int, stride: int, padding: int) -> Any:
-    """Return the first and one past the last of ``count`` outputs whose tap falls inside [0, size)."""
+    """Return (first, one past the last) of ``count`` outputs whose window element ``tap`` falls inside [0, size)."""
     first = min(count, max(0, -((tap - padding) // stride)))
     return first, max(first, min(count, (size - 1 + padding - tap) // stride + 1))
 

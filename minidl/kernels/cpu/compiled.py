@@ -59,7 +59,7 @@ def summing(function: Callable[..., Any]) -> Any:
 
 
 class PieceLoop:
-    """A loop over pieces: ``kernel(work, *arguments)``. ``work``, in elements, selects serial or parallel code."""
+    """A compiled loop, called as ``kernel(work, *arguments)``; for few elements of ``work`` one thread runs it."""
 
     def __init__(self, function: Callable[..., None]) -> None:
         self.serial = compiled(function)
@@ -76,7 +76,7 @@ class PieceLoop:
 
 
 def kernels_used(functions: Iterable[Any]) -> int:
-    """Return how many kernels these functions refer to, directly or through other functions: about as many are compiled
+    """Return how many kernels these functions refer to, directly or through others. About as many are compiled
     when they run for the first time on a machine."""
     seen: dict[int, Any] = {}
     left = list(functions)
@@ -95,7 +95,7 @@ def kernels_used(functions: Iterable[Any]) -> int:
 
 # Formulas ----------------------------------------------------------------------------------------------------------
 def _lift(function: Callable[..., Any]) -> None:
-    """Let kernels call a function of ``scalar``, or its float32 version if there is one."""
+    """Let compiled code call a function of ``scalar``; for float32 its special version, if there is one."""
     narrow = scalar.FLOAT32.get(function)
     if narrow is None:
         register_jitable(**_INLINE)(function)

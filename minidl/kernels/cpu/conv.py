@@ -48,18 +48,18 @@ class CpuAlgorithm:
 
 @dataclass(frozen=True)
 class ElsewherePlan(ConvolutionCut):
-    """The plan of a convolution on a processor whose vectors have ``vector_bytes`` bytes."""
+    """The cuts of a convolution on a processor other than this one, with vector registers of ``vector_bytes`` bytes."""
 
     vector_bytes: int = 0
 
     @property
     def lanes(self) -> int:
-        """Elements of a vector register of that processor."""
+        """The elements of a vector register of that processor."""
         return self.vector_bytes // self.itemsize
 
     @property
     def panel(self) -> int:
-        """Columns of a panel of a product on that processor."""
+        """The columns of a panel of a matrix product (product.py) on that processor: three vectors."""
         return 3 * self.lanes
 
 
@@ -70,7 +70,7 @@ def _plan(op: str, x: Shape, w: Shape, y: Shape, stride: Pair, padding: Pair, it
 
 
 def plan(op: str, first: Any, second: Any, out: Any, stride: Pair, padding: Pair) -> ConvolutionCut:
-    """Return how a convolution is cut, from its first two inputs and its output (arrays or metas)."""
+    """Return how convolution ``op`` is cut, from its first two inputs and its output ``out`` (arrays or metas)."""
     role = ROLES[op]
     x, w, y = role.pick(out, (first, second))
     return _plan(role.kind, x.shape, w.shape, y.shape, stride, padding, out.dtype.itemsize,
@@ -83,16 +83,16 @@ def cores() -> int:
 
 
 def _cuts(p: ConvolutionCut, workers: int | None) -> tuple[Cuts, int]:
-    """Return the cuts and the number of workers; ``workers`` None means one worker with the smallest buffer."""
+    """Return the cuts, and how many workers have tasks; ``workers`` None means one worker with the smallest buffer."""
     cuts = p.least if workers is None else p.cuts
     return cuts, min(workers or 1, cuts.tasks)
 
 
 @lru_cache(maxsize=1 << 12)
 def _workspace(p: ConvolutionCut, workers: int | None) -> int:
-    """Return the bytes of the buffers: the most that any processor needs.
+    """Return the bytes of all workers' buffers: the most that they take for any length of vector registers.
 
-    So memory layouts are the same on all of them, and a budget that holds a step on one holds it on the others.
+    So memory layouts are the same on all processors, and a budget that holds a step on one holds it on the others.
     """
     facts = p.op, p.x, p.w, p.y, p.stride, p.padding, p.itemsize, p.half, p.limits
     most = 0

@@ -19,7 +19,7 @@ GROUP = 8  # channels whose patches are gathered at a time
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """Cuts of a convolution: numbers (see im2col.py, winograd.py), the number of tasks, elements of a worker's buffer.
+    """The cuts of a convolution: sizes (``numbers``: see im2col.py, winograd.py), tasks, elements of a worker's buffer.
     """
 
     numbers: Shape
@@ -43,17 +43,17 @@ class ConvolutionCut:
 
     @cached_property
     def pixels(self) -> int:
-        """Output pixels of the batch."""
+        """The number of output pixels of the batch, N P Q."""
         return self.y[0] * self.area
 
     @cached_property
     def area(self) -> int:
-        """Output pixels of an image."""
+        """The number of output pixels of an image, P Q."""
         return self.y[2] * self.y[3]
 
     @cached_property
     def taps(self) -> int:
-        """Weights of a window in one channel."""
+        """The number of weights of a window in one channel, R S."""
         return self.w[2] * self.w[3]
 
     @cached_property
@@ -151,10 +151,10 @@ class ConvolutionCut:
 
     @property
     def lanes(self) -> int:
-        """Elements of a vector register."""
+        """The elements of a vector register of this processor."""
         return cuts.lanes(self.itemsize)
 
     @property
     def panel(self) -> int:
-        """Columns of a panel of a product (product.py)."""
+        """The columns of a panel of a matrix product (product.py): three vectors."""
         return cuts.panel(self.itemsize)

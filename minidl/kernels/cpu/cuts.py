@@ -9,17 +9,17 @@ def pieces(count: int, size: int) -> int:
 
 
 def even(count: int, size: int) -> int:
-    """Return the smallest size that gives no more pieces of ``count`` than ``size`` does."""
+    """Return the smallest size of pieces with which ``count`` has no more pieces than with ``size``."""
     return pieces(count, pieces(count, size))
 
 
 def up(count: int, unit: int) -> int:
-    """Return ``count`` rounded up to whole units."""
+    """Return ``count`` rounded up to a multiple of ``unit``."""
     return pieces(count, unit) * unit
 
 
 def lanes(itemsize: int) -> int:
-    """Return the elements of a vector register."""
+    """Return the number of elements of ``itemsize`` bytes in a vector register."""
     return lane_count(8 * itemsize)
 
 

@@ -110,7 +110,7 @@ def _weight_gradient(dw: Any, dy: Any, dy_strides: Any, x: Any, x_strides: Any, 
 
 def conv2d(y: Array, x: Array, w: Array, b: Array | None = None, *, stride: Pair, padding: Pair,
            relu: bool = False) -> None:
-    """Cross-correlation, with ReLU if ``relu``.  x: [N, C, H, W], w: [K, C, R, S], b: [K], y: [N, K, P, Q]."""
+    """y = cross-correlation of x and w, plus b, with ReLU if ``relu``. x: [N, C, H, W], w: [K, C, R, S], b: [K]."""
     result = row(y)
     _forward(result, *flat(x), row(w), result[:0] if b is None else row(b), relu, x.shape, w.shape, y.shape, stride,
              padding)
@@ -118,12 +118,12 @@ def conv2d(y: Array, x: Array, w: Array, b: Array | None = None, *, stride: Pair
 
 def conv2d_dgrad(dx: Array, dy: Array, w: Array, onto: Array | None = None, *, stride: Pair, padding: Pair,
                  **_: Any) -> None:
-    """dx = gradient with respect to x, plus ``onto`` if given."""
+    """dx = the gradient of conv2d with respect to x, for the gradient dy of its result; plus ``onto`` if given."""
     result = row(dx)
     base = (result[:0], (0, 0, 0, 0)) if onto is None else flat(onto)
     _input_gradient(result, *flat(dy), row(w), *base, dx.shape, w.shape, dy.shape, stride, padding)
 
 
 def conv2d_wgrad(dw: Array, dy: Array, x: Array, *, stride: Pair, padding: Pair, **_: Any) -> None:
-    """dw = gradient with respect to w."""
+    """dw = the gradient of conv2d with respect to w, for the gradient dy of its result."""
     _weight_gradient(row(dw), *flat(dy), *flat(x), x.shape, dw.shape, dy.shape, stride, padding)

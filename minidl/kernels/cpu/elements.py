@@ -27,12 +27,12 @@ def write(array: Any, i: int, value: Any) -> None:
 
 
 def room(array: Any, buffer: Any, straight: bool) -> Any:
-    """Return the array for results: ``array`` itself if ``straight`` (never for halves), else the buffer."""
+    """Return the array that results are written to: ``array`` if ``straight`` (never for halves), else ``buffer``."""
     raise NotImplementedError("in compiled code alone")
 
 
 def operand(a: Any, at: int, row: int, column: int, buffer: Any, buffer_at: int, m: int, k: int) -> Any:
-    """Return a matrix [m, k] to compute with as (array, first element, steps down and across).
+    """Return a matrix [m, k] to compute with as (array, first element, elements to the next row, to the next column).
 
     It is ``a`` itself, or for a half its decoded copy in the buffer, from element ``buffer_at`` on.
     """

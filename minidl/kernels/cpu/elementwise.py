@@ -26,7 +26,7 @@ Formula = Callable[..., Any]
 # in a temporary.
 @compiled
 def bring(to: Array, origin: Array) -> None:
-    """to = origin, unless they are the same array."""
+    """Copy ``origin`` to ``to``, unless they are the same array."""
     if to.ctypes.data != origin.ctypes.data:
         for i in range(to.size):
             to[i] = origin[i]
@@ -70,7 +70,7 @@ def _with_number(formula: Formula) -> PieceLoop:
 
 
 def _repeating(formula: Formula) -> PieceLoop:
-    """y[r, i] = formula(a[r, i], b[i])"""
+    """Return a kernel that computes y[r, i] = formula(a[r, i], b[i])."""
     def repeating(y: Array, a: Array, b: Array) -> None:
         rows = max(1, CHUNK // b.size)
         for chunk in prange((y.shape[0] + rows - 1) // rows):
@@ -96,7 +96,7 @@ def _dropout(y: Array, x: Array, key: int, threshold: int, keep_scale: float, fi
 
 
 def over_elements(kernel: Callable[..., None], y: Array, *inputs: Array, numbers: tuple[Any, ...] = ()) -> None:
-    """Run a kernel of flat arrays, at once or on staged pieces; inputs are broadcast to y's shape."""
+    """Run a kernel of flat arrays, at once or on copied pieces; inputs are broadcast to y's shape."""
     shape = y.shape
     if all(a.shape == shape and is_plain(a) for a in (y, *inputs)):
         kernel(y.size, y.reshape(-1), *[a.reshape(-1) for a in inputs], *numbers)
@@ -126,7 +126,7 @@ def _gradient(formula: Formula) -> Callable[[Array, Array, Array], None]:
 
 
 def _operator(formula: Formula) -> Callable[[Array, Array, Array], None]:
-    """Return a kernel of two operands. A second operand that repeats along leading dimensions is not copied."""
+    """Return a kernel y = formula(a, b) with broadcasting, which copies no b that repeats along leading dimensions."""
     kernel, repeating = _two(formula), _repeating(formula)
 
     def run(y: Array, a: Array, b: Array) -> None:
@@ -150,7 +150,7 @@ _scale, _shift = _with_number(scalar.mul), _with_number(scalar.add)
 
 
 def scale(y: Array, x: Array, *, value: float) -> None:
-    """y = x value"""
+    """y = x * value"""
     over_elements(_scale, y, x, numbers=(float(value),))
 
 
@@ -168,12 +168,12 @@ def cast(y: Array, x: Array, **_: Any) -> None:
 
 
 def log(y: Array, x: Array) -> None:
-    """Natural logarithm by NumPy, which has vector instructions for it."""
+    """y = the natural logarithm of x, by NumPy, which has vector instructions for it."""
     over_elements(lambda _, y_part, x_part: np.log(x_part, out=y_part), y, x)
 
 
 def dropout(y: Array, x: Array, *, p: float, seed: int, start: int = 0) -> None:
-    """y = x / (1 - p) where the element's random bits are at least p 2^32, else 0.
+    """y = x / (1 - p) where the element's 32 random bits are at least p * 2^32, else 0.
 
     Positions of elements count in C order from ``start`` on, mod 2^32.
     """

@@ -22,7 +22,7 @@ def _gather(y: Array, table: Array, numbers: Array) -> None:
 
 @PieceLoop
 def _scatter(table: Array, rows: Array, order: Array, starts: Array, targets: Array) -> None:
-    """table[targets[g]] += sum of rows[order[i]] over the i of group g, in float64 and in that order."""
+    """table[targets[g]] += the sum of rows[order[i]] for starts[g] <= i < starts[g + 1], in float64, in that order."""
     for g in prange(targets.size):
         total = np.zeros(table.shape[1])
         for i in range(starts[g], starts[g + 1]):
@@ -63,7 +63,7 @@ def _take(y: Array, table: Array, numbers: Array) -> None:
 
 
 def _groups(ordered: Array) -> tuple[Array, Array]:
-    """Return the starts of the runs of equal numbers, with the end appended, and the number of each run."""
+    """Return, for sorted numbers, where each run of equal ones starts (and the last ends), and each run's number."""
     starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1], [True])))
     return starts, ordered[starts[:-1]]
 
@@ -96,7 +96,7 @@ def embedding(y: Array, w: Array, ids: Array, **_: Any) -> None:
 
 
 def embedding_grad(dw: Array, dy: Array, ids: Array, *, rows: int, **_: Any) -> None:
-    """dw = for each row the sum of dy over its uses, zero if it has none."""
+    """dw[r] = the sum of dy over the positions where ids is r, zero if there are none."""
     _scattered(dw, np.ascontiguousarray(ids, np.int64), dy)
 
 
@@ -108,6 +108,6 @@ def gather_rows(y: Array, x: Array, positions: Array) -> None:
 
 
 def gather_rows_grad(dx: Array, dy: Array, positions: Array, *, x_shape: Shape) -> None:
-    """dx = dy at the rows it came from, summed for a row that was taken twice, zero elsewhere."""
+    """dx[n, i] = the sum of the rows of dy whose position in sequence n is i, zero if there are none."""
     numbers = positions + np.arange(x_shape[0])[:, None] * x_shape[1]
     _scattered(dx.reshape(x_shape[0] * x_shape[1], x_shape[2]), numbers.reshape(-1), dy)

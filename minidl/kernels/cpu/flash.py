@@ -38,7 +38,7 @@ SERIAL = 1 << 15  # below this number of scores one core is faster than several
 
 @compiled
 def _add_mask(line: Array, mask: Array, at: int, causal: bool, hidden: int) -> None:
-    """Add the mask from element ``at`` on; if ``causal``, set the scores from element ``hidden`` on to -inf."""
+    """Add the mask from element ``at`` on to a line of scores; if ``causal``, set scores from ``hidden`` on to -inf."""
     if mask.size:
         masked = mask[at:at + line.size]
         for j in range(line.size):
@@ -50,14 +50,14 @@ def _add_mask(line: Array, mask: Array, at: int, causal: bool, hidden: int) -> N
 
 @compiled
 def _dropout_row(line: Array, key: int, first: int, threshold: int, keep_scale: Any) -> None:
-    """Apply dropout to a row whose first element has number ``first`` (mod 2^32) among all scores."""
+    """Apply dropout to a row of scores, of which the first has number ``first`` (mod 2^32) among all scores."""
     for j in range(line.size):
         line[j] = scalar.dropout(line[j], random_bits(np.uint32(key), np.uint32(first + j)), threshold, keep_scale)
 
 
 @compiled
 def _online_softmax_row(line: Array, top: Any, out: Array) -> tuple[Any, Any, float]:
-    """line = exp(line - largest so far), rescale ``out``; return the largest, the factor, and the line's sum."""
+    """line = exp(line - largest so far), out *= exp(top - largest); return the largest, this factor, the line's sum."""
     best = max(top, largest(line))
     # If all scores so far are -inf, everything is exp(-inf) = 0, not exp(-inf + inf).
     shift = best if best > -np.inf else line.dtype.type(0)
@@ -73,7 +73,7 @@ def _online_softmax_row(line: Array, top: Any, out: Array) -> tuple[Any, Any, fl
 @compiled
 def _score_gradients(p: Array, ds: Array, lse: Any, level: Any, key: int, first: int, threshold: int,
                      keep_scale: Any) -> None:
-    """Turn scores into probabilities after dropout (for dv), and dy v' into the gradient of the scores; one row."""
+    """Turn a row p of scores into probabilities after dropout, and the row ds of dy v' into the scores' gradient."""
     for j in range(p.size):
         p[j] = scalar.exp(p[j] - lse)
     if threshold:
@@ -149,7 +149,7 @@ def _attention_grad(dq: Array, dk: Array, dv: Array, dy: Array, q: Array, k: Arr
                     mask: Array, mask_n: int, mask_h: int, mask_l: int, count: int, length: int, keys: int,
                     heads: int, depth: int, causal: bool, key: int, threshold: int, keep_scale: float, first: int,
                     workers: int) -> None:
-    """Compute attention's gradients, arguments as in ``_attention``; dq has q's layout, dk and dv that of k.
+    """Compute attention's gradients on flat arrays, as in ``_attention``; dq has q's layout, dk and dv that of k.
 
     dq, dk and dv need no initial values: their first terms are stored, not added.
     """
@@ -206,7 +206,7 @@ Mask = tuple[Array, int, int, int]  # (mask, mask_n, mask_h, mask_l) of _attenti
 
 
 def _mask(mask: Array | None, sequences: slice, keys: int, dtype: np.dtype[Any]) -> Mask:
-    """Return a mask that broadcasts to [N, heads, L, keys] in the form of ``_attention``, for some of the sequences."""
+    """Return (mask, mask_n, mask_h, mask_l), the arguments of ``_attention``, for some sequences of a mask."""
     if mask is None:
         return np.empty(0, dtype), 0, 0, 0
     wide = mask.reshape((1,) * (4 - mask.ndim) + mask.shape)
@@ -222,7 +222,7 @@ def _mask(mask: Array | None, sequences: slice, keys: int, dtype: np.dtype[Any])
 
 def _parts(mask: Array | None, keys: int, arrays: tuple[Array, ...], heads: int, causal: bool, p: float,
            seed: int, before: int) -> Iterator[tuple[slice, tuple[Any, ...]]]:
-    """Yield (sequences to compute at once, the kernel's arguments after its arrays); ``before`` sequences came earlier.
+    """Yield (slice of sequences to compute at once, the kernel's arguments after its arrays); ``before`` come earlier.
     """
     q = arrays[0]
     length, width = q.shape[1:]
@@ -252,7 +252,7 @@ def scaled_dot_product_attention(y: Array, lse: Array, q: Array, k: Array, v: Ar
 def scaled_dot_product_attention_grad(dq: Array, dk: Array, dv: Array, dy: Array, q: Array, k: Array, v: Array,
                                       y: Array, lse: Array, mask: Array | None = None, *, heads: int, causal: bool,
                                       p: float, seed: int, first: int = 0) -> None:
-    """The gradients of ``scaled_dot_product_attention``; probabilities are recomputed from lse."""
+    """dq, dk, dv = the gradients of ``scaled_dot_product_attention``; probabilities are recomputed from lse."""
     for part, arguments in _parts(mask, k.shape[1], (q, k, v, dy, y, lse, dq, dk, dv), heads, causal, p, seed, first):
         outputs = dq[part], dk[part], dv[part]
         results = [room(output) for output in outputs]

@@ -27,7 +27,7 @@ def computed(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def flat(array: Array) -> tuple[Array, Shape]:
-    """Return all elements that an array spans as one dimension, and the array's strides in elements."""
+    """Return the memory from an array's first element to its last, as one dimension, and its strides in elements."""
     array = bits(array)
     dense = row_major(array.shape)
     if array.flags.c_contiguous:
@@ -40,5 +40,5 @@ def flat(array: Array) -> tuple[Array, Shape]:
 
 
 def row(vector: Array) -> Array:
-    """Return a vector as a contiguous one; a copy only if it is not contiguous."""
+    """Return an array, or a contiguous copy if it is not contiguous, in one dimension."""
     return bits(np.ascontiguousarray(vector).reshape(-1))

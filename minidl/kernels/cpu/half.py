@@ -100,7 +100,7 @@ def is_half(dtype: np.dtype[Any]) -> bool:
 
 
 def decode(half: Array) -> Array:
-    """Return a new contiguous float32 array of the same values and shape."""
+    """Return a half array's values as a new contiguous float32 array of its shape."""
     source = np.ascontiguousarray(half).reshape(-1)
     values = np.empty(half.shape, np.float32)
     kernel = _decode_bfloat16 if half.dtype == BFLOAT16 else _decode_float16

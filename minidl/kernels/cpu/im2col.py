@@ -106,7 +106,7 @@ def fprop(y: Any, x: Any, x_strides: Any, w: Any, b: Any, relu: bool, buffer: An
 
 @compiled
 def _plane(out: Any, at: int, size: Any, onto: Any, origin: int, strides: Any) -> None:
-    """Initialise one channel of an image with ``onto``, or with zeros if ``onto`` is empty."""
+    """Copy one channel of an image of ``onto`` to ``out`` from element ``at`` on; zeros if ``onto`` is empty."""
     height, width = size
     for h in range(height):
         row, start = out[at + h * width:at + (h + 1) * width], origin + h * strides[2]
@@ -177,7 +177,7 @@ def _dgrad_task(dx: Any, dy: Any, dy_strides: Any, w: Any, onto: Any, onto_strid
 def dgrad(dx: Any, dy: Any, dy_strides: Any, w: Any, onto: Any, onto_strides: Any, kept: bool, buffer: Any,
           x_shape: Any, w_shape: Any, y_shape: Any, stride: Any, padding: Any, cuts: Any, workers: int,
           tasks: int) -> None:
-    """dx = adjoint of the convolution of dy and w, plus ``onto`` if that is not empty, or plus dx itself if ``kept``.
+    """dx = the convolution's gradient with respect to x, plus ``onto`` if that is not empty, or plus dx if ``kept``.
     """
     share = buffer.size // workers
     for worker in numba.prange(workers):
@@ -220,7 +220,7 @@ def _wgrad_task(dw: Any, dy: Any, dy_strides: Any, x: Any, x_strides: Any, buffe
 @parallel
 def wgrad(dw: Any, dy: Any, dy_strides: Any, x: Any, x_strides: Any, buffer: Any, x_shape: Any, w_shape: Any,
           y_shape: Any, stride: Any, padding: Any, cuts: Any, workers: int, tasks: int) -> None:
-    """dw = gradient of the weights, summed over images and pixels."""
+    """dw = the gradient of the convolution with respect to w, summed over images and pixels."""
     share = buffer.size // workers
     for worker in numba.prange(workers):
         places = np.empty((PLACES, cuts[4]), np.int32)

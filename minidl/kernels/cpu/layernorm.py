@@ -17,7 +17,7 @@ from minidl.kernels.cpu.sums import SLABS, WIDTH, total, total_square
 
 @summing
 def _level_and_slope(dy: Array, x: Array, gamma: Array, mean: float, rstd: float) -> tuple[float, float]:
-    """Return the sums of g = dy gamma and of g xhat for one row."""
+    """Return the sums over one row of g = dy * gamma and of g * xhat, with xhat = (x - mean) * rstd."""
     level, slope = 0.0, 0.0
     for i in range(x.size):
         g = dy[i] * gamma[i]
@@ -58,7 +58,7 @@ def _layer_norm_grad(dx: Array, dy: Array, x: Array, gamma: Array, mean: Array, 
 
 @PieceLoop
 def _layer_norm_grad_reduce(slopes: Array, levels: Array, dy: Array, x: Array, mean: Array, rstd: Array) -> None:
-    """Add the sums over the rows of slab t of dy xhat and of dy to slopes[t], levels[t] (float64)."""
+    """Add sums over slab t of the rows to slopes[t] (dy * xhat, xhat = (x - mean) * rstd) and levels[t] (dy)."""
     rows = (x.shape[0] + SLABS - 1) // SLABS
     strips = (x.shape[1] + WIDTH - 1) // WIDTH
     for task in prange(SLABS * strips):
@@ -75,7 +75,7 @@ def _layer_norm_grad_reduce(slopes: Array, levels: Array, dy: Array, x: Array, m
 
 
 def layer_norm(y: Array, mean: Array, rstd: Array, x: Array, gamma: Array, beta: Array, *, eps: float) -> None:
-    """y = (x - mean) rstd gamma + beta, with rstd = 1 / sqrt(var + eps); var in a second pass, against cancellation."""
+    """y = (x - mean) * rstd * gamma + beta, rstd = 1 / sqrt(var + eps), row by row; also sets ``mean`` and ``rstd``."""
     gamma, beta = source(gamma), source(beta)
     for index in pieces(x.shape, y, x, mean, rstd, whole=1):
         rows = (*index[:-1], ...)
@@ -88,7 +88,7 @@ def layer_norm(y: Array, mean: Array, rstd: Array, x: Array, gamma: Array, beta:
 
 
 def layer_norm_grad_reduce(dgamma: Array, dbeta: Array, dy: Array, x: Array, mean: Array, rstd: Array) -> None:
-    """dbeta = sum dy, dgamma = sum dy (x - mean) rstd, over all rows."""
+    """dbeta = sum(dy), dgamma = sum(dy * (x - mean) * rstd), over all rows."""
     slopes, levels = np.zeros((2, SLABS, x.shape[-1]))
     for index in pieces(x.shape, dy, x, mean, rstd, whole=1):
         values, rows = rows_of(source(x[index])), (*index[:-1], ...)

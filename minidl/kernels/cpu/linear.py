@@ -20,7 +20,7 @@ PANELS, ROWS, TASKS = 5, 256, 8  # panels and rows of a task, at most; tasks, at
 
 @lru_cache(maxsize=1 << 12)
 def _starts(batch: Shape, strides: Shape) -> Array:
-    """Return the first element of each matrix of a batch, in C order."""
+    """Return the position of the first element of each matrix of a batch, in C order. strides: of ``batch``."""
     starts = np.zeros(batch, np.int64)
     for axis, (count, stride) in enumerate(zip(batch, strides, strict=True)):
         starts += np.arange(count).reshape((-1, *(1,) * (len(batch) - 1 - axis))) * stride
@@ -28,7 +28,7 @@ def _starts(batch: Shape, strides: Shape) -> Array:
 
 
 def _operand(array: Array, batch: Shape) -> tuple[Array, Array, int, int]:
-    """Return an operand [..., rows, columns] in the kernel's form: flat, starts of its matrices, steps down and across.
+    """Return an operand [..., rows, columns] as (flat array, matrices' starts, elements to the next row, next column).
     """
     data, strides = flat(array)
     lead = len(batch) - (array.ndim - 2)
@@ -38,14 +38,14 @@ def _operand(array: Array, batch: Shape) -> tuple[Array, Array, int, int]:
 
 @lru_cache(maxsize=1 << 12)
 def _cuts(count: int, m: int, n: int, panel: int) -> tuple[int, int]:
-    """Return rows and columns of a task: enough panels to be worth packing, and enough tasks for several cores."""
+    """Return (rows, columns) of a task of ``count`` products [m, n]: worth packing, and enough tasks for all cores."""
     width = even(pieces(n, panel), PANELS) * panel
     tasks = count * pieces(n, width)
     return up(even(m, max(min(ROWS, pieces(m, pieces(TASKS, tasks))), 32)), 8), width
 
 
 def _multiply(y: Array, a: Array, b: Array, bias: Array | None = None, *, summed: bool = False) -> None:
-    """y = a b (+ bias) over the last two dimensions, broadcast over the others or (``summed``) summed; y is contiguous.
+    """y = a @ b (+ bias), broadcast over leading dimensions or, if ``summed``, summed over them; y is contiguous.
     """
     if not (a.size and b.size):  # sums of nothing
         y[...] = 0 if bias is None else bias
@@ -61,12 +61,12 @@ def _multiply(y: Array, a: Array, b: Array, bias: Array | None = None, *, summed
 
 
 def _rows(array: Array) -> Array:
-    """Return [..., n] as a matrix of all rows: a view if the layout allows it."""
+    """Return [..., n] as a matrix [rows, n]: a view if the layout allows it, else a copy."""
     return array.reshape(prod(array.shape[:-1]), array.shape[-1])
 
 
 def matmul(y: Array, a: Array, b: Array, *, transpose_a: bool, transpose_b: bool) -> None:
-    """y = a b over the last two dimensions, after the transpositions asked for; broadcast over the others."""
+    """y = a @ b; transpose_a, transpose_b first swap an operand's last two dimensions; the others broadcast."""
     _multiply(y, a.swapaxes(-1, -2) if transpose_a else a, b.swapaxes(-1, -2) if transpose_b else b)
 
 
@@ -78,14 +78,14 @@ def linear(y: Array, x: Array, w: Array, b: Array | None = None) -> None:
 
 
 def linear_dgrad(dx: Array, dy: Array, w: Array) -> None:
-    """dx = dy w"""
+    """dx = dy @ w, the gradient of ``linear`` with respect to x."""
     if dy.flags.c_contiguous:
         dy, dx = _rows(dy), _rows(dx)
     _multiply(dx, dy, w)
 
 
 def linear_wgrad(dw: Array, dy: Array, x: Array) -> None:
-    """dw = dy^T x, summed over all rows"""
+    """dw = dy^T @ x over all rows, the gradient of ``linear`` with respect to w."""
     if dy.ndim > 2 and not (dy.flags.c_contiguous and x.flags.c_contiguous):
         _multiply(dw, dy.swapaxes(-1, -2), x, summed=True)
         return
@@ -93,6 +93,6 @@ def linear_wgrad(dw: Array, dy: Array, x: Array) -> None:
 
 
 def bias_grad(db: Array, dy: Array, *, axis: int) -> None:
-    """db = sum of dy over every axis but one."""
+    """db = the sum of dy over every dimension except ``axis``."""
     shape = tuple(n if i == axis else 1 for i, n in enumerate(dy.shape))
     sum_to(db.reshape(shape), dy, shape=shape)

@@ -15,7 +15,7 @@ from minidl.kernels.cpu.sums import largest
 
 @PieceLoop
 def _cross_entropy(losses: Array, residual: Array, logits: Array, labels: Array, ignore_index: int) -> None:
-    """losses: [N], float64; 0 for ignored labels. residual may share the bytes of logits."""
+    """Set each row's loss (0 if ignored) and residual, softmax less 1 at the label; residual may overwrite logits."""
     for r in prange(logits.shape[0]):
         row, label = residual[r], labels[r]
         chosen = 0.0  # read before the row is overwritten
@@ -75,7 +75,7 @@ def cross_entropy(loss: Array, residual: Array, logits: Array, labels: Array, *,
 
 
 def cross_entropy_grad(dx: Array, dloss: Array, residual: Array, labels: Array, *, ignore_index: int = -100) -> None:
-    """dx = residual dloss / number of rows not ignored; 0 in ignored rows."""
+    """dx = residual * dloss / (number of rows not ignored); 0 in ignored rows."""
     labels = _numbers(labels)
     factor = float(dloss) / max(1, int(np.count_nonzero(labels != ignore_index)))
     for index in pieces(residual.shape, dx, residual, whole=1):
@@ -86,7 +86,7 @@ def cross_entropy_grad(dx: Array, dloss: Array, residual: Array, labels: Array, 
 
 
 def label_share(y: Array, value: Array, part: Array, labels: Array, *, ignore_index: int = -100) -> None:
-    """y = value times the share of the counted labels that are in ``part``; 0 if it has none, NaN if there are none."""
+    """y = value times the share of labels not ignored that are in ``part``; 0 if it has none, NaN if there are none."""
     counted, every = (int(np.count_nonzero(a != ignore_index)) for a in (part, labels))
     if not every:
         y[...] = math.nan

@@ -22,7 +22,7 @@ DEPTH = 256  # rows of B that are packed at a time: a panel of them fits the inn
 
 @compiled
 def edges(array: Any) -> Any:
-    """Return the edge masks of ``pack`` for this dtype: from element ``lanes - i`` on, i lanes inside, the rest not."""
+    """Return flags for ``pack``: those from element ``lanes - i`` on say that the first i of a vector are inside B."""
     inside = np.zeros(2 * lanes(array), np.int32)
     inside[lanes(array):] = -1
     return inside
@@ -30,7 +30,7 @@ def edges(array: Any) -> Any:
 
 @compiled
 def pack(panels: Any, b: Any, at: int, row: int, column: int, depth: int, count: int, inside: Any) -> None:
-    """Write B[depth, count] as panels; it starts at element ``at``, with a step of ``row`` down and ``column`` across.
+    """Write B[depth, count] as panels. B is b from element ``at``; rows are ``row`` elements apart, columns ``column``.
     """
     lane_count = lanes(panels)
     width = 3 * lane_count

@@ -14,14 +14,14 @@ from minidl.meta import Shape
 
 @compiled
 def _covered(count: int, size: int, tap: int, stride: int, padding: int) -> tuple[int, int]:
-    """Return the first and one past the last of ``count`` outputs whose tap falls inside [0, size)."""
+    """Return (first, one past the last) of ``count`` outputs whose window element ``tap`` falls inside [0, size)."""
     first = max(0, -((tap - padding) // stride))
     return first, max(first, min(count, (size - 1 + padding - tap) // stride + 1))
 
 
 @PieceLoop
 def _max_pool(y: Array, index: Array, x: Array, kernel: Pair, stride: Pair, padding: Pair) -> None:
-    """y, index: [planes, P, Q], x: [planes, H, W]"""
+    """y, index = each window's maximum and its position in the window. x: [planes, H, W], y, index: [planes, P, Q]."""
     for plane in prange(y.shape[0]):
         for p in range(y.shape[1]):
             top = p * stride[0] - padding[0]
@@ -86,7 +86,7 @@ def _avg_pool_grad(dx: Array, dy: Array, kernel: Pair, stride: Pair, padding: Pa
 
 @PieceLoop
 def _global_avg_pool(y: Array, x: Array) -> None:
-    """Mean of the whole plane. y: [planes], x: [planes, H W]"""
+    """y = the mean of each whole plane. y: [planes], x: [planes, H W]"""
     for plane in prange(y.size):
         y[plane] = total(x[plane]) / x.shape[1]
 
@@ -120,7 +120,7 @@ def _adaptive_avg_pool_grad(dx: Array, dy: Array) -> None:
 
 
 def _planes(a: Array) -> Array:
-    """[N, C, H, W] as [N * C, H, W]."""
+    """Return [N, C, H, W] as a view [N * C, H, W]."""
     return a.reshape(-1, *a.shape[2:])
 
 
@@ -136,7 +136,7 @@ def _by_planes(run: Callable[..., None], result: Array, *operands: Array, option
 
 
 def max_pool2d(y: Array, index: Array, x: Array, *, kernel: Pair, stride: Pair, padding: Pair) -> None:
-    """Maximum of each window and its position r * S + s, the first of equal ones; NaN counts as the largest."""
+    """y, index = the maximum of each window and its position r * S + s, the first of equal ones; NaN is largest."""
     for planes in pieces(x.shape, y, x, whole=2):
         part, positions = y[planes[:2]], index[planes[:2]]
         results, values = room(part), source(x[planes])
@@ -146,22 +146,22 @@ def max_pool2d(y: Array, index: Array, x: Array, *, kernel: Pair, stride: Pair, 
 
 def max_pool2d_grad(dx: Array, dy: Array, index: Array, *, x_shape: Shape, kernel: Pair, stride: Pair,
                     padding: Pair) -> None:
-    """dx: each dy goes to the position of its window's maximum; overlapping windows add up."""
+    """dx = each dy at the position of its window's maximum, 0 elsewhere; overlapping windows add up."""
     _by_planes(_max_pool_grad, dx, dy, index, options=(kernel, stride, padding))
 
 
 def avg_pool2d(y: Array, x: Array, *, kernel: Pair, stride: Pair, padding: Pair) -> None:
-    """Mean of each window, padding counted as zeros."""
+    """y = the mean of each window, with padding counted as zeros."""
     _by_planes(_avg_pool, y, x, options=(kernel, stride, padding))
 
 
 def avg_pool2d_grad(dx: Array, dy: Array, *, x_shape: Shape, kernel: Pair, stride: Pair, padding: Pair) -> None:
-    """dy / (R S) to every position of the window that is not padding."""
+    """dx = the sum of dy / (R * S) over the windows [R, S] that contain each position of x."""
     _by_planes(_avg_pool_grad, dx, dy, options=(kernel, stride, padding))
 
 
 def adaptive_avg_pool2d(y: Array, x: Array, *, size: Pair) -> None:
-    """Mean of each cell of a ``size`` = (h, w) grid: rows floor(i H / h) to ceil((i + 1) H / h), columns alike."""
+    """y = the mean of each cell of an h x w grid: rows floor(i H / h) to ceil((i + 1) H / h) - 1, columns alike."""
     _by_planes(_mean_of_planes if size == (1, 1) else _adaptive_avg_pool, y, x)
 
 
@@ -170,5 +170,5 @@ def _mean_of_planes(work: int, y: Array, x: Array) -> None:
 
 
 def adaptive_avg_pool2d_grad(dx: Array, dy: Array, *, x_shape: Shape) -> None:
-    """dy / area to every position of its cell; cells may overlap by one row or column."""
+    """dx = the sum of dy / area over the cells that contain each position; cells may overlap by one row or column."""
     _by_planes(_adaptive_avg_pool_grad, dx, dy)

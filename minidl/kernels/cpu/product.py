@@ -26,7 +26,7 @@ _VECTORS = 3
 
 
 def _tile(rows: int, vectors: int) -> Any:
-    """C[rows, n] (+)= A[rows, k] panel[k, n], where n ends within the last of ``vectors`` vectors."""
+    """Return code for C[rows, n] = A[rows, k] panel[k, n] (or +=); n ends within the last of ``vectors`` vectors."""
     @intrinsic
     def tile(typing_context: Any, c: Any, c_at: Any, ldc: Any, a: Any, a_at: Any, a_row: Any, a_column: Any, b: Any,
              b_at: Any, n: Any, k: Any, keep: Any) -> Any:

@@ -165,7 +165,7 @@ def _gru_grad(dgiven: Array, dkept: Array, dh0: Array, dy: Array, y: Array, gate
 
 def _run(kernel: PieceLoop, work: int, outputs: tuple[Array, ...], inputs: tuple[Array, ...], whole: tuple[Array, ...],
          backwards: bool, order: Any) -> None:
-    """Run a kernel on pieces of the batch. whole: operands without a batch; order: of all inputs, by position."""
+    """Run a kernel on pieces of the batch. whole: operands without one; order(pieces, whole): the kernel's inputs."""
     shape = max((a.shape for a in (*outputs, *inputs)), key=len)
     rest = [source(a) for a in whole]
     for index in pieces(shape, *outputs, *inputs, whole=len(shape) - 1):
@@ -182,27 +182,27 @@ def _bias(b: Array | None, w: Array) -> Array:
 
 def lstm(y: Array, gates: Array, cells: Array, given: Array, w: Array, h: Array, c: Array, b: Array | None = None, *,
          backwards: bool) -> None:
-    """y = the states of all steps, with h before them, and the last cell state after them; gates i, f, g, o."""
+    """y = h, then the states of all steps, then the last cell state; also sets gates (i, f, g, o) and cells."""
     _run(_lstm, given.size * w.shape[1], (y, gates, cells), (given, h, c), (w, _bias(b, w)), backwards,
          lambda own, rest: (own[0], rest[0], own[1], own[2], rest[1]))
 
 
 def lstm_grad(dgiven: Array, dh: Array, dc: Array, dy: Array, gates: Array, cells: Array, w: Array, c: Array, *,
               backwards: bool) -> None:
-    """The gradients of ``lstm``, of which dgiven may overwrite the gates."""
+    """Set the gradients of ``lstm`` with respect to given, h and c, from dy; dgiven may share the bytes of gates."""
     _run(_lstm_grad, gates.size * w.shape[1], (dgiven, dh, dc), (dy, gates, cells, c), (w,), backwards,
          lambda own, rest: (*own[:3], rest[0], own[3]))
 
 
 def gru(y: Array, gates: Array, terms: Array, given: Array, w: Array, h: Array, b: Array | None = None, *,
         backwards: bool) -> None:
-    """y = the states of all steps, with h before them; gates r, z, n; terms: those of the state in n."""
+    """y = h, then the states of all steps; also sets gates (r, z, n) and terms, the state's linear terms in n."""
     _run(_gru, given.size * w.shape[1], (y, gates, terms), (given, h), (w, _bias(b, w)), backwards,
          lambda own, rest: (own[0], rest[0], own[1], rest[1]))
 
 
 def gru_grad(dgiven: Array, dterms: Array, dh: Array, dy: Array, y: Array, gates: Array, terms: Array, w: Array, *,
              backwards: bool) -> None:
-    """The gradients of ``gru``, of which dgiven may overwrite the gates, and dterms the terms."""
+    """Set the gradients of ``gru`` from dy; dgiven may share the bytes of gates, and dterms those of terms."""
     _run(_gru_grad, gates.size * w.shape[1], (dgiven, dterms, dh), (dy, y, gates, terms), (w,), backwards,
          lambda own, rest: (*own, rest[0]))

@@ -18,7 +18,7 @@ PIECE = 1 << 15  # elements that are selected at once, if that needs a temporary
 
 
 def _in_pieces(function: Callable[..., None], y: Array, *inputs: Array) -> None:
-    """Run a function of flat arrays on one piece after another."""
+    """Run ``function(y, *inputs)`` on one cache-sized piece of the arrays after another, each flat."""
     def run(count: int, *parts: Array) -> None:
         for start in range(0, count, PIECE):
             function(*[part[start:start + PIECE] for part in parts])
@@ -31,17 +31,17 @@ def power(y: Array, x: Array, *, value: float) -> None:
 
 
 def softplus(y: Array, x: Array) -> None:
-    """log(1 + exp(x))"""
+    """y = log(1 + exp(x))"""
     over_elements(lambda _, part, x_part: np.logaddexp(x_part, 0, out=part), y, x)
 
 
 def silu(y: Array, x: Array) -> None:
-    """x / (1 + exp(-x))"""
+    """y = x / (1 + exp(-x))"""
     _in_pieces(lambda part, x_part: np.divide(x_part, 1 + np.exp(-x_part), out=part), y, x)
 
 
 def silu_grad(dx: Array, dy: Array, x: Array) -> None:
-    """dy s (1 + x (1 - s)), with s the sigmoid of x"""
+    """dx = dy * s * (1 + x * (1 - s)), with s the sigmoid of x."""
     def run(part: Array, dy_part: Array, x_part: Array) -> None:
         s = 1 / (1 + np.exp(-x_part))
         np.multiply(dy_part, s * (1 + x_part * (1 - s)), out=part)
@@ -61,18 +61,18 @@ maximum, minimum, pow_ = map(_of_numpy, (np.maximum, np.minimum, np.power))
 
 
 def sign(y: Array, x: Array) -> None:
-    """1 where x > 0, -1 where x < 0, else 0."""
+    """y = 1 where x > 0, -1 where x < 0, else 0."""
     _in_pieces(lambda part, x_part: np.copyto(part, (x_part > 0).astype(np.int8) - (x_part < 0), casting="unsafe"),
                y, x)
 
 
 def compare(y: Array, a: Array, b: Array, *, relation: str) -> None:
-    """y = True where the relation of a to b holds."""
+    """y = True where ``relation``, such as "<", holds between a and b, else False."""
     over_elements(lambda _, part, *pair: RELATIONS[relation](*pair, out=part), y, a, b)
 
 
 def compare_number(y: Array, x: Array, *, relation: str, value: float) -> None:
-    """y = True where the relation of x to ``value`` holds."""
+    """y = True where ``relation``, such as "<", holds between x and ``value``, else False."""
     over_elements(lambda _, part, x_part: RELATIONS[relation](x_part, x_part.dtype.type(value), out=part), y, x)
 
 
@@ -95,7 +95,7 @@ def convert(y: Array, x: Array, **_: Any) -> None:
 
 
 def _order(rows: Array, k: int, largest: bool) -> Array:
-    """Return [.., k]: the positions of each row's first k elements; NaN first, then the first of equal elements."""
+    """Return the positions of each row's k largest (or smallest) elements, [.., k]: NaN first, equal ones in order."""
     if k == 1:
         first: Array = (np.argmax if largest else np.argmin)(rows, axis=-1)[..., None]
         return first
@@ -108,7 +108,7 @@ def _order(rows: Array, k: int, largest: bool) -> Array:
 
 
 def topk(values: Array, index: Array, x: Array, *, k: int, largest: bool) -> None:
-    """The first k elements of each row by size, and their positions."""
+    """values, index = the k largest (or smallest) elements of each row, in order of size, and their positions."""
     for at in index_blocks(x.shape, 8, whole=1):
         rows = x[at]
         order = _order(source(rows), k, largest)
@@ -117,7 +117,7 @@ def topk(values: Array, index: Array, x: Array, *, k: int, largest: bool) -> Non
 
 
 def log_softmax(y: Array, x: Array) -> None:
-    """y = x - log(sum(exp(x))), row by row; sums are accumulated in float64."""
+    """y = x - log(sum(exp(x))), row by row, without overflow; sums are accumulated in float64."""
     for at in index_blocks(x.shape, 8, whole=1):
         rows = source(x[at])
         rows = rows - rows.max(-1, keepdims=True)

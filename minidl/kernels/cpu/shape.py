@@ -14,7 +14,7 @@ TILE = 32  # rows and columns of a transposition that stay in the first-level ca
 
 @PieceLoop
 def _copy(to: Array, origin: Array, shape: Array, to_steps: Array, origin_steps: Array) -> None:
-    """Copy between flat arrays viewed in four dimensions; steps in elements.
+    """Copy ``origin`` to ``to``, flat arrays viewed in four dimensions; to_steps, origin_steps: strides in elements.
 
     By rows if the rows of both are contiguous, else by tiles over the last two dimensions, so that no cache line is
     fetched twice.
@@ -41,7 +41,7 @@ def _copy(to: Array, origin: Array, shape: Array, to_steps: Array, origin_steps:
 
 
 def _merged(to: Array, origin: Array) -> tuple[Array, Array, Array]:
-    """Return shape and both strides (elements), with dimensions merged that are contiguous to each other in both."""
+    """Return shape and both arrays' strides, in elements, after merging neighbouring dimensions where both allow it."""
     merged: list[tuple[int, int, int]] = []
     for n, a, b in zip(to.shape, to.strides, origin.strides, strict=True):
         if n == 1:
@@ -55,14 +55,14 @@ def _merged(to: Array, origin: Array) -> tuple[Array, Array, Array]:
 
 
 def _span(a: Array) -> Array:
-    """Return the elements between the first and the last one of a strided array, as unsigned integers of the same size.
+    """Return the memory from a strided array's first element to its last, as unsigned integers of the elements' size.
     """
     extent = 1 + sum((n - 1) * step for n, step in zip(a.shape, a.strides, strict=True)) // a.itemsize
     return as_strided(a.view(f"u{a.itemsize}"), (extent,), (a.itemsize,))
 
 
 def copy(to: Array, origin: Array) -> None:
-    """to[...] = origin, of one shape and dtype, without overlap."""
+    """Copy ``origin`` to ``to``; both have one shape and dtype, and no memory in common."""
     if to.size >= PARALLEL_FROM:
         shape, to_steps, origin_steps = map(np.ascontiguousarray, _merged(to, origin))
         if shape.size == 4:
@@ -77,7 +77,7 @@ def contiguous(y: Array, x: Array) -> None:
 
 
 def concat(y: Array, *xs: Array, axis: int) -> None:
-    """y = the xs concatenated along the axis."""
+    """y = the arrays ``xs`` concatenated along ``axis``."""
     start = 0
     for x in xs:
         stop = start + x.shape[axis]
@@ -86,7 +86,7 @@ def concat(y: Array, *xs: Array, axis: int) -> None:
 
 
 def index_grad(dx: Array, dy: Array, onto: Array | None = None, *, shape: Shape, parts: Parts) -> None:
-    """dx = dy at the selected part and zeros elsewhere; with ``onto``, dy is added there (dx may share its bytes)."""
+    """dx = dy at the selected part and zeros elsewhere; with ``onto``, dx = onto plus dy at that part."""
     if onto is None:
         dx.fill(0)
     elif dx.ctypes.data != onto.ctypes.data:
@@ -100,7 +100,7 @@ def index_grad(dx: Array, dy: Array, onto: Array | None = None, *, shape: Shape,
 
 
 def narrow_grad(dx: Array, dy: Array, *, shape: Shape, axis: int, start: int) -> None:
-    """dx = dy at [start, start + its extent) along the axis, zeros elsewhere."""
+    """dx = dy at positions ``start`` and following along ``axis``, as many as dy has; zeros elsewhere."""
     lead, stop = (slice(None),) * axis, start + dy.shape[axis]
     dx[(*lead, slice(0, start))] = 0
     copy(dx[(*lead, slice(start, stop))], dy)

@@ -19,7 +19,7 @@ STREAMED = 1 << 18  # bytes of the smallest copy for which this is worth it
 
 @intrinsic
 def _store_line(context: Any, to: Any, origin: Any) -> Any:
-    """Copy a line from any address to an aligned one, bypassing the caches."""
+    """Copy a cache line from address ``origin`` to the aligned address ``to``, bypassing the caches."""
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         line = ir.VectorType(ir.IntType(64), LINE // 8)
         value = builder.load(builder.inttoptr(arguments[1], line.as_pointer()))
@@ -34,7 +34,7 @@ def _store_line(context: Any, to: Any, origin: Any) -> Any:
 
 @intrinsic
 def _fence(context: Any) -> Any:
-    """Make these stores visible to other threads before any later store."""
+    """Make all stores before this point visible to other threads before any later store."""
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         builder.fence("seq_cst")
         return context.get_dummy_value()
@@ -44,7 +44,7 @@ def _fence(context: Any) -> Any:
 
 @njit(nogil=True)
 def _stream(to: int, origin: int, nbytes: int) -> None:
-    """Copy whole lines between addresses; ``to`` is aligned."""
+    """Copy ``nbytes`` bytes, whole cache lines, between addresses; ``to`` is aligned to a line."""
     for at in range(0, nbytes, LINE):
         _store_line(to + at, origin + at)  # type: ignore[call-arg]  # Numba passes the context
     _fence()  # type: ignore[call-arg]

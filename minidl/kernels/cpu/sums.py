@@ -24,7 +24,7 @@ WIDTH = 256  # columns that are summed together
 # Loops over rows ----------------------------------------------------------------------------------------------------
 @summing
 def total(values: Array) -> Any:
-    """sum of values"""
+    """Return the sum of ``values``."""
     result = 0.0
     for i in range(values.size):
         result += values[i]
@@ -33,7 +33,7 @@ def total(values: Array) -> Any:
 
 @summing
 def total_square(values: Array, mean: float) -> Any:
-    """sum of (values - mean)^2"""
+    """Return the sum of (values - mean)^2."""
     result = 0.0
     for i in range(values.size):
         deviation = values[i] - mean
@@ -43,7 +43,7 @@ def total_square(values: Array, mean: float) -> Any:
 
 @summing
 def total_product(a: Array, b: Array) -> Any:
-    """sum of a b"""
+    """Return the sum of a * b."""
     result = 0.0
     for i in range(a.size):
         result += a[i] * b[i]
@@ -52,7 +52,7 @@ def total_product(a: Array, b: Array) -> Any:
 
 @summing
 def total_and_slope(dy: Array, x: Array, centre: Any) -> Any:
-    """sum of dy, sum of dy (x - centre)"""
+    """Return (sum of dy, sum of dy * (x - centre))."""
     level, slope = 0.0, 0.0
     for i in range(dy.size):
         level += dy[i]
@@ -62,7 +62,7 @@ def total_and_slope(dy: Array, x: Array, centre: Any) -> Any:
 
 @compiled
 def largest(values: Array) -> Any:
-    """The largest of values (float32 or float64) if none is NaN; otherwise NaN or any of them.
+    """Return the largest of ``values`` (float32 or float64) if none is NaN; otherwise NaN or any of them.
 
     Floats are compared as integers, in which positive floats have the same order and negative ones the reverse. Integer
     maxima become vector instructions; maxima of floats do not, because of NaN.
@@ -86,7 +86,7 @@ def largest(values: Array) -> Any:
 # Sums over dimensions -----------------------------------------------------------------------------------------------
 @PieceLoop
 def _sum_columns(sums: Array, x: Array) -> None:
-    """sums[t, b] = sum of x[a, b] over the a of slab t."""
+    """sums[t, b] = the sum of x[a, b] over slab t, the t-th of equal ranges of a."""
     slabs = sums.shape[0]
     rows = (x.shape[0] + slabs - 1) // slabs
     strips = (x.shape[1] + WIDTH - 1) // WIDTH
@@ -102,7 +102,7 @@ def _sum_columns(sums: Array, x: Array) -> None:
 
 @PieceLoop
 def _sum_planes(sums: Array, x: Array) -> None:
-    """sums[t, b] = sum of x[a, b, c] over the a of slab t; if there is only one a, over the c of slab t."""
+    """sums[t, b] = the sum of x[a, b, c] over all c and slab t, a range of a; for a single a, over a range of c."""
     slabs = sums.shape[0]
     images = (x.shape[0] + slabs - 1) // slabs
     length = (x.shape[2] + slabs - 1) // slabs
@@ -118,13 +118,13 @@ def _sum_planes(sums: Array, x: Array) -> None:
 
 
 def _grouped(shape: Shape, axes: tuple[int, ...]) -> list[tuple[bool, int]]:
-    """Return runs of dimensions of one kind merged, as (is it summed?, extent); dimensions of extent 1 are dropped."""
+    """Return (is it summed?, extent) of dimensions, neighbours of one kind merged; those of extent 1 are dropped."""
     kinds = [(i in axes, n) for i, n in enumerate(shape) if n != 1]
     return [(kind, prod(n for _, n in members)) for kind, members in groupby(kinds, key=lambda entry: entry[0])]
 
 
 def sum_to(y: Array, x: Array, *, shape: Shape, **_: Any) -> None:
-    """y = x summed over the dimensions where ``shape`` is shorter or 1; accumulated in float64, or int64 for integers.
+    """y = x summed over the dimensions that ``shape`` lacks or has as 1; in float64, or int64 for integers.
     """
     wide = y.reshape((1,) * (x.ndim - len(shape)) + tuple(shape))
     axes = tuple(i for i, (w, n) in enumerate(zip(wide.shape, x.shape, strict=True)) if w != n)
@@ -143,7 +143,7 @@ def sum_to(y: Array, x: Array, *, shape: Shape, **_: Any) -> None:
 
 
 def _sum_plain(y: Array, x: Array, groups: list[tuple[bool, int]]) -> None:
-    """y = the sum of contiguous x over one or two groups of dimensions, out of at most three."""
+    """y = the sum of contiguous x over the summed ones of at most three ``groups`` of merged dimensions."""
     extents = [n for _, n in groups]
     if groups[0][0]:  # summed, kept, summed; the last two may have extent 1
         a, b, c = extents + [1] * (3 - len(groups))
@@ -159,7 +159,7 @@ def _sum_plain(y: Array, x: Array, groups: list[tuple[bool, int]]) -> None:
 
 
 def _sum_group(y: Array, x: Array) -> None:
-    """y[b] = sum of x[a, b, c] over a and c"""
+    """y[b] = the sum of x[a, b, c] over a and c."""
     # Many sums keep several threads busy; few are split into slabs.
     sums = np.empty((SLABS, y.size)) if y.size < FEW else y.reshape(1, -1)
     if x.shape[2] == 1:

@@ -34,7 +34,7 @@ def _pointer(typing_context: Any, address: Any, like: Any) -> Any:
 
 @compiled
 def _part(pieces: Array, sizes: Array, like: Array, group: int, piece: int) -> Any:
-    """Return one piece of one group as an array."""
+    """Return one piece of a tensor of ``group`` as an array with the dtype of ``like``, from ``pieces``' address."""
     return carray(_pointer(pieces[group, piece], like), sizes[piece])  # type: ignore[call-arg] # no typing_context here
 
 
@@ -90,7 +90,7 @@ def _adadelta(pieces: Array, sizes: Array, like: Array, lr: float, rho: float, r
 
 
 def _step(kernel: Callable[..., None], tensors: Sequence[Array], groups: int, *numbers: Any) -> None:
-    """Run a step on the i-th tensor of every group, for every i; it writes all groups but the last."""
+    """Run an optimizer step on the i-th tensor of every group, for every i; it writes all groups but the last."""
     n = len(tensors) // groups
     together: dict[np.dtype[Any], list[tuple[Array, ...]]] = {}
     for i in range(n):
@@ -104,7 +104,7 @@ def _step(kernel: Callable[..., None], tensors: Sequence[Array], groups: int, *n
 
 
 def _run(kernel: Callable[..., None], several: Sequence[tuple[Array, ...]], *numbers: Any) -> None:
-    """Run one kernel call for plain tensors of one dtype."""
+    """Run one kernel call for several parameters' tensors, contiguous and of one dtype. numbers: lr and the like."""
     totals = np.array([members[0].size for members in several])
     counts = -(-totals // CHUNK)
     owner = np.repeat(np.arange(len(several)), counts)
@@ -116,7 +116,7 @@ def _run(kernel: Callable[..., None], several: Sequence[tuple[Array, ...]], *num
 
 
 def _staged_step(kernel: Callable[..., None], members: tuple[Array, ...], *numbers: Any) -> None:
-    """Run the step of one parameter with half or strided tensors, on plain copies."""
+    """Run the step of one parameter whose tensors are halves or strided, on contiguous copies."""
     for parts in blocks(*members):
         values = [source(part).astype(np.float32 if is_half(members[0].dtype) else members[0].dtype, copy=False)
                   for part in parts]
@@ -127,13 +127,13 @@ def _staged_step(kernel: Callable[..., None], members: tuple[Array, ...], *numbe
 
 
 def sgd_(*tensors: Array, lr: float, weight_decay: float = 0.0) -> None:
-    """p -= lr (g + weight_decay p).  Tensors: parameters, gradients."""
+    """p -= lr * (g + weight_decay * p), in place. tensors: all parameters p, then all gradients g."""
     _step(_sgd, tensors, 2, float(lr), float(weight_decay))
 
 
 def sgd_momentum_(*tensors: Array, lr: float, momentum: float, weight_decay: float = 0.0,
                   first: bool = False) -> None:
-    """buf = momentum buf + g + weight_decay p (without momentum buf if ``first``), p -= lr buf.
+    """buf = momentum * buf + g + weight_decay * p (if ``first``, without momentum * buf); p -= lr * buf, in place.
 
     Tensors: parameters, buffers, gradients. On the first step the buffers are written without being read.
     """
@@ -142,7 +142,7 @@ def sgd_momentum_(*tensors: Array, lr: float, momentum: float, weight_decay: flo
 
 def adam_(*tensors: Array, lr: float, beta1: float, beta2: float, eps: float, weight_decay: float = 0.0,
           step: int, decoupled: bool = False) -> None:
-    """Adam (Kingma & Ba 2015, algorithm 1); ``step`` counts from 1.
+    """Do one step of Adam in place (Kingma & Ba 2015, algorithm 1); ``step`` counts from 1.
 
     The decay is L2, in the gradient, or if ``decoupled`` a separate factor (AdamW: Loshchilov & Hutter 2019).
     Tensors: parameters, first moments, second moments, gradients.
@@ -153,7 +153,7 @@ def adam_(*tensors: Array, lr: float, beta1: float, beta2: float, eps: float, we
 
 
 def adadelta_(*tensors: Array, lr: float, rho: float, eps: float, weight_decay: float = 0.0) -> None:
-    """Adadelta (Zeiler 2012).  Tensors: parameters, running means of squares of gradients and of steps, gradients."""
+    """Do a step of Adadelta (Zeiler 2012). tensors: parameters, mean squares of gradients and of steps, gradients."""
     _step(_adadelta, tensors, 4, float(lr), float(rho), 1.0 - rho, float(eps), float(weight_decay))
 
 
@@ -179,7 +179,7 @@ def full(y: Array, *, value: float, **_: Any) -> None:
 
 
 def _samples(a: Array, draw: Callable[..., Array], seed: int, start: int) -> Iterator[tuple[Array, Array]]:
-    """Yield (array for the values of a piece of a, random numbers for it): numbers ``start`` on of NumPy's generator.
+    """Yield (array for the values of a piece of a, random numbers for it), from the generator's number ``start`` on.
 
     The generator cannot skip: some numbers take more draws than others, so the numbers before ``start`` are drawn too.
     """
@@ -210,7 +210,7 @@ def uniform_(a: Array, *, seed: int, low: float, high: float, start: int = 0) ->
 
 
 def upload(y: Array, *, data: Any, **_: Any) -> None:
-    """y = a host array, converted to y's dtype; zeros for None."""
+    """y = the host array ``data``, converted to y's dtype; zeros if ``data`` is None."""
     if data is None:
         y.fill(0)
         return
@@ -218,5 +218,5 @@ def upload(y: Array, *, data: Any, **_: Any) -> None:
 
 
 def upload_(a: Array, *, data: Any) -> None:
-    """a = a host array, as in ``upload``."""
+    """a = the host array ``data``, converted to a's dtype; zeros if ``data`` is None."""
     upload(a, data=data)

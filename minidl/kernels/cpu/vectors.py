@@ -20,13 +20,13 @@ INT32, INT64 = ir.IntType(32), ir.IntType(64)
 
 
 def lane_count(bitwidth: int) -> int:
-    """Return the elements of a vector."""
+    """Return the number of elements of ``bitwidth`` bits in a vector register of this processor."""
     return VECTOR_BYTES * 8 // bitwidth
 
 
 @intrinsic
 def lanes(typing_context: Any, array: Any) -> Any:
-    """Return the elements of a vector of this array's dtype, as a compile-time constant."""
+    """Return the number of elements of the array's dtype in a vector register, as a compile-time constant."""
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return context.get_constant(types.intp, lane_count(array.dtype.bitwidth))
     return types.intp(array), generate
@@ -57,7 +57,7 @@ class Vectors:
         return self.builder.gep(data, [offset])
 
     def step(self, address: Any, elements: Any) -> Any:
-        """Return the address ``elements`` further."""
+        """Return the address that is ``elements`` elements after ``address``."""
         return self.builder.gep(address, [ir.Constant(INT64, elements) if isinstance(elements, int) else elements])
 
     def spread(self, value: Any) -> Any:
@@ -68,7 +68,7 @@ class Vectors:
                                            ir.Constant(ir.VectorType(INT32, self.count), [0] * self.count))
 
     def below(self, limit: Any) -> Any:
-        """Return the mask of the lanes with a number less than ``limit`` (64 bits)."""
+        """Return a mask of the lanes whose number (from 0) is below ``limit``, a 64-bit integer."""
         numbers = ir.Constant(ir.VectorType(INT64, self.count), list(range(self.count)))
         return self.builder.icmp_signed("<", numbers, self.spread(limit))
 
@@ -80,7 +80,7 @@ class Vectors:
         return self.decoded(self._masked("load", "p0", pointer, mask))
 
     def load_piece(self, address: Any, mask: Any) -> Any:
-        """Load as many elements as the mask has lanes, in the stored dtype."""
+        """Load as many elements as the mask has lanes, undecoded; lanes outside the mask are zero and are not read."""
         kind = ir.VectorType(self.loaded.element, mask.type.count)
         return self._masked("load", "p0", self.builder.bitcast(address, kind.as_pointer()), mask)
 
@@ -118,7 +118,7 @@ class Vectors:
         return self.builder.load(self.builder.bitcast(address, kind.as_pointer()), align=4)
 
     def scattered(self, origin: Any, offsets: Any) -> Any:
-        """Return the addresses of elements by their offsets (32 bits) from an address."""
+        """Return the addresses of the elements at a vector of 32-bit offsets from the address ``origin``."""
         wide = ir.VectorType(INT64, self.count)
         nbytes = ir.Constant(wide, [self.stored_bytes] * self.count)
         distance = self.builder.mul(self.builder.sext(offsets, wide), nbytes)
@@ -140,7 +140,7 @@ class Vectors:
         self.builder.call(store, [value, pointer, ir.Constant(INT32, self.bits // 8), mask])
 
     def transposed(self, rows: list[Any]) -> list[Any]:
-        """Return the transpose of a square of vectors: squares of 2, 4, ... lanes exchange their corners."""
+        """Return the transpose of a square matrix of elements, whose rows are as many vectors as a vector has lanes."""
         size = 1
         while size < self.count:
             first = [i + self.count * (i // size % 2) - size * (i // size % 2) for i in range(self.count)]
@@ -155,7 +155,7 @@ class Vectors:
         return rows
 
     def multiply_add(self, a: Any, b: Any, c: Any) -> Any:
-        """a b + c, rounded once if the processor can."""
+        """Return a * b + c, rounded once if the processor can."""
         kind = ir.FunctionType(self.vector, [self.vector] * 3)
         return self.builder.call(cgutils.get_or_insert_function(self.builder.module, kind,
                                                                 f"llvm.fmuladd.{self.suffix}"), [a, b, c])

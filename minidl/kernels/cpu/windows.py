@@ -9,7 +9,7 @@ Pair = tuple[int, int]
 
 
 def covered(out_from: int, out_to: int, size: int, tap: int, stride: int, padding: int) -> tuple[slice, slice]:
-    """Return the outputs in [out_from, out_to) whose tap falls inside [0, size), and the inputs that it falls on.
+    """Return the outputs in [out_from, out_to) whose window element ``tap`` is inside [0, size), and its inputs.
 
     The first slice counts from out_from; both may be empty.
     """

@@ -38,7 +38,7 @@ _A = ((1, 1, 1, 0), (0, 1, -1, -1))
 
 
 def _weighted_sum(v: Vectors, factors: tuple[float, ...], terms: list[Any]) -> Any:
-    """Emit the sum of factor times term."""
+    """Emit code for the sum of factors[i] * terms[i], vectors; return the resulting vector."""
     total = None
     for factor, term in zip(factors, terms, strict=True):
         if not factor:
@@ -53,7 +53,7 @@ def _weighted_sum(v: Vectors, factors: tuple[float, ...], terms: list[Any]) -> A
 
 
 def _transform(matrix: tuple[tuple[float, ...], ...], *, interleaved: bool = False) -> Any:
-    """Return a function for matrix X matrix^T on vectors of X; elements of X and of the result are ``step`` apart.
+    """Return compiled code for matrix X matrix^T, where each element of X is a vector, ``step`` from the next one.
 
     An ``interleaved`` result has the two rows of each pair combined, and pairs follow each other.
     """
@@ -96,7 +96,7 @@ _to_u, _to_v, _to_y = _transform(_G), _transform(_B), _transform(_A, interleaved
 @compiled
 def _transform_weights(buffer: Any, at: int, raw: int, w: Any, w_steps: Any, turned: bool, outputs: Any, inputs: Any,
                        inside: Any) -> None:
-    """Write U [16, C, K] of output channels (first, last) and input channels (first, last). raw: space for 16 vectors.
+    """Write U [16, C, K] for the ranges ``outputs`` of K and ``inputs`` of C. raw: the place of space for 16 vectors.
     """
     lane_count = lanes(buffer)
     count = outputs[1] - outputs[0]
@@ -130,7 +130,7 @@ def _transform_inputs(buffer: Any, at: int, size: int, raw: int, x: Any, x_strid
 @compiled
 def _store_results(y: Any, at: int, buffer: Any, start: int, count: int, bias: Any, relu: bool, onto: Any, origin: int,
                    step: int, kept: bool) -> None:
-    """Write a run of results, plus ``onto`` (or y itself if ``kept``) or a bias, with a ReLU if ``relu``."""
+    """Write ``count`` results to y, plus ``onto`` (or y itself if ``kept``) or a bias, with a ReLU if ``relu``."""
     if kept:
         for i in range(count):
             write(y, at + i, buffer[start + i] + read(y, at + i))
@@ -194,7 +194,7 @@ def _task(y: Any, x: Any, x_strides: Any, w: Any, w_steps: Any, turned: bool, b:
 def winograd(y: Any, x: Any, x_strides: Any, w: Any, w_steps: Any, turned: bool, b: Any, relu: bool, onto: Any,
              onto_strides: Any, kept: bool, buffer: Any, x_shape: Any, y_shape: Any, padding: Any, cuts: Any,
              workers: int, tasks: int) -> None:
-    """y = convolution of x and w, plus a bias b, or plus ``onto``, or (``kept``) plus y. Empty arrays are left out.
+    """y = convolution of x and w, plus a bias b, or ``onto``, or (``kept``) the present y. Empty arrays are left out.
 
     relu: apply a ReLU; only with a bias or nothing added.
     x is (N, C, H, W), y contiguous (N, K, P, Q); ``w_steps``: elements to the next window of K and of C; ``turned``:

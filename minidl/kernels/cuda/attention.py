@@ -1,4 +1,4 @@
-"""Softmax over the last dimension, with an additive mask, and its gradient; one block per row.
+"""Softmax over the last dimension, with an additive mask, and its gradient; one thread block per row.
 
 Each element is read once and written once; rows too long for registers (more than 4,096 elements) are read twice, the
 first time for the largest element and the sum together.
@@ -20,7 +20,7 @@ from minidl.kernels.cuda.tools import Tools
 
 
 def row_place(tools: Tools) -> Callable[..., Any]:
-    """Return ``place(r, n1, n2, s0, s1, s2)``, the offset of row r."""
+    """Return ``place(r, n1, n2, s0, s1, s2)``: the offset of row r for three leading dimensions with these strides."""
     def place(r: Any, n1: Any, n2: Any, s0: Any, s1: Any, s2: Any) -> Any:
         return r // n2 // n1 * s0 + r // n2 % n1 * s1 + r % n2 * s2
     return tools.device(place)
@@ -28,7 +28,7 @@ def row_place(tools: Tools) -> Callable[..., Any]:
 
 def softmax(tools: Tools, *, dtype: str, masked: bool, labelled: bool, items: int,
             threads: int) -> Callable[..., None]:
-    """y = exp(x + mask - largest) / sum, row by row.
+    """Return a kernel: y = exp(x + mask - largest) / sum, row by row.
 
     If ``labelled``, y is less by 1 at a row's label, and losses[r] = log(sum of exp(x - x[label])): 0 if the label is
     ignored, NaN if it is no class; in both cases y is the plain softmax.
@@ -108,7 +108,7 @@ def softmax(tools: Tools, *, dtype: str, masked: bool, labelled: bool, items: in
 
 
 def softmax_grad(tools: Tools, *, dtype: str, items: int, threads: int) -> Callable[..., None]:
-    """dx = (dy - sum dy y) y, row by row."""
+    """Return a kernel: dx = (dy - sum(dy * y)) * y, row by row."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     place, block_sum, held = row_place(tools), tools.tile_sum(1, threads), max(items, 1)
 
@@ -141,7 +141,7 @@ def softmax_grad(tools: Tools, *, dtype: str, items: int, threads: int) -> Calla
 
 
 def _softmax(planner: Launches, y: View, x: View, mask: View | None = None) -> None:
-    """y = exp(x + mask - largest) / sum, row by row."""
+    """Add launches: y = softmax(x + mask) over the last dimension."""
     if y.size and not (is_on("softmax") and _softmax_of_groups(planner, y, x, mask)):
         wide = [y, x, x if mask is None else mask.expand(x.shape)]
         operands, count, arguments = rows(planner, wide, [])
@@ -172,7 +172,7 @@ def _softmax_of_groups(planner: Launches, y: View, x: View, mask: View | None) -
 
 
 def _softmax_grad(planner: Launches, dx: View, dy: View, y: View) -> None:
-    """dx = y (dy - sum dy y), row by row"""
+    """Add launches: dx = y * (dy - sum(dy * y)), row by row: the gradient of softmax."""
     held = shape_of(dx, dy, y) if y.size and is_on("softmax") else None
     if held is not None:
         length = y.shape[-1]

@@ -31,7 +31,7 @@ from minidl.kernels.cuda.sums import Grid, Split, few_threads, grid, split, tile
 
 @dataclass(frozen=True)
 class MapLayout:
-    """The layout of feature maps, and with it the choice and the arguments of kernels.
+    """The layout of feature maps, which decides the kernels that read them and the kernels' arguments.
 
     maps       the maps that kernels read and write: copies if the originals have too many dimensions to walk over
     in_groups  True if they are rows of groups of channels (``batchnorm_rows``); else any layout
@@ -47,7 +47,7 @@ class MapLayout:
 
 
 def _layout(planner: Launches, *maps: View, reduces: bool) -> MapLayout:
-    """Return the layout, in groups if possible; ``reduces``: channels are summed, not only their constants shared."""
+    """Return the maps' layout, in groups of 16 bytes if possible. reduces: the kernel sums over each channel."""
     return _grouped_layout(*maps, reduces=reduces) or _strided_layout(planner, *maps, reduces=reduces)
 
 
@@ -95,13 +95,13 @@ def _number(x: View, value: float) -> np.generic:
 
 
 def _of_slabs(planner: Launches, g: Grid, x: View, *results: View) -> tuple[View, ...]:
-    """Return the tensors for the sums of each slab: the results themselves if there is one slab."""
+    """Return tensors for each slab's sums, parts of a channel's: the results themselves if there is one slab."""
     return results if g.slabs == 1 else tuple(
         planner.scratch((g.slabs, x.shape[1]), compute(x.dtype)) for _ in results)
 
 
 def _batch_norm_stats(planner: Launches, mean: View, var: View, x: View) -> None:
-    """Mean and biased variance of each channel."""
+    """Add launches: mean, var = the mean and the biased variance of each channel of x."""
     layout = _layout(planner, x, reduces=True)
     g, kept = layout.grid, x.shape[1]
     to = _of_slabs(planner, g, x, mean, var)
@@ -127,13 +127,13 @@ def _reduce(planner: Launches, dgamma: View, dbeta: View, dy: View, x: View, mea
 
 def _batch_norm_grad_reduce(planner: Launches, dgamma: View, dbeta: View, dy: View, x: View, mean: View, var: View, *,
                             eps: float) -> None:
-    """dbeta = sum dy, dgamma = sum dy (x - mean) / sqrt(var + eps), over each channel."""
+    """Add launches: dbeta = sum(dy), dgamma = sum(dy * (x - mean)) / sqrt(var + eps), over each channel."""
     _reduce(planner, dgamma, dbeta, dy, x, mean, var, mean, mean, eps=eps, relu=False)
 
 
 def _batch_norm_relu_grad_reduce(planner: Launches, dgamma: View, dbeta: View, dy: View, x: View, gamma: View,
                                  beta: View, mean: View, var: View, *, eps: float) -> None:
-    """batch_norm_grad_reduce of the gradient before the ReLU: dy where its input was positive, else 0."""
+    """Do ``_batch_norm_grad_reduce`` for a batch norm before a ReLU: dy is 0 where the ReLU's result was 0."""
     _reduce(planner, dgamma, dbeta, dy, x, mean, var, gamma, beta, eps=eps, relu=True)
 
 
@@ -146,18 +146,18 @@ def _apply(planner: Launches, y: View, x: View, residual: View, gamma: View, bet
 
 
 def _batch_norm(planner: Launches, y: View, x: View, *vectors: View, eps: float, training: bool) -> None:
-    """(x - mean) / sqrt(var + eps) * gamma + beta"""
+    """Add launches: y = (x - mean) / sqrt(var + eps) * gamma + beta, for each channel."""
     _apply(planner, y, x, x, *vectors, eps=eps, add=False, relu=False)
 
 
 def _batch_norm_relu(planner: Launches, y: View, x: View, *vectors: View, eps: float, training: bool) -> None:
-    """relu(batch_norm)"""
+    """Add launches: y = relu((x - mean) / sqrt(var + eps) * gamma + beta), for each channel."""
     _apply(planner, y, x, x, *vectors, eps=eps, add=False, relu=True)
 
 
 def _batch_norm_add_relu(planner: Launches, y: View, x: View, residual: View, *vectors: View, eps: float,
                          training: bool) -> None:
-    """relu(batch_norm + residual)"""
+    """Add launches: y = relu((x - mean) / sqrt(var + eps) * gamma + beta + residual), for each channel."""
     _apply(planner, y, x, residual, *vectors, eps=eps, add=True, relu=True)
 
 
@@ -173,18 +173,18 @@ def _gradient(planner: Launches, dx: View, dy: View, x: View, gamma: View, beta:
 
 def _batch_norm_grad(planner: Launches, dx: View, dy: View, x: View, gamma: View, mean: View, var: View, dgamma: View,
                      dbeta: View, *, eps: float, training: bool) -> None:
-    """gamma rstd (dy - dbeta / m - xhat dgamma / m) with m values a channel; gamma rstd dy if not training."""
+    """Add launches: dx = gamma rstd (dy - (dbeta + (x - mean) rstd dgamma) / m); gamma rstd dy if not training."""
     _gradient(planner, dx, dy, x, gamma, gamma, mean, var, dgamma, dbeta, eps=eps, training=training, relu=False)
 
 
 def _batch_norm_relu_grad(planner: Launches, dx: View, dy: View, x: View, gamma: View, beta: View, mean: View,
                           var: View, dgamma: View, dbeta: View, *, eps: float, training: bool) -> None:
-    """batch_norm_grad of the gradient before the ReLU: dy where its input was positive, else 0."""
+    """Do ``_batch_norm_grad`` for a batch norm before a ReLU: dy counts as 0 where the ReLU's result was 0."""
     _gradient(planner, dx, dy, x, gamma, beta, mean, var, dgamma, dbeta, eps=eps, training=training, relu=True)
 
 
 def _batch_norm_update(planner: Launches, *vectors: View) -> None:
-    """Move the running statistics towards those of the batch, whose variance is made unbiased by count / (count - 1).
+    """Add launches that move the running statistics towards the batch's, with variance var * count / (count - 1).
     """
     kind, n = compute(vectors[0].dtype), vectors[0].shape[0]
     planner.launch(update_running, blocks_of(n, launch.THREADS), *vectors, Number("momentum", kind),
@@ -192,7 +192,7 @@ def _batch_norm_update(planner: Launches, *vectors: View) -> None:
 
 
 def _batch_norm_merge(planner: Launches, *vectors: View) -> None:
-    """Merge the statistics of ``count`` and of ``other`` examples into those of all of them."""
+    """Add launches that merge mean and variance of two parts of a batch, ``count`` and ``other`` examples."""
     kind, n = compute(vectors[0].dtype), vectors[0].shape[0]
     planner.launch(merge_statistics, blocks_of(n, launch.THREADS), *vectors, Number("share", kind), *integers(n),
                    *_steps(*vectors), dtype=vectors[0].dtype.name)

@@ -12,7 +12,7 @@ from minidl.kernels.cuda.tools import Tools
 
 def normalise(tools: Tools, *, dtype: str, add: bool, relu: bool, columns: int, narrow: bool,
               threads: int) -> Callable[..., None]:
-    """y = (x - mean) rstd gamma + beta, plus a residual if ``add``, with a ReLU if ``relu``."""
+    """Return a kernel: y = (x - mean) rstd gamma + beta, plus a residual if ``add``, with a ReLU if ``relu``."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     load_wide, (locate, advance), lanes = tools.wide(dtype)[0], tools.walk(narrow), threads // columns
     (rstd, normed), positive = channel_tools(tools, dtype), tools.scalar(dtype).relu
@@ -56,7 +56,7 @@ def normalise(tools: Tools, *, dtype: str, add: bool, relu: bool, columns: int, 
 
 def input_gradient(tools: Tools, *, dtype: str, relu: bool, columns: int, narrow: bool,
                    threads: int) -> Callable[..., None]:
-    """dx = gamma rstd (dy - dbeta share - (x - mean) rstd dgamma share); if ``relu``, with dy masked by the ReLU."""
+    """Return a kernel: dx = gamma rstd (dy - (dbeta + (x - mean) rstd dgamma) share), dy masked by ReLU if ``relu``."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     load_wide, (locate, advance), lanes = tools.wide(dtype)[0], tools.walk(narrow), threads // columns
     (rstd, normed), relu_grad = channel_tools(tools, dtype), tools.scalar(dtype).relu_grad
@@ -101,7 +101,7 @@ def input_gradient(tools: Tools, *, dtype: str, relu: bool, columns: int, narrow
 
 
 def update_running(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
-    """running = running (1 - momentum) + batch momentum, for mean and variance; one thread per channel."""
+    """Return a kernel: running = running (1 - momentum) + momentum batch, for each channel's mean and variance."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
 
     def kernel(running_mean: Any, running_var: Any, mean: Any, var: Any, momentum: Any, unbiased: Any, n: Any,
@@ -115,7 +115,7 @@ def update_running(tools: Tools, *, dtype: str, threads: int) -> Callable[..., N
 
 
 def merge_statistics(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
-    """Merge the statistics of two parts, one thread per channel; ``share`` of all examples are in the second part."""
+    """Return a kernel that merges two parts' mean and variance, a thread per channel. share: of the second part."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
 
     def kernel(merged_mean: Any, merged_var: Any, mean: Any, var: Any, other_mean: Any, other_var: Any, share: Any,

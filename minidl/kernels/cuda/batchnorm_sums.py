@@ -2,7 +2,7 @@
 
 ``dtype`` is that of the feature maps; values per channel have the compute type (Tools.wide).
 
-A block is a tile of channels by lanes (see ``sums``): ``kept`` channels, ``count`` values of each, of which a block has
+A thread block is a tile of channels by lanes (see ``sums``): ``kept`` channels, ``count`` values of each; a block has
 ``length``. Walks go over images and pixels: extents n1 .. n3, the coordinates t0 .. t3 of a step of all lanes; then for
 each feature map strides k0 .. k2 of the kept dimensions (a channel's is k2) and of the walk.
 """
@@ -30,7 +30,7 @@ def channel_tools(tools: Tools, dtype: str) -> tuple[Callable[..., Any], Callabl
 
 
 def unite_tool(tools: Tools, dtype: str, columns: int, threads: int) -> Callable[..., Any]:
-    """Return ``unite(count, mean, square, counts, means, squares)``, which merges a column's threads into its first."""
+    """Return ``unite(count, mean, square, counts, means, squares)``: a column's statistics from its threads' ones."""
     cuda, number = tools.cuda, tools.number(dtype)
 
     def unite(count: Any, mean: Any, square: Any, counts: Any, means: Any, squares: Any) -> Any:
@@ -54,7 +54,7 @@ def unite_tool(tools: Tools, dtype: str, columns: int, threads: int) -> Callable
 
 
 def stats(tools: Tools, *, dtype: str, columns: int, narrow: bool, direct: bool, threads: int) -> Callable[..., None]:
-    """Mean and, if ``direct``, variance of each channel; else mean and sum of squared deviations of each slab."""
+    """Return a kernel: each channel's mean and variance if ``direct``, else each slab's mean and squared deviations."""
     cuda, (load, _), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     store = tools.wide(dtype)[1]
     (locate, advance), lanes = tools.walk(narrow), threads // columns
@@ -100,7 +100,7 @@ def stats(tools: Tools, *, dtype: str, columns: int, narrow: bool, direct: bool,
 
 
 def united_stats(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
-    """Mean and variance of a channel from those of its slabs, of ``length`` values each; one block per channel."""
+    """Return a kernel: a channel's mean and variance from those of its slabs, ``length`` values each."""
     cuda, (_, store), number = tools.cuda, tools.wide(dtype), tools.number(dtype)
     unite = unite_tool(tools, dtype, 1, threads)
 
@@ -127,7 +127,7 @@ def united_stats(tools: Tools, *, dtype: str, threads: int) -> Callable[..., Non
 
 def gradient_sums(tools: Tools, *, dtype: str, relu: bool, columns: int, narrow: bool, direct: bool,
                   threads: int) -> Callable[..., None]:
-    """Sums of dy (x - mean), times rstd if ``direct``, and of dy, over each slab; if ``relu``, with dy masked by it."""
+    """Return a kernel: sums of dy (x - mean) (times rstd if ``direct``) and of dy per slab; dy masked if ``relu``."""
     cuda, (load, _), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     load_wide, store = tools.wide(dtype)
     (locate, advance), lanes = tools.walk(narrow), threads // columns
@@ -176,7 +176,7 @@ def gradient_sums(tools: Tools, *, dtype: str, relu: bool, columns: int, narrow:
 
 
 def united_gradients(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
-    """dgamma = rstd times the sum of the slabs' slopes, dbeta = the sum of their levels; one block per channel."""
+    """Return a kernel: dgamma = rstd sum(slopes of slabs), dbeta = sum(levels of slabs); a thread block per channel."""
     cuda, (load, store), number = tools.cuda, tools.wide(dtype), tools.number(dtype)
     tile_sum, (rstd, _) = tools.tile_sum(1, threads), channel_tools(tools, dtype)
 

@@ -23,7 +23,7 @@ RELATIONS: dict[str, Callable[[Any, Any], bool]] = {
 
 def compared(tools: Tools, *, dtype: str, relation: str, beside: bool, narrow: bool,
              threads: int) -> Callable[..., None]:
-    """y = True where ``a relation b`` holds; without ``beside``, ``a relation value``."""
+    """Return a kernel: y = (a relation b) if ``beside``, else y = (a relation value), for a relation such as "<"."""
     cuda, load = tools.cuda, tools.memory(dtype)[0]
     (locate, advance), holds = tools.walk(narrow), tools.device(RELATIONS[relation])
 
@@ -45,7 +45,7 @@ def compared(tools: Tools, *, dtype: str, relation: str, beside: bool, narrow: b
 
 
 def selected(tools: Tools, *, dtype: str, wanted: int, beside: bool, narrow: bool, threads: int) -> Callable[..., None]:
-    """y = a where the mask is ``wanted``, elsewhere b; without ``beside``, ``value`` elsewhere."""
+    """Return a kernel: y = a where the mask is ``wanted`` (0 or 1), elsewhere b if ``beside``, else a number."""
     cuda, (load, store) = tools.cuda, tools.memory(dtype)
     locate, advance = tools.walk(narrow)
 
@@ -69,7 +69,7 @@ def selected(tools: Tools, *, dtype: str, wanted: int, beside: bool, narrow: boo
 
 def _launch(planner: Launches, make: Callable[..., Callable[..., None]], operands: list[View], value: Argument,
             **options: Any) -> None:
-    """Launch over the elements of the first operand, to whose shape the others are broadcast.
+    """Add launches over the elements of the first operand, to whose shape the others are broadcast.
     It takes several launches if there are more than four dimensions after merging."""
     y = operands[0]
     if not y.size:
@@ -90,29 +90,29 @@ def _unused(dtype: DType) -> np.generic:
 
 
 def _compare(planner: Launches, y: View, a: View, b: View, *, relation: str) -> None:
-    """y = True where the relation of a to b holds."""
+    """Add launches: y = True where ``relation`` holds between a and b, else False."""
     _launch(planner, compared, [y, a, b], _unused(a.dtype), dtype=a.dtype.name, relation=relation, beside=True)
 
 
 def _compare_number(planner: Launches, y: View, x: View, *, relation: str) -> None:
-    """y = True where the relation of x to ``value`` holds."""
+    """Add launches: y = True where ``relation`` holds between x and the number ``value``, else False."""
     _launch(planner, compared, [y, x, x], Number("value", compute(x.dtype)), dtype=x.dtype.name, relation=relation,
             beside=False)
 
 
 def _where(planner: Launches, y: View, mask: View, a: View, b: View) -> None:
-    """y = a where the mask is true, else b."""
+    """Add launches: y = a where the mask is true, else b."""
     _launch(planner, selected, [y, a, b, mask], _unused(a.dtype), dtype=a.dtype.name, wanted=1, beside=True)
 
 
 def _masked_fill(planner: Launches, y: View, x: View, mask: View, *, inverted: bool) -> None:
-    """y = ``value`` where the mask is true (``inverted``: false), else x."""
+    """Add launches: y = ``value`` where the mask is true (``inverted``: false), else x."""
     _launch(planner, selected, [y, x, x, mask], Number("value", compute(x.dtype)), dtype=x.dtype.name,
             wanted=int(inverted), beside=False)
 
 
 def _convert(planner: Launches, y: View, x: View, *, dtype: DType) -> None:
-    """y = x in y's dtype."""
+    """Add launches: y = x, converted to y's dtype."""
     over_elements(planner, y, x, form="a")
 
 

@@ -39,7 +39,7 @@ _lock = RLock()  # Numba reads the architecture from a global
 
 @dataclass(frozen=True)
 class Cubin:
-    """Machine code of one kernel for one architecture, and the resources of a thread or block."""
+    """The machine code of one kernel for one architecture, and the resources that a thread or a thread block takes."""
 
     entry: str  # the kernel's name in the code
     registers: int  # of a thread
@@ -55,7 +55,7 @@ def default_folder() -> Path:
 
 
 class Compiler:
-    """A compiler for one compute capability, such as (9, 0). ``folder``: for cubins; ``keep``: store them on disk."""
+    """A compiler for one compute capability, such as (9, 0). folder: of cubins; keep: True stores them there."""
 
     def __init__(self, capability: tuple[int, int], folder: Path | None = None, *, keep: bool = True) -> None:
         self.capability = capability
@@ -75,7 +75,7 @@ class Compiler:
             raise DeviceError(f"loading {source.name} for {self.architecture}: {error}") from error
 
     def cubin(self, source: DeviceFunction) -> Cubin:
-        """Return the machine code of a source, from disk or compiled now and stored."""
+        """Return the machine code of a source: read from disk, or compiled now and stored if ``keep`` is set."""
         key = sha256("\n".join((source.name, self.architecture, *_versions(), _source_digest())).encode()).hexdigest()
         path = None if self.folder is None else self.folder / f"{key}.cubin"
         if path is not None and (found := _read(path)) is not None:
@@ -125,7 +125,7 @@ def _tools(capability: tuple[int, int]) -> Tools:
 
 
 def _type(kind: str) -> Any:
-    """Return Numba's type of a parameter. A pointer is one parameter of eight bytes; an array would be seven."""
+    """Return Numba's type for ``kind``, an entry of a signature: a pointer ("*float32") or a number ("int64")."""
     if kind.startswith("*"):
         return types.CPointer(getattr(types, POINTED.get(kind[1:], kind[1:])))
     return getattr(types, kind)

@@ -33,7 +33,7 @@ ITEMS = 4  # elements of a thread: as many loads are in flight at once
 
 def dense(tools: Tools, *, dtypes: tuple[str, str, str], formula: str, form: str,
           threads: int) -> Callable[..., None]:
-    """y[i] = formula(a[i], b[i], number); operands that the form lacks are not read.
+    """Return a kernel: y[i] = formula(a[i], b[i], number); operands that ``form`` does not name are not read.
 
     dtypes: of y (which decides the compute type), of a and of b.
     """
@@ -61,7 +61,7 @@ def dense(tools: Tools, *, dtypes: tuple[str, str, str], formula: str, form: str
 
 def strided(tools: Tools, *, dtypes: tuple[str, str, str], formula: str, form: str, narrow: bool,
             threads: int) -> Callable[..., None]:
-    """``dense`` over four dimensions: the extents of the inner three, a step of ``threads`` elements, and strides."""
+    """Return a kernel that does the work of ``dense`` for operands of any strides, in four dimensions."""
     cuda, number = tools.cuda, tools.number(dtypes[0])
     (_, store), (load_a, _), (load_b, _) = map(tools.memory, dtypes)
     apply, reads_a, reads_b = application(tools, dtypes[0], formula, form), "a" in form, "a, b" in form
@@ -89,7 +89,7 @@ def strided(tools: Tools, *, dtypes: tuple[str, str, str], formula: str, form: s
 
 
 def dropout_elements(tools: Tools, *, dtype: str, narrow: bool, threads: int) -> Callable[..., None]:
-    """Dropout; p0 .. p3 are the contiguous strides, because positions count in C order for every layout."""
+    """Return a kernel for dropout. p0 .. p3: contiguous strides, because random numbers go by position in C order."""
     cuda, (load, store), drop = tools.cuda, tools.memory(dtype), tools.scalar(dtype).dropout
     locate, advance = tools.walk(narrow)
     bits_of = tools.random_bits
@@ -120,7 +120,7 @@ def walk_arguments(dims: list[tuple[int, ...]], step: int) -> tuple[np.int64, ..
 
 
 def outer(dims: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Return every operand's offset for each index of the dimensions beyond the RANK innermost."""
+    """Return, for each index of the dimensions outside the RANK innermost, the offset of every operand."""
     distances = [(0,) * (len(dims[0]) - 1)] if dims else []
     for n, *steps in dims[:-RANK]:
         distances = [tuple(d + i * s for d, s in zip(at, steps, strict=True)) for at in distances for i in range(n)]
@@ -129,7 +129,7 @@ def outer(dims: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
 
 def over_elements(planner: Launches, y: View, *inputs: View, formula: str = "", form: str,
                   value: Argument | None = None) -> None:
-    """y = formula of the inputs, broadcast to its shape. One launch for up to four strided dimensions.
+    """Add launches: y = formula(inputs broadcast to y's shape). Up to four strided dimensions take one launch.
 
     An input may have another dtype than y, which decides the compute type: without a formula that is a cast.
     """
@@ -168,7 +168,7 @@ def _pair(formula: str) -> Kernel:
 
 
 def _cast(planner: Launches, y: View, x: View, *, dtype: DType) -> None:
-    """y = x, rounded to nearest if y's type is narrower."""
+    """Add launches: y = x, rounded to nearest if y's dtype is narrower."""
     over_elements(planner, y, x, form="a")
 
 
@@ -179,7 +179,7 @@ def _with_number(formula: str) -> Kernel:
 
 
 def _dropout(planner: Launches, y: View, x: View) -> None:
-    """Dropout; positions count in C order, mod 2^32."""
+    """Add launches: y = dropout of x, with the random number of each element's position in C order, mod 2^32."""
     if y.size == 0:
         return
     dims = merged(y.shape, y.strides, x.strides, row_major(y.shape))

@@ -27,7 +27,7 @@ NONE = (1 << 63) - 1  # the key for "no position", sorted last
 
 # Device functions ---------------------------------------------------------------------------------------------------
 def taken_rows(tools: Tools, *, dtype: str, result: str, columns: int, threads: int) -> Callable[..., None]:
-    """y[i] = table[i // per, ids[i]], rounded from the table's dtype to the result's."""
+    """Return a kernel: y[i] = table[i // per, ids[i]], a row each, rounded from the table's dtype to ``result``."""
     cuda, load, store, number = tools.cuda, tools.memory(dtype)[0], tools.memory(result)[1], tools.number(dtype)
     place, lanes, nothing = row_place(tools), threads // columns, number(np.nan if dtype != "int64" else 0)
 
@@ -46,7 +46,7 @@ def taken_rows(tools: Tools, *, dtype: str, result: str, columns: int, threads: 
 
 
 def position_keys(tools: Tools, *, threads: int) -> Callable[..., None]:
-    """keys[i] = (row of position i) 2^32 + i; NONE for a number that is not a row, and beyond the last position."""
+    """Return a kernel: keys[i] = 2^32 * (row of position i) + i, or NONE if there is no such row or position."""
     cuda, place = tools.cuda, row_place(tools)
 
     def kernel(keys: Any, ids: Any, count: Any, length: Any, rows: Any, per: Any, n1: Any, n2: Any,
@@ -63,7 +63,7 @@ def position_keys(tools: Tools, *, threads: int) -> Callable[..., None]:
 
 
 def sorted_tiles(tools: Tools, *, tile: int, threads: int) -> Callable[..., None]:
-    """Do the steps of a bitonic network between neighbours within one tile, for runs from ``low`` to ``high`` long."""
+    """Return a kernel: the steps of a bitonic sort that stay within a tile, for runs of ``low`` to ``high`` keys."""
     cuda = tools.cuda
 
     def kernel(keys: Any, low: Any, high: Any) -> None:
@@ -92,7 +92,7 @@ def sorted_tiles(tools: Tools, *, tile: int, threads: int) -> Callable[..., None
 
 
 def exchanged(tools: Tools, *, threads: int) -> Callable[..., None]:
-    """Do one step of the bitonic network between tiles."""
+    """Return a kernel: one step of the bitonic sort that compares keys of different tiles."""
     cuda = tools.cuda
 
     def kernel(keys: Any, pairs: Any, step: Any, size: Any) -> None:
@@ -106,7 +106,7 @@ def exchanged(tools: Tools, *, threads: int) -> Callable[..., None]:
 
 
 def chunk_sums(tools: Tools, *, dtype: str, result: str, threads: int) -> Callable[..., None]:
-    """Sum the runs in a chunk into the table (``result``).
+    """Return a kernel: it sums the rows of each number in a chunk of sorted positions into the table (``result``).
 
     A run that continues in the next chunk goes into ``tails``, one that began in an earlier chunk into ``heads``.
     """
@@ -140,7 +140,7 @@ def chunk_sums(tools: Tools, *, dtype: str, result: str, threads: int) -> Callab
 
 
 def united_chunks(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
-    """Combine the sums of runs that begin in a chunk and end in a later one."""
+    """Return a kernel: it adds up the sums of runs of one number that begin in a chunk and end in a later one."""
     cuda, (_, store) = tools.cuda, tools.memory(dtype)
 
     def kernel(table: Any, heads: Any, tails: Any, keys: Any, count: Any, width: Any) -> None:
@@ -185,7 +185,7 @@ def _take(planner: Launches, y: View, table: View, ids: View, *, rows: int, per:
 
 
 def _scatter(planner: Launches, table: View, dy: View, dy_dims: int, ids: View, *, rows: int, per: int) -> None:
-    """table = 0, then table[i // per * rows + ids[i]] += dy[i] for every i. table: [.., D]"""
+    """Add launches: table = 0, then table[i // per * rows + ids[i]] += dy[i] for every i. table: [.., D]"""
     zero(planner, table)
     count, width = ids.size, dy.shape[-1]
     if not count or not width:
@@ -208,7 +208,7 @@ def _scatter(planner: Launches, table: View, dy: View, dy_dims: int, ids: View, 
 
 
 def _sort(planner: Launches, keys: View, length: int, tile: int) -> None:
-    """Sort the keys ascending by Batcher's bitonic network (1968); no two keys but NONE are equal."""
+    """Add launches that sort the keys, ascending, by Batcher's bitonic network (1968); only NONE may be repeated."""
     def within(low: int, high: int) -> None:
         planner.launch(sorted_tiles, length // tile, keys, *integers(low, high), tile=tile, threads=tile // 2)
     within(2, tile)
@@ -223,23 +223,23 @@ def _sort(planner: Launches, keys: View, length: int, tile: int) -> None:
 
 
 def _embedding(planner: Launches, y: View, w: View, ids: View, *, dtype: DType | None = None) -> None:
-    """y = w[ids], rounded to y's dtype"""
+    """Add launches: y = w[ids], rounded to y's dtype."""
     _take(planner, y, w, ids, rows=w.shape[0], per=max(1, ids.size), table_n=0)
 
 
 def _embedding_grad(planner: Launches, dw: View, dy: View, ids: View, *, rows: int,
                     dtype: DType | None = None) -> None:
-    """dw = for each row the sum of dy over its uses, zero if it has none."""
+    """Add launches: dw[r] = the sum of dy over the positions where ids is r, zero if there are none."""
     _scatter(planner, dw, dy, len(dy.shape) - 1, ids, rows=rows, per=max(1, ids.size))
 
 
 def _gather_rows(planner: Launches, y: View, x: View, positions: View) -> None:
-    """y[n P + p] = x[n, positions[n, p]]"""
+    """Add launches: y[n * P + p] = x[n, positions[n, p]]."""
     _take(planner, y, x, positions, rows=x.shape[1], per=positions.shape[1], table_n=x.strides[0])
 
 
 def _gather_rows_grad(planner: Launches, dx: View, dy: View, positions: View, *, x_shape: Shape) -> None:
-    """dx = dy at the rows it came from, summed for a row that was taken twice, zero elsewhere."""
+    """Add launches: dx[n, i] = the sum of the rows of dy whose position in sequence n is i, zero if there are none."""
     assert prod(x_shape[:2]) < 1 << 31
     _scatter(planner, dx, dy, 1, positions, rows=x_shape[1], per=positions.shape[1])
 

@@ -27,7 +27,7 @@ COMPUTE = {"float64": "float64", "float32": "float32", "float16": "float32", "bf
 
 
 def compute(dtype: DType) -> str:
-    """Return the name of the dtype that kernels compute in: float32 for halves, int64 for all integers."""
+    """Return the dtype, by name, in which kernels compute values of a dtype: float32 for halves, int64 for integers."""
     return COMPUTE.get(dtype.name, "int64")
 
 
@@ -72,7 +72,7 @@ class Pointer:
 @final
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number, by name, that is known when the call is issued; ``kind`` is its type in the signature."""
+    """A placeholder for a kernel's argument whose value, by this name, is given when the call is issued."""
 
     name: str
     kind: str
@@ -141,7 +141,7 @@ class LaunchPlan:
 
     @property
     def constant(self) -> bool:
-        """True if the launches are all there is to do, and only addresses differ from call to call."""
+        """True if the call consists of the launches alone, and only addresses differ from call to call."""
         return not any(type(a) is Number for launch in self.launches for a in launch.arguments)
 
     @property
@@ -151,10 +151,10 @@ class LaunchPlan:
 
 
 class Launcher(Protocol):
-    """The part of a device that a kernel needs. Everything happens in stream order."""
+    """The part of a device that a kernel needs: it launches and uploads, in the order of its stream."""
 
     def launch(self, source: DeviceFunction, blocks: int, arguments: Sequence[int | np.generic]) -> None:
-        """Run a source: pointers are addresses (int), numbers are NumPy scalars of the width in its signature."""
+        """Run a source in ``blocks`` thread blocks. arguments: addresses (int), or NumPy scalars of its signature."""
 
     def upload(self, address: int, data: np.ndarray) -> None:
         """Copy a contiguous host array to an address; the array may be freed when this returns."""
@@ -175,7 +175,7 @@ class Launches:
 
     def launch(self, make: Callable[..., Callable[..., None]], blocks: int, *arguments: Argument,
                threads: int = 0, **options: Any) -> None:
-        """Add a launch. The options specialise the source; of the arguments only the types do."""
+        """Add a launch of ``make``'s kernel. The options specialise the source; of the arguments only the types do."""
         kinds: list[str] = []
         values: list[Pointer | Number | np.generic] = []
         for argument in arguments:
@@ -200,7 +200,7 @@ def integers(*values: int) -> tuple[np.int64, ...]:
 
 
 def blocks_of(count: int, each: int) -> int:
-    """Return the number of blocks that cover ``count``, ``each`` per block."""
+    """Return the number of thread blocks for ``count`` elements, ``each`` per block: count / each rounded up."""
     return -(-count // each)
 
 
@@ -211,7 +211,7 @@ def view(operand: int, meta: Meta) -> View:
 
 
 class Kernel:
-    """An operation on a GPU.
+    """An operation on a GPU: it makes the launches for given operands, and issues them.
 
     plan     ``(planner, *views of outputs and inputs, **attributes)``: adds launches. Called once for the same
              descriptions and attributes.
@@ -237,7 +237,7 @@ class Kernel:
         return plan
 
     def numbers(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """Return the values that launches refer to by name (Number)."""
+        """Return, by name, the values of the attributes that may change from call to call (see ``Number``)."""
         if self._numbers is None:
             return {}
         return self._numbers(**{key: value for key, value in attrs.items() if key in self.volatile})
@@ -248,7 +248,7 @@ class Kernel:
 
     def issue(self, launcher: Launcher, addresses: Sequence[int], metas: Sequence[Meta], attrs: dict[str, Any],
               workspace: int = 0) -> None:
-        """Launch on operands (outputs, then inputs) whose blocks start at ``addresses``; ``workspace``: its address."""
+        """Launch on operands (outputs, then inputs) that start at ``addresses``. workspace: the workspace's address."""
         numbers = self.numbers(attrs)
         places = (*addresses, workspace)  # WORKSPACE is the last
         for launch in self.plan(metas, attrs).launches:
@@ -257,7 +257,7 @@ class Kernel:
 
 def resolved(argument: Pointer | Number | np.generic, places: Sequence[int],
              numbers: dict[str, Any]) -> int | np.generic:
-    """Return an argument as it is passed: the address of a pointer, the NumPy scalar of a number."""
+    """Return an argument's value: a Pointer's address, a Number's value as a NumPy scalar, or the scalar itself."""
     if type(argument) is Pointer:
         return places[argument.operand] + argument.offset
     if type(argument) is Number:

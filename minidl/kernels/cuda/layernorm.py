@@ -1,6 +1,6 @@
 """Layer normalisation over the last dimension, and its gradients.
 
-Each row is one block and held in registers (up to 4,096 elements), so that mean and variance take two passes but one
+A thread block holds one row in registers (up to 4,096 elements), so that mean and variance take two passes but one
 read. The parameters' gradients are sums over rows, laid out as in ``sums``. ``dtype`` is that of the rows; statistics,
 parameters and their gradients have the compute type (Tools.wide).
 """
@@ -23,7 +23,7 @@ from minidl.kernels.cuda.tools import Tools
 
 
 def normalise_rows(tools: Tools, *, dtype: str, items: int, threads: int) -> Callable[..., None]:
-    """y = (x - mean) rstd gamma + beta, and the mean and rstd of each row; ``share`` is 1 / width."""
+    """Return a kernel: y = (x - mean) rstd gamma + beta, and each row's mean and rstd; its ``share`` is 1 / width."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     place, block_sum, sqrt = row_place(tools), tools.tile_sum(1, threads), tools.scalar(dtype).sqrt
     (load_wide, store_wide), held = tools.wide(dtype), max(items, 1)
@@ -73,7 +73,7 @@ def normalise_rows(tools: Tools, *, dtype: str, items: int, threads: int) -> Cal
 
 
 def rows_gradient(tools: Tools, *, dtype: str, items: int, threads: int) -> Callable[..., None]:
-    """dx = rstd (g - mean of g - xhat mean of g xhat), with g = dy gamma and xhat = (x - mean) rstd."""
+    """Return a kernel: dx = rstd (g - mean(g) - xhat mean(g xhat)), with g = dy gamma and xhat = (x - mean) rstd."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     place, block_sum, held = row_place(tools), tools.tile_sum(1, threads), max(items, 1)
     load_wide = tools.wide(dtype)[0]
@@ -120,7 +120,7 @@ def rows_gradient(tools: Tools, *, dtype: str, items: int, threads: int) -> Call
 
 
 def parameter_sums(tools: Tools, *, dtype: str, columns: int, narrow: bool, threads: int) -> Callable[..., None]:
-    """Sums over the rows of a slab of dy xhat and of dy, for each column."""
+    """Return a kernel: for each column, the sums of dy xhat and of dy over a slab of rows; xhat = (x - mean) rstd."""
     cuda, (load, _), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     load_wide, store = tools.wide(dtype)
     (locate, advance), lanes = tools.walk(narrow), threads // columns
@@ -165,7 +165,7 @@ def parameter_sums(tools: Tools, *, dtype: str, columns: int, narrow: bool, thre
 
 def _layer_norm(planner: Launches, y: View, mean: View, rstd: View, x: View, gamma: View, beta: View, *,
                 eps: float) -> None:
-    """y = (x - mean) rstd gamma + beta, with rstd = 1 / sqrt(var + eps)."""
+    """Add launches: y = (x - mean) rstd gamma + beta for each row, with rstd = 1 / sqrt(var + eps)."""
     options = shape_of(y, x) if y.size and is_on("layernorm") else None
     if options is not None:
         number, count = np.dtype(compute(x.dtype)).type, x.size // x.shape[-1]
@@ -182,7 +182,7 @@ def _layer_norm(planner: Launches, y: View, mean: View, rstd: View, x: View, gam
 
 
 def _layer_norm_grad(planner: Launches, dx: View, dy: View, x: View, gamma: View, mean: View, rstd: View) -> None:
-    """dx = rstd (g - mean of g - xhat mean of g xhat) for each row, with g = dy gamma and xhat = (x - mean) rstd."""
+    """Add launches: dx = rstd (g - mean(g) - xhat mean(g xhat)) by row, g = dy gamma, xhat = (x - mean) rstd."""
     lie_so = bool(dx.size) and mean.contiguous and rstd.contiguous
     options = shape_of(dx, dy, x) if lie_so and is_on("layernorm") else None
     if options is not None:
@@ -200,7 +200,7 @@ def _layer_norm_grad(planner: Launches, dx: View, dy: View, x: View, gamma: View
 
 def _layer_norm_grad_reduce(planner: Launches, dgamma: View, dbeta: View, dy: View, x: View, mean: View,
                             rstd: View) -> None:
-    """dbeta = sum dy, dgamma = sum dy (x - mean) rstd, over all rows."""
+    """Add launches: dbeta = sum(dy), dgamma = sum(dy (x - mean) rstd), over all rows."""
     width = group_width(x.shape[-1], dy, x) if is_on("layernorm") else 0
     grouped = width > 0 and all(a.contiguous for a in (dy, x, mean, rstd)) and x.size > 0
     operands = [x, dy, *(View(a.pointer, a.dtype, x.shape, (*a.strides, 0)) for a in (mean, rstd))]

@@ -14,7 +14,7 @@ RANK = 4  # dimensions that kernels walk over
 
 
 def merged(shape: Shape, *strides: Shape) -> list[Dimension]:
-    """Return the dimensions of operands of one shape, merged where possible, by the first operand's strides.
+    """Return the dimensions of operands of one shape, in order of the first one's strides, merged where possible.
 
     The outermost comes first. Dimensions of extent 1 are dropped; a single element has no dimension.
     """
@@ -29,7 +29,7 @@ def merged(shape: Shape, *strides: Shape) -> list[Dimension]:
 
 
 def padded(dims: Sequence[Dimension], rank: int, operands: int) -> list[Dimension]:
-    """Return ``rank`` dimensions, with outer ones of extent 1 added."""
+    """Return ``dims`` with outer dimensions of extent 1 added, up to ``rank`` dimensions, for so many operands."""
     return [(1,) * 1 + (0,) * operands] * (rank - len(dims)) + list(dims)
 
 
@@ -39,7 +39,7 @@ def is_dense(dims: Sequence[Dimension]) -> bool:
 
 
 def digits(number: int, extents: Sequence[int]) -> tuple[int, ...]:
-    """Return a number's digits in the mixed base of these extents, outermost first; a carry beyond them is dropped."""
+    """Return the index, one number per dimension, of element ``number`` in C order of an array of these extents."""
     result = []
     for extent in reversed(extents):
         result.append(number % extent)

@@ -17,7 +17,7 @@ from minidl.kernels.cuda.tools import Tools
 
 
 def mean_loss(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
-    """loss = sum of losses / number of labels not ignored: NaN, not an error, if there are none. One block."""
+    """Return a kernel, for one thread block: loss = sum(losses) / (labels not ignored); NaN if there are none."""
     cuda, (_, store), number = tools.cuda, tools.wide(dtype), tools.number(dtype)
     block_sum = tools.tile_sum(1, threads)
 
@@ -37,7 +37,7 @@ def mean_loss(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
 
 
 def gradient_factor(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
-    """factor = dloss / number of labels not ignored; if there are none, no row uses it. One block."""
+    """Return a kernel, for one thread block: factor = dloss / number of labels not ignored."""
     cuda, (load, _), number = tools.cuda, tools.wide(dtype), tools.number(dtype)
     block_sum = tools.tile_sum(1, threads)
 
@@ -54,7 +54,7 @@ def gradient_factor(tools: Tools, *, dtype: str, threads: int) -> Callable[..., 
 
 
 def rows_gradient(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
-    """dx = residual factor; 0 in rows whose label is ignored, NaN if it is no class."""
+    """Return a kernel: dx = residual * factor; 0 in rows whose label is ignored, NaN where it is no class."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     place, nan = row_place(tools), number(np.nan)
 
@@ -77,7 +77,7 @@ def rows_gradient(tools: Tools, *, dtype: str, threads: int) -> Callable[..., No
 
 def _cross_entropy(planner: Launches, loss: View, residual: View, logits: View, labels: View, *,
                    ignore_index: int = -100) -> None:
-    """loss = -mean(log softmax(logits)[label]) over rows not ignored; residual = softmax, less 1 at each row's label.
+    """Add launches: loss = -mean(log softmax(logits)[label]) over rows not ignored; residual = softmax - onehot(label).
     """
     dtype, (count, _) = logits.dtype.name, logits.shape
     losses = planner.scratch((count,), compute(logits.dtype))
@@ -90,7 +90,7 @@ def _cross_entropy(planner: Launches, loss: View, residual: View, logits: View, 
 
 def _cross_entropy_grad(planner: Launches, dx: View, dloss: View, residual: View, labels: View, *,
                         ignore_index: int = -100) -> None:
-    """dx = residual dloss / number of rows not ignored; 0 in ignored rows."""
+    """Add launches: dx = residual * dloss / (number of rows not ignored); 0 in ignored rows."""
     dtype, (count, width) = residual.dtype.name, residual.shape
     factor = planner.scratch((1,), compute(residual.dtype))
     label = integers(labels.strides[0], ignore_index)
@@ -101,9 +101,9 @@ def _cross_entropy_grad(planner: Launches, dx: View, dloss: View, residual: View
 
 
 def share_of_labels(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
-    """y = value times the share of the counted labels that are in ``part``; 0 if it has none, NaN if there are none.
+    """Return a kernel: y = value * (number of labels not ignored in ``part``) / (in all labels); NaN if there are none.
 
-    One block.
+    It runs in one thread block. y is 0 if ``part`` has no such label.
     """
     cuda, (load, store), number = tools.cuda, tools.wide(dtype), tools.number(dtype)
     block_sum = tools.tile_sum(1, threads)
@@ -131,7 +131,7 @@ def share_of_labels(tools: Tools, *, dtype: str, threads: int) -> Callable[..., 
 
 def _label_share(planner: Launches, y: View, value: View, part: View, labels: View, *,
                  ignore_index: int = -100) -> None:
-    """y = value times the share of the labels not ignored that are in ``part``."""
+    """Add launches: y = value times the share of the labels not ignored that are in ``part``."""
     planner.launch(share_of_labels, 1, y, value, part, labels, *integers(
         part.strides[0], labels.strides[0], ignore_index, part.shape[0], labels.shape[0]), dtype=y.dtype.name)
 

@@ -23,7 +23,7 @@ ARRAYS = "numba.cuda.np.arrayobj"  # the module that uses them; the compiler wou
 
 @contextmanager
 def _older_numpy() -> Iterator[None]:
-    """Restore the names that NumPy has removed, and silence its warning, inside a ``with`` block."""
+    """Restore, inside a ``with`` block, NumPy's removed names, such as ``row_stack``, and silence its warning."""
     missing = [name for name in REMOVED if not hasattr(np, name)]
     for name in missing:
         setattr(np, name, getattr(np, REMOVED[name]))
@@ -37,7 +37,7 @@ def _older_numpy() -> Iterator[None]:
 
 
 def _imported() -> tuple[Any, ModuleType, Any, Intrinsic]:
-    """Return (numba.cuda, its compiler, its dispatcher, ``intrinsic`` of its extensions)."""
+    """Import and return numba.cuda, its modules ``compiler`` and ``dispatcher``, and its decorator ``intrinsic``."""
     with _older_numpy():
         modules = [import_module(name) for name in ("numba.cuda", "numba.cuda.compiler", "numba.cuda.dispatcher",
                                                     "numba.cuda.extending", ARRAYS)]

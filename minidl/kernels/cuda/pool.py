@@ -1,4 +1,4 @@
-"""Pooling of [N, C, H, W]: one thread per output element; gradients too, which gather their terms from dy.
+"""Pooling of [N, C, H, W]: one thread per output element; gradients too: each element of dx gathers its terms of dy.
 
 So no two threads add to one element, and every element is written once. Any layout works, by strides: threads follow
 the output's. Channels-last is fast: neighbouring threads read a window's taps next to each other, and overlapping
@@ -32,7 +32,7 @@ Pair = tuple[int, int]
 
 
 def _coordinates(tools: Tools, channels_last: bool, narrow: bool) -> Callable[..., Any]:
-    """Return ``where(i, C, P, Q)`` -> n, c, p, q of the i-th element in memory order."""
+    """Return ``where(i, C, P, Q)`` -> the position (n, c, p, q) of the i-th element in memory order."""
     locate, _ = tools.walk(narrow)
     if channels_last:
         def last(i: Any, channels: Any, height: Any, width: Any) -> Any:
@@ -47,7 +47,7 @@ def _coordinates(tools: Tools, channels_last: bool, narrow: bool) -> Callable[..
 
 def max_windows(tools: Tools, *, dtype: str, kernel: Pair, stride: Pair, padding: Pair, channels_last: bool,
                 narrow: bool, threads: int) -> Callable[..., None]:
-    """Maximum of each window and its position r * S + s, the first of equal ones; NaN counts as the largest."""
+    """Return a kernel: each window's maximum and its position r * S + s, the first of equal ones; NaN is largest."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     where, lowest, (r_n, s_n) = _coordinates(tools, channels_last, narrow), number(-np.inf), kernel
     (r_step, s_step), (r_pad, s_pad) = stride, padding
@@ -74,7 +74,7 @@ def max_windows(tools: Tools, *, dtype: str, kernel: Pair, stride: Pair, padding
 
 def max_gradient(tools: Tools, *, dtype: str, kernel: Pair, stride: Pair, padding: Pair, channels_last: bool,
                  narrow: bool, threads: int) -> Callable[..., None]:
-    """dx = the sum of dy over the windows whose maximum was here, in the order of the windows."""
+    """Return a kernel: dx = the sum of dy over the windows whose maximum is this element, in the windows' order."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     where, (r_n, s_n) = _coordinates(tools, channels_last, narrow), kernel
     (r_step, s_step), (r_pad, s_pad) = stride, padding
@@ -100,7 +100,7 @@ def max_gradient(tools: Tools, *, dtype: str, kernel: Pair, stride: Pair, paddin
 
 def mean_windows(tools: Tools, *, dtype: str, kernel: Pair, stride: Pair, padding: Pair, channels_last: bool,
                  narrow: bool, threads: int) -> Callable[..., None]:
-    """Mean of each window, padding counted as zeros."""
+    """Return a kernel: the mean of each window, padding counted as zeros."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     where, (r_n, s_n) = _coordinates(tools, channels_last, narrow), kernel
     (r_step, s_step), (r_pad, s_pad), size = stride, padding, number(kernel[0] * kernel[1])
@@ -120,7 +120,7 @@ def mean_windows(tools: Tools, *, dtype: str, kernel: Pair, stride: Pair, paddin
 
 def mean_gradient(tools: Tools, *, dtype: str, kernel: Pair, stride: Pair, padding: Pair, channels_last: bool,
                   narrow: bool, threads: int) -> Callable[..., None]:
-    """dx = the sum of dy / (R S) over the windows that contain this element."""
+    """Return a kernel: dx = the sum of dy / (R S) over the windows [R, S] that contain this element."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     where, (r_n, s_n) = _coordinates(tools, channels_last, narrow), kernel
     (r_step, s_step), (r_pad, s_pad), size = stride, padding, number(kernel[0] * kernel[1])
@@ -141,7 +141,7 @@ def mean_gradient(tools: Tools, *, dtype: str, kernel: Pair, stride: Pair, paddi
 
 
 def mean_cells(tools: Tools, *, dtype: str, channels_last: bool, narrow: bool, threads: int) -> Callable[..., None]:
-    """Mean of each cell of a P x Q grid: rows floor(p H / P) to ceil((p + 1) H / P), columns in the same way."""
+    """Return a kernel: the mean of each cell (p, q) of a P x Q grid, rows floor(p H / P) to ceil((p + 1) H / P) - 1."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     where = _coordinates(tools, channels_last, narrow)
 
@@ -161,7 +161,7 @@ def mean_cells(tools: Tools, *, dtype: str, channels_last: bool, narrow: bool, t
 
 
 def cells_gradient(tools: Tools, *, dtype: str, channels_last: bool, narrow: bool, threads: int) -> Callable[..., None]:
-    """dx = the sum of dy / area over the cells that contain this element; cells may overlap by one row or column."""
+    """Return a kernel: dx = the sum of dy / area over the cells that contain this element; cells may overlap."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     where = _coordinates(tools, channels_last, narrow)
 
@@ -183,7 +183,7 @@ def cells_gradient(tools: Tools, *, dtype: str, channels_last: bool, narrow: boo
 
 def _per_element(planner: Launches, make: Callable[..., Any], result: View, *others: View, dtype: str,
                  **options: Any) -> None:
-    """Launch one thread per element of the result (the first operand); the last operand has the other plane's size."""
+    """Launch ``make``'s kernel, one thread per element of the result. The last operand gives the other plane's size."""
     if not result.size:
         return
     _, channels, height, width = result.shape
@@ -197,7 +197,7 @@ def _per_element(planner: Launches, make: Callable[..., Any], result: View, *oth
 
 def _per_group(planner: Launches, make: Callable[..., Any], width: int, result: View, *others: View,
                **options: Any) -> None:
-    """Launch one thread per group of the result; see ``_per_element``."""
+    """Launch ``make``'s kernel, one thread per group of ``width`` channels of the result."""
     _, channels, height, across = result.shape
     groups = result.size // width
     planner.launch(make, blocks_of(groups, launch.THREADS), result, *others, *integers(
@@ -206,7 +206,7 @@ def _per_group(planner: Launches, make: Callable[..., Any], width: int, result: 
 
 
 def _windows(planner: Launches, width: int, y: View, index: View, x: View, *, largest: bool, **window: Any) -> None:
-    """Launch pooling of groups of channels. For means ``index`` is not used: any operand."""
+    """Launch max-pooling (``largest``) or mean pooling by groups of channels. Means leave ``index`` as it is."""
     (n, channels, rows, across), several = y.shape, abreast(width)
     fits = across >= several and len(columns_of(several, window["kernel"][1], window["stride"][1])) <= MOST_PARTS
     if fits and is_on("pool-windows"):
@@ -222,7 +222,7 @@ def _windows(planner: Launches, width: int, y: View, index: View, x: View, *, la
 
 
 def _gradient(planner: Launches, width: int, dx: View, dy: View, index: View, *, largest: bool, **window: Any) -> None:
-    """Launch the gradient of pooling of groups of channels; see ``_windows``."""
+    """Launch the gradient of max-pooling (``largest``) or mean pooling by groups of ``width`` channels."""
     n, channels, *plane = dx.shape
     held = held_width(width, **window) if is_on("pool-tiles") else 0
     if held:
@@ -270,7 +270,7 @@ def _avg_pool2d_grad(planner: Launches, dx: View, dy: View, *, x_shape: Shape, *
 
 
 def _adaptive_avg_pool2d(planner: Launches, y: View, x: View, *, size: Pair) -> None:
-    """Mean of each cell of a ``size`` grid. The mean of a whole plane is a sum over it, by whole blocks."""
+    """Add launches: the mean of each cell of a ``size`` grid; for size (1, 1) whole thread blocks sum each plane."""
     if size == (1, 1):
         sum_over(planner, y, x, (2, 3), scale=1.0 / (x.shape[2] * x.shape[3]))
     else:

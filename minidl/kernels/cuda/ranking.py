@@ -1,4 +1,4 @@
-"""The k largest or smallest elements of rows, and log-softmax: one block per row.
+"""The k largest or smallest elements of rows, and log-softmax: one thread block per row.
 
 Each of the k elements is found by one pass over the row, as the first of the elements after the previous one: that
 needs no memory, and k is small (1 for a maximum).
@@ -35,7 +35,7 @@ def _precedes(tools: Tools, largest: bool) -> Function:
 
 
 def ranked(tools: Tools, *, dtype: str, largest: bool, threads: int) -> Callable[..., None]:
-    """The first k elements of each row, and their positions. (Rows are in the memory order of x.)"""
+    """Return a kernel: each row's k largest (or smallest) elements and their positions; rows in x's memory order."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     place, precedes = row_place(tools), _precedes(tools, largest)
 
@@ -73,7 +73,7 @@ def ranked(tools: Tools, *, dtype: str, largest: bool, threads: int) -> Callable
 
 
 def log_softmax(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
-    """y = x - log(sum(exp(x))), row by row; y may share the bytes of x, as each thread writes only what it has read."""
+    """Return a kernel: y = x - log(sum(exp(x))), row by row; y may share x's bytes, as threads write what they read."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     place, block_sum, block_max = row_place(tools), tools.tile_sum(1, threads), tools.block_max(threads)
     exp, log, lowest = tools.scalar(dtype).exp, tools.scalar(dtype).log, number(-np.inf)
@@ -98,7 +98,7 @@ def log_softmax(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None
 
 
 def _topk(planner: Launches, values: View, index: View, x: View, *, k: int, largest: bool) -> None:
-    """The first k elements of each row by size, and their positions."""
+    """Add launches: values, index = each row's k largest (or smallest) elements in order, and their positions."""
     if values.size:
         firsts = [replace(a, shape=a.shape[:-1], strides=a.strides[:-1]) for a in (values, index)]
         if len(merged(firsts[0].shape, x.strides[:-1], firsts[0].strides)) > 3:  # no kernel walks over more
@@ -112,7 +112,7 @@ def _topk(planner: Launches, values: View, index: View, x: View, *, k: int, larg
 
 
 def _log_softmax(planner: Launches, y: View, x: View) -> None:
-    """y = x - log(sum(exp(x))), row by row."""
+    """Add launches: y = x - log(sum(exp(x))), row by row."""
     if y.size:
         operands, count, arguments = rows(planner, [y, x], [])
         planner.launch(log_softmax, count, *operands, *arguments, dtype=x.dtype.name,

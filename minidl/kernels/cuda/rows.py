@@ -1,4 +1,4 @@
-"""Kernels on rows (the last dimension), one block per row: addresses of rows, and threads and registers per row.
+"""Kernels on rows (the last dimension), one thread block per row: addresses of rows, threads and registers per row.
 
 A row of up to THREADS * MOST elements is read into registers once. Each pass reads a longer row again, mostly from the
 cache.
@@ -19,7 +19,7 @@ WARP = 32
 
 
 def shape_of_block(width: int) -> dict[str, Any]:
-    """Return options for rows of this width: threads per block, and elements per thread, 0 if the row is too long."""
+    """Return kernel options for rows of ``width`` elements: threads, and items (elements per thread, 0: too many)."""
     threads = min(launch.THREADS, max(min(WARP, launch.THREADS), power_of_two(-(-width // 4))))
     items = power_of_two(-(-width // threads))
     return {"threads": threads, "items": items if items <= MOST else 0}

@@ -26,9 +26,9 @@ WORDS = {word.itemsize: word for word in (uint8, DType("uint16", 2, False), int3
 
 
 def transposed(tools: Tools, *, dtype: str, tile: int, threads: int) -> Callable[..., None]:
-    """y[a, b, i, j] = x[a, b, i, j]; neighbours along j are adjacent in y, neighbours along i in x.
+    """Return a kernel: y[a, b, i, j] = x[a, b, i, j]; neighbours along j are adjacent in y, neighbours along i in x.
 
-    A block moves one tile of [i, j]; its threads are a whole number of the tile's rows.
+    A thread block moves one tile of [i, j]; its threads are a whole number of the tile's rows.
     """
     cuda, word, index = tools.cuda, np.dtype(dtype).type, tools.integer  # blocks are fewer than 2^31
     rows, pitch = threads // tile, tile + 1  # one more column, so that a column touches every bank once
@@ -65,7 +65,7 @@ def transposed(tools: Tools, *, dtype: str, tile: int, threads: int) -> Callable
 
 
 def copy(planner: Launches, y: View, x: View) -> None:
-    """y = x, of one shape and dtype, without overlap."""
+    """Add launches: y = x; both have one shape and dtype, and no memory in common."""
     if y.size == 0:
         return
     dims = merged(y.shape, y.strides, x.strides)
@@ -92,7 +92,7 @@ def copy(planner: Launches, y: View, x: View) -> None:
 
 
 def _as_words(dims: list[Dimension], y: View, x: View) -> tuple[list[Dimension], View, View]:
-    """Return the same copy in words of 4 bytes, if both sides consist of these; else unchanged."""
+    """Return (dims, y, x) with elements replaced by words of 4 bytes, if both sides consist of such; else unchanged."""
     count = max(1, 4 // y.dtype.itemsize)
     halves = count > 1 and dims[-1][1:] == (1, 1) and not dims[-1][0] % count and not any(
         step % count for d in dims[:-1] for step in d[1:])
@@ -104,7 +104,7 @@ def _as_words(dims: list[Dimension], y: View, x: View) -> tuple[list[Dimension],
 
 
 def _long_words(size: int, *views: View) -> tuple[View, ...]:
-    """Return dense views as runs of the longest words that fit their size and alignment."""
+    """Return dense views of ``size`` elements as runs of the longest words that fit their bytes and alignment."""
     itemsize = views[0].dtype.itemsize
     word = next(w for w in (GROUP_BYTES, 8, 4, 2, 1)
                 if size * itemsize % w == 0 and all(a.pointer.offset % w == 0 for a in views))
@@ -114,12 +114,12 @@ def _long_words(size: int, *views: View) -> tuple[View, ...]:
 
 
 def zero(planner: Launches, y: View) -> None:
-    """y = 0"""
+    """Add launches: y = 0."""
     over_elements(planner, replace(y, dtype=WORDS[y.dtype.itemsize]), form="number")
 
 
 def concat(planner: Launches, y: View, *xs: View, axis: int) -> None:
-    """y = the xs concatenated along the axis."""
+    """Add launches: y = the tensors ``xs`` concatenated along ``axis``."""
     start = 0
     for x in xs:
         stop = start + x.shape[axis]
@@ -128,7 +128,7 @@ def concat(planner: Launches, y: View, *xs: View, axis: int) -> None:
 
 
 def narrow_grad(planner: Launches, dx: View, dy: View, *, shape: Shape, axis: int, start: int) -> None:
-    """dx = dy at [start, start + its extent) along the axis, zeros elsewhere."""
+    """Add launches: dx = dy at ``start`` and following along ``axis``, as many as dy has; zeros elsewhere."""
     stop = start + dy.shape[axis]
     zero(planner, dx.narrow(axis, 0, start))
     copy(planner, dx.narrow(axis, start, stop), dy)
@@ -137,7 +137,7 @@ def narrow_grad(planner: Launches, dx: View, dy: View, *, shape: Shape, axis: in
 
 def index_grad(planner: Launches, dx: View, dy: View, onto: View | None = None, *, shape: Shape, parts: Parts,
                in_place: bool = False) -> None:
-    """dx = dy at the selected part and zeros elsewhere; with ``onto``, dy is added there."""
+    """Add launches: dx = dy at the selected part, zeros elsewhere; with ``onto``, dx = onto plus dy at that part."""
     if onto is None:
         zero(planner, dx)
     elif not in_place:

@@ -1,8 +1,8 @@
 """Optimizer steps over many parameters, in place, by one launch.
 
-A small uploaded table tells where each parameter's tensors are and which block is the first of each; a block finds its
-parameter by bisection. Offsets in the table count from the lowest address of a group, in elements. Tensors with
-different layouts are copied first, and the written ones copied back.
+A table, uploaded, tells where each parameter's tensors are and which thread block is its first; a block finds its
+parameter by bisection. A group is all parameters, all tensors of one state, or all gradients; offsets count from its
+lowest address. Tensors with different layouts are copied first, and the written ones copied back.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,9 +38,9 @@ ITEMS = 8  # elements of a thread, which share one search for their parameter
 
 # Device functions ---------------------------------------------------------------------------------------------------
 def _search(tools: Tools, threads: int) -> Callable[..., Any]:
-    """Return ``search(table, n)`` -> the block's parameter, its first element, and the parameter's size.
+    """Return ``search(table, n)`` -> the number of the parameter that this thread updates, its first element, its size.
 
-    table: n first blocks, n sizes, then n offsets for each group.
+    table, of n parameters: their first thread blocks, their sizes, then for each group (see above) their offsets.
     """
     cuda = tools.cuda
 
@@ -58,7 +58,7 @@ def _search(tools: Tools, threads: int) -> Callable[..., Any]:
 
 
 def sgd_step(tools: Tools, *, dtypes: tuple[str, ...], threads: int) -> Callable[..., None]:
-    """p -= lr (g + weight_decay p)"""
+    """Return a kernel: p -= lr (g + weight_decay p), for many parameters."""
     search, sgd, number = _search(tools, threads), tools.scalar(dtypes[0]).sgd, tools.number(dtypes[0])
     (load_p, store_p), (load_g, _) = map(tools.memory, dtypes)
 
@@ -73,7 +73,7 @@ def sgd_step(tools: Tools, *, dtypes: tuple[str, ...], threads: int) -> Callable
 
 
 def momentum_step(tools: Tools, *, dtypes: tuple[str, ...], begins: bool, threads: int) -> Callable[..., None]:
-    """buffer = momentum buffer + g + weight_decay p (if ``begins``, without reading it); p -= lr buffer"""
+    """Return a kernel: buffer = momentum buffer + d (just d if ``begins``), d = g + weight_decay p; p -= lr buffer."""
     search, step, number = _search(tools, threads), tools.scalar(dtypes[0]).sgd_momentum, tools.number(dtypes[0])
     (load_p, store_p), (load_b, store_b), (load_g, _) = map(tools.memory, dtypes)
 
@@ -94,7 +94,7 @@ def momentum_step(tools: Tools, *, dtypes: tuple[str, ...], begins: bool, thread
 
 
 def adam_step(tools: Tools, *, dtypes: tuple[str, ...], threads: int) -> Callable[..., None]:
-    """Adam (Kingma & Ba 2015, algorithm 1); values that depend only on the step are arguments."""
+    """Return a kernel: a step of Adam (Kingma & Ba 2015, algorithm 1). Its numbers are those of ``_adam_numbers``."""
     search, adam, number = _search(tools, threads), tools.scalar(dtypes[0]).adam, tools.number(dtypes[0])
     (load_p, store_p), (load_m, store_m), (load_v, store_v), (load_g, _) = map(tools.memory, dtypes)
 
@@ -116,7 +116,7 @@ def adam_step(tools: Tools, *, dtypes: tuple[str, ...], threads: int) -> Callabl
 
 
 def adadelta_step(tools: Tools, *, dtypes: tuple[str, ...], threads: int) -> Callable[..., None]:
-    """Adadelta (Zeiler 2012, algorithm 1)"""
+    """Return a kernel: a step of Adadelta (Zeiler 2012, algorithm 1)."""
     search, step, number = _search(tools, threads), tools.scalar(dtypes[0]).adadelta, tools.number(dtypes[0])
     (load_p, store_p), (load_v, store_v), (load_u, store_u), (load_g, _) = map(tools.memory, dtypes)
 
@@ -140,7 +140,7 @@ def adadelta_step(tools: Tools, *, dtypes: tuple[str, ...], threads: int) -> Cal
 # Steps --------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class ParameterGroup:
-    """Parameters whose tensors have the same dtypes: one launch.
+    """Parameters whose tensors have the same dtypes, so that one launch updates all of them.
 
     operands, offsets   of the tensors of each group, one row per group; itemsizes: of each group's elements
     spans       the part of the table that does not depend on addresses (see ``_search``)
@@ -157,7 +157,7 @@ class ParameterGroup:
 
 @dataclass(frozen=True)
 class StepPlan(LaunchPlan):
-    """The plan of a step: copies of tensors with other layouts, the batches, and the copies back (``launches``)."""
+    """An optimizer step's launches: copies of strided tensors, updates (``batches``), copies back (``launches``)."""
 
     before: tuple[Launch, ...]
     batches: tuple[ParameterGroup, ...]
@@ -177,7 +177,7 @@ class OptimizerStepKernel(Kernel):
 
     def __init__(self, make: Callable[..., Any], groups: int, names: tuple[str, ...], numbers: Callable[..., Any], *,
                  once: str = "") -> None:
-        """names: the numbers that the source takes, in order; once: the attribute that becomes the option ``begins``.
+        """names: the numbers that the kernel takes, in order; once: the attribute that becomes the option ``begins``.
         """
         super().__init__(lambda *_: None, numbers)
         self._make, self._groups, self._names, self._once = make, groups, names, once
@@ -245,7 +245,7 @@ class OptimizerStepKernel(Kernel):
 
 
 def _table(batch: ParameterGroup, starts: np.ndarray) -> tuple[list[int], np.ndarray]:
-    """Return each group's lowest address, and the table (see ``_search``). starts: the address of each operand."""
+    """Return each group's lowest address, and the table that ``_search`` reads. starts: the address of each operand."""
     addresses = starts[batch.operands] + batch.offsets
     bases = addresses.min(axis=1, keepdims=True)
     offsets = (addresses - bases) // batch.itemsizes

@@ -1,6 +1,6 @@
 """Sums over some dimensions of an array, in float32 (float64 for float64), by a fixed tree: always the same bits.
 
-A block is a tile of *columns* (kept elements) by *lanes* (summed elements): each thread adds every n-th element of one
+A thread block is a tile of *columns* (kept elements) by *lanes* (summed ones): each thread adds every n-th element of a
 column, then the lanes of a column are added in shared memory. If there are too few columns to fill a GPU, the summed
 elements are cut into *slabs*, whose sums a second launch adds; cuts depend on the shape alone. Each element is read
 once.
@@ -34,7 +34,7 @@ DEPTH = 8  # elements that a thread should add, at least
 
 @dataclass(frozen=True)
 class Grid:
-    """The cuts of a reduction: ``columns`` of a tile, ``slabs`` of ``length``, for ``kept`` sums of ``count`` terms."""
+    """The cuts of ``kept`` sums of ``count`` terms: ``columns`` sums per tile, and ``slabs`` of ``length`` terms."""
 
     kept: int
     count: int
@@ -45,7 +45,7 @@ class Grid:
 
     @property
     def blocks(self) -> int:
-        """The number of blocks: one for each tile of columns and each slab."""
+        """The number of thread blocks: one for each tile of columns and each slab."""
         return blocks_of(self.kept, self.columns) * self.slabs
 
     @property
@@ -68,7 +68,7 @@ class Split:
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """The number of sums, and the number of terms of each."""
+        """(Number of sums, number of terms of each)."""
         return prod(d[0] for d in self.kept), prod(d[0] for d in self.summed)
 
     @property
@@ -77,7 +77,7 @@ class Split:
         return bool(self.kept) and (not self.summed or self.kept[-1][1] < self.summed[-1][1])
 
     def arguments(self, lanes: int) -> tuple[np.int64, ...]:
-        """Return extents of kept and summed dimensions, a step of ``lanes``, then each operand's strides."""
+        """Return kernel arguments: kept and summed dimensions' extents, a step of ``lanes``, each operand's strides."""
         kept, summed = padded(self.kept, 3, self.operands), padded(self.summed, 4, self.operands)
         extents = [d[0] for d in summed]
         strides = [d[o] for o in range(1, self.operands + 1) for d in (*kept, *summed)]
@@ -94,7 +94,7 @@ def split(shape: Shape, axes: tuple[int, ...], *strides: Shape) -> Split:
 
 
 def grid(parts: Split, *, reduces: bool = True) -> Grid:
-    """Return the cuts of a reduction; without ``reduces``, of a pass that only shares its columns' constants."""
+    """Return the cuts of a reduction, or of an elementwise pass with constants per column (``reduces`` False)."""
     return tiled(*parts.sizes, COLUMNS if parts.columns_last else 1, reduces=reduces)
 
 
@@ -113,7 +113,7 @@ def tiled(kept: int, count: int, columns: int, *, reduces: bool) -> Grid:
 # Device functions ---------------------------------------------------------------------------------------------------
 def partial_sums(tools: Tools, *, dtype: str, result: str, columns: int, narrow: bool,
                  threads: int) -> Callable[..., None]:
-    """sums[slab, b] (y[b] if there is one slab) = scale times the sum of x (dtype) over a slab, as ``result``."""
+    """Return a kernel: sums[slab, b] = scale times the sum of x over a slab, rounded to the dtype ``result``."""
     cuda, (load, _), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     locate, advance = tools.walk(narrow)
     tile_sum, lanes = tools.tile_sum(columns, threads), threads // columns
@@ -150,7 +150,7 @@ def partial_sums(tools: Tools, *, dtype: str, result: str, columns: int, narrow:
 
 
 def united_sums(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
-    """y[b] = scale times the sum of sums[., b]; one block per sum."""
+    """Return a kernel: y[b] = scale times the sum over slabs of sums[slab, b], by one thread block for each b."""
     cuda, (_, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     tile_sum = tools.tile_sum(1, threads)
 
@@ -168,12 +168,12 @@ def united_sums(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None
 
 # Plans --------------------------------------------------------------------------------------------------------------
 def few_threads(count: int) -> int:
-    """Return the threads of a block that sums ``count`` numbers: whole warps, no more than are busy."""
+    """Return the threads of a thread block that sums ``count`` numbers: whole warps, no more than have work."""
     return min(launch.THREADS, max(min(32, launch.THREADS), power_of_two(count)))
 
 
 def sum_over(planner: Launches, y: View, x: View, axes: tuple[int, ...], *, scale: float = 1.0) -> None:
-    """y = scale times the sum of x over ``axes``; y is contiguous, its dimensions are the kept ones, or of extent 1."""
+    """Add launches: y = scale * sum of x over ``axes``, which y, contiguous, lacks or has with extent 1."""
     if y.size == 0:
         return
     wanted = tuple(1 if i in axes else s for i, s in enumerate(x.shape))
@@ -201,7 +201,7 @@ def sum_over(planner: Launches, y: View, x: View, axes: tuple[int, ...], *, scal
 
 
 def _sum_columns(planner: Launches, y: View, x: View, parts: Split, scale: np.generic) -> bool:
-    """Launch the grouped kernel and return True, if x is one or more dense tables of groups of 16 bytes."""
+    """Launch ``column_sums`` and return True, if x is dense tables of groups of 16 bytes; else return False."""
     if len(parts.summed) != 1 or not 1 <= len(parts.kept) <= 2 or parts.kept[-1][1] != 1:
         return False
     (count, step), inside = parts.summed[0], parts.kept[-1][0]
@@ -233,7 +233,7 @@ def _in_order(x: View, axes: tuple[int, ...]) -> list[Dimension]:
 
 
 def _sum_to(planner: Launches, y: View, x: View, *, shape: Shape, **_: Any) -> None:
-    """y = x summed over the dimensions where ``shape`` is shorter or 1."""
+    """Add launches: y = x summed over the dimensions that ``shape`` lacks or has as 1."""
     wide = (1,) * (len(x.shape) - len(shape)) + tuple(shape)
     axes = tuple(i for i, (w, n) in enumerate(zip(wide, x.shape, strict=True)) if w != n)
     if axes:
@@ -243,7 +243,7 @@ def _sum_to(planner: Launches, y: View, x: View, *, shape: Shape, **_: Any) -> N
 
 
 def _bias_grad(planner: Launches, db: View, dy: View, *, axis: int) -> None:
-    """db = sum of dy over every axis but one."""
+    """Add launches: db = the sum of dy over every dimension except ``axis``."""
     sum_over(planner, db, dy, tuple(i for i in range(len(dy.shape)) if i != axis))
 
 

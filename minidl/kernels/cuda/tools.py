@@ -58,12 +58,12 @@ class Tools:
         return np.dtype(COMPUTE.get(dtype, "int64")).type
 
     def wide(self, dtype: str) -> tuple[Function, Function]:
-        """Return ``load`` and ``store`` of values beside operands of a dtype (``meta.wide``): float32 for halves."""
+        """Return ``load`` and ``store`` for statistics and parameters beside data of a dtype: float32 for halves."""
         load, store = self.memory(np.dtype(self.number(dtype)).name)
         return load, store
 
     def _scalar(self, dtype: str) -> SimpleNamespace:
-        """Return formulas and mathematical functions for a dtype; those for float32 have no branches."""
+        """Return the formulas of ``scalar`` as device functions for a dtype; those for float32 have no branches."""
         number = self.number(dtype)
 
         def typed(value: Any, like: Any) -> Any:
@@ -109,7 +109,7 @@ class Tools:
         return SimpleNamespace(**lifted, **{f.__name__: self.device(f) for f in library})
 
     def _random_bits(self) -> Function:
-        """Return ``random.random_bits`` in integers of 32 bits."""
+        """Return ``random.random_bits`` as a device function that computes in integers of 32 bits."""
         integer = self.integer
 
         def low(h: Any) -> Any:
@@ -135,7 +135,7 @@ class Tools:
         return self.device(load), self.device(store)
 
     def _rounded_pair(self) -> Function:
-        """Return ``pair`` by integer arithmetic."""
+        """Return the device function ``pair``; without the instruction it rounds by integer arithmetic."""
         bits = self.device(_bits_of_bfloat16)
 
         def pair(low: Any, high: Any) -> Any:
@@ -170,7 +170,7 @@ class Tools:
         return self.device(load), self.device(store4 if count == 4 else store2)
 
     def _halves(self, load_words: Function, store_words: Function, words: int) -> tuple[Function, Function]:
-        """Return ``_group`` for bfloat16: two elements in a word, the first one low."""
+        """Return ``load`` and ``store`` as ``_group`` does, for bfloat16: two elements in a word, the first one low."""
         pair = self.pair
 
         def load(pointer: Any, i: Any, values: Any, at: Any) -> None:
@@ -188,7 +188,7 @@ class Tools:
         return self.device(load), self.device(store4 if words == 4 else store2)
 
     def _one_by_one(self, dtype: str, count: int) -> tuple[Function, Function]:
-        """Return ``_group`` that moves element by element."""
+        """Return ``load`` and ``store`` as ``_group`` does; they move the group element by element."""
         load_one, store_one = self.memory(dtype)
 
         def load(pointer: Any, i: Any, values: Any, at: Any) -> None:
@@ -260,7 +260,7 @@ class Tools:
         return self.device(tile_sum)
 
     def _block_max(self, threads: int) -> Function:
-        """Return ``block_max(value, scratch)``: the largest value of a block if none is NaN; otherwise any of them."""
+        """Return ``block_max(value, scratch)``: a thread block's largest value if none is NaN; otherwise any value."""
         cuda = self.cuda
 
         def block_max(value: Any, scratch: Any) -> Any:

@@ -32,7 +32,7 @@ from minidl.meta import Meta, row_major
 
 
 def random_numbers(tools: Tools, *, dtype: str, normal: bool, narrow: bool, threads: int) -> Callable[..., None]:
-    """y = level + width times a normal number (Box & Muller 1958), or times a uniform one in [0, 1), at most ``most``.
+    """Return a kernel: y = level + width * (a normal number, by Box & Muller 1958, or one of [0, 1)); at most ``most``.
     """
     cuda, (_, store), number, bits_of = tools.cuda, tools.memory(dtype), tools.number(dtype), tools.random_bits
     (locate, advance), math = tools.walk(narrow), tools.math
@@ -85,7 +85,7 @@ def _keys(seed: int) -> dict[str, Any]:
 
 @cache
 def _below(dtype: str, low: float, high: float) -> float:
-    """Return the largest number of a dtype below ``high``: the limit of rounded values."""
+    """Return the largest number of a dtype below ``high``; a random number of [low, high) may round up to ``high``."""
     kind = np.dtype(dtype).type
     with np.errstate(over="ignore"):  # ``high`` may overflow a half
         return float(np.nextafter(kind(high), kind(low)))
@@ -97,7 +97,7 @@ def _uniform_numbers(seed: int, low: float, high: float) -> dict[str, Any]:
 
 
 class Upload(Kernel):
-    """The kernel that uploads a host array, converted to the tensor's dtype; zeros for None. Raises ShapeError."""
+    """The operation that uploads a host array, converted to the tensor's dtype; zeros for None. Raises ShapeError."""
 
     def __init__(self) -> None:
         super().__init__(lambda *_: None)

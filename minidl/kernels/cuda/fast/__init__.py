@@ -23,7 +23,7 @@ FAMILIES = ("elements", "copies", "columns", "batchnorm", "layernorm", "softmax"
 
 
 def chosen(text: str | None) -> frozenset[str]:
-    """Return the families that the variable's value turns on; None: all. Raises UserError for an unknown one."""
+    """Return the families that a value of MINIDL_CUDA_FAST turns on; None: all. Raises UserError for unknown ones."""
     if text is None or text == "all":
         return frozenset(FAMILIES)
     names = [] if text == "none" else [name.strip() for name in text.split(",")]
@@ -37,5 +37,5 @@ ON = chosen(os.environ.get(VARIABLE))
 
 
 def is_on(family: str) -> bool:
-    """Return True if a family may be used."""
+    """Return True if the kernels of a family, such as "pool", may be used."""
     return family in ON

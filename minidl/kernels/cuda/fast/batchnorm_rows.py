@@ -1,9 +1,9 @@
 """Batch normalisation of channels-last maps with dense rows: 16 bytes per load, one address addition per place.
 
 It does the work of ``batchnorm_maps`` and ``batchnorm_sums`` for maps that are rows of ``groups`` groups of channels,
-each of 16 bytes. A block is a tile of groups by lanes; a thread stays in its group, keeps its channels' constants in
-registers, and walks down the rows of a slab, two at a time. Formulas and their order are the same; elementwise results
-have the same bits, sums are added in another order.
+each of 16 bytes. A thread block is a tile of groups by lanes; a thread stays in its group, keeps its channels'
+constants in registers, and walks down the rows of a slab, two at a time. Formulas and their order are the same;
+elementwise results have the same bits, sums are added in another order.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ ROWS = 2  # rows that a thread reads before it uses them
 
 
 def _tile(tools: Tools, columns: int, threads: int) -> Callable[..., Any]:
-    """Return ``tile(groups, length)`` -> slab, group, first row, first place and step between places, of this thread.
+    """Return ``tile(groups, length)`` -> this thread's slab, group, first row, first place, step between places.
     """
     cuda, index, lanes = tools.cuda, tools.integer, threads // columns
 
@@ -34,7 +34,7 @@ def _tile(tools: Tools, columns: int, threads: int) -> Callable[..., Any]:
 
 def normalise_channels(tools: Tools, *, dtype: str, width: int, add: bool, relu: bool, columns: int,
                        threads: int) -> Callable[..., None]:
-    """y = (x - mean) rstd gamma + beta, plus a residual if ``add``, with a ReLU if ``relu``."""
+    """Return a kernel: y = (x - mean) rstd gamma + beta, plus a residual if ``add``, with a ReLU if ``relu``."""
     cuda, (load, store), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
     load_wide, tile, lanes = tools.wide(dtype)[0], _tile(tools, columns, threads), threads // columns
     (rstd, normed), positive = channel_tools(tools, dtype), tools.scalar(dtype).relu
@@ -76,7 +76,7 @@ def normalise_channels(tools: Tools, *, dtype: str, width: int, add: bool, relu:
 
 def channels_gradient(tools: Tools, *, dtype: str, width: int, relu: bool, columns: int,
                       threads: int) -> Callable[..., None]:
-    """dx = gamma rstd (dy - dbeta share - (x - mean) rstd dgamma share); if ``relu``, with dy masked by the ReLU."""
+    """Return a kernel: dx = gamma rstd (dy - (dbeta + (x - mean) rstd dgamma) share), dy masked by ReLU if ``relu``."""
     cuda, (load, store), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
     load_wide, tile, lanes = tools.wide(dtype)[0], _tile(tools, columns, threads), threads // columns
     (rstd, normed), relu_grad = channel_tools(tools, dtype), tools.scalar(dtype).relu_grad
@@ -122,7 +122,7 @@ def channels_gradient(tools: Tools, *, dtype: str, width: int, relu: bool, colum
 
 def channel_statistics(tools: Tools, *, dtype: str, width: int, direct: bool, columns: int,
                        threads: int) -> Callable[..., None]:
-    """Mean and, if ``direct``, variance of each channel; else mean and sum of squared deviations of each slab."""
+    """Return a kernel: each channel's mean and variance if ``direct``, else each slab's mean and squared deviations."""
     cuda, load, number = tools.cuda, tools.group(dtype, width)[0], tools.number(dtype)
     store, tile, lanes = tools.wide(dtype)[1], _tile(tools, columns, threads), threads // columns
     unite = unite_tool(tools, dtype, columns, threads)
@@ -172,7 +172,7 @@ def channel_statistics(tools: Tools, *, dtype: str, width: int, direct: bool, co
 
 def channel_gradient_sums(tools: Tools, *, dtype: str, width: int, relu: bool, direct: bool, columns: int,
                           threads: int) -> Callable[..., None]:
-    """Sums of dy (x - mean), times rstd if ``direct``, and of dy, over each slab; if ``relu``, with dy masked by it."""
+    """Return a kernel: sums of dy (x - mean) (times rstd if ``direct``) and of dy per slab; dy masked if ``relu``."""
     cuda, load, number = tools.cuda, tools.group(dtype, width)[0], tools.number(dtype)
     (load_wide, store), tile = tools.wide(dtype), _tile(tools, columns, threads)
     (rstd, normed), relu_grad = channel_tools(tools, dtype), tools.scalar(dtype).relu_grad

@@ -1,7 +1,7 @@
 """Sums down the rows of dense tables whose columns are whole groups of 16 bytes: bias gradients, means of a plane.
 
-It does the work of ``sums``, with the same trees but other cuts. A block is a tile of groups by lanes; a thread stays
-in its group and walks down the rows of a slab, several at a time. There may be several consecutive tables.
+It does the work of ``sums``, with the same trees but other cuts. A thread block is a tile of groups by lanes; a thread
+stays in its group and walks down the rows of a slab, several at a time. There may be several consecutive tables.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ ROWS = 4  # rows that a thread reads before it adds them up
 
 def column_sums(tools: Tools, *, dtype: str, result: str, width: int, columns: int, narrow: bool,
                 threads: int) -> Callable[..., None]:
-    """y[slab, q, v] = scale times the sum of x[q // groups, row, q % groups, v] over the rows of a slab."""
+    """Return a kernel: y[slab, q, v] = scale * sum of x[q // groups, row, q % groups, v] over the slab's rows."""
     cuda, (load, _), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
     tile_sum, lanes, held = tools.tile_sum(columns, threads), threads // columns, ROWS * width
     store, index = tools.memory(result)[1], tools.integer if narrow else np.int64
@@ -55,7 +55,7 @@ def column_sums(tools: Tools, *, dtype: str, result: str, width: int, columns: i
 
 def parameter_column_sums(tools: Tools, *, dtype: str, width: int, columns: int, narrow: bool,
                           threads: int) -> Callable[..., None]:
-    """Sums of dy (x - mean) rstd, and of dy, over the rows of a slab: the gradients of a layer norm's parameters."""
+    """Return a kernel: sums of dy (x - mean) rstd and of dy over a slab's rows, for a layer norm's parameters."""
     cuda, load, number = tools.cuda, tools.group(dtype, width)[0], tools.number(dtype)
     (load_wide, store), tile_sum = tools.wide(dtype), tools.tile_sum(columns, threads)
     lanes, held, index = threads // columns, ROWS // 2 * width, tools.integer if narrow else np.int64

@@ -23,7 +23,7 @@ REPEATED = 4  # groups of a thread if an operand repeats: computing the first pl
 
 
 def application(tools: Tools, dtype: str, formula: str, form: str) -> Callable[..., Any]:
-    """Return ``apply(a, b, number, position)``, which calls a formula with the operands that its form names."""
+    """Return ``apply(a, b, number, position)``, which calls the formula with those operands that ``form`` names."""
     if form == "number":
         def fill(a: Any, b: Any, number: Any, position: Any) -> Any:
             return number
@@ -50,7 +50,7 @@ def application(tools: Tools, dtype: str, formula: str, form: str) -> Callable[.
 
 def dense_groups(tools: Tools, *, dtypes: tuple[str, str, str], formula: str, form: str, width: int,
                  threads: int) -> Callable[..., None]:
-    """y[i] = formula(a[i], b[i], number), ``width`` elements at a time; n counts groups."""
+    """Return a kernel: y[i] = formula(a[i], b[i], number), by groups of ``width`` elements; its n is in groups."""
     cuda, number = tools.cuda, tools.number(dtypes[0])
     (_, store), (load_a, _), (load_b, _) = (tools.group(dtype, width) for dtype in dtypes)
     apply, reads_a, reads_b = application(tools, dtypes[0], formula, form), "a" in form, "a, b" in form
@@ -77,7 +77,7 @@ def dense_groups(tools: Tools, *, dtypes: tuple[str, str, str], formula: str, fo
 
 def repeated_groups(tools: Tools, *, dtypes: tuple[str, str, str], formula: str, form: str, width: int, spread: bool,
                     narrow: bool, threads: int) -> Callable[..., None]:
-    """y[o, m, i] = formula(a[o, m, i], b[o, i], number); a one-operand form uses b only.
+    """Return a kernel: y[o, m, i] = formula(a[o, m, i], b[o, i], number); a one-operand form uses b only.
 
     n: all groups; rows: the values of m for each o; inside: groups along i; t_o, t_m, t_i: a step of ``threads``
     groups. Without ``spread`` there is a single o.
@@ -122,7 +122,7 @@ def repeated_groups(tools: Tools, *, dtypes: tuple[str, str, str], formula: str,
 
 
 def strided_groups(tools: Tools, *, dtype: str, width: int, narrow: bool, threads: int) -> Callable[..., None]:
-    """y = x over four dimensions of groups, the innermost contiguous; all counts and strides are in groups.
+    """Return a kernel: y = x in four dimensions, the innermost contiguous; counts and strides are in groups.
     ``narrow``: all counts and offsets are below 2^31."""
     cuda, (load, store), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
     (locate, advance), held, kind = tools.walk(narrow), GROUPS * width, tools.integer if narrow else np.int64
@@ -149,7 +149,7 @@ def strided_groups(tools: Tools, *, dtype: str, width: int, narrow: bool, thread
 
 
 def dropout_groups(tools: Tools, *, dtype: str, width: int, threads: int) -> Callable[..., None]:
-    """Dropout of contiguous elements; n counts groups."""
+    """Return a kernel for the dropout of contiguous elements, by groups of ``width``; its n is in groups."""
     cuda, (load, store), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
     drop, bits_of, held = tools.scalar(dtype).dropout, tools.random_bits, GROUPS * width
 
@@ -172,7 +172,7 @@ def dropout_groups(tools: Tools, *, dtype: str, width: int, threads: int) -> Cal
 
 # Plans --------------------------------------------------------------------------------------------------------------
 def group_width(size: int, *operands: View) -> int:
-    """Return the elements of a group of dense operands, 16 bytes of the widest; 0 if dtype or alignment forbid groups.
+    """Return the elements per group, 16 bytes of the widest dense operand; 0 if dtype or alignment forbid groups.
     """
     width = GROUP_BYTES // max(a.dtype.itemsize for a in operands)
     fits = not size % width and all(a.dtype.name in GROUPED and a.pointer.offset % (width * a.dtype.itemsize) == 0
@@ -199,7 +199,7 @@ def repeats(dims: list[Dimension], last: int) -> tuple[int, int] | None:
 
 def over_repeated(planner: Launches, dims: list[Dimension], y: View, inputs: list[View], value: Argument, *,
                   formula: str, form: str) -> bool:
-    """Launch the grouped kernel and return True, if the last input repeats for every row of the others."""
+    """Launch ``repeated_groups`` and return True, if the last input repeats for every row of the others; else False."""
     if not inputs or form not in ("a", "a, b", "a, number"):
         return False
     found = repeats(dims, 1 + len(inputs))
@@ -215,7 +215,7 @@ def over_repeated(planner: Launches, dims: list[Dimension], y: View, inputs: lis
 
 
 def copy_strided(planner: Launches, dims: list[Dimension], y: View, x: View) -> bool:
-    """Launch the grouped copy and return True, if both views are runs of whole groups of 4-byte words."""
+    """Launch ``strided_groups`` and return True, if both views are runs of whole groups of 4-byte words; else False."""
     width = group_width(dims[-1][0], y, x)
     runs = width and y.dtype.itemsize == 4 and len(dims) <= RANK and dims[-1][1:] == (1, 1) and not any(
         step % width for d in dims[:-1] for step in d[1:])

@@ -1,4 +1,4 @@
-"""Layer normalisation of dense rows of whole groups of 16 bytes: several rows per block, a few lanes per row.
+"""Layer normalisation of dense rows of whole groups of 16 bytes: several rows per thread block.
 
 It does the work of ``layernorm``, which uses one block per row of any layout. A lane holds up to HELD elements of its
 row in registers, in groups ``lanes`` apart, so that neighbouring lanes read adjacent groups; the sums of a row's lanes
@@ -20,7 +20,7 @@ HELD = 32  # elements of a row per lane: with twice as many bfloat16 the compile
 
 
 def shape_of(*wide: View) -> dict[str, int] | None:
-    """Return options for rows of these operands; None if they are not groups, or too long for a block's lanes."""
+    """Return the kernel options for these operands' rows; None if rows are no whole groups of 16 bytes, or too long."""
     length = wide[0].shape[-1]
     width = group_width(length, *wide)
     if not width or not all(a.contiguous for a in wide):
@@ -54,13 +54,13 @@ def over_lanes(tools: Tools, lanes: int, unite: Callable[..., Any]) -> Callable[
 
 
 def plus(a: Any, b: Any) -> Any:
-    """a + b"""
+    """Return a + b."""
     return a + b
 
 
 def normalise_row_groups(tools: Tools, *, dtype: str, width: int, lanes: int, held: int,
                          threads: int) -> Callable[..., None]:
-    """y = (x - mean) rstd gamma + beta, and the mean and rstd of each row; ``share`` is 1 / width of the row."""
+    """Return a kernel: y = (x - mean) rstd gamma + beta, and each row's mean and rstd. share: 1 / length of a row."""
     cuda, (load, store), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
     (load_wide, store_wide), lane_sum = tools.wide(dtype), over_lanes(tools, lanes, plus)
     sqrt, in_block, size = tools.scalar(dtype).sqrt, threads // lanes, held * width
@@ -98,7 +98,7 @@ def normalise_row_groups(tools: Tools, *, dtype: str, width: int, lanes: int, he
 
 def row_groups_gradient(tools: Tools, *, dtype: str, width: int, lanes: int, held: int,
                         threads: int) -> Callable[..., None]:
-    """dx = rstd (g - mean of g - xhat mean of g xhat), with g = dy gamma and xhat = (x - mean) rstd."""
+    """Return a kernel: dx = rstd (g - mean(g) - xhat mean(g xhat)), with g = dy gamma, xhat = (x - mean) rstd."""
     cuda, (load, store), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
     load_wide, lane_sum = tools.wide(dtype)[0], over_lanes(tools, lanes, plus)
     in_block, size = threads // lanes, held * width

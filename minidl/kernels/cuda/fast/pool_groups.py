@@ -20,14 +20,14 @@ INDEX_BYTES = 4  # one-byte positions that are read or written at once
 
 
 def width_of(maps: tuple[View, ...], index: View | None = None) -> int:
-    """Return the channels of a group; 0 if these maps, and the index of one of them, do not consist of groups."""
+    """Return the channels of a group of 16 bytes; 0 if the maps, or the positions ``index``, are not made of groups."""
     if index is not None and (index.pointer.offset % INDEX_BYTES or not _dense(index)):
         return 0
     return group_width(maps[0].shape[1], *maps) if all(_dense(a) for a in maps) else 0
 
 
 def in_words(index: View) -> View:
-    """View positions within windows, one byte each, as words of INDEX_BYTES of them."""
+    """Return the positions of maxima, one byte each, as a view of words of INDEX_BYTES positions."""
     return replace(index, dtype=int32)
 
 
@@ -37,7 +37,7 @@ def _dense(a: View) -> bool:
 
 
 def place_of_group(tools: Tools, narrow: bool) -> Callable[..., Any]:
-    """Return ``place(n, h, w, group, h_n, w_n, groups)``, a group's index in its tensor.
+    """Return ``place(n, h, w, group, h_n, w_n, groups)``: the index of a group of channels in its tensor.
     ``narrow``: all are below 2^31, so that no product needs 64 bits, which would take several instructions."""
     kind = tools.integer if narrow else np.int64
 
@@ -48,13 +48,13 @@ def place_of_group(tools: Tools, narrow: bool) -> Callable[..., Any]:
 
 
 def in_bytes(chosen: Any, c: Any) -> Any:
-    """Return the word of INDEX_BYTES positions from the c-th on, the first one lowest."""
+    """Return the word that holds INDEX_BYTES entries of ``chosen`` from the c-th on, the first in its lowest byte."""
     return np.int32(chosen[c] | chosen[c + 1] << 8 | chosen[c + 2] << 16 | chosen[c + 3] << 24)
 
 
 def max_windows_of_groups(tools: Tools, *, dtype: str, width: int, kernel: Pair, stride: Pair, padding: Pair,
                           narrow: bool, threads: int) -> Callable[..., None]:
-    """Maximum of each window and its position r * S + s, the first of equal ones; NaN counts as the largest."""
+    """Return a kernel: each window's maximum and its position r * S + s, the first of equal ones; NaN is largest."""
     cuda, (load, store), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
     (locate, _), lowest, (r_n, s_n) = tools.walk(narrow), number(-np.inf), kernel
     (r_step, s_step), (r_pad, s_pad), words, pack = stride, padding, width // INDEX_BYTES, tools.device(in_bytes)
@@ -84,7 +84,7 @@ def max_windows_of_groups(tools: Tools, *, dtype: str, width: int, kernel: Pair,
 
 def max_gradient_of_groups(tools: Tools, *, dtype: str, width: int, kernel: Pair, stride: Pair, padding: Pair,
                            narrow: bool, threads: int) -> Callable[..., None]:
-    """dx = the sum of dy over the windows whose maximum was here, in the order of the windows."""
+    """Return a kernel: dx = the sum of dy over the windows whose maximum is this element, in the windows' order."""
     cuda, (load, store), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
     (locate, _), (r_n, s_n) = tools.walk(narrow), kernel
     (r_step, s_step), (r_pad, s_pad), words = stride, padding, width // INDEX_BYTES
@@ -129,7 +129,7 @@ def _covering(tools: Tools) -> Callable[..., Any]:
 
 def mean_windows_of_groups(tools: Tools, *, dtype: str, width: int, kernel: Pair, stride: Pair, padding: Pair,
                            narrow: bool, threads: int) -> Callable[..., None]:
-    """Mean of each window, padding counted as zeros."""
+    """Return a kernel: the mean of each window, padding counted as zeros."""
     cuda, (load, store), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
     (locate, _), (r_n, s_n), size = tools.walk(narrow), kernel, number(kernel[0] * kernel[1])
     (r_step, s_step), (r_pad, s_pad) = stride, padding
@@ -156,7 +156,7 @@ def mean_windows_of_groups(tools: Tools, *, dtype: str, width: int, kernel: Pair
 
 def mean_gradient_of_groups(tools: Tools, *, dtype: str, width: int, kernel: Pair, stride: Pair, padding: Pair,
                             narrow: bool, threads: int) -> Callable[..., None]:
-    """dx = the sum of dy / (R S) over the windows that contain this element."""
+    """Return a kernel: dx = the sum of dy / (R S) over the windows [R, S] that contain this element."""
     cuda, (load, store), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
     (locate, _), (r_n, s_n), size = tools.walk(narrow), kernel, number(kernel[0] * kernel[1])
     (r_step, s_step), (r_pad, s_pad), covering = stride, padding, _covering(tools)

@@ -22,17 +22,17 @@ MOST_PARTS = 16  # windows that reach into a tile, at most: each is separate cod
 
 
 def tile_of(step: int) -> int:
-    """Return the pixels of a tile along a dimension: a whole number of strides."""
+    """Return the pixels of a tile along a dimension: the windows' stride ``step``, or 2 if that is 1."""
     return max(step, 2)
 
 
 def reaching(size: int, step: int, pad: int) -> range:
-    """Return the windows d that reach into a tile along a dimension: its row j is row j + pad - d step of window d."""
+    """Return the windows d that reach into a tile along a dimension. Row j of it is row j + pad - d * step of d."""
     return range((pad - size) // step + 1, (tile_of(step) - 1 + pad) // step + 1)
 
 
 def held_width(width: int, kernel: Pair, stride: Pair, padding: Pair) -> int:
-    """Return the channels per thread for groups of ``width``; 0 if it would need too many sums or windows."""
+    """Return the channels per thread, at most ``width``; 0 if a thread would need too many sums or windows."""
     pixels = tile_of(stride[0]) * tile_of(stride[1])
     down, right = (len(reaching(*along)) for along in zip(kernel, stride, padding, strict=True))
     fitting = [w for w in (width, INDEX_BYTES) if 0 < w <= width and w * pixels <= MOST_HELD]
@@ -41,7 +41,7 @@ def held_width(width: int, kernel: Pair, stride: Pair, padding: Pair) -> int:
 
 def gradient_of_tiles(tools: Tools, *, dtype: str, width: int, largest: bool, kernel: Pair, stride: Pair, padding: Pair,
                       narrow: bool, threads: int) -> Callable[..., None]:
-    """dx = the sum of dy over the windows whose maximum was here (``largest``), or of dy / (R S) over all around here.
+    """Return a kernel: dx = the sum of dy over windows with their maximum here, or of dy / (R S) if not ``largest``.
     """
     cuda, store, number = tools.cuda, tools.group(dtype, width)[1], tools.number(dtype)
     (locate, _), kind, place = tools.walk(narrow), tools.integer if narrow else np.int64, place_of_group(tools, narrow)
@@ -100,7 +100,7 @@ def _add_all(tools: Tools, windows: list[Pair], **options: Any) -> Callable[...,
 
 def _add_one(tools: Tools, down: int, right: int, *, dtype: str, width: int, largest: bool, kernel: Pair, stride: Pair,
              padding: Pair, kind: Any) -> Callable[..., Any]:
-    """Return ``add(total, values, dy, index, at)`` for the window this far down and right; ``at``: its group of dy."""
+    """Return ``add(total, values, dy, index, at)`` for the window ``down`` and ``right``; ``at``: its group of dy."""
     load, words = tools.group(dtype, width)[0], width // INDEX_BYTES
     (tall, wide), (r_n, s_n) = map(tile_of, stride), kernel
     top, left = padding[0] - down * stride[0], padding[1] - right * stride[1]

@@ -19,18 +19,18 @@ HELD = 16  # results of a thread, at most
 
 
 def abreast(width: int) -> int:
-    """Return the windows per thread for groups of ``width`` channels."""
+    """Return how many adjacent windows a thread computes, for groups of ``width`` channels."""
     return HELD // width
 
 
 def columns_of(several: int, size: int, step: int) -> list[int]:
-    """Return the columns, relative to the first window's first one, that ``several`` adjacent windows cover."""
+    """Return the columns that ``several`` adjacent windows cover, counted from the first window's first column."""
     return sorted({q * step + s for q in range(several) for s in range(size)})
 
 
 def windows_abreast(tools: Tools, *, dtype: str, width: int, largest: bool, kernel: Pair, stride: Pair, padding: Pair,
                      narrow: bool, threads: int) -> Callable[..., None]:
-    """The mean of each window, padding counted as zeros; or (``largest``) the maximum and its position r * S + s.
+    """Return a kernel: the mean of each window, padding as zeros; or (``largest``) its maximum and position r * S + s.
 
     Of equal elements the first counts, and NaN counts as the largest.
     """

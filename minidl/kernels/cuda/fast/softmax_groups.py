@@ -1,6 +1,6 @@
-"""Softmax of dense rows of whole groups of 16 bytes, and its gradient: several rows per block, a few lanes per row.
+"""Softmax of dense rows of whole groups of 16 bytes, and its gradient: several rows per thread block.
 
-It does the work of ``attention``, which uses one block per row of any layout; rows are held as in ``layernorm_groups``.
+It does the work of ``attention``, which has a thread block per row of any layout; lanes are as in ``layernorm_groups``.
 A mask may repeat over rows in any way: its row is located once per row, in whole groups.
 """
 
@@ -20,7 +20,7 @@ def _larger(a: Any, b: Any) -> Any:
 
 def softmax_row_groups(tools: Tools, *, dtype: str, masked: bool, width: int, lanes: int, held: int, whole: bool,
                        narrow: bool, threads: int) -> Callable[..., None]:
-    """y = exp(x + mask - largest) / sum, row by row; n1, n2 and m0 .. m2 locate the row of the mask.
+    """Return a kernel: y = exp(x + mask - largest) / sum, row by row; n1, n2, m0 .. m2 locate the mask's row.
     ``whole``: the lanes together hold whole rows, so that all their loads are in flight at once."""
     cuda, (load, store), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
     exp, index, larger = tools.scalar(dtype).exp_below, tools.integer if narrow else np.int64, tools.device(_larger)
@@ -67,7 +67,7 @@ def softmax_row_groups(tools: Tools, *, dtype: str, masked: bool, width: int, la
 
 def softmax_gradient_row_groups(tools: Tools, *, dtype: str, width: int, lanes: int, held: int,
                                 threads: int) -> Callable[..., None]:
-    """dx = (dy - sum dy y) y, row by row."""
+    """Return a kernel: dx = (dy - sum(dy * y)) * y, row by row."""
     cuda, (load, store), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
     lane_sum, in_block, size = over_lanes(tools, lanes, plus), threads // lanes, held * width
 

@@ -15,7 +15,7 @@ WORD = ir.IntType(32)
 
 
 def _place(builder: Any, pointer: Any, index: Any, count: int) -> Any:
-    """Return the address of the index-th group of words."""
+    """Return the address of the index-th group of ``count`` words of 32 bits after ``pointer``."""
     several = ir.VectorType(WORD, count)
     return builder.gep(builder.bitcast(pointer, several.as_pointer()), [index])
 
@@ -52,7 +52,7 @@ def _storer(count: int) -> Any:
 
 @intrinsic
 def pair(typing_context: Any, low: Any, high: Any) -> Any:
-    """Two float32 rounded to bfloat16 in one word, by the instruction that GPUs have since Ampere."""
+    """Return two float32 rounded to bfloat16 in one word, by the instruction that GPUs have since Ampere."""
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         kind = ir.FunctionType(WORD, [ir.FloatType()] * 2)
         return builder.asm(kind, "cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,f,f", arguments, side_effect=False)
