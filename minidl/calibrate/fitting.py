@@ -13,7 +13,7 @@ ENOUGH = 12  # samples to fit the rates of up to six terms
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A measured call. keys: the names of its rates, from special to general. amounts: term of its work -> amount."""
+    """A measured call. keys: the names of its rates, special ones first. amounts: a term of its work -> its amount."""
 
     keys: tuple[str, ...]
     kind: str

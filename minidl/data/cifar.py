@@ -93,7 +93,7 @@ def _images_of(records: _Records, chosen: Chosen) -> tuple[np.ndarray, np.ndarra
 
 
 def _moved(images: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """Return the images randomly shifted, with black borders, and half of them mirrored."""
+    """Return the images shifted at random by up to 4 pixels, with black borders, and half of them mirrored."""
     framed = np.pad(images, ((0, 0), (0, 0), (SHIFT, SHIFT), (SHIFT, SHIFT)))
     tops, lefts = random.integers(2 * SHIFT + 1, size=(2, len(images)))
     mirrored = random.random(len(images)) < 0.5
@@ -108,7 +108,7 @@ def _normalised(images: np.ndarray) -> np.ndarray:
 
 
 def _names(path: Path) -> tuple[str, ...]:
-    """Return the classes' names, or their numbers if the file is missing or has no ten names."""
+    """Return the names of the ten classes from a file, or their numbers if the file is missing or has fewer names."""
     try:
         names = read_text(path, most=MOST_NAMES_BYTES).split()[:CLASSES]
     except Unreadable:

@@ -63,7 +63,7 @@ class ClassFolders:
 
 
 def _classes(root: Path, bad: BadFiles) -> Iterator[str]:
-    """Yield the names of the folders in a folder. A dangling link might have been one, so it is a bad file."""
+    """Yield the names of the folders in ``root``. A dangling link, which may have led to a folder, is a bad file."""
     for name in names_in(root):
         if name.startswith("."):
             continue
@@ -80,7 +80,7 @@ def _classes(root: Path, bad: BadFiles) -> Iterator[str]:
 def _images(folder: Path, bad: BadFiles) -> list[Path]:
     """Return all images below the folder of a class, sorted by path. Links are followed.
 
-    These are bad files: a folder that cannot be read, a dangling link, and a link to a folder that contains it, which
+    Bad files are a folder that cannot be read, a dangling link, and a link to a folder that contains the link, which
     would be an endless loop.
     """
     found: list[Path] = []

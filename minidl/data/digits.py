@@ -18,7 +18,7 @@ TEST_SHARE = 0.2
 
 
 class Digits(ImageSet):
-    """1,438 training and 359 test images, [1, image_size, image_size], normalised by the training images.
+    """Scikit-learn's digits: 1,438 training and 359 test images, [1, image_size, image_size], normalised.
 
     Each pixel becomes a square, as large as ``image_size`` permits; a border of the background's value fills the rest.
     Raises UserError if scikit-learn is missing, or the size is below 8.

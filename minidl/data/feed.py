@@ -27,7 +27,7 @@ B = TypeVar("B", bound=_Sized)
 
 @dataclass(frozen=True, slots=True)
 class Job(Generic[B]):
-    """The work to make a batch of ``size`` examples: all ``parts``, in any order or at once, then ``done``, for it."""
+    """The work to make a batch of ``size`` examples: call all ``parts``, in any order; then ``done`` returns it."""
 
     size: int
     parts: list[Callable[[], None]]

@@ -1,6 +1,6 @@
 """A data set of encoded images, decoded by threads ahead of the step; training uses a random view of each.
 
-Knows no format: a Source has the bytes, ``pixels`` decodes them, ``Feed`` has the threads.
+An ``ImageSource`` has the bytes of the files, the module ``pixels`` decodes them, and a ``Feed`` has the threads.
 """
 
 from collections.abc import Generator, Iterator
@@ -57,7 +57,7 @@ class Images(ImageSet):
         self.num_classes = self._count_classes(num_classes)
 
     def _count_classes(self, wanted: int | None) -> int:
-        """Return the number of classes. Raises BadFile if a label is not below the wanted number."""
+        """Return the number of classes, ``wanted`` or found in the data. Raises BadFile if a label is too large."""
         if self._train.source.labels is None:
             assert wanted is not None, "masks do not say how many classes there are"
             return wanted

@@ -1,6 +1,6 @@
 """Discs and boxes on noise, with masks: a synthetic data set for networks that label pixels.
 
-Each image follows from its number alone.
+An image's number alone determines the image.
 """
 
 from collections.abc import Generator, Iterator
@@ -19,7 +19,7 @@ DATA_SEED = 2015
 
 
 class Shapes(ImageSet):
-    """1,000 training and 200 test images, [1, image_size, image_size]; three classes per pixel.
+    """Drawings of discs and boxes: 1,000 training and 200 test images, [1, image_size, image_size], with masks.
 
     Shapes in front hide those behind. Discs and boxes have the same brightness: only the outline distinguishes them.
     Raises UserError for a size below 16.

@@ -38,7 +38,7 @@ def as_bad_file(path: Path) -> Iterator[None]:
 
 
 class BadFiles:
-    """The handling of broken files: the first one ends the run, or (``skip``) all are left out, counted and named."""
+    """Decides about broken files: the first one ends the run or, with ``skip``, all are left out, counted and named."""
 
     def __init__(self, *, skip: bool = False) -> None:
         self.skip = skip
@@ -60,7 +60,7 @@ class BadFiles:
 
     @property
     def messages(self) -> list[str]:
-        """One message per file, sorted by file name, because threads find them in any order.
+        """One message for each broken file, sorted by file name, because threads find the files in any order.
 
         Bytes of a name that are not text are escaped.
         """
@@ -90,7 +90,7 @@ class ImageSource(Protocol):
 
 
 class Descriptor:
-    """An open file that any thread may read at any offset; closed with its last reference."""
+    """An open file that any thread may read at any offset. It is closed when no reference to this object is left."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -171,7 +171,7 @@ def refuse_unread(path: Path) -> None:
 
 
 def note_images_beside(folder: Path, what: str, bad: BadFiles) -> None:
-    """Report the images in ``folder`` itself as bad files, since only ``what``, which lies beside them, is read."""
+    """Report images directly in ``folder`` as bad files, since only ``what`` (a text, for messages) is read there."""
     for name in names_in(folder):
         if _ends_like(name, IMAGE_SUFFIXES + UNREAD_SUFFIXES):
             bad.note(BadFile(str(folder / name), f"an image beside {what}, where images are not read"))

@@ -190,7 +190,7 @@ def _steps(runtime: Runtime, program: TracedProgram, *, most: int, settles: bool
 
 
 def _unchanged(answers: Sequence[object], count: int) -> bool:
-    """True if the last ``count`` answers are the same object."""
+    """True if the last ``count`` of a policy's answers are one and the same object."""
     return len(answers) >= count and all(answer is answers[-1] for answer in answers[-count:])
 
 

@@ -1,4 +1,4 @@
-"""Figures, where matplotlib is there (extra ``viz``)."""
+"""Figures drawn with matplotlib (extra ``viz``), as PNG."""
 
 from __future__ import annotations
 

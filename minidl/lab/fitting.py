@@ -1,7 +1,7 @@
-"""The needs of a program at any batch, from its traces at two batches: bytes and seconds grow linearly with the batch.
+"""Predicts the memory and the seconds of a program at any batch, on a line through its traces at two batches.
 
 So a program that takes long to trace (PyTorch's) is traced twice, and the search for the largest batch does not run it.
-The batch that is found is traced once more.
+The program is traced once more at the batch that is found.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A grid of cells. Each runs in a process of its own with a time and a memory limit, and its row is saved at once.
+"""A grid of cells, each a trace on a machine in a budget under a policy. Each cell's row is saved as soon as it ends.
 
-Cells of one trace and budget go to one worker (``worker``), one after the other, for they have much in common. A
-folder holds the grid (``kept``), and ``table.csv``. A grid that was killed and is started again runs the cells that
-are missing. The same function carries out a cell on this machine and on a cluster, so the table is the same.
+A cell runs in a process of its own, with a time and a memory limit. Cells of one trace and budget go to one worker
+(``worker``), one after the other, for they have much in common. A folder holds the rows (``kept``), and ``table.csv``.
+A grid that was killed and is started again runs the cells that are missing. A cluster runs cells by the same function.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def carry_out(cell: Cell, limits: CellLimits = CellLimits()) -> CellResult:  # n
 def run(wanted: Sequence[Cell], folder: str, *, jobs: int = 1, limits: CellLimits = CellLimits(), again: bool = False,  # noqa: B008
         scheduler: str | None = None, told: Told | None = None) -> list[CellResult]:
     """Run the cells whose rows are not yet in ``folder``; return all rows, in the order of the cells.
-    again: run cells that failed once more. told: called with (rows so far, cells in all, new row). Raises UserError."""
+    again: run failed cells once more. told: called with (number of rows, of cells, new row). Raises UserError."""
     kept = CellFolder(folder)
     rows: dict[Cell, CellResult] = {}
     for cell in wanted:

@@ -1,4 +1,4 @@
-"""A recorded log of lifetimes: when each buffer was born, when it died and how large it was."""
+"""Reads and writes logs of buffers' lifetimes: when each buffer was born, when it died and how large it was."""
 
 from __future__ import annotations
 

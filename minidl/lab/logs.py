@@ -1,18 +1,18 @@
-"""Programs that were logged, not traced: lifetimes (CSV), and lines of malloc, free, read and write; each as a trace.
+"""Makes traces of logs of memory: of lifetimes (CSV), or of lines with malloc, free, read and write.
 
-A log of lines has one event a line, and an id is a word that may be used again once it was freed:
+A log of lines has one event a line, and an id is a word that may be used again once its buffer was freed:
 
-    op conv 1.5e-3      what follows, up to the next op, is one call, of so many seconds (optional)
+    op conv 1.5e-3      the events up to the next op are one call, of so many seconds (optional)
     malloc a 4096       bytes
     read a
-    write a             the bytes of before are gone or changed
+    write a             the old bytes are gone or changed
     free a
 
-Without ``op`` lines a call is some reads and the writes after them, and takes a microsecond; what is freed before the
-next malloc is gone by then. A buffer that is never read or written is made at its malloc. A log of several iterations
-holds the same events again and again: what is looked for is the longest end of the log that repeats with one period, in
-linear time, and one period of it is the iteration, cut where least is live. Frees may come now earlier, now later, as a
-garbage collector makes them: where nothing repeats with them, they are left out of the search.
+Without ``op`` lines a call is some reads and the writes after them, and takes a microsecond; a free between calls is
+part of the earlier one. A buffer that is never read or written is made at its malloc. A log of several iterations has
+equal events again and again: the reader looks for the longest end of the log that repeats with one period, in linear
+time, and takes one period as the iteration, cut where the fewest bytes are live. Garbage collection may free a buffer
+now earlier, now later: if nothing repeats for this reason, the frees are left out of the search.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def _iteration(found: Sequence[LogEvent]) -> tuple[int, int]:
 
 
 def _tokens(found: Sequence[LogEvent]) -> list[object]:
-    """Of each event what is the same in every iteration: bytes, and how long ago the buffer was looked at before."""
+    """Return for each event what is equal in all iterations: its bytes, and how long ago its buffer was last used."""
     last: dict[int, int] = {}
     tokens: list[object] = []
     for n, event in enumerate(found):

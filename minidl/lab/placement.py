@@ -1,13 +1,13 @@
-"""Placement strategies alone, on a recorded log of lifetimes. Knows times and sizes; no tensors, no devices.
+"""Compares strategies that choose the addresses of buffers, on a recorded log of the buffers' lifetimes.
 
 How much memory does an allocator waste? Record when each buffer was born, when it died and how large it was; then let
 each strategy place the buffers again and compare the highest address it needs with a bound that no strategy can beat,
 the largest sum of bytes live at once. The problem is two-dimensional packing with one dimension given (dynamic storage
 allocation): an online strategy, one of the engine's placements, sees the log in time order; an offline one all of it.
-``planned`` is what plans with addresses are made with: heuristics, then an exact search with limited work.
+The strategy ``planned`` is that of plans with addresses: heuristics, then an exact search with limited work.
 
-A strategy of one's own is one function and one line: in OFFLINE, or as an entry point of the group
-``minidl.strategies`` whose object, called, returns it. ``minidl lab placement`` is the command.
+A new strategy is one function and one line: in OFFLINE, or as an entry point of the group ``minidl.strategies`` whose
+object, called, returns the function. ``minidl lab placement`` is the command.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tables of rows: as CSV, as Parquet (extra ``parquet``), and for people."""
+"""Tables of the rows of cells (``CellResult``): as CSV, as Parquet (extra ``parquet``), and as text for people."""
 
 from __future__ import annotations
 

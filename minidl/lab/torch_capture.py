@@ -1,4 +1,4 @@
-"""One training step of a PyTorch program as a trace, looked at without values: nothing is allocated (extra ``torch``).
+"""Records one training step of a PyTorch program as a trace, on fake tensors: nothing is allocated (extra ``torch``).
 
 PyTorch's fake tensors have shapes and no bytes; a dispatch mode above them sees every operation that runs, forward,
 backward and optimizer, after autograd and composite operations have been taken apart. A storage is a tensor of the

@@ -1,4 +1,4 @@
-"""A PyTorch program that asks for a GPU, run as if there were one: its tensors stay fake, and lie on the CPU.
+"""Lets a PyTorch program that asks for a GPU run without one, on fake tensors that lie on the CPU.
 
 ``cuda`` in any call means the CPU; ``.cuda()`` changes nothing; autocast for ``cuda`` is that of the CPU, which casts
 nearly the same operations. So a program whose optimizer lies on the CPU on purpose counts as if all lay on the GPU.

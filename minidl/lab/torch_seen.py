@@ -1,4 +1,4 @@
-"""The modules and optimizers that a PyTorch program uses, seen by PyTorch's global hooks, and what each layer takes."""
+"""Finds the modules and optimizers that a PyTorch program uses, by global hooks, and the memory of each layer."""
 
 from __future__ import annotations
 

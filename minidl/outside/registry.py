@@ -28,12 +28,12 @@ T = TypeVar("T")
 
 
 class Registry(Generic[T]):
-    """The plug-ins of one kind, by name.
+    """The plug-ins of one kind, such as policies, which are created by name.
 
-    kind    the kind's name in messages
-    group   the group of entry points
-    ours    minidl's own names -> functions that create the objects
-    former  old names -> new names, accepted for one version
+    kind    the kind's name in messages, such as "policy"
+    group   the group of entry points by which packages provide plug-ins of this kind
+    ours    name of a plug-in of minidl's -> function that creates the plug-in
+    former  old name -> new name of a plug-in that was renamed; old names are accepted for one version
     """
 
     def __init__(self, kind: str, group: str, ours: Mapping[str, Callable[[], T]],

@@ -61,9 +61,9 @@ COMPILATION = Compilation()
 
 
 class Teller:
-    """Knows the open stages of a command, and prints a line about them when nothing else is printed.
+    """Prints a line about the open stages of a command whenever it has printed nothing for ``every`` seconds.
 
-    ``say`` prints a line. ``clock`` returns seconds. ``quiet``: no line is printed any more.
+    say: called with a line, prints it. clock: returns seconds. quiet: True: no line is printed any more.
     """
 
     def __init__(self, say: Callable[[str], None], clock: Callable[[], float] = monotonic, *,
@@ -133,7 +133,7 @@ def be_quiet() -> None:
 
 @contextmanager
 def telling(teller: Teller, *, ticks: bool = True) -> Iterator[None]:
-    """Inside, ``stage`` opens stages of this teller, and a thread calls its ``tick``, unless ``ticks`` is False."""
+    """Return a context in which ``stage`` opens stages of this teller; with ``ticks``, a thread calls its ``tick``."""
     ended = threading.Event()
 
     def tick() -> None:

@@ -50,7 +50,7 @@ def _read(text: str, kind: Callable[[str], Number], least: Number, most: Number,
 
 
 def shown(value: object, *, most: int = _MOST_SHOWN) -> str:
-    """Return a value as text for a message, cut to ``most`` characters."""
+    """Return a value as text for a message, cut to ``most`` characters, the last three of which are then dots."""
     try:
         text = str(value)
     except ValueError:  # an integer of thousands of digits has no decimal form

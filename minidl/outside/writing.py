@@ -52,7 +52,7 @@ def require_place(path: str | Path, own: Own, *, force: bool = False) -> None:
 
 def write_whole(path: str | Path, data: bytes | Iterable[bytes | memoryview], own: Own, *, force: bool = False) -> None:
     """Write a file atomically from bytes or an iterable of pieces; on an error the old file stays.
-    Raises Unwritable, also for a file that ``own`` (called with its first bytes) calls not minidl's, without force."""
+    Raises Unwritable, also for an existing file whose first bytes ``own`` does not recognize, unless ``force``."""
     with _in_place_of(path, own, force=force) as number:
         for piece in (data,) if isinstance(data, bytes) else data:
             write_all(number, piece)

@@ -107,7 +107,7 @@ unseen: list[Callable[[Any], None]] = []  # called with each device storage that
 
 
 def announce(storage: Any) -> None:
-    """Tell the functions in ``unseen`` about a storage that was made on the device under ``quiet``."""
+    """Call each function in ``unseen``, such as a memory meter's, with a storage that dispatch modes have not seen."""
     for told in unseen:
         told(storage)
 

@@ -19,7 +19,7 @@ AT_WORK, STAYS = "at work", "other tensors that stay"
 
 
 class BudgetTooSmall(UserError, MemoryError):
-    """A step does not fit into the budget even with everything evicted that can be evicted.
+    """The error for a step that does not fit into the budget even with everything evicted that can be evicted.
 
     budget_bytes, need_bytes  the budget, and the fewest bytes that the step is known to need.
     parts                     what need_bytes consist of: a name such as "parameters" -> bytes.

@@ -1,12 +1,12 @@
-"""Recognizes steps by the shapes that they pack, and chooses how the current step runs. It moves no bytes.
+"""Recognizes training steps by the shapes of their saved tensors, and chooses how the current step runs.
 
     AWAY      every saved tensor is swapped out: the first step of a kind, and a step that is like no known one.
     MEASURED  the same while the recorder is on: the second step of a kind.
     GUIDED    the step follows its plan.
 
-The shapes and dtypes that a step packs, in order, identify its kind. The expected kind is the one that followed the
-last kind before; at the first pack another known kind can replace it. A step that differs from its kind runs AWAY from
-that pack on, and the tensors that it has kept on the device so far are swapped out, too.
+The shapes and dtypes of a step's saved tensors (its packs), in order, identify its kind. The expected kind is the one
+that came after the last kind before; at the first pack another known kind can replace it. A step that differs from its
+kind runs AWAY from that pack on, and the tensors that it has kept on the device so far are swapped out, too.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class Course:
         return known
 
     def latest(self, what: str) -> Known:
-        """Return the kind with a plan that ran last. Raises UserError if there is none. what: the caller, for it."""
+        """Return the kind with a plan that ran last. Raises UserError, with ``what`` (the caller), if there is none."""
         planned = [known for known in self.known if known.obeyed is not None]
         if not planned:
             raise UserError(f"{what} needs a recorded step: call it after the second step has ended")
@@ -188,7 +188,7 @@ class Course:
         return found
 
     def begin(self) -> None:
-        """Choose the expected kind and the phase of the next step."""
+        """Begin a step: predict its kind (the one that followed the last kind before), and choose its ``Phase``."""
         last = self._last
         self._packs, self._astray = [], False
         self.expected = None if last is None else last.next if last.next is not None else last

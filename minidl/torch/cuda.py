@@ -173,7 +173,7 @@ class Cuda:
             copy.waited = True
 
     def _look(self) -> None:
-        """Add the seconds of copies and waits that have ended to the totals."""
+        """Add the seconds of the transfers and waits that have ended to ``traffic``."""
         while self._timed and self._timed[0][1].query():
             began, ended, _, way = self._timed.popleft()
             name = f"{way}_seconds"

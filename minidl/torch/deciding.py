@@ -48,7 +48,7 @@ class Deciding:
         known.obey(best.obeyed)
 
     def correct(self, known: Known, seconds: float, stalled: float, late: Mapping[int, int]) -> None:
-        """Tell the policy how a planned step went, and adopt its new plan, if any; arguments as in ``corrected``."""
+        """Tell the policy how a planned step went, and store its new plan, if any, in ``known``; see ``corrected``."""
         known.seconds.append(seconds)
         known.late, costs, limits = dict(late), self.costs, known.limits or self.limits
         found = corrected(self.planner.policy, known, costs, limits, seconds=seconds, stalled=stalled,

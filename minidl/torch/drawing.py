@@ -1,7 +1,7 @@
-"""Converts a planned step into a recording for the memory page: residencies from the plan, addresses packed here.
+"""Converts a planned step into a recording for the page that draws memory over time (``managed.page``).
 
-The plan says during which calls a tensor is on the device. PyTorch's allocator does not tell its addresses, so the page
-shows addresses that are computed by packing these residencies, and says so.
+The plan says during which calls a tensor is on the device (its residencies). PyTorch's allocator does not tell
+addresses, so the page shows addresses that are computed from the residencies by packing, and says so.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Copy:
 
 @dataclass(frozen=True)
 class _Layout:
-    """Residencies as arrays: tensor index, first and last step, address in bytes, and how each residency ended."""
+    """Residencies as arrays: tensor index, first and last call, address in bytes, and how each residency ended."""
 
     tensor: Array
     first: Array
@@ -130,7 +130,7 @@ def _copies(layout: _Layout) -> list[_Copy]:
 
 def _events(facts: Problem, steps: StepArrays, copies: Sequence[_Copy], seen: Seen, layout: _Layout, costs: Costs
             ) -> tuple[tuple[WorkEvent, ...], list[int]]:
-    """Return the events in order, and for each of ``steps`` (calls and replays), and the end, its event's index."""
+    """Return the events in order, and the index of the event of each call and replay; the last index is the end's."""
     used = np.zeros(len(steps.call) + 2, np.int64)
     np.add.at(used, layout.first, facts.size[layout.tensor])
     np.add.at(used, layout.last + 1, -facts.size[layout.tensor])

@@ -18,7 +18,7 @@ from minidl.torch.states import States
 
 
 class Early:
-    """Watches the first step. saw: to be called with each tensor that autograd saves; None: there is no optimizer."""
+    """Watches the first step. saw: to be called with each tensor that autograd saves; None: nothing to look for."""
 
     def __init__(self, budget: int, states: States) -> None:
         self.budget, self.states = budget, states
@@ -26,7 +26,7 @@ class Early:
         self._of: dict[int, list[torch.optim.Optimizer]] = {}  # by the id of a parameter
 
     def begin(self) -> None:
-        """Find all optimizers of the process, and note them by their parameters."""
+        """Find all optimizers of the process, so that ``saw`` recognizes their parameters."""
         kinds = _kinds(torch.optim.Optimizer)
         for optimizer in [o for o in gc.get_objects() if type(o) in kinds]:
             for p in parameters_of(optimizer):
@@ -48,7 +48,7 @@ class Early:
             self._refuse(optimizer, {Kind.PARAMETER: parameters_of(optimizer)}, "before the first step")
 
     def stepping(self, optimizer: torch.optim.Optimizer) -> None:
-        """Raise BudgetTooSmall if the optimizer, about to step, has more parameters and gradients than the budget."""
+        """Raise BudgetTooSmall if an optimizer's parameters, gradients and state on the device exceed the budget."""
         self._refuse(optimizer, {Kind.PARAMETER: parameters_of(optimizer), Kind.GRADIENT: gradients_of(optimizer)},
                      "before the optimizer steps")
 

@@ -17,7 +17,7 @@ MOST_FRAMES = 100
 
 
 class Origin(NamedTuple):
-    """Where a call comes from: a module's dotted name, and ``file.py:12``; "" if unknown. backward: in autograd."""
+    """The place that a call comes from: a module's dotted name, and ``file.py:12``. backward: it is a gradient's."""
 
     layer: str
     line: str

@@ -151,7 +151,7 @@ def bytes_during(facts: Problem, mode: Array, prefetch_at: Array, limits: Limits
 
 
 def _triggers(plan: Plan, seen: Seen, action: Mapping[TensorId, Action]) -> dict[int, tuple[TensorId, ...]]:
-    """Return number of an unpack -> tensors to swap in after it: the first one after their in-trigger in the plan."""
+    """Return number of an unpack -> tensors whose swap-in starts then: at the first unpack after their in-trigger."""
     trace, unpacks = seen.trace, seen.unpacks
     call_of = {(a.tensor_id, a.access_count): a.call for a in trace.accesses} if plan.prefetches else {}
     found: dict[int, list[TensorId]] = {}

@@ -116,7 +116,7 @@ class Recorder(modes.TorchDispatchMode):
         return value
 
     def hold_weakly(self, storage: Any, value: Value) -> None:
-        """Refer weakly to the value in ``storage``: its guard keeps the storage alive, so neither would be freed."""
+        """Refer to the value in ``storage`` weakly: its guard keeps the storage, so that neither would be freed."""
         known = self._holds.get(storage._cdata)
         if known is not None and known[1]() is value:
             self._holds[storage._cdata] = known[0], weakref.ref(value)
@@ -222,7 +222,7 @@ class Recorder(modes.TorchDispatchMode):
                 self.before_write(value)
 
     def _overwrite(self, written: list[torch.Tensor]) -> None:
-        """Forget the values that an unrecorded call is about to overwrite, after ``_announce``."""
+        """Forget the values in ``written``, which an unrecorded call is about to overwrite, after ``_announce``."""
         if not self._holds:
             return
         self._announce(written)

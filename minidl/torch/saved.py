@@ -25,9 +25,9 @@ LEAST_BYTES = 4096  # smaller storages stay: there are many, and they hold few b
 class Saved:
     """The saved-tensor hooks ``pack`` and ``unpack``; ``packs`` and ``unpacks`` count their calls in this step.
 
-    lineage    called with each new item and True if it is to be dropped; returns the value for its replay, or None if
-               it has to be swapped. recompute: replays an item; returns its storage. forward: called at each pack
-               (True) and unpack (False). before: called before the next pack outside of a backward pass.
+    lineage    called with each new ``Item`` and True if it is to be dropped; returns the value for its replay, or None
+               if it has to be swapped. recompute: replays an item; returns its storage. forward: called at each pack
+               (True) and unpack (False). before: called before the next pack that is not in a backward pass.
     early      called with each packed tensor. retreating: called when a step has departed from its plan.
     idle       True if ``unpack`` may return a tensor that stayed at once, since it has nothing else to do in this step.
     """

@@ -1,4 +1,4 @@
-"""A recorded step: its trace, and how the trace relates to packs, unpacks, optimizer state and lines of the program."""
+"""A recorded step: its trace, and how the trace relates to saved tensors, optimizer state and lines of the program."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class States:
     """Moves optimizer state between the device and the host.
 
     on        False: all state stays on the device.
-    staying   the share of each optimizer's parts whose state stays on the device.
+    staying   the share of each optimizer's parts (parameters that step together) whose state stays on the device.
     whole     True: an optimizer whose state stays on the device steps in one piece, not part by part.
     brought   called with each tensor that has come to the device, the number of its part, and the number of parts.
     """
@@ -112,7 +112,7 @@ class States:
                     self._send(optimizer, part)
 
     def _prune(self, optimizer: torch.optim.Optimizer) -> None:
-        """Forget state that the optimizer has replaced, for instance by ``load_state_dict``."""
+        """Stop managing state that the optimizer has replaced, for instance by ``load_state_dict``."""
         known = self._known.setdefault(weakref.ref(optimizer), {})
         there = {id(state) for state in optimizer.state.values()}
         for key in [key for key in known if key[0] not in there]:
@@ -121,7 +121,7 @@ class States:
                 self._forget(waiting)
 
     def _bury(self) -> None:
-        """Forget the state of optimizers that do not exist any more."""
+        """Stop managing the state of optimizers that do not exist any more."""
         for ref in [ref for ref in self._known if ref() is None]:
             for waiting in self._known.pop(ref).values():
                 if waiting is not None:

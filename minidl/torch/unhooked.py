@@ -157,6 +157,6 @@ class Unhooked:
 
 
 def _compiled() -> bool:
-    """True if ``torch.compile`` has compiled code in this process; hooks on modules would make it compile again."""
+    """True if ``torch.compile`` has compiled code in this process, which hooks on modules would disturb."""
     compiler = sys.modules.get("torch._dynamo.convert_frame")
     return compiler is not None and bool(getattr(compiler, "FRAME_COUNTER", 1))

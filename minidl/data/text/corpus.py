@@ -1,4 +1,4 @@
-"""Sentences of text files, document by document. Knows no tokens.
+"""Reads the sentences of text files, document by document. Knows no tokens.
 
 A file has one sentence per line, and blank lines between its documents. Files of Project Gutenberg are recognised by
 their first lines and need no preparation: the licence text is left out, wrapped lines are joined and cut into

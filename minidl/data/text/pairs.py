@@ -47,10 +47,10 @@ class Example:
     """One sequence for BERT, unpadded: tokens and their segments (ids, types: [n]), and the tokens to be predicted."""
 
     ids: np.ndarray
-    types: np.ndarray
-    positions: np.ndarray
-    labels: np.ndarray
-    follows: bool
+    types: np.ndarray  # 0 in the first segment, 1 in the second
+    positions: np.ndarray  # [predicted], ascending: the places of the tokens to be predicted
+    labels: np.ndarray  # [predicted]: these tokens
+    follows: bool  # as in Pair
 
 
 def make_pairs(tokens: Tokens, documents: Sequence[Span], length: int) -> list[Pair]:

@@ -35,12 +35,12 @@ _CHECKED = 1 << 22  # tokens that are checked at once
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """A corpus: token numbers ``ids``; sentence n is ids[sentence_ends[n - 1]:sentence_ends[n]], documents likewise."""
+    """A corpus as token numbers ``ids``, where sentence n is ids[sentence_ends[n - 1]:sentence_ends[n]]."""
 
     ids: np.ndarray
     sentence_ends: np.ndarray
-    document_ends: np.ndarray
-    pieces: int
+    document_ends: np.ndarray  # the number of sentences up to the end of each document
+    pieces: int  # the size of the vocabulary
 
     def span(self, first: int, end: int) -> np.ndarray:
         """Return the tokens of sentences ``first`` up to, not including, ``end``."""

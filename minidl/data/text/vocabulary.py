@@ -66,7 +66,7 @@ class Vocabulary:
 
 
 def read_vocabulary(path: Path) -> Vocabulary:
-    """Return the vocabulary in a file with one piece per line. Raises UserError for a file that has none."""
+    """Return the vocabulary in a file with one piece per line. Raises UserError if the file is not a vocabulary."""
     pieces = read_text(path, most=MOST_FILE_BYTES).removesuffix("\n").split("\n")
     if len(pieces) > MOST_PIECES:
         raise UserError(f"{path}: {len(pieces)} pieces; at most {MOST_PIECES} are allowed")
