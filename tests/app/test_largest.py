@@ -75,8 +75,8 @@ def test_the_largest_whole_batch_that_the_host_allows_runs_in_slices_where_one_o
     """It is found whole; then it is cut, for one operation takes most of the budget, and slices have room, too."""
     flags = ["--model", "resnet20", "--memory-budget", "4MiB", "--host-memory", "10MiB"]
     batch, _, limit, out = announced(capsys, *flags)
-    assert batch == 29
-    assert limit == "a batch of 30 needs more than the 10.0 MiB of host memory; with 10.0 MiB more of it 31 would do"
+    assert batch == 30
+    assert limit == "a batch of 31 needs more than the 10.0 MiB of host memory; with 10.0 MiB more of it 31 would do"
     assert "in 8 slices: conv2d alone takes 3.6 MiB of 4.0 MiB" in out
 
 
@@ -93,8 +93,8 @@ def test_where_slices_leave_no_room_and_the_whole_does_it_runs_whole(capsys, mon
     monkeypatch.setattr(Setup, "trial", trial)
     flags = ["--model", "resnet20", "--memory-budget", "4MiB", "--host-memory", "10MiB"]
     batch, count, limit, out = announced(capsys, *flags)
-    assert (batch, count) == (29, 1)
-    assert limit == "a batch of 30 needs more than the 10.0 MiB of host memory; with 10.0 MiB more of it 31 would do"
+    assert (batch, count) == (30, 1)
+    assert limit == "a batch of 31 needs more than the 10.0 MiB of host memory; with 10.0 MiB more of it 31 would do"
     assert "slices" not in out
 
 

@@ -162,7 +162,7 @@ def test_the_largest_of_a_row_is_found_among_all_signs_and_sizes(dtype):
 PROGRAM = """
 import numpy as np
 from minidl.kernels.cpu import KERNELS, elementwise, attention, compiled
-from minidl.kernels.cpu.compiled import Kernel
+from minidl.kernels.cpu.compiled import PieceLoop
 x = np.ones((2, 5), np.float32)
 y = np.empty_like(x)
 for n in (compiled.PARALLEL_FROM, 0):
