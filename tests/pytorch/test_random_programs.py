@@ -15,7 +15,7 @@ PART, PARTS, CAMPAIGN = 50, 10, 5000  # programs; the campaign's command runs mo
 def test_random_programs_compute_the_same_bits(part):
     found = list(runs(range(part * PART, (part + 1) * PART)))
     assert [str(run) for run in found if not run.same] == []
-    assert sum(run.replayed > 0 for run in found) > PART  # of twice as many runs with drops
+    assert sum(run.replayed > 0 for run in found) > PART * 2 // 3  # of twice as many runs with drops
 
 
 @pytest.mark.full

@@ -19,6 +19,12 @@ SIDE = 64
 KNOWN = 2 + unhooked.TRUSTED  # steps with hooks: away, measured, and those that earn trust
 
 
+@pytest.fixture(autouse=True)
+def as_if_nothing_was_compiled(monkeypatch):
+    """Other tests of this process may have compiled a program, after which all steps keep their hooks."""
+    monkeypatch.setattr(unhooked, "_compiled", lambda: False)
+
+
 def top():
     return torch._C._autograd._top_saved_tensors_default_hooks(True)
 
@@ -88,6 +94,13 @@ def test_a_budget_that_is_not_twice_the_peak_keeps_the_hooks():
         memory = minidl.torch.managed(int(share * known.report().planned_bytes), states=False)
         network, _ = trained(memory, KNOWN + 1, lambda network, memory=memory: setattr(network, "memory", memory))
         assert network.bare is bare
+
+
+def test_a_program_that_has_compiled_code_keeps_the_hooks(monkeypatch):
+    monkeypatch.setattr(unhooked, "_compiled", lambda: True)
+    memory = minidl.torch.managed(ROOMY, states=False)
+    network, _ = trained(memory, KNOWN + 1, lambda network: setattr(network, "memory", memory))
+    assert network.bare is False
 
 
 def later(network):

@@ -57,7 +57,7 @@ OPERATIONS: dict[str, Callable[[Matrix, Matrix, Matrix, World], Matrix]] = {
     "sigmoid chain in place": lambda u, v, p, w: u.clone().add_(v).mul_(0.5).sigmoid_(),
     "views": lambda u, v, p, w: u.view(8, 5, SIDE).transpose(0, 1).reshape(SIDE, SIDE),
     "transposed": lambda u, v, p, w: u.t(),
-    "chunks": lambda u, v, p, w: torch.cat([u.chunk(2, 1)[1], u.chunk(2, 1)[0].sin()], 1),
+    "chunks": lambda u, v, p, w: torch.cat([u.chunk(2, 1)[1].cos(), u.chunk(2, 1)[0].sin()], 1),
     "halves": lambda u, v, p, w: torch.cat([u[:SIDE // 2], v[SIDE // 2:]]),
     "layer norm": lambda u, v, p, w: F.layer_norm(u, (SIDE,), p[0], p[1]),
     "batch norm": lambda u, v, p, w: F.batch_norm(u, w.mean, w.variance, p[2], p[3], True, 0.1),
