@@ -20,7 +20,7 @@ def of_images(model: Module, batch: Batch) -> Accuracy | None:
 
 
 def of_pixels(model: Module, batch: Batch) -> Overlap | None:
-    """Return the Overlap of a segmentation model: [N, C, H, W] -> [N, classes, H, W]."""
+    """Return the intersections and unions of predicted and true pixels by class; None if values do not matter."""
     images, _ = batch.upload(current_runtime())
     scores = model(images)
     del images

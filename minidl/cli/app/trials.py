@@ -1,4 +1,4 @@
-"""The outcome of a trial on a twin, and the work that the trials of a search may do."""
+"""The outcome of a dry run of one setting, and the limit on the launches that all dry runs of a search may take."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

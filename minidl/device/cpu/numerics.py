@@ -46,7 +46,7 @@ def aligned_bytes(nbytes: int) -> np.ndarray:
 
 
 def _add(total: np.ndarray, one: np.ndarray, other: np.ndarray) -> None:
-    """Add as the operation ``add`` does."""
+    """Write one + other to total, rounded as the operation ``add`` rounds."""
     with _one_kernel:
         KERNELS["add"](total, one, other)
 

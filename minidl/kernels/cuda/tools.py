@@ -170,7 +170,7 @@ class Tools:
         return self.device(load), self.device(store4 if count == 4 else store2)
 
     def _halves(self, load_words: Function, store_words: Function, words: int) -> tuple[Function, Function]:
-        """Return ``load`` and ``store`` as ``_group`` does, for bfloat16: two elements in a word, the first one low."""
+        """Return functions that load and store ``words`` words of two bfloat16 each; the first one is the low half."""
         pair = self.pair
 
         def load(pointer: Any, i: Any, values: Any, at: Any) -> None:

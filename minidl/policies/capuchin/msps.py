@@ -136,7 +136,7 @@ class Recomputation:
             self._push(candidate)
 
     def swap(self, chosen: GapCandidate, is_away: Callable[[int], bool]) -> None:
-        """Remove a candidate that will be swapped; replays that need it while it is away start from its sources."""
+        """Take a tensor off the candidates: it will be swapped. is_away(call): True if it is off the device by then."""
         del self.candidates[chosen.tensor_id]
         users = [self.candidates[u] for u in self._users.pop(chosen.tensor_id, ())]
         for user in users:
