@@ -1,7 +1,6 @@
-"""Tensors that stay on the device for replays alone: what replays have left behind, and what they still need.
+"""Tensors that stay on the device for replays alone: those that replays left behind or still need.
 
-Room for other bytes is made of them without a copy, since they can be computed again.
-"""
+Room for other bytes is made of them without a copy, since they can be computed again."""
 
 from __future__ import annotations
 
@@ -43,17 +42,13 @@ class Leftovers:
 
     def free_unread(self, pinned: set[Storage]) -> None:
         """Free tensors that the program has freed, and a write in place has kept for replays, if no replay reads them.
-        A replay would read one if a dropped tensor that the program needs starts from it. pinned: operands, which stay.
-        """
+        A replay would read one if a dropped tensor that the program needs starts from it. pinned: operands."""
         state = self.state
         read = {s.base for gone in state.missing() if gone.refs for call in missing_calls(gone) or ()
                 for s in call.inputs}
         for storage in state.live() if state.impure else ():
             if storage.status is IN and not storage.refs and storage not in read and storage not in pinned:
-                state.allocator.leave_device(storage)
-                state.allocator.forget_host_copy(storage)
-                storage.set_status(RECOMPUTE)
-                state.live_refs.pop(storage.me, None)
+                self._free(storage)
                 state.writes += 1  # what was computed from it may have to stay now
 
     def drop_awaiting(self, need: int, pinned: set[Storage]) -> None:
@@ -80,13 +75,18 @@ class Leftovers:
         storage.refs -= 1
         if not storage.refs and storage.status is not RECOMPUTE:
             busy, state.arena_busy.on = state.arena_busy.on, True
-            if storage.block is not None:
-                state.allocator.leave_device(storage)
-            state.allocator.forget_host_copy(storage)
-            storage.set_status(RECOMPUTE)
-            state.live_refs.pop(ref, None)
+            self._free(storage)
             neighbourhood.lost(storage)
             state.arena_busy.on = busy
+
+    def _free(self, storage: Storage) -> None:
+        """Free the bytes of a storage that has no use, on the device and on the host."""
+        state = self.state
+        if storage.block is not None:
+            state.allocator.leave_device(storage)
+        state.allocator.forget_host_copy(storage)
+        storage.set_status(RECOMPUTE)
+        state.live_refs.pop(storage.me, None)
 
     def unshare_all(self) -> None:
         """Free all values that were kept for replays alone."""

@@ -1,4 +1,4 @@
-"""What a caught error leaves follows from the program alone: neither from delays nor from the policy.
+"""The state after a caught error follows from the program alone: neither from delays nor from the policy.
 
 A small training meets bad row numbers, bad labels and a tensor too large for any budget, catches each error where it
 comes, and goes on. All that a program can see afterwards, and where each error came, is compared: on worker threads

@@ -1,4 +1,4 @@
-"""What a caught error leaves follows from the program alone: steps, copies, states; and where a number is wanted."""
+"""The state after a caught error follows from the program alone: steps, copies, states, and places for numbers."""
 
 import copy
 import os

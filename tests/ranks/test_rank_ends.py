@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def outcomes(count, work):
-    """What each of several ranks in threads raised, in rank order; None for one that came to its end."""
+    """Return the error of each of several ranks in threads, in rank order; None for a rank without an error."""
     raised = [None] * count
 
     def go(ranks):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -48,7 +48,7 @@ def story(arguments: argparse.Namespace) -> int:
     machines = [replace(one, profile=device) for device in arguments.devices or [one.profile]]
     looked: list[Any] = []
 
-    def load(count: int, device: str) -> Trace:
+    def load(device: str, count: int) -> Trace:
         if not name.startswith(sources.TORCH):
             return sources.load(f"{name}:{count}", device)
         from minidl.lab.torch_capture import Asked, look  # loads PyTorch
@@ -62,7 +62,7 @@ def story(arguments: argparse.Namespace) -> int:
     rows: list[dict[str, Any]] = []
     for number, machine in enumerate(machines):
         profile = machine.described()
-        program = ProgramAtBatch(name, partial(_loaded, load, machine.profile), batch)
+        program = ProgramAtBatch(name, partial(load, machine.profile), batch)
         budget = arguments.memory or profile.memory_bytes
         host = profile.host_memory_bytes if machine.host_bytes is None else machine.host_bytes
         if not number:
@@ -85,10 +85,6 @@ def story(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(said, indent=1))
     return 0
-
-
-def _loaded(load: Callable[[int, str], Trace], device: str, count: int) -> Trace:
-    return load(count, device)
 
 
 def _needs(look: Any) -> Needs:

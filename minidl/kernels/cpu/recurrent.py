@@ -10,7 +10,7 @@ import numpy as np
 from numba import prange
 
 from minidl.kernels.cpu.blocks import Array, pieces, room, settle, source
-from minidl.kernels.cpu.compiled import PieceLoop, summing
+from minidl.kernels.cpu.compiled import PieceLoop, compiled, summing
 from minidl.kernels.scalar import sigmoid, tanh
 
 GROUP = 4  # sequences of a task
@@ -22,6 +22,16 @@ def _dot(a: Array, b: Array) -> Any:
     for k in range(1, a.size):
         total += a[k] * b[k]
     return total
+
+
+@compiled
+def _add_product(total: Array, terms: Array, w: Array) -> None:
+    """total += terms w, so that each row of the weight is read once for all sequences of the task."""
+    for j in range(w.shape[0]):
+        for r in range(terms.shape[0]):
+            x = terms[r, j]
+            for k in range(w.shape[1]):
+                total[r, k] += x * w[j, k]
 
 
 @PieceLoop
@@ -86,11 +96,7 @@ def _lstm_grad(dgiven: Array, dh0: Array, dc0: Array, dy: Array, gates: Array, c
                 for j in range(4 * width):
                     dgiven[at, t, j] = terms[r, j]
             dh[:] = 0
-            for j in range(4 * width):
-                for r in range(stop - first):
-                    x = terms[r, j]
-                    for k in range(width):
-                        dh[r, k] += x * w[j, k]
+            _add_product(dh, terms, w)
         for r in range(stop - first):
             for k in range(width):
                 dh0[first + r, k] = dh[r, k] + dy[first + r, steps if backwards else 0, k]
@@ -153,11 +159,7 @@ def _gru_grad(dgiven: Array, dkept: Array, dh0: Array, dy: Array, y: Array, gate
                     dgiven[at, t, width + j] = dz
                     dgiven[at, t, 2 * width + j] = dnew
                     dkept[at, t, j] = dnew * reset
-            for j in range(3 * width):
-                for r in range(stop - first):
-                    x = terms[r, j]
-                    for k in range(width):
-                        dh[r, k] += x * w[j, k]
+            _add_product(dh, terms, w)
         for r in range(stop - first):
             for k in range(width):
                 dh0[first + r, k] = dh[r, k] + dy[first + r, steps if backwards else 0, k]
