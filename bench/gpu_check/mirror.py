@@ -205,6 +205,8 @@ FORMULAS: dict[str, Formula] = {
     "expand": lambda t, a, side, kind: t[0].expand(a["shape"]),
     "reshape": lambda t, a, side, kind: t[0].reshape(a["shape"]),
     "permute": lambda t, a, side, kind: t[0].permute(a["axes"]),
+    "index": lambda t, a, side, kind: t[0][tuple(slice(*part) if isinstance(part, tuple) and part else
+                                                 slice(None) if part == () else part for part in a["parts"])],
     "narrow": lambda t, a, side, kind: t[0].narrow(a["axis"], a["start"], a["stop"] - a["start"]),
     "concat": lambda t, a, side, kind: torch.cat(list(t), a["axis"]),
     "linear": _by(F.linear),

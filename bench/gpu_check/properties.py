@@ -71,7 +71,8 @@ def cudnn_properties() -> str:
     """The first GPU's properties in cuDNN's form; with them it lists plans without a GPU (``bench/cudnn_plans.py``)."""
     import cudnn
 
-    return bytes(cudnn.create_device_properties(0).serialize()).decode()
+    found = cudnn.create_device_properties(0).serialize()  # text, or its bytes as numbers: versions differ
+    return found if isinstance(found, str) else bytes(found).decode()
 
 
 def _version(name: str) -> str | None:

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 from bench.gpu_check.setting import Record, Setting
 
@@ -18,6 +19,7 @@ def measure(setting: Setting, record: Record) -> None:
         record.leave_out(f"{PROGRAM} is not installed")
         return
     with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "gpu").mkdir()  # where the part writes
         command = [found, "--tool", "memcheck", sys.executable, "-m", "bench.gpu_check.command", "--one",
                    "ops", "--device", setting.device, "--sizes", "tiny", "--out", folder]
         try:

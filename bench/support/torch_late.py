@@ -88,13 +88,14 @@ class LateEvent:
 
 
 class LateCuda:
-    """Stands in for ``torch.cuda``. races: what the sanitizer has found."""
+    """Stands in for ``torch.cuda``. races: what the sanitizer has found. locked_bytes: of page-locked host memory."""
 
     def __init__(self) -> None:
         self.sanitizer = EventHandler()
         self.streams: list[LateStream] = []
         self.events = 0
         self.races: list[Any] = []
+        self.locked: dict[int, int] = {}  # bytes by address
         self.locked_bytes = 0
         self._current = [LateStream(self, late=False)]
         self._free: dict[int, list[Any]] = {}
@@ -126,9 +127,22 @@ class LateCuda:
         return self
 
     def cudaHostRegister(self, address: int, nbytes: int, flags: int) -> int:  # noqa: N802
-        """Lock pages."""
+        """Lock pages, of which none may be locked already."""
+        if any(address < at + size and at < address + nbytes for at, size in self.locked.items()):
+            return 712  # cudaErrorHostMemoryAlreadyRegistered
+        self.locked[address] = nbytes
         self.locked_bytes += nbytes
         return 0
+
+    def cudaHostUnregister(self, address: int) -> int:  # noqa: N802
+        """Unlock pages."""
+        self.locked_bytes -= self.locked.pop(address)
+        return 0
+
+    def synchronize(self) -> None:
+        """Do all that was queued."""
+        for stream in list(self.streams):
+            stream.synchronize()
 
     # Its work --------------------------------------------------------------------------------------------------------
     def computing(self) -> LateStream:

@@ -114,7 +114,9 @@ class Gpu:
     def computed(self, value: int, *, slowly: bool = False) -> Any:
         """Fill new memory."""
         tensor = torch.empty(NBYTES, dtype=torch.uint8, device=self.device)
-        if slowly:
+        if slowly:  # a copy that does not wait must find other bytes, and the memory may have held these before
+            tensor.fill_(value + 1)
+            torch.cuda.synchronize()
             torch.cuda._sleep(CYCLES)
         return tensor.fill_(value).untyped_storage()
 

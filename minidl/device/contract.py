@@ -72,6 +72,11 @@ class Choices(ABC):
                    cost: Cost) -> tuple[Algorithm, ...]:
         """Return the algorithms for a call. The first one's bits class is the one of the deterministic mode."""
 
+    def untimed_algorithms(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any],
+                           cost: Cost) -> tuple[Algorithm, ...]:
+        """Return the algorithms for a call, with modelled seconds where ``algorithms`` would have to time them."""
+        return self.algorithms(op_name, inputs, outputs, attrs, cost)
+
     def usable_bytes(self, budget_bytes: int) -> int:
         """Return the part of a budget that tensors and workspaces may use: the budget less the device's own part."""
         return budget_bytes
@@ -133,11 +138,12 @@ class Device(Choices, Timekeeper):
         """True if the arena takes host memory, in addition to the host pool."""
         return self.has_values and self.dlpack_device == (1, 0)
 
-    def dry_twin(self) -> "Device":
-        """Return a device without values or launch times that makes the same choices about calls, to count memory."""
+    def dry_twin(self, *, timed: bool = True) -> "Device":
+        """Return a device without values or launch times that makes the same choices about calls, to count memory.
+        timed: False for a trial that must not take long: no algorithm is timed for it."""
         from minidl.device.dry import DryDevice  # which is a Device itself
 
-        return DryDevice(self)
+        return DryDevice(self, timed=timed)
 
     def simulated_twin(self) -> "Device | None":
         """Return a fresh simulator of the same device, to predict a step's time; None if this device is no simulator.

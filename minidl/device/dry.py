@@ -12,9 +12,10 @@ from minidl.meta import Algorithm, Cost, Meta
 class DryDevice(SimDevice):
     """A device without values where launches take no time. It asks ``device`` for every choice about a call."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, *, timed: bool = True) -> None:
         super().__init__(f"dry {device.name}", device.profile)
         self._device = device
+        self._algorithms = device.algorithms if timed else device.untimed_algorithms
 
     def simulated_twin(self) -> Device | None:
         """Return the simulated twin of the wrapped device."""
@@ -23,7 +24,7 @@ class DryDevice(SimDevice):
     def algorithms(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any],
                    cost: Cost) -> tuple[Algorithm, ...]:
         """Return the algorithms of the wrapped device."""
-        return self._device.algorithms(op_name, inputs, outputs, attrs, cost)
+        return self._algorithms(op_name, inputs, outputs, attrs, cost)
 
     def usable_bytes(self, budget_bytes: int) -> int:
         """Return the usable bytes of the wrapped device."""

@@ -9,6 +9,9 @@ from __future__ import annotations
 import mmap
 import weakref
 from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,11 +23,22 @@ GRAIN = 512
 SLAB = 256 << 20
 
 
+class _Pages(mmap.mmap):
+    """Host memory that is page-locked for as long as it exists. unlock: called before the memory goes, because the
+    driver counts its addresses as locked until then, and new memory may get the same ones."""
+
+    unlock: Callable[[], Any] | None = None
+
+    def __del__(self) -> None:
+        if self.unlock is not None:
+            self.unlock()
+
+
 class _Slab:
     """A large range of page-locked host memory, from which buffers are cut. holes: its free parts, offset -> bytes."""
 
     def __init__(self, nbytes: int) -> None:
-        self.memory = mmap.mmap(-1, nbytes)
+        self.memory = _Pages(-1, nbytes)
         self.view = memoryview(self.memory)
         self.holes = {0: nbytes}
 
@@ -80,13 +94,21 @@ class PageLocked:
     def _locked(self, nbytes: int) -> _Slab:
         slab = _Slab(nbytes)
         address = torch.frombuffer(slab.view, dtype=torch.uint8).data_ptr()
-        error = int(self.cuda.cudart().cudaHostRegister(address, nbytes, 0))
+        runtime = self.cuda.cudart()
+        error = int(runtime.cudaHostRegister(address, nbytes, 0))
         if error:
+            self._take_the_error()
             raise UserError(f"{format_bytes(nbytes)} of host memory cannot be page-locked beside "
                             f"{format_bytes(self.locked)} (cudaHostRegister: error {error})")
+        slab.memory.unlock = partial(_unlock, self.cuda, address)
         self._slabs.append(slab)
         self.locked += nbytes
         return slab
+
+    def _take_the_error(self) -> None:
+        """Let PyTorch raise the error that the driver still reports, which it would do at the program's next kernel."""
+        with suppress(RuntimeError):
+            torch.zeros(1, device="cuda" if self.cuda is torch.cuda else "cpu")
 
     def _piece(self, slab: _Slab, offset: int, size: int, nbytes: int) -> Any:
         view = slab.view[offset:offset + nbytes]
@@ -95,3 +117,9 @@ class PageLocked:
         key = self._made
         self._views[key] = weakref.ref(view, lambda _: self._ended.append((slab, offset, size, key)))
         return storage
+
+
+def _unlock(cuda: Any, address: int) -> None:
+    """Unlock the pages at an address, after the copies that use them."""
+    cuda.synchronize()
+    cuda.cudart().cudaHostUnregister(address)

@@ -28,7 +28,7 @@ from minidl.device.cuda.device import CudaDevice
 from minidl.device.cuda.seam import Convolution, PlanInfo, Vendor
 from minidl.device.cuda.staging import Staging
 from minidl.device.cuda.streams import EventStreams
-from minidl.device.cuda.timed_plans import PlanTable, TimedPlan, key
+from minidl.device.cuda.timed_plans import MOST_TIMED, PlanTable, TimedPlan, key
 from minidl.device.precision import PRECISIONS
 from minidl.errors import DeviceError, UserError
 from minidl.kernels.cuda import KERNELS
@@ -540,6 +540,31 @@ def test_plans_are_timed_once_and_kept_on_disk(tmp_path):
     second = FakeCuda()
     assert PlanTable(second, tmp_path).of(CONV) == plans
     assert "convolve" not in second.counts and "plans" not in second.counts
+
+
+def test_plans_are_the_first_of_the_heuristics_and_those_that_need_less_workspace():
+    fake = FakeCuda()
+    fake._plans[:] = [PlanInfo(f"p{i}", 1000, False) for i in range(MOST_TIMED)] + [
+        PlanInfo("no better", 1000, False), PlanInfo("fixed order", 2000, True), PlanInfo("larger", 2000, True),
+        PlanInfo("fixed and smaller", 1500, True), PlanInfo("least", 10, False)]
+    plans = PlanTable(fake).of(CONV, timed=False)
+    assert [p.name for p in plans[MOST_TIMED:]] == ["fixed order", "fixed and smaller", "least"]
+    assert [p.rank for p in plans] == [*range(MOST_TIMED), 11, 13, 14]
+
+
+def test_a_trial_lists_plans_and_times_none_and_the_run_times_them_later(tmp_path):
+    fake = FakeCuda()
+    table = PlanTable(fake, tmp_path)
+    assert [p.seconds for p in table.of(CONV, timed=False)] == [None] * 3 and "convolve" not in fake.counts
+    assert None not in [p.seconds for p in table.of(CONV)]
+    device = cuda()
+    arguments = ("conv2d", (LAST, memory_format.channels_last(meta((4, 3, 3, 3), float32))),
+                 (memory_format.channels_last(meta((2, 4, 4, 5), float32)),), {"stride": (1, 1), "padding": (1, 1)},
+                 Cost(1e9, 1e6, "conv"))
+    trial = device.dry_twin(timed=False).algorithms(*arguments)
+    assert "convolve" not in device.vendor.counts and all(a.seconds > 0 for a in trial)
+    assert device.dry_twin().algorithms(*arguments)[0].name == trial[0].name  # the deterministic mode's
+    assert device.vendor.counts["convolve"]
 
 
 def test_a_plan_that_is_listed_and_does_not_run_is_no_alternative_and_ends_nothing(tmp_path):

@@ -103,6 +103,17 @@ def test_buffers_are_cut_from_slabs_in_their_own_sizes_and_are_free_again_when_n
     assert pages.take(8 * GRAIN).data_ptr() == address and late.locked_bytes == 16 * GRAIN
 
 
+def test_pages_are_unlocked_before_their_memory_goes_as_new_memory_may_get_the_same_addresses():
+    late = LateCuda()
+    for _ in range(5):
+        pages = PageLocked(late, 1 << 20)
+        kept = pages.take(NBYTES)
+        del pages  # as ``managed`` goes while the program holds a tensor that was on the host
+        assert late.locked_bytes == 1 << 20
+        del kept
+        assert not late.locked and not late.locked_bytes
+
+
 def test_pages_that_cannot_be_locked_are_an_error_with_the_bytes_in_it():
     late = LateCuda()
     late.cudaHostRegister = lambda address, nbytes, flags: 2

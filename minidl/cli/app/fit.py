@@ -92,13 +92,15 @@ class Setup:
         """Return the bytes for swapped tensors, on the host and in the spill file, at this batch size."""
         return self.elsewhere - self.host_memory + self.for_tensors(batch)
 
-    def demand(self, batch: int) -> Demand:
-        """Return the bytes that an unmanaged step of this batch needs, and its largest operation."""
+    def demand(self, batch: int, *, timed: bool = False) -> Demand:
+        """Return the bytes that an unmanaged step of this batch needs, and its largest operation. timed: the step will
+        be trained, so the device may time the algorithms of its operations."""
         keeps = policies.create(self.policy).regime.keeps_outputs  # then it needs more
         with (stage(f"dry run of {self._named(batch)}"),
-              Runtime(self.device.dry_twin(), memory_budget=UNLIMITED, policy=self.policy if keeps else "none",
-                      precision=self.precision, seed=self.seed, switches=self.switches, slices=self.slices,
-                      shard_bytes=self.shard_bytes, ranks=self.ranks) as twin):
+              Runtime(self.device.dry_twin(timed=timed), memory_budget=UNLIMITED,
+                      policy=self.policy if keeps else "none", precision=self.precision, seed=self.seed,
+                      switches=self.switches, slices=self.slices, shard_bytes=self.shard_bytes,
+                      ranks=self.ranks) as twin):
             found = twin.dry_run(self.program(batch).all)
         self.work.spent += found.calls
         self.work.calls[self.slices] = found.calls
@@ -106,7 +108,8 @@ class Setup:
 
     def largest_parameter(self) -> int:
         """Return the bytes of the largest parameter, buffer or optimizer state."""
-        with Runtime(self.device.dry_twin(), memory_budget=UNLIMITED, policy="none", precision=self.precision) as twin:
+        with Runtime(self.device.dry_twin(timed=False), memory_budget=UNLIMITED, policy="none",
+                     precision=self.precision) as twin:
             held = self.program(1)
             largest = max((storage.nbytes for storage in twin.memory.live() if storage.persistent), default=0)
             del held
@@ -138,7 +141,7 @@ class Setup:
 
     def _tried(self, simulated: Device | None, batch: int, budget_bytes: int, thorough: bool) -> Trial:
         """Return the outcome of a trial on a simulated device, with its plans; None: on shapes alone, without plans."""
-        device = simulated or self.device.dry_twin()
+        device = simulated or self.device.dry_twin(timed=False)
         begin = self.work.count(device, self.slices)
         twin = self._twin(device, batch, budget_bytes)
         shortage = stats = None

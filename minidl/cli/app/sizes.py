@@ -76,13 +76,15 @@ def settle(options: Options, setup: Setup, data: Data) -> Sizes:
         setup = replace(setup, shard_bytes=choose_shards(setup, options.batch or LEAST, budget))
     chosen = options.slices == CHOSEN and setup.ranks is None  # ranks have a slice each unless more are asked for
     batch, cut = _batch(options, setup, budget, most, chosen=chosen)
-    whole = replace(setup, slices=1).demand(batch)
+    whole = replace(setup, slices=1).demand(batch, timed=True)
     if cut is None:
         cut = (faster(setup, choose_slices(setup, batch, budget, whole), batch, budget) if chosen
                else Cut(setup.slices, "as asked for"))
     cut = _cut_that_fits(replace(setup, slices=cut.slices), cut, batch, budget, most, chosen=chosen)
     setup = replace(setup, slices=cut.slices)
-    demand = whole if cut.slices == 1 else replace(setup.demand(batch), unmanaged_peak_bytes=whole.unmanaged_peak_bytes)
+    demand = whole
+    if cut.slices > 1:
+        demand = replace(setup.demand(batch, timed=True), unmanaged_peak_bytes=whole.unmanaged_peak_bytes)
     return Sizes(batch, budget, demand, most, cut, setup)
 
 

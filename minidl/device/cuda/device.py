@@ -104,6 +104,15 @@ class CudaDevice(Device):
     def algorithms(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any],
                    cost: Cost) -> tuple[Algorithm, ...]:
         """Return cuDNN's plans for a convolution, else one algorithm; keep the program of each for ``launch``."""
+        return self._algorithms(op_name, inputs, outputs, attrs, cost, timed=True)
+
+    def untimed_algorithms(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any],
+                           cost: Cost) -> tuple[Algorithm, ...]:
+        """Return the same, with modelled seconds for plans that were never timed."""
+        return self._algorithms(op_name, inputs, outputs, attrs, cost, timed=False)
+
+    def _algorithms(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any],
+                    cost: Cost, *, timed: bool) -> tuple[Algorithm, ...]:
         seconds = call_seconds(self.profile, outputs, cost)
         trivial = outputs and not all(m.size for m in (*inputs, *outputs)) and self._program_for_empty(op_name, outputs)
         if trivial:
@@ -112,7 +121,7 @@ class CudaDevice(Device):
             return (algorithm,)
         if op_name in convolution.KINDS:
             steps = convolution.steps(op_name, inputs, outputs[0], attrs, tf32=self.programs.tf32)
-            choices = convolution.algorithms(steps, self.plans.of(steps.convolution), seconds)
+            choices = convolution.algorithms(steps, self.plans.of(steps.convolution, timed=timed), seconds)
             for choice in choices:
                 self._keep(choice, self.programs.convolution(steps, choice.name, inputs, outputs[0]))
             return choices

@@ -9,6 +9,7 @@ same plan, with or without this file. Knows convolutions and plans; no tensors.
 """
 
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from math import inf, prod
@@ -16,12 +17,13 @@ from pathlib import Path
 from statistics import median
 
 from minidl.device.cuda.plan_files import PlanFile
-from minidl.device.cuda.seam import Convolution, Handle, Vendor
+from minidl.device.cuda.seam import Convolution, Handle, PlanInfo, Vendor
 from minidl.errors import DeviceError, DeviceShort
 from minidl.meta import DTYPES, aligned
 from minidl.outside.validation import is_real, is_whole
 
 LAYOUT = "nhwc"
+MOST_TIMED = 10  # cuDNN's heuristics seldom put the fastest plan later; PyTorch stops there too
 RUNS = 5  # after one that warms up; the median counts
 SLOW = 3.0  # a plan slower than the best so far by this factor is timed only once
 
@@ -46,8 +48,20 @@ def default_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "minidl"
 
 
+def worth_timing(plans: Sequence[PlanInfo]) -> tuple[TimedPlan, ...]:
+    """Return the first ``MOST_TIMED`` plans of the heuristics' list, and each later one that needs less workspace than
+    all plans before it, or than all before it that add in a fixed order if it does so too."""
+    kept, least, least_fixed = [], inf, inf
+    for rank, p in enumerate(plans):
+        if rank < MOST_TIMED or p.workspace < least or p.deterministic and p.workspace < least_fixed:
+            kept.append(TimedPlan(p.name, p.workspace, p.deterministic, rank=rank))
+        least = min(least, p.workspace)
+        least_fixed = min(least_fixed, p.workspace) if p.deterministic else least_fixed
+    return tuple(kept)
+
+
 class PlanTable:
-    """The plans of cuDNN for each convolution, listed and timed once.
+    """The plans of cuDNN for each convolution that are worth timing, listed and timed once.
 
     folder: where they are stored; None keeps them in this process only."""
 
@@ -66,13 +80,13 @@ class PlanTable:
         """A stream and two events, created when something is first timed."""
         return self.vendor.stream(), self.vendor.event(), self.vendor.event()
 
-    def of(self, convolution: Convolution) -> tuple[TimedPlan, ...]:
-        """Return the plans of a convolution, in the order of the heuristics."""
+    def of(self, convolution: Convolution, *, timed: bool = True) -> tuple[TimedPlan, ...]:
+        """Return the plans of a convolution, in the order of the heuristics. timed: time those that were not yet."""
         name = key(convolution)
         plans = self._table.get(name)
         if plans is None:
-            plans = tuple([TimedPlan(p.name, p.workspace, p.deterministic) for p in self.vendor.plans(convolution)])
-        if name not in self._tried and any(plan.seconds is None for plan in plans):
+            plans = worth_timing(self.vendor.plans(convolution))
+        if timed and name not in self._tried and any(plan.seconds is None for plan in plans):
             self._tried.add(name)
             plans = self._time(convolution, plans)
         if plans != self._table.get(name):
