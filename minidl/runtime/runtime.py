@@ -46,6 +46,7 @@ from minidl.placements import Placement
 from minidl.plan.plan import Plan
 from minidl.plan.policy import Policy, required
 from minidl.plan.trace import Trace
+from minidl.policies import beside
 from minidl.ranks import Ranks
 from minidl.runtime import upload
 from minidl.runtime.dryrun import dry_run
@@ -105,6 +106,8 @@ class Runtime(Shown):
         self.tracker = Tracker()
         self.memory = Manager(self.device, self.policy, self.tracker, budget, host, switches, self.placement, spill)
         self._follower = attach(self.memory) if self.policy.plans else None
+        if self.policy.plans and self.device.wall_clock:
+            beside.begin()
         self.executor = Executor(self.device, self.memory, self.tracker, deterministic=deterministic,
                                  fuses=switches.fused, keeps_outputs=self.policy.regime.keeps_outputs)
         self.ranks = ranks if ranks is not None and ranks.count > 1 else None
