@@ -9,7 +9,7 @@ from networks import state_of
 from minidl import Runtime, no_grad
 from minidl.errors import ShapeError, UserError
 from minidl.models.gpt import Inputs, synthetic_batch
-from minidl.models.llama import Llama, LlamaConfig, Rotation, RopeScaling
+from minidl.models.llama import Llama, LlamaConfig, RopeScaling, Rotation
 from minidl.models.text import Text
 from minidl.optim import AdamW
 from minidl.policies.auto import policy as auto

@@ -99,7 +99,8 @@ def peer_state(name: str) -> list[tuple[str, tuple[int, ...]]]:
     return [(path, tuple(map(int, shape.split("x")))) for path, shape in map(str.split, text.splitlines())]
 
 
-WITHOUT_PEER = ("mlp", "lenet", "resnet20", "unet-small", "llama-tiny")  # their names are ours, or those of a larger sibling
+# Their names are ours, or those of a larger sibling.
+WITHOUT_PEER = ("mlp", "lenet", "resnet20", "unet-small", "llama-tiny")
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name not in WITHOUT_PEER])
