@@ -1,4 +1,4 @@
-"""Llama: Grattafiori et al., "The Llama 3 Herd of Models", 2024; Qwen2.5: Yang et al., "Qwen2.5 Technical Report", 2024.
+"""Llama 3: Grattafiori et al., "The Llama 3 Herd of Models", 2024; Qwen2.5: Yang et al., technical report, 2024.
 
 
 A decoder with RMSNorm before each half of a layer (Zhang & Sennrich 2019), rotary position embeddings (Su et al. 2021),
@@ -31,8 +31,10 @@ TINY_CONTEXT = Text(length=64, predictions=64, vocabulary=512)
 
 @dataclass(frozen=True, slots=True)
 class RopeScaling:
-    """Llama 3's stretch of slow rotations, with Hugging Face's names: wavelengths above original_max_position_embeddings
-    / low_freq_factor are ``factor`` times as long, those below .. / high_freq_factor stay, those between are blended.
+    """Llama 3's stretch of slow rotations, with Hugging Face's names.
+
+    Rotations that turn fewer than ``low_freq_factor`` times in the original context are ``factor`` times as slow, those
+    that turn more than ``high_freq_factor`` times stay, and those between are blended.
     """
 
     factor: float
