@@ -135,8 +135,9 @@ def create(name: str, *, num_classes: int | None = None, in_channels: int | None
            image_size: int | None = None, vocabulary: int | None = None, layers: int | None = None) -> Module:
     """Create a network in the current runtime; arguments of None keep the function's defaults.
 
-    ``image_size`` is ignored if the function does not take it; ``layers`` is for those of ``minidl.models.llama``. Raises UserError for an unknown name, or if a user's
-    function does not take a given argument.
+    ``image_size`` is ignored if the function does not take it; ``vocabulary`` is for language models, ``layers`` for
+    those of ``minidl.models.llama``. Raises UserError for an unknown name, or if a function does not take a given
+    argument.
     """
     model = find(name)
     accepts = _parameters(name, model.build)
