@@ -74,6 +74,14 @@ def path(text: str) -> str:
     return text
 
 
+def names(text: str) -> tuple[str, ...]:
+    """Return words that commas separate; an empty word is refused."""
+    words = tuple(text.split(","))
+    if not all(words):
+        raise argparse.ArgumentTypeError(f"must be names with commas between, not {text!r}")
+    return words
+
+
 def size(text: str) -> int:
     """Return bytes: of ``16GiB``, ``512MB``, or a plain number."""
     return read(parse_bytes, text)
