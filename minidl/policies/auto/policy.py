@@ -71,7 +71,8 @@ class Auto(OnDemand):
         return DtrSwap().victims(resident, pressure)
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
-        """Return the plan of a short search; no plan if on-demand mode promises to be faster, or if everything fits."""
+        """Return the plan of a short search, or of a longer one if the first plan promises less than on-demand mode; no
+        plan if everything fits."""
         facts = problem(trace, costs)
         mode = np.zeros(len(facts.gap_call), np.int64)
         kept = simulate(facts, Room(limits.device_bytes, limits.host_bytes, SLACK), mode, mode.copy(), NO_NOTES)
@@ -81,7 +82,10 @@ class Auto(OnDemand):
         on_demand = Tried(ON_DEMAND, () if trace.observed_seconds is None else (trace.observed_seconds,))
         progress = Progress(tried=(on_demand,), rested=TRIAL_EVERY)
         found, _ = self._search(progress, 0, trace, facts, costs, limits, FIRST_WORK)
-        return progress.searched(found, 0).next()
+        progress = progress.searched(found, 0)
+        if progress.waiting is None:  # on the wall clock the next search may be a hundred iterations away
+            progress = progress.searched(*self._search(progress, 1, trace, facts, costs, limits))
+        return progress.next()
 
     def feedback(self, proposal: Proposal, observed: Observation) -> Proposal:
         """Record the observed iteration, search once if there is time, and return the next plan to follow."""
