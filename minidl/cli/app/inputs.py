@@ -80,8 +80,8 @@ def _text(options: Options, text: Text, bad: BadFiles, *, reads_pairs: bool) -> 
 
 
 def described(data: Data) -> tuple[str, str]:
-    """Return two nouns for messages:
-    for the examples, such as "images", and for the unit of their size, such as "pixels"."""
+    """Return two phrases for messages: the noun for the examples, and the unit of their size.
+    They are ("images", "images") or ("sequences", "tokens a sequence")."""
     return ("images", "images") if len(data.input_shape) == 3 else ("sequences", "tokens a sequence")
 
 

@@ -31,8 +31,7 @@ def remarks(followed: tuple[Trace, Followed], runtime: Runtime,
 
 
 class ReportPage:
-    """Records one step of a run for a page. Call ``note`` after every step: the page also shows a curve of all steps.
-    """
+    """Records one step of a run for a page. Call ``note`` after every step: the page shows the earlier steps, too."""
 
     def __init__(self, runtime: Runtime, names: LayerNames) -> None:
         self._runtime = runtime

@@ -75,9 +75,8 @@ def main(arguments: Sequence[str] | None, *, name: str = "train.py") -> int:
 
 
 def train(options: Options, lock: RunLock, out: TextIO, ranks: Ranks | None = None) -> int:
-    """Do the whole run; return the exit code. Raises UserError for a request that cannot be met.
-    ``out``: the stream on which ``--json -`` prints. ``ranks``: the ranks that train together, of which this process
-    is one; None: it trains alone."""
+    """Do the whole run; return the exit code. Raises UserError. ``out``: the stream for ``--json -``.
+    ``ranks``: the ranks that train together, this process among them; None: it trains alone."""
     first = ranks is None or not ranks.rank
     device, policy = choose_device(options), choose_policy(options)
     if first:
