@@ -329,7 +329,7 @@ def test_gradients_that_are_wrong_are_a_failure(tmp_path, monkeypatch):
 FAMILIES = (Training("vgg11", 2, side=32), Training("vgg11_bn", 2, side=32), Training("resnet18", 2, side=32),
             Training("inception_v3_aux", 2), Training("inception_v4", 2), Training("densenet121", 2, side=64),
             Training("unet-small", 1, side=32), Training("bert-tiny", 2, length=16), Training("gpt2", 1, length=16),
-            Training("lenet", 2), Training("mlp", 2))
+            Training("llama-tiny", 2, length=16), Training("lenet", 2), Training("mlp", 2))
 
 
 def test_every_operation_of_a_forward_pass_has_a_formula_in_pytorch():

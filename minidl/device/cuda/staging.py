@@ -18,7 +18,7 @@ LEAST_BYTES = 1 << 20
 
 
 class Staging:
-    """A ring of page-locked bytes that feeds the compute stream."""
+    """A ring buffer of page-locked bytes, through which host arrays are copied to the device."""
 
     def __init__(self, streams: EventStreams) -> None:
         self._streams = streams
