@@ -23,7 +23,7 @@ PIECE_BYTES = 2 << 20  # an array of fewer bytes is written by the calling threa
 
 
 class Staging:
-    """A ring of page-locked bytes that feeds the compute stream."""
+    """A ring buffer of page-locked bytes, through which host arrays are copied to the device."""
 
     def __init__(self, streams: EventStreams) -> None:
         self._streams = streams
