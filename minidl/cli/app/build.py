@@ -1,4 +1,4 @@
-"""A network with its loss, optimizer and learning rates, as the flags ask for them."""
+"""Makes a network with its loss, optimizer and learning-rate schedule from the flags of a command line."""
 
 from collections.abc import Callable
 
@@ -56,7 +56,8 @@ def _optimizer(options: Options, model: Module, *, reads_text: bool) -> Optimize
 
 
 def _loss(options: Options, known: models.Model, model: Module) -> Callable[[AnyBatch], Tensor]:
-    """Return a function that uploads a batch and returns its loss, a scalar. It keeps no handle on images or logits."""
+    """Return a function that copies a batch to the device and returns its loss, a scalar tensor.
+    When it returns, no handle on the batch's images or on the logits is left, so their memory can be freed."""
     def loss(batch: AnyBatch) -> Tensor:
         runtime = current_runtime()
         if known.text is not None:

@@ -1,4 +1,5 @@
-"""The flags of train.py, by the names that timm and torchvision give them. Checks each alone; knows no model."""
+"""The parser of train.py's flags; the names are those of timm and torchvision. It checks each flag's value by itself.
+"""
 
 import argparse
 import os
@@ -47,8 +48,8 @@ INSTEAD = (("steps", "--epochs"), ("epochs", "--steps"), ("plan", "--policy"), (
 def parse(arguments: Sequence[str] | None) -> Options:
     """Return the options of a command line. Raises UserError for wrong flags; ``--help`` ends the program.
 
-    With ``--resume`` the earlier run's flags come first, and flags that are given now override them. Values that
-    the earlier run chose for itself stay as they were.
+    With ``--resume`` the earlier run's flags apply, too; flags given now override them. Values that the earlier run
+    chose by itself, such as the batch of ``--batch max``, stay the same.
     """
     parser = all_flags()
     words = renamed(expanded(sys.argv[1:] if arguments is None else arguments, GRANTS), told=True)
@@ -87,7 +88,7 @@ def parse(arguments: Sequence[str] | None) -> Options:
 
 
 def _refuse_what_does_not_go_together(options: Options) -> None:
-    """Raise UserError for flags that cannot be given together."""
+    """Raise UserError for flags that exclude each other."""
     if options.run is None and (options.resume or options.checkpoint_every):
         raise UserError("checkpoints are kept in a run folder: give --run-dir DIR")
     if options.data == "synthetic" and options.epochs is not None:
@@ -110,8 +111,9 @@ def _refuse_what_does_not_go_together(options: Options) -> None:
 
 
 def _resumed_folder(run: str | None, resume: str | None) -> Path | None:
-    """Return the folder of the run that ``--resume`` continues; None without the flag.
-    ``auto`` is the folder of ``--run-dir``, None if it holds no run yet. Raises UserError for a path without a run."""
+    """Return the run folder that ``--resume`` continues; None without that flag.
+    ``--resume auto`` means the folder of ``--run-dir``, or None if no run is in it yet. Raises UserError for a path
+    without a run."""
     if resume is None or (resume == AUTO and run is None):
         return None
     if resume != AUTO:
