@@ -56,7 +56,7 @@ class FinalFiles:
             self._failures.append(str(error))
 
     def parameters(self, model: Module) -> None:
-        """Write the model's parameters and buffers, by name, to the file of --save-weights; with --lora the adapters."""
+        """Write parameters and buffers, by name, to the file of --save-weights; with --lora the adapters alone."""
         path = self._options.save
         if path is not None:
             state = model.state_dict if self._options.lora is None else partial(lora.adapters, model)
