@@ -95,8 +95,8 @@ def _refuse_what_does_not_go_together(options: Options) -> None:
         raise UserError("synthetic data has no epochs: give --steps")
     if options.vocab is not None and options.vocab_size is not None:
         raise UserError("--vocab-size is for a vocabulary that is trained, and --vocab names one")
-    for flag, value in (("--lora-alpha", options.lora_alpha), ("--lora-targets", options.lora_targets)):
-        if options.lora is None and value is not None:
+    for flag, given in (("--lora-alpha", options.lora_alpha), ("--lora-targets", options.lora_targets)):
+        if options.lora is None and given is not None:
             raise UserError(f"{flag} is for adapters: give --lora RANK")
     if options.optimizer in ("adam", "adamw") and options.momentum is not None:
         raise UserError(f"{options.optimizer} takes no --momentum")
