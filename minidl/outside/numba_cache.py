@@ -22,6 +22,7 @@ import numba
 from numba.core import event
 from numba.core.caching import IndexDataCacheFile
 
+from minidl.outside.folder_lock import lock_folder
 from minidl.outside.reading import Unreadable, read_bytes
 from minidl.outside.stages import COMPILATION, stage
 
@@ -112,9 +113,11 @@ def expect(dispatcher: Any, process: Popen[bytes]) -> None:
     dispatcher._cache._cache_file.compiler = process
 
 
-def folder_of(dispatcher: Any) -> Path:
-    """Return the folder of the function's cache files."""
-    return Path(dispatcher.stats.cache_path)
+def lock_files(dispatcher: Any) -> None:
+    """Lock the folder of the function's cache files until this process ends; wait while another process has the lock.
+    Only processes that call this wait for each other."""
+    with suppress(OSError):
+        lock_folder(Path(dispatcher.stats.cache_path), wait=True)
 
 
 def _types(arguments: tuple[Any, ...]) -> tuple[Any, ...]:

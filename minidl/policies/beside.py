@@ -77,19 +77,18 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def main() -> None:
     """Compile what is not on disk, one function after the other; the main function of the process."""
-    from minidl.outside.folder_lock import lock_folder
-    from minidl.outside.numba_cache import compile_for, folder_of, on_disk
+    from minidl.outside.numba_cache import compile_for, lock_files, on_disk
 
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if hasattr(os, "nice"):
         os.nice(NICENESS)
     wanted = list(functions())
-    lock_folder(folder_of(wanted[0][0]), wait=True)  # until this process ends
+    lock_files(wanted[0][0])  # another training's process may be compiling
     for function, arguments in wanted:
         if not on_disk(function, arguments):
             compile_for(function, arguments)
 
 
 def _end_with_parent() -> None:
-    sys.stdin.buffer.read()  # the parent writes nothing: this ends when the parent does
+    os.read(0, 1)  # from stdin: the parent writes nothing, so this returns when the parent ends
     os._exit(1)

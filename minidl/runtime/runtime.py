@@ -46,7 +46,6 @@ from minidl.placements import Placement
 from minidl.plan.plan import Plan
 from minidl.plan.policy import Policy, required
 from minidl.plan.trace import Trace
-from minidl.policies import beside
 from minidl.ranks import Ranks
 from minidl.runtime import upload
 from minidl.runtime.dryrun import dry_run
@@ -106,8 +105,6 @@ class Runtime(Shown):
         self.tracker = Tracker()
         self.memory = Manager(self.device, self.policy, self.tracker, budget, host, switches, self.placement, spill)
         self._follower = attach(self.memory) if self.policy.plans else None
-        if self.policy.plans and self.device.wall_clock:
-            beside.begin()
         self.executor = Executor(self.device, self.memory, self.tracker, deterministic=deterministic,
                                  fuses=switches.fused, keeps_outputs=self.policy.regime.keeps_outputs)
         self.ranks = ranks if ranks is not None and ranks.count > 1 else None
@@ -153,12 +150,12 @@ class Runtime(Shown):
 
     @property
     def plan(self) -> Plan | None:
-        """The plan that the current or latest iteration follows; None if its calls match no known sequence."""
+        """The plan that the current or latest iteration follows; None if its calls match no planned sequence."""
         active = self.guide.active if self.guide is not None else None
         return active.plan if active is not None else None
 
     def followed(self) -> tuple[Trace, Followed] | None:
-        """Return the followed sequence's trace and how its latest complete iteration went; None if there is none."""
+        """Return (trace, how it went) of the latest complete iteration that followed a plan; None if there is none."""
         active = self.guide.active if self.guide is not None else None
         return (active.trace, active.last) if active is not None and active.last is not None else None
 

@@ -1,4 +1,4 @@
-"""A lock, so that a run folder has one writer at a time. It ends with the process that holds it. Knows no run."""
+"""A file lock by which a run folder has one writer at a time. It ends with the process that holds it."""
 
 from __future__ import annotations
 
