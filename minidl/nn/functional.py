@@ -154,8 +154,8 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     N and heads may be missing. ``scale`` defaults to 1 / sqrt(D). A boolean mask is True at positions that are seen; a
     floating mask is added. The result of a fully masked position is 0, without a gradient. ``is_causal``: position i
     sees positions up to i. With ``enable_gqa`` several heads of queries share one head of keys and values.
-    ``nn.attend`` is the same with heads side by side. Raises ShapeError; UserError for a mask
-    together with ``is_causal``.
+    ``nn.attend`` is the same for operands [N, L, heads * D]. Raises ShapeError; UserError for a mask together with
+    ``is_causal``.
     """
     if enable_gqa and query.ndim == key.ndim == 4:
         if query.shape[1] % key.shape[1] or key.shape[1] != value.shape[1]:

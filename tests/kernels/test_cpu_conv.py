@@ -134,7 +134,7 @@ def test_a_convolution_declares_the_same_workspace_whatever_vectors_the_processo
     declared: dict[int, list[tuple[int, ...]]] = {}
     for vector_bytes in conv.VECTORS:
         monkeypatch.setattr(vectors, "VECTOR_BYTES", vector_bytes)
-        conv._plan.cache_clear()
+        conv._cut_of.cache_clear()
         conv._workspace.cache_clear()
         for shapes in (*SHAPES, *TILED):
             inputs, out, attrs = arrays(op, shapes, "float32")
@@ -143,7 +143,7 @@ def test_a_convolution_declares_the_same_workspace_whatever_vectors_the_processo
             found = tuple([algorithm.workspace(metas, [meta(out)], attrs) for algorithm in ALGORITHMS[op][:2]])
             assert plan.lanes == vector_bytes // 4 and found[1] >= plan.least.buffer * plan.itemsize
             declared.setdefault(vector_bytes, []).append(found)
-    conv._plan.cache_clear()
+    conv._cut_of.cache_clear()
     assert declared[32] == declared[64] and any(nbytes for found in declared[32] for nbytes in found)
 
 

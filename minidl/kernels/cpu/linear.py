@@ -28,8 +28,7 @@ def _starts(batch: Shape, strides: Shape) -> Array:
 
 
 def _operand(array: Array, batch: Shape) -> tuple[Array, Array, int, int]:
-    """Return an operand [.., rows, columns] as (flat array, start of each matrix, elements to next row, to next
-    column)."""
+    """Return an operand [.., rows, columns] as (flat array, matrices' starts, elements to next row, to next column)."""
     data, strides = flat(array)
     lead = len(batch) - (array.ndim - 2)
     spread = tuple(0 if i < lead or array.shape[i - lead] == 1 else strides[i - lead] for i in range(len(batch)))
