@@ -20,7 +20,8 @@ from minidl.torch.states import States
 
 
 class Deciding:
-    """Makes and corrects plans. share: fraction of the optimizers' state that they keep on the device; never rises."""
+    """Makes and corrects plans. share: the fraction of the optimizers' state that stays on the device; it never rises.
+    """
 
     def __init__(self, planner: Planner, states: States, backend: Backend, limits: Limits, report: Report,
                  allowance: Allowance) -> None:

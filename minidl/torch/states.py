@@ -122,7 +122,7 @@ class States:
                 self._forget(waiting)
 
     def _bury(self) -> None:
-        """Stop managing the state of optimizers that do not exist any more."""
+        """Stop managing the state of optimizers that no longer exist."""
         for ref in [ref for ref in self._known if ref() is None]:
             for waiting in self._known.pop(ref).values():
                 if waiting is not None:
@@ -136,7 +136,7 @@ class States:
                 self.away(optimizer, all_of_it=all_of_it)
 
     def home(self) -> None:
-        """Bring all optimizer state back to the device, and release its host memory; the optimizers remain known."""
+        """Bring all optimizer state back to the device, and release its host memory; the optimizers stay registered."""
         self._restore()
         for ref, known in self._known.items():
             optimizer = ref()
