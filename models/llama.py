@@ -211,7 +211,7 @@ class Llama(nn.Module):
     def __init__(self, config: LlamaConfig) -> None:
         self.model = LlamaModel(config)
         if not config.tie_word_embeddings:
-            self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+            self.lm_head = nn.Embedding(config.vocab_size, config.hidden_size)  # a table, no layer to adapt
         for module in self.modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):
                 nn.init.normal_(module.weight, 0.0, INITIAL_STD)
