@@ -124,7 +124,7 @@ class Images(ImageSet):
     def _fill(self, source: ImageSource, example: int, random: np.random.Generator | None, image_out: np.ndarray,
               label_out: np.ndarray) -> None:
         """Decode an image into ``image_out``, and its class [1] or its mask [1, size, size] into ``label_out``.
-        random: for the random crop of training; None: the centre."""
+        random: for training's random crop; None: the centre or, with a mask, all of the image."""
         name, size = source.name(example), self.input_shape[1]
         image = decode(source.image(example), name, mode="L" if self.input_shape[0] == 1 else "RGB")
         width, height = image.size
