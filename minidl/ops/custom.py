@@ -1,8 +1,8 @@
 """Operations with a gradient that the user defines: ``class Square(Function)`` with forward() and backward(), and
 ``with_gradients`` for gradients that are known with the value.
 
-forward() runs without a graph, and its result is returned as a view whose gradient is backward(). Both consist of calls
-of operations, so they can be replayed like other calls.
+forward() runs with gradients disabled, and its result is returned as a view whose gradient is backward(). Both consist
+of calls of operations, so they can be replayed like other calls.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from minidl.tensor import Gradients, Needs, Tensor
 
 
 class Context:
-    """The values of one forward() that its backward() needs.
+    """The object ``ctx`` that passes values from forward() to backward().
     Tensors are kept by ``save_for_backward``, other values as attributes."""
 
     saved_tensors: tuple[Tensor, ...] = ()

@@ -76,7 +76,7 @@ class Teller:
         self._usual: dict[str, float] = {}  # seconds that the latest stage with this text took
 
     def heard(self) -> None:
-        """Note that the command prints other text now, so that no line about stages is due for ``every`` seconds."""
+        """Called when the command prints other text: no line about stages is due for the next ``every`` seconds."""
         self._heard = self.clock()
 
     def tick(self) -> None:
