@@ -19,7 +19,7 @@ from minidl import nn
 from minidl.dispatch import donate
 from minidl.errors import ShapeError, UserError
 from minidl.models.text import Text
-from minidl.ops import concat, cross_entropy, expand, linear_, reshape, silu
+from minidl.ops import concat, expand, linear_, reshape, silu
 from minidl.runtime import current_runtime
 from minidl.tensor import Tensor
 
@@ -202,7 +202,7 @@ class LlamaModel(nn.Module):
 
 
 class Llama(nn.Module):
-    """Llama with its loss: the mean cross-entropy of the next tokens, a scalar.
+    """Llama with its loss: the mean cross-entropy of the next tokens, a scalar, without ever holding all logits.
 
     input_ids, labels: [N, L], int64; a label of -100 does not count. ``labels[:, i]`` must be the token after
     ``input_ids[:, i]``; forward() does not shift them.
@@ -232,8 +232,9 @@ class Llama(nn.Module):
         return linear_(x, nn.lowered(self.head_weight))
 
     def forward(self, input_ids: Tensor, labels: Tensor) -> Tensor:
-        x = self.logits(input_ids)
-        return cross_entropy(donate(x), labels.reshape((-1,)))
+        x = self.model(input_ids)
+        x = x.reshape((-1, x.shape[2]))
+        return nn.functional.linear_cross_entropy(x, self.head_weight, labels.reshape((-1,)))
 
 
 def _network(config: LlamaConfig, *, vocabulary: int | None = None, layers: int | None = None) -> Llama:
