@@ -23,7 +23,8 @@ PARTS: tuple[Function, ...] = (expansion.expand, expansion._trimmed, timing.begi
 # Functions that run at every step of the simulation. Reference counting is off for them: each receives groups of forty
 # arrays, and counting their references takes fifty times as long as the rest.
 PIECES: tuple[Function, ...] = (
-    expansion._start, expansion._arrive, expansion._end_note, expansion._find_replays, expansion._bring_back,
+    expansion._start, expansion._arrive, expansion._end_note, expansion._can_replay,
+    expansion._find_due, expansion._free_sources, expansion._find_replays, expansion._bring_back,
     expansion._find_endings, expansion._take_step, expansion._after_replay, expansion._copy, expansion._forget_copy,
     expansion._after_call, expansion._evict, levels.reach, levels.lift,
     levels.settle, timing._lost)
