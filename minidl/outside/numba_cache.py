@@ -94,16 +94,12 @@ class _Counter(event.Listener):
             self._then()
 
 
-def _begins(count: int) -> None:
-    COMPILATION.count, COMPILATION.going = count, True
-
-
 def _ended() -> None:
     """Note that a compilation has ended, and collect the compiler's reference cycles.
     They keep the callers' frames alive, and so the tensors of an operation whose kernel is compiled at its first call.
     The memory of these tensors may be needed before Python's next collection."""
-    COMPILATION.going = False
+    COMPILATION.end()
     gc.collect()
 
 
-event.register("numba:compile", _Counter(_begins, then=_ended))
+event.register("numba:compile", _Counter(COMPILATION.begin, then=_ended))

@@ -1,4 +1,7 @@
-"""The arrays that hold an expanded iteration: steps, transfers, and the state of each tensor."""
+"""The arrays that hold an iteration under given modes: its steps, its copies, and the state of each tensor.
+
+A step is one executed call, of the program or of a replay.
+"""
 
 from __future__ import annotations
 
@@ -70,18 +73,18 @@ class Total(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """The state of an expansion while it walks the calls.
+    """The state of an expansion (``expansion``) on its way through the calls.
 
     counts     numbers of steps, copies out, swap-ins and notes so far; bytes on the device; bytes on the host, their
                peak, and the part of them in host memory; numbers of searches along lineages, of ``unsure``,
                of those of them that come first in ``due``, and of ``sources``
     state      per tensor: ABSENT, RESIDENT, AWAY, DROPPED, TEMPORARY or KEPT
     left       per tensor: the step after which it was swapped out
-    gap, note  per tensor: its current gap; the note of its current residency
+    gap, note  per tensor: its current gap; the row in ``notes`` of its current residency
     written    per tensor: the last call that has written it, or -1
     copied     per tensor: True if the host has a valid copy
     spilled    per tensor: True if that copy is on the disk
-    ends       per tensor: the call with which it is freed or dropped, once the walk has reached it
+    ends       per tensor: the call with which it is freed or dropped, once the expansion has reached that call
     remaining  per tensor: number of replays before this call that still read it
     donor      per tensor: the tensor that is donated to it, or -1
     replay     the calls to replay before this one, in program order

@@ -1,4 +1,4 @@
-"""The number of slices of a batch over all ranks, and the refusals of runtimes with ranks."""
+"""The number of slices of a batch over all ranks, and checks of the arguments of a runtime with ranks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from minidl.ranks.modelled import ModelledRanks
 
 
 def slices_of(ranks: Ranks | None, device: Device, slices: int) -> int:
-    """Return the number of slices of a batch, over all ranks. Raises UserError if the device cannot."""
+    """Return the number of slices of a batch, over all ranks.
+    Raises UserError if it does not fit the ranks or the device."""
     if slices < 1:
         raise UserError(f"a batch is cut in 1 slice or more, not {slices}")
     if ranks is None:

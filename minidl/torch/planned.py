@@ -32,7 +32,8 @@ UNRECORDED = 0.3  # cost of a call that only passes the recorder, as a share of 
 
 @dataclass(frozen=True)
 class Obeyed:
-    """A plan in the form in which saved-tensor hooks follow it: by the numbers of packs (saves) and unpacks (reads).
+    """A plan in the form that saved-tensor hooks follow:
+    by the numbers of packs (autograd's saves) and unpacks (its reads).
 
     decisions    number of a pack -> the decision about the saved tensor; without a decision the tensor stays.
     triggers     number of an unpack -> the tensors whose swap-in starts after it.

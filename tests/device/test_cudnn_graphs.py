@@ -78,3 +78,18 @@ def test_errors_are_device_errors_with_the_plan_and_the_words_of_the_library(gra
         graphs.run(CONV, "runtime", 1, 2, 3, 0, 7)
     with pytest.raises(DeviceError, match="is unknown to it: delete the file of timed plans$"):
         graphs.run(CONV, "another", 1, 2, 3, 0, 7)
+
+
+def test_the_plans_of_a_convolution_share_a_graph_where_a_plan_is_run_by_its_index(graphs, monkeypatch):
+    module = sys.modules[OURS[0]]
+    made, ran, make = [], [], graphs._graph
+    monkeypatch.setattr(graphs, "_graph", lambda *arguments: made.append(make(*arguments)) or made[-1])
+    for name in ("plain", "cores"):
+        graphs.run(CONV, name, 1, 2, 3, 0, 7)
+    assert len(made) == 2  # this frontend runs the plan that a graph has built last
+    monkeypatch.setattr(module, "known_frontend", lambda: True)
+    monkeypatch.setattr(module, "runner", lambda graph, index: lambda *arguments: ran.append(index))
+    other = replace(CONV, tf32=False)
+    for convolution, name in ((other, "plain"), (other, "cores"), (replace(other), "unordered"), (CONV, "unordered")):
+        graphs.run(convolution, name, 1, 2, 3, 0, 7)
+    assert len(made) == 4 and len(ran) == 4 and len(set(ran[:3])) == 3
