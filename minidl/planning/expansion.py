@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from minidl.planning.lineages import can_replay, end_note, find_due, find_replays, free_sources
 from minidl.planning.problem import DROP, KEEP, SWAP, Array, Problem
 from minidl.planning.walk import (
     ABSENT,
@@ -24,7 +25,6 @@ from minidl.planning.walk import (
     NOTED,
     OUTS,
     RESIDENT,
-    SEARCHES,
     SOURCES,
     SPOILT,
     STEPS,
@@ -52,7 +52,7 @@ def expand(problem: Problem, mode: Array, prefetch_at: Array, notes: Array
     back = SwapIns(np.empty(gaps, np.int64), np.empty(gaps, np.int64), np.empty(gaps, np.int64),
                    np.empty(gaps, np.int64), np.empty(gaps, np.int64), np.empty(gaps, np.int64),
                    np.empty(gaps, np.bool_))
-    walk = Walk(np.zeros(12, np.int64), np.zeros(tensors, np.int64), np.zeros(tensors, np.int64),
+    walk = Walk(np.zeros(13, np.int64), np.zeros(tensors, np.int64), np.zeros(tensors, np.int64),
                 np.zeros(tensors, np.int64), np.full(tensors, -1, np.int64), np.full(tensors, -1, np.int64),
                 np.zeros(tensors, np.bool_), np.zeros(tensors, np.bool_), np.full(tensors, -1, np.int64),
                 np.zeros(tensors, np.int64), np.full(tensors, -1, np.int64), np.zeros(calls, np.int64),
@@ -61,12 +61,12 @@ def expand(problem: Problem, mode: Array, prefetch_at: Array, notes: Array
     replay_seconds = 0.0
     _start(problem, walk, mode, notes)
     for k in range(calls):
-        due = _find_due(problem, walk, k)
+        due = find_due(problem, walk, k)
         for n in range(walk.counts[SPOILT] + 1):
             if n < walk.counts[SPOILT] and (walk.state[walk.due[n]] != DROPPED
-                                            or _can_replay(problem, walk, walk.due[n])):
+                                            or can_replay(problem, walk, walk.due[n])):
                 continue
-            replays = _find_replays(problem, walk, n, n + 1 if n < walk.counts[SPOILT] else due)
+            replays = find_replays(problem, walk, n, n + 1 if n < walk.counts[SPOILT] else due)
             if replays == FAILED or walk.counts[STEPS] + replays >= most - 2:
                 return _trimmed(steps, out, back, walk, FAILED, 0.0, k)
             walk.replay[:replays].sort()  # in program order
@@ -77,7 +77,7 @@ def expand(problem: Problem, mode: Array, prefetch_at: Array, notes: Array
                 replay_seconds += problem.algorithm_seconds[problem.algorithm_ptr[c]]
                 _after_replay(problem, walk, c, notes)
             if walk.counts[SOURCES]:
-                _free_sources(problem, walk, notes)
+                free_sources(problem, walk, notes)
         _bring_back(problem, walk, k, back, notes)
         _find_endings(problem, walk, k, mode)
         _take_step(problem, walk, k, k, steps, notes)
@@ -121,93 +121,6 @@ def _arrive(problem: Problem, walk: Walk, t: int, step: int, notes: Array) -> No
         walk.counts[NOTED] += 1
 
 
-def _end_note(walk: Walk, t: int, notes: Array) -> None:
-    """Record that tensor t's residency ends with the latest step, unless a donation has ended it earlier."""
-    if len(notes) and notes[walk.note[t], 2] < 0:
-        notes[walk.note[t], 2] = walk.counts[STEPS] - 1
-
-
-def _find_due(problem: Problem, walk: Walk, k: int) -> int:
-    """Write the tensors to replay before call k to ``walk.due``; return their number.
-    Those whose replay would read what call k writes come first, each for itself; then its inputs, all together."""
-    walk.counts[SPOILT] = due = 0
-    if walk.counts[UNSURE] and problem.write_ptr[k] < problem.write_ptr[k + 1]:
-        for i in range(problem.write_ptr[k], problem.write_ptr[k + 1]):
-            walk.written[problem.write_idx[i]] = k
-        left = 0
-        for n in range(walk.counts[UNSURE]):
-            g = walk.unsure[n]
-            t = problem.gap_tensor[g]
-            if walk.state[t] == DROPPED and walk.gap[t] == g:
-                walk.unsure[left] = g
-                left += 1
-                if problem.gap_next[g] != k:
-                    walk.due[due] = t
-                    due += 1
-        walk.counts[UNSURE], walk.counts[SPOILT] = left, due
-    for i in range(problem.in_ptr[k], problem.in_ptr[k + 1]):
-        t = problem.in_idx[i]
-        if walk.state[t] == DROPPED or walk.state[t] == ABSENT:
-            walk.due[due] = t
-            due += 1
-    return due
-
-
-def _can_replay(problem: Problem, walk: Walk, t: int) -> bool:
-    """True if t can be replayed, or could be if it were dropped: no missing call of its lineage reads a tensor that was
-    written since."""
-    state, stack = walk.state, walk.stack
-    walk.counts[SEARCHES] += 1
-    depth = 1
-    stack[0] = t
-    while depth:
-        depth -= 1
-        c = problem.produced[stack[depth]]
-        if c < 0 or not problem.repeatable[c] or walk.written[stack[depth]] >= 0:
-            return False
-        if walk.seen[c] == walk.counts[SEARCHES]:
-            continue
-        walk.seen[c] = walk.counts[SEARCHES]
-        for j in range(problem.in_ptr[c], problem.in_ptr[c + 1]):
-            v = problem.in_idx[j]
-            if walk.written[v] > c:
-                return False
-            if (state[v] == DROPPED or state[v] == ABSENT) and depth < len(state):
-                stack[depth] = v
-                depth += 1
-    return True
-
-
-def _find_replays(problem: Problem, walk: Walk, first: int, end: int) -> int:
-    """Write the calls that replay the tensors ``first`` to ``end`` of ``walk.due`` to ``walk.replay``.
-    Return their number, or FAILED if one cannot be repeated."""
-    state, stack, replay = walk.state, walk.stack, walk.replay
-    walk.counts[SEARCHES] += 1
-    replays = 0
-    for n in range(first, end):
-        stack[0] = walk.due[n]
-        depth = 1 if state[stack[0]] == DROPPED or state[stack[0]] == ABSENT else 0
-        while depth:
-            depth -= 1
-            c = problem.produced[stack[depth]]
-            if c < 0 or not problem.repeatable[c]:
-                return FAILED
-            if walk.seen[c] == walk.counts[SEARCHES]:
-                continue
-            walk.seen[c] = walk.counts[SEARCHES]
-            replay[replays] = c
-            replays += 1
-            for j in range(problem.in_ptr[c], problem.in_ptr[c + 1]):
-                v = problem.in_idx[j]
-                if (state[v] == DROPPED or state[v] == ABSENT) and depth < len(state):
-                    stack[depth] = v
-                    depth += 1
-    for r in range(replays):
-        for j in range(problem.in_ptr[replay[r]], problem.in_ptr[replay[r] + 1]):
-            walk.remaining[problem.in_idx[j]] += 1
-    return replays
-
-
 def _bring_back(problem: Problem, walk: Walk, c: int, back: SwapIns, notes: Array) -> None:
     """Append a swap-in for each input of call c that is swapped out; c is the next step."""
     for j in range(problem.in_ptr[c], problem.in_ptr[c + 1]):
@@ -225,7 +138,7 @@ def _find_endings(problem: Problem, walk: Walk, k: int, mode: Array) -> None:
     for i in range(problem.free_ptr[k], problem.free_ptr[k + 1]):
         walk.ends[problem.free_idx[i]] = k
     for g in range(problem.gap_ptr[k], problem.gap_ptr[k + 1]):
-        if mode[g] == DROP and (problem.can_drop[g] or _can_replay(problem, walk, problem.gap_tensor[g])):
+        if mode[g] == DROP and (problem.can_drop[g] or can_replay(problem, walk, problem.gap_tensor[g])):
             walk.ends[problem.gap_tensor[g]] = k
 
 
@@ -280,7 +193,7 @@ def _after_replay(problem: Problem, walk: Walk, c: int, notes: Array) -> None:
         if walk.remaining[t] == 0 and walk.state[t] == KEPT:
             read = True
         elif walk.remaining[t] == 0 and walk.state[t] == TEMPORARY:
-            if walk.counts[UNSURE] and not _can_replay(problem, walk, t):
+            if walk.counts[UNSURE] and not can_replay(problem, walk, t):
                 walk.state[t] = KEPT
                 walk.sources[walk.counts[SOURCES]] = t
                 walk.counts[SOURCES] += 1
@@ -288,43 +201,9 @@ def _after_replay(problem: Problem, walk: Walk, c: int, notes: Array) -> None:
                 continue
             walk.state[t] = ABSENT
             walk.counts[LIVE] -= problem.size[t]
-            _end_note(walk, t, notes)
+            end_note(walk, t, notes)
     if read:
-        _free_sources(problem, walk, notes)
-
-
-def _free_sources(problem: Problem, walk: Walk, notes: Array) -> None:
-    """Free the tensors that are kept for replays, but that no replay of a dropped tensor would read now."""
-    state, stack = walk.state, walk.stack
-    walk.counts[SEARCHES] += 1
-    for n in range(walk.counts[UNSURE]):
-        g = walk.unsure[n]
-        stack[0] = problem.gap_tensor[g]
-        depth = 1 if state[stack[0]] == DROPPED and walk.gap[stack[0]] == g else 0
-        while depth:
-            depth -= 1
-            c = problem.produced[stack[depth]]
-            if c < 0 or walk.seen[c] == walk.counts[SEARCHES]:
-                continue
-            walk.seen[c] = walk.counts[SEARCHES]
-            for j in range(problem.in_ptr[c], problem.in_ptr[c + 1]):
-                v = problem.in_idx[j]
-                if state[v] == KEPT:
-                    walk.seen[problem.produced[v]] = walk.counts[SEARCHES]
-                elif (state[v] == DROPPED or state[v] == ABSENT) and depth < len(state):
-                    stack[depth] = v
-                    depth += 1
-    left = 0
-    for n in range(walk.counts[SOURCES]):
-        t = walk.sources[n]
-        if walk.remaining[t] or walk.seen[problem.produced[t]] == walk.counts[SEARCHES]:
-            walk.sources[left] = t
-            left += 1
-        else:
-            state[t] = ABSENT
-            walk.counts[LIVE] -= problem.size[t]
-            _end_note(walk, t, notes)
-    walk.counts[SOURCES] = left
+        free_sources(problem, walk, notes)
 
 
 def _copy(problem: Problem, walk: Walk, t: int) -> None:
@@ -355,7 +234,7 @@ def _after_call(problem: Problem, walk: Walk, k: int, notes: Array) -> None:
         _forget_copy(problem, walk, t)
         if walk.state[t] == RESIDENT:
             walk.counts[LIVE] -= problem.size[t]
-            _end_note(walk, t, notes)
+            end_note(walk, t, notes)
         walk.state[t] = ABSENT
     for i in range(problem.write_ptr[k], problem.write_ptr[k + 1]):
         walk.written[problem.write_idx[i]] = k
@@ -373,13 +252,13 @@ def _evict(problem: Problem, walk: Walk, k: int, mode: Array, prefetch_at: Array
                 problem.gap_round[g] >= 0 and mode[problem.gap_round[g]] == KEEP):
             continue
         walk.counts[LIVE] -= problem.size[t]
-        if mode[g] == DROP and (problem.can_drop[g] or _can_replay(problem, walk, t)):
+        if mode[g] == DROP and (problem.can_drop[g] or can_replay(problem, walk, t)):
             walk.state[t], walk.gap[t] = DROPPED, g
             if not problem.can_drop[g]:
                 walk.unsure[walk.counts[UNSURE]] = g
                 walk.counts[UNSURE] += 1
             _forget_copy(problem, walk, t)
-            _end_note(walk, t, notes)
+            end_note(walk, t, notes)
             continue
         walk.state[t] = AWAY
         walk.left[t], walk.gap[t] = walk.counts[STEPS] - 1, g
