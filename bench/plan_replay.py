@@ -1,4 +1,4 @@
-"""The plans of every network, compared with the record, so that a change of the code that changes a plan is noticed.
+"""The plans of the networks of ``BATCHES``, compared with the record, so that a changed plan is noticed.
 
     python -m bench.plan_replay                      # plan again, and compare with bench/results/plan_replay.json
     python -m bench.plan_replay --networks lenet,unet

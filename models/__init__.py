@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from minidl.errors import UserError
-from minidl.models import bert, gpt, inception_v3, unet, weights
+from minidl.models import bert, gpt, inception_v3, llama, unet, weights
 from minidl.models.densenet import densenet121, densenet169, densenet201
 from minidl.models.inception_v4 import InceptionV4
 from minidl.models.lenet import LeNet
@@ -73,6 +73,8 @@ class Model:
 _BERT = partial(Model, text=Text(), reads_pairs=True, score=scores.of_words)
 _UNET = partial(Model, num_classes=2, loss=unet.loss, pixel_labels=True, score=scores.of_pixels)
 _GPT = partial(Model, text=gpt.CONTEXT, text_batch=gpt.synthetic_batch)
+_LLAMA = partial(Model, text=llama.CONTEXT, text_batch=gpt.synthetic_batch)
+_QWEN = partial(Model, text=llama.QWEN_CONTEXT, text_batch=gpt.synthetic_batch)
 _V3 = partial(Model, input_shape=(3, 299, 299), loss=inception_v3.loss)
 
 MODELS: dict[str, Model] = {
@@ -90,6 +92,11 @@ MODELS: dict[str, Model] = {
     "bert-medium": _BERT(bert.bert_medium), "bert-base": _BERT(bert.bert_base), "bert-large": _BERT(bert.bert_large),
     "gpt2": _GPT(gpt.gpt2), "gpt2-medium": _GPT(gpt.gpt2_medium), "gpt2-large": _GPT(gpt.gpt2_large),
     "gpt2-xl": _GPT(gpt.gpt2_xl),
+    "llama-tiny": _LLAMA(llama.llama_tiny, text=llama.TINY_CONTEXT), "llama-1b": _LLAMA(llama.llama_1b),
+    "llama-3b": _LLAMA(llama.llama_3b), "llama-8b": _LLAMA(llama.llama_8b),
+    "qwen2.5-0.5b": _QWEN(llama.qwen25_05b), "qwen2.5-1.5b": _QWEN(llama.qwen25_15b),
+    "qwen2.5-3b": _QWEN(llama.qwen25_3b),
+    "qwen2.5-7b": _QWEN(llama.qwen25_7b, text=llama.QWEN_CONTEXT.of_vocabulary(152_064)),
 }
 
 
@@ -125,16 +132,17 @@ def find(name: str) -> Model:
 
 
 def create(name: str, *, num_classes: int | None = None, in_channels: int | None = None,
-           image_size: int | None = None, vocabulary: int | None = None) -> Module:
+           image_size: int | None = None, vocabulary: int | None = None, layers: int | None = None) -> Module:
     """Create a network in the current runtime; arguments of None keep the function's defaults.
 
-    ``image_size`` is ignored if the function does not take it. Raises UserError for an unknown name, or if a user's
-    function does not take a given argument.
+    ``image_size`` is ignored if the function does not take it; ``vocabulary`` is for language models, ``layers`` for
+    those of ``minidl.models.llama``. Raises UserError for an unknown name, or if a function does not take a given
+    argument.
     """
     model = find(name)
     accepts = _parameters(name, model.build)
     given = {"num_classes": num_classes, "in_channels": in_channels, "image_size": image_size,
-             "vocabulary": vocabulary}
+             "vocabulary": vocabulary, "layers": layers}
     arguments = {argument: value for argument, value in given.items() if value is not None}
     if "image_size" not in accepts:
         arguments.pop("image_size", None)

@@ -15,3 +15,7 @@ class Text:
         """Return the sizes for another sequence length, with the same share of predicted positions; None keeps it."""
         length = length or self.length
         return replace(self, length=length, predictions=max(1, self.predictions * length // self.length))
+
+    def of_vocabulary(self, words: int) -> "Text":
+        """Return the sizes for another number of words of the vocabulary."""
+        return replace(self, vocabulary=words)

@@ -5,7 +5,7 @@ are not parameters, and tied parameters that a file holds twice.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from minidl.checkpoint.safetensors import CorruptFile, read_arrays
 from minidl.errors import UserError
-from minidl.nn import Module
+from minidl.nn import Module, lora
 from minidl.outside.reading import Unreadable
 
 # (pattern of a name in a file, replacement): tried in order for names that the network does not have.
@@ -25,23 +25,25 @@ RENAMED: tuple[tuple[str, str], ...] = (
     (r"\.LayerNorm\.beta$", ".LayerNorm.bias"),
     (r"\.(norm|conv)\.([12])\.", r".\1\2."),  # torchvision's DenseNet files of 2017
 )
-# Tied parameters that a file may hold twice: second name -> the network's name.
-TIED: dict[str, str] = {
-    "lm_head.weight": "transformer.wte.weight",
-    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-    "cls.predictions.decoder.bias": "cls.predictions.bias",
-}
+# Tied parameters that a file may hold twice: (second name, the network's name).
+TIED: tuple[tuple[str, str], ...] = (
+    ("lm_head.weight", "transformer.wte.weight"),
+    ("lm_head.weight", "model.embed_tokens.weight"),
+    ("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"),
+    ("cls.predictions.decoder.bias", "cls.predictions.bias"),
+)
 # Names that are ignored if the network does not have them: constants, and an auxiliary head.
 LEFT_OUT = (r"\.attn\.(bias|masked_bias)$", r"(^|\.)embeddings\.position_ids$", r"(^|\.)AuxLogits\.",
             r"num_batches_tracked$")
 
 
 def load(model: Module, path: str) -> None:
-    """Overwrite a network's parameters and buffers with those of a safetensors file.
+    """Overwrite a network's parameters and buffers with those of a safetensors file, except adapters (``nn.lora``).
     Raises UserError if the file cannot be read, or if names are missing or unexpected, or shapes differ."""
     try:
-        names = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
-        model.load_state_dict(fit(read(path), names))
+        adapters = lora.adapters(model)
+        names = [name for name, _ in (*model.named_parameters(), *model.named_buffers()) if name not in adapters]
+        model.load_state_dict(fit(read(path), names) | adapters)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
 
@@ -66,15 +68,20 @@ def fit(arrays: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     seconds: dict[str, Any] = {}
     for name, array in arrays.items():
         found = _own_name(name, known)
-        if found not in known and TIED.get(found) in known:
+        if tied_to(found, known):
             seconds[found] = array
         elif found in known or not any(re.search(pattern, found) for pattern in LEFT_OUT):
             fitted[found] = array
     for second, array in seconds.items():
-        first = fitted.setdefault(TIED[second], array)
-        if not np.array_equal(first, array):
-            raise UserError(f"{second} differs from {TIED[second]}, and the network has one parameter for both")
+        name = tied_to(second, known) or second
+        if not np.array_equal(fitted.setdefault(name, array), array):
+            raise UserError(f"{second} differs from {name}, and the network has one parameter for both")
     return fitted
+
+
+def tied_to(name: str, known: Collection[str]) -> str | None:
+    """Return the name of the network's parameter that ``name`` is a second name of; None if it is not one."""
+    return next((first for second, first in TIED if second == name and first in known and name not in known), None)
 
 
 def _own_name(name: str, known: set[str]) -> str:
@@ -83,4 +90,4 @@ def _own_name(name: str, known: set[str]) -> str:
     for pattern, replacement in RENAMED:
         candidates += [renamed for old in candidates
                        if (renamed := re.sub(pattern, replacement, old, count=1)) not in candidates]
-    return next((candidate for candidate in candidates if candidate in known or TIED.get(candidate) in known), name)
+    return next((candidate for candidate in candidates if candidate in known or tied_to(candidate, known)), name)

@@ -168,7 +168,7 @@ def test_an_eviction_enters_few_files_and_few_lines_and_the_policy_is_asked_earl
 
 
 def test_what_has_broken_its_names_between_minor_versions_is_bounded_in_every_cuda_extra():
-    """``cuda.core.launch`` takes a launch's arguments, and cuDNN's frontend is called below its Python."""
+    """Kernels are loaded by ``cuda.core``, and cuDNN's frontend is called below its Python."""
     extras = project()["project"]["optional-dependencies"]
     for extra in ("cuda12", "cuda13"):
         for name in ("cuda-core", "nvidia-cudnn-frontend"):

@@ -198,6 +198,7 @@ FORMULAS: dict[str, Formula] = {
     "add": _by(torch.add), "sub": _by(torch.sub), "mul": _by(torch.mul), "div": _by(torch.div), "neg": _by(torch.neg),
     "exp": _by(torch.exp), "log": _by(torch.log), "sqrt": _by(torch.sqrt), "tanh": _by(torch.tanh),
     "sigmoid": _by(torch.sigmoid), "gelu": _by(F.gelu), "gelu_tanh": _by(lambda x: F.gelu(x, approximate="tanh")),
+    "silu": _by(F.silu),
     "contiguous": _by(lambda x: x), "cast": _by(lambda x: x), "detach": _by(lambda x: x.detach()),
     "scale": lambda t, a, side, kind: t[0] * a["value"], "shift": lambda t, a, side, kind: t[0] + a["value"],
     "relu": lambda t, a, side, kind: t[0] * side, "dropout": lambda t, a, side, kind: t[0] * side,

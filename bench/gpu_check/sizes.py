@@ -5,6 +5,7 @@ from dataclasses import replace
 from bench.gpu_check.setting import Sizes, Stack, Training
 from minidl.kernels.cuda import launch
 
+CUT = {"layers": 2, "vocabulary": 4096}  # of networks whose weights, gradients and float64 copies exceed a GPU
 # Every network, those first that differ most: side and batch are small, so that float64 is fast too.
 MIRRORED = (
     Training("resnet50", 4, side=64), Training("vgg16", 4, side=64), Training("bert-base", 2, length=64),
@@ -17,7 +18,11 @@ MIRRORED = (
     Training("densenet169", 4, side=64), Training("densenet201", 4, side=64), Training("vgg11", 4, side=64),
     Training("vgg13", 4, side=64), Training("vgg19", 4, side=64), Training("vgg13_bn", 4, side=64),
     Training("vgg16_bn", 4, side=64), Training("vgg19_bn", 4, side=64), Training("bert-large", 2, length=64),
-    Training("gpt2-medium", 1, length=64), Training("gpt2-large", 1, length=64), Training("gpt2-xl", 1, length=64))
+    Training("gpt2-medium", 1, length=64), Training("gpt2-large", 1, length=64), Training("gpt2-xl", 1, length=64),
+    Training("llama-tiny", 2, length=64), Training("llama-1b", 1, length=64, options=CUT),
+    Training("llama-3b", 1, length=64, options=CUT), Training("llama-8b", 1, length=64, options=CUT),
+    Training("qwen2.5-0.5b", 1, length=64, options=CUT), Training("qwen2.5-1.5b", 1, length=64, options=CUT),
+    Training("qwen2.5-3b", 1, length=64, options=CUT), Training("qwen2.5-7b", 1, length=64, options=CUT))
 
 FULL = Sizes(
     ops_block=4 * launch.THREADS, ops_every=1, mirrored=MIRRORED,
@@ -30,7 +35,8 @@ FULL = Sizes(
 
 QUICK = replace(
     FULL, ops_every=6, mirrored=MIRRORED[:4], convolutions=(Training("resnet50", 64),), rounds=3, steps=2,
-    managed=(Training("resnet50", 1014),), plans=3, identity=(Training("resnet50", 16),))
+    managed=(Training("resnet50", 1014),), plans=3, identity=(Training("resnet50", 16),),
+    stack=Stack(8, 1024, 16, 4, 1024))
 
 IMAGE, SMALL, MAPS = Training("resnet20", 2, side=16), Training("lenet", 2), Training("lenet", 64)
 TINY = Sizes(

@@ -1,5 +1,5 @@
-"""The commands of ``minidl``. A command combines parts of the package and holds none of their logic.
+"""The commands of ``minidl``, such as ``minidl train``. A command reads flags and calls other parts of the package.
 
-    train, explain, models   the program of ``minidl.cli.app``, with the networks that ship with minidl
-    view, traced             pages of recorded steps, of trainings and of traces
+train, explain, models   training, as train.py does it: the code is in ``minidl.cli.app``
+view, traced             HTML pages that show the memory of a recorded training step, or of a trace
 """

@@ -1,4 +1,4 @@
-"""``minidl calibrate``: measures this machine as a device."""
+"""``minidl calibrate``: measures this machine and writes its profile, the numbers that describe it as a device."""
 
 from collections.abc import Sequence
 

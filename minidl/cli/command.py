@@ -1,13 +1,13 @@
-"""The end of every command: exit code 0, 2, 130 or 143, and at most one line on stderr. Knows no command.
+"""Ends every command in the same way: exit code 0, 2, 130 or 143, and at most one line on stderr.
 
-    0         done
-    2         something asked for cannot be done; the line says what, with its numbers
-    130, 143  stopped by SIGINT (Ctrl-C) or SIGTERM: 128 and the signal's number
+    0         success
+    2         a request that cannot be met; the line says which one, with its numbers
+    130, 143  stopped by SIGINT (Ctrl-C) or SIGTERM: 128 plus the signal's number
 
-A signal becomes a KeyboardInterrupt wherever the program is. Compiled code turns it into a SystemError, and Python
-drops it while an object is being freed. So every error after a signal counts as the signal's, and a dropped signal is
-sent again. An unforeseen error is printed in one line, too, with its place; Python's development
-mode (``python -X dev``) shows the traceback instead.
+A signal raises KeyboardInterrupt wherever the program is. Compiled code turns that into a SystemError, and Python
+ignores it while an object is being freed. So every error after a signal counts as the signal's, and an ignored signal
+is sent again. An unexpected error is printed in one line with its place in the code; Python's development mode
+(``python -X dev``) shows the traceback instead.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class EndSignal:
-    """A record of the signal that has arrived, if any."""
+    """Records the signal that has arrived, if any."""
 
     number: int | None = None
 
@@ -54,9 +54,10 @@ class EndSignal:
 
 
 def finish(name: str, story: Callable[[], int]) -> int:
-    """Carry out a command by ``story()``; return its exit code, 2 after an error, 130 or 143 after a signal.
+    """Run a command by calling ``story()``; return its exit code, 2 after an error, 130 or 143 after a signal.
 
-    Raises UserError if called within another command, as a model that is any function may do.
+    Raises UserError if another command is running in this process, for instance because the model of ``--model`` is a
+    function that starts one.
     """
     if _running.get():
         raise UserError(f"{name} is a command, and runs within no other")
@@ -79,9 +80,9 @@ def finish(name: str, story: Callable[[], int]) -> int:
 
 
 def choose(group: str, commands: Mapping[str, tuple[str, str]], words: Sequence[str]) -> int:
-    """Carry out ``GROUP COMMAND ...`` and return its exit code.
-    ``commands``: name -> (module, loaded only if it is named; a line about it). The module's ``main`` takes the
-    other words. ``--help``, or no word, prints the lines."""
+    """Run ``GROUP COMMAND ...`` and return its exit code. ``commands``: name -> (module, one line of help).
+    The module is imported only if its command is named, and its ``main`` gets the remaining words. ``--help``, or no
+    word, prints all lines of help."""
     if words and words[0] in commands:
         main: Callable[[Sequence[str]], int] = import_module(commands[words[0]][0]).main
         return main(words[1:])
@@ -100,24 +101,25 @@ def choose(group: str, commands: Mapping[str, tuple[str, str]], words: Sequence[
 
 
 def note_new_name(former: str, now: str) -> None:
-    """Print on stderr the new name ``now`` of what was called ``former``; that name is accepted for one version."""
+    """Print on stderr that ``former`` is now called ``now``; the former name is still accepted in this version."""
     print(f"{former} is now: {now}", file=sys.stderr)
 
 
 def carry_out(module: str, command: str) -> NoReturn:
-    """Carry out ``python -m MODULE ...`` as ``minidl COMMAND ...``.
-    One line on stderr names the new spelling first. The old one is accepted for one version."""
+    """Run ``python -m MODULE ...`` as ``minidl COMMAND ...``, after a line on stderr with the new spelling.
+    The old spelling is still accepted in this version."""
     note_new_name(f"python -m {module}", f"minidl {command}")
     sys.exit(import_module("minidl.__main__").main([command, *sys.argv[1:]]))
 
 
 def running() -> str:
-    """Return the name of the command that is carried out; "" outside of one."""
+    """Return the name of the running command; "" if none runs."""
     return _running.get()
 
 
 def training_command() -> str:
-    """Return the command that trains, as users type it: ``python train.py`` while that runs, else ``minidl train``."""
+    """Return the command that trains, as a user types it:
+    ``python train.py`` if that is running, else ``minidl train``."""
     return "python train.py" if running() == "train.py" else "minidl train"
 
 
@@ -141,7 +143,7 @@ def _told(name: str, error: BaseException, ended: EndSignal) -> tuple[int, str]:
 
 
 def described(error: BaseException) -> str:
-    """Return an error as text; for an error that is not foreseen with its kind and its place in the code."""
+    """Return an error as one line of text; for an unexpected error with its type and its place in the code."""
     if isinstance(error, UserError):
         return str(error)
     if isinstance(error, MemoryError):  # this machine has less than the budget
@@ -163,7 +165,7 @@ def _why(error: BaseException) -> str:
 
 @contextmanager
 def _heeding_signals() -> Iterator[EndSignal]:
-    """Inside the ``with`` block each of SIGNALS raises KeyboardInterrupt in the main thread, which gets all signals."""
+    """Inside the ``with`` block each of SIGNALS raises KeyboardInterrupt in the main thread."""
     ended = EndSignal()
     if threading.current_thread() is not threading.main_thread():
         yield ended

@@ -1,4 +1,4 @@
-"""``minidl compare``: two saved plans beside each other."""
+"""``minidl compare``: prints two saved plans side by side."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""``minidl completion SHELL``: a script for a shell, which then completes the commands and their flags.
+"""``minidl completion SHELL``: prints a script with which a shell completes the commands and their flags.
 
     minidl completion bash > ~/.local/share/bash-completion/completions/minidl
 
-It is made of the parsers that the commands themselves use, so it offers what they take. Making it takes shtab (extra
-``completion``); the script takes nothing.
+The script is generated from the commands' own parsers. Generating it needs the package shtab (extra ``completion``);
+using it needs nothing.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ LAB = {"trace": trace.parser, "run": run.parser, "fit": fit.parser, "placement":
 
 
 def all_commands() -> argparse.ArgumentParser:
-    """Return one parser with all commands, as ``minidl`` would have it if it parsed them itself.
-    Flags without a help text are hidden from a shell."""
+    """Return one parser with all commands as subparsers. Flags without a help text are not offered for completion."""
     whole = argparse.ArgumentParser(prog="minidl")
     commands = whole.add_subparsers(dest="command")
     for name, parents in {"train": (all_flags(),), "explain": (all_flags(),), "view": (all_flags(), own_flags()),

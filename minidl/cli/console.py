@@ -1,9 +1,9 @@
-"""Printing that never fails, whatever the text holds and wherever it goes. Knows no command.
+"""Output to a terminal that never fails, whatever the text contains and wherever it goes.
 
-While a command runs, both of its streams are ``Printed``. Control characters and characters that the stream cannot
-show are escaped. A thread prints what the command is doing if nothing else is printed (``StageLine``). After a write
-has failed (a full disk, a reader that has left) nothing more is written, and ``Printed.failure`` says so. ``one_line``
-cuts a text of any length to a message.
+While a command runs, stdout and stderr are ``Printed`` streams. Control characters, and characters that the stream
+cannot encode, are escaped. If a command prints nothing for a while, a thread prints what it is doing (``StageLine``).
+After a write has failed (a full disk, a closed pipe) nothing more is written, and ``Printed.failure`` holds the error.
+``one_line`` shortens a text of any length to a message.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD + 1},}}")
 
 
 def printable(text: str, *, keeps: str = "") -> str:
-    """Return a text whose characters all show: others, but for those in ``keeps``, are escaped as in Python."""
+    """Return a text in which characters that do not show, except for those in ``keeps``, are escaped as in Python."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in keeps else c.encode("unicode_escape").decode() for c in text)
 
 
 def one_line(text: str) -> str:
-    """Return a text as one line of limited length: long words lose their middle, and a long line its end."""
+    """Return a text as one line of limited length: long words are cut in their middle, a long line at its end."""
     text = _LONG_WORD.sub(lambda word: f"{word[0][:_KEPT_OF_WORD]}...{word[0][-_KEPT_OF_WORD:]}", text.strip())
     text = printable(text)
     return text if len(text) <= LONGEST_LINE else text[:LONGEST_LINE] + "..."
@@ -93,8 +93,8 @@ class Printed:
 
 
 class StageLine:
-    """The line on stderr that tells what a command is doing.
-    On a terminal it is rewritten in place, and removed before other text; elsewhere each line stays."""
+    """A line on stderr that tells what a command is doing.
+    On a terminal it is rewritten in place, and removed before other text is printed; elsewhere each line stays."""
 
     def __init__(self, err: Printed) -> None:
         self._err = err
@@ -102,7 +102,7 @@ class StageLine:
         self.teller = Teller(self._say, every=every_seconds())
 
     def make_way(self) -> None:
-        """Remove the line, because other text follows on stdout or stderr."""
+        """Remove the line, because other text is about to be printed."""
         if self._shown:
             self._shown = False
             self._err._try("write", "\r" + " " * self._columns() + "\r")
@@ -125,7 +125,7 @@ class StageLine:
 
 @contextmanager
 def printing() -> Iterator[tuple[Printed, Printed]]:
-    """Inside the ``with`` block ``sys.stdout`` and ``sys.stderr`` are the two yielded streams, which never fail."""
+    """Inside the ``with`` block ``sys.stdout`` and ``sys.stderr`` are the two yielded ``Printed`` streams."""
     _hold_standard_numbers()
     before = sys.stdout, sys.stderr
     out, err = Printed(before[0], keeps="\n\t"), Printed(before[1], keeps="\n\t\r")
@@ -143,8 +143,8 @@ def printing() -> Iterator[tuple[Printed, Printed]]:
 
 
 def _hold_standard_numbers() -> None:
-    """Open those of the file descriptors 0 to 2 that are closed.
-    Else a file of minidl could get such a number, and other code would write to it."""
+    """Open the file descriptors 0 to 2 if they are closed.
+    Otherwise a file that minidl opens could get one of these numbers, and other code would print into it."""
     while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
         continue
     os.close(number)

@@ -1,4 +1,4 @@
-"""``minidl convert``: a safetensors file of weights, made of another format."""
+"""``minidl convert``: converts a file of weights, such as a PyTorch checkpoint, to the safetensors format."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from minidl.models.convert import PYTORCH, convert
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Convert as the command line says and return the exit code: 2 after an error, which is printed."""
+    """Convert a file as the command line says; return the exit code: 2 after an error, which is printed."""
     parser = Parser(prog="minidl convert", description="Make a safetensors file of weights.")
     parser.add_argument("source", metavar="IN", help=f"a file of PyTorch ({', '.join(PYTORCH)}) or NumPy (.npz)")
     parser.add_argument("target", metavar="OUT.safetensors")

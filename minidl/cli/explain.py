@@ -1,4 +1,4 @@
-"""``minidl explain``: a training whose plan is told."""
+"""``minidl explain``: trains as ``minidl train`` does, and prints an explanation of the policy's plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``minidl models``: the names of all networks."""
+"""``minidl models``: prints the names of all networks that come with minidl."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""``minidl torch run SCRIPT``: a PyTorch program that is not touched, within so many bytes.
+"""``minidl torch run SCRIPT``: runs an unchanged PyTorch program within a budget of device memory.
 
     minidl torch run --budget 12GiB train.py --epochs 3
 
-Arguments after the script are the script's own. A report of its memory follows on stderr (extra ``torch``).
+Arguments after the script are the script's own. At its end a report on its memory goes to stderr (extra ``torch``).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FILES: dict[str, tuple[str, str, Own]] = {
 
 
 def parser() -> Parser:
-    """Return the parser of the flags before the script, and of its name."""
+    """Return the parser of the flags before the script's name, and of that name."""
     made = Parser(prog=NAME, allow_abbrev=False, usage=f"{NAME} run --budget BYTES [...] SCRIPT.py [its arguments]",
                   description="Run a PyTorch program within a budget of device memory, with the bits that it has "
                               "without.")
@@ -49,7 +49,7 @@ def parser() -> Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the script that the words name, within its budget; return the exit code."""
+    """Run the script within its budget, as the words say; return the exit code."""
     options: Any = None
 
     def understand() -> int:
@@ -73,7 +73,8 @@ def main(words: Sequence[str]) -> int:
 
 
 def _run(options: Any) -> int:
-    """Run the script as Python does; return the exit code. Its errors pass through, except for those of the budget."""
+    """Run the script as ``python SCRIPT`` does; return the exit code.
+    Its errors pass through, except those about the budget."""
     memory: Any = None
     before = sys.argv, list(sys.path)
     sys.argv = [options.script, *options.arguments]
@@ -101,7 +102,8 @@ def _path(options: Any, flag: str) -> Any:
 
 
 def _tell(memory: Any, options: Any) -> None:
-    """Write the report and the files that the flags ask for. Raises UserError for a file that cannot be written."""
+    """Write the report on memory and the files that the flags name. Raises UserError for a file that cannot be written.
+    """
     for flag, (_, method, _) in FILES.items():
         if _path(options, flag) is not None:
             getattr(memory, method)(_path(options, flag))

@@ -1,4 +1,4 @@
-"""A trace as a page: the laboratory runs it under the engine, and the last iteration is recorded."""
+"""Makes the page of a trace: the trace is run under minidl's engine, and its last iteration is recorded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ STEPS = 12
 
 
 def packed(source: str, flags: Sequence[str]) -> dict[str, Any]:
-    """Return a page's data: a trace, from ``source``, run as the flags say. Raises UserError, OutOfMemory."""
+    """Return the data of a page about a trace that was run as the flags say.
+    ``source``: the trace's file, or a name such as ``torch:package.module:f:8``. Raises UserError, OutOfMemory."""
     parser = Parser(prog="minidl view TRACE", allow_abbrev=False)
     parser.add_argument("--policy", type=kinds.policy, default="auto")
     parser.add_argument("--memory-budget", type=kinds.budget, default=None)
@@ -74,7 +75,7 @@ def _recording(title: str, runtime: Runtime, trace: Trace, steps: int, peak: int
 
 
 def _subject(seen: SeenTensor, forward: set[int], made_by: dict[int, str]) -> Subject:
-    """Return the page's record of a traced tensor, named by the operation that made it, as its layer is unknown.
+    """Return the page's entry for a tensor of a trace, named by the operation that made it, as layers are unknown.
     A tensor that outlives the iteration counts as a parameter."""
     kind = (TensorKind.PARAMETER if seen.persistent else TensorKind.ACTIVATION if seen.tensor_id in forward else
             TensorKind.GRADIENT if seen.tensor_id in made_by else TensorKind.OTHER)

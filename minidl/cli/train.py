@@ -1,4 +1,4 @@
-"""``minidl train``: what train.py does."""
+"""``minidl train``: trains a network; the same program as train.py."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""``minidl view``: one page of a step, or of two on one clock.
+"""``minidl view``: writes an HTML page that shows the memory of one training step, or of two steps side by side.
 
     minidl view --model resnet50 --batch 340 -o page.html          a training, with the flags of ``minidl train``
-    minidl view RUN -o page.html                                   a run folder: its training, made again
-    minidl view TRACE --memory-budget 60% -o page.html             a trace, or torch:package.module:f:8, run again
-    minidl view PLAN --model vgg16 --batch 340 -o page.html        a saved plan, followed by a training
-    minidl view A.html --against B.html -o page.html               two pages as one
+    minidl view RUN -o page.html                                   a run folder: the training is run again
+    minidl view TRACE --memory-budget 60% -o page.html             a trace, or torch:package.module:f:8, is run
+    minidl view PLAN --model vgg16 --batch 340 -o page.html        a training that follows a saved plan
+    minidl view A.html --against B.html -o page.html               two pages joined into one
 
-A training is run by the program of ``minidl train``, which records its last step.
+The program of ``minidl train`` runs the training and records its last step.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ OWN_FILES = ("--run-dir", "--resume", "--json", "--save-weights", "--save-plan",
 
 @dataclass(frozen=True, slots=True)
 class RecordingSource:
-    """The origin of a recording: a page that has it, or a training, given by the words of its command line.
-    With ``trace`` the words say how to run this trace."""
+    """The source of a page's recording: an existing page, or a training, given by the words of its command line.
+    With ``trace`` these words say how this trace is run."""
 
     page: str | None
     words: tuple[str, ...] = ()
@@ -102,7 +102,8 @@ def _record(source: RecordingSource, path: str) -> int:
 
 
 def _other(first: RecordingSource, name: str, flags: Sequence[str], *, trusted: bool) -> RecordingSource:
-    """Return the second source of a page: the one called ``name``, or the first source under the policy ``name``."""
+    """Return the second recording of a page:
+    the source called ``name`` or, if ``name`` is a policy, the first source under that policy."""
     if first.page is None and name in policies.names() and not Path(name).exists():
         return RecordingSource(None, (*without(first.words, "--policy", "--plan"), "--policy", name), first.trace)
     return _source(name, flags, trusted=trusted)
@@ -128,7 +129,7 @@ def own_flags() -> Parser:
 
 
 def _source(name: str | None, flags: Sequence[str], *, trusted: bool) -> RecordingSource:
-    """Return the source of a recording by its name. Raises UserError for a name that no page can be made of."""
+    """Return the recording source that ``name`` stands for. Raises UserError if no page can be made of it."""
     if name is None:
         return RecordingSource(None, tuple(flags))
     if is_folder(Path(name)):
@@ -149,7 +150,8 @@ def _source(name: str | None, flags: Sequence[str], *, trusted: bool) -> Recordi
 
 
 def _again(folder: Path, *, trusted: bool) -> list[str]:
-    """Return a run folder's command line, with the values that the run chose, and without flags for files to write."""
+    """Return a run folder's command line, with the values that the run chose by itself, without flags for output files.
+    """
     if not is_file(folder / ARGUMENTS):
         raise UserError(f"{folder} is no run folder: it has no {ARGUMENTS}")
     noted, resolved = read_arguments(folder)
@@ -165,7 +167,8 @@ def _again(folder: Path, *, trusted: bool) -> list[str]:
 
 
 def _join(pages: Sequence[str], options: Any) -> int:
-    """Write one page with the recordings of ``pages``, and the first one's exports that the flags ask for."""
+    """Write one page with the recordings of several ``pages``, and those exports of the first that the flags ask for.
+    """
     recordings = [recording for path in pages for recording in read_page(path)]
     if len(recordings) > 2:
         raise UserError(f"{len(recordings)} recordings, and a page shows two at most")

@@ -54,7 +54,7 @@ def create(name: str, *, poisoned: bool = False, precision: str = DEFAULT, cupti
 
 
 class _Named(ModuleType):
-    """This package, made callable like ``torch.device``: ``minidl.device("cuda", 0)``."""
+    """This package as a callable, like ``torch.device``: ``minidl.device("cuda", 0)`` returns a device's name."""
 
     def __call__(self, name: object = "cpu", index: int | None = None) -> str:
         """Return the device's name as a string. It selects nothing: a tensor is on the device of its runtime."""

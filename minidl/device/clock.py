@@ -5,11 +5,12 @@
   copy-in    host to device
 
 An event is a position: the number of pieces of work issued to a stream so far. To wait for position p of a stream is to
-wait until its first p pieces of work have finished. Position 0 is always in the past.
+wait until its first p pieces of work have finished. Position 0 is always in the past. Marks are one position for each
+stream.
 
-``VirtualClock`` computes when everything happens and keeps an agenda of effects in time order. Ties are broken by the
-order in which work was issued, so every run of a program gives the same interleaving. No clock
-(``clock_interface``) knows kernels, bytes or tensors: an effect is any function without arguments.
+``VirtualClock`` computes the times of all work, and keeps a list (the agenda) of effects in time order. An effect is a
+function without arguments that does the work, such as a kernel. Ties are broken by the order in which work was issued,
+so every run of a program gives the same interleaving. Clocks (``clock_interface``) know no kernels, bytes or tensors.
 """
 
 from bisect import bisect_right
@@ -32,7 +33,7 @@ Extents = tuple[tuple[int, int], ...]
 
 
 def unite_marks(a: Marks, b: Marks) -> Marks:
-    """Return the elementwise maximum: a wait for the result is a wait for both."""
+    """Return, for each stream, the later of two positions: waiting for the result means waiting for both."""
     (a0, a1, a2), (b0, b1, b2) = a, b
     return (a0 if a0 > b0 else b0, a1 if a1 > b1 else b1, a2 if a2 > b2 else b2)
 
@@ -75,7 +76,7 @@ class VirtualClock:
         return position
 
     def at(self, time: float, effect: Effect) -> None:
-        """Put an effect on the agenda, to be called when the host's time has reached ``time``."""
+        """Put an effect on the agenda; it is called when the host's time has reached ``time``."""
         self._issued += 1
         heappush(self._agenda, (time, self._issued, effect))
 
@@ -93,7 +94,8 @@ class VirtualClock:
             self.ready[stream] = time
 
     def synchronize(self, stream: int, position: int) -> None:
-        """Advance the host to the time at which a stream reaches a position, and carry out all effects up to then."""
+        """Advance the host to the time at which a stream reaches a position, and call all effects that are due by then.
+        """
         time = self.finish_time(stream, position)
         if time > self.host:
             if stream != COMPUTE:
@@ -108,7 +110,7 @@ class VirtualClock:
             heappop(agenda)[2]()
 
     def when_passed(self, marks: Marks, effect: Effect) -> None:
-        """Put an effect on the agenda for when the last of the streams passes its mark."""
+        """Put an effect on the agenda; it is called when each stream has passed its position in ``marks``."""
         self.at(max(self.finish_time(stream, position) for stream, position in enumerate(marks)), effect)
 
     def settle(self) -> None:
@@ -127,7 +129,7 @@ class VirtualClock:
         return max(0.0, self.finish_time(COPY_IN, copied_in) - self.finish_time(COMPUTE, computed))
 
     def end_iteration(self) -> None:
-        """Delete finish times that have passed, except the last, which later stands for all deleted ones."""
+        """Delete finish times that have passed, except for the last, which stands for all of them."""
         now = max(self.host, self.ready[COMPUTE])
         for stream, finished in enumerate(self._finished):
             past = max(0, bisect_right(finished, now) - 1)

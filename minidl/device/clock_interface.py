@@ -32,8 +32,9 @@ class Clock(Protocol):
         """Return the time in seconds. The virtual clock returns when all work issued so far will have finished."""
 
     def landed(self, copied_out: int) -> bool:
-        """Return True if the copy out at position ``copied_out`` needs no wait: on the virtual clock
-        if it ends before the compute stream's work so far does, on a real clock if it has ended."""
+        """Return True if no later kernel would wait for the copy out at position ``copied_out``.
+        A real clock asks if it has ended, the virtual clock if it ends before the compute stream's work issued so
+        far."""
 
     def lateness(self, copied_in: int, computed: int) -> float:
         """Return the seconds that compute waited for the copy in at ``copied_in``, due at position ``computed``."""

@@ -50,7 +50,8 @@ class Operand(Protocol):
 
 
 def place(operand: Operand) -> Place:
-    """Return an operand's place now. Ask when the work is issued: blocks may move later, in stream order."""
+    """Return an operand's place in the arena now. Ask when the work is issued: blocks may move later, in stream order.
+    """
     return operand.block.offset, operand.meta
 
 

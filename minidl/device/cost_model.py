@@ -37,8 +37,8 @@ MAX_FFT_EXTENT = 256  # the longest padded side that cuDNN transforms in one pie
 
 
 def kernel_seconds(profile: Profile, kind: str, flops: float, nbytes: float) -> float:
-    """Return the device seconds of one kernel of this kind of work; ``link`` is a copy from the host, ``exchange``
-    one between devices."""
+    """Return the device seconds of one kernel with this kind of work, ``flops`` operations and ``nbytes`` of traffic.
+    Kind ``link`` is a copy from the host, ``exchange`` one between devices."""
     if kind == "link":
         return nbytes / profile.link_in_bandwidth + profile.link_latency_s
     if kind == "exchange":
@@ -103,7 +103,8 @@ def _gemm(profile: Profile, w: Shape, y: Shape, cost: Cost) -> list[Algorithm]:
 
 def _winograd(profile: Profile, x: Shape, w: Shape, y: Shape, cost: Cost, *,
               parts: Sequence[int]) -> list[Algorithm]:
-    """Return the Winograd algorithms. cuDNN has no fused one for the weight's gradient; MIOpen and this model do."""
+    """Return the Winograd algorithms. For the weight's gradient, cuDNN has no fused one; MIOpen and this model do.
+    parts: numbers of equal parts into which the batch may be cut; the workspace is then one part's."""
     n, k, c = x[0], w[0], w[1]
     flops = cost.flops / WINOGRAD_SAVING
     choices = [Algorithm("winograd", kernel_seconds(profile, "winograd", flops, cost.nbytes), 0, "winograd")]

@@ -10,7 +10,7 @@ from minidl.meta import Algorithm, Cost, Meta
 
 
 class DryDevice(SimDevice):
-    """A device without values where launches take no time. It asks ``device`` for every choice about a call."""
+    """A device for dry runs: no values, and launches take no time. It asks ``device`` for every choice about a call."""
 
     def __init__(self, device: Device, *, timed: bool = True) -> None:
         super().__init__(f"dry {device.name}", device.profile)

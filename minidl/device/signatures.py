@@ -1,6 +1,6 @@
-"""Finds and stores signatures: all that follows from an operation, the metas of its inputs and its fixed attributes.
+"""Finds and stores signatures: everything that follows from an operation, its inputs' metas and its fixed attributes.
 
-Knows operations and a device's choices; runs nothing.
+That is the outputs' metas, the permitted algorithms and the number of floating-point operations.
 """
 
 from __future__ import annotations

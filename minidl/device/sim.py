@@ -41,8 +41,8 @@ def create(name: str, profile: Profile) -> Device:
 
 
 class SimDevice(Device):
-    """A device without values, on the virtual clock. ``ways`` gives a call's algorithms, by default the cost model's.
-    """
+    """A device without values, on the virtual clock.
+    ``ways``: a function that returns a call's algorithms; by default the cost model's."""
 
     joins_ranks = True
     clock: VirtualClock

@@ -1,8 +1,8 @@
-"""A spill file: it continues host memory on a disk. Knows offsets and bytes; no tensor and no stream.
+"""A spill file: it continues host memory on a disk. It knows offsets and bytes, no tensors.
 
 The file is unlinked, so it disappears with the process. Its space is allocated when it is made, so a disk without room
 is refused before anything is computed. Every piece begins on a page. A checksum of each piece is kept in memory and
-checked when the piece is read: a disk may be slow or fail, but cannot change a bit unnoticed.
+checked when the piece is read, so a disk that changes a bit is noticed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Spill:
 class SpillFile:
     """An unlinked file of a fixed size. Raises UserError if there is no room for it.
 
-    A piece must be read whole: its offset names it.
+    A piece is read as a whole, by the offset at which it was written.
     """
 
     def __init__(self, spill: Spill) -> None:

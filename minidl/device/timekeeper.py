@@ -78,8 +78,9 @@ class Timekeeper:
         return self.clock.stall
 
     def landed(self, copied_out: int) -> bool:
-        """Return True if the copy out at position ``copied_out`` needs no wait: on the virtual clock
-        if it ends before the compute stream's work so far does, on a real clock if it has ended."""
+        """Return True if no later kernel would wait for the copy out at position ``copied_out``.
+        A real clock asks if it has ended, the virtual clock if it ends before the compute stream's work issued so
+        far."""
         return self.clock.landed(copied_out)
 
     def lateness(self, copied_in: int, computed: int) -> float:

@@ -33,10 +33,10 @@ NOISE = 1e-9  # what two seconds differ by that are the same
 
 @dataclass(frozen=True)
 class Machine:
-    """The modelled machine that runs a trace: a profile, and values that replace some of the profile's (None: do not).
+    """The modelled machine on which a trace runs: a device profile, and values that replace some of its numbers.
 
-    link     bytes a second to the host and back; latency: of a copy, in seconds; host_bytes: host memory.
-    noise    the largest relative random error of a call's seconds; seed: the seed of these errors
+    None replaces nothing. link: bytes per second to the host and back; latency: of a copy, in seconds; host_bytes: host
+    memory. noise: the largest relative random error of a call's seconds; seed: the seed of these errors.
     """
 
     profile: str = "p100"
@@ -56,7 +56,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class CellResult:
-    """The result of a cell, as one row of a table; None in a field: unknown. ``status``: "ok", or the reason for it.
+    """The result of a cell, as one row of a table; None in a field: unknown. ``status``: "ok", or why the cell failed.
     Seconds are those of one iteration on the modelled clock, except for ``planning_s`` and ``cpu_s``, which the real
     computer took; bytes are those of the last iteration, except for the two peaks.
 

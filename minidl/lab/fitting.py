@@ -1,7 +1,7 @@
-"""Predicts the memory and the seconds of a program at any batch, on a line through its traces at two batches.
+"""Predicts the memory and seconds of a program at any batch, by linear interpolation between its traces at two batches.
 
-So a program that takes long to trace (PyTorch's) is traced twice, and the search for the largest batch does not run it.
-The program is traced once more at the batch that is found.
+So a program that takes long to trace (PyTorch's) is traced only twice, and the search for the largest batch does not
+run it. The program is traced once more at the batch that is found.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _first_uses(trace: Trace, lasting: set[int]) -> tuple[dict[int, int], dict[i
 
 
 class ProgramAtBatch:
-    """A program whose batch can be chosen, for which traces at other batches are predicted from two."""
+    """A program whose batch can be chosen; its traces at other batches are predicted from those at two batches."""
 
     def __init__(self, name: str, load: Load, batch: int) -> None:
         """Trace the program at ``batch`` and at its double. load: called with a batch, returns the trace at it."""
@@ -97,13 +97,14 @@ class ProgramAtBatch:
         return largest_number(runs, guess=guess, most=MOST_BATCH, parts=parts)
 
     def guess(self, need: Callable[[Trace], int], batch: int, budget: int) -> int:
-        """Return the batch at which ``need(trace)`` would be the budget, on a line through ``batch`` and its double."""
+        """Return the batch at which ``need(trace)`` bytes equal the budget, by a line through ``batch`` and twice it.
+        """
         one, two = need(self.at(batch)), need(self.at(2 * batch))
         found = batch + int((budget - one) * batch / max(1, two - one))
         return min(MOST_BATCH, max(1, found))
 
     def row(self, machine: Machine, policy: str, budget: int, batch: int, steps: int | None) -> CellResult:
-        """Record the program at ``batch``, run the trace on the machine, and return the row with its speed."""
+        """Trace the program at ``batch``, run the trace on the machine, and return the row with its speed."""
         return cell.run(f"{self.name}:{batch}", self.load(batch), machine, policy, budget, steps=steps)
 
 
@@ -113,14 +114,14 @@ def peak(trace: Trace) -> int:
 
 
 def _working_set(trace: Trace) -> int:
-    """Return the bytes of the largest call's operands, without outputs that may be written over an input."""
+    """Return the bytes of the largest call's operands, without outputs to which an input's bytes may be donated."""
     size = {i: t.nbytes for i, t in trace.tensors.items()}
     return max(sum(size[i] for i in {*call.inputs, *call.outputs}.difference(o for o, _ in call.may_donate))
                for call in trace.calls)
 
 
 def between(one: Trace, two: Trace, part: float) -> Trace:
-    """Return a trace whose sizes and seconds lie at ``part`` of the way from ``one`` to ``two``.
+    """Return a trace whose sizes and seconds are interpolated between ``one`` (part 0) and ``two`` (part 1).
     ``part`` may exceed 1. Raises UserError if the two traces have different calls."""
     same = len(one.calls) == len(two.calls) and all(
         (a.op, a.inputs, a.outputs, a.frees) == (b.op, b.inputs, b.outputs, b.frees)

@@ -1,4 +1,4 @@
-"""Rewrites operations in place as operations whose result is donated the bytes of the value that they overwrite.
+"""Rewrites operations in place as ordinary ones, whose output is donated the bytes of the value that they overwrite.
 
 After ``relu_(x)`` the old value of ``x`` is gone, so nothing can be recomputed from it. This rewrite gives the new
 value of ``x`` a tensor of its own. It takes no more bytes, since the old value ends with the call. Now one call makes

@@ -1,8 +1,9 @@
-"""A grid of cells, each a trace on a machine in a budget under a policy. Each cell's row is saved as soon as it ends.
+"""Runs a grid of cells, each a trace on a machine in a budget under a policy. A cell's row is saved as soon as it ends.
 
-A cell runs in a process of its own, with a time and a memory limit. Cells of one trace and budget go to one worker
-(``worker``), one after the other, for they have much in common. A folder holds the rows (``kept``), and ``table.csv``.
-A grid that was killed and is started again runs the cells that are missing. A cluster runs cells by the same function.
+A cell runs in a process of its own, with a limit on time and memory. Cells of one trace and budget go to one worker
+(``worker``), one after the other, because they share preparation. A folder holds the rows (``kept``), and
+``table.csv``. A grid that was killed and is started again runs the cells that are missing. A cluster runs cells by the
+same function.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class Worker:
         return cell.failed(f"died: {f'of signal {-code}' if code < 0 else last[0]}")
 
     def stop(self) -> None:
-        """End the process and the cell that runs, from any thread: it ends when its standard input is closed."""
+        """End the process and the cell that it runs, from any thread, by closing its standard input."""
         self.stopped = True
         if self._process is not None and self._process.stdin is not None:
             with suppress(OSError):
@@ -120,7 +121,8 @@ def carry_out(cell: Cell, limits: CellLimits = CellLimits()) -> CellResult:  # n
 def run(wanted: Sequence[Cell], folder: str, *, jobs: int = 1, limits: CellLimits = CellLimits(), again: bool = False,  # noqa: B008
         scheduler: str | None = None, told: Told | None = None) -> list[CellResult]:
     """Run the cells whose rows are not yet in ``folder``; return all rows, in the order of the cells.
-    again: run failed cells once more. told: called with (number of rows, of cells, new row). Raises UserError."""
+    jobs: number of worker processes. again: run failed cells once more. scheduler: the address of a Dask cluster;
+    None: this machine. told: called with (number of rows, number of cells, new row). Raises UserError."""
     kept = CellFolder(folder)
     rows: dict[Cell, CellResult] = {}
     for cell in wanted:

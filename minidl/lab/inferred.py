@@ -1,9 +1,9 @@
-"""Facts that the engine needs and a trace may lack, inferred from the order of its calls.
+"""Adds facts to a trace that the engine needs and the trace lacks, inferred from the order of its calls.
 
 Version 1 of the format, and programs of other frameworks, do not say when tensors end, which calls keep a tensor for a
 gradient, and which results outlive the iteration. The order of the calls tells all three, nearly. A tensor ends with
-its last use. A tensor that is made before the turning point (where most bytes are live) and used after it was kept for
-a gradient. A tensor that never ends is, for example, a gradient that waits for the optimizer.
+its last use. A tensor that is made before the turning point (where most bytes are in use) and used after it was kept
+for a gradient. A tensor that never ends is, for example, a gradient that the optimizer uses in the next iteration.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def live_bytes(trace: Trace) -> list[int]:
 
 
 def _kept(trace: Trace) -> tuple[dict[int, list[TensorId]], dict[int, list[int]]]:
-    """Return call -> tensors that it keeps for its gradient; and call -> earlier calls whose gradients precede it."""
+    """Return (call -> tensors that it keeps for its gradient, call -> earlier calls whose gradients come before it)."""
     profile = live_bytes(trace)
     turn = profile.index(max(profile))
     made = {tensor_id: n for n, call in enumerate(trace.calls) for tensor_id in call.outputs}

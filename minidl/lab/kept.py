@@ -26,8 +26,8 @@ MOST_CELL_BYTES = 1 << 20
 @dataclass(frozen=True)
 class Cell:
     """The settings that determine one row of a grid.
-    budget: bytes, a share of the unmanaged peak, or None for all device memory. digest: the hash of the source's bytes,
-    if the source is a file. file: a file with the trace, if there is one; it does not change the row."""
+    budget: bytes, a share of the unmanaged peak, or None for all device memory. digest: the hash of the source's
+    bytes, if the source is a file. file: a file that holds the trace, if there is one; it does not change the row."""
 
     source: str
     machine: Machine
@@ -49,7 +49,7 @@ class Cell:
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:20]
 
     def failed(self, status: str) -> CellResult:
-        """Return the row of a cell that has not come to its end, without numbers. status: the reason."""
+        """Return the row of a cell that has failed, without numbers. status: the reason."""
         nbytes, part = (self.budget, 0.0) if isinstance(self.budget, int) else (0, self.budget or 0.0)
         return CellResult(self.source, self.machine.profile.removeprefix("sim:"), self.policy, nbytes, part, 0.0,
                    status=status)

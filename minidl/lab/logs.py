@@ -146,7 +146,8 @@ def _iteration(found: Sequence[LogEvent]) -> tuple[int, int]:
 
 
 def _tokens(found: Sequence[LogEvent]) -> list[object]:
-    """Return for each event what is equal in all iterations: its bytes, and how long ago its buffer was last used."""
+    """Return, for each event, a value that is equal in all iterations:
+    its bytes, and how long ago its buffer was last used."""
     last: dict[int, int] = {}
     tokens: list[object] = []
     for n, event in enumerate(found):

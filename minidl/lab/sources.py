@@ -1,9 +1,9 @@
-"""The sources of traces, by a word of the command line: a file, or a network at a batch size.
+"""Reads the trace that a word on the command line names: a file, or a network at a batch size.
 
-    step.json        a trace, as docs/formats.md has it
-    log.csv, x.log   allocations that were logged (``logs``)
-    resnet50:220     a training step of a network of ours; also package.module:function:220
-    torch:package.module:function:32   one of PyTorch's, looked at without values (``torch_capture``)
+step.json        a trace, as docs/formats.md describes it
+log.csv, x.log   a log of allocations (``logs``)
+resnet50:220     a training step of a network of minidl, batch 220; also package.module:function:220
+torch:package.module:function:32   a training step of a PyTorch program, recorded without values (``torch_capture``)
 """
 
 from __future__ import annotations

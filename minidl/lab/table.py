@@ -72,7 +72,8 @@ def write(path: str, rows: Sequence[Values], *, force: bool = False) -> None:
 
 
 def shown(rows: Iterable[Values], *, reference: Mapping[tuple[object, ...], float] | None = None) -> list[str]:
-    """Return a head and a line of text for each row. reference: ``key`` of a row -> seconds to compare the row with."""
+    """Return a heading and one line of text for each row.
+    reference: ``key`` of a row -> seconds to compare the row with."""
     head = f"{'trace':<22}{'policy':<20}{'budget':>10}{'share':>7}{'settled':>11}{'speed':>7}{'bound':>7}" \
            f"{'stall':>11}{'recompute':>11}{'out':>11}{'in':>11}{'planning':>9}"
     lines = [head + (f"{'against':>9}" if reference is not None else "")]

@@ -1,15 +1,15 @@
 """Records one training step of a PyTorch program as a trace, on fake tensors: nothing is allocated (extra ``torch``).
 
 PyTorch's fake tensors have shapes and no bytes; a dispatch mode above them sees every operation that runs, forward,
-backward and optimizer, after autograd and composite operations have been taken apart. A storage is a tensor of the
-trace; after a write in place it is another tensor in the same bytes (``functional``). An operation that returns views
-of its inputs makes no tensor. A storage ends when PyTorch frees it. Hooks on saved tensors tell which tensors each call
-keeps for its gradient. Seconds are those of a device profile's cost model, or with ``measured`` those of a run of the
-same step with values on this CPU.
+backward and optimizer, after autograd and composite operations have been taken apart. Each PyTorch storage becomes a
+tensor of the trace; after a write in place it is another tensor in the same bytes (``functional``). An operation that
+returns views of its inputs makes no tensor. A tensor ends when PyTorch frees its storage. Hooks on saved tensors tell
+which tensors each call keeps for its gradient. Seconds are those of a device profile's cost model, or with ``measured``
+those of a run of the same step with values on this CPU.
 
 The program is named by ``package.module:function``. Called with the batch, the function returns a step without
-arguments; called with nothing, it returns a network, which is given images of 3x224x224 or, where its configuration
-has a vocabulary, text. A name that the package makes by ``create_model`` (timm) will do, too.
+arguments; called with nothing, it returns a network, which is given images of 3x224x224 or, where its configuration has
+a vocabulary, text. A name that the package makes by ``create_model`` (timm) is accepted, too.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def measured(func: Any, args: Any, kwargs: Any, result: Any, took: float) -> flo
 # Programs ------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Asked:
-    """The inputs and the precision for a network that comes without a training step. tokens: length of a text.
+    """Settings for a network that comes without a training step. tokens: length of a text.
     image: side of an image in pixels. precision: a name of PRECISIONS, for autocast."""
 
     tokens: int = LENGTH
@@ -98,7 +98,7 @@ def capture(name: str, batch: int, device: str = "p100", *, values: bool = False
 
 
 def look(name: str, batch: int, device: str, asked: Asked = Asked()) -> Look:  # noqa: B008, it is frozen
-    """Run a program on fake tensors, as if there were a GPU; return its second step. Raises UserError."""
+    """Run a program on fake tensors, as if there were a GPU; return a record of its second step. Raises UserError."""
     profile = profiles.named(device.removeprefix("sim:"))
     seen = Seen()
     with FakeTensorMode(allow_non_fake_inputs=True), as_on_gpu(seen.autocasts.add):
@@ -107,7 +107,7 @@ def look(name: str, batch: int, device: str, asked: Asked = Asked()) -> Look:  #
 
 def record(make: Callable[[], tuple[Step, Callable[[], list[Any]]]], price: Any, seen: Seen | None = None,
            asked: Asked = Asked()) -> Look:  # noqa: B008, it is frozen
-    """Make a program (``make`` returns what ``program`` does), run a step, and return a record of a second step."""
+    """Make a program (``make`` returns the same as ``program``), run one step, and return a record of a second step."""
     seen = seen or Seen()
     watch = CallWatch(price, lambda: id(seen.running[-1]) if seen.running else None)
     cast = PRECISIONS[asked.precision]
@@ -159,7 +159,7 @@ def program(name: str, batch: int, asked: Asked = Asked()) -> tuple[Step, Callab
 
 
 def _made(function: Callable[[], Any]) -> Any:
-    """Call a function that makes a network of fake tensors, and return the network.
+    """Call a function that makes a network, on fake tensors, and return the network.
     If the function reads values, it is called with ordinary tensors, which are made fake afterwards."""
     try:
         return function()

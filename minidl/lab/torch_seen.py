@@ -17,7 +17,7 @@ OUTSIDE, BACKWARD = "(outside of modules)", "(backward)"
 @dataclass(frozen=True)
 class Layer:
     """The bytes of one module: its own parameters, their gradients, their optimizer states, and its activations.
-    Activations are those of the module's results that exist at the peak of the step."""
+    Activations are the module's results that are in memory at the peak of the step."""
 
     path: str
     parameters: int
@@ -73,7 +73,7 @@ class Seen:
                 for root in self._roots.values() for name, module in root.named_modules()}
 
     def parameters(self) -> dict[int, tuple[str, Any]]:
-        """Return ``id(parameter)`` -> path of its module (OUTSIDE: only an optimizer has it), and the parameter."""
+        """Return ``id(parameter)`` -> (path of its module, the parameter); the path is OUTSIDE without a module."""
         paths = self.paths()
         found: dict[int, tuple[str, Any]] = {}
         for root in self._roots.values():

@@ -37,7 +37,8 @@ class CallWatch(TorchDispatchMode):
     def __init__(self, price: Callable[[Any, Any, Any, Any, float], float],
                  place: Callable[[], object] = lambda: None) -> None:
         """price: called with (function, args, kwargs, result, seconds taken), returns the seconds of a call.
-        place: returns the place in the program, such as a module; ``places`` has it for each tensor that is made."""
+        place: returns the current place in the program, such as a module; ``places`` stores it for each tensor that
+        is made."""
         super().__init__()
         self.place = place
         self.places: dict[TensorId, Any] = {}

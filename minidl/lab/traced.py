@@ -1,9 +1,9 @@
-"""A trace as a program: the engine runs its calls one by one, on a simulated device that knows their seconds.
+"""Runs a trace as a program: the engine executes its calls one by one, on a simulated device that knows their seconds.
 
 Nothing of the engine is replaced. Each call of the trace becomes an operation whose results have the sizes that the
-trace says, whose algorithms are those of the trace, and whose tensors live as long as they did. So the policies, the
-memory and the guide see what they saw when the traced program ran: a trace of a model of ours, run again, takes the
-same seconds and copies the same bytes.
+trace says, whose algorithms are those of the trace, and whose tensors live as long as they did. So policies and memory
+see what they saw when the traced program ran: the trace of a network of minidl, run again, takes the same seconds and
+copies the same bytes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class TracedOp(Op):
 
 
 class TracedDevice(SimDevice):
-    """A simulated device on which calls take their seconds in the trace. noise: the largest random relative error."""
+    """A simulated device on which each call takes its seconds in the trace. noise: the largest random relative error.
+    """
 
     def __init__(self, profile: Profile, trace: Trace, *, noise: float = 0.0, seed: int = 0) -> None:
         super().__init__(f"sim:{profile.name}", profile, self._ways)
@@ -70,7 +71,7 @@ class TracedProgram:
     """A program that makes the calls of a trace in the current runtime, as often as wanted, on a ``TracedDevice``.
 
     ``handles`` are the tensors that the program holds between two calls. A tensor that no call makes, and that is not
-    persistent, was left by an earlier iteration: a tensor of the same size that this iteration leaves takes its place.
+    persistent, is a survivor of an earlier iteration: a survivor of the same size of this iteration takes its place.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -96,8 +97,8 @@ class TracedProgram:
         self._look_used(lasting)
 
     def _look_used(self, lasting: Sequence[TraceTensor]) -> None:
-        """Give the tensors that exist before the trace the times of their last use by earlier calls.
-        The order of eviction in the first iteration follows from these times."""
+        """Set, for the tensors that exist before the trace, when earlier calls last used them.
+        The order of eviction in the first iteration depends on it."""
         executor, tracker = current(), current().tracker
         tracker.sequence = executor.issued = max((t.idle for t in lasting), default=0)
         tracker.iteration_start = tracker.sequence + 1

@@ -17,7 +17,7 @@ from minidl.report.recording import recording
 from minidl.runtime import Runtime, current_runtime
 from minidl.tensor import Tensor
 
-BATCHES = {  # every network at a batch of about a second on a modelled P100
+BATCHES = {  # networks at a batch of about a second on a modelled P100
     "mlp": 4096, "lenet": 2048, "vgg11": 96, "vgg13": 64, "vgg16": 96, "vgg19": 64, "vgg11_bn": 96, "vgg13_bn": 64,
     "vgg16_bn": 64, "vgg19_bn": 64, "resnet18": 256, "resnet34": 192, "resnet50": 128, "resnet101": 96,
     "resnet152": 64, "resnet20": 2048, "inception_v3": 96, "inception_v3_aux": 96, "inception_v4": 64,

@@ -52,7 +52,7 @@ def limit_memory(nbytes: int | None) -> None:
 
 
 def cell_of(said: dict[str, Any]) -> Cell:
-    """Return the cell that a line of input describes, given as the value of its JSON."""
+    """Return the cell that a line of input describes. said: the line's JSON object."""
     machine = dict(said["machine"])
     machine["link"] = None if machine["link"] is None else tuple(machine["link"])
     return Cell(**{**said, "machine": Machine(**machine)})
@@ -65,7 +65,7 @@ def trace_of(file: str, source: str, profile: str, fused: bool) -> Trace:
 
 
 def prepared(cell: Cell) -> Callable[[], CellResult]:
-    """Compute what this cell shares with others; return a function that runs the cell. Raises UserError."""
+    """Do the preparation that this cell shares with others; return a function that runs the cell. Raises UserError."""
     trace = trace_of(cell.file, cell.source, cell.machine.profile, cell.fused)
     budget = cell.machine.described().memory_bytes if cell.budget is None else cell.budget
     _, peak = cells.unmanaged(trace, cell.machine)
@@ -120,7 +120,8 @@ def forked(work: Callable[[], str], limits: CellLimits) -> ProcessEnd:
 
 
 def _heard(reading: int, process: int, seconds: float | None) -> tuple[str, bool]:
-    """Return the output of a process, and True if its time was up. The process is killed then, or if the input ends."""
+    """Return (output of a process, True if its time limit was reached).
+    It is killed then, or if this process's input ends."""
     end = None if seconds is None else monotonic() + seconds
     parts: list[bytes] = []
     while True:

@@ -1,1 +1,1 @@
-"""Where bytes live and when they move. Knows bytes, times and identities; no arrays, no kernels."""
+"""On-demand memory: where the bytes of tensors are, and how they leave and come back. No arrays and no kernels here."""

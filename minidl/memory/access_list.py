@@ -1,9 +1,9 @@
-"""Lists of the tensors on the device in the order of eviction, so that victims are found without a look at all tensors.
+"""Lists of the tensors on the device in the order of eviction, so that no search looks at all tensors.
 
 ``AccessList`` is the tensor access list (Capuchin, section 4.2); ``policies/passive`` defines its order.
 ``memory/stalest`` has the lists of policies that weigh staleness. A call changes only the places of its operands. An
-entry of a tensor that has left the device is removed when a search meets it. After an iteration a list is built anew
-when it is next needed. Decides nothing.
+entry of a tensor that has left the device is removed when a search meets it. At the end of an iteration a list is
+emptied, and it is built again when next needed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Listed = tuple[int, int, weakref.ref[Storage]]  # an entry: sort key, tie-breaki
 
 
 class NoAccessList:
-    """Takes the place of a list under a policy that looks at every tensor on the device. It keeps nothing in order."""
+    """The list of a policy that ranks all tensors on the device itself: it keeps nothing in order."""
 
     stale = True  # as nothing is kept in order, ``touch`` need not be called
 
@@ -44,8 +44,7 @@ class NoAccessList:
 
 
 class ResidentList(NoAccessList):
-    """The tensors on the device in the order in which a subclass would evict them. stale: the next search rebuilds it.
-    """
+    """A list of the tensors on the device, in the order in which they leave. stale: the next search rebuilds it."""
 
     def __init__(self, tracker: Tracker, live_refs: Collection[weakref.ref[Storage]]) -> None:
         self.tracker = tracker
@@ -62,7 +61,8 @@ class ResidentList(NoAccessList):
                 self.forget()
 
     def forget(self) -> None:
-        """Empty the list, as an iteration has ended and every tensor has another place. The next search rebuilds it."""
+        """Empty the list at the end of an iteration, which changes every tensor's place. The next search rebuilds it.
+        """
         self.stale = True
         self._touched.clear()
         self._listed.clear()
@@ -94,7 +94,7 @@ class ResidentList(NoAccessList):
         self._touched.clear()
 
     def _here(self, part: Any, listed: Listed) -> Storage | None:
-        """The storage of an entry; None if it has left the device, and then the entry is removed.
+        """Return the storage of an entry; None if it has left the device, and then the entry is removed.
         part: the part of the order that has the entry (for an ``AccessList``, the size of its block)."""
         storage = listed[2]()
         if storage is not None and storage.status is IN:
@@ -114,9 +114,11 @@ class ResidentList(NoAccessList):
 
 
 class AccessList(ResidentList):
-    """The tensor access list of passive mode, an index behind the order of ``policies/passive``.
+    """The tensor access list of passive mode:
+    an index that yields tensors in the order that ``policies/passive`` defines.
 
-    Tensors that this iteration has accessed come first; of these, a fitting size; of these, the earliest first access.
+    Tensors that this iteration has accessed come first; of these, those of a fitting size; of these, the earliest first
+    access.
     """
 
     few = False
@@ -127,7 +129,8 @@ class AccessList(ResidentList):
         self._numbers: dict[weakref.ref[Storage], int] = {}  # to break ties: tensors numbered in the order they came
 
     def forget(self) -> None:
-        """Empty the list, as an iteration has ended and every tensor has another place. The next search rebuilds it."""
+        """Empty the list at the end of an iteration, which changes every tensor's place. The next search rebuilds it.
+        """
         super().forget()
         for part in (self._seen, self._unseen, self._numbers):
             part.clear()
@@ -162,10 +165,11 @@ class AccessList(ResidentList):
 
 
 class Order:
-    """An index of entries by the size of their block; ``between`` returns those of a range of sizes, sorted.
+    """An index of entries by the size of their block; ``between`` yields the entries of a range of sizes in order.
 
     Each size has a sorted list. A binary tree over the sizes holds at each node the least entry below it, so the least
-    entry of a range is found in the few nodes that cover the range. When a new size comes, the tree is built anew."""
+    entry of a range is found in the few nodes that cover the range. When a new size comes, the tree is built anew.
+    """
 
     def __init__(self) -> None:
         self._lists: dict[int, list[Listed]] = {}

@@ -1,8 +1,8 @@
-"""The paper's Allocator: it swaps tensors between the device's arena and the host pool when it is told to.
+"""The paper's Allocator: it swaps tensors between the device's arena and the host pool, when other code tells it to.
 
 It keeps the marks that make reuse safe: a freed block carries the last positions of the streams that used it, and its
-next user waits for these on its own stream. Copies are queued. In passive mode the host waits for each (``swap_out``,
-``swap_in``), as in the paper. Decides nothing.
+next user waits for these on its own stream. ``start_`` methods only queue a copy. ``swap_out`` and ``swap_in`` make the
+host wait for it, as in the paper's passive mode.
 """
 
 from __future__ import annotations
@@ -109,7 +109,8 @@ class Allocator:
 
     # Freeing -------------------------------------------------------------------------------------------------
     def leave_device(self, storage: Storage) -> None:
-        """Free the block of a storage. Copies of it may be under way: the block's marks make its next user wait."""
+        """Free the block of a storage. Copies of it may still run: the block's marks make its next user wait for them.
+        """
         block = storage.block
         assert block is not None
         storage.block = None
@@ -118,7 +119,7 @@ class Allocator:
         self.arena.free(block, marks)
 
     def take_back(self, block: Block, nbytes: int) -> None:
-        """Take back a block that was lent as a workspace: the compute stream has used its first ``nbytes``."""
+        """Free a block that was lent as a workspace: the compute stream has used its first ``nbytes``."""
         marks = (self._positions[COMPUTE], 0, 0)
         self.device.poison(block.offset, aligned(nbytes), marks)
         self.arena.touched(block, marks)

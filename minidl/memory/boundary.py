@@ -1,4 +1,4 @@
-"""Ends an iteration: recomputes the dropped tensors that the program still holds, cuts lineage, restarts counts."""
+"""The end of an iteration: recomputes dropped tensors that the program still holds, cuts lineage, restarts counts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from minidl.memory.writing import WriteGuard
 
 
 class Boundary:
-    """Ends iterations, and says whether an optimizer's step does so."""
+    """Ends iterations, and decides whether an optimizer's step ends the current one."""
 
     def __init__(self, state: MemoryState, freeing: Freeing, replaying: Replay, guard: WriteGuard,
                  leftovers: Leftovers) -> None:

@@ -1,7 +1,7 @@
 """Evictions: the policy ranks tensors, and ``Evicting`` takes them off the device by swap-outs and drops.
 
-A tensor that cannot leave in the way that the policy asks for leaves in the other way: without a lineage it is swapped
-out instead of dropped, with a full host it is dropped instead of swapped out.
+If a tensor cannot leave in the way that the policy chose, it leaves in the other way: without a lineage it is swapped
+out instead of dropped, and when the host is full it is dropped instead of swapped out.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class Evicting:
 
     @property
     def looks_nearby(self) -> bool:
-        """True if the policy is asked about only some of the tensors on the device, as they are many."""
+        """True if so many tensors are on the device that the policy is asked about only some of them."""
         return not self.state.access_list.few
 
     # Asking the policy ---------------------------------------------------------------------------------------
     def batches(self, need: int, pinned: set[Storage]) -> Iterator[Collection[Storage]]:
         """Yield the tensors that the policy is asked about for ``need`` bytes, in one batch or in several.
-        A policy that evicts from the front of a list is asked about a few tensors, then about four times as many, and
-        so on. Other policies get all tensors in one batch. pinned: operands of the call under way, which stay."""
+        A policy that evicts from the front of a list is asked about a few tensors, then about four times as many,
+        and so on. Other policies get all tensors in one batch. pinned: operands of the current call, which stay."""
         state = self.state
         if isinstance(state.access_list, ResidentList) and not state.access_list.few:
             yield from state.access_list.batches(need, pinned, FRONT)
@@ -67,7 +67,7 @@ class Evicting:
                      and s.status is IN and s not in pinned}.values())
 
     def _worth_pricing(self, pinned: set[Storage], need: int) -> list[Storage]:
-        """The evictable tensors that are not tiny beside ``need`` bytes, and at most MOST_WEIGHED of them.
+        """The evictable tensors that are not tiny compared with ``need`` bytes, at most MOST_WEIGHED of them.
         All evictable tensors, if these do not free ``need`` bytes."""
         found = self.evictable(pinned, need >> SMALL_SHIFT)
         if len(found) > MOST_WEIGHED:
@@ -97,8 +97,8 @@ class Evicting:
     # Leaving -------------------------------------------------------------------------------------------------
     def evict(self, storage: Storage, action: Action, *, at_any_price: bool = False) -> bool:
         """Take a storage off the device; False if the host is full and the storage cannot be recomputed.
-        at_any_price: to make room on the host, drop other tensors' host copies even if the time of their replay is
-        unknown."""
+        at_any_price: allow dropping other tensors' host copies, to make room on the host, even if it is not known
+        how long their replay takes."""
         if action is Action.DROP and self.lineage_of(storage) is not None:
             self.drop(storage)
         elif self.back_up(storage):
@@ -154,7 +154,7 @@ class Evicting:
         return state.allocator.swap_out(storage)
 
     def dear(self, storage: Storage) -> bool:
-        """True if a replay of a storage takes longer than its copies to the host and back; False if a plan decides."""
+        """True if replaying a storage takes longer than copying it out and back in; False if a plan decides instead."""
         state = self.state
         if not state.policy.weighs_recomputation or state.hooks.acts:
             return False
@@ -164,7 +164,8 @@ class Evicting:
 
     def _make_host_room(self, nbytes: int, at_any_price: bool) -> bool:
         """Drop tensors that are only on the host until ``nbytes`` are free there; False if that is not possible.
-        The fewest replay seconds per byte first; those of unknown time last, and only ``at_any_price``."""
+        The first are those with the fewest replay seconds per byte; those of unknown time come last, and only if
+        ``at_any_price``."""
         host = self.state.allocator.host
         swapped = [s for s in self.state.live() if s.status is OUT and s.nbytes]
         prices = [(inf if price is None else price / s.nbytes, s.tensor_id, s)

@@ -1,4 +1,5 @@
-"""Frees the bytes of tensors that have no use any more: at once, or before the next call while the arena is busy."""
+"""Frees the bytes of tensors that nothing uses any more:
+at once or, while the arena is being changed, before the next call."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ class Freeing:
         self._known_at = -1  # ``MemoryState.writes`` when these answers were found
 
     def deallocate(self, storage: Storage, *, record_gone: bool = False) -> None:
-        """Free a storage's bytes, which have no use any more.
-        record_gone: the Storage object itself ends too, so no tensor can be recomputed from it."""
+        """Free a storage's bytes, which nothing uses any more.
+        record_gone: the Storage object itself ends, too, so no tensor can be recomputed from it."""
         state = self.state
         if not record_gone and (state.policy.regime.keeps_freed or state.impure and self.starts_a_replay(storage)):
             self.tracker.freed(storage)  # to the program it is free; its bytes go with its record
@@ -58,7 +59,7 @@ class Freeing:
         return not can_be_recomputed(storage, state.writing, self._recomputable)
 
     def free_queued(self) -> None:
-        """Free the storages that were queued while the arena was busy."""
+        """Free the storages that were queued while the arena was being changed."""
         orphans = self.state.orphans
         for _ in range(len(orphans)):
             storage, record_gone = orphans.popleft()

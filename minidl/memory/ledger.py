@@ -37,9 +37,10 @@ class Demand:
 
 
 class Ledger:
-    """Counts the bytes of a dry run of a step. It is the executor's memory, runner and keeper in one.
+    """Counts the bytes of a dry run of a step. It has the methods of the executor's memory, call runner and keeper.
 
-    resident_bytes: bytes of the tensors that are on the device before the step."""
+    resident_bytes: bytes of the tensors that are on the device before the step.
+    """
 
     update_bytes = 0  # an optimizer's update takes its parameters one by one: that needs the fewest bytes
 
@@ -67,7 +68,7 @@ class Ledger:
                       self.calls, frozenset(self.ops))
 
     def stand_in(self, storage: Storage) -> Storage:
-        """Return a leaf that replaces a real gradient in the dry run, so that the step can free it in the count."""
+        """Return a leaf that stands for a real gradient in the dry run, so that the step can free it in the count."""
         self.live_bytes -= block_bytes(storage.base.nbytes)
         leaf = Storage(storage.meta, self, storage.base.tensor_id)
         self.place_leaf(leaf)

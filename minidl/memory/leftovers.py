@@ -1,6 +1,7 @@
-"""Tensors that stay on the device for replays alone: those that replays left behind or still need.
+"""Tensors that stay on the device only for replays: those that replays have computed, or still need.
 
-Room for other bytes is made of them without a copy, since they can be computed again."""
+When memory is short they are freed without a copy, since they can be computed again.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ class Leftovers:
         self.evicting = evicting
 
     def drop(self, need: int, pinned: set[Storage]) -> None:
-        """Drop tensors of ``MemoryState.kept`` until ``need`` bytes are free. Replays left them; no copy is needed."""
+        """Drop tensors of ``MemoryState.kept``, which replays have computed, until ``need`` bytes are free.
+        No copy is needed. pinned: operands of the current call, which stay."""
         state = self.state
         for ref in reversed(list(state.shared)):  # a replay of later values starts from the earlier ones
             if state.arena.free_bytes >= need:
@@ -67,7 +69,7 @@ class Leftovers:
                 self.evicting.drop(storage)
 
     def unshare(self, ref: weakref.ref[Storage]) -> None:
-        """Free a value that was kept for replays alone, unless it has other uses."""
+        """Free a value that was kept only for replays, unless it has other uses."""
         state, storage = self.state, ref()
         del state.shared[ref]
         if storage is None:
@@ -89,6 +91,6 @@ class Leftovers:
         state.live_refs.pop(storage.me, None)
 
     def unshare_all(self) -> None:
-        """Free all values that were kept for replays alone."""
+        """Free all values that were kept only for replays."""
         for ref in list(self.state.shared):
             self.unshare(ref)

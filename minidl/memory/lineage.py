@@ -1,4 +1,4 @@
-"""Lineage: finds the calls that must run again to compute a tensor. Reads records; replays nothing.
+"""Lineage: finds the calls that must run again to compute a tensor. It reads the records of calls and runs none.
 
 The calls start from tensors that have bytes, on the device or on the host. Each call is listed once, in program order,
 however many paths lead to it: a chain of n residual blocks takes n calls, where recursion would take 2^n.

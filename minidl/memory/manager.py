@@ -1,16 +1,16 @@
-"""Memory as the executor sees it, and the one place where the actors are put together.
+"""The memory that the executor uses, and the one place where its parts (the actors) are put together.
 
     state       the bytes, and the sets that say what may be done with each storage
-    freeing     the end of a tensor's bytes
-    evicting    the policy is asked for victims, and they leave
-    room        a free block, or one that evictions make
-    runner      one call: outputs placed, launched, workspace given back
-    replaying   swap-ins on demand, and dropped tensors recomputed
+    freeing     frees the bytes of tensors without further use
+    evicting    asks the policy for victims, and evicts them
+    room        finds a free block, or evicts until there is one
+    runner      runs one call: places outputs, launches the kernel, takes the workspace back
+    replaying   swaps tensors in on demand, and recomputes dropped ones
     guard       prepares operations in place
     boundary    ends an iteration
 
 Each actor's constructor takes the state and the actors above it in this list that it needs. ``Ledger`` takes the
-manager's place in a dry run. Guided execution attaches at ``hooks``.
+manager's place in a dry run. Guided mode attaches at ``hooks``.
 """
 
 from __future__ import annotations
@@ -93,7 +93,8 @@ class Memory(Protocol):
         ...
 
     def call_off(self, inputs: Sequence[Storage], outputs: Sequence[Storage]) -> None:
-        """Undo what was prepared for a call that was not made: it found no room, or its kernel wrote nothing."""
+        """Undo the preparations for a call that was not made:
+        memory was short, or its kernel failed before it wrote anything."""
         ...
 
     def replay(self, target: Storage) -> None:
@@ -154,7 +155,7 @@ class Manager:
         self.guard.after_write(targets, number)
 
     def call_off(self, inputs: Sequence[Storage], outputs: Sequence[Storage]) -> None:
-        """Undo what was prepared for a call that was not made.
+        """Undo the preparations for a call that was not made.
         Its outputs lose their bytes; inputs that had donated to them count as dropped."""
         self.guard.call_off()
         for storage in outputs:
@@ -169,7 +170,7 @@ class Manager:
         return self.evicting.evict(storage, action)
 
     def free_queued(self) -> None:
-        """Free the storages that were queued while the arena was busy."""
+        """Free the storages that were queued while the arena was being changed."""
         self.freeing.free_queued()
 
     def end_iteration(self, *, failed: bool = False) -> None:

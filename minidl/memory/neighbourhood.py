@@ -99,9 +99,9 @@ def found(storage: Storage) -> None:
 
 def price(storage: Storage, *, joins: bool = True) -> float | None:
     """Device seconds to replay a storage with the dropped calls around it; None if it must not be dropped.
-    joins: if an input was freed, add its call to the regions first. With False no region changes, and such calls do not
-    count; this is for tensors that are only compared, and probably not evicted. The price is no proof that a replay is
-    possible: ``lineage.missing_calls`` is asked before the drop."""
+    joins: if an input was freed, add its call to the regions first. With False no region changes, and such calls do
+    not count; this is for tensors that are only compared, and probably not evicted. A price does not prove that a
+    replay is possible: ``lineage.missing_calls`` is asked before the drop."""
     call = storage.call
     if call is None or not call.op.replayable:
         return None
@@ -147,9 +147,9 @@ def _goes_before(base: Storage, storage: Storage) -> bool:
 
 
 def _starts_from_what_goes(call: Call, storage: Storage) -> bool:
-    """True if a replay of ``storage`` would start from a tensor that will be freed while ``storage`` is still needed.
-    call: the call of an input that is freed already; the search goes on from it through other freed inputs. Also True
-    if it meets more than MOST_FREED freed calls."""
+    """True if replaying ``storage`` would start from a tensor that will be freed while ``storage`` is still needed.
+    call: the call that made an input that is already freed; the search goes on from it through other freed inputs.
+    Also True if it meets more than MOST_FREED freed calls."""
     freed, seen = [call], {call}
     while freed:
         for given in freed.pop().inputs:

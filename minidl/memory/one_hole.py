@@ -1,7 +1,7 @@
-"""Enough bytes are free, but in several holes: make one hole of them.
+"""Makes one hole when enough bytes are free, but in several holes.
 
 There are two ways, and the faster one is taken: evict a window (tensors that lie side by side), or slide blocks
-together. Blocks in use by the call under way may be slid, so "enough in total" is always enough.
+together. The operands of the current call may be moved, too, so enough bytes in total always suffice.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class OneHole:
 
 
 def in_flight(block: Block) -> bool:
-    """True if a block's bytes are being copied: moving it would have to wait."""
+    """True if a block's bytes are being copied: moving the block would have to wait."""
     storage = storage_of(block)
     return storage is not None and storage.status is not IN
 

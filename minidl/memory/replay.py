@@ -58,8 +58,8 @@ class Replay:
     # Swap-ins ------------------------------------------------------------------------------------------------
     def _bring_in(self, bases: Sequence[Storage], mine: Iterable[Storage], op_name: str) -> None:
         """Swap in those of ``bases`` that are on the host. Raises OutOfMemory.
-        If device and host are both full, storages of ``mine`` are replayed instead, if they can be: then their host
-        bytes are freed first. mine: the bases that no other replay under way needs."""
+        If device and host are both full, storages of ``mine`` that can be replayed give up their host copy and are
+        replayed. mine: the bases that no other running replay needs."""
         left = list(mine)
         while True:
             try:
@@ -177,9 +177,10 @@ class Replay:
             self._recomputed(storage)
 
     def _shares(self, base: Storage, call: Call) -> bool:
-        """True if a value that ``call`` reads, as the last one of a replay, is kept for other replays: the program has
-        freed it, other dropped tensors would be computed from it, no plan decides, and the policy only drops tensors,
-        by their seconds. Beside swaps, whose prices count it as gone, it can make replays run within replays."""
+        """True if a value that ``call`` reads last is kept for other replays, though the program has freed it.
+        That is so if other dropped tensors would be computed from it, no plan decides, and the policy only drops
+        tensors, by their seconds. Beside swaps, whose prices assume that it is gone, it can make replays run within
+        replays."""
         state = self.state
         return (base.refs == 1 and base.status is IN and base.me not in state.shared and not state.writing
                 and not state.hooks.acts and state.policy.weighs_recomputation and not state.policy.regime.swaps

@@ -2,8 +2,8 @@
 
 An output gets the bytes of an input that donates them, a free block, or a block that evictions make free. An input
 donates if the program uses it for the last time. When memory is short, an input that can be replayed or is about to be
-dropped donates too; as a last resort, any input donates after it was copied to the host. So an operation whose aligned
-working set fits the budget always runs.
+dropped donates, too; as a last resort, any input donates after it was copied to the host. So an operation whose aligned
+working set (inputs, outputs and smallest workspace) fits the budget always runs.
 """
 
 from __future__ import annotations
@@ -174,8 +174,8 @@ class CallRunner:
                 state.dropped[base.me] = None
 
     def _donate_shared(self, output: Storage, base: Storage) -> Block:
-        """Donate the block of an input that the program still needs, and return it. The input is then dropped or out.
-        """
+        """Donate the block of an input that the program still needs, and return the block.
+        The input's status is then RECOMPUTE or OUT: a replay or a swap-in brings it back."""
         base.refs += 1
         self._donate(output, base)
         base.refs -= 1

@@ -5,7 +5,8 @@
                  byte lies between the same powers of two form a class, and in each class the stalest is first. With
                  each call the staleness of all tensors grows by one, so the next victim is at the front of a class.
 
-Source of the price: Kirisame et al., Dynamic Tensor Rematerialization, ICLR 2021. Decides nothing.
+Staleness is the number of calls since a tensor's last use. Source of the price: Kirisame et al., Dynamic Tensor
+Rematerialization, ICLR 2021.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ SMALL_SHIFT = 10  # tensors of less than 1/2^10 of the needed bytes come last
 
 
 class Classes(ResidentList):
-    """A list of tensors for each class, the least recently used first; a subclass says which class a tensor is in."""
+    """A list of tensors for each class, the least recently used first; a subclass defines a tensor's class."""
 
     def __init__(self, tracker: Tracker, live_refs: Collection[weakref.ref[Storage]]) -> None:
         super().__init__(tracker, live_refs)

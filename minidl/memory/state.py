@@ -1,7 +1,8 @@
 """The state that the actors of one runtime's memory share: the bytes, and the sets that say what may be done with them.
 
 An actor is an object with one task (evicting, making room, replaying, ...). Its constructor takes this state and the
-actors that it needs; ``manager`` puts them together. The sets hold weak references to storages that may die meanwhile.
+actors that it needs; ``manager`` puts them together. The sets hold weak references, because storages may die at any
+time.
 """
 
 from __future__ import annotations

@@ -109,13 +109,13 @@ class Storage:
 
     @property
     def base(self) -> Storage:
-        """The storage that owns the bytes: this one itself. (A ``View`` has another.)"""  # a field would be a cycle
+        """The storage that owns the bytes: this one itself; for a ``View`` its base's."""  # a field would be a cycle
         return self
 
     # The fields of Listing 1 that are not stored --------------------------------------------------------------
     @property
     def timestamp(self) -> float:
-        """When its last access began: seconds from the iteration's start, without the time of stalls."""
+        """The start of its last access, in seconds from the iteration's start, without stalls."""
         return self.keeper.tracker.time_of(self.last_access)
 
     @property
@@ -162,7 +162,7 @@ class Storage:
         self.release()
 
     def sever(self) -> None:
-        """Cut this tensor off the autograd graph, and release the tensors that the call that made it has saved."""
+        """Detach this tensor from the autograd graph, and release the tensors that the call that made it has saved."""
         if self.call is not None:
             self.severed = self.call.op.name
             self.call.forget()
@@ -254,7 +254,7 @@ class Call:
         self.region: Region | None = None  # if its output is dropped: the dropped calls connected with it
 
     def save(self, outputs: Sequence[Storage], needs: tuple[bool, ...], saved: tuple[int, ...]) -> None:
-        """Keep the tensors that the gradient formula reads, until the gradient has been taken.
+        """Keep the tensors that the gradient's formula reads, until the gradient has been taken.
         needs: for each input, whether it wants a gradient. saved: indices into inputs + outputs."""
         self.needs = needs
         self.saved = saved

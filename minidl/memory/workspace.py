@@ -1,4 +1,4 @@
-"""Chooses the algorithm of a call by the workspace that the arena has room for."""
+"""Chooses the algorithm of a call: the fastest whose workspace fits into a free block."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Operations in place: refuses those that would be wrong, and keeps replays right around the others.
+"""Operations in place: refuses those that would give wrong gradients or values, and keeps replays right.
 
 A write breaks the lineage of every tensor that was computed from the old bytes. So before the write, such tensors are
-recomputed if they are dropped, and may then be swapped but not dropped. After it, no replay reads the written tensor
-as it was before.
+recomputed if they are dropped, and may then be swapped but not dropped. After it, no replay reads the written tensor as
+it was before.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class WriteGuard:
             base.call = None
 
     def call_off(self) -> None:
-        """Undo ``before_write``, because the in-place call will not run: tensors may be dropped again."""
+        """Undo ``before_write``, because the in-place call is not made: tensors may be dropped again."""
         self._end()
 
     def _end(self) -> None:

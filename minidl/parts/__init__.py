@@ -1,1 +1,1 @@
-"""Tensors in parts: batches cut into slices, and parameters cut into shards."""
+"""Tensors that are stored in parts: batches cut into slices, and large parameters cut into shards."""

@@ -46,9 +46,9 @@ class PartKeeper:
         """Called before an operation writes one of its inputs in place. Raises UserError to refuse the write."""
 
     def look(self, x: Any, read: Callable[[Storage], Any], *, joined: bool) -> Any:
-        """Read the value of x, a tensor in parts. Raises OutOfMemory.
-        joined: True to join the parts on the device and return ``read`` of the joined storage; False to read each part,
-        and return the joined host arrays."""
+        """Return a value of x, a tensor in parts. Raises OutOfMemory.
+        joined: True joins the parts on the device and returns ``read`` of the joined storage; False calls ``read``
+        for each part and returns the host arrays concatenated."""
         raise NotImplementedError
 
     def flush(self) -> None:
@@ -56,11 +56,12 @@ class PartKeeper:
 
     # Gradients and iterations --------------------------------------------------------------------------------
     def make_leaf(self, x: Any) -> None:
-        """Make each part of x a leaf: cut its lineage."""
+        """Cut the lineage of each part of x, so that it is a leaf."""
         raise NotImplementedError
 
     def deliver(self, gradient: Any, leaf: Storage, add: Callable[[Any], None]) -> None:
-        """Call ``add`` with the gradient (a Tensor) of a leaf, at once or when the queued calls have computed it."""
+        """Call ``add`` with the gradient (a Tensor)
+        of a leaf, at once or, if queued calls compute it, after they have run."""
         add(gradient)
 
     def end_iteration(self, *, failed: bool = False) -> None:

@@ -1,5 +1,4 @@
-"""Placements by name: strategies for the addresses of blocks in an arena. Each has one file and one line in the table.
-"""
+"""Placements by name: strategies for the addresses of blocks in the arena. Each has its own file."""
 
 from collections.abc import Callable
 

@@ -1,6 +1,6 @@
-"""Best fit, the default: the low end of the smallest hole that is large enough, the lowest of equal ones.
+"""Best fit, the default: the low end of the smallest hole that is large enough; of equal holes, the lowest.
 
-Long-lived blocks go to the top of the highest hole, so that the two kinds grow towards each other.
+Long-lived blocks go to the top of the highest hole, so that short-lived and long-lived blocks grow towards each other.
 """
 
 from collections.abc import Sequence

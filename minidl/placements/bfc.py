@@ -15,10 +15,10 @@ MOST_WASTED = 128 << 20  # bytes: a rest of at least this size is always split o
 
 
 class Bfc(Placement):
-    """TensorFlow's BFC placement.
+    """TensorFlow's BFC placement (best fit with coalescing).
 
-    ``most_wasted``: a rest of so many bytes is always split off; a smaller one only if it is not smaller than the
-    request.
+    ``most_wasted``: if at least so many bytes of a hole would be left, they are always split off; fewer only if they
+    are not fewer than the request.
     """
 
     name = "bfc"
@@ -28,7 +28,7 @@ class Bfc(Placement):
         self.most_wasted = most_wasted
 
     def place(self, nbytes: int, holes: Sequence[Hole], *, high: bool) -> Place:
-        """Return the low end of the best fit, or the whole hole if its rest is too small to be split off."""
+        """Return the low end of the best fit, or all of that hole if its rest is too small to be split off."""
         chunk = holes[0]
         rest = chunk.size - nbytes
         return Place(chunk.offset, nbytes if rest >= min(nbytes, self.most_wasted) else chunk.size)

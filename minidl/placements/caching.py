@@ -33,7 +33,7 @@ class Segment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Reserved(Place):
-    """A place in a segment that is yet to be reserved."""
+    """A place in a segment that is reserved only when the place is taken."""
 
     segment: Segment
 
@@ -41,7 +41,8 @@ class Reserved(Place):
 class Caching(Placement):
     """PyTorch's caching placement.
 
-    ``unit``: requests are rounded up to it (bytes; a multiple of the arena's alignment). Other sizes follow from it.
+    ``unit``: requests are rounded up to a multiple of this many bytes, itself a multiple of the arena's alignment. The
+    other sizes follow from it.
     """
 
     name = "caching"
@@ -77,14 +78,15 @@ class Caching(Placement):
         return None
 
     def taken(self, place: Place) -> None:
-        """Reserve the segment that this place needs, and forget the released segments that it replaces."""
+        """Reserve the segment that this place needs, and forget the empty segments that were released for it."""
         if isinstance(place, Reserved):
             new = place.segment
             self._segments = [s for s in self._segments if s.end <= new.offset or new.end <= s.offset]
             insort(self._segments, new)
 
     def _split(self, size: int, whole: int, small: bool) -> int:
-        """Return the bytes that a block takes of a piece: its size, or all of it if the rest would be too small."""
+        """Return the bytes that a block takes of a free piece: ``size``, or ``whole`` if the rest would be too small.
+        """
         rest = whole - size
         return size if (rest >= self.unit if small else rest > self.most_small) else whole
 

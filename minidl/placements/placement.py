@@ -1,7 +1,8 @@
 """The interface of a placement, which chooses the address of a new block in an arena. It changes nothing itself.
 
-The arena owns blocks, their neighbours and their marks, so no placement can make two blocks overlap or lose a mark. A
-placement gets the holes that are large enough, and returns an address and a size.
+The arena owns blocks, their neighbours and their marks (the positions of streams that last used a block), so no
+placement can make two blocks overlap or lose a mark. A placement gets the holes that are large enough, and returns an
+address and a size.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Place:
 
 
 class Placement(ABC):
-    """A strategy for the addresses of new blocks. One object serves one arena.
+    """A strategy for the addresses of new blocks. Each arena has its own object.
 
     ``compacts``: True if the arena may move blocks: slide them together when memory is fragmented, or put them at a
     plan's addresses. With False, as in most allocators, the placement's address is final.
@@ -57,4 +58,4 @@ class Placement(ABC):
         """
 
     def taken(self, place: Place) -> None:  # noqa: B027 - most placements remember nothing
-        """Tell the placement that a block was put where :meth:`place` said. The default remembers nothing."""
+        """Told by the arena that a block now occupies a place that :meth:`place` returned. The default does nothing."""

@@ -1,1 +1,1 @@
-"""Facts that policies see and decisions that they return, as frozen data: traces, costs, plans, the Policy protocol."""
+"""Frozen data that policies see and return: traces, costs, plans; and the Policy protocol."""

@@ -1,14 +1,15 @@
-"""The costs of copies over the link and to the disk, and the bytes that a plan may use."""
+"""The costs of copies over the link between device and host and to the disk, and the bytes that a plan may use."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class DiskCosts:
-    """The costs of a disk behind host memory, which does one transfer at a time, in either direction.
+    """The costs of a disk behind host memory, which does one copy at a time, in either direction.
 
-    memory_bytes   bytes of host memory; a copy for which they have no room goes to the disk. It takes the longer of
-                   the link's time and the disk's."""
+    memory_bytes   bytes of host memory; a copy for which they have no room goes to the disk. Its time is the link's or
+                   the disk's, whichever is longer.
+    """
 
     memory_bytes: int
     out_seconds_per_byte: float

@@ -1,6 +1,6 @@
-"""Write and read JSON documents: the common part of the formats of traces and plans.
+"""Writes and reads JSON documents: the common part of the file formats of traces and plans.
 
-A key that is unknown, missing or of the wrong type raises a UserError with its place. Knows neither traces nor plans.
+A key that is unknown, missing or of the wrong type raises a UserError that says where it is.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def beginning(name: str) -> str:
 
 
 def document(name: str, version: int, parts: Mapping[str, object]) -> str:
-    """Return a document of the format ``name`` as JSON: ``parts`` are its keys; each entry of a list has its own line.
-    Raises ValueError for infinite or NaN numbers."""
+    """Return a document of the format ``name`` as JSON.
+    parts: its keys and values; each entry of a list has its own line. Raises ValueError for infinite or NaN numbers."""
     lines = [f'{beginning(name)}, "version": {version}']
     for key, value in parts.items():
         rows = ",\n  ".join(map(_line, value)) if isinstance(value, list) else ""
@@ -73,8 +73,9 @@ def _by_name(value: Any) -> dict[str, object]:
 
 # Reading -------------------------------------------------------------------------------------------------------------
 def read(text: str | bytes, name: str, readers: Readers[Value]) -> Value:
-    """Return the value that a document of the format ``name`` holds, built by the reader of its version.
-    Raises UserError with the mistake and its place in the document."""
+    """Return the value that a document of the format ``name`` holds.
+    readers: format version -> the function that reads it. Raises UserError with the mistake and its place in the
+    document."""
     if len(text) > MOST_BYTES:
         raise UserError(f"{name}: longer than the limit of {MOST_BYTES} bytes")
     try:

@@ -13,7 +13,7 @@ ResidencyKey = tuple[TensorId, int]  # {tensor_id, number of its earlier residen
 
 
 class Action(Enum):
-    """How a tensor leaves the device."""
+    """How a tensor leaves the device: by a swap-out or by a drop."""
 
     SWAP_OUT = "swap out"
     DROP = "drop"  # a replay computes it again at its next access

@@ -1,4 +1,4 @@
-"""The Protocol of a policy, and the facts that a policy sees. Nothing here acts.
+"""The Protocol of a policy, and the facts that a policy sees. Only data: nothing here evicts or copies.
 
 The engine executes the decisions and does all accounting, so that every policy is measured in the same way.
 """
@@ -15,7 +15,7 @@ from minidl.plan.trace import TensorId, Trace
 
 
 class Residency(NamedTuple):
-    """A tensor on the device that may be evicted now.
+    """A tensor on the device that may be evicted now, as a policy sees it.
 
     first_access       sequence number of its first access in this iteration, or None before that.
     host_valid         True if the host has a valid copy, so that a swap-out needs no copy.
@@ -23,7 +23,8 @@ class Residency(NamedTuple):
                        it cannot be replayed or the policy does not weigh recomputation.
     idle_calls         calls since its last use, across iterations; uses by replays count.
     replays            how often it has been replayed.
-    free_before, free_after   bytes of the holes before and after its block."""
+    free_before, free_after   bytes of the holes before and after its block.
+    """
 
     tensor_id: TensorId
     nbytes: int
@@ -41,11 +42,13 @@ class Residency(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
-    """An allocation that needs evictions: the bytes needed on the device, the host's bytes, and the costs of copies.
+    """A failed allocation that needs evictions:
+    the bytes needed on the device, the host's bytes, and the costs of copies.
 
     call   position in its iteration of the call that allocates.
     trace  a measured iteration whose calls this one has repeated so far; None if there is none or the policy does not
-           plan."""
+           plan.
+    """
 
     nbytes: int
     host_bytes: int
@@ -80,7 +83,7 @@ class Observation:
 
 
 class Price(Enum):
-    """The neighbours of a tensor that count in its recompute_seconds (``memory.neighbourhood``)."""
+    """Which dropped neighbours of a tensor count in its recompute_seconds (``memory.neighbourhood``)."""
 
     REGIONS = "all dropped calls connected with it, by equivalence classes"
     NEIGHBOURHOOD = "dropped calls that it needs, and those that need it, each once"
@@ -89,7 +92,7 @@ class Price(Enum):
 
 
 class FrontOrder(Enum):
-    """The order in which a policy that ``reads_from_front`` ranks residents."""
+    """The order in which a policy with ``reads_from_front`` ranks residents."""
 
     ACCESS_LIST = "the tensor access list (``policies/passive``)"
     RECENCY = "the most idle calls first, then the smallest id"
@@ -147,7 +150,7 @@ class Policy(Protocol):
         ...
 
     def keep(self, proposal: Proposal) -> SavedProposal:
-        """Return the proposal in the form that a checkpoint holds, for ``recall``."""
+        """Return the part of a proposal that a checkpoint stores; ``recall`` turns it into a proposal again."""
         ...
 
     def recall(self, kept: SavedProposal) -> Proposal:
@@ -156,7 +159,7 @@ class Policy(Protocol):
 
 
 def required(policy: Any) -> Policy:
-    """Return the policy, checked to have all members of ``Policy``. Raises UserError if one is missing."""
+    """Return the policy after a check that it has all members of ``Policy``. Raises UserError if one is missing."""
     wanted = [*Policy.__annotations__, *(name for name in vars(Policy) if callable(getattr(OnDemand, name, None)))]
     missing = [name for name in wanted if name[0] != "_" and not hasattr(policy, name)]
     if missing or isinstance(policy, type):
@@ -169,7 +172,7 @@ def required(policy: Any) -> Policy:
 
 
 def required_proposal(policy: Policy, method: str, answer: Any) -> Proposal:
-    """Return the policy's answer, checked to be a Proposal. Raises UserError if it is not."""
+    """Return the policy's answer after a check that it is a Proposal. Raises UserError if not. method: its name."""
     if not isinstance(answer, Proposal) or not isinstance(answer.plan, Plan):
         what = f"a Proposal of {type(answer.plan).__name__}" if isinstance(answer, Proposal) else type(answer).__name__
         raise UserError(f"policy {policy.name!r}: {method}() must return a Proposal with a Plan, not {what}")
@@ -177,7 +180,7 @@ def required_proposal(policy: Policy, method: str, answer: Any) -> Proposal:
 
 
 class OnDemand:
-    """A base class of policies: it plans nothing, corrects nothing, and saves the plan without notes.
+    """A base class for policies that only choose victims: no plan, no corrections, no notes in a checkpoint.
     A subclass that plans defines ``plan`` and sets ``plans = True``; only one of the two raises TypeError."""
 
     name = ""

@@ -1,4 +1,4 @@
-"""Estimated times for planners without measurements: a call takes its FLOPs divided by the device's peak rate.
+"""Estimated times for planners that do without measured ones: a call takes its FLOPs divided by the device's peak rate.
 
 Memory-bound calls (all but convolutions and matrix products) then look almost free. Systems that decide by layer type,
 such as vDNN or OpenAI's checkpointing in its speed mode, assume the same.

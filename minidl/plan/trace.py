@@ -1,4 +1,4 @@
-"""The record of one iteration, as frozen plain data: calls, accesses, allocations and frees. Knows no storages.
+"""The record of one iteration, as frozen plain data: calls, accesses, allocations and frees.
 
 Accesses of one call have the same time; their sequence numbers order them. A trace records the program's own calls, not
 replays and copies: except for times and workspaces it is the same under every policy and on every device.
@@ -89,7 +89,7 @@ class Trace(Shown):
     windows: Mapping[TensorId, tuple[int, int]] | None = None
 
     def facts(self) -> dict[str, str]:
-        """The trace in numbers, for ``repr``; ``lasting`` are the bytes that outlive the iteration."""
+        """The trace in numbers, for ``repr``; ``lasting``: the bytes of tensors that outlive the iteration."""
         lasting = format_bytes(sum(t.nbytes for t in self.tensors.values() if t.persistent))
         return {"calls": str(len(self.calls)), "tensors": str(len(self.tensors)), "seconds": f"{self.seconds:.6g}",
                 "lasting": lasting}

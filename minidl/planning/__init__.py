@@ -1,1 +1,1 @@
-"""The common part of policies that plan: facts of a trace, resources of a plan, the simulated iteration, the search."""
+"""The common code of policies that plan: facts of a trace, the simulation of a planned iteration, addresses."""

@@ -1,4 +1,4 @@
-"""The limit on planning time: a small share of the run, so that planning costs less than it gains. Knows no plan.
+"""The limit on planning time: a small share of a run's time, so that planning costs less than it gains.
 
 Planning runs in the training thread. On a simulated device it takes no device time, so only the planners' own limits
 apply; these count work, not seconds, and a simulated run is therefore reproducible. On the wall clock a planner is

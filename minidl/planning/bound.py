@@ -61,7 +61,9 @@ def bound(trace: Trace, costs: Costs, budget: int, *, instants: int = INSTANTS, 
 
 
 class _Relaxation:
-    """The linear program. Interval i is the time before instant i, the last one the time after all of them."""
+    """The linear program.
+    Memory is checked during some calls, the instants; interval i is the time before instant i, and the last interval
+    the time after all of them."""
 
     def __init__(self, facts: Problem, costs: Costs, budget: int, instants: int) -> None:
         self.facts, self.costs, self.budget = facts, costs, budget
@@ -95,7 +97,8 @@ class _Relaxation:
                 self.program.row([*link, *longer], high=bounds[i + 1] - bounds[i])
 
     def _instants(self, count: int) -> list[int]:
-        """Return the call of highest memory demand in each of ``count`` equal parts of the iteration's time."""
+        """Return ``count`` calls to check:
+        the call of highest memory demand in each of as many equal parts of the time."""
         facts = self.facts
         held = np.zeros(self.calls + 1)
         np.add.at(held, facts.gap_call + 1, facts.size[facts.gap_tensor])
@@ -125,7 +128,8 @@ class _Relaxation:
                 if int(facts.may_in[j]) in freed}
 
     def _gap(self, gap: int) -> None:
-        """Add variables and rows for one gap: the tensor's fractions in each interval between instants."""
+        """Add variables and rows for one gap:
+        the fraction of the tensor on the device in each interval between instants."""
         facts, program = self.facts, self.program
         tensor = int(facts.gap_tensor[gap])
         first = bisect_right(self.instants, int(facts.gap_call[gap]))
@@ -189,7 +193,7 @@ class _Relaxation:
         return tensor in facts.write_idx[facts.write_ptr[call]:facts.write_ptr[call + 1]]
 
     def _repeat(self, call: int, interval: int) -> int:
-        """Return the variable for the fraction of a call that is replayed in an interval, for all outputs alike."""
+        """Return the variable for the fraction of a call that is replayed in an interval, the same for all outputs."""
         key = (call, interval)
         if key not in self.repeated:
             seconds = float(self.call_seconds[call])
@@ -198,7 +202,7 @@ class _Relaxation:
         return self.repeated[key]
 
     def _inputs_of_replays(self) -> None:
-        """Add rows: inputs of a replayed call are on the device at some time in the interval, or are replayed in it."""
+        """Add rows by which the inputs of a replayed call are on the device in its interval, or replayed in it."""
         facts = self.facts
         dies = np.full(len(facts.size), self.calls)
         for k in range(self.calls):
@@ -217,7 +221,7 @@ class _Relaxation:
                     self.program.row([(part, 1.0), (self._repeat(maker, i), -1.0)], high=0.0)
 
     def _working_set(self, i: int, call: int) -> None:
-        """Add the row that holds memory during an instant within the budget."""
+        """Add the row by which the bytes in use during instant i stay within the budget."""
         facts = self.facts
         before = float(facts.size[self.fixed].sum())
         terms = list(self.memory[i])
@@ -234,8 +238,9 @@ class _Relaxation:
                          high=1.0 - (before + self._operands(call)) / self.budget)
 
     def _launched(self, seconds: float, count: int) -> float:
-        """Return the seconds by which launching the calls takes longer than computing them, or 0.
-        If it takes longer, a row makes the iteration last as long as all launches, those of replays included."""
+        """Return the seconds by which the host takes longer to launch the calls than the device to compute them, or 0.
+        seconds: computation; count: number of launches. If positive, a row makes the iteration last as long as all
+        launches, those of replays included."""
         idle = seconds * count - float(self.starts[-1])
         if idle <= 0.0:
             return 0.0

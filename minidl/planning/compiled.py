@@ -1,4 +1,5 @@
-"""Compiles the simulation of an iteration (``schedule.weighed``) with Numba. Imported only when a plan is searched."""
+"""Compiles the simulation of a planned iteration (``schedule.weighed``) with Numba. Imported when a plan is searched.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ PIECES: tuple[Function, ...] = (
 
 
 def forget_older(compiled: Any, modules: tuple[ModuleType, ...]) -> None:
-    """Remove from Numba's cache the code of ``compiled`` that is older than one of these modules.
+    """Delete ``compiled``'s machine code from Numba's cache if it is older than one of these modules' sources.
     Numba itself checks only the file of the function, not the files of the functions that it calls."""
     newest = max(Path(module.__file__ or "").stat().st_mtime for module in modules)
     code = compiled.py_func.__code__

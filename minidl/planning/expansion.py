@@ -1,7 +1,8 @@
-"""Expand a choice of modes into steps: the program's calls, the replays before each call, and the bytes in use.
+"""Expands a choice of modes into steps (the program's calls, and the replays before each) and their bytes in use.
 
 The first part of ``schedule``: it knows positions and bytes, and no times except those of replays. Plain Python that
-Numba can compile: all state is in arrays, and scalars are entries of ``Walk.counts``.
+Numba can compile: all state is in arrays, and scalars are entries of ``Walk.counts``. In the functions, k is a call of
+the program, c a call that a step executes, and t a tensor, each a number of ``Problem``.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def expand(problem: Problem, mode: Array, prefetch_at: Array, notes: Array
            ) -> tuple[StepArrays, CopiesOut, SwapIns, Total]:
     """Return all steps and copies of an iteration in which each gap has its ``mode``, and their totals.
     notes: unless empty, gets a row for each residency. ``Total.noted`` is FAILED if a tensor that cannot be replayed
-    would have to be, or if replays are too many."""
+    would have to be, or if there are too many replays."""
     calls, tensors, gaps = len(problem.in_ptr) - 1, len(problem.size), len(problem.gap_tensor) + 1
     most = 6 * calls + 64
     # Unused rows are cut off at the end; untouched pages cost nothing.
@@ -75,7 +76,7 @@ def expand(problem: Problem, mode: Array, prefetch_at: Array, notes: Array
 
 def _trimmed(steps: StepArrays, out: CopiesOut, back: SwapIns, walk: Walk, noted: int, replay_seconds: float
              ) -> tuple[StepArrays, CopiesOut, SwapIns, Total]:
-    """Return the arrays cut to the rows that were written."""
+    """Return the arrays cut to the rows that were written, and the totals."""
     n, outs, backs = walk.counts[STEPS], walk.counts[OUTS], walk.counts[BACKS]
     return (StepArrays(steps.call[:n], steps.group[:n], steps.during[:n]),
             CopiesOut(out.tensor[:outs], out.step[:outs], out.note[:outs], out.spilled[:outs]),
@@ -85,7 +86,8 @@ def _trimmed(steps: StepArrays, out: CopiesOut, back: SwapIns, walk: Walk, noted
 
 
 def _start(problem: Problem, walk: Walk, mode: Array, notes: Array) -> None:
-    """Enter the tensors from before the iteration: on the device, or on the host since the previous iteration."""
+    """Set the state of the tensors from before the iteration: on the device, or swapped out in the previous iteration.
+    """
     for g in range(len(problem.gap_head)):
         if problem.gap_head[g] >= 0 and mode[g] == SWAP:
             t = problem.gap_tensor[g]
@@ -98,7 +100,7 @@ def _start(problem: Problem, walk: Walk, mode: Array, notes: Array) -> None:
 
 
 def _arrive(problem: Problem, walk: Walk, t: int, step: int, notes: Array) -> None:
-    """Record that a tensor has bytes on the device from ``step`` on; note the beginning of its residency."""
+    """Record that tensor t is on the device from ``step`` on; if notes are kept, begin a row for this residency."""
     walk.state[t] = RESIDENT
     walk.counts[LIVE] += problem.size[t]
     if len(notes):
@@ -108,13 +110,14 @@ def _arrive(problem: Problem, walk: Walk, t: int, step: int, notes: Array) -> No
 
 
 def _end_note(walk: Walk, t: int, notes: Array) -> None:
-    """Note that a tensor's residency ends with the latest step, unless a donation has ended it earlier."""
+    """Record that tensor t's residency ends with the latest step, unless a donation has ended it earlier."""
     if len(notes) and notes[walk.note[t], 2] < 0:
         notes[walk.note[t], 2] = walk.counts[STEPS] - 1
 
 
 def _find_replays(problem: Problem, walk: Walk, k: int) -> int:
-    """Write the calls to replay before call k to ``walk.replay``; return their number, or FAILED if one cannot be."""
+    """Write the calls to replay before call k to ``walk.replay``; return their number, or FAILED if that is impossible.
+    """
     state, stack, replay = walk.state, walk.stack, walk.replay
     replays = 0
     for i in range(problem.in_ptr[k], problem.in_ptr[k + 1]):
@@ -156,7 +159,7 @@ def _bring_back(problem: Problem, walk: Walk, c: int, back: SwapIns, notes: Arra
 
 
 def _find_endings(problem: Problem, walk: Walk, k: int, mode: Array) -> None:
-    """Mark the tensors that are freed or dropped after call k: they may donate their bytes to its outputs."""
+    """Mark the tensors that are freed or dropped after call k: it may donate their bytes to its outputs."""
     for i in range(problem.free_ptr[k], problem.free_ptr[k + 1]):
         walk.ends[problem.free_idx[i]] = k
     for g in range(problem.gap_ptr[k], problem.gap_ptr[k + 1]):
@@ -165,7 +168,8 @@ def _find_endings(problem: Problem, walk: Walk, k: int, mode: Array) -> None:
 
 
 def _take_step(problem: Problem, walk: Walk, c: int, k: int, steps: StepArrays, notes: Array) -> None:
-    """Append a step, call k itself (c == k) or a replay of c for k, with its bytes in use and outputs' residencies."""
+    """Append a step with its bytes in use:
+    call k itself (c == k) or a replay of call c for k; its outputs get residencies."""
     s = walk.counts[STEPS]
     extra = 0
     for j in range(problem.out_ptr[c], problem.out_ptr[c + 1]):
@@ -197,7 +201,8 @@ def _take_step(problem: Problem, walk: Walk, c: int, k: int, steps: StepArrays, 
 
 
 def _after_replay(problem: Problem, walk: Walk, c: int, notes: Array) -> None:
-    """Keep the outputs of a replayed call c: dropped tensors stay; others until the last replay that reads them."""
+    """Set the state of the outputs of a replayed call c:
+    dropped tensors stay; others stay until the last replay that reads them."""
     for j in range(problem.out_ptr[c], problem.out_ptr[c + 1]):
         t = problem.out_idx[j]
         if walk.state[t] == DROPPED:
@@ -216,7 +221,7 @@ def _after_replay(problem: Problem, walk: Walk, c: int, notes: Array) -> None:
 
 
 def _copy(problem: Problem, walk: Walk, t: int) -> None:
-    """Record that the host has a copy of a tensor: in memory, or on the disk if host memory is full."""
+    """Record that the host has a copy of tensor t: in host memory, or on the disk if host memory is full."""
     walk.copied[t] = True
     walk.counts[HOST] += problem.size[t]
     walk.spilled[t] = walk.counts[IN_MEMORY] + problem.size[t] > problem.memory_bytes
@@ -234,7 +239,7 @@ def _forget_copy(problem: Problem, walk: Walk, t: int) -> None:
 
 
 def _after_call(problem: Problem, walk: Walk, k: int, notes: Array) -> None:
-    """Make call k's outputs resident, free the tensors that end with it, and free host copies that it made stale."""
+    """Put call k's outputs on the device, free the tensors that end with k, and host copies that k's writes outdate."""
     for i in range(problem.out_ptr[k], problem.out_ptr[k + 1]):
         walk.state[problem.out_idx[i]] = RESIDENT
         walk.counts[LIVE] += problem.size[problem.out_idx[i]]
@@ -251,7 +256,8 @@ def _after_call(problem: Problem, walk: Walk, k: int, notes: Array) -> None:
 
 def _evict(problem: Problem, walk: Walk, k: int, mode: Array, prefetch_at: Array, out: CopiesOut, notes: Array
            ) -> None:
-    """Evict tensors after call k, as the modes of their gaps say. If the host has a copy, none is made again."""
+    """Evict tensors after call k, as the modes of their gaps say.
+    A tensor of which the host has a copy is not copied again."""
     for g in range(problem.gap_ptr[k], problem.gap_ptr[k + 1]):
         t = problem.gap_tensor[g]
         prefetch_at[g] = -1

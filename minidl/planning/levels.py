@@ -1,7 +1,8 @@
-"""Bytes in use by step, with fast range additions and range maxima (square-root decomposition).
+"""Bytes in use by step, with fast additions to a range of steps and fast maxima over it (square-root decomposition).
 
-Steps are grouped in blocks. A block stores its maximum, and one addend for additions that cover the whole block, so
-that an operation on a long range costs one unit per block. Plain Python that Numba can compile.
+Steps are grouped in chunks. A chunk stores its maximum, and one addend for additions that cover the whole chunk, so
+that an operation on a long range takes one unit of time per chunk. Plain Python that Numba can compile. In all
+functions level, top and added are these arrays: bytes by step without the addends, maximum by chunk, addend by chunk.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ BLOCK = 64  # steps: about the square root of the longest iterations
 
 
 def tops(level: Array) -> Array:
-    """Return the highest level of each block."""
+    """Return the highest level of each chunk."""
     top = np.zeros(len(level) // BLOCK + 1, np.int64)
     for s in range(len(level)):
         top[s // BLOCK] = max(top[s // BLOCK], level[s])
@@ -22,8 +23,8 @@ def tops(level: Array) -> Array:
 
 
 def reach(level: Array, top: Array, added: Array, low: int, end: int, most: int) -> int:
-    """Return the smallest step s >= ``low`` such that no level in [s, ``end``) exceeds ``most``.
-    ``end`` if there is no such step."""
+    """Return the smallest step s >= ``low`` such that no level in [s, ``end``)
+    exceeds ``most``; ``end`` if there is none."""
     s = end
     while s > low:
         block = (s - 1) // BLOCK
@@ -54,6 +55,6 @@ def lift(level: Array, top: Array, added: Array, begin: int, end: int, by: int) 
 
 
 def settle(level: Array, added: Array) -> None:
-    """Add to each level its block's addend, so that ``level`` alone holds the final values."""
+    """Add to each level its chunk's addend, so that ``level`` alone holds the final values."""
     for s in range(len(level)):
         level[s] += added[s // BLOCK]

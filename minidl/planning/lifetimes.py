@@ -1,7 +1,6 @@
-"""The lifetimes of a Trace's tensors: when each is made, used and freed, and the bytes live during each call.
+"""The lifetimes of a Trace's tensors: when each is made, used and freed, and the bytes in use during each call.
 
 Calls are numbered 0..n-1. A tensor that no call makes exists before the iteration; one that no call frees outlives it.
-Knows no plan and no device.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def first_accesses(trace: Trace) -> dict[int, AccessKey]:
 
 
 def modes_of(plan: Plan, facts: Problem, trace: Trace) -> Array:
-    """Return the mode of each gap under a plan, int64 [gaps]."""
+    """Return the mode of each gap under a plan, int64 [gaps]; facts: the trace's Problem."""
     key_of, _ = _keys(trace)
     mode = np.full(len(facts.gap_call), KEEP, np.int64)
     for gap, (call, tensor_id) in enumerate(_gaps(facts)):
@@ -49,8 +49,8 @@ def effective(facts: Problem, mode: Array) -> Array:
 
 def to_plan(trace: Trace, facts: Problem, mode: Array, prefetch_at: Array) -> Plan:
     """Return the Plan for these modes.
-    prefetch_at: per gap, the call at whose start its swap-in begins, so that the call before it is the in-trigger; 0 or
-    less for a swap-in on demand."""
+    prefetch_at: per gap, the call before which its swap-in starts (the in-trigger is an access of the call before
+    that); 0 or less for a swap-in on demand."""
     key_of, first = _keys(trace)
     gaps = _gaps(facts)
     mode = effective(facts, mode)

@@ -1,18 +1,18 @@
-"""Simulate an iteration: its memory and time if each gap between two accesses of a tensor has a given mode.
+"""Simulates an iteration: its memory and time if each gap between two accesses of a tensor has a given mode.
 
-A gap's mode is KEEP, SWAP or DROP. The modes are expanded into one linear list of steps: the program's calls, and
-before each call the replays that it needs. Memory depends on the position in that list only; times decide stalls.
+A gap's mode is KEEP, SWAP or DROP. The modes are expanded into one list of steps: the program's calls, and before each
+call the replays that it needs. Memory depends only on the position in that list; times decide stalls.
 
-  expand   walk the calls and track every tensor's state. A dropped input is replayed: the missing calls of its lineage,
-           in program order, each once; their outputs with a later use stay.
-  place    start each swap-in as late as computation still hides it (one transfer at a time), but not before there is
-           room for it until its use. Swap-ins get room in the order of their uses.
-  run      walk the steps with times. A copy out starts after its tensor's use and occupies the tensor's memory until it
-           ends; if memory is needed before, computation stalls until the earliest copies have ended. A call takes the
-           fastest algorithm whose workspace fits into the free memory.
+  expand   goes through the calls and tracks every tensor's state. A dropped input is replayed: the missing calls of its
+           lineage, in program order, each once; their outputs with a later use stay.
+  place    starts each swap-in as late as computation still hides it (one copy at a time), but not before there is
+           room for the tensor until its use. Swap-ins get room in the order of their uses.
+  run      goes through the steps with times. A copy out starts after its tensor's use and occupies the tensor's memory
+           until it ends; if memory is needed before, computation stalls until the earliest copies have ended. A call
+           takes the fastest algorithm whose workspace fits into the free memory.
 
-The walk can also note every residency, so that ``packing`` can find addresses. All data are arrays of integers and
-floats (``problem``), so that Numba can compile these functions (``compiled``); they also run uncompiled.
+The simulation can also list every residency (``notes``), so that ``packing`` can find addresses. All data are arrays of
+integers and floats (``problem``), so that Numba can compile these functions (``compiled``); they also run uncompiled.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NO_NOTES = np.zeros((0, 4), np.int64)
 
 
 class Prices(NamedTuple):
-    """The search's penalties, in seconds per byte over the budget and per byte copied.
+    """Penalties of a search's objective, in seconds per byte over the budget and seconds per byte copied.
     Copies that computation hides have a price, too, so that the plan keeps a margin for a slower link."""
 
     excess: float
@@ -73,7 +73,7 @@ def simulate(problem: Problem, room: Room, mode: Array, prefetch_at: Array, note
 
 def weighed(problem: Problem, room: Room, mode: Array, prefetch_at: Array, notes: Array, prices: Prices, most: float
             ) -> Outcome:
-    """Simulate like ``simulate``, but stop early if seconds plus prices certainly exceed ``most``.
+    """Simulate like ``simulate``, but stop early if seconds plus penalties (``prices``) certainly exceed ``most``.
     Then the result has 1e9 seconds. A search rejects most of its choices, and most of those early."""
     steps, out, back, total = expand(problem, mode, prefetch_at, notes)
     if total.noted == FAILED:

@@ -1,8 +1,9 @@
-"""The start times of an expanded iteration's transfers, and its duration: the second and third part of ``schedule``.
+"""The times of a planned iteration: when its copies start, and how long it takes.
+The second and third part of ``schedule``.
 
-Each direction of the link carries one transfer at a time, and so does the disk, both directions together. Only the
-compute stream waits: for its inputs, for memory, and for all copies so far after calls with a wait. Plain Python that
-Numba can compile.
+Each direction of the link carries one copy at a time, and so does the disk, both directions together. Only the compute
+stream waits: for its inputs, for memory, and for all copies so far after calls with a wait. Plain Python that Numba can
+compile.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from minidl.planning.walk import CopiesOut, StepArrays, SwapIns
 
 class Room(NamedTuple):
     """The bytes that an iteration may use on the device and on the host.
-    slack: a swap-in starts earlier than it must by this share of its own duration."""
+    slack: a swap-in starts earlier than necessary by this share of its own duration."""
 
     device_bytes: int
     host_bytes: int
@@ -26,8 +27,8 @@ class Room(NamedTuple):
 
 
 def beginnings(problem: Problem, steps: StepArrays) -> Array:
-    """Return the start of each step, and the end of the last, in seconds [steps + 1].
-    Nothing waits, and each call takes its fastest algorithm."""
+    """Return the start of each step, and the end of the last, in seconds [steps + 1], if nothing waits.
+    Each call takes its fastest algorithm."""
     starts = np.zeros(len(steps.call) + 1)
     for s in range(len(steps.call)):
         starts[s + 1] = starts[s] + problem.algorithm_seconds[problem.algorithm_ptr[steps.call[s]]]
@@ -36,9 +37,9 @@ def beginnings(problem: Problem, steps: StepArrays) -> Array:
 
 def place(problem: Problem, room: Room, steps: StepArrays, starts: Array, back: SwapIns, prefetch_at: Array,
           notes: Array ) -> None:
-    """Choose the step at which each swap-in starts: as late as the serial link allows, but not before there is room.
-    Swap-ins get room in the order of their uses. Otherwise, if the link is slower than the computation that hides it,
-    tensors needed later would fill the memory that the next call waits for."""
+    """Choose the step before which each swap-in starts: as late as the link allows, but not before there is room.
+    Swap-ins get room in the order of their uses. Otherwise, if the link is slower than the computation that hides
+    it, tensors needed later would fill the memory that the next call waits for."""
     during, group, size = steps.during, steps.group, problem.size
     begin = np.zeros(len(back.tensor))
     link_free = starts[len(steps.call)]
@@ -78,7 +79,7 @@ def _openings(steps: StepArrays) -> tuple[Array, Array]:
 
 def over(room: Room, steps: StepArrays) -> int:
     """Return the bytes over the budget in the worst step, plus an eighth of their sum over all steps.
-    Early swap-ins and unfinished copies out wait for room, so they add nothing."""
+    during: without swap-ins that start early and unfinished copies out, since both wait for room."""
     worst = excess = 0
     for s in range(len(steps.during)):
         if steps.during[s] > room.device_bytes:
@@ -89,10 +90,10 @@ def over(room: Room, steps: StepArrays) -> int:
 
 def run(problem: Problem, room: Room, steps: StepArrays, starts: Array, out: CopiesOut, back: SwapIns, most: float,
         notes: Array, noted: int) -> tuple[float, int]:
-    """Walk the steps and return (seconds, residencies noted); stop early once more than ``most`` seconds are certain.
+    """Go through the steps; return (seconds, residencies noted). Stop early once ``most`` seconds are exceeded.
 
-    A tail is memory that an unfinished copy out still occupies. If copies out of persistent tensors are unfinished at
-    the end of the iteration, they run on into the next one; then the walk is repeated from that state, which is the
+    An unfinished copy out still occupies its tensor's memory. If copies out of persistent tensors are unfinished at the
+    end of the iteration, they run on into the next one; then the computation is repeated from that state, which is the
     steady state. starts: from ``beginnings``; notes: workspaces are noted after the first ``noted`` rows.
     """
     now, written, first, late = _pass(problem, room, steps, starts, out, back, most, notes, noted, len(out.tensor),
@@ -105,7 +106,8 @@ def run(problem: Problem, room: Room, steps: StepArrays, starts: Array, out: Cop
 
 
 def _lost(problem: Problem, seconds: float, now: float, out_ready: float, in_ready: float) -> float:
-    """Return the seconds that a kernel starting now loses to copies that run until ``out_ready`` and ``in_ready``."""
+    """Return how many seconds a kernel that starts at ``now`` loses to the copies beside it.
+    The copies end at ``out_ready`` and ``in_ready``."""
     if problem.contention <= 0.0:
         return 0.0
     # The kernel's duration if a copy runs beside all of it; with a contention of 1 it waits until the copies end.
@@ -115,10 +117,11 @@ def _lost(problem: Problem, seconds: float, now: float, out_ready: float, in_rea
 
 def _pass(problem: Problem, room: Room, steps: StepArrays, starts: Array, out: CopiesOut, back: SwapIns, most: float,
           notes: Array, noted: int, first_carried: int, carried_end: Array) -> tuple[float, int, int, Array]:
-    """Walk one iteration during which copies out of the previous iteration still run.
+    """Simulate one iteration during which copies out of the previous iteration still run.
 
     They are its copies out from number ``first_carried`` on, which end at ``carried_end``. Return (seconds, residencies
-    noted, first copy out that is unfinished at the end, seconds left of each from it on)."""
+    noted, first copy out that is unfinished at the end, seconds left of each from it on).
+    """
     budget, during, outs, backs = room.device_bytes, steps.during, len(out.tensor), len(back.tensor)
     before = outs - first_carried
     issue = np.argsort(back.start, kind="mergesort")

@@ -1,4 +1,7 @@
-"""The arrays that hold an expanded iteration: steps, transfers, and the state of each tensor."""
+"""The arrays that hold an iteration under given modes: its steps, its copies, and the state of each tensor.
+
+A step is one executed call, of the program or of a replay.
+"""
 
 from __future__ import annotations
 
@@ -56,8 +59,9 @@ class SwapIns(NamedTuple):
 
 
 class Total(NamedTuple):
-    """The totals of an expansion: peak bytes on the host, seconds of replays, and the number of residencies noted.
-    The last is FAILED if the modes cannot be carried out."""
+    """The totals of an expanded iteration:
+    peak bytes on the host, seconds of replays, and the number of residencies noted. The number is FAILED if the
+    modes cannot be carried out."""
 
     host_bytes: int
     replay_seconds: float
@@ -65,16 +69,16 @@ class Total(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """The state of an expansion while it walks the calls.
+    """The state of an expansion (``expansion``) on its way through the calls.
 
     counts     numbers of steps, copies out, swap-ins and notes so far; bytes on the device; bytes on the host, their
                peak, and the part of them in host memory
     state      per tensor: ABSENT, RESIDENT, AWAY, DROPPED or TEMPORARY
     left       per tensor: the step after which it was swapped out
-    gap, note  per tensor: its current gap; the note of its current residency
+    gap, note  per tensor: its current gap; the row in ``notes`` of its current residency
     copied     per tensor: True if the host has a valid copy
     spilled    per tensor: True if that copy is on the disk
-    ends       per tensor: the call with which it is freed or dropped, once the walk has reached it
+    ends       per tensor: the call with which it is freed or dropped, once the expansion has reached that call
     remaining  per tensor: number of replays before this call that still read it
     donor      per tensor: the tensor that is donated to it, or -1
     replay     the calls to replay before this one, in program order

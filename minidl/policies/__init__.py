@@ -1,4 +1,5 @@
-"""The memory policies by name: a policy decides which tensors leave the device, when and how."""
+"""The memory policies by name. A policy decides which tensors leave the device, when, and whether by swap-out or drop.
+"""
 
 from collections.abc import Callable
 
@@ -35,5 +36,5 @@ names, create = REGISTRY.names, REGISTRY.create
 
 
 def choices() -> list[str]:
-    """Return CHOICES and the names of policies that installed packages provide."""
+    """Return the names that ``--help`` lists: those in CHOICES, and the policies that installed packages provide."""
     return [*CHOICES, *(name for name in names() if name not in POLICIES)]

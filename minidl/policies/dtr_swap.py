@@ -1,14 +1,14 @@
 """On-demand eviction by price, bytes and staleness: dynamic tensor rematerialization (DTR), which may also swap.
 
-    h = price / (bytes x staleness), and the least leaves first
+    h = price / (bytes x staleness); the tensor with the least h leaves first
 
-The price is the time of the cheaper way to get the tensor back. A replay costs the tensor's own call and the calls of
-the dropped tensors around it (``memory.neighbourhood``). A swap costs a copy in, and a copy out unless the host has a
-valid copy; computation waits for both. Some tensors can only be swapped, so swapping gets more expensive as the host
-fills.
+The price is the time of the cheaper way to get the tensor back. A replay costs the time of the tensor's own call and of
+the calls that compute the dropped tensors around it (``memory.neighbourhood``). A swap costs a copy in, and a copy out
+unless the host has a valid copy; computation waits for both. Because some tensors can only be swapped, a swap's price
+rises as the host fills.
 
 Source: Kirisame et al., Dynamic Tensor Rematerialization, ICLR 2021 (h_DTR); swapping is not part of that paper.
-Staleness is counted in calls, not in seconds, so that a dry run decides alike.
+Staleness is counted in calls, not in seconds, so that a dry run makes the same decisions.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from minidl.plan.policy import FrontOrder, OnDemand, Pressure, Regime, Residency
 
 
 class DtrSwap(OnDemand):
-    """A policy that drops tensors that are cheap to replay and swaps out the others, the stalest first."""
+    """Drops tensors that are cheap to replay and swaps out the others; large tensors unused for long leave first."""
 
     name = "dtr-swap"
     weighs_recomputation = True
@@ -27,7 +27,7 @@ class DtrSwap(OnDemand):
     regime = Regime(front=FrontOrder.PRICE)
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
-        """Return all residents by rising h, each with its cheaper action."""
+        """Return all residents by rising h, each with the cheaper action, a drop or a swap-out."""
         costs, free = pressure.costs, pressure.host_free_bytes
         scarcity = pressure.host_bytes / free if free else inf
         all_seconds = sum(r.recompute_seconds or 0.0 for r in resident)

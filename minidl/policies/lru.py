@@ -11,7 +11,7 @@ from minidl.plan.policy import FrontOrder, OnDemand, Pressure, Regime, Residency
 
 
 class LeastRecentlyUsed(OnDemand):
-    """A policy that swaps out the tensors unused for the most calls."""
+    """Swaps out the tensors that have been unused for the most calls."""
 
     name = "lru"
     reads_from_front = True

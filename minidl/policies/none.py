@@ -7,7 +7,7 @@ from minidl.plan.policy import OnDemand, Pressure, Residency
 
 
 class NoPolicy(OnDemand):
-    """A policy that evicts nothing: bytes are freed only after their last use (the paper's TF-ori)."""
+    """Evicts nothing: bytes are freed only after their last use (the original TensorFlow in the paper, TF-ori)."""
 
     name = "none"
     moves_tensors = False

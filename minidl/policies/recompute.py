@@ -1,8 +1,8 @@
 """On-demand eviction that drops tensors that can be replayed quickly, and swaps out the rest.
 
-Each dropped tensor makes replays of its neighbours longer (``memory.neighbourhood``), without limit if calls are many
-and small. So a tensor is swapped out if its replay would take longer than its copies. With a full host it is
-dropped all the same, those with the least seconds for their bytes first.
+Each dropped tensor makes the replays of its neighbours longer (``memory.neighbourhood``), without limit if calls are
+many and small. So a tensor is swapped out if its replay would take longer than its copies. When the host is full, such
+tensors are dropped anyway, those with the least seconds per byte first.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,8 @@ from minidl.policies.passive import in_access_order
 
 
 class Recompute(OnDemand):
-    """A policy that drops tensors from the front of the access list, and swaps out last those slower to replay."""
+    """Drops tensors in the order of their accesses, and swaps out, last, those whose replay takes longer than copies.
+    """
 
     name = "recompute"
     weighs_recomputation = True

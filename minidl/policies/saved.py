@@ -1,4 +1,4 @@
-"""A policy that follows a plan from a file, without search and without corrections.
+"""A policy that follows a plan from a file, without searching or correcting it.
 
 Iterations that the plan does not fit, such as validation, run in passive mode. The code that reads the file calls
 ``misfit`` to check that the plan was made for the first iteration that is planned.
@@ -14,7 +14,7 @@ from minidl.policies.passive import Passive
 
 
 class SavedPlanPolicy(Passive):
-    """A policy that follows one saved plan in every iteration that the plan fits."""
+    """Follows one saved plan in every iteration that the plan fits."""
 
     name = "saved"
     plans = True
@@ -28,7 +28,7 @@ class SavedPlanPolicy(Passive):
 
 
 def misfit(saved: SavedPlan, trace: Trace) -> str | None:
-    """Say, as text, the first difference of a trace from the iteration that a plan was made for; None if it fits."""
+    """Return, as text, how a trace first differs from the iteration that a plan was made for; None if it fits."""
     if saved.calls != len(trace.calls):
         return f"its iteration has {saved.calls} calls, and this one {len(trace.calls)}"
     here = SavedPlan.of(Plan({(t, 1): Action.DROP for t in trace.tensors}), trace).evicted

@@ -1,8 +1,8 @@
-"""Compare two plans: the decisions that they share, and the largest tensors that they treat differently.
+"""Compares two plans: the decisions that they share, and the largest tensors that they treat differently.
 
   minidl compare A.json B.json [--rows N]
 
-Files are those of ``train.py --save-plan``. Knows plans alone, no trace: only a run can tell which one is faster.
+Files are those of ``train.py --save-plan``. It does not tell which plan is faster: that takes a run.
 """
 
 from __future__ import annotations

@@ -1,16 +1,15 @@
-"""Explain a plan, one decision at a time: why it was possible, its expected cost, and its real cost.
+"""Explains a plan, one decision at a time: why it was possible, its expected cost, and its real cost.
 
 It uses a trace, a plan and the link's costs alone, so it explains every policy's plan in the same terms, those of the
 paper (sections 4.3 to 4.5):
 
-  free time     (back-access - SwapTime in) - (evicted-access + SwapTime out): at least 0, a swap can be hidden.
+  free time     (back-access - SwapTime in) - (evicted-access + SwapTime out): if at least 0, the copies can be hidden.
   MSPS          memory saving per second: bytes / seconds of recomputation from tensors on the device or the host.
-  swap costs    seconds by which the transfers exceed the gap, if this were the only transfer.
-  again costs   seconds of recomputation, if this were the only one.
-  expected      seconds lost by this decision when all of them are carried out: on the stall-free timeline, which each
-                wait delays; swap-ins queue; a tensor that another tensor's replay also computes costs nothing.
-
-Knows no policy; changes nothing.
+  swap costs    seconds by which both copies exceed the gap, if this were the only swap.
+  again costs   seconds of recomputation, if this were the only drop.
+  expected      seconds lost by this decision when all of them are carried out. Calls start as without stalls, later by
+                each wait before them; swap-ins queue; a tensor that another tensor's replay also computes costs
+                nothing.
 """
 
 from __future__ import annotations
@@ -28,12 +27,13 @@ from minidl.policies.capuchin.msps import GapCandidate, lineage
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One tensor that leaves the device after its access ``count``, by call ``evict``, until call ``back``.
+    """The eviction of one tensor:
+    it leaves the device after its access number ``count``, by call ``evict``, until ``back``.
 
     op                  the operation that made the tensor; "" if it existed before the iteration.
-    evict_s, back_s     start of these calls on the stall-free timeline, in seconds.
-    back                the number of calls if nothing in this iteration uses it again.
-    free_time_s         if negative, the seconds by which the gap is too short for both transfers.
+    evict_s, back_s     start of these calls in seconds, if computation never waited.
+    back                the next call that uses it; the number of calls if none in this iteration does.
+    free_time_s         if negative, the seconds by which the gap is too short for both copies.
     recompute_seconds   None if it cannot be recomputed.
     expected_s          seconds lost: a wait for the swap-in, or a replay.
     """
@@ -58,7 +58,7 @@ class Decision:
 
     @property
     def swap_seconds(self) -> float:
-        """Seconds by which both transfers exceed the gap, if this were the only swap."""
+        """Seconds by which both copies together exceed the gap, if this were the only swap."""
         return max(0.0, -self.free_time_s)
 
     @property
@@ -76,7 +76,8 @@ class _Gap:
 
 
 def decisions(trace: Trace, plan: Plan, costs: Costs) -> list[Decision]:
-    """Return every eviction of a plan, largest first. Accesses that the trace does not have are left out."""
+    """Return every eviction of a plan, largest tensor first.
+    Evictions after accesses that the trace lacks are left out."""
     facts = Lifetimes.of(trace)
     made_by = {tensor_id: call.op for call in trace.calls for tensor_id in call.outputs}
     gaps = _gaps(facts, plan)
@@ -143,7 +144,7 @@ def _expected(facts: Lifetimes, plan: Plan, costs: Costs, gaps: Mapping[AccessKe
 
 
 def _started(facts: Lifetimes, plan: Plan, gaps: Mapping[AccessKey, _Gap]) -> dict[int, list[AccessKey]]:
-    """Return, by number of a call, the swap-ins that start after it, in order, as their evictions' keys."""
+    """Return call -> the swap-ins that start after it, in order; each is named by the access of its eviction."""
     started: dict[int, list[AccessKey]] = {}
     for (trigger, count), tensor_ids in plan.prefetches.items():
         calls = facts.uses.get(trigger, [])
@@ -183,10 +184,10 @@ RIGHT = {2, 3, 4, 5, 6, 7, 8, 10}  # columns of numbers
 
 def table(found: Sequence[Decision], names: Mapping[TensorId, str], observed: Callable[[Decision], str], *, rows: int
           ) -> list[str]:
-    """Return lines: a heading, and the ``rows`` decisions about the largest tensors.
+    """Return lines: a heading, and one line for each of the ``rows`` decisions about the largest tensors.
 
-    names: tensor -> the layer that made it. observed: text on how its tensor returned. "away" is the call and its start
-    in ms on the stall-free timeline.
+    names: tensor -> the layer that made it. observed: text on how a decision's tensor came back. Column "away": the
+    call after which it leaves, and its start in ms, if computation never waited.
     """
     cells = [HEADINGS]
     for d in found[:rows]:
@@ -203,7 +204,7 @@ def table(found: Sequence[Decision], names: Mapping[TensorId, str], observed: Ca
 
 
 def totals(found: Sequence[Decision]) -> list[str]:
-    """Return lines: how much is swapped and dropped, and the seconds that this is expected to cost."""
+    """Return lines: how many bytes are swapped and dropped, and the seconds that this is expected to cost."""
     lines = []
     for action, verb in ((Action.SWAP_OUT, "swapped"), (Action.DROP, "dropped")):
         chosen = [d for d in found if d.action is action]

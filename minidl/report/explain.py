@@ -1,4 +1,4 @@
-"""Explain a plan that the engine has followed: its decisions, and how each tensor came back."""
+"""Explains a plan that an iteration has followed: its decisions, and how each tensor came back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from minidl.report.decisions import Decision, in_ms, table, totals
 
 def explanation(trace: Trace, last: Followed, found: Sequence[Decision], names: Mapping[TensorId, str], *,
                 rows: int) -> str:
-    """Return a table of the plan's largest ``rows`` decisions in an iteration, and totals over all of them.
+    """Return a table of the plan's decisions about the ``rows`` largest tensors, and totals over all decisions.
 
     names: tensor -> the layer that made it.
     """

@@ -1,8 +1,8 @@
-"""Names of the layers that made tensors: the dotted name of the module whose forward pass made it.
+"""Names tensors by the layers that made them: the dotted path of the module whose forward pass was running.
 
 Temporary tensors are numbered by their position in the iteration, so a module's tensors are the numbers assigned
-between the beginning and the end of its forward(). Nothing is recorded per operation, and nothing at all without a
-request. In a sliced batch calls run later; there the slicer records the names.
+between the beginning and the end of its forward(). Nothing is recorded per operation, and nothing at all unless a
+report asks for it. The calls of a batch in slices run later; there the slicer records the names.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class LayerNames:
         return run
 
     def of(self, trace: Trace) -> dict[TensorId, str]:
-        """Return a layer for every tensor of a trace that has one.
+        """Return tensor -> layer for the tensors of a trace.
 
-        A tensor of a backward pass has the name of a layer that its call reads from: the owner of a parameter, else the
-        maker of the latest activation, else of a gradient.
+        A tensor of the backward pass gets the layer of a tensor that its call reads: a parameter's, else the layer that
+        made the latest activation among them, else that of a gradient.
         """
         later = self._origins.made if self._origins is not None else []
         made = self.made | {tensor_id: name for name, ids in later for tensor_id in ids}

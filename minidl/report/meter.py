@@ -1,4 +1,4 @@
-"""Measure steps (seconds, bytes swapped and recomputed, time lost), and fill the progress bar. It reads no clock."""
+"""Measures steps (seconds, bytes swapped and recomputed, time lost), and fills the progress bar."""
 
 from collections import deque
 from collections.abc import Callable
@@ -20,8 +20,8 @@ BOTTLENECK = 0.1  # share of a step spent waiting for its batch, above which dat
 class StepMeasurements:
     """The measurements of one step.
 
-    seconds: of the step, ``data_seconds`` of them waiting for its batch.
-    grown: increase of the runtime's counters. loss: NaN if none.
+    seconds: duration of the step; ``data_seconds`` of them were spent waiting for its batch. grown: increase of the
+    runtime's counters. loss: NaN if there is none.
     """
 
     seconds: float
@@ -31,7 +31,8 @@ class StepMeasurements:
 
 
 class Meter:
-    """A meter of steps: call ``add`` after each. ``clock`` gives seconds, the device's if time is modelled."""
+    """Measures steps: call ``add`` after each.
+    ``clock`` returns seconds, of the device's clock if its time is modelled."""
 
     def __init__(self, runtime: Runtime, batch: int, clock: Callable[[], float], feed: Feed | None = None, *,
                  items: str = "images") -> None:
@@ -45,7 +46,7 @@ class Meter:
         self._before, self._time, self._waited_before = runtime.stats(), clock(), self._waited()
 
     def add(self, loss: float) -> StepMeasurements:
-        """Note the step that ends now, with its loss, and return its measurements."""
+        """Record the step that ends now, with its loss, and return its measurements."""
         now, stats = self._clock(), self.runtime.stats()
         step = StepMeasurements(now - self._time, stats.since(self._before), loss, self._waited() - self._waited_before)
         self.warm |= len(self.steps) == REMEMBERED
@@ -62,16 +63,17 @@ class Meter:
         return self._feed.waited_seconds if self._feed is not None else 0.0
 
     def median(self, value: Callable[[StepMeasurements], float]) -> float:
-        """Return the median of a value over the later half of the steps, when plans have settled.
+        """Return the median of a value over the second half of the steps, when plans no longer change much.
 
-        The first step, which warms up, counts only if it is alone. Only the latest ``REMEMBERED`` steps are kept.
+        The first step, which warms up, counts only if it is the only one. Only the latest ``REMEMBERED`` steps are
+        kept.
         """
         count = len(self.steps)
         skipped = max(count // 2, 0 if self.warm or count == 1 else 1)
         return median(map(value, islice(self.steps, skipped, None)))
 
     def unsettled_seconds(self) -> float:
-        """Return by how many seconds the first half of the steps exceeds as many steps at the later half's median."""
+        """Return the seconds that the first half of the steps took more than at the second half's median per step."""
         first, settled = list(self.steps)[:len(self.steps) // 2], self.median(lambda step: step.seconds)
         return max(0.0, sum(step.seconds - settled for step in first))
 
@@ -90,11 +92,11 @@ class Meter:
 
 
 def rate(items: float, seconds: float) -> str:
-    """Return items per second as text, in three figures."""
+    """Return a rate in items per second as text, with three figures."""
     value = items / seconds if seconds > 0 else 0.0
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def share(part: float, whole: float) -> str:
-    """Return the number ``part`` in percent of ``whole``, as text."""
+    """Return ``part`` as a percentage of ``whole``, as text."""
     return f"{part / whole:.0%}" if whole > 0 else "0%"

@@ -1,7 +1,7 @@
-"""Record facts that only the rerun of a trace needs: the tensors that gradients save, until when, and ends of lineage.
+"""Records facts that a trace needs only to be run again: which tensors gradients save, until when, and ends of lineage.
 
 A recorder is called after each call of an executor and compares the records of tensors with those before. It is
-attached to the few iterations whose traces are kept, and costs other iterations nothing.
+attached only in iterations whose traces are saved, and costs other iterations nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from minidl.runtime import Runtime
 
 
 class CallFactRecorder:
-    """A recorder of the facts that a trace lacks about the calls of an iteration, by the call's position."""
+    """Records the facts that a trace lacks about the calls of an iteration: by position of the call."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._memory, self._executor = runtime.memory, runtime.executor
@@ -37,7 +37,7 @@ class CallFactRecorder:
         self._growing: dict[ref[Storage], TensorId] = {}  # tensors with lineage
 
     def look(self, op: str, inputs: tuple[Storage, ...], results: tuple[Storage, ...]) -> None:
-        """Record, after a call, the tensors it saves for gradients, and saves and lineages that ended since the last.
+        """Record, after a call, the tensors that it saves for its gradient, and savings and lineages that have ended.
         """
         if self._before is not None:
             self._before(op, inputs, results)

@@ -1,4 +1,4 @@
-"""The result of a run, as ``--json`` writes it. KEYS documents every key; knows no devices."""
+"""The numbers of a run, as ``--json`` writes them. KEYS documents every key."""
 
 import json
 import platform
@@ -71,8 +71,8 @@ class Versions:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Result(Shown):
-    """The result of one run; KEYS explains the fields. Numbers per step are medians of its later half; None: unknown.
-    """
+    """The numbers of one run; KEYS explains the fields.
+    Numbers per step are medians over the run's second half; None: unknown."""
 
     model: str
     batch: int

@@ -31,9 +31,9 @@ def copy_seconds(decision: Decision) -> float:
 
 
 def sentence(decision: Decision, calls: int, returns: Returns, name: str, *, copying_s: float = 0.0) -> str:
-    """Return why one tensor leaves, what the alternative would have cost, and how it came back.
+    """Return, in sentences, why one tensor leaves, what the alternative would have cost, and how it came back.
 
-    ``copying_s``: the seconds of the copies of all swaps of the plan; 0 if unknown.
+    name: the tensor's layer. ``copying_s``: the seconds of the copies of all swaps of the plan; 0 if unknown.
     """
     d = decision
     told = ", ".join(part for part in (name, d.op, format_bytes(d.nbytes)) if part)

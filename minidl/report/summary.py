@@ -47,7 +47,7 @@ def summary(result: Result, unmanaged_seconds: float | None, hints: list[str], *
 
 
 def _unmanaged(result: Result) -> str:
-    """Return, as text, the bytes of an unmanaged step; with more memory a run uses larger, faster workspaces."""
+    """Return the bytes that an unmanaged step takes, as text."""
     needed = format_bytes(result.unmanaged_peak_bytes)
     return f"{needed}, with the smallest workspaces" if result.peak_bytes > result.unmanaged_peak_bytes else needed
 
@@ -62,7 +62,8 @@ def _speed(result: Result, unmanaged_seconds: float | None, items: str) -> str:
 
 
 def _data(result: Result, made: float) -> str:
-    """Return, as text, how the input keeps up: the rate it can reach, ``made``, the rate steps need, and the waits."""
+    """Return, as text, whether the input keeps up with the steps:
+    the rate at which batches can be made (``made``, per second), the rate that steps need, and the waits."""
     items = result.items_per_second * result.step_seconds
     needed = rate(items, result.step_seconds - result.data_seconds)
     text = (f"threads can make {rate(made, 1.0)} examples/s, the steps need {needed}; "

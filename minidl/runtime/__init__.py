@@ -1,4 +1,4 @@
-"""The runtime: the one object that a program makes."""
+"""``Runtime``: the object that a program makes to use minidl. It joins a device, a memory budget and a policy."""
 
 from minidl.runtime.runtime import Runtime, current_runtime, parameter
 

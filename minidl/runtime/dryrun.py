@@ -1,4 +1,4 @@
-"""Runs a step on shapes alone, to find the memory that it needs unmanaged. Nothing is computed or changed."""
+"""Runs a training step on shapes alone, to count the memory that it needs unmanaged. Computes and changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
+<<<<<<< HEAD
 """The number of slices of a batch over all ranks, their agreement, and the refusals of runtimes with ranks."""
+=======
+"""The number of slices of a batch over all ranks, and checks of the arguments of a runtime with ranks."""
+>>>>>>> main
 
 from __future__ import annotations
 
@@ -20,7 +24,8 @@ def silent(ranks: Ranks | None) -> Alone:
 
 
 def slices_of(ranks: Ranks | None, device: Device, slices: int) -> int:
-    """Return the number of slices of a batch, over all ranks. Raises UserError if the device cannot."""
+    """Return the number of slices of a batch, over all ranks.
+    Raises UserError if it does not fit the ranks or the device."""
     if slices < 1:
         raise UserError(f"a batch is cut in 1 slice or more, not {slices}")
     if ranks is None:

@@ -150,12 +150,12 @@ class Runtime(Shown):
 
     @property
     def plan(self) -> Plan | None:
-        """The plan that the current or latest iteration follows; None if its calls match no known sequence."""
+        """The plan that the current or latest iteration follows; None if its calls match no planned sequence."""
         active = self.guide.active if self.guide is not None else None
         return active.plan if active is not None else None
 
     def followed(self) -> tuple[Trace, Followed] | None:
-        """Return the followed sequence's trace and how its latest complete iteration went; None if there is none."""
+        """Return (trace, how it went) of the latest complete iteration that followed a plan; None if there is none."""
         active = self.guide.active if self.guide is not None else None
         return (active.trace, active.last) if active is not None and active.last is not None else None
 

@@ -14,7 +14,8 @@ from minidl.meta import DTYPES, DType, Shape, boolean, float32
 
 
 def host_array(data: Any, device: devices.Device) -> np.ndarray:
-    """Return an array's values on the host, copied only if they are elsewhere or NumPy lacks their dtype."""
+    """Return an array's values as a NumPy array, copied only if they are on another device or NumPy lacks their dtype.
+    """
     if getattr(data, "requires_grad", False) and hasattr(data, "detach"):
         data = data.detach()  # a parameter of PyTorch has to be detached first
     exports = hasattr(data, "__dlpack_device__")

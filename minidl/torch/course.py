@@ -38,7 +38,7 @@ Called = tuple[int, Any]  # the call of a module: autograd's nodes before it, an
 
 
 class Phase(Enum):
-    """The way in which a step runs: swap all saved tensors, do so and record the step, or follow a plan."""
+    """How a step runs: swap all saved tensors out, do so and record the step, or follow a plan."""
 
     AWAY = "all saved tensors swapped"
     MEASURED = "the same, recorded and timed"
@@ -47,11 +47,13 @@ class Phase(Enum):
 
 @dataclass(eq=False)
 class Known:
-    """A kind of step, with its recording and its plan: steps are of one kind if autograd saves equal shapes in them.
+    """A kind of step, with its recording and its plan.
+    Two steps are of one kind if autograd saves equal shapes in them.
 
     packs     shape and dtype of every tensor that autograd saves in it, in order.
     recorded  its recording; seen: the variant of the recording that the plan is made for.
-    obeyed    its plan by numbers of saved tensors; proposal: the policy's answer; limits: the plan's memory limits.
+    obeyed    its plan, by the numbers of saved tensors; proposal: the policy's answer; limits: the plan's memory
+              limits.
     next      the kind of the step that came after the latest step of this kind.
     late      tensor of the plan -> how often the backward pass found it evicted in the last planned step.
     trusted   number of its steps that have followed the plan since the last step that did not.
@@ -135,7 +137,8 @@ class Course:
         known.trusted, known.calls = 0, None
 
     def astray(self) -> None:
-        """Note that the step, which runs without hooks, differs from its kind. Its saved tensors are not known."""
+        """Note that the step, which runs without hooks, is not of the expected kind. Its saved tensors are not known.
+        """
         assert self.expected is not None
         self._depart(self.expected)
         self._astray = True
@@ -170,6 +173,11 @@ class Course:
             self._last.next = known
         self._last = known
         return known
+
+    def forget_plans(self) -> None:
+        """Remove the plans of all kinds of steps, so that the next step of each kind is recorded again."""
+        for known in self.known:
+            known.obeyed, known.ahead, known.trusted, known.calls = None, (), 0, None
 
     def latest(self, what: str) -> Known:
         """Return the kind with a plan that ran last. Raises UserError, with ``what`` (the caller), if there is none."""

@@ -20,7 +20,8 @@ from minidl.torch.saved import Saved
 
 
 class Dropping:
-    """Connects saved tensors (``Saved``) with their lineage (``Recorder``), so that a step can drop and replay them."""
+    """Connects saved tensors (``Saved``)
+    with the calls that computed them (``Recorder``), so that a step can drop and replay them."""
 
     def __init__(self, saved: Saved, recorder: Recorder) -> None:
         self.saved, self.recorder = saved, recorder
@@ -41,8 +42,9 @@ class Dropping:
         self.recorder.lineage, self.recorder.only = False, None
 
     def rest(self) -> None:
-        """Stop recording while an optimizer steps, unless dropped tensors are still needed.
-        Recording also goes on before the first pack of a step, since an optimizer's closure may compute the loss."""
+        """Stop recording calls while an optimizer steps, unless dropped tensors are still needed.
+        Recording also goes on before autograd saves the step's first tensor, since an optimizer's closure may
+        compute the loss."""
         if self.saved.packs and self.recorder.lineage and torch._C._current_graph_task_id() == -1 and not any(
                 item.handles for item in self._dropped):
             self.recorder.leave()
@@ -67,7 +69,8 @@ class Dropping:
         return self.replay.again(item.value)
 
     def _before_write(self, leaf: Value) -> None:
-        """Recompute the dropped items whose replays read ``leaf``, which is about to be overwritten; swap them out."""
+        """Called before ``leaf`` is overwritten: recompute the dropped items whose replays read it, and swap them out.
+        """
         for item in list(self._dropped):
             if item.handles and item.here is None and item.copy is None and leaf in _leaves(item.value):
                 with quiet():

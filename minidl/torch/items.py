@@ -57,7 +57,7 @@ class Item:
 
 
 class Hold:
-    """A counted reference to an item: the item is released when its last ``Hold`` is gone."""
+    """A counted reference to an item; the item is released with its last ``Hold``."""
 
     __slots__ = ("__weakref__", "item")
 

@@ -55,8 +55,8 @@ class Value:
         self.number: int | None = None
 
     def kept_by(self, item: Item) -> None:
-        """Let replays read this value from ``item``, which has its bytes on the device or on the host.
-        The value's guard keeps the bytes no longer. Nothing is done for a value that no call has read."""
+        """Let replays read this value from ``item``, whose bytes are on the device or on the host.
+        The value's guard no longer keeps the bytes alive. Nothing is done for a value that no call has read."""
         if self.guard is not None:
             self.guard.tensor.data = torch.empty(0, dtype=self.guard.tensor.dtype, device=self.guard.tensor.device)
             self.hold = Hold(item)

@@ -98,8 +98,8 @@ class managed:  # noqa: N801 # programs call it like a function
         if not self.course.steps:
             self.early.begin()
         self.unhooked.start()
-        self._begin()
         self.states.all_away(all_of_it=False)  # an earlier stop() has brought it to the device
+        self._begin()
         return self
 
     def stop(self) -> None:
@@ -181,9 +181,8 @@ class managed:  # noqa: N801 # programs call it like a function
             self._begin()
 
     def _begin(self) -> None:
-        self.course.begin()
         self.observer.end()
-        self.deciding.place_states(self.course)
+        self.deciding.begin(self.course)
         plan: Obeyed | None = self.course.expected.obeyed if self.course.expected is not None else None
         if self.course.phase is Phase.MEASURED:
             self.dropping.end()

@@ -1,4 +1,4 @@
-"""Page-locked host memory: buffers of exact sizes, cut from large slabs that are locked once.
+"""Page-locked host memory: buffers of exact sizes, cut from large ranges (slabs) that are locked once.
 
 PyTorch's own page-locked memory rounds each buffer up to a power of two, which takes up to twice the memory. Here a
 buffer takes its bytes rounded up to 512. A buffer is a storage; its bytes are free again after its last reference.
@@ -24,8 +24,9 @@ SLAB = 256 << 20
 
 
 class _Pages(mmap.mmap):
-    """Host memory that is page-locked for as long as it exists. unlock: called before the memory goes, because the
-    driver counts its addresses as locked until then, and new memory may get the same ones."""
+    """Host memory that is page-locked for as long as it exists.
+    unlock: called before the memory is freed, because the driver counts its addresses as locked until then, and new
+    memory may get the same ones."""
 
     unlock: Callable[[], Any] | None = None
 
@@ -106,7 +107,7 @@ class PageLocked:
         return slab
 
     def _take_the_error(self) -> None:
-        """Let PyTorch raise the error that the driver still reports, which it would do at the program's next kernel."""
+        """Clear the driver's error by letting PyTorch raise it here; else the program's next kernel would raise it."""
         with suppress(RuntimeError):
             torch.zeros(1, device="cuda" if self.cuda is torch.cuda else "cpu")
 

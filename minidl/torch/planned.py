@@ -32,7 +32,8 @@ UNRECORDED = 0.3  # cost of a call that only passes the recorder, as a share of 
 
 @dataclass(frozen=True)
 class Obeyed:
-    """A plan in the form in which saved-tensor hooks follow it: by the numbers of packs (saves) and unpacks (reads).
+    """A plan in the form that saved-tensor hooks follow:
+    by the numbers of packs (autograd's saves) and unpacks (its reads).
 
     decisions    number of a pack -> the decision about the saved tensor; without a decision the tensor stays.
     triggers     number of an unpack -> the tensors whose swap-in starts after it.
@@ -100,7 +101,8 @@ def _replayed(facts: Problem, mode: Array, seen: Seen) -> frozenset[int]:
 
 
 def swap_unrepeatable(facts: Problem, mode: Array, trace: Trace) -> None:
-    """Change drops in ``mode`` (the plan, gap by gap) into swaps if their replays run a call that has no repetition."""
+    """Change a drop in ``mode`` (the plan, gap by gap)
+    into a swap if its replay would run a call that cannot be repeated."""
     fixed = np.array([not call.replayable for call in trace.calls], np.bool_)
     while (mode == DROP).any():
         steps, _, _, total = expand(facts, mode, np.full(len(mode), -1, np.int64), NO_NOTES)

@@ -207,7 +207,8 @@ class Recorder(modes.TorchDispatchMode):
 
     def _changed_beside(self, changed: list[tuple[Value, Value]], scratch: list[torch.Tensor]
                         ) -> list[tuple[Value, Value]]:
-        """Return the (old, new) pairs without those of ``scratch``: running statistics, on which no result depends."""
+        """Return the (old, new) pairs without those of ``scratch``:
+        tensors such as running statistics, whose old contents affect no result."""
         aside = {id(self.value_of(tensor)) for tensor in scratch}
         for old, new in changed:
             if id(new) in aside:

@@ -169,6 +169,6 @@ def _drawing(drawn: Any) -> Iterator[None]:
 
 @contextmanager
 def _as_before() -> Iterator[None]:
-    """Inside, autocast is off: recorded calls have the dtypes that autocast chose."""
+    """Inside the ``with`` block autocast is off: recorded calls already have the dtypes that autocast chose."""
     with torch._C._DisableAutocast():
         yield

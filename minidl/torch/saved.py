@@ -200,7 +200,7 @@ class Saved:
             return tensor
 
     def _bring(self, item: Item) -> bool:
-        """Bring an item's storage to the device, if it is not there, and hold it; return True if it was not there."""
+        """Bring an item's storage to the device unless it is there, and hold it; return True if it was brought."""
         here = item.here
         if here is not None:
             if item.copy is not None and item.storage is not None:

@@ -29,7 +29,7 @@ GIVEN, LET_GO, BROUGHT_BACK = "given", "let go", "brought back"
 
 @dataclass
 class Note:
-    """A call, or a marker, of the trace while this is being made; its fields become those of a ``TraceCall``."""
+    """A call of the trace, or a marker, while the trace is being made; its fields become those of a ``TraceCall``."""
 
     op: str
     inputs: list[TensorId] = field(default_factory=list)
@@ -80,7 +80,7 @@ class Notes:
 
     # Tensors of optimizers ------------------------------------------------------------------------------------------
     def know(self, kind: Kind, tensors: Iterable[torch.Tensor]) -> None:
-        """Note the role ``kind`` of those of ``tensors`` that the step has used so far."""
+        """Record that those of ``tensors`` that the step has used so far have the role ``kind``."""
         for tensor in tensors:
             value = self.recorder.held(tensor.untyped_storage()) if self.recorder.sees(tensor) else None
             if value is not None and value.number in self.bytes:
@@ -193,7 +193,7 @@ class Notes:
 
 
     def _hold_to_refills(self) -> None:
-        """Mark a call as not replayable if its input is written again before the last saved tensor has come back.
+        """Mark as not replayable the calls with an input that is written again before the last saved tensor is read.
 
         For instance, FSDP frees parameters after the forward pass, and fills them anew for the backward pass. So a
         replay of these calls may find other bytes or none. The results of marked calls are swapped, not dropped.

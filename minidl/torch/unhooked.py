@@ -1,7 +1,7 @@
-"""Steps without saved-tensor hooks: once several equal steps have moved nothing, the hooks are removed.
+"""Runs steps without saved-tensor hooks: once several equal steps have moved nothing, the hooks are removed.
 
-PyTorch takes more time to call a hook that does nothing than a step may lose. So the hooks come off, and every call of
-a module is compared with the known step: the number of autograd's nodes so far, and the shape of the module's input. At
+Even a hook that does nothing would slow down a small step too much. So the hooks are removed, and every call of a
+module is compared with the known step: the number of autograd's nodes so far, and the shape of the module's input. At
 the first difference the hooks come back, and they are given to the tensors that were saved without them.
 """
 

@@ -1,11 +1,11 @@
-"""The memory page: one step of a run as a picture in a single file, shown by a browser.
+"""The memory page: an HTML file with a picture of one training step's memory, which a browser shows.
 
   recording   the facts of a step: addresses of tensors, copies, waits
-  recorder    takes them from the engine while the step runs
-  packing     a recording as text that fits into a page, and back
-  page        the file itself: a template, the program that draws, the data; saved: pages read again
-  exports     the same data for other programs
+  recorder    collects them from the engine while the step runs
+  packing     converts a recording to text for a page, and back
+  page        writes the file: a template, the program that draws, the data; saved: reads a page again
+  exports     the same data in the formats of other programs
 
-Nothing here decides anything or counts bytes itself: the page shows the arena's own list of blocks at the time when
-each piece of work was issued.
+Nothing here decides anything or counts bytes itself: the page shows the arena's own list of blocks at the moments when
+work was issued to the device.
 """

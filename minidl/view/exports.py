@@ -1,11 +1,11 @@
-"""Export a recorded step to other programs: Perfetto's timelines, PyTorch's memory picture, a drawing for a paper.
+"""Exports a recorded step to other programs: Perfetto's timelines, PyTorch's memory_viz, and an SVG drawing.
 
 An export needs only the data that a page holds.
 
   Perfetto      Chrome's trace events: the three streams, counters of memory, and an arrow from each copy out to the
                 copy in of the same tensor
   memory_viz    a snapshot in the format of torch.cuda.memory: one segment, the arena, and the history of its blocks
-  SVG           memory by category above addresses
+  SVG           two charts: bytes in use by kind of tensor over time, and below it the addresses of tensors
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def labels(packed: Packed) -> list[str]:
 
 # Perfetto ------------------------------------------------------------------------------------------------------------
 def perfetto(packed: Packed) -> str:
-    """Return a page's step as Chrome's trace events, JSON that Perfetto opens."""
+    """Return the step as Chrome's trace events, JSON that Perfetto opens."""
     return json.dumps({"traceEvents": list(_trace_events(packed)), "displayTimeUnit": "ms"}, separators=(",", ":"))
 
 
@@ -81,7 +81,7 @@ def _trace_events(packed: Packed) -> Iterator[dict[str, Any]]:
 
 # memory_viz ----------------------------------------------------------------------------------------------------------
 def memory_viz(packed: Packed) -> bytes:
-    """Return the step as a snapshot that PyTorch's memory_viz reads: pickled plain lists and numbers."""
+    """Return the step as a snapshot that PyTorch's memory_viz reads: a pickle of lists and numbers."""
     stays, events, names = columns(packed, "stays"), columns(packed, "events"), labels(packed)
     count, budget = len(events["kind"]), int(packed["budget"])
     changes: list[tuple[int, int, int]] = []  # (event, 0 freed or 1 allocated, stay)

@@ -1,4 +1,4 @@
-"""The page as one file: its template with style, program and data inside. It loads nothing else."""
+"""Writes the page as one file: a template with style, program and data inside. The page loads no other file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OPENS, CLOSES = '<script type="application/json" id="data">', "</script>"
 
 
 def page(packed: Sequence[Mapping[str, Any]]) -> str:
-    """Return the page of one recording, or of two on one time axis, each packed by ``packing.pack``."""
+    """Return the HTML page of one recording, or of two on one time axis, each given as ``packing.pack`` returns it."""
     here = files(__package__)
     template = here.joinpath("page.html").read_text(encoding="utf-8")
     title = " against ".join(each["title"] for each in packed)

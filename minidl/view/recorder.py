@@ -1,7 +1,7 @@
-"""Record one step while it runs. Recording costs time: on the wall clock a recorded step is slower than others.
+"""Records one step while it runs. Recording costs time: on the wall clock a recorded step is slower than others.
 
-Whenever work is issued, the recorder reads the arena's own list of blocks and notes the changes; it keeps no count of
-bytes of its own. The device's methods are wrapped during the step, and no other code knows of it.
+Whenever work is issued to the device, the recorder reads the arena's list of blocks and records the changes. The
+device's methods are wrapped during the step, and no other code knows of it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ STATES = {SWAPPING_OUT: StayState.LEAVING, SWAPPING_IN: StayState.ARRIVING}
 
 @dataclass(frozen=True, slots=True)
 class _Noted:
-    """An event whose times may not be known yet: its work has the positions (first, last) in the queue ``stream``."""
+    """An event whose times may not be known yet:
+    its work has the positions ``first`` to ``last`` in the queue ``stream``."""
 
     kind: EventKind
     op: str
@@ -49,10 +50,10 @@ class _Noted:
 
 @dataclass(frozen=True, slots=True)
 class SeenTensor:
-    """A tensor when it was first seen.
+    """A tensor as it was when the recorder first saw it.
 
-    backward: it was made without recording gradients.
-    owner: the negative id of the parameter whose gradient it is, or 0.
+    backward: True if it was made while gradients were not recorded. owner: the (negative) id of the parameter whose
+    gradient it is, or 0.
     """
 
     tensor_id: TensorId
@@ -64,7 +65,7 @@ class SeenTensor:
 
 @dataclass(frozen=True)
 class Recorded:
-    """A recorded step, with tensors without names; events and stays refer to tensors by position."""
+    """A recorded step, whose tensors have no names yet; events and stays refer to tensors by position."""
 
     trace: Trace
     tensors: tuple[SeenTensor, ...]
@@ -89,7 +90,7 @@ class Recorded:
 
 
 class StepRecorder:
-    """A recorder of one step: run it inside ``with recorder.recording():``, then read ``recorded``."""
+    """Records one step: run it inside ``with recorder.recording():``, then read ``recorded``."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.recorded: Recorded | None = None
@@ -219,8 +220,8 @@ class StepRecorder:
         return found
 
     def _record_arena(self, at: int = -1, state: StayState | None = None) -> int:
-        """Record the arena's changes since the last event; return the subject at address ``at``, or -1.
-        ``state``: the state of that subject's bytes, which are about to be copied."""
+        """Record the arena's changes since the last event; return the position of the tensor at address ``at``, or -1.
+        ``state``: the new state of that tensor's bytes, which are about to be copied."""
         now, event = {}, len(self._events)
         for block in self._memory.arena.blocks():
             if block.owner is None:

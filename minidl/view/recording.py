@@ -1,7 +1,8 @@
-"""The facts of one recorded step, as frozen plain data. Knows no engine and no picture.
+"""The facts of one recorded step, as frozen plain data.
 
 A step is a list of events in program order: each piece of work issued to the device. The arena does not change between
-two events. A *stay* is a tensor's time at one address, from one event up to, not including, another.
+two events. A *stay* is a tensor's time at one address, from one event up to, not including, another. A *subject* is a
+tensor that had bytes on the device.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class TensorKind(IntEnum):
 class Fate(IntEnum):
     """How a stay ended.
 
-    STAYS: it did not end. MOVED: the tensor was slid elsewhere. CHANGED: the next stay is here, in another state.
+    STAYS: it did not end. MOVED: the tensor was slid to another address. CHANGED: the next stay is at the same address,
+    in another state (such as "being copied out").
     """
 
     STAYS = 0
@@ -75,10 +77,10 @@ class WorkEvent:
 
     call              the position in the iteration of this call, or of the call that the work is for
     subject           position of the copied tensor among the subjects; -1: none, or several
-    start_s, end_s    on its own stream, in seconds from the step's beginning
+    start_s, end_s    start and end on its own stream, in seconds from the step's beginning
     time_s            when the compute stream reaches it: ascending over a step's events
-    used_bytes        of all owned blocks, by the arena's own counter
-    largest_bytes     of the largest hole
+    used_bytes        bytes of all blocks in use
+    largest_bytes     bytes of the largest hole
     workspace         address and bytes of the call's workspace
     """
 
@@ -127,7 +129,7 @@ class RecordedStep:
 
 @dataclass(frozen=True)
 class Recording:
-    """One recorded step of a run. ``remarks``: (tensor, sentences about why it leaves)."""
+    """One recorded step of a run. ``remarks``: (tensor, sentences about why the plan evicts it)."""
 
     title: str
     budget_bytes: int
@@ -142,7 +144,7 @@ class Recording:
     facts: Sequence[tuple[str, Any]] = ()
 
     def check(self) -> None:
-        """Raise AssertionError unless at every event the stays are disjoint, in budget, and sum to the bytes in use.
+        """Raise AssertionError unless at every event the stays are disjoint, in the budget, and sum to the used bytes.
         """
         changes: list[list[Stay]] = [[] for _ in range(len(self.events) + 1)]
         for stay in self.stays:

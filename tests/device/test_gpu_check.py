@@ -15,8 +15,8 @@ import pytest
 from fake_cuda import FakeCuda, JudgedCuda
 from swapping import rounds_of_swapping
 
+from bench.gpu_check import bandwidth, identity, ops, samples, speed, steps, warm
 from bench.gpu_check import command as gpu
-from bench.gpu_check import identity, ops, samples, speed, steps, warm
 from bench.gpu_check.parts import PARTS, run
 from bench.gpu_check.report import SECTIONS, markdown
 from bench.gpu_check.setting import Record, Setting, Training
@@ -31,7 +31,7 @@ from minidl.device.cuda.device import CudaDevice
 from minidl.device.cuda.simulated import MeasuredWays
 from minidl.kernels.cpu import COMPOSED, KERNELS
 from minidl.memory.switches import Switches
-from minidl.meta import Cost, meta
+from minidl.meta import Cost, float32, meta
 
 FAKE = replace(profiles.get("h200"), name="fake")
 ROOT = Path(__file__).resolve().parents[2]
@@ -124,6 +124,15 @@ def test_what_was_measured_is_a_profile_that_the_simulator_reads(results):
 def test_copies_both_ways_at_once_are_twice_as_fast_as_one_way(results):
     link = results["link"]["found"]
     assert link["both ways"] > 1.8 * link["out"] and link["within the device"] > 4 * link["out"]
+
+
+@pytest.mark.parametrize(("filled", "pace", "took"), [(1 << 24, "device", 1e-7), (64, "host", 1e-6)])
+def test_a_kernel_shorter_than_its_launch_has_its_own_time_if_the_device_is_busy(monkeypatch, filled, pace, took):
+    monkeypatch.setattr("fake_cuda.KERNEL_S", 1e-7)
+    x, device = meta((4, 256), float32), JudgedCuda(FAKE, numerics=False)
+    found, by = bandwidth.seconds(device, "relu", (x, x), {}, replace(TINY, calls=20, link_bytes=filled))
+    device.close()
+    assert by == pace and found == pytest.approx(took, rel=0.2)
 
 
 def test_contenders_take_turns_and_each_is_timed_by_its_own_clock_until_it_has_ended():
@@ -320,7 +329,7 @@ def test_gradients_that_are_wrong_are_a_failure(tmp_path, monkeypatch):
 FAMILIES = (Training("vgg11", 2, side=32), Training("vgg11_bn", 2, side=32), Training("resnet18", 2, side=32),
             Training("inception_v3_aux", 2), Training("inception_v4", 2), Training("densenet121", 2, side=64),
             Training("unet-small", 1, side=32), Training("bert-tiny", 2, length=16), Training("gpt2", 1, length=16),
-            Training("lenet", 2), Training("mlp", 2))
+            Training("llama-tiny", 2, length=16), Training("lenet", 2), Training("mlp", 2))
 
 
 def test_every_operation_of_a_forward_pass_has_a_formula_in_pytorch():

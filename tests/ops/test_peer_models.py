@@ -6,6 +6,7 @@ deep network's logits all but vanish, or overflow).
 """
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from minidl import Runtime, no_grad
 from minidl.models import create, weights
 from minidl.models.bert import BertConfig, BertForPreTraining
 from minidl.models.gpt import GPT, GPTConfig
+from minidl.models.llama import Llama, LlamaConfig, RopeScaling
 
 torch = pytest.importorskip("torch", reason="PyTorch, the peer, is not installed (pip install -e '.[peers]')")
 
@@ -215,3 +217,37 @@ def test_bert_gives_the_logits_of_hugging_face_for_every_position_and_the_pair(t
         pair = model.cls.seq_relationship(pooled).numpy()
     assert_near(ours, theirs.prediction_logits.flatten(0, 1))
     assert_near(pair, theirs.seq_relationship_logits)
+
+
+SCALING = RopeScaling(8.0, original_max_position_embeddings=64)
+
+
+@pytest.mark.parametrize(("config", "tied"), [
+    (LlamaConfig(3, 64, 96, 4, 2, 300, True), True),
+    (LlamaConfig(2, 64, 96, 4, 2, 300, False, head_dim=32, rope_scaling=SCALING), False),
+    (LlamaConfig(2, 64, 96, 4, 1, 300, True, rope_theta=1e6, rms_norm_eps=1e-6, qkv_bias=True), True),
+], ids=["tied", "scaled", "qwen"])
+def test_llama_and_qwen_give_the_logits_of_hugging_face(tmp_path, config, tied):
+    transformers = peer_package("transformers")
+    path = str(tmp_path / "peer.safetensors")
+    sizes = {name: getattr(config, name) for name in (
+        "num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads",
+        "vocab_size", "tie_word_embeddings", "rms_norm_eps")}
+    rope = {"rope_theta": config.rope_theta, "rope_type": "default"}
+    if config.rope_scaling is not None:
+        rope |= asdict(config.rope_scaling) | {"rope_type": "llama3"}
+    if config.qkv_bias:
+        peer = transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**sizes, rope_parameters=rope))
+    else:
+        peer = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, head_dim=config.head_width,
+                                                                      rope_parameters=rope))
+    save(wide(peer), path)
+    ids = np.random.default_rng(0).integers(300, size=(3, 50))
+    with torch.no_grad():
+        theirs = peer(torch.from_numpy(ids)).logits
+    with Runtime("cpu", memory_budget="64MiB", policy="none") as runtime, no_grad():
+        model = Llama(config).eval()
+        weights.load(model, path)
+        ours = model.logits(runtime.tensor(ids)).numpy()
+        assert tied == ("lm_head.weight" not in model.state_dict())
+    assert_near(ours, theirs.flatten(0, 1))

@@ -1,4 +1,4 @@
-"""A change of the code changes no plan: the plans of all networks in three budgets are those of the record.
+"""A change of the code changes no plan: the plans of the networks of ``BATCHES`` in three budgets are those recorded.
 
 ``python -m bench.plan_replay`` makes the record and says the same as these tests. A few small networks are planned by
 default, those of some seconds each are ``slow``, and the others ``full``.
@@ -24,7 +24,6 @@ from bench.support.plan_replay import (
 )
 from minidl.device import timekeeper
 from minidl.lab.training_step import BATCHES
-from minidl.models import MODELS
 from minidl.plan.plan import EMPTY_PLAN, Action, Eviction, Plan
 
 RECORDED = read_record(Path(__file__).resolve().parents[2] / "bench" / "results" / "plan_replay.json")
@@ -40,7 +39,7 @@ def marks(network):
     return () if network in FAST else pytest.mark.slow if network in SLOW else pytest.mark.full
 
 
-@pytest.mark.parametrize("network", [pytest.param(name, marks=marks(name)) for name in MODELS])
+@pytest.mark.parametrize("network", [pytest.param(name, marks=marks(name)) for name in BATCHES])
 def test_every_plan_is_the_recorded_one(network):
     found = dict(replays(network))
     recorded = {name: run for name, run in RECORDED.items() if network_of(name) == network}
@@ -52,9 +51,9 @@ def test_every_plan_is_the_recorded_one(network):
 
 
 def test_the_record_has_every_network_in_three_budgets_under_two_policies():
-    names = [f"{network}/{BATCHES[network]}/{percent}%/{policy}" for network in MODELS
+    names = [f"{network}/{BATCHES[network]}/{percent}%/{policy}" for network in BATCHES
              for percent in BUDGETS.get(network, USUAL) for policy in POLICIES]
-    assert sorted(RECORDED) == sorted(names) and len(names) == 6 * len(MODELS)
+    assert sorted(RECORDED) == sorted(names) and len(names) == 6 * len(BATCHES)
 
 
 def test_no_plan_depends_on_a_clock(monkeypatch):

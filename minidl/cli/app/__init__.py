@@ -1,7 +1,7 @@
-"""The program behind train.py. ``train`` has the whole story from top to bottom; the other files are its parts.
+"""The program behind train.py. The function ``train`` in train.py is the whole run; the other files hold its parts.
 
-    command line   options (its values), flags (its parser), kinds (the kinds of values)
-    what is made   choices (device, policy), inputs (data), build (network and optimizer)
-    what fits      fit (trials on twins), sizes (batch and budget), advice
-    the run        session, run_folder, interrupt, watch, outcome, files
+command line   options (the values of all flags), flags (the parser), kinds (the kinds of values that a flag takes)
+objects        choices (device, policy), inputs (the data set), build (network, loss and optimizer)
+what fits      fit (dry runs that try a batch and a budget), sizes (the batch and budget of the run), advice
+the run        session, run_folder, interrupt, watch, outcome, files
 """

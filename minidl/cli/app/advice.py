@@ -1,4 +1,4 @@
-"""Hints for the next run: one or two, each tried on a twin."""
+"""Hints for the next run, at most two. Each hint was tried in a dry run before it is printed."""
 
 from dataclasses import replace
 
@@ -9,7 +9,8 @@ from minidl.report.result import Result
 
 
 def advice(setup: Setup, result: Result, *, most: int) -> list[str]:
-    """Return hints for the next run: flags, and the effect each had in a trial. most: the largest useful batch."""
+    """Return one or two hints for the next run, as text: flags, and the effect that each had in a dry run.
+    most: the number of training examples, beyond which a larger batch makes no sense."""
     batch, budget = result.batch, result.budget_bytes
     unmanaged = replace(setup, policy="none")
     if result.swapped_out_bytes or result.swapped_in_bytes or result.recomputed_bytes:

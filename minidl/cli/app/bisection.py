@@ -1,4 +1,4 @@
-"""The largest number for which something holds, found in few trials."""
+"""Finds the largest integer for which a condition holds, with few evaluations of the condition."""
 
 from collections.abc import Callable
 from math import ceil, log2
@@ -7,8 +7,8 @@ from minidl.outside.stages import Stage, stage
 
 
 def largest_number(holds: Callable[[int], bool], *, guess: int, most: int, parts: int = 0) -> int:
-    """Return the largest n <= ``most`` with holds(n), 0 if there is none: growing steps from ``guess``, then bisection.
-    ``parts``: the answer may be too small by 1 / parts of itself; 0: it is exact."""
+    """Return the largest n <= ``most`` with holds(n), or 0: first steps that double from ``guess``, then bisection.
+    ``parts``: the answer n may be too small by up to n / parts; 0: the answer is exact."""
     with stage("searching the largest batch", units="trials") as search:
         return _search(lambda n: _counted(search, holds, n), search, guess=guess, most=most, parts=parts)
 

@@ -1,4 +1,4 @@
-"""The device and the policy that the flags ask for, and the checks of other flags against these two."""
+"""Makes the device, the policy and the ranks that the flags name, and checks other flags against them."""
 
 import os
 from dataclasses import replace
@@ -29,8 +29,8 @@ def choose_ranks(options: Options) -> Ranks | None:
 
 
 def agree_on_memory(options: Options, device: Device, ranks: Ranks | None) -> Options:
-    """Return the options with the budget and host memory that all ranks have: the least of any.
-    If they are not given, the machine's memory, which ranks share, is divided by their number.
+    """Return the options with a budget and host memory, in bytes, that every rank has:
+    the smallest of all ranks' values. Without these flags, ranks that share one machine's memory divide it equally.
     Raises UserError if the ranks were started with different flags."""
     if ranks is None:
         return options
@@ -50,7 +50,8 @@ def agree_on_memory(options: Options, device: Device, ranks: Ranks | None) -> Op
 
 
 def choose_device(options: Options) -> Device:
-    """Return the device of ``--device``; print which one it is and why. Raises UserError if it is not there."""
+    """Return the device that ``--device`` names, and print its name and the reason. Raises UserError if it is missing.
+    """
     require_numba()  # plans are compiled code on every device
     name, why = options.device, "as asked for"
     if name == "auto":
@@ -66,13 +67,15 @@ def choose_device(options: Options) -> Device:
 
 
 def choose_policy(options: Options) -> Policy:
-    """Return the policy of ``--policy``, or one that follows the plan in the file of ``--plan``. Raises UserError."""
+    """Return the policy that ``--policy`` names, or with ``--plan FILE`` a policy that follows the plan in that file.
+    Raises UserError for an unknown name or an unreadable file."""
     return SavedPlanPolicy(read_plan(options.plan)) if options.plan else policies.create(options.policy)
 
 
 def refuse_what_cannot_be_kept(options: Options, device: Device) -> None:
-    """Raise UserError, before any training, for flags that cannot be kept.
-    They ask for files that cannot be written, values that the device does not compute, or a run folder in use."""
+    """Raise UserError, before any training, for flags that this run cannot satisfy:
+    an output file that cannot be written, an output that needs values on a device that computes none, or a run
+    folder that another run occupies."""
     check_places(options)
     for flag, wanted, what in (("--save-weights", options.save, "values that could be kept"),
                                ("--weights", options.weights, "values to start from"),

@@ -1,4 +1,4 @@
-"""--config FILE: flags from a YAML file, by their names. A flag on the command line overrides the file."""
+"""The flag --config FILE: a YAML file of flags and values. A flag on the command line overrides the file's."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ MOST_BYTES = 1 << 20
 
 
 def expanded(words: Sequence[str], refused: Collection[str]) -> list[str]:
-    """Return a command line with the words of the file that its ``--config`` names, if any, before its own.
-    ``refused``: flags that no file may give. Raises UserError for a file that is no list of flags."""
+    """Return the command line without ``--config FILE``; the file's flags come first, so later words override them.
+    ``refused``: flags that a file may not contain. Raises UserError for a file that is no mapping of flags to
+    values."""
     given = list(words)
     for n, word in enumerate(given):
         name, equals, path = word.partition("=")
@@ -49,7 +50,7 @@ def _words(path: str, refused: Collection[str]) -> list[str]:
 
 
 def _flag(path: str, flag: str, value: Any) -> list[str]:
-    """Return a file's flag and value as words of a command line: the flag alone for True, none for False."""
+    """Return one flag and value of the file as command-line words: for True the flag alone, for False no words."""
     if isinstance(value, bool) or value is None:
         return [flag] if value else []
     if not isinstance(value, str | int | float):

@@ -1,19 +1,22 @@
-"""The files that a run is asked for by name: checked before the run, and written at its end. Knows no format.
+"""Output files of a run, which flags such as --json and --save-weights name:
+checked before the run, written at its end.
 
-If a file cannot be written at the end, the others are still written; the errors are printed when all have been tried.
+If one file cannot be written at the end, the others are still written, and then one error names all that failed. The
+formats of the files are defined elsewhere.
 """
 
 import io
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import TextIO, cast
 
 from minidl.checkpoint import safetensors
 from minidl.cli.app.options import STDOUT, Options
 from minidl.cli.app.step_log import is_table
 from minidl.errors import UserError
-from minidl.nn import Module
+from minidl.nn import Module, lora
 from minidl.outside.writing import Own, require_place, write_whole
 from minidl.plan.formats import is_plan
 from minidl.plan.trace_format import is_trace
@@ -23,7 +26,8 @@ from minidl.view.page import is_page
 
 
 def check_places(options: Options) -> None:
-    """Raise UserError, before any training, if a file that the flags ask for could not be written; change no file."""
+    """Raise UserError, before any training, if an output file that a flag names could not be written. Changes no file.
+    """
     places: set[str] = set()
     for path, own in ((options.json, results.is_own), (options.save, safetensors.is_own),
                       (options.save_plan, is_plan), (options.save_trace, is_trace), (options.report, is_page),
@@ -37,7 +41,7 @@ def check_places(options: Options) -> None:
 
 
 class FinalFiles:
-    """The writer of the files of a run's end; ``out``: the stream on which a result is printed."""
+    """Writes a run's output files at its end. ``out``: the text stream for ``--json -``."""
 
     def __init__(self, options: Options, out: TextIO) -> None:
         self._options = options
@@ -45,17 +49,18 @@ class FinalFiles:
         self._failures: list[str] = []
 
     def attempt(self, write: Callable[[], None]) -> None:
-        """Call ``write``, which writes a file; an error is noted, and raised by ``require_all``."""
+        """Call ``write``, which writes one file. An error is stored, and raised later by ``require_all``."""
         try:
             write()
         except UserError as error:
             self._failures.append(str(error))
 
     def parameters(self, model: Module) -> None:
-        """Write parameters and buffers by name to the file of --save-weights."""
+        """Write parameters and buffers, by name, to the file of --save-weights; with --lora the adapters alone."""
         path = self._options.save
         if path is not None:
-            self.attempt(lambda: safetensors.write_arrays(path, model.state_dict(), force=self._options.force))
+            state = model.state_dict if self._options.lora is None else partial(lora.adapters, model)
+            self.attempt(lambda: safetensors.write_arrays(path, state(), force=self._options.force))
 
     def result(self, result: Result) -> None:
         """Write the numbers of the run to the file of --json."""
@@ -66,12 +71,13 @@ class FinalFiles:
             self.attempt(lambda: result.write(path, force=self._options.force))
 
     def text(self, path: str | None, own: Own, make: Callable[[], str]) -> None:
-        """Write the text that ``make`` returns to ``path``; None: not asked for. ``own`` tells minidl's own files."""
+        """Write the text that ``make`` returns to the file ``path``; None: do nothing.
+        An existing file is replaced only if ``own`` recognizes it as minidl's own, or with --force."""
         if path is not None:
             self.attempt(lambda: write_whole(path, make().encode(), own, force=self._options.force))
 
     def require_all(self, otherwise: str) -> None:
-        """Raise UserError if a file was not written: it names all such, and ``otherwise``, where the run's state is."""
+        """Raise UserError with the names of all files that were not written, followed by the text ``otherwise``."""
         if self._failures:
             raise UserError(f"{'; '.join(self._failures)}; {otherwise}")
 
@@ -85,7 +91,8 @@ class Silence(io.TextIOBase):
 
 
 def printed_apart(options: Options) -> TextIO:
-    """Return the stream for readable lines: stderr if ``--json -`` writes the result to stdout; with --quiet none."""
+    """Return the stream for text that people read:
+    stdout, or stderr if ``--json -`` uses stdout; with --quiet a stream that discards it."""
     if options.quiet:
         return cast(TextIO, Silence())
     return sys.stderr if options.json == STDOUT else sys.stdout

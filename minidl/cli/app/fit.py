@@ -1,9 +1,9 @@
-"""Trials that tell which batch and budget fit, and the search for the smallest budget. The device itself runs none.
+"""Finds out with dry runs whether a batch fits a budget, and searches for the smallest budget. The device runs nothing.
 
-A trial runs on a twin: the device's profile and algorithms, the budget and the policy, and shapes instead of values. A
-step runs out of memory on the twin exactly if it would on the device. A search starts from the demand of a dry run. It
-takes fitting to be monotone: if a batch fits, a smaller batch (``largest``) and a larger budget fit too. The answer of
-a search was tried, and so was its neighbour, which does not fit. Knows no model and no data.
+A trial is a dry run of a few iterations on a twin: the device's profile and algorithms, the budget and the policy, with
+shapes instead of values. It runs out of memory exactly if the real device would. A search starts from ``demand``, the
+bytes that one dry run without a budget needs. It assumes that if a batch fits, so do smaller batches (``largest``) and
+larger budgets. Each answer was itself tried, and the next larger batch, or smaller budget, was tried and does not fit.
 """
 
 from collections.abc import Callable
@@ -35,14 +35,14 @@ CPU_BUDGET_SHARE, CPU_HOST_SHARE = 0.6, 0.3  # of the machine's free memory, of 
 
 
 class TrainingParts(NamedTuple):
-    """The parts of a training that take memory: a step, and the evaluation of a batch of test data, if any.
-    Both can run on shapes alone, and keep no tensors."""
+    """The parts of a training that take memory: a training step, and the evaluation of a test batch, if there is one.
+    Both are functions that can run on shapes alone; they keep no tensors when they return."""
 
     step: Callable[[], Any]
     test: Callable[[], Any] | None = None
 
     def all(self) -> None:
-        """Run a step and, if there is one, the evaluation after it."""
+        """Run a training step and, if there is one, the evaluation."""
         self.step()
         if self.test is not None:
             self.test()
@@ -53,19 +53,19 @@ Program = Callable[[int], TrainingParts]
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Everything that decides what fits, except for the batch and the budget.
+    """The settings that decide what fits, without the batch and the budget: those two are arguments of the methods.
 
-    program      makes the model for a batch in the current runtime, and returns its steps
-    device       provides its profile and algorithms; nothing is launched on it
-    host_memory  bytes for swapped tensors and for batches that are made ahead of the step
-    ahead        bytes that the batches made ahead take, by batch size
-    steps        number of steps that will be trained at most; no trial runs more
-    switches     the features of the engine that are on
+    program      makes the model for a batch in the current runtime, and returns its TrainingParts
+    device       provides its profile and algorithms; it executes nothing
+    host_memory  bytes of host memory, for swapped tensors and for the input batches that are loaded in advance
+    ahead        a function: batch size -> bytes of the input batches that are loaded in advance
+    steps        the most steps that will be trained; no trial runs more
+    switches     the optional features of the engine that are on
     slices       number of slices of a batch
-    spill        the file that continues host memory
-    shard_bytes  parameters larger than this are kept in shards of this size
-    ranks        the ranks that train together, as a twin has them: it is the first rank, which has the largest slice
-    work         the limit on the trials of a search
+    spill        the spill file, which continues host memory on a disk; or None
+    shard_bytes  parameters larger than this are cut into shards of at most this size; None: none are cut
+    ranks        the ranks that train together; the dry runs are those of the first rank, which has the largest slice
+    work         the limit on the total work of all trials of a search
     """
 
     program: Program
@@ -85,16 +85,16 @@ class Setup:
     work: Work = field(default_factory=Work, compare=False)
 
     def for_tensors(self, batch: int) -> int:
-        """Return the bytes of host memory for swapped tensors, less those of batches of this size made ahead."""
+        """Return the bytes of host memory that swapped tensors may use, after the input batches loaded in advance."""
         return max(self.host_memory - self.ahead(batch), 0)
 
     def elsewhere_for(self, batch: int) -> int:
-        """Return the bytes for swapped tensors, on the host and in the spill file, at this batch size."""
+        """Return the bytes of host memory and spill file that swapped tensors may use at this batch size."""
         return self.elsewhere - self.host_memory + self.for_tensors(batch)
 
     def demand(self, batch: int, *, timed: bool = False) -> Demand:
-        """Return the bytes that an unmanaged step of this batch needs, and its largest operation. timed: the step will
-        be trained, so the device may time the algorithms of its operations."""
+        """Return the bytes that an unmanaged step of this batch needs, and its largest operation, from a dry run.
+        timed: True allows the device to time the algorithms of its operations, as it does before a training."""
         keeps = policies.create(self.policy).regime.keeps_outputs  # then it needs more
         with (stage(f"dry run of {self._named(batch)}"),
               Runtime(self.device.dry_twin(timed=timed), memory_budget=UNLIMITED,
@@ -122,16 +122,14 @@ class Setup:
 
     @property
     def drifts(self) -> bool:
-        """True if later iterations may find other holes in memory than the first, since no block is moved."""
+        """True if blocks of memory are never moved, so that holes may differ from one iteration to the next."""
         return not placements.create(self.placement).compacts
 
     def trial(self, batch: int, budget_bytes: int, *, thorough: bool = True) -> Trial:
         """Run a few iterations on a twin and return their outcome.
-        thorough: run more if the host is nearly full, and while the holes in memory differ between iterations.
-
-        In both cases the plans for a simulated device are tried, too; those for other devices follow from times that
-        are not known before.
-        """
+        thorough: run more if host memory is nearly full, and as long as holes differ between iterations. On a
+        simulated device these runs follow the policy's plans, too; plans for real devices depend on times that are
+        measured only in the run."""
         simulated = self.device.simulated_twin() if thorough else None
         found = self._tried(simulated if self.drifts else None, batch, budget_bytes, thorough)
         plans = simulated is not None and not self.drifts and policies.create(self.policy).plans
@@ -140,7 +138,9 @@ class Setup:
         return found
 
     def _tried(self, simulated: Device | None, batch: int, budget_bytes: int, thorough: bool) -> Trial:
-        """Return the outcome of a trial on a simulated device, with its plans; None: on shapes alone, without plans."""
+        """Return the outcome of a trial.
+        simulated: a twin with modelled times, on which the policy's plans run, too; None: a twin without times,
+        where nothing is planned."""
         device = simulated or self.device.dry_twin(timed=False)
         begin = self.work.count(device, self.slices)
         twin = self._twin(device, batch, budget_bytes)
@@ -179,18 +179,18 @@ class Setup:
         return Trial(shortage, stats.swapped_out_bytes, stats.recomputed_bytes, nearly_full())
 
     def _twin(self, device: Device, batch: int, budget_bytes: int) -> Runtime:
-        """Return a runtime on a twin ``device``, with the memory that a run with this batch and budget will have."""
+        """Return a runtime on the twin ``device`` with the memory that a run with this batch and budget would have."""
         return Runtime(device, memory_budget=budget_bytes, host_memory=self.for_tensors(batch), policy=self.policy,
                        placement=self.placement, precision=self.precision, seed=self.seed, switches=self.switches,
                        slices=self.slices, spill=self.spill, shard_bytes=self.shard_bytes, ranks=self.ranks)
 
     def planned_seconds(self, batch: int, budget_bytes: int) -> float | None:
-        """Return modelled seconds of a step under the first plan, infinite if it does not fit.
-        None if there are no plans, or the device is not simulated."""
+        """Return the modelled seconds of a step under the policy's first plan; infinite if it does not fit.
+        None if the policy makes no plans, or the device is not simulated."""
         return self.managed_seconds(batch, budget_bytes) if policies.create(self.policy).plans else None
 
     def managed_seconds(self, batch: int, budget_bytes: int) -> float | None:
-        """Return modelled seconds of a step under the first plan, or of the second step if there are no plans.
+        """Return the modelled seconds of a step under the policy's first plan; without plans, of the second step.
         Infinite if it does not fit; None for a device that is not simulated."""
         simulated = self.device.simulated_twin()
         if simulated is None:
@@ -230,13 +230,14 @@ class Setup:
         return f"batch {batch:,}" + (f" in {self.slices} slices" if self.slices > 1 else "")
 
     def needed_bytes(self, demand: Demand) -> int:
-        """Return the budget, in bytes, below which a step of this demand cannot run, whatever leaves for the host."""
+        """Return the budget, in bytes, below which no step with this demand can run, whatever tensors leave."""
         manages = policies.create(self.policy).moves_tensors
         needed = demand.largest_op_bytes if manages else demand.unmanaged_peak_bytes
         return needed + self.device.reserved_bytes
 
     def short_of_host(self, batch: int, budget_bytes: int, recomputed_bytes: int) -> bool:
-        """Return True if the policy only swaps, so that it recomputed these bytes only because host memory was full."""
+        """Return True if the policy recomputed tensors (``recomputed_bytes`` > 0) only because host memory was full:
+        the policy is one that otherwise only swaps."""
         if not recomputed_bytes or policies.create(self.policy).weighs_recomputation:
             return False
         roomy = replace(self, host_memory=UNLIMITED).trial(batch, budget_bytes)
@@ -244,7 +245,8 @@ class Setup:
 
 
 def _run_until_alike(twin: Runtime, steps: TrainingParts, begin: Callable[[], None], *, most: int) -> None:
-    """Run at most ``most`` steps, until they leave memory as they found it, under one plan. Raises OutOfMemory."""
+    """Run up to ``most`` steps, until one leaves memory in the same state as the one before, under the same plan.
+    Raises OutOfMemory."""
     alike, before = 0, None
     for _ in range(most):
         begin()
@@ -257,8 +259,8 @@ def _run_until_alike(twin: Runtime, steps: TrainingParts, begin: Callable[[], No
 
 
 def smallest_budget(setup: Setup, batch: int) -> int:
-    """Return the smallest budget in which a step runs, in bytes.
-    With one unit of alignment less the step fails, or may fail where the holes in memory differ between iterations."""
+    """Return the smallest budget, in bytes, in which a step of this batch runs.
+    One unit of alignment less was tried and fails, or may fail in a later iteration whose holes in memory differ."""
     def fits(budget_bytes: int, *, thorough: bool = False) -> bool:
         return setup.trial(batch, budget_bytes, thorough=thorough).shortage is None
 
@@ -286,8 +288,9 @@ def _smallest(setup: Setup, batch: int, fits: Callable[..., bool]) -> int:
 
 
 def default_memory(device: Device) -> tuple[int, int]:
-    """Return (budget, host memory) in bytes for flags that give none: the profile's (of the host, lockable memory).
-    A device that takes both from the host's memory gets shares of what is free there, if these are less."""
+    """Return (budget, host memory) in bytes when no flag gives them:
+    the device's memory and the host's pinnable memory, by the profile. A CPU device takes both from the machine's
+    own memory, so it gets parts of the free memory if these are smaller."""
     budget, host = device.profile.memory_bytes, device.profile.host_memory_bytes
     free = free_memory()
     if device.arena_in_host_memory and free is not None:

@@ -1,4 +1,5 @@
-"""The flags of train.py, by the names that timm and torchvision give them. Checks each alone; knows no model."""
+"""The parser of train.py's flags; the names are those of timm and torchvision. It checks each flag's value by itself.
+"""
 
 import argparse
 import os
@@ -47,8 +48,8 @@ INSTEAD = (("steps", "--epochs"), ("epochs", "--steps"), ("plan", "--policy"), (
 def parse(arguments: Sequence[str] | None) -> Options:
     """Return the options of a command line. Raises UserError for wrong flags; ``--help`` ends the program.
 
-    With ``--resume`` the earlier run's flags come first, and flags that are given now override them. Values that
-    the earlier run chose for itself stay as they were.
+    With ``--resume`` the earlier run's flags apply, too; flags given now override them. Values that the earlier run
+    chose by itself, such as the batch of ``--batch max``, stay the same.
     """
     parser = all_flags()
     words = renamed(expanded(sys.argv[1:] if arguments is None else arguments, GRANTS), told=True)
@@ -87,13 +88,16 @@ def parse(arguments: Sequence[str] | None) -> Options:
 
 
 def _refuse_what_does_not_go_together(options: Options) -> None:
-    """Raise UserError for flags that cannot be given together."""
+    """Raise UserError for flags that exclude each other."""
     if options.run is None and (options.resume or options.checkpoint_every):
         raise UserError("checkpoints are kept in a run folder: give --run-dir DIR")
     if options.data == "synthetic" and options.epochs is not None:
         raise UserError("synthetic data has no epochs: give --steps")
     if options.vocab is not None and options.vocab_size is not None:
         raise UserError("--vocab-size is for a vocabulary that is trained, and --vocab names one")
+    for flag, given in (("--lora-alpha", options.lora_alpha), ("--lora-targets", options.lora_targets)):
+        if options.lora is None and given is not None:
+            raise UserError(f"{flag} is for adapters: give --lora RANK")
     if options.optimizer in ("adam", "adamw") and options.momentum is not None:
         raise UserError(f"{options.optimizer} takes no --momentum")
     if options.plan is None and not policies.create(options.policy).plans:
@@ -107,8 +111,9 @@ def _refuse_what_does_not_go_together(options: Options) -> None:
 
 
 def _resumed_folder(run: str | None, resume: str | None) -> Path | None:
-    """Return the folder of the run that ``--resume`` continues; None without the flag.
-    ``auto`` is the folder of ``--run-dir``, None if it holds no run yet. Raises UserError for a path without a run."""
+    """Return the run folder that ``--resume`` continues; None without that flag.
+    ``--resume auto`` means the folder of ``--run-dir``, or None if no run is in it yet. Raises UserError for a path
+    without a run."""
     if resume is None or (resume == AUTO and run is None):
         return None
     if resume != AUTO:
@@ -140,6 +145,12 @@ def _model(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--list-models", action="store_true", help="print the names of all models, and leave")
     group.add_argument("--weights", type=kinds.path, metavar="FILE.safetensors",
                        help="start from these parameters, by the names of torchvision, timm or Hugging Face")
+    group.add_argument("--lora", type=kinds.whole, metavar="RANK",
+                       help="freeze the model, and train adapters of this rank in its linear layers")
+    group.add_argument("--lora-alpha", type=kinds.positive, metavar="ALPHA",
+                       help="multiply the adapters' results by ALPHA / RANK (default: RANK)")
+    group.add_argument("--lora-targets", type=kinds.names, metavar="NAME,NAME",
+                       help="the last parts of the names of the adapted layers (default: all linear layers)")
     group.add_argument("--image-size", "--img-size", type=kinds.whole, metavar="PIXELS",
                        help="a side (default: the model's; with digits at most 32, with shapes 64)")
     group.add_argument("--num-classes", type=kinds.whole, metavar="N", help="(default: the data's, or the model's)")
@@ -223,7 +234,7 @@ def _output(parser: argparse.ArgumentParser) -> None:
                        help="write the result there; keys below. With - it goes to stdout, and what is told beside it "
                             "to stderr")
     group.add_argument("--save-weights", dest="save", type=kinds.path, metavar="FILE.safetensors",
-                       help="write parameters and buffers there")
+                       help="write parameters and buffers there; with --lora the adapters alone")
     group.add_argument(FORCE, action="store_true", help="write over files that minidl did not write, too")
     group.add_argument("--run-dir", dest="run", type=kinds.path, metavar="DIR",
                        help="keep arguments, the numbers of every step, the summary and checkpoints in this folder")

@@ -1,4 +1,4 @@
-"""The data set that ``--data`` names, in the size that the network takes. Knows no network by name."""
+"""Opens the data set that ``--data`` names, with images or texts of the size that the network takes."""
 
 from pathlib import Path
 
@@ -25,10 +25,11 @@ SHAPES_IMAGE_SIZE = 64
 
 
 def read_data(options: Options, takes: Model, bad: BadFiles, *, has_values: bool) -> Data:
-    """Open the data set, or make a synthetic one. Raises UserError; for a broken file BadFile, a kind of UserError.
+    """Open the data set, or make a synthetic one. Raises UserError; for a broken file BadFile, which is a UserError.
 
-    takes  the network that is to learn from it
-    bad    where broken files are noted, if they are to be skipped
+    takes       the model whose input shape the data must have
+    bad         collects the names of broken files if these are skipped
+    has_values  False for a device without values, which needs only shapes
     """
     if takes.text is not None:
         return _text(options, takes.text, bad, reads_pairs=takes.reads_pairs)
@@ -79,10 +80,11 @@ def _text(options: Options, text: Text, bad: BadFiles, *, reads_pairs: bool) -> 
 
 
 def described(data: Data) -> tuple[str, str]:
-    """Return names for messages: of the examples, such as "images", and of the unit in which their shape counts."""
+    """Return two phrases for messages: the noun for the examples, and the unit of their size.
+    They are ("images", "images") or ("sequences", "tokens a sequence")."""
     return ("images", "images") if len(data.input_shape) == 3 else ("sequences", "tokens a sequence")
 
 
 def made_ahead(data: Data, examples: int, host_memory: int) -> int:
-    """Return how many batches of ``examples`` are made ahead of the step, within ``host_memory`` bytes."""
+    """Return how many batches of ``examples`` are loaded in advance, within ``host_memory`` bytes."""
     return batches_ahead(data.shapes(examples).nbytes, host_memory) if data.feed is not None else 0

@@ -1,6 +1,6 @@
-"""Ctrl-C ends a loop after the step it is in; a second one ends the program at once. Knows signals and no loop.
+"""Ctrl-C ends a training loop after its current step; a second Ctrl-C ends the program at once.
 
-Outside of the loop a signal ends the program at once: see ``minidl.cli.command``.
+Outside of a loop the first Ctrl-C ends the program at once: see ``minidl.cli.command``.
 """
 
 import signal
@@ -14,21 +14,21 @@ from minidl.ranks import Ranks
 
 
 class Stop(EndSignal):
-    """A flag that is true once a signal has asked the loop to stop; with ranks, once all of them have agreed.
-    A rank that stopped alone would leave the others waiting. number: the signal's number."""
+    """A flag that is true once a signal has asked the loop to stop; with several ranks, once all ranks know of it.
+    If one rank stopped alone, the others would wait for it. number: the number of the signal."""
 
     def __init__(self, ranks: Ranks | None) -> None:
         self._ranks = ranks
         self._asked: int | None = None
 
     def ask(self, number: int) -> None:
-        """Note that the signal with this number has asked the loop to stop."""
+        """Record that the signal ``number`` has asked the loop to stop."""
         self._asked = number
         if self._ranks is None:
             self.number = number
 
     def agree(self) -> None:
-        """Exchange with all ranks, at the same place of the program, whether a signal has asked one of them to stop."""
+        """Exchange the stop requests of all ranks; each rank must call this at the same point of its loop."""
         if self._ranks is not None:
             self.number = next((asked for asked in self._ranks.agree(self._asked) if asked is not None), None)
 

@@ -1,7 +1,6 @@
-"""The kinds of values that flags take, of train.py and of other commands: each function turns a word into a value.
+"""Types for the flags of train.py and other commands, as argparse's ``type=``: each function converts a text.
 
-Each raises argparse.ArgumentTypeError for a word that it does not accept; argparse puts the flag's name before the
-message.
+Each raises argparse.ArgumentTypeError for a text that it does not accept; argparse adds the flag's name to the message.
 """
 
 import argparse
@@ -28,28 +27,28 @@ MOST_PERCENT = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A budget as a part of the unmanaged peak: 0.5 is half."""
+    """A budget as a fraction of the unmanaged peak: ``50%`` is 0.5."""
 
     of_peak: float
 
 
 def whole(text: str) -> int:
-    """Return a word as a whole number of at least 1."""
+    """Return the text as an integer of at least 1."""
     return read(numbers.whole, text, least=1)
 
 
 def count(text: str) -> int:
-    """Return a word as a whole number of at least 0."""
+    """Return the text as an integer of at least 0."""
     return read(numbers.whole, text)
 
 
 def positive(text: str) -> float:
-    """Return a word as a finite number above 0."""
+    """Return the text as a finite number above 0."""
     return read(numbers.real, text, least=_ABOVE_0, wanted="a number above 0")
 
 
 def part(text: str) -> float:
-    """Return a word as a number of at least 0 and below 1."""
+    """Return the text as a number of at least 0 and below 1."""
     wanted = "a number of at least 0 and below 1"
     value = read(numbers.real, text, wanted=wanted)
     if value >= 1:
@@ -58,29 +57,37 @@ def part(text: str) -> float:
 
 
 def rate(text: str) -> float:
-    """Return a word as a finite number of at least 0."""
+    """Return the text as a finite number of at least 0."""
     return read(numbers.real, text)
 
 
 def batch(text: str) -> int | None:
-    """Return a word as a batch size; None for ``max``."""
+    """Return the text as a batch size; None for ``max``, the largest that fits."""
     return None if text == "max" else read(numbers.whole, text, least=1, wanted="max or a whole number of at least 1")
 
 
 def path(text: str) -> str:
-    """Return the name of a file or a folder; an empty one, as of a shell's unset variable, is refused."""
+    """Return the name of a file or folder; an empty one, for instance from an unset shell variable, is refused."""
     if not text:
         raise argparse.ArgumentTypeError("must name a file or a folder, and is empty")
     return text
 
 
+def names(text: str) -> tuple[str, ...]:
+    """Return words that commas separate; an empty word is refused."""
+    words = tuple(text.split(","))
+    if not all(words):
+        raise argparse.ArgumentTypeError(f"must be names with commas between, not {text!r}")
+    return words
+
+
 def size(text: str) -> int:
-    """Return bytes: of ``16GiB``, ``512MB``, or a plain number."""
+    """Return the bytes of a text such as ``16GiB``, ``512MB`` or ``1048576``."""
     return read(parse_bytes, text)
 
 
 def budget(text: str) -> int | Share:
-    """Return a budget as bytes, or as a Share for a percentage."""
+    """Return the bytes of a text as ``size`` does, or a Share for a percentage."""
     if text.endswith("%"):
         return Share(read(numbers.real, text[:-1], least=_ABOVE_0, most=MOST_PERCENT,
                           wanted="a percentage above 0") / 100)
@@ -88,7 +95,7 @@ def budget(text: str) -> int | Share:
 
 
 def _some(text: str) -> int:
-    """Return bytes as ``size`` does; 0 is refused."""
+    """Return the bytes of a text as ``size`` does; 0 is refused."""
     nbytes = size(text)
     if nbytes < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1 byte, not {text}")
@@ -96,7 +103,7 @@ def _some(text: str) -> int:
 
 
 def read(reader: Callable[..., Value], text: str, **bounds: Any) -> Value:
-    """Return the value that ``reader`` makes of a word; its UserError becomes an ArgumentTypeError, message kept."""
+    """Return ``reader(text, **bounds)``; a UserError becomes an ArgumentTypeError with the same message."""
     try:
         return reader(text, **bounds)
     except UserError as error:
@@ -114,7 +121,7 @@ def policy(name: str) -> str:
 
 
 def current_policy(name: str) -> str:
-    """Return a policy's present name, after a line on stderr if ``name`` is a former one."""
+    """Return the present name of a policy. For a former name, one line on stderr says the present one."""
     now = policies.REGISTRY.current(name)
     if now != name:
         note_new_name(f"policy {name}", now)
@@ -132,15 +139,15 @@ def _known(registry: Registry[Any], name: str) -> str:
 
 
 def slices(text: str) -> int:
-    """Return a word as a number of slices, or as the number that stands for ``auto``."""
+    """Return the text as a number of slices; ``auto`` as the number that stands for it."""
     return CHOSEN if text == "auto" else whole(text)
 
 
 def ranks(text: str) -> int | str:
-    """Return a word as a number of simulated ranks, or ``mpi`` itself."""
+    """Return the text as a number of simulated ranks, or the word ``mpi``."""
     return MPI if text == MPI else read(numbers.whole, text, least=1, wanted="mpi or a whole number of at least 1")
 
 
 def shard_bytes(text: str) -> int:
-    """Return a word as bytes of a shard, or as the number that stands for ``auto``."""
+    """Return the text as the largest bytes of a shard; ``auto`` as the number that stands for it."""
     return CHOSEN if text == "auto" else _some(text)

@@ -1,8 +1,9 @@
-"""The largest batch that trains in a budget, whole or in slices, and the reason why the next one does not, as text.
+"""Searches for the largest batch that trains in a budget, whole or in slices, and says why no larger one does.
 
-As in ``fit``, every answer was tried on twins. A search starts from the demand of a dry run, which grows almost
-linearly with the batch. Whole batches are found exactly. Batches in slices are found to a 32nd, because their trials
-take more calls. A search may have a limit of work (``Work``); what it leaves untried is said with its answer.
+Every answer was tried in a dry run (``fit``). The search starts from the bytes that an unmanaged step needs, which grow
+almost linearly with the batch. Without slices, the answer is exact. With slices, it may be too small by a 32nd, because
+these trials take more calls. A search may have a limit of work (``trials.Work``); the answer then names the smallest
+batch that was not tried.
 """
 
 from dataclasses import dataclass, replace
@@ -29,9 +30,10 @@ GAIN = 0.9  # of the bytes, and no more, twice the slices must need, to be tried
 
 @dataclass(frozen=True, slots=True)
 class LargestBatch:
-    """The largest batch that fits (0: none does), its slices, and as text, ``limit``, why the next one does not fit.
-    ``whole``: the largest batch that fits in one piece. ``untried``: the smallest batch that
-    the limit of work left untried, so a larger one than the answer may fit; 0: none."""
+    """The largest batch that fits (0: none does), its number of slices, and ``limit``:
+    why the next one does not fit, as text. ``whole``: the largest batch that fits without slices. ``untried``: the
+    smallest batch that was not tried because the limit of work was reached, so a larger one than the answer may fit;
+    0: all were tried."""
 
     batch: int
     limit: str
@@ -41,10 +43,10 @@ class LargestBatch:
 
 
 def largest_batch(setup: Setup, budget_bytes: int, *, most: int = 1 << 30, full_host: bool = False) -> LargestBatch:
-    """Return the largest batch, up to ``most``, whose step runs in a budget, cut into the setup's number of slices.
+    """Return the largest batch, up to ``most``, whose step runs in a budget (bytes), with the setup's number of slices.
 
-    For a policy that only swaps, a batch that runs only because a full host forces recomputation does not count, unless
-    ``full_host`` is set. A policy that weighs swaps against recomputation may use either, so every batch counts.
+    If the policy only swaps, a batch that runs only because full host memory makes the engine recompute does not count,
+    unless ``full_host`` is True. For a policy that may recompute anyway, every batch counts.
     """
     full_host = full_host or policies.create(setup.policy).plans
     failed: dict[int, Shortage] = {}
@@ -79,9 +81,9 @@ def largest_batch(setup: Setup, budget_bytes: int, *, most: int = 1 << 30, full_
 
 
 def largest_batch_cut(setup: Setup, budget_bytes: int, *, most: int = 1 << 30) -> LargestBatch:
-    """Return the largest batch, whole or in slices, to a 32nd of itself. Whole batches are tried first. Larger ones are
-    tried in slices while device and host together hold the tensors that a step keeps; beyond that, tensors would be
-    recomputed repeatedly."""
+    """Return the largest batch, whole or in slices, up to an error of a 32nd. Whole batches are tried first.
+    Larger ones are tried in slices as long as device and host memory together hold all tensors that the backward
+    pass needs; beyond that, tensors would be recomputed again and again."""
     whole = largest_batch(setup, budget_bytes, most=most)
     if setup.work.over or whole.batch >= most or not policies.create(setup.policy).moves_tensors:
         return whole
@@ -139,7 +141,7 @@ def largest_batch_cut(setup: Setup, budget_bytes: int, *, most: int = 1 << 30) -
 
 
 def cut_that_holds(setup: Setup, batch: int, budget_bytes: int) -> Setup | None:
-    """Return the setup in the fewest slices with which device and host hold a step, judged by its demand.
+    """Return the setup with the fewest slices for which, by its demand, device and host hold all tensors of a step.
     None if more slices would not help."""
     if _refused(setup, batch):
         return replace(setup, slices=1)
@@ -195,7 +197,9 @@ def _limit(setup: Setup, batch: int, budget_bytes: int, shortage: Shortage, full
 
 
 def _limit_in_slices(setup: Setup, found: int, batch: int, budget_bytes: int) -> str:
-    """Return, as text, why no number of slices would do for a batch: one operation, or all kept tensors are too big."""
+    """Return the reason, as text, why a batch fits with no number of slices:
+    one operation is too large for the device, or all tensors that the backward pass needs are too large for device
+    and host together."""
     most = replace(setup, slices=most_slices(batch))
     demand = most.demand(batch)
     if most.needed_bytes(demand) > budget_bytes:
@@ -209,19 +213,21 @@ def _limit_in_slices(setup: Setup, found: int, batch: int, budget_bytes: int) ->
 
 
 def _with_more(setup: Setup, larger: int, batch: int) -> str:
-    """Return, as text, the batch that would fit with twice the host memory."""
+    """Return a sentence with the batch that would fit if host memory were twice as large."""
     return f"; with {format_bytes(setup.host_memory)} more of it {larger} would do" if larger >= batch else ""
 
 
 def _runs(setup: Setup, budget_bytes: int, full_host: bool, batch: int) -> bool:
-    """Return True if a batch runs in a trial; recomputation because of a full host counts only if ``full_host``."""
+    """Return True if a trial of this batch runs.
+    full_host: also count a trial in which a policy that only swaps recomputed tensors because host memory was full."""
     trial = setup.trial(batch, budget_bytes)
     return trial.shortage is None and (
         full_host or not setup.short_of_host(batch, budget_bytes, trial.recomputed_bytes))
 
 
 def _promising(setup: Setup, budget_bytes: int, most: int, full_host: bool) -> int:
-    """Return about the largest batch that fits, by its demand: its working set, and the bytes device and host hold."""
+    """Estimate the largest batch that fits from its demand:
+    its largest operation must fit the device, and all its tensors must fit device and host memory."""
     policy = policies.create(setup.policy)
     swaps = policy.moves_tensors and not policy.weighs_recomputation and not full_host
 
@@ -242,13 +248,15 @@ def _promising(setup: Setup, budget_bytes: int, most: int, full_host: bool) -> i
 
 
 def _on_line(few: int, more: int, bytes_there: int) -> int:
-    """Return the batch that needs ``bytes_there``, on the line from FEW with ``few`` bytes to MORE with ``more``."""
+    """Return the batch that needs ``bytes_there`` bytes, by a straight line through two known points:
+    batch FEW needs ``few`` bytes, batch MORE needs ``more``."""
     return int(FEW + (bytes_there - few) * (MORE - FEW) / max(more - few, 1))
 
 
 def speeds(setup: Setup, found: LargestBatch, budget_bytes: int) -> list[tuple[int, float]]:
-    """Return (batch, share of the unmanaged speed) for some whole batches, as many as the limit of work allows:
-    the largest for which nothing moves, the largest, and a few between. None of them if the device is not simulated."""
+    """Return (batch, speed as a fraction of the unmanaged speed) for some whole batches:
+    the largest that runs unmanaged, the largest that fits, and a few between, as many as the limit of work allows.
+    Empty if the device is not simulated."""
     few, more = setup.demand(FEW), setup.demand(MORE)
     free = _on_line(few.unmanaged_peak_bytes, more.unmanaged_peak_bytes, budget_bytes - setup.device.reserved_bytes)
     whole = replace(setup, slices=1)
@@ -266,7 +274,7 @@ def speeds(setup: Setup, found: LargestBatch, budget_bytes: int) -> list[tuple[i
 
 
 def _refused(setup: Setup, batch: int) -> bool:
-    """Return True if the network refuses so small a batch for another reason than memory."""
+    """Return True if the network refuses so small a batch for its shape, not for memory."""
     if batch >= FEW:
         return False
     try:

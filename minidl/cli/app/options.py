@@ -1,4 +1,4 @@
-"""The command line as one value. It knows the flags' names and defaults, and no parser."""
+"""The values of all flags in one dataclass, ``Options``, with the defaults. The parser is in ``flags``."""
 
 from dataclasses import dataclass, field, replace
 
@@ -23,11 +23,14 @@ STDOUT = "-"  # as the file of --json
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The values of all flags, by name. None: the flag is not given; ``batch`` None: as large as fits."""
+    """The values of all flags, by name. None: the flag is not given. ``batch`` None: the largest batch that fits."""
 
     model: str
     weights: str | None
     list_models: bool
+    lora: int | None
+    lora_alpha: float | None
+    lora_targets: tuple[str, ...] | None
     image_size: int | None
     num_classes: int | None
     data: str
@@ -93,12 +96,12 @@ class Options:
 
     @property
     def skips_bad_files(self) -> bool:
-        """True if broken files are left out and counted; else the first one ends the run."""
+        """True if broken data files are skipped and counted; False if the first one ends the run."""
         return self.on_bad_file == "skip"
 
     @property
     def without_files(self) -> "Options":
-        """The options of a rank other than the first: those of the same run, without the files that it writes."""
+        """The options of every rank but the first: the same run, but no output files."""
         return replace(self, json=None, save=None, csv=None, tensorboard=None, report=None, save_plan=None,
                        save_trace=None, explain=None, quiet=True)
 
@@ -110,6 +113,6 @@ class Options:
 
     @property
     def manager(self) -> str:
-        """The name of the policy, or of the plan's file, that manages memory, as text."""
+        """The policy's name or, with --plan, the plan file's name."""
         decides = f"plan {self.plan}" if self.plan else f"policy {self.policy}"
         return decides if self.placement == placements.DEFAULT else f"{decides}, placement {self.placement}"

@@ -1,4 +1,4 @@
-"""The Result of a run, from the counts of its meter, its scores and its data."""
+"""Computes a run's ``Result``, the numbers that --json writes, from its measured steps, test score and data."""
 
 from minidl.cli.app.options import Options
 from minidl.cli.app.sizes import Sizes
@@ -10,10 +10,10 @@ from minidl.training.metrics import Score
 
 def result_of(options: Options, sizes: Sizes, meter: Meter, score: Score | None, data: Data, bad: BadFiles, *,
               unmanaged_seconds: float | None = None) -> Result:
-    """Return the numbers of a run that has done at least one step. ``score``: of its test data, None if not measured.
-    ``unmanaged_seconds``: of a step with unlimited memory, where that is modelled.
+    """Return the numbers of a run of at least one step. ``score``: on the test data, None if not measured.
+    ``unmanaged_seconds``: the modelled seconds of a step with unlimited memory; None if they are not modelled.
 
-    For a device that computes values on a virtual clock the Result has no modelled times, only measured ones.
+    For a device that computes values while its clock is simulated, the Result has measured times only.
     """
     runtime = meter.runtime
     stats, device = runtime.stats(), runtime.device

@@ -1,6 +1,4 @@
-"""Progress on stderr: on a terminal one line that is rewritten, elsewhere separate lines, or nothing.
-
-Knows no trial and no step.
+"""Shows progress on stderr: on a terminal one line that is rewritten, elsewhere separate lines, with --quiet nothing.
 """
 
 import sys
@@ -16,7 +14,8 @@ LINES_SECONDS = 1.0  # between two lines of progress where each stays
 
 
 class Bar(Protocol):
-    """A progress bar: it iterates over the batches of the coming steps, beside a text about the last step."""
+    """A progress bar, as of tqdm:
+    iterating over it yields the batches of the steps; a text beside it tells the last step."""
 
     def __iter__(self) -> Iterator[AnyBatch]:
         """Yield the batches."""
@@ -69,7 +68,7 @@ class Silent:
 
 def bar(batches: Iterable[AnyBatch], done: int, steps: int, clock: Callable[[], float], *,
         quiet: bool) -> AbstractContextManager[Bar]:
-    """Return a context with the Bar for the steps of a run, ``steps`` in all, of which ``done`` are done."""
+    """Return a context with the Bar for a run of ``steps`` steps, of which ``done`` are done."""
     if quiet:
         return nullcontext(Silent(batches))
     if sys.stderr is not None and sys.stderr.isatty():

@@ -1,4 +1,4 @@
-"""--report: the last step of a run is recorded, and becomes a page."""
+"""--report FILE: records the last step of a run and writes an HTML page that shows its memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def remarks(followed: tuple[Trace, Followed], runtime: Runtime,
 
 
 class ReportPage:
-    """The recorder of one step of a run. Call ``note`` after every step: the page shows the steps before, too."""
+    """Records one step of a run for a page. Call ``note`` after every step: the page shows the earlier steps, too."""
 
     def __init__(self, runtime: Runtime, names: LayerNames) -> None:
         self._runtime = runtime
@@ -41,11 +41,11 @@ class ReportPage:
         self._plans: list[Plan] = []  # all that were followed, in order
 
     def recording(self) -> AbstractContextManager[None]:
-        """Return a context; the step that runs inside is recorded."""
+        """Return a context; the training step that runs inside it is recorded."""
         return self._recorder.recording()
 
     def note(self, followed: Followed | None) -> None:
-        """Note that a step has ended, and the plan that it followed, if any."""
+        """Record that a step has ended, and the plan that it followed, if any."""
         is_new = followed is not None and all(followed is not other for other in self._noted)
         self._noted.append(followed if is_new else None)  # what is known from before says nothing of this step
 
@@ -58,7 +58,8 @@ class ReportPage:
         return 1 + next(n for n, other in enumerate(self._plans) if other is plan)
 
     def text(self, title: str, meter: Meter, unmanaged_peak_bytes: int, followed: tuple[Trace, Followed] | None) -> str:
-        """Return the page, HTML. Raises AssertionError if no step was recorded, or the recording contradicts itself."""
+        """Return the page as HTML.
+        Raises AssertionError if no step was recorded, or if the recording contradicts itself."""
         return page([pack(self._recording(title, meter, unmanaged_peak_bytes, followed))])
 
     def _recording(self, title: str, meter: Meter, unmanaged_peak_bytes: int,

@@ -41,8 +41,8 @@ AUTO = "auto"
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The values that a run chose where its command line left them open.
-    They are the bytes of the budget and of host memory, the batch, and the device as ``--device`` named it."""
+    """The values that a run chose by itself where no flag gave them:
+    the budget and host memory in bytes, the batch, and the device."""
 
     device: str
     memory_budget: int
@@ -73,9 +73,9 @@ class RunFolder:
                             f"--resume {shlex.quote(str(self.path))} goes on with it")
 
     def begin(self, arguments: Sequence[str], resolved: Resolved, lock: RunLock, *, after: int, anew: bool) -> None:
-        """Lock the folder, write the command line to it, and keep its rows up to step ``after``, to add more.
+        """Lock the folder, write the command line to it, and keep its rows up to step ``after``; new rows follow them.
 
-        anew: raise UserError if the folder holds a run, even one that came and went since this run started.
+        anew: raise UserError if the folder holds a run, even one that started and ended since this run's first check.
         """
         try:
             make_folder(self.path)
@@ -101,7 +101,7 @@ class RunFolder:
             raise self._refused(error) from None
 
     def keep(self, name: str, text: str) -> None:
-        """Write a file of the run's end, such as the closing summary or the result as JSON."""
+        """Write a text file into the folder at the run's end, such as the closing summary."""
         try:
             self._replace(name, text)
         except OSError as error:
@@ -145,7 +145,7 @@ class RunFolder:
 
 
 def folder_of(resume: str) -> tuple[Path, Path | None]:
-    """Return what ``--resume PATH`` means: (PATH, None) for a run folder, (its run folder, PATH) for a checkpoint.
+    """Return what ``--resume PATH`` names: (PATH, None) for a run folder, (its run folder, PATH) for a checkpoint.
 
     Raises UserError if PATH is neither.
     """

@@ -1,7 +1,7 @@
-"""A lock, so that a run folder has one writer at a time. It ends with the process that holds it. Knows no run.
+"""A file lock by which a run folder has one writer at a time. It ends with the process that holds it.
 
-The lock is on the folder itself, so no file is left behind, not even by a killed program. Where the
-system has no such locks (Windows, some network file systems) nothing is held.
+The folder itself is locked, so no lock file is left behind, even if the program is killed. On systems without such
+locks (Windows, some network file systems) there is no protection.
 """
 
 from __future__ import annotations

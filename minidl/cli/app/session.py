@@ -1,6 +1,6 @@
-"""The work around the steps of a run with a folder: numbers, checkpoints, resuming. Knows no model.
+"""Writes a run's folder around its steps: rows of numbers, checkpoints; and resumes from a checkpoint.
 
-Without a folder the same calls do nothing, so the loop reads the same.
+Without a run folder the same methods do nothing, so the training loop is the same.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ from minidl.training.metrics import Score
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """The length of a run in steps; ``epoch``: of one pass over the data, None for endless data."""
+    """The length of a run in steps. ``epoch``: the steps of one pass over the data, None for endless data."""
 
     steps: int
     epoch: int | None
 
     @classmethod
     def of(cls, options: Options, train_size: int | None, examples: int) -> Length:
-        """Return the length that the flags ask for. train_size: of the data, None: endless; examples: of a step.
+        """Return the length that the flags ask for.
+        train_size: the number of training examples, None: endless; examples: the number of examples in a step.
 
         Raises UserError for more steps than ``outside.numbers.MOST_WHOLE``, the largest number that is accepted.
         """
@@ -60,23 +61,24 @@ class Length:
 
 
 class NothingToLearnFrom(UserError):
-    """An error: the loss is not finite any more, so the parameters are of no use."""
+    """Raised when the loss is infinite or NaN, so that the parameters are of no use any more."""
 
 
 @dataclass(slots=True)
 class Noted:
-    """The results of a step that has ended; the caller sets its test score, if it measures one."""
+    """The numbers of a step that has ended; the caller adds its test score, if it measures one."""
 
     score: Score | None = None
 
 
 class Session:
-    """One run of a training in its folder, which notes steps and checkpoints; without a folder it does nothing.
+    """One run of a training in its folder, to which it writes rows and checkpoints; without a folder it does nothing.
 
-    fixed     the arguments that decide the results
-    resolved  the values that the run chose, which the folder keeps
-    lock      of the folder; taken at the latest when the folder is written for the first time
-    first     True for the first of several ranks, and for a device alone: the others read the folder and write nothing
+    fixed     the flags that decide the results; a resumed run must have the same
+    resolved  the values that the run chose by itself, which the folder stores
+    lock      of the folder; taken when the folder is first written, if not before
+    first     True for the first of several ranks, and for a single device; other ranks read the folder and write
+              nothing
     """
 
     def __init__(self, options: Options, length: Length, fixed: Fixed, resolved: Resolved, lock: RunLock, *,
@@ -93,7 +95,8 @@ class Session:
         self._folder = self._read if first else None
 
     def restore(self, trainer: Trainer) -> int:
-        """Load the checkpoint into the training; return the steps done. Raises UserError if it does not fit."""
+        """Load the run's checkpoint into the trainer; return the number of steps done.
+        Raises UserError if it does not fit."""
         checkpoint = self._checkpoint(self._read) if self._read is not None else None
         if checkpoint is not None:
             restore(checkpoint, current_runtime(), trainer.model, trainer.optimizer, self._fixed)
@@ -107,7 +110,7 @@ class Session:
         return trainer.steps_done
 
     def begin(self, trainer: Trainer) -> None:
-        """Take the folder for this run; called before the first step. Raises UserError if it belongs to another run."""
+        """Occupy the folder for this run, before the first step. Raises UserError if another run occupies it."""
         self._log.begin(trainer.steps_done)
         if self._folder is None:
             return
@@ -123,8 +126,9 @@ class Session:
 
     @contextmanager
     def saving_what_is_sound(self, trainer: Trainer) -> Iterator[None]:
-        """Return a context for the loop of steps. If an error ends the loop, a checkpoint is written first,
-        unless the parameters are those of half a step or not finite."""
+        """Return a context for the training loop.
+        If an error ends the loop, a checkpoint is written first, unless a step was interrupted in its middle or the
+        parameters are not finite."""
         try:
             yield
         except NothingToLearnFrom:
@@ -139,10 +143,9 @@ class Session:
 
     @contextmanager
     def noting(self, trainer: Trainer, meter: Meter) -> Iterator[Noted]:
-        """Yield a record of the step that has ended, for the test score, if the caller measures one.
-        When the context ends, even by an error, the step's row is written to metrics.jsonl, and then the checkpoint
-        that is due. The checkpoint of the last step is written later, with the other final files.
-        """
+        """Yield the record of the step that has just ended, to which the caller may add a test score.
+        On leaving the context, even by an error, the step's row is written to metrics.jsonl, and a checkpoint if one
+        is due after this step. The last step's checkpoint is written later, with the output files."""
         noted = Noted()
         try:
             yield noted
@@ -178,14 +181,14 @@ class Session:
         self._saved = done
 
     def how_to_go_on(self, done: int) -> str:
-        """Return, as text, the command that resumes a run stopped after ``done`` steps."""
+        """Return a sentence with the command that resumes a run stopped after ``done`` steps."""
         stopped = f"stopped after step {done} of {self._length.steps}"
         if self._folder is None or not self._keeps:
             return f"{stopped}; nothing was saved: --run-dir DIR keeps what is needed to go on"
         return f"{stopped}, and saved. To go on: {self._resuming(self._folder)}"
 
     def where_the_state_is(self) -> str:
-        """Return, as text, where the run's last checkpoint is, for the message of an error at the end."""
+        """Return a clause that names the run's last checkpoint, for error messages at the run's end."""
         if self._folder is None or not self._keeps or self._saved < 0:
             return "nothing else keeps the state of this run" + (": --run-dir DIR does" if self._folder is None else "")
         return (f"the state of the run is in {self._folder.store.path(self._saved)}: {self._resuming(self._folder)} "
@@ -207,8 +210,10 @@ class Session:
 
 
 def fixed_arguments(options: Options, batch: int, steps: int, slices: int = 1, shard_bytes: int | None = None) -> Fixed:
-    """Return the arguments that decide the results, by flag: a resumed run must have the same ones."""
+    """Return the flags that decide the results, with their values: a resumed run must have the same ones."""
     fixed = {"--model": options.model, "--image-size": options.image_size, "--num-classes": options.num_classes,
+             "--lora": options.lora, "--lora-alpha": options.lora_alpha,
+             "--lora-targets": None if options.lora_targets is None else ",".join(options.lora_targets),
              "--data": options.data, "--batch": batch, "--seed": options.seed, "--optimizer": options.optimizer,
              "--lr": options.lr, "--momentum": options.momentum, "--weight-decay": options.weight_decay,
              "--decay": options.decay, "--schedule": options.schedule, "--warmup-steps": options.warmup_steps,

@@ -1,4 +1,5 @@
-"""The batch and the budget of a run, which trials settle before its first step: ``max``, percentages, refusals."""
+"""Settles the batch and the budget of a run before its first step, with dry runs: ``--batch max``, percentages, errors.
+"""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,12 +28,12 @@ LEAST = 2  # examples in a batch that tells what parameters need: batch norm can
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """A batch, and a budget of device memory in which a step with it fits.
+    """A batch, and a budget of device memory in which its step fits.
 
-    demand  bytes that an unmanaged step of this batch needs
+    demand  the bytes that an unmanaged step of this batch needs
     most    the largest batch that makes sense: the number of training examples
-    cut     the slices of the batch
-    setup   the setup with these slices, and with the shards of parameters
+    cut     the number of slices of the batch
+    setup   the settings of the dry runs, with these slices and the size of parameter shards
     """
 
     batch: int
@@ -44,8 +45,8 @@ class Sizes:
 
 
 def setup_of(options: Options, device: Device, data: Data, ranks: Ranks | None = None) -> Setup:
-    """Return the setup of the trials, which run on shapes alone.
-    They run the step that will be trained and, if there will be one, the evaluation on test data."""
+    """Return the settings of the dry runs for this command line:
+    they run the training step and, if the run will have one, the evaluation on test data."""
     parts = options.accumulate
     host = options.host_memory if options.host_memory is not None else default_memory(device)[1]
 
@@ -66,9 +67,9 @@ def setup_of(options: Options, device: Device, data: Data, ranks: Ranks | None =
 
 
 def settle(options: Options, setup: Setup, data: Data) -> Sizes:
-    """Return the batch and the budget that the flags ask for (``max``, a percentage or numbers), after a trial of both.
+    """Return the batch and budget that the flags ask for (``max``, a percentage or numbers), tried together.
 
-    Raises UserError, with the numbers that would do, if they do not fit.
+    Raises UserError if they do not fit, with numbers that would.
     """
     most = (data.train_size or ENDLESS) // options.accumulate
     budget = _budget(options, setup)
@@ -89,7 +90,7 @@ def settle(options: Options, setup: Setup, data: Data) -> Sizes:
 
 
 def _budget(options: Options, setup: Setup) -> int:
-    """Return the budget in bytes; a percentage is one of the unmanaged peak. Raises UserError if it is too small."""
+    """Return the budget in bytes; a percentage is of the unmanaged peak. Raises UserError if it is too small."""
     budget = options.memory_budget
     if budget is None:
         budget, _ = default_memory(setup.device)
@@ -103,8 +104,9 @@ def _budget(options: Options, setup: Setup) -> int:
 
 
 def _batch(options: Options, setup: Setup, budget: int, most: int, *, chosen: bool) -> tuple[int, Cut | None]:
-    """Return (batch, its slices if they were tried). If no batch is given, the largest is searched for and printed.
-    Raises UserError if none fits."""
+    """Return (batch, its slices if the search has tried some).
+    If no batch is given, searches for the largest and prints it. chosen: True if the program may choose the slices.
+    Raises UserError if no batch fits."""
     batch, cut = options.batch, None
     if batch is None:
         search = largest_batch_cut if chosen else largest_batch
@@ -126,8 +128,8 @@ def _batch(options: Options, setup: Setup, budget: int, most: int, *, chosen: bo
 
 
 def _cut_that_fits(setup: Setup, cut: Cut, batch: int, budget: int, most: int, *, chosen: bool) -> Cut:
-    """Return the slices with which a batch fits: those of the setup or, if ``chosen``, more.
-    Raises UserError with the largest operation, the smallest budget and the largest batch that would do."""
+    """Return the number of slices with which a batch fits: the setup's or, if ``chosen``, a larger one.
+    Raises UserError with the largest operation, the smallest budget and the largest batch that would fit."""
     shortage = setup.trial(batch, budget).shortage
     if shortage is None:
         return cut

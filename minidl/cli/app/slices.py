@@ -1,5 +1,5 @@
-"""The number of slices of a batch, and shards of parameters, where the flags leave them to the program.
-Both follow from steps on shapes alone."""
+"""Chooses the number of slices of a batch, and the size of parameter shards, when flags leave them open.
+Both follow from dry runs."""
 
 from __future__ import annotations
 
@@ -19,28 +19,29 @@ LEAST_SHARD = 4 << 20  # bytes: each is some calls more a step
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The number of slices of a batch, and the reason for it, as text."""
+    """The number of slices of a batch, and the reason for this number, as text."""
 
     slices: int
     why: str
 
 
 def most_slices(batch: int) -> int:
-    """Return the largest number of slices of a batch, such that each has at least one example."""
+    """Return the largest number of slices for a batch: each has at least one example."""
     return min(MOST, batch)
 
 
 def in_slices(count: int) -> str:
-    """Return the text " in N slices"; an empty one for a whole batch."""
+    """Return the text " in N slices" for messages; "" for a batch in one piece."""
     return f" in {count} slices" if count > 1 else ""
 
 
 def choose_slices(setup: Setup, batch: int, budget_bytes: int, demand: Demand) -> Cut:
     """Return the fewest slices, a power of two, with which no operation takes more than a quarter of the budget.
-    A batch in which none takes more than half stays whole, or on a device with values, none more than all: the number
-    of slices decides the bits of a result, and a batch that fits must have the same bits in every budget.
+    A batch stays whole if no operation takes more than half of the budget on a simulated device, or more than all of it
+    on a device with values: the number of slices decides the bits of a result, so a batch that fits must have the same
+    bits in every budget.
 
-    demand: of the whole batch.
+    demand: the bytes of the whole batch's step.
     """
     budget = budget_bytes - setup.device.reserved_bytes
     enough = 1.0 if setup.device.has_values else LARGE
@@ -57,9 +58,9 @@ def choose_slices(setup: Setup, batch: int, budget_bytes: int, demand: Demand) -
 
 
 def faster(setup: Setup, cut: Cut, batch: int, budget_bytes: int) -> Cut:
-    """Return the cut, or one in twice as many slices if a step under its first plan is faster.
-    Smaller tensors find an address more easily, and more of them are in flight. Both cuts are tried on twins, if the
-    device is simulated and the policy makes plans."""
+    """Return ``cut``, or one with twice as many slices if a step is faster under its first plan.
+    Smaller tensors find an address more easily, and more of their copies can run beside computation. Both are tried
+    in dry runs, if the device is simulated and the policy makes plans."""
     more = min(2 * cut.slices, most_slices(batch))
     if more <= cut.slices or cut.slices == 1:
         return cut
@@ -71,8 +72,8 @@ def faster(setup: Setup, cut: Cut, batch: int, budget_bytes: int) -> Cut:
 
 
 def choose_shards(setup: Setup, batch: int, budget_bytes: int) -> int | None:
-    """Return the size of shards, in bytes: larger parameters are cut. None if a batch runs with whole parameters,
-    in slices or not, since shards change the bits of results."""
+    """Return the size of parameter shards in bytes; larger parameters are cut.
+    None if a batch runs with whole parameters, in slices or not, since shards change the bits of results."""
     shard_bytes = max(int(SHARD * budget_bytes), LEAST_SHARD)
     if not policies.create(setup.policy).moves_tensors or setup.largest_parameter() <= shard_bytes:
         return None

@@ -1,6 +1,6 @@
-"""Writes the numbers of each step at once, to a CSV file and TensorBoard files. Knows no model and no device.
+"""Writes the numbers of each step, as soon as it ends, to a CSV file (--csv) and to TensorBoard files (--tensorboard).
 
-The CSV file has the columns of a run folder's table. A resumed run keeps the rows of earlier steps.
+The CSV file has the columns of the run folder's table. A resumed run keeps the rows of the earlier steps.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ is_table = begins_with(HEADER.encode())
 
 
 class StepLog:
-    """The writer of each step's numbers to a CSV file (--csv) and to TensorBoard files (--tensorboard), if asked for.
+    """The writer of each step's numbers to a CSV file and to TensorBoard files, as far as flags ask for them.
 
-    Call ``begin`` before the first step, ``add`` after each, ``close`` after the last. Raises UserError without
-    tensorboardX, if it is needed."""
+    Call ``begin`` before the first step, ``add`` after each, ``close`` after the last. Raises UserError if tensorboardX
+    is needed and not installed.
+    """
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -40,7 +41,8 @@ class StepLog:
             self._open = SummaryWriter
 
     def begin(self, done: int) -> None:
-        """Create the files; ``done`` steps came before this run. Raises UserError for a file that cannot be written."""
+        """Create the files. ``done``: the number of steps of the run that this one resumes.
+        Raises UserError for a file that cannot be written."""
         path, folder = self._options.csv, self._options.tensorboard
         if path is not None:
             kept = self._rows_up_to(done, path) if done else ""
@@ -71,7 +73,7 @@ class StepLog:
                         self._board.add_scalar(name, value, full["step"])
 
     def close(self) -> None:
-        """Write numbers that are still held back, and close the TensorBoard files."""
+        """Write the numbers that are still buffered, and close the files."""
         if self._board is not None:
             with self._told_of(self._options.tensorboard):
                 self._board.close()

@@ -1,4 +1,4 @@
-"""The end of a run of several ranks: an error of one ends all, and says which rank it was."""
+"""Ends a run of several ranks: an error on one rank ends all of them, and the message names that rank."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HEAD_START_S, MOST_S = 0.2, 1.0  # between the ranks, if one error has come to a
 
 
 class Together:
-    """The ranks of a run, once they are known. ``failed``: an error has ended this process's rank."""
+    """The ranks of a run, set once they are known. ``failed``: this process's rank has ended with an error."""
 
     def __init__(self) -> None:
         self._ranks: Ranks | None = None
@@ -22,7 +22,7 @@ class Together:
 
     @contextmanager
     def ending(self, ranks: Ranks | None) -> Iterator[None]:
-        """Return a context for the run of these ranks. An error in it becomes a UserError that names the rank."""
+        """Return a context in which these ranks run. An error inside becomes a UserError that names the rank."""
         self._ranks = ranks
         if ranks is None:
             yield
@@ -38,6 +38,6 @@ class Together:
             raise
 
     def end(self, code: int) -> None:
-        """End the other ranks with this exit code after an error here: else they would wait for this rank for ever."""
+        """If this rank has failed, end the others with this exit code; they would otherwise wait for it forever."""
         if self.failed and self._ranks is not None:
             self._ranks.fail(code)

@@ -1,7 +1,7 @@
-"""The program behind train.py, from a command line to an exit code. ``train`` tells it from top to bottom.
+"""The program behind train.py, from a command line to an exit code. The function ``train`` is the whole run.
 
-Trials on twins, which have shapes only, tell before the first step what fits (``minidl.cli.app.fit``). A run that does
-not fit is refused with the numbers that would do. See docs/train.md.
+Dry runs find out before the first step what fits (``minidl.cli.app.fit``). A run that does not fit is refused, and the
+message has numbers that would fit. See docs/train.md.
 """
 
 import sys
@@ -50,8 +50,8 @@ TOLD = 10  # of the files that were left out
 
 
 def main(arguments: Sequence[str] | None, *, name: str = "train.py") -> int:
-    """Carry out a command line (None: this program's own); returns the exit code, which ``minidl.cli.command`` decides.
-    ``name``: of the command, for messages."""
+    """Run a training command line (None: the process's own); return the exit code of ``minidl.cli.command``.
+    ``name``: the command's name for messages."""
     together = Together()
 
     def story() -> int:
@@ -75,8 +75,8 @@ def main(arguments: Sequence[str] | None, *, name: str = "train.py") -> int:
 
 
 def train(options: Options, lock: RunLock, out: TextIO, ranks: Ranks | None = None) -> int:
-    """Do the whole run; return the exit code. Raises UserError for what cannot be done. ``out``: a result's stream.
-    ``ranks``: the ranks that train together, of which this process is one; None: it trains alone."""
+    """Do the whole run; return the exit code. Raises UserError. ``out``: the stream for ``--json -``.
+    ``ranks``: the ranks that train together, this process among them; None: it trains alone."""
     first = ranks is None or not ranks.rank
     device, policy = choose_device(options), choose_policy(options)
     if first:
@@ -177,7 +177,8 @@ def train(options: Options, lock: RunLock, out: TextIO, ranks: Ranks | None = No
 
 
 def _told_slices(sizes: Sizes, ranks: Ranks | None) -> int:
-    """Print into which parts batches and parameters are cut. Return the slices of all ranks, which decide the bits."""
+    """Print how batches and parameters are cut.
+    Return the number of slices of all ranks together, which decides the bits."""
     slices = max(sizes.setup.slices, ranks.count if ranks is not None else 1)
     if ranks is not None:
         print(f"{ranks.count} ranks, each with {slices // ranks.count} of {slices} slices of a batch", flush=True)

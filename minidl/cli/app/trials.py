@@ -1,4 +1,4 @@
-"""The outcome of a dry run of one setting, and the limit on the launches that all dry runs of a search may take."""
+"""The outcome of a trial (a dry run of one setting), and a limit on the work of all trials of a search."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,16 +11,17 @@ REPLAY, PLAN = 10, 20_000  # the work of a launch that replays, and of a first p
 
 
 class OutOfWork(Exception):
-    """An error: a trial has launched more kernels than its limit of work allows."""
+    """Raised when one step of a trial launches more kernels than allowed."""
 
 
 class Work:
-    """The work of twins in a search, and its limit, in launches of kernels.
-    A launch that replays counts as REPLAY, because a policy ranks tensors for it. Seconds would differ by machine.
+    """The work that the trials of a search have done, and its limit.
+    Its unit is one kernel launch; a launch beyond a step's own calls is a replay and counts as REPLAY, because the
+    policy ranks tensors for it. Seconds would differ by machine.
 
-    replays  the most launches of a step, as a multiple of the calls of an unmanaged step
-    spent    work so far
-    calls    of an unmanaged step, by the number of slices
+    replays  the most launches of one step, as a multiple of the calls of an unmanaged step
+    spent    the work so far
+    calls    number of slices -> number of calls of an unmanaged step
     """
 
     def __init__(self, limit: float = inf, replays: float = inf) -> None:
@@ -29,12 +30,12 @@ class Work:
 
     @property
     def over(self) -> bool:
-        """True if the work so far has reached the limit, so that nothing more may be tried."""
+        """True if the work so far has reached the limit: no further trial may start."""
         return self.spent >= self.limit
 
     def count(self, device: Device, slices: int) -> Callable[[], None]:
-        """Count the launches of a twin from now on. Return a function that must be called before each step.
-        A launch raises OutOfWork if its step has launched too many."""
+        """Count the launches on a twin from now on. Return a function that must be called before each step.
+        A launch raises OutOfWork if its step has made too many."""
         launch, calls, launches = device.launch, self.calls.get(slices, inf), 0
 
         def launched(*arguments: Any, **named: Any) -> int:
@@ -55,8 +56,9 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """The operation ``op`` at which a step ran out of memory. ``host_full``: more host memory might have helped.
-    ``slow``: the step did not fail, but replayed so much that the trial was ended."""
+    """The reason why a trial ended: a step ran out of memory in operation ``op``.
+    ``host_full``: more host memory might have helped. ``slow``: there was no error, but so many replays that the
+    trial was stopped."""
 
     op: str
     host_full: bool
@@ -65,8 +67,9 @@ class Shortage:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The outcome of a few iterations on a twin; ``shortage`` None: they ran; bytes are those of the first two.
-    ``host_nearly_full``: a full host limits what may leave the device, so later iterations may evict other tensors."""
+    """The outcome of a few iterations on a twin. ``shortage`` None: all ran.
+    Bytes are counted over the first two iterations. ``host_nearly_full``: host memory limits the swap-outs, so that
+    later iterations may evict other tensors."""
 
     shortage: Shortage | None
     swapped_out_bytes: int

@@ -1,4 +1,4 @@
-"""Trust in the code that a run executes. A run folder names its model, and a foreign one may name any function."""
+"""Asks for --trust before running a model that a run folder names: it may be any function outside of minidl."""
 
 from minidl.errors import UserError
 

@@ -1,4 +1,4 @@
-"""--save-plan, --save-trace, --explain and --report: the plan of a run and its last step, saved and explained."""
+"""--save-plan, --save-trace, --explain, --report: observes the steps of a run, and writes and explains its plan."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from minidl.view.page import is_page
 
 
 class MemoryWatch:
-    """The observer of the memory of a run's training steps. Call ``note`` after each step, before anything else runs.
+    """Observes the memory of a run's training steps. Call ``note`` after each step, before anything else runs.
 
-    names is None unless the plan is explained or a step is shown: then every forward pass notes which layer makes which
-    tensor.
+    names: which layer makes which tensor, recorded in every forward pass if a plan is explained or a step is shown on a
+    page; else None.
     """
 
     def __init__(self, options: Options, runtime: Runtime, names: LayerNames | None,
@@ -52,7 +52,8 @@ class MemoryWatch:
         return self._page.recording() if last and self._page is not None else nullcontext()
 
     def note(self) -> None:
-        """Note that a training step has ended. Raises UserError if the plan of --plan is for another iteration."""
+        """Record that a training step has ended.
+        Raises UserError if the plan of --plan was made for another sequence of calls."""
         if self._recorder is not None and self._runtime.last_trace is not None:
             self._trace = self._recorder.complete(self._runtime.last_trace)
         guide = self._runtime.guide
@@ -66,7 +67,7 @@ class MemoryWatch:
             self._followed = entry.trace, entry.last
 
     def _require_its_own_iteration(self, trace: Trace) -> None:
-        """Raise UserError if a plan from a file was made for another iteration than the first that it would guide."""
+        """Raise UserError if the plan of --plan was made for other calls than those of ``trace``."""
         policy = self._runtime.policy
         if self._plan_fits or not isinstance(policy, SavedPlanPolicy):
             return
@@ -76,8 +77,8 @@ class MemoryWatch:
         self._plan_fits = True
 
     def require_enough(self, steps: int, *, going_on: bool) -> None:
-        """Raise UserError if a flag needs a plan and ``steps`` are too few for a plan to be followed.
-        A resumed run (``going_on``) prints the message instead, because it must come to its end."""
+        """Raise UserError if a flag needs a plan, but ``steps`` steps are too few for one to be followed.
+        A resumed run (``going_on``) prints the message and continues."""
         guide = self._runtime.guide
         self._enough = guide is None or steps >= guide.iterations_to_follow
         if guide is None or self._asks is None or self._enough:
@@ -89,7 +90,8 @@ class MemoryWatch:
         print(why, flush=True)
 
     def conclude(self, leaving: FinalFiles, meter: Meter, unmanaged_peak_bytes: int) -> str:
-        """Write the files that were asked for; return the explanation of the plan, "" if it was not asked for."""
+        """Write the files that the flags name; return the explanation of the plan as text, "" if no flag asks for it.
+        """
         if (page := self._page) is not None:
             title = f"{self._options.model}, batch {meter.batch}, {self._options.manager}"
             leaving.text(self._options.report, is_page,

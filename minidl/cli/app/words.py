@@ -1,4 +1,4 @@
-"""A command line as words: flags by their present names, and a line without some of its flags."""
+"""Edits a command line, a list of words: replaces former names of flags by present ones, and removes flags."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""``minidl lab COMMAND ...``: one file for each command, loaded when a command line names it."""
+"""``minidl lab COMMAND ...``: commands for experiments with traces and policies.
+One module per command, imported on use."""
 
 from __future__ import annotations
 
@@ -17,5 +18,5 @@ COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Carry out a command line (None: this program's); return its exit code: 0, or 2 after a line about an error."""
+    """Run a command line (None: the process's own); return its exit code: 0, or 2 after one line about an error."""
     return choose("minidl lab", COMMANDS, list(sys.argv[1:] if argv is None else argv))

@@ -1,4 +1,4 @@
-"""``minidl fit``: the bytes that a program needs, and its largest batch and speed under each policy."""
+"""``minidl fit``: prints the bytes that a program needs, and its largest batch and speed under each policy."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def parser() -> Parser:
 
 
 def story(arguments: argparse.Namespace) -> int:
-    """Print what was assumed, what is needed, and a line for each device and policy."""
+    """Print the assumptions, the bytes that the program needs, and one line for each device and policy."""
     name, batch = sources.named(arguments.program)
     one = kinds.machine(arguments)
     machines = [replace(one, profile=device) for device in arguments.devices or [one.profile]]
@@ -88,7 +88,9 @@ def story(arguments: argparse.Namespace) -> int:
 
 
 def _needs(look: Any) -> Needs:
-    """Return the bytes that a program with known layers needs, by kind; the rest of the peak counts as activations."""
+    """Return the bytes that a program needs, by kind:
+    parameters, gradients, optimizer state and, for the rest of its peak, activations. The program's layers must be
+    known."""
     found = Needs.of(look.trace)
     kinds_of = {kind: sum(getattr(layer, kind) for layer in look.layers) for kind in
                 ("parameters", "gradients", "states")}
@@ -99,7 +101,8 @@ def _needs(look: Any) -> Needs:
 
 
 def _head(said: dict[str, Any], *, layers: bool) -> list[str]:
-    """Return the lines above the table, from the facts in ``said``. layers: True if the program's layers are known."""
+    """Return the lines above the table; ``said``: the facts that they state.
+    layers: True if the program's layers are known."""
     needs = {kind: format_bytes(nbytes) for kind, nbytes in said["needs"].items()}
     assumed = ", ".join(f"{topic} {text}" for topic, text in said["assumed"].items())
     lines = [f"assumed: {assumed}"] if assumed else []
@@ -129,5 +132,5 @@ def _line(row: dict[str, Any]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Carry out a command line (None: this program's); return its exit code: 0, or 2 after a line about an error."""
+    """Run a command line (None: the process's own); return its exit code: 0, or 2 after one line about an error."""
     return finish("minidl fit", lambda: story(parser().parse_args(argv)))

@@ -1,4 +1,4 @@
-"""Kinds of flag values that several commands share, beside ``app.kinds``; and the flags of a machine."""
+"""Types for flags that several lab commands share, beside ``app.kinds``; and the flags that describe a machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ABOVE_0 = nextafter(0, 1)
 
 
 def words(text: str) -> list[str]:
-    """Return the words of a text between commas, each once."""
+    """Return the comma-separated words of a text, each once."""
     found = list(dict.fromkeys(word for part in text.split(",") if (word := part.strip())))
     if not found:
         raise argparse.ArgumentTypeError("names nothing")
@@ -25,7 +25,7 @@ def words(text: str) -> list[str]:
 
 
 def chosen_policies(text: str) -> list[str]:
-    """Return the policies' names in a text; ``all`` stands for those that solve no integer programs."""
+    """Return the policy names in a comma-separated text; ``all`` means every policy that solves no integer program."""
     names = [name for word in words(text) for name in (
         _without_solvers() if word == "all" else [kinds.current_policy(kinds.policy(word))])]
     return list(dict.fromkeys(names))
@@ -36,7 +36,7 @@ def _without_solvers() -> list[str]:
 
 
 def chosen_models(text: str) -> list[str]:
-    """Return the networks' names in a text; ``all`` stands for every network that minidl has."""
+    """Return the network names in a comma-separated text; ``all`` means every network that minidl has."""
     return [name for word in words(text) for name in (BATCHES if word == "all" else [word])]
 
 
@@ -47,12 +47,13 @@ def budgets(text: str) -> list[int | float]:
 
 
 def grid_budgets(text: str) -> list[int | float | None]:
-    """Return budgets as ``budgets`` does; ``device`` gives None, for all memory that the device has."""
+    """Return budgets as ``budgets`` does; ``device`` gives None, the whole memory of the device."""
     return [None if word == "device" else budgets(word)[0] for word in words(text)]
 
 
 def link(text: str) -> tuple[float, float]:
-    """Return (bytes a second out, bytes a second in) of ``12GB/s``, for both, or ``12GB/s,10GB/s``."""
+    """Return (bytes per second to the host, bytes per second to the device) of a text:
+    ``12GB/s`` for both, or ``12GB/s,10GB/s``."""
     rates = [kinds.size(part.strip().removesuffix("/s")) for part in text.split(",")]
     if len(rates) > 2 or not all(rates):
         raise argparse.ArgumentTypeError(f"{text} is no link: write it like 12GB/s, or 12GB/s,10GB/s for out and in")
@@ -60,14 +61,14 @@ def link(text: str) -> tuple[float, float]:
 
 
 def seconds(text: str) -> float:
-    """Return seconds, of texts such as ``1e-5``, ``10us``, ``2ms``."""
+    """Return the seconds of a text such as ``1e-5``, ``10us`` or ``2ms``."""
     unit = next(unit for unit in _SECONDS if text.endswith(unit))
     number = text[:len(text) - len(unit)]
     return kinds.read(real, number, wanted="seconds, like 1e-5 or 10us") * _SECONDS[unit]
 
 
 def duration(text: str) -> float:
-    """Return seconds as ``seconds`` does; 0 is refused."""
+    """Return the seconds of a text as ``seconds`` does; 0 is refused."""
     return kinds.read(real, text, least=_ABOVE_0, wanted="seconds above 0")
 
 
@@ -77,7 +78,7 @@ def part(text: str) -> float:
 
 
 def add_machine(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that describe the machine on which a trace is run."""
+    """Add the flags that describe the simulated machine on which a trace is run."""
     group = parser.add_argument_group("machine")
     group.add_argument("--device", default="p100", metavar="PROFILE", help="a GPU's name or file, without sim: (p100)")
     group.add_argument("--link", type=link, metavar="OUT[,IN]", help="its link, like 12GB/s or 12GB/s,10GB/s")
@@ -89,7 +90,7 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
 
 
 def machine(arguments: argparse.Namespace) -> Machine:
-    """Return the machine that the flags describe. Raises UserError for an unknown profile."""
+    """Return the simulated machine that the flags describe. Raises UserError for an unknown profile."""
     found = Machine(arguments.device, arguments.link, arguments.latency, 0 if arguments.no_swap else arguments.host,
                     arguments.noise, arguments.seed)
     found.described()

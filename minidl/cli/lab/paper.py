@@ -1,4 +1,5 @@
-"""``minidl lab paper``, and pages of grids. Both are ``bench.papers``, a part of the checkout alone."""
+"""``minidl lab paper``: remakes the paper's figures and tables.
+The code is in ``bench.papers``, which only a checkout has."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ def module(wanted: str, name: str) -> ModuleType:
 
 
 def main(words: Sequence[str]) -> int:
-    """Carry out ``bench.papers``'s command with these words; return its exit code."""
+    """Run the command of ``bench.papers`` with these words; return its exit code."""
     loaded: list[ModuleType] = []
 
     def load() -> int:

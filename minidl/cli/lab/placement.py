@@ -1,5 +1,5 @@
-"""``minidl lab placement``: place the buffers of a log, or of a trace, with each strategy, and compare the memory that
-they need with the lower bound, the largest sum of bytes live at once."""
+"""``minidl lab placement``: assigns addresses to the buffers of a log or a trace, once with each placement strategy.
+It prints the memory that each needs beside the lower bound, the largest sum of bytes in use at one moment."""
 
 from __future__ import annotations
 
@@ -102,8 +102,8 @@ def _times(results: dict[str, PlacedBuffers], lifetimes: Sequence[Lifetime]) -> 
 
 
 def picture(placed: PlacedBuffers, lifetimes: Sequence[Lifetime], name: str) -> bytes:
-    """Return a PNG with a rectangle per buffer: time to the right, addresses up. Raises UserError without matplotlib.
-    """
+    """Return a PNG with one rectangle per buffer: time on the x axis, addresses on the y axis.
+    Raises UserError without matplotlib."""
     with figure_of(7.0, 4.0) as (figure, axes, done):
         for lifetime in lifetimes:
             axes.broken_barh([(lifetime.lower, lifetime.upper - lifetime.lower)],
@@ -140,7 +140,7 @@ def parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Carry out a command line (None: this program's); return its exit code: 0, or 2 after a line about an error."""
+    """Run a command line (None: the process's own); return its exit code: 0, or 2 after one line about an error."""
     def story() -> int:
         _compare(parser().parse_args(argv))
         return 0

@@ -1,4 +1,5 @@
-"""``minidl lab run``: a grid of traces, budgets, machines and policies, which resumes where it was stopped."""
+"""``minidl lab run``: runs traces under every combination of policy, budget and machine, and writes a table.
+A run that was interrupted continues with the missing combinations (cells)."""
 
 from __future__ import annotations
 
@@ -57,13 +58,13 @@ def parser() -> Parser:
 
 
 def tell(number: int, count: int, row: CellResult) -> None:
-    """Print a line for a cell of the grid that has run, the ``number``-th of ``count``."""
+    """Print a line about a cell of the grid that has run, number ``number`` of ``count``."""
     became = row.status if row.settled_s is None else f"{share(row):.1%} of the unmanaged speed"
     print(f"{number}/{count} {row.trace} {row.device} {row.policy} {row.budget_share:.0%}: {became}", flush=True)
 
 
 def sources(arguments: argparse.Namespace) -> list[str]:
-    """Return the traces that the flags ask for. Raises UserError if they name none."""
+    """Return the names of the traces that the flags ask for. Raises UserError if there are none."""
     named = arguments.traces + [f"{model}:{batch}" for model in arguments.models for batch in arguments.batches]
     if arguments.batches and not arguments.models:
         raise UserError("--batches takes --models: each network at each of the batches")
@@ -78,7 +79,7 @@ def sources(arguments: argparse.Namespace) -> list[str]:
 
 
 def story(arguments: argparse.Namespace, given: Sequence[str]) -> int:
-    """Run the cells of the grid that are missing, write the table, print it, and return the exit code."""
+    """Run the missing cells of the grid, write and print the table, and return the exit code."""
     page = paper.module("--page", "grid_page") if arguments.page else None
     one = kinds.machine(arguments)
     machines = [replace(one, profile=name) for name in arguments.devices or [one.profile]]
@@ -103,5 +104,5 @@ def story(arguments: argparse.Namespace, given: Sequence[str]) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Carry out a command line (None: this program's); return its exit code: 0, or 2 after a line about an error."""
+    """Run a command line (None: the process's own); return its exit code: 0, or 2 after one line about an error."""
     return finish("minidl lab run", lambda: story(parser().parse_args(argv), sys.argv[1:] if argv is None else argv))

@@ -1,4 +1,4 @@
-"""``minidl lab trace``: look into a trace, run it again under policies and budgets, or make one."""
+"""``minidl lab trace``: prints facts about a trace, runs it again under policies and budgets, or records a new one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ INSTANTS = 16
 
 
 def info(arguments: argparse.Namespace) -> int:
-    """Print what is in a trace: calls, seconds, peak, largest call, what gradients keep, and bounds."""
+    """Print facts about a trace: number of calls, seconds, peak, largest call, bytes that gradients need, lower bounds.
+    """
     trace = sources.load(arguments.trace, arguments.device)
     machine = kinds.machine(arguments)
     seconds, peak = cell.unmanaged(trace, machine)
@@ -55,7 +56,7 @@ def _saved(trace: Trace) -> set[int]:
 
 
 def replay(arguments: argparse.Namespace) -> int:
-    """Run a trace again, one row a policy and budget."""
+    """Run a trace again, once for each policy and budget, and print a row for each."""
     if arguments.save:
         require_place(arguments.save, table.is_own, force=arguments.force)
     reference = table.settled(table.read_csv(arguments.reference)) if arguments.reference else None
@@ -75,7 +76,7 @@ def replay(arguments: argparse.Namespace) -> int:
 
 
 def capture(arguments: argparse.Namespace) -> int:
-    """Write the trace of a network of ours, of a program of PyTorch's, or of a log."""
+    """Write the trace of a network of minidl, of a PyTorch program, or of a log."""
     require_place(arguments.out, is_trace, force=arguments.force)
     trace = sources.load(arguments.source, arguments.device, fused=not arguments.separate,
                          measured=arguments.measured)
@@ -116,7 +117,7 @@ def parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Carry out a command line (None: this program's); return its exit code: 0, or 2 after a line about an error."""
+    """Run a command line (None: the process's own); return its exit code: 0, or 2 after one line about an error."""
     def story() -> int:
         arguments = parser().parse_args(argv)
         code: int = arguments.story(arguments)

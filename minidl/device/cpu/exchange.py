@@ -1,10 +1,11 @@
-"""Exchanges between ranks on arrays: what replaces a kernel for these operations. Knows arrays and ranks; no arena.
+"""Exchanges between ranks on NumPy arrays: the functions that run in place of a kernel for these operations.
 
 Sums are formed in rank order, element by element: a library's own sum depends on the number of ranks and on the length.
 Each rank gets the same part of all tensors, adds these up, and sends the sum to the others.
 
-Before an exchange the ranks compare what it is. If one makes another one, as it got another batch or took another
-branch, all raise RanksDiverged; else they would wait for ever, or add up what does not belong together.
+Before an exchange the ranks compare a description of it. If one is about to make another exchange, because it got
+another batch or took another branch, all raise RanksDiverged; otherwise they would wait forever, or add up tensors that
+do not belong together.
 """
 
 from collections.abc import Callable
@@ -53,9 +54,15 @@ def _bytes(x: np.ndarray) -> np.ndarray:
     return x.reshape(-1).view(np.uint8)
 
 
+<<<<<<< HEAD
 def _checked(name: str, exchange: Exchange) -> Callable[..., None]:
     """Return an exchange that first compares its turn, name, result and rows with those of the other ranks."""
     def run(y: np.ndarray, *parts: np.ndarray, add: Add, ranks: Ranks, turn: str, rows: tuple[int, ...] = ()) -> None:
+=======
+def _checked(name: str, exchange: Exchange) -> Exchange:
+    """Return an exchange that first compares its name, result shape and rows with those of the other ranks."""
+    def run(y: np.ndarray, *parts: np.ndarray, add: Add, ranks: Ranks, rows: tuple[int, ...] = ()) -> None:
+>>>>>>> main
         of = f"rows {rows}" if rows else f"{len(parts)} a rank"
         ranks.require_alike(f"{name} of {y.dtype.name}{list(y.shape)}, {of}, in {turn}")
         exchange(y, *parts, add=add, ranks=ranks, rows=rows)

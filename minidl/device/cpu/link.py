@@ -87,7 +87,7 @@ _measured = cache(measure)  # once in a process
 
 
 def with_contention(costs: Costs) -> Costs:
-    """Return the costs with this machine's contention between copies and kernels."""
+    """Return the costs with this machine's contention: the seconds that kernels lose per second of a copy."""
     return replace(costs, contention=contention())
 
 

@@ -1,14 +1,14 @@
 """A clock on real time: each of the three streams is a worker thread.
 
 A stream is an in-order queue and one worker that empties it. Positions are events, as on the virtual clock: a worker
-publishes a position when it has finished that piece of work. A worker that waits for a position sleeps at a gate, a
-one-shot queue. A wait is itself an entry in the waiting stream's queue, so the host continues. Work only ever waits for
-work that was issued before it, so some worker can always continue.
+publishes a position when it has finished that piece of work. A worker that waits for a position sleeps until it is
+published. A wait is itself an entry in the waiting stream's queue, so the host continues. Work only ever waits for work
+that was issued before it, so some worker can always continue.
 
-  host      issue, wait ---> queue ---> worker: effect, then publish(position) ---> gates of waiting threads
+  host      issue, wait ---> queue ---> worker: effect, then publish(position) ---> waiting threads wake up
 
 The first error of a worker stops all three. The host's next request raises it, with its own traceback, and so does
-every later one. Knows no kernels, bytes or tensors: an effect is any function without arguments.
+every later one. An effect is any function without arguments: clocks know no kernels, bytes or tensors.
 """
 
 import atexit
@@ -31,7 +31,7 @@ Span = tuple[float, float]
 
 
 class _Countdown:
-    """An effect that waits for several positions; the worker that finishes the last of them calls it."""
+    """An effect that waits for positions of several streams; the worker that reaches the last of them calls it."""
 
     __slots__ = ("effect", "remaining")
 

@@ -33,7 +33,7 @@ SEED_BYTES = aligned(16)
 
 @dataclass(frozen=True, slots=True)
 class AttentionSteps:
-    """How one call of attention runs. Positions count the operands: outputs first, then inputs.
+    """The work of one call of attention. Positions count the operands: outputs first, then inputs.
 
     copied   (position, offset in the workspace, meta of the copy) of operands whose layout cuDNN cannot read
     seed     workspace offset of the two numbers that seed cuDNN's random numbers; None without dropout

@@ -35,9 +35,9 @@ MOST_ELEMENTS = 2**31 - 1  # of a tensor: cuDNN counts them in 32 bits
 
 @dataclass(frozen=True, slots=True)
 class ConvolutionSteps:
-    """How one convolution runs. Positions count the operands: the output is 0, the inputs follow.
+    """The work of one convolution. Positions count the operands: the output is 0, the inputs follow.
 
-    convolution  of one part of the batch; ``parts`` of them are the whole batch
+    convolution  cuDNN's description, for one part of the batch; ``parts`` of them are the whole batch
     roles        positions of x, w and y
     copied       (position, offset in the workspace, meta of the copy) of operands that are not channels-last
     result       workspace offset of a part's result (of a weight's gradient: of all parts but the first);

@@ -2,10 +2,12 @@
 
 Python bindings with their own streams set the handle's stream before each product, and every change of a handle's
 stream discards its workspace. So minidl calls the library directly and sets stream and workspace once, in this order.
+A product's arguments become ctypes objects once: their conversion in each call would take most of the host's time.
 Knows the seam's products; no memory and no stream of its own.
 """
 
 import ctypes
+from collections.abc import Callable
 from ctypes import POINTER, byref, c_char_p, c_double, c_float, c_int, c_int64, c_size_t, c_void_p
 from typing import Any
 
@@ -16,15 +18,13 @@ DATA_TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}  # cudaD
 COMPUTE_32F, COMPUTE_64F, COMPUTE_32F_FAST_TF32 = 68, 70, 77  # cublasComputeType_t
 DEFAULT_ALGORITHM = -1  # CUBLAS_GEMM_DEFAULT
 
-_FACTOR = [c_void_p, c_int, c_int]  # address, type, elements between columns
-_BATCHED = [*_FACTOR, c_int64]  # and elements between matrices
-_SHAPE = [c_void_p, c_int, c_int, c_int, c_int, c_int]  # handle, transpositions, m, n, k
+# A product, which is kept so that its id() stays valid; its function and arguments; those for the addresses of c, a, b.
+_Packed = tuple[Gemm, Callable[..., int], tuple[Any, ...], c_void_p, c_void_p, c_void_p]
+
 SIGNATURES = {
     "cublasCreate_v2": [POINTER(c_void_p)], "cublasDestroy_v2": [c_void_p],
     "cublasGetVersion_v2": [c_void_p, POINTER(c_int)], "cublasSetStream_v2": [c_void_p, c_void_p],
     "cublasSetWorkspace_v2": [c_void_p, c_void_p, c_size_t],
-    "cublasGemmEx": [*_SHAPE, c_void_p, *_FACTOR, *_FACTOR, c_void_p, *_FACTOR, c_int, c_int],
-    "cublasGemmStridedBatchedEx": [*_SHAPE, c_void_p, *_BATCHED, *_BATCHED, c_void_p, *_BATCHED, c_int, c_int, c_int],
 }
 
 
@@ -37,6 +37,7 @@ class Cublas:
         library.cublasGetStatusString.argtypes, library.cublasGetStatusString.restype = [c_int], c_char_p
         self._library = library
         self._gemm, self._batched = library.cublasGemmEx, library.cublasGemmStridedBatchedEx
+        self._packed: dict[int, _Packed] = {}  # by id() of the product: a hash of it takes longer
         handle, version = c_void_p(), c_int()
         self._check("cublasCreate", library.cublasCreate_v2(byref(handle)))
         self._handle: int | None = handle.value
@@ -54,19 +55,29 @@ class Cublas:
 
     def gemm(self, p: Gemm, c: int, a: int, b: int) -> None:
         """Run one product, or a strided batch of them, on operands at these addresses."""
-        double = p.dtype == "float64"
-        one, zero = self._double if double else self._single
-        compute = COMPUTE_64F if double else COMPUTE_32F_FAST_TF32 if p.tf32 else COMPUTE_32F
-        kind, beta = DATA_TYPES[p.dtype], one if p.accumulate else zero
-        if p.count == 1:
-            status = self._gemm(self._handle, p.transpose_a, p.transpose_b, p.m, p.n, p.k, one, a, kind, p.lda,
-                                b, kind, p.ldb, beta, c, kind, p.ldc, compute, DEFAULT_ALGORITHM)
-        else:
-            status = self._batched(self._handle, p.transpose_a, p.transpose_b, p.m, p.n, p.k, one,
-                                   a, kind, p.lda, p.step_a, b, kind, p.ldb, p.step_b, beta, c, kind, p.ldc, p.step_c,
-                                   p.count, compute, DEFAULT_ALGORITHM)
+        packed = self._packed.get(id(p))
+        if packed is None:
+            packed = self._packed[id(p)] = self._pack(p)
+        _, function, arguments, at_c, at_a, at_b = packed
+        at_c.value, at_a.value, at_b.value = c, a, b
+        status = function(*arguments)
         if status:
             self._check(f"cublasGemm of {p.m} x {p.n} x {p.k} in {p.dtype}", status)
+
+    def _pack(self, p: Gemm) -> _Packed:
+        """Return the function that runs a product, and its arguments as ctypes objects; ints are C's int to ctypes."""
+        double = p.dtype == "float64"
+        one, zero = map(c_void_p, self._double if double else self._single)
+        compute = COMPUTE_64F if double else COMPUTE_32F_FAST_TF32 if p.tf32 else COMPUTE_32F
+        kind, beta = DATA_TYPES[p.dtype], one if p.accumulate else zero
+        at_c, at_a, at_b = c_void_p(), c_void_p(), c_void_p()
+        shape = c_void_p(self._handle), int(p.transpose_a), int(p.transpose_b), p.m, p.n, p.k, one
+        if p.count == 1:
+            return p, self._gemm, (*shape, at_a, kind, p.lda, at_b, kind, p.ldb, beta, at_c, kind, p.ldc,
+                                   compute, DEFAULT_ALGORITHM), at_c, at_a, at_b
+        return p, self._batched, (*shape, at_a, kind, p.lda, c_int64(p.step_a), at_b, kind, p.ldb, c_int64(p.step_b),
+                                  beta, at_c, kind, p.ldc, c_int64(p.step_c), p.count, compute,
+                                  DEFAULT_ALGORITHM), at_c, at_a, at_b
 
     def close(self) -> None:
         """Destroy the handle."""

@@ -1,10 +1,10 @@
-"""Exact seconds of pieces of work, from the vendor's record of each kernel and copy, without gaps between them.
+"""Seconds of pieces of work without the gaps between kernels, from the vendor's record of each kernel and copy.
 
-  event p-1 |--- the host is late ---|kernel|-- gap --|kernel|--| event p      events: all of it
-                                      ======           ======                  exact: the two kernels
+  event p-1 |--- the host is late ---|kernel|-- gap --|kernel|--| event p      time between events: all of it
+                                      ======           ======                  time counted here: the two kernels
 
 A piece of work is everything issued to the compute stream between two events: several kernels, an upload, the copies of
-a slide. Knows spans; no streams and no library.
+a slide.
 """
 
 from collections.abc import Iterable

@@ -28,7 +28,7 @@ FOLDER = Path(__file__).with_name("listed")
 
 @dataclass(frozen=True, slots=True)
 class ListedPlan:
-    """One plan at the batch of its entry; ``rank`` is its place in the order of cuDNN's heuristics."""
+    """One plan at its entry's batch; ``rank`` is its place in the order of cuDNN's heuristics."""
 
     name: str
     rank: int

@@ -1,4 +1,4 @@
-"""The vendor's libraries: the driver by cuda.bindings, launches by cuda.core, cuBLAS by ctypes, cuDNN by its frontend.
+"""The vendor's libraries: the driver by cuda.bindings, cuBLAS by ctypes, cuDNN by its frontend.
 
 It executes the seam's calls one for one, and decides nothing. The driver works in the context that is current in the
 calling thread, so each call first makes this GPU's context current: several GPUs may be open, and any thread may call.
@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from cuda.bindings import driver
 from cuda.core import Device as CoreDevice
-from cuda.core import LaunchConfig, Stream, launch
 from cuda.pathfinder import load_nvidia_dynamic_lib
 
 from minidl.device.cuda.attention_graphs import AttentionGraphs
 from minidl.device.cuda.cublas import Cublas
 from minidl.device.cuda.cudnn_graphs import CudnnGraphs
+from minidl.device.cuda.packed import PackedKernel
 from minidl.device.cuda.seam import Attention, Convolution, Extent, Gemm, PlanInfo, Properties, StreamRecorder
 from minidl.errors import DeviceError
 from minidl.kernels.cuda.compile import Compiler
@@ -37,10 +37,9 @@ _bound = _Bound()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CudaStream:
-    """One stream, in the three forms that the libraries need."""
+    """One stream, in the two forms that the libraries need."""
 
     handle: Any  # the driver's
-    core: Stream
     address: int
 
 
@@ -66,10 +65,7 @@ class Cuda:
             self._device.name, total, free, (capability.major, capability.minor),
             f"cudnn{self._graphs.version}-cublas{self._cublas.version}-driver{runtime}", self._graphs.version)
         self._compiler = Compiler((capability.major, capability.minor))
-        self._kernels: dict[DeviceFunction, Any] = {}
-        # By id() of the source, which is kept so the id stays valid: hashing a source takes longer than a launch.
-        self._found: dict[int, tuple[DeviceFunction, Any]] = {}
-        self._configs: dict[tuple[int, int], LaunchConfig] = {}
+        self._kernels: dict[DeviceFunction, PackedKernel] = {}
         self._product_stream: CudaStream | None = None
         self._made: list[tuple[Callable[[Any], Any], Any]] = []  # (destructor, stream or event)
 
@@ -105,7 +101,7 @@ class Cuda:
         self._bind()
         handle = check(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING), "cuStreamCreate")
         self._made.append((driver.cuStreamDestroy, handle))
-        return CudaStream(handle, Stream.from_handle(int(handle)), int(handle))
+        return CudaStream(handle, int(handle))
 
     def event(self) -> Any:
         """Create an event that records its time."""
@@ -126,7 +122,9 @@ class Cuda:
         """Make a stream wait for the last recording of an event."""
         if _bound.vendor is not self:
             self._bind()
-        check(driver.cuStreamWaitEvent(stream.handle, event, 0), "cuStreamWaitEvent")
+        error, = driver.cuStreamWaitEvent(stream.handle, event, 0)
+        if error:
+            check((error,), "cuStreamWaitEvent")
 
     def synchronize(self, event: Any) -> None:
         """Block the host until an event is complete."""
@@ -139,16 +137,20 @@ class Cuda:
         if _bound.vendor is not self:
             self._bind()
         error, = driver.cuEventQuery(event)
-        if error == driver.CUresult.CUDA_ERROR_NOT_READY:
-            return False
-        check((error,), "cuEventQuery")
+        if error:
+            if error == driver.CUresult.CUDA_ERROR_NOT_READY:
+                return False
+            check((error,), "cuEventQuery")
         return True
 
     def elapsed(self, start: Any, end: Any) -> float:
         """Return the seconds between two complete events, in the driver's steps of about half a microsecond."""
         if _bound.vendor is not self:
             self._bind()
-        return float(check(driver.cuEventElapsedTime(start, end), "cuEventElapsedTime")) * 1e-3
+        error, milliseconds = driver.cuEventElapsedTime(start, end)
+        if error:
+            check((error,), "cuEventElapsedTime")
+        return float(milliseconds) * 1e-3
 
     def recorder(self, stream: CudaStream) -> StreamRecorder:
         """Return a recorder of a stream by CUPTI, which is imported here. Raises DeviceError if it cannot record."""
@@ -162,7 +164,9 @@ class Cuda:
         """Copy bytes in stream order; the driver infers the direction from the addresses."""
         if _bound.vendor is not self:
             self._bind()
-        check(driver.cuMemcpyAsync(to, origin, nbytes, stream.handle), "cuMemcpyAsync")
+        error, = driver.cuMemcpyAsync(to, origin, nbytes, stream.handle)
+        if error:
+            check((error,), "cuMemcpyAsync")
 
     def fill(self, address: int, byte: int, nbytes: int, stream: CudaStream) -> None:
         """Set bytes of device memory in stream order."""
@@ -190,20 +194,14 @@ class Cuda:
         """Run a kernel; compile its source at the first launch."""
         if _bound.vendor is not self:
             self._bind()
-        found = self._found.get(id(source))
-        if found is None:
-            kernel = self._kernels.get(source)
-            if kernel is None:
-                kernel = self._kernels[source] = self._compiler.kernel(source)
-            found = self._found[id(source)] = source, kernel
-        key = blocks, source.threads
-        config = self._configs.get(key)
-        if config is None:
-            config = self._configs[key] = LaunchConfig(grid=blocks, block=source.threads)
-        try:
-            launch(stream.core, config, found[1], *arguments)
-        except Exception as error:  # cuda.core has its own exception types
-            raise DeviceError(f"launch of {source.name}: {error}") from error
+        kernel = self._kernels.get(source)
+        if kernel is None:
+            kernel = self._kernels[source] = PackedKernel(source, self._compiler.kernel(source))
+        kernel.pack(*arguments)
+        error, = driver.cuLaunchKernel(kernel.function, blocks, 1, 1, source.threads, 1, 1, 0, stream.handle,
+                                       kernel.pointers, 0)
+        if error:
+            check((error,), f"launch of {source.name}: cuLaunchKernel")
 
     # cuBLAS --------------------------------------------------------------------------------------------------
     def set_workspace(self, address: int, nbytes: int, stream: CudaStream) -> None:

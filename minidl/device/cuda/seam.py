@@ -1,9 +1,9 @@
-"""The interface to the vendor's libraries: every call that the CUDA device makes to the driver, cuDNN or cuBLAS.
+"""The seam:
+the interface to the vendor's libraries, with every call that the CUDA device makes to driver, cuDNN or cuBLAS.
 
 ``real.Cuda`` executes these calls; tests replace it with a vendor that needs no GPU and checks every call. Addresses
 are plain integers, on the device and in page-locked memory alike; streams and events are handles of the vendor's
-choice. Any thread may call, and vendors of several GPUs may be open. Only ``synchronize`` waits. Knows no tensors, no
-arena and no operation.
+choice. Any thread may call, and vendors of several GPUs may be open. Only ``synchronize`` waits.
 """
 
 from collections.abc import Sequence

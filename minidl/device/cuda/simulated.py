@@ -28,7 +28,8 @@ from minidl.meta import Algorithm, Cost, Meta, meta
 
 
 class ListedWays:
-    """A function that gives the plans of ``profile.cudnn_plans``. Raises UserError if they were not listed."""
+    """A function that returns the algorithms of calls on the GPU ``profile.cudnn_plans``: its listed cuDNN plans.
+    Raises UserError if they were not listed."""
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
@@ -50,7 +51,8 @@ class ListedWays:
 
 
 class MeasuredWays:
-    """A function that gives a simulated GPU's algorithms with measured times. Raises as ``ListedWays`` does."""
+    """A function that returns the algorithms of calls on a simulated GPU, with measured times.
+    Raises as ``ListedWays`` does."""
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile

@@ -201,9 +201,9 @@ class EventStreams:
         return self.stood.get((COPY_IN, copied_in), 0.0)
 
     def _make_room(self, stream: int, position: int) -> None:
-        """Make sure that the event which ``position`` will reuse is no longer needed; wait if it is.
+        """Make sure that the CUDA event which ``position`` will reuse is no longer needed; wait if it is.
 
-        The wait frees half of the ring, or the host would from now on wait for every single piece of work.
+        The wait frees half of the ring of events, or the host would from now on wait for every single piece of work.
         """
         if self.finished[stream] <= position - self.depth + 1:
             reached = min(position - self.depth // 2, self.positions[stream])

@@ -49,8 +49,9 @@ def default_folder() -> Path:
 
 
 def worth_timing(plans: Sequence[PlanInfo]) -> tuple[TimedPlan, ...]:
-    """Return the first ``MOST_TIMED`` plans of the heuristics' list, and each later one that needs less workspace than
-    all plans before it, or than all before it that add in a fixed order if it does so too."""
+    """Return the first ``MOST_TIMED`` plans of the heuristics' list, and some later ones.
+    A later one is returned if it needs less workspace than all plans before it; or, if it adds in a fixed order,
+    less than all plans before it that do so, too."""
     kept, least, least_fixed = [], inf, inf
     for rank, p in enumerate(plans):
         if rank < MOST_TIMED or p.workspace < least or p.deterministic and p.workspace < least_fixed:

@@ -64,7 +64,7 @@ class Compiler:
         self._tools = _tools(capability)
 
     def kernel(self, source: DeviceFunction) -> Kernel:
-        """Return the kernel for ``cuda.core.launch``; the context of a GPU of this capability must be current.
+        """Return the loaded kernel; the context of a GPU of this capability must be current.
 
         Raises DeviceError if the driver rejects the machine code.
         """

@@ -1,1 +1,2 @@
-"""Gives out blocks of the device's arena and ranges of host memory. Knows sizes and offsets, no tensors."""
+"""Allocators for bytes: blocks of the device's arena and ranges of host memory.
+They know sizes and addresses, no tensors."""

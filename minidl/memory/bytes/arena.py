@@ -1,6 +1,7 @@
-"""Allocates and frees blocks of one arena, at the addresses that its placement chooses. Never touches their bytes.
+"""Allocates and frees blocks of one arena, at the addresses that its placement chooses.
+Never reads or writes the bytes.
 
-The blocks of an arena, owned and free, form one list in address order that tiles it (``tiling``). Free blocks are also
+The blocks of an arena, used and free, form one list in address order that covers it (``tiling``). Free blocks are also
 in an index sorted by (size, offset), so best fit is one bisection. Any other placement is shown the holes, and answers
 with an address. Two free blocks never touch: a block that is freed is united with its free neighbours at once.
 
@@ -46,7 +47,7 @@ class Arena(Compacting):
 
     @property
     def free_bytes(self) -> int:
-        """Bytes of all free blocks, however scattered."""
+        """Bytes of all free blocks together."""
         return self.capacity - self.used_bytes
 
     @property

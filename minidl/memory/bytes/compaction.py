@@ -1,8 +1,8 @@
 """Makes one hole of scattered free bytes: finds the cheapest blocks to evict, or to slide together, and slides them.
 
-Both searches move a window over the blocks in address order. The window grows at its high end, and at its low end it
-loses the blocks that it does not need, so each block enters and leaves once. The searches change nothing; ``slide``
-does.
+Both searches move a window, a range of neighbouring blocks, over the arena in address order. It takes in blocks at its
+high end, and drops at its low end those that it does not need, so each block enters and leaves once. The searches
+change nothing; ``slide`` does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from minidl.placements.placement import Hole, Placement
 
 
 class Compacting:
-    """The part of an arena that makes one hole of several. compacts: False if the placement forbids slides."""
+    """The part of an arena that makes one hole of several. compacts: False if the placement forbids to move blocks."""
 
     __slots__ = ("_placement", "_tiling", "compacts")
 

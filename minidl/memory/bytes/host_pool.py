@@ -1,4 +1,4 @@
-"""Gives out ranges of the host memory for swapped-out tensors, in exact sizes. Never touches their bytes.
+"""Allocates ranges of host memory for swapped-out tensors, in exact sizes. Never reads or writes the bytes.
 
 A host copy may lie in several pieces, so memory is refused only if too few bytes are free, not if they are scattered.
 """
@@ -27,12 +27,12 @@ class HostPool:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes given out now."""
+        """Bytes allocated now."""
         return self._used
 
     @property
     def peak_bytes(self) -> int:
-        """The most bytes given out at once."""
+        """The most bytes allocated at once."""
         return self._peak
 
     def allocate(self, nbytes: int) -> Extents | None:
@@ -62,7 +62,7 @@ class HostPool:
         return tuple(pieces)
 
     def _cut(self, index: int, nbytes: int) -> None:
-        """Take ``nbytes`` from the low end of the free range number ``index``."""
+        """Allocate ``nbytes`` at the low end of the free range number ``index``."""
         starts, ends = self._starts, self._ends
         self._forget(starts[index], ends[index])
         starts[index] += nbytes

@@ -1,4 +1,4 @@
-"""A host pool that a file continues: bytes that find no room in host memory get a range of the file."""
+"""A host pool that a spill file continues: what does not fit into host memory gets a range of the file."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class TieredPool:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes given out now, without the padding of pages."""
+        """Bytes allocated now, without the padding of pages."""
         return self._used
 
     @property
     def peak_bytes(self) -> int:
-        """The most bytes given out at once."""
+        """The most bytes allocated at once."""
         return self._peak
 
     @property
     def spilled_peak_bytes(self) -> int:
-        """The most bytes of the file given out at once, rounded up to pages."""
+        """The most bytes of the file allocated at once, rounded up to pages."""
         return self.file.peak_bytes
 
     def allocate(self, nbytes: int) -> Extents | None:

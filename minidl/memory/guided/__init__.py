@@ -1,1 +1,1 @@
-"""Guided execution: follows the plan that a policy made of a measured iteration."""
+"""Guided mode: follows the plan that a policy made from a measured iteration."""

@@ -108,9 +108,9 @@ class Ahead:
                         del waiting[storage]
 
     def _takes_its_place(self, storage: Storage) -> bool:
-        """Start to swap a storage in at another planned address while its swap-out is still under way.
-        The plan has other tensors at its present address. False if the plan has no other address for it, or if the
-        bytes there are in use."""
+        """Start to swap a storage in at another planned address while its swap-out is still running.
+        False if the plan has no other address for it, or if the bytes there are in use. Its present address is
+        planned for other tensors."""
         state, address = self.state, self.follower.address(storage)
         assert storage.block is not None
         if address is None or address == storage.block.offset:

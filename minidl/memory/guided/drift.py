@@ -30,7 +30,7 @@ class Drift:
         self._other: list[Costs] = []  # the costs of the latest iterations, as long as each differs from ``costs``
 
     def lasting(self, link: tuple[float | None, float | None]) -> Costs | None:
-        """Note an iteration's measured seconds per byte (out, in); a direction without copies has None.
+        """Record an iteration's measured seconds per byte (copies out, copies in); None for a direction without copies.
         Returns new costs if the last iterations have all differed from ``costs`` by more than 10%; else None."""
         costs = self.costs
         seen = replace(costs, out_seconds_per_byte=link[0] or costs.out_seconds_per_byte,
@@ -66,5 +66,6 @@ def predicted_seconds(plan: Plan, trace: Trace, costs: Costs, limits: Limits) ->
 
 
 def noise(seconds: deque[float]) -> float:
-    """The noise of some iterations' seconds, as a share of their median: half of them are within it."""
+    """Return the noise of some iterations' seconds, as a share of their median: half of them differ from it by no more.
+    """
     return max(LEAST_NOISE, spread(seconds))

@@ -64,12 +64,12 @@ class GuidedExecution(Hooks):
         return self.ahead.place_at(storage, self.follower.address(storage), donor, stays)
 
     def gather(self, nbytes: int, owner: object, *, high: bool) -> Block | None:
-        """Allocate a block from blocks that are being copied out; None if there are none, or too few."""
+        """Allocate a block made of blocks whose tensors are being copied out; None if there are none, or too few."""
         return self.leaving.gather(nbytes, owner, high=high) if self.leaving else None
 
     def reclaim(self, need: int, *, everything: bool = False) -> None:
         """Free blocks that are being copied out, until ``need`` bytes are free, or all of them (``everything``).
-        If these are not enough, end the swap-ins that are under way, so that their tensors can be evicted."""
+        If these are not enough, end the swap-ins that are running, so that their tensors can be evicted."""
         state, arena = self.state, self.state.arena
         if everything:
             return self.leaving.free_all()
@@ -125,7 +125,8 @@ class GuidedExecution(Hooks):
                             if (s := ref()) and s.status is IN and s.tensor_id in gone)
 
     def _evict(self, storage: Storage, action: Action) -> None:
-        """Evict a storage while computation goes on: a swap-out is only queued, and keeps its block meanwhile."""
+        """Evict a storage while computation goes on:
+        a swap-out is only queued, and the block stays in use until it ends."""
         state = self.state
         self.ahead.evicted[storage.tensor_id] = storage.me
         if action is Action.DROP and self.evicting.lineage_of(storage) is not None:
@@ -157,7 +158,8 @@ class GuidedExecution(Hooks):
             self._release([Eviction(storage.tensor_id, action)])
 
     def _wait_for_copies(self) -> None:
-        """Let the next call start only when all copies so far have ended, and free the blocks copied out."""
+        """Let the next call start only when all copies so far have ended, and free the blocks of swapped-out tensors.
+        """
         device = self.state.device
         device.wait(COMPUTE, COPY_OUT, device.positions[COPY_OUT])
         device.wait(COMPUTE, COPY_IN, device.positions[COPY_IN])
@@ -173,7 +175,7 @@ class GuidedExecution(Hooks):
             self.returning.arrived(storage)
 
     def returned(self, storage: Storage, replay: Sequence[float] | None = None) -> None:
-        """Note that a tensor came back on demand. replay: seconds of the replayed calls; None for a swap-in."""
+        """Record that a tensor came back on demand. replay: seconds of the replayed calls; None for a swap-in."""
         self.returning.returned(storage, replay)
 
     # The end of an iteration ---------------------------------------------------------------------------------

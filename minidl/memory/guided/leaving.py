@@ -17,7 +17,7 @@ from minidl.memory.storage import SWAPPING_OUT, Storage
 
 
 class Leaving:
-    """The queue of storages whose planned swap-out is under way, the earliest first; False as a bool if it is empty."""
+    """The queue of storages whose planned swap-out is running, the earliest first; it is false when empty."""
 
     def __init__(self, state: MemoryState) -> None:
         self.state = state
@@ -48,7 +48,7 @@ class Leaving:
         return block
 
     def _forget_landed(self) -> None:
-        """Remove storages that are not being copied out any more, and duplicates, from the queue."""
+        """Remove duplicates, and storages whose copy has ended or been cancelled, from the queue."""
         going = (storage for ref in self._queue if (storage := ref()) is not None and storage.status is SWAPPING_OUT)
         self._queue = deque(storage.me for storage in dict.fromkeys(going))
 
@@ -72,7 +72,7 @@ class Leaving:
                 return block
 
     def free_landed(self) -> None:
-        """Free the blocks whose swap-outs end so early that the next call would not wait for them."""
+        """Free the blocks whose swap-outs have ended, or end so soon that the next call would not wait for them."""
         state, queue = self.state, self._queue
         while queue:
             storage = queue[0]()

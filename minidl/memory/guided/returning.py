@@ -1,4 +1,4 @@
-"""Notes how evicted tensors came back in this iteration, for a policy's feedback."""
+"""Records how evicted tensors came back in this iteration, for a policy's feedback."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from minidl.plan.plan import AccessKey
 
 
 class Returning:
-    """Notes each return of an evicted tensor, by the access after which the tensor had left the device."""
+    """Records each return of an evicted tensor, by the access after which the tensor had left the device."""
 
     def __init__(self, state: MemoryState, replaying: Replay) -> None:
         self.state = state
@@ -23,13 +23,13 @@ class Returning:
         self._recomputed: dict[AccessKey, Sequence[float]] = {}
 
     def arrived(self, storage: Storage) -> None:
-        """Note that a call needs a prefetched tensor now. How late its copy is, is known after the iteration."""
+        """Record that a call needs a prefetched tensor now. How late its copy is, is known only after the iteration."""
         key = storage.tensor_id, storage.access_count
         self._arrivals.append((key, storage.copied_in, self.state.device.positions[COMPUTE]))
 
     def returned(self, storage: Storage, replay: Sequence[float] | None) -> None:
-        """Note that a tensor came back on demand.
-        replay: the seconds of the replayed calls, None for a swap-in. The list is filled as the calls finish."""
+        """Record that a tensor came back on demand. replay: the seconds of the replayed calls, None for a swap-in.
+        The list is filled as the calls finish."""
         key = storage.tensor_id, storage.access_count
         if replay is None:
             self._paged_in[key] = self.state.device.in_seconds(storage.nbytes)
@@ -37,7 +37,7 @@ class Returning:
             self._recomputed[key] = replay
 
     def summary(self) -> Returns:
-        """All returns noted in this iteration, in seconds."""
+        """All returns recorded in this iteration, in seconds."""
         lateness = self.state.device.lateness
         late = {key: lateness(copied, computed) for key, copied, computed in self._arrivals}
         recomputed = {key: sum(durations) for key, durations in self._recomputed.items()}

@@ -1,7 +1,7 @@
-"""Defines Sharded: one tensor for the program, but for autograd, optimizer and memory one leaf per shard.
+"""Defines Sharded, the record of a tensor in shards: one tensor for the program, and one leaf per shard for the engine.
 
 A Sharded takes the place of the Storage in a handle. No call has it as an input: the sharder runs each operation on its
-shards instead.
+shards instead, so autograd, optimizers and memory see only shards.
 """
 
 from __future__ import annotations

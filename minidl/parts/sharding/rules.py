@@ -94,7 +94,7 @@ def _as_it_is(attrs: Attrs, first: int, stop: int, width: int) -> dict[str, Any]
 
 
 def _random(attrs: Attrs, first: int, stop: int, width: int) -> dict[str, Any]:
-    """Return the attribute by which a shard gets the random numbers that its rows of the whole tensor would get."""
+    """Return the attribute that makes a shard draw the random numbers that its rows would get in the whole tensor."""
     start = attrs.get("start", 0) + first * width
     return {"start": start} if start else {}
 

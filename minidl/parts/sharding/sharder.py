@@ -110,7 +110,8 @@ class Sharder(PartKeeper):
             apply_all(op, *_rows_of_each(operands, every, first, stop), **attrs | own)
 
     def before_write(self, op: Op, inputs: Sequence[Storage]) -> None:
-        """Raise UserError if the operation writes a view of several shards: that is a copy, so the write were lost."""
+        """Raise UserError if the operation writes a range of rows from several shards:
+        it is a copy, so the write would be lost."""
         assert op.mutates is not None
         for position in op.mutates(len(inputs)):
             if inputs[position].base in self._copies:

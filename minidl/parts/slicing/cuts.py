@@ -10,7 +10,8 @@ from minidl.parts.slicing.logical import Logical
 
 def rule_of(op: Op, inputs: tuple[Storage, ...], attrs: Attrs) -> tuple[Rule | None, tuple[int, ...]]:
     """Return the rule by which a call runs slice by slice, and the number of examples of each slice.
-    (None, ()) if it has no rule, or if its inputs and the shapes in its attributes cannot be cut in the same ratio."""
+    (None, ()) if the operation has no rule, or if its inputs cannot be cut into slices of the same numbers of
+    examples."""
     sliced = [isinstance(x, Logical) and bool(x.sizes) for x in inputs]
     rule = op.slices([x.meta for x in inputs], attrs, sliced) if op.slices is not None and any(sliced) else None
     if rule is None:

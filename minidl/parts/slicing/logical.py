@@ -1,4 +1,4 @@
-"""Defines Logical: the record of a tensor in slices, or of a tensor of the whole batch that queued calls will compute.
+"""Defines Logical: the record of a tensor in slices, or of a whole tensor that queued calls will compute.
 
 A Logical takes the place of the Storage in a handle, and in a call's record for its gradient. Its parts are ordinary
 storages, with bytes, lineage and status. The slicer runs operations on them.

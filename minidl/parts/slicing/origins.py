@@ -1,4 +1,4 @@
-"""Notes which layer made each queued call, as reports show tensors by layer. Knows names; decides nothing."""
+"""Records which layer made each queued call, since reports show tensors by layer and queued calls run later."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a queued call comes from.
+    """The origin of a queued call.
 
-    within: the name of the layer that made the call; "" if none did. graded: True if gradients were enabled then."""
+    within: the name of the layer that made the call; "" if none did. graded: True if gradients were enabled then.
+    """
 
     within: str
     graded: bool
 
 
 class Origins:
-    """Notes the origins of one executor's calls.
+    """The origins of one executor's queued calls.
 
     within   the name of the layer that the program is in now; a report sets it
     made     (name of a layer, ids of temporary tensors that its calls have made), in the order in which the calls ran

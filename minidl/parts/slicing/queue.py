@@ -50,7 +50,7 @@ class Queued:
 
 @contextmanager
 def ungraded(executor: Executor) -> Iterator[None]:
-    """Disable gradients in a ``with`` block: they are taken of the whole tensors, not of their slices."""
+    """Disable gradients in a ``with`` block: autograd records the call on whole tensors, not the calls on slices."""
     enabled, executor.grad_enabled = executor.grad_enabled, False
     try:
         yield
@@ -116,7 +116,7 @@ class Queue:
             action()
 
     def lose(self, why: str) -> None:
-        """Discard all queued operations. Their outputs have no value; ``why`` is the text of the error on their use."""
+        """Discard all queued operations. Using their outputs raises an error with the text ``why``."""
         waiting, self._waiting = self._waiting, []
         self._after.clear()
         self._give_up(waiting, why)
@@ -257,7 +257,7 @@ class Queue:
         return united
 
     def _row(self, stack: Storage, number: int) -> Storage:
-        """Return a view of row ``number`` of a stack, without the dimension of the rows; the caller releases it."""
+        """Return a view of row ``number`` of a stacked tensor, without its first dimension; the caller releases it."""
         row = narrowed(self.executor, stack, number, 1)
         made = self.executor.run(RESHAPE, (row,), {"shape": stack.meta.shape[1:]})[0]
         row.release()

@@ -41,10 +41,11 @@ WHOLE_BYTES = 1 << 16  # a batch of at most these bytes is uploaded as one stora
 class Slicer(PartKeeper):
     """Cuts the batches of one executor into ``count`` slices, and runs calls on them.
 
-    ranks    the processes that share the slices, as many each; None if this executor holds all slices
+    ranks    the ranks among which the slices are divided equally; None if this executor holds all slices
     held     the numbers of the slices that this executor holds
-    joined   by name of an operation: how often slices had to be joined for it, as it cannot run slice by slice
-    origins  notes the layers that made the queued calls"""
+    joined   operation name -> how often slices were joined for it, because it cannot run slice by slice
+    origins  records the layers that made the queued calls
+    """
 
     def __init__(self, executor: Executor, count: int, consensus: Alone) -> None:
         self.executor = executor
@@ -129,7 +130,7 @@ class Slicer(PartKeeper):
         return tuple([Logical(m, self, cut, _base(op, inputs)) for m, cut in zip(made, cuts, strict=True)])
 
     def _run_afterwards(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs) -> tuple[Storage, ...]:
-        """Queue a call on tensors of the whole batch that queued calls will make. The queue need not run for it now."""
+        """Queue a call on whole tensors that queued calls will compute, so that the queue need not run for it now."""
         every = Rule((False,) * len(inputs), whole=tuple(range(len(op.outputs))))
         outputs = self._outputs(op, inputs, attrs, every, ())
         self._queue.add(Queued(op, inputs, attrs, every, (), outputs, self.origins.here()))
@@ -210,8 +211,7 @@ class Slicer(PartKeeper):
             add(gradient if leaf.keeper is self else Tensor(self._taken(gradient.storage)))
 
     def _whole(self, x: Storage) -> Storage:
-        """Return a storage with all of x. Slices are joined, and are views of it from now on. Raises UserError if lost.
-        """
+        """Return a storage with all of x, whose slices become views of it. Raises UserError if x has no value."""
         if not isinstance(x, Logical):
             return x
         if x.pending:
@@ -223,8 +223,7 @@ class Slicer(PartKeeper):
         return whole
 
     def _joined(self, x: Logical) -> Storage:
-        """Return all slices of x in one storage, which the caller releases: a concatenation, or the base of the slices.
-        """
+        """Return all slices of x in one storage, which the caller releases: a concatenation, or the slices' base."""
         parts = tuple([x.part(i) for i in range(len(x.parts))])
         base = parts[0].base
         if all(part.base is base for part in parts) and base.meta.shape == x.meta.shape:
@@ -279,7 +278,12 @@ class Slicer(PartKeeper):
 
     # Iterations ----------------------------------------------------------------------------------------------------
     def end_iteration(self, *, failed: bool = False) -> None:
+<<<<<<< HEAD
         """End an iteration: run the queued calls, or discard them if it ``failed``. Raises RanksDiverged."""
+=======
+        """End an iteration: run the queued calls, or discard them if it ``failed``.
+        Its gradients can no longer be taken."""
+>>>>>>> main
         if failed:
             self._queue.lose("its iteration failed")
         else:

@@ -1,4 +1,4 @@
-"""Join rectangles that look like parts of one block, so that the search has fewer and larger ones to place.
+"""Joins rectangles that look like parts of one larger rectangle (a block), so that the search has fewer to place.
 
 In a nearly full strip, the rectangles that end at a border between two sections leave just the room for the rectangles
 that begin there. So sections and approximate heights alone show which rectangles belong together:
@@ -8,7 +8,7 @@ that begin there. So sections and approximate heights alone show which rectangle
   pinwheel  four around a fifth.
 
 Joining repeats until none of these patterns is left. The patterns are guesses, but any packing of the blocks gives a
-valid packing of their parts.
+valid packing of their parts. In this package a block is such a union, not a range of the arena.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Group = tuple[tuple[int, ...], tuple[int, ...]]  # rectangles that end, and that
 
 
 class Guess(NamedTuple):
-    """The parameters that say how readily rectangles are joined.
+    """Parameters that say how readily rectangles are joined.
 
     tolerance  heights count as equal if they differ by less than this factor times the free share of the strip.
     overlook   the share of groups that is left out at random, because some groups are wrong.
@@ -43,7 +43,7 @@ class Guess(NamedTuple):
 
 
 class Blocks:
-    """The blocks of one strip, under one guess."""
+    """The unions of rectangles (blocks) of one strip, under one guess."""
 
     def __init__(self, strip: Strip, guess: Guess, seed: int) -> None:
         first, last = sections(strip)
@@ -71,7 +71,8 @@ class Blocks:
         return Strip(first, last, size, self.strip.room, at), left
 
     def offsets(self, left: Iterable[int], offset: Array) -> Array:
-        """Return the offset of each original rectangle. left, offset: numbers and offsets of what was remaining."""
+        """Return the offset of each original rectangle, from the offsets of the blocks and single rectangles ``left``.
+        """
         result = np.zeros(len(self.strip.size), np.int64)
         stack = list(zip(left, offset.tolist(), strict=True))
         while stack:
@@ -82,8 +83,8 @@ class Blocks:
         return result
 
     def _join(self, parts: Sequence[tuple[int, int]]) -> bool:
-        """Join ``parts`` (rectangle, offset) into one block, unless it wastes more bytes than are spare.
-        Returns False, and changes nothing, if it does."""
+        """Join ``parts``, pairs (rectangle, offset within the block), into one block; return True.
+        If that would waste more bytes than the strip can spare, change nothing and return False."""
         first, last = min(self.first[p] for p, _ in parts), max(self.last[p] for p, _ in parts)
         size = max(low + self.size[p] for p, low in parts)
         lost = np.full(last - first + 1, size, np.int64)
@@ -165,8 +166,9 @@ class Blocks:
         return self._join([(bottom, 0), (right, 0), (left, size[bottom]), (middle, size[bottom]), (top, above)])
 
     def _groups(self, border: int) -> list[Group]:
-        """Return the groups at a border between sections.
-        The rectangles of a group that end there have, together, about the height of those that begin there."""
+        """Return the groups at a border between two sections.
+        A group has rectangles that end at the border and rectangles that begin there, of about the same total
+        height."""
         gone, come = tuple(sorted(self.end[border])), tuple(sorted(self.begin[border]))
         if border in (0, self.count):
             return [(gone, come)]
@@ -193,7 +195,8 @@ class Blocks:
         return [] if gone or come else groups
 
     def _least_group(self, gone: list[int], come: list[int]) -> Group | None:
-        """Return the group of equal height on both sides with the fewest rectangles; among equals, the most exact."""
+        """Return the group with the fewest rectangles; among equals, the one whose heights agree best.
+        gone, come: the rectangles that end, and that begin, at the border."""
         size = self.size
         others = sorted((sum(size[p] for p in some), some)
                         for k in range(len(come)) for some in combinations(come, k + 1))

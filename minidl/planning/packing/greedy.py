@@ -19,7 +19,8 @@ MOST_PAIRS = 600_000_000  # the most comparisons for all orders: a second or two
 
 
 def greedy(strip: Strip) -> Iterator[Array]:
-    """Yield offsets for one order after the other, the most promising first, within MOST_PAIRS; at least one."""
+    """Yield offsets, int64 [rectangles], for one order after the other, the most promising first; at least one.
+    Further orders are tried as long as the compared pairs of rectangles stay within MOST_PAIRS."""
     long, count = strip.last - strip.first + 1, len(strip.size)
     free = strip.fixed == ANYWHERE
     by_size, by_time = (-strip.size, -long, strip.first), (strip.first, -strip.size)

@@ -23,8 +23,8 @@ MUCH = 1 << 62
 
 
 def by_orders(strip: Strip, most_work: int) -> tuple[Array, int]:
-    """Return (offsets, excess) of the best order found; the excess is 0 if all rectangles fit.
-    Otherwise it is as ``above`` defines it."""
+    """Return (offsets, excess) of the best order found; the excess is 0 if all rectangles fit, else see ``above``.
+    most_work: limit of the comparisons between rectangles."""
     long = strip.first - strip.last
     keys = ((strip.first, -strip.size), (strip.size * (long - 1.0),), (long, -strip.size))  # later keys weigh more
     free = strip.fixed == ANYWHERE
@@ -49,16 +49,17 @@ def by_orders(strip: Strip, most_work: int) -> tuple[Array, int]:
 
 
 def above(offset: Array, size: Array, room: int) -> int:
-    """Return a packing's excess over the strip, in bytes.
-    It is the sum of the sizes of rectangles that reach above ``room``, plus how far the highest one does."""
+    """Return a packing's excess over the strip, in bytes:
+    the sum of the sizes of rectangles that reach above ``room``, plus the height by which the highest one exceeds
+    it."""
     ends = offset + size
     return int(size[ends > room].sum()) + max(0, int(ends.max(initial=0)) - room)
 
 
 @njit(cache=True)
 def _meeting(first: Array, last: Array, by_first: Array, most: int) -> tuple[Array, Array]:
-    """List the rectangles that overlap each rectangle in time: (pointers [rectangles + 1], flat list).
-    The list is empty if there are more than ``most`` entries."""
+    """List, for each rectangle, those that overlap it in time: (pointers [rectangles + 1], flat list).
+    Both are empty if the list would have more than ``most`` entries."""
     count = len(first)
     there = np.zeros(count, np.int64)
     begins = np.zeros(count + 1, np.int64)
@@ -94,7 +95,7 @@ def _meeting(first: Array, last: Array, by_first: Array, most: int) -> tuple[Arr
 @register_jitable(_nrt=False)
 def _place_all(first: Array, last: Array, size: Array, order: Array, begin: int, offset: Array, by_offset: Array,
                most_work: int) -> int:
-    """Place the rectangles of ``order`` from position ``begin`` on; return the work done.
+    """Place the rectangles of ``order`` from position ``begin`` on; return the work done, in comparisons.
     The rectangles before ``begin`` have offsets already. by_offset: scratch array, as long as ``order``."""
     high = work = 0
     for n in range(len(order)):
@@ -123,8 +124,9 @@ def _place_all(first: Array, last: Array, size: Array, order: Array, begin: int,
 
 @register_jitable(_nrt=False)
 def _lowest(i: int, size: Array, offset: Array, place: Array, begins: Array, others: Array) -> int:
-    """Return the lowest offset for rectangle i that is free of the overlapping rectangles before it in the order.
-    Its list of overlapping rectangles is left sorted by offset, so that the next sort is nearly free."""
+    """Return the lowest offset for rectangle i that overlaps none of the rectangles before it in the order.
+    place: each rectangle's position in the order; begins, others: the rectangles that overlap i in time. Their list
+    is left sorted by offset, so that the next sort is nearly free."""
     at = 0
     for k in range(begins[i], begins[i + 1]):
         j, m = others[k], k
@@ -156,7 +158,7 @@ def _shift(order: Array, place: Array, at: int, to: int) -> None:
 def _improve(first: Array, last: Array, size: Array, fixed: Array, order: Array, begin: int, begins: Array,
              others: Array, room: int, most_work: int, seed: int) -> tuple[Array, int, int]:
     """Improve one order; return (offsets, excess as in ``by_orders``, work done) of the best order found.
-    The first ``begin`` rectangles of the order are fixed. begins, others: the overlaps that ``_meeting`` returns."""
+    The first ``begin`` rectangles of the order are fixed. begins, others: the overlaps in time, from ``_meeting``."""
     np.random.seed(seed)
     count = len(order)
     offset, place = fixed.copy(), np.zeros(count, np.int64)

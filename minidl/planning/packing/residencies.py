@@ -1,8 +1,8 @@
 """Addresses for a planned iteration: each residency is a rectangle, steps wide and bytes high, in one strip of memory.
 
-A donated input and the output over it have one address: they are one rectangle. A plan's residencies nest nearly like a
-stack, so packing (``solve``) needs only a percent or two more than the live bytes. A residency that does not fit gets
-no address. Knows steps and sizes only.
+A donated input and the output over it have one address: they are one rectangle. The residencies of a plan begin and end
+nearly like the entries of a stack, so packing (``solve``) needs only a percent or two more than the bytes in use. A
+residency that does not fit gets no address.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ SMALL = 1e-4  # share of the room: smaller residencies are many, hold little, an
 
 
 class PlannedMove(NamedTuple):
-    """A relocation: before ``step`` a tensor moves to ``offset``. note: the row of its residency in ``notes``."""
+    """A relocation: before ``step`` a tensor moves to the address ``offset``.
+    note: the row of its residency in ``notes``."""
 
     note: int
     step: int
@@ -35,7 +36,8 @@ class PlannedMove(NamedTuple):
 
 
 class Addresses(NamedTuple):
-    """The result of packing: each residency's offset or NO_ADDRESS, the bytes without an address, and relocations."""
+    """The result of packing: each residency's offset or NO_ADDRESS, the bytes without an address, and the relocations.
+    """
 
     offsets: Array
     over: int
@@ -153,7 +155,7 @@ def _addresses(notes: Array, steps: int, size: Array, born_before: Array, outliv
         by_head = np.argsort(head, kind="stable")
 
         def parts(n: int) -> Array:
-            """Return the residencies of rectangle n, in the order of their steps."""
+            """Return the residencies (row numbers) that rectangle n consists of, in the order of their steps."""
             return by_head[slice(*np.searchsorted(head[by_head], (rows[n], rows[n] + 1)))]
 
         def cuts(n: int) -> Array:
@@ -182,9 +184,9 @@ def _packed(problem: Strip, effort: float) -> tuple[Array, int]:
 
 
 def _rounded(problem: Strip) -> Strip:
-    """Round nearly equal sizes of movable rectangles up to the largest of them, if the live bytes still fit.
-    In a batch that the number of slices does not divide, some slices are one example larger. Rounding avoids the small
-    useless holes that such unequal sizes leave."""
+    """Round nearly equal sizes of movable rectangles up to the largest of them, if the bytes in use then still fit.
+    In a batch that the number of slices does not divide, some slices are one example larger. Rounding avoids the
+    small useless holes that such unequal sizes leave."""
     free = problem.fixed == ANYWHERE
     for tolerance in TOLERANCES:
         size = problem.size.copy()
@@ -196,7 +198,8 @@ def _rounded(problem: Strip) -> Strip:
 
 
 def _classes(size: Array, tolerance: float) -> Array:
-    """Replace each size by the largest one that exceeds it by at most the share ``tolerance``, largest size first."""
+    """Replace each size by the largest one that exceeds it by at most the share ``tolerance``, from the largest down.
+    """
     sizes, which = np.unique(size, return_inverse=True)
     largest = sizes.copy()
     for n in range(len(sizes) - 2, -1, -1):

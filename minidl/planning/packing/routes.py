@@ -1,4 +1,4 @@
-"""Routes: a rectangle without one address for its whole lifetime gets several in turn, with a move between them.
+"""Routes: a rectangle for which no single address is free for its whole lifetime gets several in turn, with moves.
 
 Packed strips are full except for holes that open and close. Almost every rectangle without an address can occupy such a
 hole until it closes, then move to the next one; a move within the device takes a hundredth of the time of a copy to the
@@ -18,7 +18,7 @@ from minidl.planning.problem import Array
 
 
 class RoutePoint(NamedTuple):
-    """A rectangle's offset from one step on, until its next stay."""
+    """One stay of a rectangle: the step from which on it is at ``offset``, until its next stay."""
 
     step: int
     offset: int
@@ -33,11 +33,9 @@ MOST_OVERLAPS = 2_000  # no trials for a rectangle that overlaps more rectangles
 
 
 def routes(strip: Strip, offset: Array, cuts: Cuts, effort: float = 1.0) -> dict[int, list[RoutePoint]]:
-    """Return the stays of each rectangle above the room that gets a route, and of each that makes way for one.
-
-
-    All other rectangles keep their ``offset``. effort: share of the usual work, at most 1.
-    """
+    """Return the stays of each rectangle that gets a route, and of each that has to make way for one.
+    These are the rectangles above the strip's room. All others keep their ``offset``. cuts: rectangle -> the steps
+    before which it may move; effort: share of the usual work, at most 1."""
     effort = min(effort, 1.0)
     layout, found = _Layout.of(strip, offset), {}
     unplaced = np.nonzero((offset + strip.size > strip.room) & (strip.fixed == ANYWHERE))[0]
@@ -101,7 +99,8 @@ class _Layout(NamedTuple):
         return _Layout(*(each[overlaps] for each in self))
 
     def route(self, strip: Strip, n: int, cuts: Array) -> list[RoutePoint]:
-        """Return stays for rectangle n in the holes of the layout; an empty list if at some step no hole fits."""
+        """Return stays for rectangle n in the holes of the layout; an empty list if at some step no hole fits.
+        cuts: the steps before which it may move."""
         _, first, last, low, high = self.overlapping(strip, n)
         step, end, nbytes = int(strip.first[n]), int(strip.last[n]), int(strip.size[n])
         stays: list[RoutePoint] = []
@@ -119,7 +118,7 @@ class _Layout(NamedTuple):
             step, here = int(cuts[cut]), offset
 
     def places(self, strip: Strip, n: int) -> list[tuple[int, Array]]:
-        """Return offsets for rectangle n with the rectangles that would have to move away, the fewest bytes first."""
+        """Return (offset, rectangles that would have to move away) for rectangle n, the fewest bytes to move first."""
         overlaps, nbytes = self.overlapping(strip, n), int(strip.size[n])
         if len(overlaps.whose) > MOST_OVERLAPS:
             return []

@@ -1,7 +1,8 @@
-"""Exact search: fill a strip from below, valley by valley, until all rectangles are placed or no branch is left.
+"""Exact search: fills a strip from below, valley by valley, until all rectangles are placed or no branch is left.
 
-A decision is about one end of a valley (``valleys``): its answer is a rectangle that fits there, or nothing. If a
-packing exists, one exists in which every rectangle rests on the floor or on another one, so one answer is right.
+A valley is a run of sections filled to one height between higher ones (``valleys``). A decision is about one end of a
+valley: its answer is a rectangle that begins or ends there, or nothing. If a packing exists, there is one in which
+every rectangle rests on the bottom or on another rectangle, so one of the answers is right.
 
   look-ahead  decide the end with the fewest answers next; an end without answers, or a valley that its fitting
               rectangles cannot fill to its walls, ends the branch.
@@ -33,7 +34,7 @@ LEFT, RIGHT, END, ANSWER, BEGIN, UPTO, LOST, ENTRY, FIRST, NEXT, STOP = range(11
 
 
 class StripSearch:
-    """The exact search for one strip; each call of ``attempt`` is one restart."""
+    """The exact search for one strip. Each call of ``attempt`` restarts it with the experience of the earlier ones."""
 
     def __init__(self, strip: Strip) -> None:
         first, last = sections(strip)
@@ -55,7 +56,7 @@ class StripSearch:
 
     def attempt(self, work: int) -> tuple[int, int]:
         """Search once; return (result, work done in sections visited).
-        The result is FOUND, NONE if no packing exists, or UNKNOWN if the work did not suffice."""
+        The result is FOUND, NONE if no packing exists, or UNKNOWN if the work limit was reached."""
         if self.spare.min() < 0:
             return NONE, 0
         found, done = _search(self.rects, self.floor, self.spare, self.open, work, self.attempts, self.places,
@@ -73,7 +74,7 @@ def _listed(key: Array, other: Array, size: Array, count: int) -> tuple[Array, A
 
 @register_jitable(_nrt=False)
 def _choose(state: ValleyState, weight: Array, decision: Array) -> int:
-    """Write the valley end to decide next to ``decision``; return the number of its answers."""
+    """Write to ``decision`` the end of a valley to decide next; return the number of its answers."""
     least, fewest = 1e300, 0
     for left in range(len(state.right)):
         right = state.right[left]
@@ -91,7 +92,7 @@ def _choose(state: ValleyState, weight: Array, decision: Array) -> int:
 @register_jitable(_nrt=False)
 def _list(rects: Rectangles, state: ValleyState, decision: Array, options: Array, found: Array, rank: Array,
           places: Array ) -> None:
-    """List the options of a decision: the rectangle that was there last, then others by falling rank, NOTHING last."""
+    """List the answers to a decision: the rectangle that was there last, then others by falling rank, then NOTHING."""
     left, right, at_left = decision[LEFT], decision[RIGHT], decision[END] == 0
     floor = state.floor[left]
     count = fitting(rects, state, left, right, at_left, found)
@@ -116,7 +117,8 @@ def _list(rects: Rectangles, state: ValleyState, decision: Array, options: Array
 
 @register_jitable(_nrt=False)
 def _do(rects: Rectangles, state: ValleyState, decision: Array, level: int, p: int, places: Array, used: int) -> int:
-    """Carry out an answer; return the number of entries used."""
+    """Carry out answer p to a decision: a rectangle is placed, or the floor rises. Return the number of entries used.
+    """
     edge = decision[LEFT] if decision[END] == 0 else decision[RIGHT]
     floor = state.floor[edge]
     if p == NOTHING:
@@ -160,7 +162,8 @@ def _latest(bits: Array, level: int) -> int:
 @njit(cache=True)
 def _search(rects: Rectangles, floor: Array, spare: Array, still: Array, most_work: int, seed: int, places: Array,
             weight: Array) -> tuple[int, int]:
-    """Run one search; return (FOUND, NONE or UNKNOWN, work done). ``places`` and ``weight`` keep what it learns."""
+    """Run one search; return (FOUND, NONE or UNKNOWN, work done).
+    ``places`` (last offsets) and ``weight`` (contention) keep what it learns for the next restart."""
     np.random.seed(seed)
     count, sections = len(rects.first), len(floor)
     most = 2 * (count + sections) + 64

@@ -1,9 +1,9 @@
-"""Pack a strip: first by heuristic orders, then by exact search.
+"""Packs a strip: first by heuristic orders, then by exact search.
 
   1. Split the strip into parts that do not overlap in time, and pack each part on its own.
   2. Try orders of placing (``orders``), and those of allocators (``greedy``) if they leave less above the strip.
-  3. If some rectangles still lie above the strip though the live bytes fit: exact search (``search``), alternating
-     between the original rectangles and guessed blocks of them (``blocks``), with growing work limits.
+  3. If rectangles still reach above the strip although the bytes in use fit at each step: exact search (``search``),
+     alternating between the original rectangles and guessed unions of them (``blocks``), with growing work limits.
 
 Work is limited and counted, not timed: the same strip has the same packing on any machine. A unit is about two
 nanoseconds.
@@ -33,7 +33,7 @@ GUESSES = (None, Guess(alike=True), Guess(tolerance=2.5, alike=True), Guess(over
 
 
 def pack(strip: Strip, *, orders: int, searches: int) -> tuple[Array, int]:
-    """Return (offsets, excess): the excess is the bytes that lie above the strip's room, 0 if all rectangles fit.
+    """Return (offsets, excess): the excess is the bytes above the strip's room, 0 if all rectangles fit.
     orders, searches: limits of the work for orders and for exact search (``orders.above`` defines the excess)."""
     offset = np.zeros(len(strip.size), np.int64)
     over = 0
@@ -46,9 +46,8 @@ def pack(strip: Strip, *, orders: int, searches: int) -> tuple[Array, int]:
 
 
 def pack_low(strip: Strip, *, orders: int, searches: int) -> Array:
-    """Return offsets for the smallest room found, at most that of a greedy order.
-    It bisects between the peak of live bytes and the best packing so far, with the full work for each attempt;
-    ``strip.room`` is ignored."""
+    """Return offsets for the smallest room found, at most that of a greedy order; ``strip.room`` is ignored.
+    It bisects between the peak of bytes in use and the best packing so far, with the full work for each attempt."""
     low = most_live(strip)
     high, best = min(((int((offset + strip.size).max(initial=0)), offset) for offset in greedy(strip)),
                      key=lambda each: each[0])

@@ -23,7 +23,7 @@ class Strip(NamedTuple):
     fixed: Array
 
     def of(self, chosen: Array) -> Strip:
-        """Return the strip with the chosen rectangles only."""
+        """Return the strip with only the rectangles ``chosen``, an array of numbers or booleans."""
         return Strip(self.first[chosen], self.last[chosen], self.size[chosen], self.room, self.fixed[chosen])
 
 
@@ -33,7 +33,7 @@ def strip(first: Array, last: Array, size: Array, room: int) -> Strip:
 
 
 def live(first: Array, last: Array, size: Array, steps: int) -> Array:
-    """Return the bytes live at each step, int64 [steps]."""
+    """Return the bytes of the rectangles that are live at each step, int64 [steps]."""
     change = np.zeros(steps + 1, np.int64)
     np.add.at(change, first, size)
     np.add.at(change, last + 1, -size)
@@ -41,8 +41,8 @@ def live(first: Array, last: Array, size: Array, steps: int) -> Array:
 
 
 def stacked(first: Array, last: Array, size: Array) -> Array:
-    """Return offsets that stack the rectangles from 0 upwards, the longest-lived lowest.
-    If all begin or all end at the same step, the stack wastes no bytes."""
+    """Return offsets that stack the rectangles from 0 upwards, the longest-lived first.
+    If all begin or all end at the same step, no bytes are wasted."""
     order = np.argsort(first - last, kind="stable")
     offset = np.empty(len(size), np.int64)
     offset[order] = np.cumsum(size[order]) - size[order]
@@ -57,13 +57,14 @@ def most_live(strip: Strip) -> int:
 
 def sections(strip: Strip) -> tuple[Array, Array]:
     """Return (first section, last section) of each rectangle.
-    A section begins at each step where a rectangle begins; two rectangles overlap in time if they share a section."""
+    Sections divide the time axis: a new one begins at each step where a rectangle begins; two rectangles overlap in
+    time if they share a section."""
     begins = np.unique(strip.first)
     return np.searchsorted(begins, strip.first), np.searchsorted(begins, strip.last, side="right") - 1
 
 
 def apart(strip: Strip) -> Iterator[Array]:
-    """Yield the rectangles' numbers in parts that do not overlap in time, so that each part can be packed alone."""
+    """Yield the rectangles' numbers in groups that do not overlap in time, so that each group can be packed alone."""
     order = np.argsort(strip.first, kind="stable")
     ends = np.maximum.accumulate(strip.last[order])
     yield from np.split(order, np.nonzero(strip.first[order][1:] > ends[:-1])[0] + 1)

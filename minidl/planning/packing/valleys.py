@@ -1,8 +1,10 @@
-"""Valleys of a half-filled strip: which rectangles fit on a valley's floor, and which decisions exclude the others.
+"""Valleys of a half-filled strip: which rectangles fit into a valley, and which decisions exclude the others.
 
-A valley is a run of sections filled to one height between higher ones. The answer at an end of it is a rectangle that
-begins there and ends in the valley, or nothing: then the floor rises to the lower wall, or to the top of the smallest
-rectangle inside. Compiled: state is in arrays, without reference counting, since each function receives a dozen arrays.
+A strip is filled from below; its *sections* divide its time axis, and a section's *floor* is the height up to which it
+is filled. A *valley* is a run of sections with one floor between higher ones, its *walls*. A decision is about one end
+of a valley: the answer is a rectangle that begins (left end) or ends (right end) there and lies in the valley, or
+nothing: then the floor rises at that end to the lower wall, or to the top of the smallest rectangle inside. Compiled by
+Numba: state is in arrays, without reference counting, since each function receives a dozen arrays.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ class Rectangles(NamedTuple):
 
 
 class ValleyState(NamedTuple):
-    """The search's state: how far the strip is filled.
+    """The state of the search: how far each section of the strip is filled.
 
     floor    per section: the height up to which its bytes are filled or given up (wasted)
     spare    per section: bytes that may still be wasted
@@ -60,7 +62,8 @@ class ValleyState(NamedTuple):
 
 @register_jitable(_nrt=False)
 def wall(state: ValleyState, s: int) -> int:
-    """Return the height of section s as a wall beside a valley: its floor; HIGH if no rectangle is left to cross it."""
+    """Return the height of section s as a wall beside a valley:
+    its floor; HIGH if no rectangle over s is left to place."""
     if s < 0 or s >= len(state.open) or state.open[s] == 0:
         return HIGH
     return int(state.floor[s])
@@ -68,8 +71,8 @@ def wall(state: ValleyState, s: int) -> int:
 
 @register_jitable(_nrt=False)
 def fitting(rects: Rectangles, state: ValleyState, left: int, right: int, at_left: bool, found: Array) -> int:
-    """Write the rectangles that fit at one end of the valley left..right to ``found``, equal ones once.
-    at_left: the end. Returns how many there are."""
+    """Write to ``found`` the rectangles that fit at one end of the valley left..right; return their number.
+    Of equal ones only one is written. at_left: True for the left end, False for the right end."""
     count = 0
     before = -1
     pointer, numbers, edge = (rects.from_ptr, rects.from_idx, left) if at_left else (rects.to_ptr, rects.to_idx, right)
@@ -87,7 +90,7 @@ def fitting(rects: Rectangles, state: ValleyState, left: int, right: int, at_lef
 @register_jitable(_nrt=False)
 def rise(rects: Rectangles, state: ValleyState, left: int, right: int, at_left: bool) -> tuple[int, int]:
     """Return (section, height): how far and how high the floor rises if one end of the valley left..right stays empty.
-    at_left: the end."""
+    at_left: True for the left end, False for the right end."""
     floor = state.floor[left]
     height = min(wall(state, left - 1), wall(state, right + 1))
     if at_left:
@@ -110,9 +113,9 @@ def rise(rects: Rectangles, state: ValleyState, left: int, right: int, at_left: 
 @register_jitable(_nrt=False)
 def may_rise(rects: Rectangles, state: ValleyState, left: int, right: int, at_left: bool, found: Array,
              count: int) -> bool:
-    """True if this end of the valley left..right may stay empty, so that its floor rises.
-    Then no section wastes more than it can spare, and none of the ``count`` rectangles in ``found``, which fit here,
-    would also fit in the wasted area."""
+    """True if one end of the valley left..right may stay empty, so that its floor rises there.
+    No section may then waste more bytes than it can spare, and none of the ``count`` rectangles in ``found``, which
+    fit at this end, may fit in the wasted area. at_left: True for the left end."""
     edge = left if at_left else right
     if state.spare[edge] == 0:
         return False
@@ -130,8 +133,9 @@ def may_rise(rects: Rectangles, state: ValleyState, left: int, right: int, at_le
 
 @register_jitable(_nrt=False)
 def _starved(rects: Rectangles, state: ValleyState, left: int, right: int) -> tuple[int, int]:
-    """Return (section, bytes) of a section that the fitting rectangles cannot fill up to the lower wall.
-    The bytes are those that they can fill there; (-1, 0) if there is no such section."""
+    """Return (section, bytes)
+    of a section of the valley left..right that no fitting rectangles can fill up to the lower wall. The bytes are
+    those that they can fill there; (-1, 0) if there is no such section."""
     depth = min(wall(state, left - 1), wall(state, right + 1)) - state.floor[left]
     if depth > HIGH // 2:
         return -1, 0
@@ -165,7 +169,8 @@ def _look(rects: Rectangles, state: ValleyState, left: int, right: int, found: A
 
 @register_jitable(_nrt=False)
 def survey(rects: Rectangles, state: ValleyState, begin: int, end: int, found: Array) -> int:
-    """Count the answers of each valley affected by a change of the sections begin..end; return the sections visited."""
+    """Count the answers of each valley that a change of sections begin..end affects; return the sections visited.
+    found: scratch array."""
     sections = len(state.open)
     s, stop = max(begin - 1, 0), min(end + 1, sections - 1)
     while s > 0 and state.open[s] and state.open[s - 1] and state.floor[s - 1] == state.floor[s]:
@@ -201,7 +206,7 @@ def _blame_section(state: ValleyState, bits: Array, s: int) -> None:
 
 @register_jitable(_nrt=False)
 def _blame_wall(state: ValleyState, bits: Array, s: int, low: int, high: int) -> None:
-    """Mark the decisions because of which no rectangle that crosses section s can have its offset in low..high."""
+    """Mark in ``bits`` the decisions that prevent a rectangle over section s from having its offset in low..high."""
     if s < 0 or s >= len(state.open):
         return
     if state.open[s] == 0 and state.floor[s] <= high:
@@ -218,7 +223,8 @@ def _blame_wall(state: ValleyState, bits: Array, s: int, low: int, high: int) ->
 
 @register_jitable(_nrt=False)
 def blame(rects: Rectangles, state: ValleyState, bits: Array, left: int, right: int, at_left: bool) -> None:
-    """Mark the decisions because of which this end of a valley has exactly its present answers."""
+    """Mark in ``bits`` the decisions that leave this end of a valley exactly its present answers.
+    at_left: True for the left end."""
     edge = left if at_left else right
     floor = state.floor[edge]
     starved, total = _starved(rects, state, left, right)

@@ -1,4 +1,4 @@
-"""The default policy: keep, swap or drop for every gap between two accesses, by search on the simulated iteration."""
+"""The default policy: it decides keep, swap or drop for every gap, by a search that simulates the iteration."""
 
 from minidl.policies.auto.policy import Auto
 

@@ -1,5 +1,6 @@
-"""Addresses for a plan's tensors: simulate the iteration, note every residency, and pack the residencies.
-A residency without one address for its whole lifetime is relocated during it."""
+"""Addresses for the tensors of a plan:
+the iteration is simulated to list every residency, and the residencies are packed. A residency for which packing
+finds no single address is relocated while it lasts."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ NOTES = 12  # the most residencies noted per call
 
 def with_addresses(found: Found, trace: Trace, facts: Problem, limits: Limits, effort: float = 1.0
                    ) -> tuple[Found, int]:
-    """Return the plan with addresses and relocations, and the bytes of residencies without an address.
-    effort: share of the usual work."""
+    """Return the plan with addresses and relocations, and the bytes of the residencies that got no address.
+    effort: the work of packing, as a multiple of the usual."""
     from minidl.planning.compiled import simulate
 
     mode = modes_of(found.plan, facts, trace)
@@ -46,7 +47,8 @@ def with_addresses(found: Found, trace: Trace, facts: Problem, limits: Limits, e
 def addresses(facts: Problem, mode: Array, notes: Array, limits: Limits, effort: float = 1.0,
               openings: Openings | None = None) -> tuple[dict[ResidencyKey, int], Addresses]:
     """Return each residency's address, and the result of packing. Tensors that stay all the time fill the lowest bytes.
-    notes: [residencies, 4] of ``schedule.simulate``; openings: where relocations are possible, None for nowhere."""
+    notes: the residencies, [n, 4] as ``schedule.simulate`` writes them; openings: where a tensor may be relocated;
+    None: nowhere. effort: the work of packing, as a multiple of the usual."""
     from minidl.planning import packing
 
     before = facts.produced < 0
@@ -71,8 +73,8 @@ def addresses(facts: Problem, mode: Array, notes: Array, limits: Limits, effort:
 
 
 class Openings:
-    """The steps before which tensors may be relocated.
-    Such a step is the first one after a call of the program that makes a tensor."""
+    """The steps of a planned iteration before which tensors may be relocated:
+    the first step after a call of the program, not after a replay."""
 
     def __init__(self, facts: Problem, notes: Array) -> None:
         self._notes = notes
@@ -93,7 +95,7 @@ class Openings:
         return int(self._calls[np.searchsorted(self._steps, step - 1)])
 
     def of(self, note: int) -> Array:
-        """Return the steps before which a residency may be relocated, in ascending order.
+        """Return the steps before which a residency may be relocated, in ascending order. note: the residency's row.
         They lie between its first and last access by the program, when no copy of the tensor is under way."""
         tensor, first, last, _ = self._notes[note].tolist()
         steps = [step for step in self._accesses.get(tensor, ()) if first <= step and (step <= last or last < 0)]
@@ -104,9 +106,9 @@ class Openings:
 
 
 def successors(facts: Problem) -> Array:
-    """Return per tensor the tensor that replaces it when the next iteration starts, or -1.
-    Gradients, mostly: a tensor from before the iteration is freed, and later one of the same size is made and stays.
-    Among several candidates any assignment will do."""
+    """Return, for each tensor, the tensor that takes its place when the next iteration starts, or -1: int64 [tensors].
+    Most of them are gradients: the last iteration's gradient is freed, and a new one of the same size outlives this
+    one. Among several tensors of one size, any assignment will do."""
     freed = np.full(len(facts.size), -1, np.int64)
     freed[facts.free_idx] = np.repeat(np.arange(len(facts.free_ptr) - 1), np.diff(facts.free_ptr))
     made: dict[int, list[int]] = {}

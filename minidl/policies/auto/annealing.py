@@ -1,4 +1,4 @@
-"""Simulated annealing over modes, with the compiled simulation as objective. Imported when the first search starts."""
+"""Simulated annealing over modes; its objective is the simulated iteration, compiled. Imported when a search starts."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ SINGLE = 0.3    # the share of moves that change a single gap
 class Moves(NamedTuple):
     """The gaps whose mode a search may change.
 
-    often, rare  the gaps whose mode it changes often, and rarely
-    alike        per gap the next gap of the same kind, or -1 (``choices.alike``)"""
+    often, rare  numbers of the gaps that most moves change, and of those that few moves change
+    alike        per gap: the next gap of the same kind, or -1 (``choices.alike``)
+    """
 
     often: Array
     rare: Array
@@ -40,11 +41,11 @@ class Effort(NamedTuple):
 @njit(cache=True)
 def improve(problem: Problem, room: Room, prices: Prices, moves: Moves, effort: Effort, mode: Array, prefetch_at: Array
             ) -> Any:
-    """Improve ``mode`` in place; return (objective, seconds, bytes over the budget) of the best modes found.
+    """Improve ``mode`` ([gaps]) in place; return (objective, seconds, bytes over the budget) of the best modes found.
 
-    The objective is the iteration's seconds plus the prices of bytes over the budget and of bytes copied. A move sets
-    one gap's mode or exchanges the modes of two, alone or together with the next gaps of their kind. It is kept if the
-    objective falls, or rises by less than a random share of a temperature that falls to 0.
+    The objective is the iteration's seconds plus penalties for bytes over the budget and for bytes copied. A move sets
+    the mode of one gap or exchanges the modes of two, alone or together with the next gaps of their kind. It is kept if
+    the objective falls, or rises by less than a random share of a temperature that falls to 0.
     """
     np.random.seed(effort.seed)
     nothing = np.zeros((0, 4), np.int64)

@@ -1,4 +1,4 @@
-"""The gaps that a search considers, and the simple choices of modes that it starts from."""
+"""The gaps whose modes a search may change, and simple assignments of modes from which it starts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CROWDED = 0.5         # a call is crowded if it needs this share of the budget t
 
 
 def most_held(facts: Problem) -> Array:
-    """Return the numbers of the gaps that span the iteration's memory peak."""
+    """Return the numbers of the gaps that contain the moment of the unmanaged peak."""
     held = _change(facts, np.ones(len(facts.gap_call), np.bool_))
     fullest = int(np.argmax(np.cumsum(held)))
     there = ((facts.gap_call < fullest) & (facts.gap_next >= fullest)) | (facts.gap_head > fullest)
@@ -25,9 +25,10 @@ def most_held(facts: Problem) -> Array:
 
 
 def movable(facts: Problem, budget: int) -> tuple[Array, Array]:
-    """Return the gaps that a search considers: those at the memory peak, and others that are tried less often.
-    The others matter only if the budget is a small part of the peak. They are long gaps, and shorter gaps over crowded
-    calls (for example, the slices of a batch that is normalized)."""
+    """Return the gaps whose modes a search may change:
+    those at the memory peak, and others that are changed less often. The others matter only if the budget is a small
+    part of the peak. They are long gaps, and shorter gaps over calls during which many bytes are in use, for example
+    the slices of a batch that is normalized."""
     often = most_held(facts)
     starts = np.concatenate([[0.0], np.cumsum(facts.algorithm_seconds[facts.algorithm_ptr[:-1]])])
     seconds = starts[facts.gap_next] - starts[facts.gap_call] + starts[np.maximum(facts.gap_head, 0)]
@@ -40,7 +41,7 @@ def movable(facts: Problem, budget: int) -> tuple[Array, Array]:
 
 
 def _change(facts: Problem, away: Array) -> Array:
-    """Return by how many bytes the tensors that are in one of the gaps ``away`` change from call to call.
+    """Return by how many bytes the tensors whose gaps are marked in ``away`` change from call to call.
     away: bool [gaps]. Result: int64 [calls + 1]; its cumulative sum is their bytes during each call."""
     change = np.zeros(len(facts.gap_ptr), np.int64)
     sizes, begin, end, head = (of[away] for of in (facts.size[facts.gap_tensor], facts.gap_call, facts.gap_next,
@@ -66,9 +67,9 @@ def live_bytes(facts: Problem) -> Array:
 
 def simple_choices(facts: Problem, budget: int) -> Iterator[Array]:
     """Yield simple modes for a search to start from, int64 [gaps].
-    Of the gaps at the memory peak, the latest stay, up to a share of the budget. Of the others, a share is dropped,
-    those with the least replay time per byte first, and the rest is swapped. Each choice comes twice; the second time
-    all other considered gaps are swapped, too, for budgets that need it."""
+    Of the tensors in gaps at the memory peak, those evicted last are kept, up to a share of the budget. Of the
+    others, a share is dropped, those with the least replay time per byte first, and the rest is swapped. Each choice
+    comes twice; the second time the other gaps of ``movable`` are swapped, too, for budgets that need it."""
     gaps, others = movable(facts, budget)
     tensors, droppable = facts.gap_tensor[gaps], facts.can_drop[gaps]
     makers = np.maximum(facts.produced[tensors], 0)

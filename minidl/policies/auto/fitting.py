@@ -1,4 +1,4 @@
-"""Find addresses for a plan; if some tensors find none, search for similar plans that need less memory."""
+"""Finds addresses for a plan's tensors; if some get none, searches for similar plans that need less memory."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ WARM = 0.3            # the first temperature of a search around a known plan, a
 
 def fitted(found: Found, trace: Trace, facts: Problem, costs: Costs, limits: Limits, *, seed: int, work: float
            ) -> tuple[Found, int]:
-    """Return the plan with addresses, or a tighter plan near it, and the number of searches for tighter plans.
+    """Return the plan with addresses, or one like it that needs less memory, and the number of searches for such plans.
 
-    The engine places a tensor without an address wherever there is a hole, perhaps where a planned tensor belongs. So
-    each of its bytes is charged like a byte that is copied out and in while computation waits, and a slower plan that
-    needs less memory may be the better one. If the device has no addresses, the plan is returned unchanged.
+    The engine puts a tensor without an address into any hole, perhaps where the plan wants another tensor. To account
+    for that, each of its bytes is charged the time of a copy to the host and back for which computation waits; so a
+    slower plan that needs less memory may be the better one. On a device whose addresses a plan cannot choose, the plan
+    is returned unchanged. seed: of the searches' random moves; work: their work, as a multiple of the usual.
     """
     if not limits.addresses:
         return found, 0

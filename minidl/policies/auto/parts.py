@@ -1,6 +1,6 @@
-"""The choices of other planners, as modes, from which a search of ``auto`` starts; so its plan is at least as good.
+"""Modes that other planners choose. A search of ``auto`` starts from them, so that its plan is at least as good.
 
-Belady's choice swaps, whenever memory is short, the tensor with the latest next use (Belady 1966, "A study of
+Belady's planner swaps, whenever memory is short, the tensor with the latest next use (Belady 1966, "A study of
 replacement algorithms"). Chen's keeps every k-th value, or one value after a number of bytes, and recomputes the others
 (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost"). Capuchin's are the plans of ``policies/capuchin``.
 """
@@ -25,7 +25,7 @@ SEGMENTS = (2, 3, 4, 6, 8, 12, 16, 24)  # numbers of parts of equal bytes; Chen'
 
 
 def parts(trace: Trace, facts: Problem, costs: Costs, limits: Limits) -> Iterator[Array]:
-    """Yield the modes that each of the other planners chooses; some may exceed the budget."""
+    """Yield the modes that each of the other planners chooses, int64 [gaps]; some may exceed the budget."""
     yield belady(facts, limits.device_bytes)
     yield from every_kth(facts)
     yield from by_bytes(facts)
@@ -33,7 +33,8 @@ def parts(trace: Trace, facts: Problem, costs: Costs, limits: Limits) -> Iterato
 
 
 def capuchins(trace: Trace, facts: Problem, costs: Costs, limits: Limits, most: int) -> Iterator[Array]:
-    """Yield the modes of Capuchin's two planners, if they examine at most ``most`` pairs of candidate and decision."""
+    """Yield the modes of Capuchin's hybrid and recompute-only planners.
+    Skipped if their work, the number of candidates times the number of decisions, would exceed ``most``."""
     for policy in (Capuchin(), CapuchinRecompute()) if _pairs(facts, limits.device_bytes) <= most else ():
         mode = modes_of(policy.plan(trace, costs, limits).plan, facts, trace)
         mode[(mode == DROP) & ~facts.can_drop] = SWAP
@@ -76,8 +77,8 @@ def every_kth(facts: Problem) -> Iterator[Array]:
 
 def by_bytes(facts: Problem) -> Iterator[Array]:
     """Yield the modes of Chen's greedy choice, for several numbers of parts.
-    Of the droppable tensors at the memory peak it keeps one after each equal part of their bytes; it drops the others.
-    """
+    Of the droppable tensors at the memory peak it keeps one after each such part of their total bytes, and drops the
+    others."""
     gaps = _droppable(facts)
     passed = np.cumsum(facts.size[facts.gap_tensor[gaps]])
     for count in SEGMENTS:

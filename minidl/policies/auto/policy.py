@@ -53,9 +53,10 @@ MORE_PAIRS = 200_000  # MORE_PAIRS pairs of candidate and decision, twice as man
 
 
 class Auto(OnDemand):
-    """A policy that searches for plans on the simulated iteration, and follows the fastest plan.
+    """Searches for plans that swap and recompute on the simulated iteration, and follows the fastest plan.
 
-    rounds: the most searches."""
+    rounds: the most searches.
+    """
 
     name = "auto"
     weighs_recomputation = True
@@ -67,11 +68,12 @@ class Auto(OnDemand):
         self.rounds = rounds
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
-        """Return the victims of ``dtr-swap``."""
+        """Return the victims that the policy ``dtr-swap`` chooses."""
         return DtrSwap().victims(resident, pressure)
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
-        """Return the plan of a short search; no plan if on-demand mode promises to be faster, or if everything fits."""
+        """Return the plan of a short search; if its prediction does not beat on-demand mode, of one more search.
+        The plan is empty if no prediction beats on-demand mode, or if everything fits."""
         facts = problem(trace, costs)
         mode = np.zeros(len(facts.gap_call), np.int64)
         kept = simulate(facts, Room(limits.device_bytes, limits.host_bytes, SLACK), mode, mode.copy(), NO_NOTES)
@@ -81,10 +83,13 @@ class Auto(OnDemand):
         on_demand = Tried(ON_DEMAND, () if trace.observed_seconds is None else (trace.observed_seconds,))
         progress = Progress(tried=(on_demand,), rested=TRIAL_EVERY)
         found, _ = self._search(progress, 0, trace, facts, costs, limits, FIRST_WORK)
-        return progress.searched(found, 0).next()
+        progress = progress.searched(found, 0)
+        if progress.waiting is None:  # on the wall clock the next search may be a hundred iterations away
+            progress = progress.searched(*self._search(progress, 1, trace, facts, costs, limits))
+        return progress.next()
 
     def feedback(self, proposal: Proposal, observed: Observation) -> Proposal:
-        """Record the observed iteration, search once if there is time, and return the next plan to follow."""
+        """Record the observed iteration's time, search once if planning time allows, and return the next plan."""
         progress: Progress | None = proposal.notes
         if progress is None:
             return proposal
@@ -104,9 +109,10 @@ class Auto(OnDemand):
 
     def _search(self, progress: Progress, number: int, trace: Trace, facts: Problem, costs: Costs, limits: Limits,
                 work: float | None = None) -> tuple[Found | None, int]:
-        """Search once, from scratch or around the best plan; return (plan or None, searches that its work counts as).
-        The plan has addresses if it promises to be faster than all plans tried or waiting.
-        number: the number of this search, from 0; it selects the share of the budget. work: calls to simulate."""
+        """Search once, from scratch or around the best plan; return (plan or None, number of searches this counts as).
+        A plan predicted to be faster than all plans tried or waiting gets addresses. number: the number of this
+        search, from 0; it selects the share of the budget to plan for. work: the number of calls to simulate; None:
+        the usual number."""
         if not progress.beats(facts.seconds):
             return None, 1
         around, work, spent = progress.best, work or _work(facts), 1
@@ -136,7 +142,8 @@ class Auto(OnDemand):
         return placed, spent + tightened // 2
 
     def keep(self, proposal: Proposal) -> SavedProposal:
-        """Return the fastest plan so far, its share of the budget, and the number of searches."""
+        """Return what a checkpoint stores:
+        the fastest plan so far, its share of the budget, and the number of searches."""
         progress: Progress | None = proposal.notes
         if progress is None:
             return SavedProposal(proposal.plan)
@@ -144,7 +151,7 @@ class Auto(OnDemand):
         return SavedProposal(best.plan, {"round": progress.round, "share": best.share})
 
     def recall(self, kept: SavedProposal) -> Proposal:
-        """Return the saved plan, from which the search continues. Raises UserError for an invalid share."""
+        """Return the plan from a checkpoint; the search continues from it. Raises UserError for an invalid share."""
         numbers = kept.numbers
         if "round" not in numbers:  # all tensors fit
             return Proposal(kept.plan)
@@ -157,7 +164,7 @@ class Auto(OnDemand):
 
 
 def _simulated(facts: Problem) -> int:
-    """Return how many calls are simulated if the iteration is simulated once for each gap."""
+    """Return how many calls are simulated in total if the iteration is simulated once for each gap."""
     return (len(facts.gap_ptr) - 1) * len(facts.gap_call)
 
 

@@ -1,8 +1,8 @@
-"""The progress of ``auto`` for one sequence of calls: plans tried, their times, and the plan to follow next.
+"""The state of ``auto`` for one sequence of calls: the plans tried, their times, and the plan to follow next.
 
 Trying a slower plan loses time, and times on a real machine are noisy. So the program runs under the plan with the
-least median time. Another plan is tried now and then, and only if its prediction beats that time by more than the
-noise, the spread of iterations under one plan.
+least median time. Another plan is tried now and then, and only if its predicted time is below that median by more than
+the noise, the spread of iterations under one plan.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REMEMBERED = 4        # the fastest plans that are remembered, besides on-demand
 class Found:
     """The result of a search: a plan, and the share of the budget that it was made for.
 
-    address_seconds: seconds that relocations, and tensors without an address, may add to an iteration.
+    address_seconds: predicted seconds that relocations, and tensors without an address, add to an iteration.
     """
 
     plan: Plan
@@ -70,14 +70,15 @@ class Tried:
 
 @dataclass(frozen=True)
 class Progress:
-    """The notes of ``auto`` beside a plan.
+    """The notes that ``auto`` keeps beside a plan.
 
-    round      number of searches
+    round      number of searches made
     fruitless  number of the latest searches in a row that found no better plan
-    tried      the executions tried so far, on-demand mode first
+    tried      the plans that have run, with their times; the first is on-demand mode, without a plan
     waiting    the most promising plan that has not run yet
-    nearest    the best plan while none is predicted to beat on-demand mode; a search around it may find one that does
-    rested     iterations since the latest trial, including the trial and the changeover to it
+    nearest    the best plan found while none is predicted to beat on-demand mode; searches around it may find one that
+               does
+    rested     iterations since a plan was last tried, including that trial and the changeover to it
     cost       iterations that a trial takes, including the changeovers to it and back
     """
 
@@ -91,7 +92,7 @@ class Progress:
 
     @property
     def leader(self) -> Tried:
-        """The fastest execution so far."""
+        """The fastest of the plans that have run, on-demand mode included."""
         return min(self.tried, key=lambda each: each.seconds)
 
     @property
@@ -102,28 +103,30 @@ class Progress:
 
     @property
     def noise(self) -> float:
-        """The share of an iteration by which one plan must beat another to count as faster."""
+        """The share of an iteration's time by which one plan must beat another to count as faster."""
         return max(LEAST_GAIN, *(each.spread for each in self.tried))
 
     @property
     def bias(self) -> float:
-        """The median ratio of measured to promised seconds over the plans tried, at most MOST_BIAS.
+        """The median ratio of measured to predicted seconds over the plans tried, at most MOST_BIAS.
         It is limited because a plan that took far longer met something that the prediction does not model."""
         ratios = [each.seconds / each.found.promised for each in self.tried
                   if each.seconds < inf and 0.0 < each.found.promised < inf]
         return min(median(ratios), MOST_BIAS) if ratios else 1.0
 
     def beats(self, predicted_seconds: float) -> bool:
-        """True if a predicted time, corrected by the bias, beats the fastest execution by more than the noise."""
+        """True if a predicted time, multiplied by the bias, is below the fastest measured time by more than the noise.
+        """
         return predicted_seconds * self.bias < self.leader.seconds * (1.0 - self.noise)
 
     def promises(self, found: Found) -> bool:
-        """True if a plan is predicted to beat all plans tried, and the plan that waits."""
+        """True if a plan is predicted to be faster than all plans tried and than the plan that waits to be tried."""
         return self.beats(found.promised) and (self.waiting is None or found.promised < self.waiting.promised)
 
     def after(self, plan: Plan, seconds: float, unseen: int = 0) -> Progress:
-        """Return the progress after an iteration under a plan, preceded by ``unseen`` iterations of changeover.
-        Only the fastest plans are remembered."""
+        """Return the progress after an iteration of ``seconds`` under a plan.
+        unseen: the number of iterations before it in which the engine changed over to the plan, and which were not
+        timed. Only the fastest plans are remembered."""
         tried = [replace(each, times=(*each.times, seconds)[-TIMES:]) if each.found.plan is plan else each
                  for each in self.tried]
         others = sorted(tried[1:], key=lambda each: each.seconds)

@@ -1,4 +1,4 @@
-"""Searches for a plan by simulated annealing, for a given share of the device's budget."""
+"""One search for a plan by simulated annealing, for a given share of the device's budget."""
 
 from __future__ import annotations
 
@@ -32,12 +32,15 @@ def search(trace: Trace, facts: Problem, costs: Costs, limits: Limits, begin: It
            seed: int, work: float = WORK, temperature: float = 1.0) -> Found | None:
     """Return the plan that annealing finds, or None if it exceeds the whole budget.
 
-    begin        modes to start from. Several of the best are improved with half of the work, since a choice's objective
-                 does not say how good its neighbours are; the best of the results gets the other half. None: start
-                 with all gaps kept, and a price of bytes over the budget that rises, so that cheap evictions come first
-    share, work  share of the device's budget to plan for; calls to simulate
-    seed         of the moves; it also selects among the choices
-    temperature  the first temperature, in multiples of the usual one
+    begin        modes to start from, each int64 [gaps]. Several of the best are improved with half of the work, since
+                 the
+                 objective of a start does not say how good its neighbours are; the best result gets the other half.
+                 None:
+                 start with all gaps kept, and a penalty for bytes over the budget that rises, so that the cheapest
+                 evictions are made first
+    share, work  share of the device's budget to plan for; number of calls to simulate
+    seed         of the random moves; it also selects among the starts
+    temperature  the first temperature, as a multiple of the usual one
     """
     from minidl.planning.compiled import simulate  # compiled code: loaded when the first plan is made
     from minidl.policies.auto.annealing import Effort, Moves, improve

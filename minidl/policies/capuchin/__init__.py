@@ -1,4 +1,5 @@
-"""Capuchin (Peng et al., ASPLOS 2020): the paper's policy, its swap-only and recompute-only variants, its listing."""
+"""Capuchin (Peng et al., ASPLOS 2020): the paper's policy, its swap-only and recompute-only variants, and its listing.
+"""
 
 from minidl.policies.capuchin.policy import Capuchin, CapuchinListing, CapuchinRecompute, CapuchinSwap
 

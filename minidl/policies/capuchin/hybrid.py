@@ -33,9 +33,9 @@ NANO = 1_000_000_000  # nanoseconds per second
 
 
 class Swaps(NamedTuple):
-    """The cost of swapping each of several candidates as the next decision: arrays, times in nanoseconds.
+    """The cost of swapping, for each of several candidates, as the next decision: arrays, times in nanoseconds.
 
-    overhead    the time of both transfers that computation does not hide
+    overhead    the time of both copies that computation does not hide
     landed      the end of the copy out, or the time from which computation waits for it
     start, due  the start of the copy in; the first call that needs the tensor's memory
     """
@@ -47,7 +47,7 @@ class Swaps(NamedTuple):
 
 
 class EvictionPlanner:
-    """Capuchin's planner: it chooses evictions one by one. ``candidates`` are sorted by falling FT.
+    """Capuchin's planner. It chooses evictions one at a time; ``candidates`` are sorted by falling FT (free time).
 
     live   per call: bytes on the device under the plan. A swapped tensor counts until its copy out ends, and again from
            the start of its copy in.
@@ -97,7 +97,7 @@ class EvictionPlanner:
 
     # The peak ------------------------------------------------------------------------------------------------
     def _find_peak(self) -> None:
-        """Compute for each call the first call over the budget from it on, and the last one before it."""
+        """For each call, find the next call whose bytes exceed the budget, and the previous one."""
         calls = len(self.live)
         over = self.live > self.budget_bytes
         numbers = np.arange(calls)
@@ -106,11 +106,11 @@ class EvictionPlanner:
 
     @property
     def over_budget(self) -> bool:
-        """True if a peak is left (or, with the reading ``one_sum``, bytes to save)."""
+        """True if some call's bytes exceed the budget (with the reading ``one_sum``: if bytes are left to save)."""
         return self.mem_saving > 0 if self.readings.one_sum else bool(self._next[0] < len(self.live))
 
     def helps(self, candidate: GapCandidate) -> bool:
-        """True if evicting the candidate would lower the remaining peak."""
+        """True if evicting the candidate's tensor would lower the bytes of a call that exceeds the budget."""
         return bool(self._next[candidate.evict + 1] < candidate.back)
 
     def swaps(self, which: Array) -> Swaps:
@@ -130,11 +130,11 @@ class EvictionPlanner:
         return Swaps(exposed, landed, self.link_in.in_start(earliest, back, back_in), due)
 
     def swap_overhead(self, candidate: GapCandidate) -> int:
-        """Return the nanoseconds of the candidate's two transfers that computation does not hide."""
+        """Return the nanoseconds of the candidate's copy out and copy in that computation does not hide."""
         return int(self.swaps(np.array([self._position[candidate.tensor_id]])).overhead[0])
 
     def is_away(self, tensor_id: TensorId, call: int) -> bool:
-        """True if a chosen tensor is off the device, and its copy in has not started, when a call starts."""
+        """True if the plan so far has evicted a tensor, and its copy in has not started, when ``call`` starts."""
         if tensor_id in self.dropped:
             return self.dropped[tensor_id].evict < call < self.dropped[tensor_id].back
         swapped = self.swapped.get(tensor_id)
@@ -151,7 +151,8 @@ class EvictionPlanner:
             self.take_swap(cheapest)
 
     def take_cheapest_first(self, *, swap: bool, recompute: bool) -> None:
-        """Choose the cheaper of the best swap and the best recomputation until the peak is gone (section 4.5, text)."""
+        """Until no call exceeds the budget, choose the cheaper of the best swap and the best drop (section 4.5, text).
+        swap, recompute: False leaves that way out."""
         if recompute and self.over_budget:
             self._weigh_recomputation()
         while self.over_budget:
@@ -169,7 +170,8 @@ class EvictionPlanner:
         return recompute * swap.nbytes <= exposed * drop.nbytes if self.readings.per_byte else recompute <= exposed
 
     def _least_exposed(self) -> GapCandidate | None:
-        """Return the swap with the least overhead, then the largest FT, among those that lower the peak."""
+        """Return the candidate whose swap has the least overhead, then the largest FT, among those that lower the peak.
+        """
         which = np.flatnonzero(self._undecided & (self._next[self._evict + 1] < self._back))
         if not len(which):
             return None
@@ -178,7 +180,8 @@ class EvictionPlanner:
         return self._order[int(which[least])]
 
     def take_in_order(self, *, swap: bool, recompute: bool) -> None:
-        """Choose candidates by falling FT, each in its cheaper way (Algorithm 1 as listed)."""
+        """Choose candidates by falling FT, each in its cheaper way (Algorithm 1 as listed).
+        swap, recompute: False leaves that way out."""
         if recompute:
             self._weigh_recomputation()
         for candidate in list(self.candidates.values()):
@@ -198,7 +201,8 @@ class EvictionPlanner:
                                            overwritten=self.readings.overwritten)
 
     def take_swap(self, candidate: GapCandidate) -> None:
-        """Decide that the candidate is swapped out after its evicted-access, and update peak and links."""
+        """Decide that the candidate is swapped out after its evicted-access. Updates bytes per call and free link time.
+        """
         overhead, landed, start, due = (int(of[0]) for of in self.swaps(
             np.array([self._position[candidate.tensor_id]])))
         self.overhead += overhead
@@ -217,8 +221,9 @@ class EvictionPlanner:
         self._taken(candidate, first, last)
 
     def _in_trigger(self, candidate: GapCandidate) -> tuple[int, int]:
-        """Return SwapInStart, in nanoseconds, on the link as it is now, and the first call that may be the in-trigger.
-        This is the first call after both the evicted-access and the peak."""
+        """Return SwapInStart, in nanoseconds, and the first call that may be the in-trigger:
+        the first after both the evicted-access and the peak. SwapInStart is as late as the link's free time, after
+        all earlier decisions, allows."""
         back = np.array([candidate.back])
         start = self.link_in.in_start(self.starts[[candidate.evict + 1]], back, np.array([candidate.swap_in]))
         return int(start[0]), max(candidate.evict, int(self._last[candidate.back])) + 1

@@ -1,4 +1,4 @@
-"""One direction of the link: how much of each call's time planned copies occupy, and when one more copy could run."""
+"""The free time of one direction of the link: where planned copies occupy it, and when one more copy could run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class LinkTime:
         return np.asarray(piece + wanted - self.before[k])
 
     def left_between(self, call: Array, other: Array) -> Array:
-        """Return the free time between the start of a call and the start of a later one."""
+        """Return the free time between the start of ``call`` and the start of a later call ``other``."""
         return np.asarray(self.before[other] - self.before[call])
 
     def left_in(self, earliest: Array, call: Array) -> Array:

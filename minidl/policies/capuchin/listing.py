@@ -47,7 +47,8 @@ class Tensor:
 
 
 class Listing:
-    """Both algorithms on one measured iteration. ``counted``: ext_time counts all choices, not only the last."""
+    """Capuchin's Algorithms 1 and 2 on one measured iteration.
+    ``counted``: True counts in ext_time all choices that start from a tensor, False only the last, as printed."""
 
     def __init__(self, trace: Trace, costs: Costs, budget_bytes: int, *, counted: bool = False) -> None:
         self.facts = facts = Lifetimes.of(trace)
@@ -131,7 +132,8 @@ class Listing:
                 t.srcs = found[1] & ids
 
     def choose_swap_in_trigger(self, t: Tensor) -> None:
-        """Choose the latest call before SwapInStart that is after the evicted-access and the peak (section 4.4)."""
+        """Set the tensor's in-trigger:
+        the latest call before SwapInStart that is after the evicted-access and outside the peak."""
         after_peak = max(k for k in range(t.evict + 1, t.back) if self.peak[k]) + 1
         swap_in_start = self.time[t.back] - t.swap_in_time
         earlier = [k for k in range(after_peak, t.back) if self.time[k] < swap_in_start]

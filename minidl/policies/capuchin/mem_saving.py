@@ -1,4 +1,4 @@
-"""Computes mem_saving, an input of Algorithms 1 and 2: the bytes that passive mode would evict in one iteration."""
+"""Computes mem_saving, an input of the paper's algorithms: the bytes that passive mode evicts in one iteration."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from minidl.policies.passive import in_access_order
 
 
 def passive_bytes(facts: Lifetimes, budget_bytes: int) -> int:
-    """Return the bytes that passive mode evicts in an iteration, from the access list's front (section 5.2)."""
+    """Return the bytes that passive mode evicts in an iteration with this budget, oldest access first (section 5.2)."""
     away: dict[TensorId, int] = {}
     total = 0
     for k, call in enumerate(facts.trace.calls):

@@ -82,7 +82,7 @@ def lineage(facts: Lifetimes, candidate: GapCandidate, is_away: Callable[[Tensor
 
 
 class Recomputation:
-    """Algorithm 2: it chooses tensors to recompute among candidates, one at a time."""
+    """Capuchin's Algorithm 2: it chooses tensors to recompute among candidates, one at a time."""
 
     def __init__(self, facts: Lifetimes, seconds: Callable[[int], int], candidates: Iterable[GapCandidate],
                  is_away: Callable[[TensorId, int], bool], *, overwritten: bool = False) -> None:
@@ -136,7 +136,8 @@ class Recomputation:
             self._push(candidate)
 
     def swap(self, chosen: GapCandidate, is_away: Callable[[int], bool]) -> None:
-        """Take a tensor off the candidates: it will be swapped. is_away(call): True if it is off the device by then."""
+        """Remove from the candidates a tensor that will be swapped.
+        is_away(call): True if it is off the device at that call."""
         del self.candidates[chosen.tensor_id]
         users = [self.candidates[u] for u in self._users.pop(chosen.tensor_id, ())]
         for user in users:

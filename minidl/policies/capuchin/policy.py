@@ -34,12 +34,12 @@ PATIENCE = 5  # so many slower iterations in a row end feedback
 
 @dataclass(frozen=True)
 class Corrections:
-    """The notes of ``capuchin`` beside a plan.
+    """The notes that ``capuchin`` keeps beside a plan.
 
     timetable     the facts that determine in-triggers; the same for all corrections
     stuck         tensors whose swap-in cannot start earlier
     moved         tensor -> nanoseconds by which feedback has moved its SwapInStart earlier
-    best          the fastest proposal so far
+    best          the fastest plan so far
     best_seconds  the seconds of its iteration
     slower        number of iterations in a row that were slower than that
     final         True if feedback has ended
@@ -55,9 +55,11 @@ class Corrections:
 
 
 class Capuchin(Passive):
-    """The policy that swaps tensors if copies are hidden, and then chooses the cheaper of swapping and recomputing.
+    """Swaps tensors whose copies are hidden, then takes the cheaper of swapping and recomputing, tensor by tensor.
+
     swap, recompute  False turns one of the two off (the paper's breakdown).
-    readings         switches for the readings of the paper."""
+    readings         switches for passages of the paper that can be read in several ways.
+    """
 
     name = "capuchin"
     plans = True
@@ -68,7 +70,7 @@ class Capuchin(Passive):
         self.readings = readings
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
-        """Return a plan; passive mode evicts the bytes that it does not save."""
+        """Return a plan. If it saves too few bytes, passive mode evicts the rest while the program runs."""
         choice = EvictionPlanner(Lifetimes.of(trace), costs, limits.device_bytes, self.readings)
         if self.readings.listing:
             choice.take_in_order(swap=self.swap, recompute=self.recompute)
@@ -109,7 +111,7 @@ class Capuchin(Passive):
 
 
 class CapuchinSwap(Capuchin):
-    """Capuchin that only swaps: first tensors whose copies are hidden, then those with the least exposed time."""
+    """Capuchin without recomputation: swaps tensors whose copies are hidden, then those with the least exposed time."""
 
     name = "capuchin-swap"
 
@@ -118,7 +120,7 @@ class CapuchinSwap(Capuchin):
 
 
 class CapuchinRecompute(Capuchin):
-    """Capuchin that only recomputes, by memory saving per second."""
+    """Capuchin without swapping: recomputes the tensors with the largest memory saving per second (MSPS)."""
 
     name = "capuchin-recompute"
 
@@ -127,13 +129,13 @@ class CapuchinRecompute(Capuchin):
 
 
 class CapuchinListing(Passive):
-    """Algorithm 1 as printed, for comparison, without feedback; passive mode evicts the bytes that it does not save."""
+    """Algorithm 1 as printed, for comparison, without feedback; passive mode evicts what the plan does not."""
 
     name = "capuchin-listing"
     plans = True
 
     def __init__(self, *, counted: bool = False) -> None:
-        """counted: ext_time counts all choices, not only the last."""
+        """counted: True counts in ext_time all choices that start from a tensor, False only the last, as printed."""
         self.counted = counted
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
@@ -151,7 +153,7 @@ class CapuchinListing(Passive):
 
 
 def _proposal(choice: EvictionPlanner) -> Proposal:
-    """Return the Proposal of a choice: its evictions, and in-triggers for its swaps."""
+    """Return the proposal of the planner's choices: its evictions, and an in-trigger for each swap."""
     timetable = Timetable.of(choice)
     placed = timetable.placed({})
     evictions = {(c.tensor_id, c.count): action

@@ -40,7 +40,7 @@ class SwapIn:
 
 @dataclass(frozen=True)
 class PlacedTriggers:
-    """In-triggers, and the ``stuck`` tensors, whose swap-in cannot start earlier (just evicted, or no room)."""
+    """In-triggers, and the ``stuck`` tensors: their swap-in cannot start earlier (just evicted, or no free memory)."""
 
     prefetches: Mapping[AccessKey, tuple[TensorId, ...]]
     stuck: frozenset[TensorId]
@@ -48,10 +48,10 @@ class PlacedTriggers:
 
 @dataclass(frozen=True)
 class Timetable:
-    """The facts that determine in-triggers.
+    """The facts that determine the in-triggers of a plan.
 
     swap_ins   in the order of their back-accesses
-    starts     per call: its start in nanoseconds, and the end of the last call
+    starts     per call: its start in nanoseconds; one more entry, the end of the last call
     triggers   per call: its last access
     occupied   per call: bytes on the device with all evictions and without prefetches
     """
@@ -64,7 +64,8 @@ class Timetable:
 
     @classmethod
     def of(cls, choice: EvictionPlanner) -> Timetable:
-        """Return the timetable of a choice. A swapped tensor counts as live from the first replay that reads it."""
+        """Return the timetable of a planner's choices.
+        A swapped tensor counts as on the device from the first replay that reads it."""
         calls = len(choice.facts.trace.calls)
         wanted = {} if choice.readings.sources_stay else choice.wanted_by_replays()
         occupied = choice.apart.copy()
@@ -81,7 +82,7 @@ class Timetable:
                    tuple(triggers), tuple(occupied.tolist()), choice.budget_bytes)
 
     def placed(self, moved: Mapping[TensorId, int]) -> PlacedTriggers:
-        """Return the in-triggers with each SwapInStart ``moved`` earlier by a number of nanoseconds."""
+        """Return the in-triggers if each tensor's SwapInStart is earlier by the nanoseconds in ``moved``."""
         wanted_starts = {}
         link_free = self.starts[-1]
         for swap in reversed(self.swap_ins):

@@ -1,6 +1,6 @@
-"""The policies that reimplement systems of the literature, by name; ``docs/policies.md`` has a row for each.
+"""Policies that reimplement systems of the literature, by name; ``docs/policies.md`` has a row for each.
 
-The policies in ``SOLVERS`` solve an integer or a linear program and may take minutes for a plan.
+The policies named in ``SOLVERS`` solve an integer or a linear program and may take minutes for a plan.
 """
 
 from collections.abc import Callable

@@ -30,7 +30,7 @@ LEAST_BYTES = 1 << 20  # smallest tensor that may be swapped out
 
 
 class PeakGap(NamedTuple):
-    """A gap that spans the peak: its number, its tensor's bytes, and its three scores."""
+    """A gap that contains the moment of the peak: its number, its tensor's bytes, and its three scores."""
 
     gap: int
     nbytes: int
@@ -40,7 +40,7 @@ class PeakGap(NamedTuple):
 
 
 class AutoSwap(Passive):
-    """Swap out by majority voting of the three scores."""
+    """Swaps out the tensors that win a vote of three scores: duration, area and weighted duration of absence."""
 
     name = "autoswap"
     plans = True
@@ -75,28 +75,28 @@ class AutoSwap(Passive):
 
 
 class AutoSwapDoa(AutoSwap):
-    """Swap out the tensors with the longest duration of absence."""
+    """Swaps out the tensors with the longest duration of absence."""
 
     name = "autoswap-doa"
     scores = ("doa",)
 
 
 class AutoSwapAoa(AutoSwap):
-    """Swap out the tensors with the largest area of absence (seconds times bytes)."""
+    """Swaps out the tensors with the largest area of absence (seconds times bytes)."""
 
     name = "autoswap-aoa"
     scores = ("aoa",)
 
 
 class AutoSwapWdoa(AutoSwap):
-    """Swap out the tensors whose gaps cover the most excess of the load over the limit."""
+    """Swaps out the tensors whose gaps cover the most bytes above the memory limit, integrated over time."""
 
     name = "autoswap-wdoa"
     scores = ("wdoa",)
 
 
 def _candidates(network: IterationNetwork, load: Array, peak: int, limit: int, least_bytes: int) -> list[PeakGap]:
-    """Return the gaps that span the call ``peak``, with their scores."""
+    """Return the gaps that contain the call ``peak``, with their scores. load: bytes in use per call."""
     facts, starts = network.facts, np.array(network.starts)
     over = np.concatenate(([0.0], np.cumsum(np.maximum(load - limit, 0) * np.diff(starts))))
     found = []

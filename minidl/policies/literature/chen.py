@@ -1,9 +1,11 @@
 """Sublinear memory by recomputing segments (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016).
 
-    chen-sqrt     of the n values that cut the network in two, every ceil(sqrt(n))-th is kept.
-    chen-greedy   a value that cuts the network is kept if the bytes produced since the last kept value exceed a
-                  threshold b. As in the paper, b is searched: 0, then twice sqrt(kept bytes * largest segment / 2),
-                  then six more values up to sqrt(2) times the last. The threshold with the lowest peak wins.
+A value cuts the network in two if every later layer reads it, or values made after it, and nothing earlier.
+
+chen-sqrt     of the n values that cut the network in two, every ceil(sqrt(n))-th is kept.
+chen-greedy   a value that cuts the network is kept if the bytes produced since the last kept value exceed a
+              threshold b. As in the paper, b is searched: 0, then twice sqrt(kept bytes * largest segment / 2),
+              then six more values up to sqrt(2) times the last. The threshold with the lowest peak wins.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ TRIALS = 6  # thresholds in the last, evenly spaced part of the search
 
 
 class ChenSqrt(Static):
-    """Keep every sqrt(n)-th value that cuts the network."""
+    """Keeps every sqrt(n)-th value that cuts the network in two, and recomputes the others."""
 
     name = "chen-sqrt"
 
@@ -33,7 +35,7 @@ class ChenSqrt(Static):
 
 
 class ChenGreedy(Static):
-    """Keep a cutting value whenever the bytes produced since the last kept one exceed a searched threshold."""
+    """Keeps a value that cuts the network in two whenever the bytes since the last kept one exceed a threshold."""
 
     name = "chen-greedy"
 
@@ -52,7 +54,8 @@ class ChenGreedy(Static):
 
 
 class Segments(NamedTuple):
-    """The result of one threshold: the kept values, their bytes, and the bytes produced in the largest segment."""
+    """The result of one threshold:
+    the kept values, their bytes, and the bytes produced in the largest segment between two."""
 
     kept: frozenset[TensorId]
     kept_bytes: int

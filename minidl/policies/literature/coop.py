@@ -1,9 +1,9 @@
 """Coop (NeurIPS 2023, OneFlow): evict tensors that lie side by side, so that the freed bytes form one hole.
 
-A window slides over the arena in address order (Zhang et al., "Coop: Memory is not a Commodity"). It contains holes and
-recomputable tensors; a tensor in use ends it. Of the windows that are large enough, the one with the least sum of cost
-/ staleness is evicted. The other tensors follow by that cost. Coop's allocator puts costly results at one end of
-memory, cheap ones at the other. That is left out, since addresses are the placement's task.
+It tries every window: neighbouring holes and recomputable tensors in address order (Zhang et al., "Coop: Memory is not
+a Commodity"). A tensor that cannot leave ends a window. Of the windows that are large enough, the one with the least
+sum of cost / staleness is evicted. The other tensors follow by that cost. Coop's allocator puts costly results at one
+end of memory and cheap ones at the other; that is left out, because here the placement chooses addresses.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from minidl.plan.policy import OnDemand, Pressure, Price, Regime, Residency
 
 
 class Coop(OnDemand):
-    """Drop the tensors of the cheapest window: neighbours in memory that are cheap to recompute."""
+    """Drops the tensors of the cheapest window: neighbours in memory that are quick to recompute."""
 
     name = "coop"
     weighs_recomputation = True
@@ -33,8 +33,9 @@ class Coop(OnDemand):
 
 
 def _windows(pieces: list[Residency], costs: dict[int, float], nbytes: int) -> Iterator[tuple[float, int, int]]:
-    """Yield (cost, first, end) of the shortest window from each tensor on that frees ``nbytes``, holes included.
-    A window is ``pieces[first:end]``; pieces are the tensors in the order of their addresses."""
+    """Yield (cost, first, end) for each tensor:
+    the shortest window that starts there and frees ``nbytes``, holes included. A window is ``pieces[first:end]``;
+    pieces: the tensors in the order of their addresses; costs: by tensor id."""
     for first, piece in enumerate(pieces):
         room, cost, reached = piece.free_before, 0.0, piece.offset
         for end, each in enumerate(pieces[first:], first + 1):

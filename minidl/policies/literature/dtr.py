@@ -23,7 +23,7 @@ from minidl.plan.policy import FrontOrder, OnDemand, Pressure, Price, Regime, Re
 
 
 class Dtr(OnDemand):
-    """Drop the tensor with the least cost / (bytes x staleness); the cost counts the exact evicted neighbourhood."""
+    """Drops the tensor with the least cost / (bytes x staleness); the cost counts all missing calls around it."""
 
     name = "dtr"
     weighs_recomputation = True
@@ -38,21 +38,21 @@ class Dtr(OnDemand):
 
 
 class DtrEqClass(Dtr):
-    """Drop as ``Dtr`` does, but the cost counts the equivalence class of connected missing calls."""
+    """Drops as ``dtr`` does; the missing calls around a tensor are those of its class in a union-find structure."""
 
     name = "dtr-eqclass"
     regime = Regime(swaps=False, price=Price.REGIONS, front=FrontOrder.PRICE)
 
 
 class DtrLocal(Dtr):
-    """Drop as ``Dtr`` does, but the cost counts the tensor's own call alone."""
+    """Drops as ``dtr`` does, but the cost counts the tensor's own call alone."""
 
     name = "dtr-local"
     regime = Regime(swaps=False, price=Price.OWN, front=FrontOrder.PRICE)
 
 
 class DtrIgnore(Dtr):
-    """Drop as ``Dtr`` does, and keep tensors that the program has released until they are evicted."""
+    """Drops as ``dtr`` does, and keeps tensors that the program has released until they are evicted."""
 
     name = "dtr-ignore"
     regime = Regime(swaps=False, price=Price.NEIGHBOURHOOD, front=FrontOrder.PRICE, keeps_freed=True)

@@ -20,7 +20,7 @@ from minidl.policies.literature.swapping import Swap, of_gap, serialised
 
 
 class FlashNeuron(Static):
-    """Offload the earliest feature maps of the network."""
+    """Swaps out the earliest feature maps of the network, until the others fit."""
 
     name = "flashneuron"
 

@@ -30,7 +30,7 @@ MARGIN = 1.5   # a gap must be this many times as long as both copies
 
 
 class G10(Passive):
-    """Swap out in the gaps with the largest area above the line, one after the other."""
+    """Swaps out in the gaps that remove the most bytes above a line of 99% of memory, integrated over time."""
 
     name = "g10"
     plans = True
@@ -47,7 +47,8 @@ class G10(Passive):
 
 
 class Migration:
-    """The load of one iteration and the link's free time, updated as gaps are chosen. Times are whole nanoseconds."""
+    """The bytes in use over one iteration and the link's free time, updated as gaps are chosen.
+    Times are whole nanoseconds."""
 
     def __init__(self, network: IterationNetwork, line_bytes: int) -> None:
         self.network = network

@@ -1,8 +1,9 @@
 """Treeverse: keep about log n snapshots at binomial distances, and recompute the rest (Griewank 1992).
 
-s snapshots and t sweeps reverse a chain of n steps if C(s + t, s) >= n; here s is ceil(log2 n), and t the least that
-suffices. In an interval from a to b, with s snapshots and t sweeps left, the next snapshot is at ceil((s a + t b) / (s
-+ t)), and the rest has one snapshot less. A step is the part of the network between two values that cut it in two.
+A snapshot is a feature map that is kept; a sweep is one recomputation of a part of the chain. s snapshots and t sweeps
+reverse a chain of n steps if C(s + t, s) >= n; here s is ceil(log2 n), and t the least that suffices. In an interval
+from a to b, with s snapshots and t sweeps left, the next snapshot is at ceil((s a + t b) / (s + t)), and the rest has
+one snapshot less. A step is the part of the network between two values that cut it in two.
 
 Only the snapshots of the first sweep are kept. The engine chooses those of later sweeps: a replay keeps its results as
 long as memory lasts. Source: "Achieving logarithmic growth of temporal and spatial complexity in reverse automatic
@@ -21,7 +22,7 @@ from minidl.policies.literature.static import Static, recomputing
 
 
 class Griewank(Static):
-    """Keep the snapshots of treeverse's first sweep, and drop the other feature maps."""
+    """Keeps about log n feature maps at binomial distances (treeverse), and recomputes the others."""
 
     name = "griewank"
 
@@ -32,7 +33,7 @@ class Griewank(Static):
 
 
 def snapshots(steps: int) -> list[int]:
-    """Return the numbers of the steps after which the first sweep of so many steps takes its snapshots."""
+    """Return the numbers of the steps after which snapshots are taken, for a chain of ``steps`` steps."""
     left = ceil(log2(steps)) if steps > 1 else 0
     sweeps = 1
     while comb(left + sweeps, left) < steps and left:

@@ -20,7 +20,7 @@ LOOP = 1.0001  # factor by which each replay raises the cost of the next one
 
 
 class MegEngine(OnDemand):
-    """Drop the tensor with the least recomputation cost for the hole that its eviction leaves."""
+    """Drops the tensor that is quickest to recompute for the hole that its eviction leaves (DTR with holes)."""
 
     name = "megengine"
     weighs_recomputation = True

@@ -108,7 +108,7 @@ class IterationNetwork:
 
     @cached_property
     def learned(self) -> frozenset[TensorId]:
-        """The values that the forward pass computes with parameters; all its values if it reads no parameter.
+        """The values that the forward pass computes, directly or not, from parameters; all its values if it reads none.
         Values computed from data alone, such as a mask, are left out."""
         found = {t.tensor_id for t in self.trace.tensors.values() if t.persistent}
         for call in self.trace.calls[:self.turn]:

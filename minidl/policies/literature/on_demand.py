@@ -30,7 +30,8 @@ SEED = 1
 
 
 class OnDemandBelady(OnDemand):
-    """Swap out the tensor with the furthest next use."""
+    """Swaps out the tensor with the furthest next use; until the sequence of calls is known, the least recently used.
+    """
 
     name = "od-belady"
     plans = True  # so that the engine recognises a repeated iteration and passes its trace
@@ -53,13 +54,13 @@ class OnDemandBelady(OnDemand):
 
 
 class OnDemandSize(OnDemandBelady):
-    """Swap out a tensor of about the wanted size; among equal sizes, the one with the furthest next use."""
+    """Swaps out a tensor of about the needed size; among equal sizes, the one with the furthest next use."""
 
     name = "od-size"
 
     def ranked(self, resident: Sequence[Residency], away: dict[int, int], nbytes: int) -> Sequence[Eviction]:
-        """Return the victims by size: from the wanted size upwards, then the smaller ones. Tensors used soon come last.
-        away: the number of calls until each tensor's next use."""
+        """Return the victims by size: from the needed size upwards, then the smaller ones. Tensors used soon come last.
+        away: tensor id -> the number of calls until its next use."""
         classes = sorted(resident, key=lambda r: (r.nbytes < nbytes, r.nbytes if r.nbytes >= nbytes else -r.nbytes,
                                                   -away[r.tensor_id], r.tensor_id))
         order: dict[int, None] = {}
@@ -71,7 +72,8 @@ class OnDemandSize(OnDemandBelady):
 
 
 def distances(resident: Sequence[Residency], trace: Trace, call: int) -> dict[int, int]:
-    """Return the number of calls until each tensor's next use, if the trace repeats in this iteration and the next."""
+    """Return, by tensor id, the number of calls until its next use, counted from ``call``.
+    The trace is assumed to repeat in this iteration and the next."""
     calls, uses = len(trace.calls), trace.uses
     away = {}
     for r in resident:
@@ -85,7 +87,7 @@ def distances(resident: Sequence[Residency], trace: Trace, call: int) -> dict[in
 
 
 class OnlineMsps(OnDemand):
-    """Drop the tensor that frees the most bytes per second of recomputation."""
+    """Drops the tensor that frees the most bytes per second of recomputation."""
 
     name = "msps"
     weighs_recomputation = True
@@ -98,7 +100,7 @@ class OnlineMsps(OnDemand):
 
 
 class Random(OnDemand):
-    """Swap out tensors in a random order, the same in every run."""
+    """Swaps out tensors in a random order, which is the same in every run."""
 
     name = "random"
 
@@ -106,14 +108,14 @@ class Random(OnDemand):
         self.seed = seed
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
-        """Return all resident tensors, in an order drawn from the seed, the call and the wanted bytes."""
+        """Return all residents in a random order, seeded by the policy's seed, the call and the needed bytes."""
         order = sorted(r.tensor_id for r in resident)
         random.Random(f"{self.seed} {pressure.call} {pressure.nbytes}").shuffle(order)
         return [Eviction(tensor_id, Action.SWAP_OUT) for tensor_id in order]
 
 
 class KeepAll(OnDemand):
-    """Keep every output until its gradient is computed; a step that does not fit is an error."""
+    """Evicts nothing, and keeps every output until its gradient is computed; a step that does not fit fails."""
 
     name = "keep-all"
     moves_tensors = False

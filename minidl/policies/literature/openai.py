@@ -26,7 +26,7 @@ LEFT_OUT = ("batch_norm", "batch_norm_stats", *LOSSES, *SOURCES, "dropout", "cas
 
 
 class OpenAiSpeed(Static):
-    """Keep the values that are expensive to compute, and recompute the others."""
+    """Keeps the results of convolutions and matrix products, which take long to compute, and recomputes the others."""
 
     name = "openai-speed"
 
@@ -38,7 +38,7 @@ class OpenAiSpeed(Static):
 
 
 class OpenAiMemory(Static):
-    """Keep about sqrt(N) values that cut the network in two, and recompute the others."""
+    """Keeps about sqrt(N) values that cut the network in two, and recomputes the others."""
 
     name = "openai-memory"
 

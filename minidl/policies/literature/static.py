@@ -1,6 +1,6 @@
-"""The base of systems that plan once, from the network alone, and refuse a step that their plan does not fit.
+"""The base class of systems that plan once, from the network alone, and refuse a step that their plan does not fit.
 
-The network is known only after one iteration, so tensors leave on demand (as in ``passive``) until then. From then on
+The network is known only after one iteration, so until then tensors leave on demand (as in ``passive``). From then on
 the plan is followed unchanged.
 """
 

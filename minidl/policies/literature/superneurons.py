@@ -33,7 +33,7 @@ CHECKPOINTS = (*CONVOLUTIONS, *PRODUCTS, *JOINS, *LOSSES, *SOURCES)
 
 
 class SuperNeurons(LeastRecentlyUsed):
-    """Recompute the values between checkpoints, and offload as many checkpoints as necessary."""
+    """Recomputes values that are quick to compute, and swaps out as many of the others as necessary."""
 
     name = "superneurons"
     plans = True

@@ -46,7 +46,7 @@ Chromosome = tuple[Gene, ...]
 
 
 class SwapAdvisor(Passive):
-    """Swap out the tensors that do not fit the best memory pools found by a genetic search."""
+    """Swaps out the tensors that do not fit into memory pools, whose sizes a genetic search chooses."""
 
     name = "swapadvisor"
     plans = True
@@ -88,7 +88,7 @@ class GeneticSearch:
         self._fitness: dict[Chromosome, tuple[bool, float]] = {}
 
     def best(self, draw: Random) -> list[Chromosome]:
-        """Run the search and return its last generation."""
+        """Run the search with the random numbers of ``draw`` and return its last generation."""
         first = self.as_demanded()
         population = [first] + [self._mutated(first, draw) for _ in range(POPULATION - 1)]
         for _ in range(GENERATIONS):
@@ -98,7 +98,8 @@ class GeneticSearch:
         return population
 
     def as_demanded(self) -> Chromosome:
-        """Return the chromosome with a pool per size, whose share is the most bytes of that size live at once."""
+        """Return a chromosome to start from:
+        one pool for each tensor size, as large as the most bytes of that size in use at once."""
         live, most = dict.fromkeys(self.sizes, 0), dict.fromkeys(self.sizes, 0)
         there: set[int] = set()
         for operands, freed in zip(self._operands, self._freed, strict=True):

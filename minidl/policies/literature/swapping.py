@@ -1,4 +1,4 @@
-"""The start times of swap-ins, which several systems share. The systems choose the tensors that are swapped out."""
+"""Chooses the start times of swap-ins for several systems, which themselves choose the tensors that are swapped out."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ def triggers(network: IterationNetwork, wanted: Iterable[tuple[int, Swap]]) -> d
 def beside_gradients(network: IterationNetwork, chosen: Iterable[FeatureMap]
                      ) -> tuple[dict[AccessKey, tuple[TensorId, ...]], list[AccessKey]]:
     """Return vDNN's in-triggers, at most one per layer's gradient, and the accesses at which these layers end.
-    An in-trigger fetches the map of the nearest earlier layer that is still away; the search ends at a convolution."""
+    An in-trigger starts the swap-in of the nearest earlier layer's feature map that is still away; looking for it
+    ends at a convolution."""
     layer_of = {m.tensor_id: m.last for m in network.maps}
     away = {m.last: m.tensor_id for m in chosen}
     convolutions = set(network.convolutions)

@@ -26,7 +26,7 @@ MOST_AHEAD = 64  # most levels that a swap-in may start ahead of its reader
 
 
 class Tflms(Static):
-    """Swap out along long edges; swap-ins start in direct order."""
+    """Swaps out along long edges of the graph; a swap-in starts a number of levels before its reader."""
 
     name = "tflms"
 
@@ -58,7 +58,7 @@ class Tflms(Static):
 
 
 class TflmsChain(Tflms):
-    """Swap out along long edges; swap-ins start by the chain rule."""
+    """Swaps out along long edges; a swap-in starts when the backward pass reaches a forward call near the eviction."""
 
     name = "tflms-chain"
 
@@ -101,8 +101,8 @@ def chain_rule(network: IterationNetwork, level: list[int], swap: Swap, ahead: i
 
 
 def hiding(network: IterationNetwork, level: list[int], swaps: list[Swap]) -> int:
-    """Return the fewest levels ahead of their readers at which swap-ins must start to be half hidden.
-    Computation then hides half of the seconds of all swap-ins, if they start in direct order."""
+    """Return how many levels before their readers swap-ins must start so that computation hides half of their time.
+    The fewest that suffice, if all of them start in direct order."""
     total = sum(swap.in_seconds for swap in swaps)
     for ahead in range(1, MOST_AHEAD):
         hidden = sum(swap.in_seconds for swap in swaps if swap.in_seconds <= network.starts[swap.back]

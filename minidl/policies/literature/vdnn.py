@@ -35,7 +35,8 @@ from minidl.policies.literature.swapping import beside_gradients
 
 
 class VdnnAll(Static):
-    """Offload the inputs of all layers except activations, fully connected layers and the loss."""
+    """Swaps out the inputs of all layers but activations, fully connected layers and the loss; layers wait for copies.
+    """
 
     name = "vdnn-all"
     waits = True
@@ -65,7 +66,7 @@ class VdnnAll(Static):
 
 
 class VdnnConv(VdnnAll):
-    """Offload the inputs of convolutions."""
+    """Swaps out the inputs of convolutions only; layers wait for copies."""
 
     name = "vdnn-conv"
 
@@ -75,7 +76,7 @@ class VdnnConv(VdnnAll):
 
 
 class VdnnJoin(VdnnConv):
-    """Offload the inputs of convolutions, and the values joined with one: a branch with its shortcut."""
+    """Swaps out the inputs of convolutions, and the values added to or joined with such an input: shortcuts."""
 
     name = "vdnn-join"
 
@@ -91,7 +92,7 @@ class VdnnJoin(VdnnConv):
 
 
 class VdnnDyn(VdnnAll):
-    """Offload nothing if all fits, else the inputs of convolutions if that is enough, else all inputs."""
+    """Swaps out nothing if all fits, else the inputs of convolutions if that is enough, else all inputs."""
 
     name = "vdnn-dyn"
 
@@ -105,7 +106,7 @@ class VdnnDyn(VdnnAll):
 
 
 class VdnnPlusPlus(VdnnAll):
-    """Offload as ``vdnn-all`` does, but no layer waits for copies: a block is free when its copy has ended."""
+    """Swaps out as ``vdnn-all`` does, but no layer waits for copies: a block is free when its copy has ended."""
 
     name = "vdnn++"
     waits = False

@@ -1,4 +1,4 @@
-"""The optimum for small traces, by mixed-integer programming, as a yardstick for other policies."""
+"""The fastest possible plan of a small trace, by mixed-integer programming: a yardstick for other policies."""
 
 from minidl.policies.literature.exact.policy import Exact
 

@@ -1,6 +1,6 @@
-"""All steps that an execution of a small trace may consist of: its calls, and before each call the replays it may need.
+"""All steps that an execution of a small trace may contain: its calls, and before each call the replays it may need.
 
-They follow from the trace alone, not from a budget. The program has variables for each step.
+They follow from the trace alone, not from a budget. The integer program has variables for each step.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from minidl.planning.problem import Problem
 
 @dataclass(frozen=True)
 class ExecutionStep:
-    """One place in the order of execution: it executes ``call``, for the program's call ``group``."""
+    """One place in the order of execution: it executes ``call``, itself or as a replay for the later call ``group``."""
 
     index: int
     group: int
@@ -23,12 +23,12 @@ class ExecutionStep:
 
 @dataclass
 class ExecutionOrder:
-    """The steps of a trace, and when each tensor may be absent.
+    """The steps of a trace, and when each tensor may be absent from the device.
 
     inputs, outputs   per call: tensors (each input once)
     dies              per tensor: the call after which it is freed; the number of calls if none
     gap_at            (tensor, call) -> the gap that the tensor is in before that call
-    steps, first      all steps; per group: the index of its first step
+    steps, first      all steps; per call of the program: the index of the first step that serves it
     """
 
     facts: Problem
@@ -82,7 +82,7 @@ class ExecutionOrder:
 
     @property
     def longest(self) -> float:
-        """Seconds that no sensible choice exceeds: every step is executed, and all copies run one after another."""
+        """Seconds that no sensible plan exceeds: every step is executed, and all copies run one after another."""
         facts = self.facts
         steps = sum(facts.algorithm_seconds[facts.algorithm_ptr[s.call + 1] - 1] for s in self.steps)
         copies = (facts.out_seconds + facts.in_seconds)[facts.gap_tensor]
@@ -90,7 +90,8 @@ class ExecutionOrder:
 
     @property
     def size(self) -> int:
-        """The number of pairs of a gap and a step in it; the program has about twice as many binary variables."""
+        """The number of pairs of a gap and a step in it; the integer program has about twice as many binary variables.
+        """
         ends = [*self.first[1:], len(self.steps)]
         return int(sum(ends[b] - self.first[a + 1] for a, b in
                        zip(self.facts.gap_call, self.facts.gap_next, strict=True)))

@@ -38,8 +38,9 @@ NEXT_HORIZON = 2.0  # factor from one horizon to the next
 
 @dataclass(frozen=True)
 class Optimum:
-    """The best modes, and the calls before which swap-ins start (-1: on demand); ``mode`` None: no choice found.
-    ``seconds``: end of the iteration; ``bound``: no choice takes less. ``proven``: both agree, or no choice fits."""
+    """The best modes, and the calls before which swap-ins start (-1: on demand); ``mode`` None: no plan found.
+    ``seconds``: end of the iteration; ``bound``: no plan takes less. ``proven``: both agree, or it is proven that
+    none fits."""
 
     seconds: float
     bound: float
@@ -49,7 +50,7 @@ class Optimum:
 
 
 class Formulation(Occupancy):
-    """The program for one trace, budget and horizon: the seconds within which the iteration must end.
+    """The integer program for one trace, budget and horizon: the seconds within which the iteration must end.
 
     Its unit of time is the horizon, its unit of memory the budget. A constraint that holds only under a condition has a
     slack of one horizon (or budget) for each such condition: low=-2.0 has two.
@@ -73,14 +74,15 @@ class Formulation(Occupancy):
         program.row([(end, 1.0), *self.ends(len(order.steps) - 1, -1.0)], low=0.0)
 
     def _order(self) -> None:
-        """Require that steps follow each other."""
+        """Add rows that make each step start after the end of the step before."""
         for step in self.order.steps:
             self.program.row([(self.start[step.index], 1.0), (self.ready[step.index], -1.0)], low=0.0)
             if step.index:
                 self.program.row([(self.ready[step.index], 1.0), *self.ends(step.index - 1, -1.0)], low=0.0)
 
     def _copies_out(self) -> None:
-        """Queue the copies out in the order of the calls after which they start; a tensor is copied out once."""
+        """Add rows for the copies out:
+        they run one at a time, in the order of the calls after which they start; a tensor is copied out once."""
         program, facts = self.program, self.facts
         queued: list[tuple[int, int]] = []  # (gap, 1 if it is copied out)
         for gap in (g for g, movable in enumerate(self.movable) if movable):
@@ -107,7 +109,8 @@ class Formulation(Occupancy):
                 before = leaving
 
     def _swap_ins(self) -> None:
-        """Order the swap-ins one at a time, each between the rise of its residency and the step that reads it."""
+        """Add rows for the swap-ins:
+        one at a time, each after its tensor's residency begins and before the step that reads it."""
         program, facts, order = self.program, self.facts, self.order
         lasts = facts.in_seconds[facts.gap_tensor] / self.horizon
         for gap, copied in self.copied.items():
@@ -154,10 +157,10 @@ class Formulation(Occupancy):
 
 
 def best(order: ExecutionOrder, budget: int, *, seconds: float) -> Optimum:
-    """Return the best choice that fits ``budget`` bytes; ``seconds`` is the solver's time limit for each horizon.
+    """Return the best plan that the solver finds within ``budget`` bytes; ``seconds``: its time limit for each horizon.
 
-    A shorter horizon makes an easier program, so it grows until a choice ends within it. That choice is the best of
-    all, because every faster one ends within the same horizon.
+    A shorter horizon makes an easier program, so the horizon grows until a plan ends within it. That plan is the best
+    of all, because every faster one ends within the same horizon.
     """
     bound, horizon, longest = 0.0, FIRST_HORIZON * order.facts.seconds, order.longest
     while True:

@@ -10,7 +10,7 @@ from minidl.policies.literature.exact.execution_order import ExecutionOrder, Exe
 
 
 class Occupancy:
-    """Variables and constraints for the tensors on the device at each step.
+    """Variables and constraints of the integer program for the tensors on the device at each step.
 
     swap, drop  per gap: its mode (neither: kept)
     there       per gap: step -> 1 if its tensor has bytes on the device then
@@ -40,12 +40,12 @@ class Occupancy:
             self._replays(k)
 
     def limit_memory(self) -> None:
-        """Require that no step uses more than the budget."""
+        """Add rows by which no step uses more than the budget."""
         for step in self.order.steps:
             self._working_set(step)
 
     def ends(self, step: int, sign: float = 1.0) -> list[Term]:
-        """Return the terms of a step's end, times a sign."""
+        """Return the terms of a linear expression for a step's end, multiplied by ``sign``."""
         return [(self.start[step], sign), *((v, sign * c) for v, c in self.seconds[step])]
 
     def _algorithms(self, step: ExecutionStep) -> None:
@@ -63,7 +63,7 @@ class Occupancy:
                                     for p, a in zip(picked[:-1], choices, strict=False)]
 
     def _modes(self, gap: int) -> None:
-        """Add the mode of one gap and its tensor's residency."""
+        """Add the variables for the mode of one gap and for its tensor's residency."""
         program, order = self.program, self.order
         tensor, made = int(self.facts.gap_tensor[gap]), int(self.facts.produced[self.facts.gap_tensor[gap]])
         begin, back = int(self.facts.gap_call[gap]), int(self.facts.gap_next[gap])
@@ -91,7 +91,7 @@ class Occupancy:
             self.memory[step.index].append((there[step.index], self.size[tensor]))
 
     def _replays(self, k: int) -> None:
-        """Add the replays before call k, and the memory of tensors that only replays read."""
+        """Add variables for the replays before call k, and the memory of tensors that only replays read."""
         program, order = self.program, self.order
         group = [s for s in order.steps[order.first[k]:] if s.group == k]
         step_of = {s.call: s.index for s in group}
@@ -124,7 +124,7 @@ class Occupancy:
             self._written_over(step, held)
 
     def _written_over(self, step: ExecutionStep, held: dict[tuple[int, int], int]) -> None:
-        """Let a replay donate an input that it is the last to read to its output."""
+        """Add terms by which a replay that is the last to read an input donates it to its output."""
         given = []
         for output, source in self._pairs(step.call):
             if (source, step.index) in held:
@@ -147,7 +147,7 @@ class Occupancy:
             self.memory[step.index] += [(now, -self.size[output]) for now, output in given]
 
     def _working_set(self, step: ExecutionStep) -> None:
-        """Add the row that keeps the bytes in use during one step within the budget."""
+        """Add the row by which the bytes in use during one step stay within the budget."""
         facts, order, k = self.facts, self.order, step.group
         outputs = sum(self.size[t] for t in order.outputs[step.call])
         base = sum(self.size[t] for t in range(len(facts.size)) if facts.produced[t] < k <= order.dies[t]

@@ -32,7 +32,7 @@ SECONDS = 60.0      # time limit of the solver for one horizon
 
 
 class Exact(OnDemand):
-    """The best plan in the model, or an error that says why it could not be found.
+    """The fastest plan in the model, found by mixed-integer programming; an error says why if it is not found.
 
     seconds  the solver's time limit for one horizon; an optimum that is not proven by then is refused.
     """

@@ -1,4 +1,4 @@
-"""Plans by integer programming over stages: Checkmate, STR and MO-SOS."""
+"""Plans by integer programming, one stage per call: Checkmate, STR and MO-SOS."""
 
 from minidl.policies.literature.ilp.policy import Checkmate, CheckmateRounded, OperatorSelection, SwapDominated
 

@@ -1,4 +1,4 @@
-"""Cuts a trace into blocks of calls, and counts the seconds and bytes of each block and of its replay."""
+"""Cuts a trace into blocks of consecutive calls, and sums the seconds and bytes of each block and of its replay."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class CallRange(NamedTuple):
 
 @dataclass(frozen=True)
 class Way:
-    """One choice of a block's algorithms: ``names`` has (call, name) for each call that has a choice.
-    ``nbytes``: the peak above the bytes at the block's start, minus its outputs, counted elsewhere; it may be negative.
-    """
+    """One choice of algorithms for the calls of a block; ``names``: (call, algorithm) for each call that has several.
+    ``nbytes``: the peak above the bytes at the block's start, minus its outputs, counted elsewhere; it may be
+    negative."""
 
     seconds: float
     nbytes: int
@@ -32,7 +32,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Work:
-    """The inputs, outputs and costs of a block.
+    """The inputs, outputs and costs of a block of calls.
     ``remade`` are the outputs that its replay recomputes, ``sources`` the replay's inputs."""
 
     span: CallRange
@@ -45,7 +45,8 @@ class Work:
 
 
 def borders(trace: Trace, *, most: int) -> list[CallRange]:
-    """Cut a trace into at most ``most`` blocks, joining neighbours with the least time and output bytes first."""
+    """Cut a trace into at most ``most`` blocks.
+    Starting with one block per call, neighbours are joined, those with the least sum of time and output bytes first."""
     calls = trace.calls
     seconds = trace.seconds or 1.0
     held = sum(trace.tensors[t].nbytes for call in calls for t in call.outputs) or 1
@@ -60,7 +61,8 @@ def borders(trace: Trace, *, most: int) -> list[CallRange]:
 
 def work_of(trace: Trace, span: CallRange, size: Mapping[TensorId, int], decided: Collection[TensorId],
             freed: Mapping[TensorId, int]) -> Work:
-    """Return the costs of a span of calls; the bytes of ``decided`` tensors are counted elsewhere."""
+    """Return the inputs, outputs and costs of a range of calls.
+    decided: tensors whose bytes are counted elsewhere; freed: tensor -> the call after which it is freed."""
     calls = trace.calls[span.first:span.last + 1]
     outputs = tuple(t for call in calls for t in call.outputs if freed.get(t, len(trace.calls)) > span.last)
     inputs = _outside(calls)

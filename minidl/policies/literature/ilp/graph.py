@@ -20,7 +20,7 @@ class GraphValue:
 
     uses     the nodes that access it; the first one computes it
     last     the node in which the program frees it; the number of nodes if it outlives them
-    decided  True if it may leave the device; else it stays until the program frees it
+    decided  True if the integer program may evict it; else it stays until the program frees it
     away     (first, last) stage in which it may be absent; None: any stage
     """
 
@@ -32,7 +32,7 @@ class GraphValue:
     away: tuple[int, int] | None = None
 
     def stays(self, stage: int) -> bool:
-        """Return True if the value must be on the device in this stage, if it is live there."""
+        """Return True if the value, once computed and until it is freed, must be on the device in this stage."""
         return self.away is not None and not self.away[0] <= stage <= self.away[1]
 
     @property
@@ -47,7 +47,7 @@ class GraphValue:
 
 @dataclass(frozen=True)
 class Node:
-    """One stage. Values are given as indices into ``Graph.values``.
+    """One call or block of calls, and the stage that runs it. Values are given as indices into ``Graph.values``.
 
     span     the calls, first and last
     inputs   values that the node reads from other nodes; outputs: values that it computes and others read
@@ -67,7 +67,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Graph:
-    """A trace's nodes and values. ``base``: per stage, bytes of tensors about which nothing is decided.
+    """A trace's nodes and values. ``base``: per stage, the bytes of tensors that the program does not decide about.
     ``blocks``: True if nodes are blocks of calls."""
 
     trace: Trace
@@ -141,8 +141,8 @@ def _node(work: Work, number: dict[TensorId, int], latest: int) -> Node:
 
 
 def _latest(trace: Trace, node_of: list[int], ends: dict[TensorId, int]) -> dict[TensorId, int]:
-    """Return the last stage in which each tensor can be recomputed if the decided values are there; -1: none.
-    It ends when an input of its call is written, or at the stage in ``ends``."""
+    """Return, for each tensor, the last stage in which it can be recomputed if the decided values are there; -1: none.
+    After that, an input of its call has been overwritten, or the stage in ``ends`` is over."""
     written: dict[TensorId, list[int]] = {}
     for k, call in enumerate(trace.calls):
         for t in call.writes:

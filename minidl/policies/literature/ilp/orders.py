@@ -19,7 +19,7 @@ def named(verdict: Verdict) -> dict[int, str]:
 
 
 class _Orders:
-    """Follows each value through the stages and collects the plan's decisions."""
+    """Follows each value through the stages of a schedule and collects the plan's actions."""
 
     def __init__(self, graph: Graph, schedule: StageSchedule) -> None:
         self.graph, self.schedule = graph, schedule
@@ -50,12 +50,12 @@ class _Orders:
                     algorithms=named(verdict) if self.schedule.ways else {}, predicted_seconds=verdict.seconds)
 
     def _add(self, orders: dict[AccessKey, tuple[TensorId, ...]], node: int, x: int) -> None:
-        """Add a value's tensor to ``orders``, after a node's last call. Every call has an access."""
+        """Add a value's tensor to the actions ``orders``, at the last access of a node's last call."""
         key = self.after[node]
         orders[key] = (*orders.get(key, ()), self.graph.values[x].tensor_id)
 
     def _departures(self, x: int) -> None:
-        """Add the evictions of one value to the plan: after which access it leaves, and how."""
+        """Add the evictions of one value to the plan: after which access it leaves, and whether by swap-out or drop."""
         value, schedule = self.graph.values[x], self.schedule
         copy = schedule.copies.get(x)
         if copy is not None:

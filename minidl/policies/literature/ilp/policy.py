@@ -43,8 +43,8 @@ SAME = 1e-6     # relative difference at which two durations count as equal
 
 @dataclass(frozen=True)
 class Solved:
-    """A solver's result: the plan's ``seconds`` by the program's own count, and ``bound``, a proven lower bound.
-    If the trace is cut, both are for its blocks."""
+    """A solver's result: the ``seconds`` that the program counts for its plan, and ``bound``, a proven lower bound.
+    If the trace is cut into blocks, both count blocks."""
 
     seconds: float
     bound: float
@@ -70,7 +70,7 @@ class SolvedSchedule:
 
 
 class Checkmate(OnDemand):
-    """Rematerialization by a mixed-integer program (Jain et al., MLSys 2020)."""
+    """Keeps or recomputes each value, by the integer program of Checkmate (Jain et al., MLSys 2020)."""
 
     name = "checkmate"
     plans = True
@@ -93,7 +93,8 @@ class Checkmate(OnDemand):
 
     def _solved(self, stages: Graph, costs: Costs, budget: int, *, copies: bool = False, chooses: bool = False,
                 repeats: bool = True) -> Iterator[SolvedSchedule]:
-        """Yield the best schedule that a solver finds for one program; nothing if it finds none in time."""
+        """Yield the best schedule that a solver finds for one program; nothing if it finds none in time.
+        copies, chooses, repeats: whether the program may swap, choose algorithms, and replay."""
         from minidl.policies.literature.ilp.program import IntegerProgram
         from minidl.policies.literature.ilp.transfers import Transfers
 
@@ -121,7 +122,7 @@ class Checkmate(OnDemand):
 
 
 class CheckmateRounded(Checkmate):
-    """The linear relaxation of Checkmate's program, rounded."""
+    """Keeps or recomputes each value, by Checkmate's integer program relaxed to a linear one and rounded."""
 
     name = "checkmate-lp"
 
@@ -131,7 +132,7 @@ class CheckmateRounded(Checkmate):
 
 
 class SwapDominated(Checkmate):
-    """STR: keep, swap or recompute; one copy out of each value, any number of copies back."""
+    """STR: keeps, swaps or recomputes each value by an integer program; one copy out, any number of copies back."""
 
     name = "str-ilp"
 
@@ -147,7 +148,7 @@ class SwapDominated(Checkmate):
 
 
 class OperatorSelection(SwapDominated):
-    """MO-SOS: the algorithm of each call is decided together with swaps and recomputation."""
+    """MO-SOS: one integer program decides keeping, swapping and recomputing, and the algorithm of each call."""
 
     name = "mo-sos"
 
@@ -157,8 +158,8 @@ class OperatorSelection(SwapDominated):
         return not verdict.wrong and verdict.seconds <= stages.seconds * (1.0 + SAME)
 
     def choices(self, stages: Graph, costs: Costs, budget: int) -> Iterator[SolvedSchedule]:
-        """Yield "keep all", a schedule that only swaps, those of STR and Checkmate, and one with every choice.
-        If no call has a choice of algorithms, STR's programs are the same, so the two others are left out."""
+        """Yield schedules: one that keeps all values, one that only swaps, STR's, Checkmate's, one with all choices.
+        If no call has a choice of algorithms, STR's programs are the same, so the two with algorithms are left out."""
         choice = any(len(ways) > 1 for node in stages.nodes for ways in (node.ways, node.replay_ways))
         yield SolvedSchedule(keep_all(stages), None)
         if choice:
@@ -169,7 +170,7 @@ class OperatorSelection(SwapDominated):
 
 
 def fastest(stages: Graph, choices: Iterable[SolvedSchedule], costs: Costs, limits: Limits) -> Proposal:
-    """Return the plan of the fastest choice that fits, with addresses and a remark on the last solver's gap."""
+    """Return the plan of the fastest schedule that fits, with addresses and a remark on how far the solver came."""
     best: tuple[StageSchedule, Verdict] | None = None
     solved = None
     for choice in choices:
@@ -189,7 +190,8 @@ def fastest(stages: Graph, choices: Iterable[SolvedSchedule], costs: Costs, limi
 
 
 def planned_bytes(stages: Graph, limits: Limits) -> int:
-    """Return the bytes that a schedule may use: the budget, or slightly less in blocks, so that all find addresses."""
+    """Return the bytes that a schedule may use:
+    the budget; if nodes are blocks, slightly less, so that all tensors find addresses."""
     return int(SHARE * limits.device_bytes) if stages.blocks else limits.device_bytes
 
 

@@ -34,7 +34,8 @@ from minidl.policies.literature.ilp.schedule import StageSchedule
 
 
 class IntegerProgram:
-    """The program for one graph and budget. Its unit of time is the graph's seconds, its unit of memory the budget.
+    """The integer program for one graph and budget.
+    Its unit of time is the graph's seconds, its unit of memory the budget.
 
     repeat     (stage, node) -> the variable of that replay
     keep       (stage, value) -> the variable that keeps the value, for decided values
@@ -70,7 +71,7 @@ class IntegerProgram:
                 self.repeat[stage, k] = self.program.binary()
 
     def build(self) -> None:
-        """Add all rows. Call this after transfers have been added."""
+        """Add all rows. Call this after ``transfers`` has added its copies."""
         for stage in self.stages:
             line = [*self._repeated(stage), stage]
             for k in line:
@@ -122,7 +123,7 @@ class IntegerProgram:
         return node.ways if k == stage else node.replay_ways
 
     def _choose(self, stage: int, k: int) -> None:
-        """Add a node's cost, and the choice among its ways."""
+        """Add a node's cost to the objective, and variables for the choice of its algorithms."""
         ways, done = self.ways(stage, k), self.repeat.get((stage, k))
         if not self.chooses or len(ways) == 1:
             if done is not None:
@@ -150,7 +151,8 @@ class IntegerProgram:
                 self.program.row([*sources, (done, -1.0)], low=0.0)
 
     def _memory(self, stage: int, line: list[int]) -> None:
-        """Add rows that keep the bytes in use during each node of a stage within the budget. line: its nodes."""
+        """Add rows by which the bytes in use during each node of a stage stay within the budget.
+        line: the stage's nodes."""
         graph, program = self.graph, self.program
         readers: dict[int, list[int]] = {}
         for k in line:
@@ -180,7 +182,7 @@ class IntegerProgram:
         return [x for x in self.graph.nodes[k].outputs if self.graph.values[x].decided]
 
     def _beyond(self, stage: int, k: int) -> list[Term]:
-        """Return the terms of a node's bytes beyond its operands that depend on a choice."""
+        """Return the terms of a node's bytes, without its operands, that depend on a variable."""
         picked, ways = self.picked.get((stage, k)), self.ways(stage, k)
         if picked is not None:
             return [(p, way.nbytes / self.budget) for p, way in zip(picked, ways, strict=True)]
@@ -188,7 +190,7 @@ class IntegerProgram:
         return [] if done is None else [(done, ways[-1].nbytes / self.budget)]
 
     def _surely(self, stage: int, k: int) -> float:
-        """Return a node's bytes beyond its operands, in budgets, if no choice affects them."""
+        """Return the part of a node's bytes, without its operands and in budgets, that no variable affects."""
         return self.ways(stage, k)[-1].nbytes / self.budget if k == stage and (stage, k) not in self.picked else 0.0
 
     def _freed(self, stage: int, x: int, k: int, readers: list[int]) -> int | None:

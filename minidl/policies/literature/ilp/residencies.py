@@ -1,5 +1,5 @@
-"""Chooses the addresses of a plan made by ``orders``.
-A walk through the calls, as the engine executes them, notes every residency; the notes are then packed."""
+"""Chooses the addresses of a plan made by ``orders``:
+a walk through the calls, as the engine executes them, lists every residency, and the list is packed."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def _workspaces(trace: Trace, facts: Problem, step_of: list[int], algorithms: Ma
 
 
 class _Walk:
-    """Walks through the calls as the engine would execute them, and notes each tensor's residencies.
-    wanted: for each note, False if it is that of an unused output.
-    A note is [tensor, first step, last step (-1: the end), the note whose bytes are donated to it (-1: none)]."""
+    """Walks through the calls as the engine would execute them, and lists each tensor's residencies.
+    A note is [tensor, first step, last step (-1: the end), the note whose bytes are donated to it (-1: none)].
+    wanted: for each note, False if it is that of an output that nothing reads."""
 
     def __init__(self, trace: Trace, plan: Plan, ended: Mapping[TensorId, int]) -> None:
         self.trace, self.plan, self.ended = trace, plan, ended
@@ -132,7 +132,8 @@ class _Walk:
         return keys
 
     def _make(self, call: TraceCall, ends: set[TensorId], wanted: set[TensorId]) -> None:
-        """Note the outputs of a call; an input that ends with the call is donated to an output if possible."""
+        """Note the outputs of a call; an input in ``ends`` is donated to an output if possible.
+        wanted: outputs that are read."""
         taken: set[TensorId] = set()
         for t in call.outputs:
             if self.where[t] == HERE:  # recomputed while the tensor is still on the device
@@ -150,8 +151,9 @@ class _Walk:
 
     def _replay(self, targets: list[TensorId], *, alone: bool = False, spent: Mapping[TensorId, Action] = NOTHING
                 ) -> None:
-        """Replay the missing calls for dropped tensors, in program order.
-        By-products with a later use stay, unless ``alone``."""
+        """Replay, in program order, the missing calls that compute the dropped ``targets``.
+        Other outputs of these calls stay if they are used later, unless ``alone``. spent: tensors that leave right
+        after their last read by these replays."""
         calls: set[int] = set()
         stack = list(targets)
         while stack:

@@ -1,4 +1,4 @@
-"""The decisions of a program for the stages, and their cost. This module knows no solver.
+"""The decisions of an integer program for its stages, as data, and their cost. This module calls no solver.
 
 In each stage t, some earlier nodes are replayed in order, before node t itself; between two stages some values are on
 the device. ``judge`` checks and costs a schedule by rules of its own, independent of the program.
@@ -24,7 +24,7 @@ class ScheduledCopy:
 
 @dataclass(frozen=True)
 class Fetch:
-    """A copy back of a value, which starts with stage ``starts`` and ends before stage ``lands``."""
+    """A copy of a value back to the device, which starts with stage ``starts`` and ends before stage ``lands``."""
 
     value: int
     starts: int
@@ -39,7 +39,7 @@ class StageSchedule:
     resident  per stage: the values on the device when it begins, of those that may leave
     copies    value -> its only copy to the host
     fetches   the copies back to the device
-    ways      (stage, node) -> the index of its choice of algorithms; empty: the fastest whose bytes are free
+    ways      (stage, node) -> the index of its choice of algorithms; empty: the fastest whose workspace is free
     """
 
     repeats: tuple[tuple[int, ...], ...]
@@ -51,7 +51,8 @@ class StageSchedule:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The cost of a schedule: seconds, peak bytes and each node's way; ``wrong`` is its first mistake, "" if none."""
+    """The cost of a schedule: seconds, peak bytes and each node's algorithms; ``wrong``:
+    its first mistake as text, "" if none."""
 
     seconds: float
     most_bytes: int

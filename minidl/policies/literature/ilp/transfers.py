@@ -94,7 +94,7 @@ class Transfers:
         return min(stage - 1, bisect_right(self.starts, self.starts[stage] - seconds + 1e-12) - 1)
 
     def read(self, solution: Solution, schedule: StageSchedule) -> StageSchedule:
-        """Return the schedule with the solution's copies, except copies back of values that are present or not kept.
+        """Add a solution's copies to the schedule, but no copies back of values that are present or not kept after it.
         A solver that stops short of its optimum leaves such copies, which waste memory."""
         values = solution.values
         assert values is not None
