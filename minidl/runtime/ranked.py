@@ -1,8 +1,4 @@
-<<<<<<< HEAD
 """The number of slices of a batch over all ranks, their agreement, and the refusals of runtimes with ranks."""
-=======
-"""The number of slices of a batch over all ranks, and checks of the arguments of a runtime with ranks."""
->>>>>>> main
 
 from __future__ import annotations
 

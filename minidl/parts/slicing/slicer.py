@@ -278,12 +278,8 @@ class Slicer(PartKeeper):
 
     # Iterations ----------------------------------------------------------------------------------------------------
     def end_iteration(self, *, failed: bool = False) -> None:
-<<<<<<< HEAD
-        """End an iteration: run the queued calls, or discard them if it ``failed``. Raises RanksDiverged."""
-=======
         """End an iteration: run the queued calls, or discard them if it ``failed``.
-        Its gradients can no longer be taken."""
->>>>>>> main
+        Its gradients can no longer be taken. Raises RanksDiverged."""
         if failed:
             self._queue.lose("its iteration failed")
         else:
