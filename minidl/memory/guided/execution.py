@@ -27,6 +27,7 @@ from minidl.plan.costs import Limits
 from minidl.plan.plan import Action, Eviction
 from minidl.plan.trace import Trace
 from minidl.planning.allowance import Allowance
+from minidl.policies import beside
 
 
 class GuidedExecution(Hooks):
@@ -266,4 +267,6 @@ def attach(memory: Manager) -> PlanFollower:
                             peak_flops=device.profile.peak_flops, measured_iterations=device.measured_iterations,
                             allowance=Allowance(device.host_now, limited=device.wall_clock))
     memory.attach(GuidedExecution(memory, follower))
+    if device.wall_clock:
+        beside.begin()
     return follower
