@@ -89,8 +89,8 @@ def limit(found: Iterable[CellResult]) -> float | None:
 def _fastest(content: Content, places: Mapping[Place, Cells]) -> None:
     """Networks by budgets: the fastest policy and its share of the bound, and the paper's policy beside it."""
     content.say("## How far from the bound\n\nThe speed of the fastest policy, as a percentage of the bound. If no "
-                f"policy is named it is `{OURS}`, which is then the fastest or at most {EQUAL:.1%} slower. \"{NOTHING}\": by "
-                "the bound no plan can run; \"none runs\": no policy ran.")
+                f"policy is named it is `{OURS}`, which is then the fastest or at most {EQUAL:.1%} slower. "
+                f"\"{NOTHING}\": by the bound no plan can run; \"none runs\": no policy ran.")
     _by_budget(content, places, _best)
     if any(PAPERS in found for found in places.values()):
         content.say(f"The speed of `{PAPERS}`, as a percentage of the same bound:")
@@ -168,8 +168,8 @@ def _predicted(content: Content, places: Mapping[Place, Cells]) -> None:
         return
     wrong = sorted(((place, each) for place, each in off.items() if abs(each) > KEPT_WORD),
                    key=lambda entry: -abs(entry[1]))
-    content.say(f"## Predicted and observed\n\nIn {len(off)} of {len(ours)} cells the last iteration of `{OURS}` follows "
-                f"a plan. In {len(off) - len(wrong)} of these it takes the predicted time within {KEPT_WORD:.0%}"
+    content.say(f"## Predicted and observed\n\nIn {len(off)} of {len(ours)} cells the last iteration of `{OURS}` "
+                f"follows a plan. In {len(off) - len(wrong)} of these it takes the predicted time within {KEPT_WORD:.0%}"
                 + ("; in the others:" if wrong else "."))
     if wrong:
         content.table(("trace", "device", "budget", "predicted", "observed", "longer by"),
