@@ -169,7 +169,8 @@ def _predicted(content: Content, places: Mapping[Place, Cells]) -> None:
     wrong = sorted(((place, each) for place, each in off.items() if abs(each) > KEPT_WORD),
                    key=lambda entry: -abs(entry[1]))
     content.say(f"## Predicted and observed\n\nIn {len(off)} of {len(ours)} cells the last iteration of `{OURS}` "
-                f"follows a plan. In {len(off) - len(wrong)} of these it takes the predicted time within {KEPT_WORD:.0%}"
+                f"follows a plan. In {len(off) - len(wrong)} of these it takes the predicted time within "
+                f"{KEPT_WORD:.0%}"
                 + ("; in the others:" if wrong else "."))
     if wrong:
         content.table(("trace", "device", "budget", "predicted", "observed", "longer by"),
