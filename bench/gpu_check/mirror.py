@@ -171,6 +171,19 @@ def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor, *, ignore_index: 
     return F.cross_entropy(logits, labels, ignore_index=ignore_index), logits.softmax(-1)
 
 
+def _share(part: torch.Tensor, labels: torch.Tensor, ignored: int) -> float:
+    """The share of the labels that count which are in ``part``."""
+    return float((part != ignored).sum() / (labels != ignored).sum())
+
+
+def _cross_entropy_grad(dloss: torch.Tensor, residual: torch.Tensor, labels: torch.Tensor, *,
+                        ignore_index: int) -> torch.Tensor:
+    """The gradient of logits; ``residual``: their softmax, as ``_cross_entropy`` returns it."""
+    counted = (labels != ignore_index)[:, None]
+    right = F.one_hot(labels.where(counted[:, 0], 0), residual.shape[1])
+    return (residual - right) * counted * dloss / counted.sum().clamp(min=1)
+
+
 def _summed(x: torch.Tensor, shape: Any) -> torch.Tensor:
     wide = (1,) * (x.ndim - len(shape)) + tuple(shape)
     axes = [i for i, n in enumerate(wide) if n == 1 != x.shape[i]]
@@ -227,5 +240,9 @@ FORMULAS: dict[str, Formula] = {
     "softmax": lambda t, a, side, kind: torch.softmax(t[0] + t[1] if len(t) > 1 else t[0], -1),
     "embedding": _by(lambda w, ids: F.embedding(ids, w)),
     "gather_rows": _by(lambda x, at: x.gather(1, at[..., None].expand(-1, -1, x.shape[2])).flatten(0, 1)),
+    "label_share": lambda t, a, side, kind: t[0] * _share(t[1], t[2], a.get("ignore_index", -100)),
+    "cross_entropy_grad": lambda t, a, side, kind: _cross_entropy_grad(*t, ignore_index=a.get("ignore_index", -100)),
+    "linear_dgrad": _by(torch.matmul), "linear_wgrad": _by(lambda dy, x: dy.flatten(0, -2).T @ x.flatten(0, -2)),
+    "known_gradients": lambda t, a, side, kind: t[0],  # PyTorch computes its own
     "cross_entropy": lambda t, a, side, kind: _cross_entropy(*t, ignore_index=a.get("ignore_index", -100)),
 }

@@ -95,7 +95,7 @@ def sources(dtype: str, block: int) -> Iterator[DeviceFunction]:
         inputs = [meta(a.shape, DTYPES[a.dtype.name]) for a in case.inputs(dtype)]
         outputs = op.infer(*inputs, **case.attrs)
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-        yield from KERNELS[case.name].plan([*outputs, *inputs], case.attrs).sources
+        yield from KERNELS[case.name].prepare([*outputs, *inputs], case.attrs).sources
 
 
 def compile_all(wanted: Sequence[DeviceFunction], capability: tuple[int, int], seconds: float) -> tuple[int, list[str]]:

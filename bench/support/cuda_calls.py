@@ -143,5 +143,5 @@ def sources(dtype: str) -> list[DeviceFunction]:
     found: dict[DeviceFunction, None] = {}
     for name, several in calls(DTYPES[dtype]).items():
         for metas, attrs in several:
-            found.update(dict.fromkeys(KERNELS[name].plan(metas, attrs).sources))
+            found.update(dict.fromkeys(KERNELS[name].prepare(metas, attrs).sources))
     return list(found)

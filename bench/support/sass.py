@@ -201,7 +201,7 @@ def counts(capability: tuple[int, int], dtype: str, program: str, *, general: bo
     for call in measured(kind, general=general):
         if names and call.operation not in names:
             continue
-        plan = KERNELS[call.operation].plan(call.metas, call.attrs)
+        plan = KERNELS[call.operation].prepare(call.metas, call.attrs)
         source = plan.sources[0]
         cubin = compiler.cubin(source)
         every, loops = instructions(cubin.code, program)

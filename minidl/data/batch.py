@@ -1,4 +1,4 @@
-"""A batch on the host, images with labels or pairs of sentences, or only its shapes. Knows no data set and no model."""
+"""A batch on the host: images with labels, or pairs of sentences; or only its shapes, without arrays."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields

@@ -1,6 +1,6 @@
 """Functions that score a model's predictions for a batch, in the current runtime.
 
-Each uploads the batch, and frees it before it counts. On a device without values they return None.
+Each uploads the batch, and frees it before it counts right predictions. On a device without values they return None.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ def of_images(model: Module, batch: Batch) -> Accuracy | None:
 
 
 def of_pixels(model: Module, batch: Batch) -> Overlap | None:
-    """Return the intersections and unions of predicted and true pixels by class; None if values do not matter."""
+    """Return the intersections and unions of predicted and true pixels by class; None on a device without values."""
     images, _ = batch.upload(current_runtime())
     scores = model(images)
     del images

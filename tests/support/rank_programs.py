@@ -7,6 +7,7 @@ import pickle
 import sys
 from functools import partial
 from threading import Thread
+from time import monotonic
 from typing import NamedTuple
 
 import numpy as np
@@ -159,10 +160,11 @@ def outcomes(count, work, made=lambda ranks: Runtime("cpu", memory_budget=1 << 2
             raised[ranks.rank] = error
             ranks.fail()
     workers = [Thread(target=go, args=(ranks,), daemon=True) for ranks in threads(count, patience_s=900.0)]
+    ends = monotonic() + 120.0
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(300.0)
+        worker.join(max(0.0, ends - monotonic()))
     assert not any(worker.is_alive() for worker in workers), "a rank waits for another one"
     return raised
 

@@ -27,6 +27,7 @@ from minidl.plan.costs import Limits
 from minidl.plan.plan import Action, Eviction
 from minidl.plan.trace import Trace
 from minidl.planning.allowance import Allowance
+from minidl.policies import beside
 from minidl.ranks.consensus import ALONE, Alone
 
 
@@ -270,4 +271,6 @@ def attach(memory: Manager, consensus: Alone = ALONE) -> PlanFollower:
                             peak_flops=device.profile.peak_flops, measured_iterations=device.measured_iterations,
                             allowance=Allowance(device.host_now, limited=device.wall_clock), consensus=consensus)
     memory.attach(GuidedExecution(memory, follower))
+    if device.wall_clock:
+        beside.begin()
     return follower
