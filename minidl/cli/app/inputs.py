@@ -73,7 +73,8 @@ def _text(options: Options, text: Text, bad: BadFiles, *, reads_pairs: bool) -> 
         return Synthetic((shape.length,), 0, values=False)  # the network makes its own noise
     wanted = WantedText(shape.length, shape.predictions, None if options.vocab is None else Path(options.vocab),
                         options.vocab_size or VOCAB_SIZE,
-                        None if options.token_file is None else Path(options.token_file), options.force, pairs=reads_pairs)
+                        None if options.token_file is None else Path(options.token_file), options.force,
+                        pairs=reads_pairs)
     return open_text(Path(options.data), wanted, bad=bad, feed=Feed(1, 0))
 
 

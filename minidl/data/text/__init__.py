@@ -1,4 +1,4 @@
-"""Text: files of sentences, a vocabulary of word pieces, token ids in a memory-mapped file, pairs of segments, windows."""
+"""Text: files of sentences, a vocabulary of word pieces, token ids in a memory-mapped file, pairs, windows."""
 
 from minidl.data.text.sentences import Sentences
 from minidl.data.text.windows import Windows
