@@ -92,6 +92,8 @@ def _managed(setting: Setting, record: Record, training: Training, unmanaged: fl
             device, "tf32", memory_budget=sizes.managed_bytes, deterministic=False, policy=Auto(rounds=sizes.plans),
             host_memory=min(sizes.host_bytes, device.profile.host_memory_bytes)) as runtime:
         network = Network(runtime, training)
+        if runtime.guide is not None:
+            runtime.guide.allowance.limited = False  # a long run searches as often, in its 2% of planning
         for number, last in enumerate(course(runtime, network, sizes.plans)):
             steps.append(last)
             record.tell(f"  {number}: {1e3 * last['seconds']:.0f} ms, stalls {1e3 * last['stalls']:.0f} ms, "

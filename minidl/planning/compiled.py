@@ -20,7 +20,7 @@ Weighed = Callable[[problem.Problem, timing.Room, problem.Array, problem.Array, 
                    schedule.Outcome]
 MODULES = (problem, walk, lineages, expansion, levels, timing, schedule)  # the modules of the compiled function
 PARTS: tuple[Function, ...] = (expansion.expand, expansion._trimmed, timing.beginnings, timing.over, levels.tops,
-                               timing._openings, timing.place, timing._pass, timing.run)
+                               timing._openings, timing._by_start, timing.place, timing._pass, timing.run)
 # Functions that run at every step of the simulation. Reference counting is off for them: each receives groups of forty
 # arrays, and counting their references takes fifty times as long as the rest.
 PIECES: tuple[Function, ...] = (
