@@ -23,7 +23,7 @@ from train import main
 # Pixels of a side at which each network still works, and how many images make batch norm's last maps at least 2.
 SMALLEST = {"mlp": 8, "lenet": 28, "inception_v3": 75, "inception_v3_aux": 299, "inception_v4": 75, "unet": 16}
 SIDE = 32  # of the others
-QUICK = ("mlp", "lenet", "resnet18", "inception_v3", "densenet121")  # one a family, but for VGG's 130 million weights
+QUICK = ("mlp", "lenet", "resnet18", "inception_v3", "densenet121", "mobilenet_v3_small", "vit_b_32")  # one a family, but for VGG's 130 million weights
 
 
 @pytest.mark.default(name=["mlp", "lenet", "densenet121"])
