@@ -97,7 +97,7 @@ LAUNCH, UNITE, ADOPT = CpuDevice.launch, Queue._unite_ranks, Planner._adopt
 
 
 @pytest.mark.parametrize("owner, name, bug, told", [
-    (CpuDevice, "launch", _early, ""), (Queue, "_unite_ranks", _skipping, "sum_ranks"),
+    (CpuDevice, "launch", _early, "labels from|the bits differ"), (Queue, "_unite_ranks", _skipping, "sum_ranks"),
     (Planner, "_adopt", _alone, "exchange 0, plans ")],
     ids=["a missing wait before an exchange", "a rank that skips", "each rank plans for itself"])
 def test_a_planted_bug_is_found(owner, name, bug, told):
