@@ -110,9 +110,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(f"kill {number + 1}: {took[-1]:.1f} s, checkpoint {after}", file=sys.stderr, flush=True)
         steps = steps_of(run) + 4
         last = [*TRAIN, "--slices", "6", "--steps", str(steps), "--quiet"]
-        for words in ([*last, "--run-dir", str(run), "--resume", "auto", "--save-weights", f"{folder}/one"],
-                      [*last, "--run-dir", f"{folder}/never", "--save-weights", f"{folder}/other"]):
-            subprocess.run(words, cwd=ROOT, env=environment(), check=True)
+        for run_words in ([*last, "--run-dir", str(run), "--resume", "auto", "--save-weights", f"{folder}/one"],
+                          [*last, "--run-dir", f"{folder}/never", "--save-weights", f"{folder}/other"]):
+            subprocess.run(run_words, cwd=ROOT, env=environment(), check=True)
         same = Path(f"{folder}/one").read_bytes() == Path(f"{folder}/other").read_bytes()
         hidden = [path for path in run.rglob(".*") if path.name != ".lock"]
         hidden += [Path("/dev/shm") / name for name in set(os.listdir("/dev/shm")) - shared]
