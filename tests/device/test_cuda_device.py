@@ -559,7 +559,7 @@ def test_plans_are_timed_once_and_kept_on_disk(tmp_path):
 
 def test_plans_are_the_first_of_the_heuristics_and_those_that_need_less_workspace():
     fake = FakeCuda()
-    fake._plans[:] = [PlanInfo(f"p{i}", 1000, False) for i in range(MOST_TIMED)] + [
+    fake.listed[:] = [PlanInfo(f"p{i}", 1000, False) for i in range(MOST_TIMED)] + [
         PlanInfo("no better", 1000, False), PlanInfo("fixed order", 2000, True), PlanInfo("larger", 2000, True),
         PlanInfo("fixed and smaller", 1500, True), PlanInfo("least", 10, False)]
     plans = PlanTable(fake).of(CONV, timed=False)
@@ -621,7 +621,7 @@ def test_an_error_of_the_vendor_names_the_operation_and_is_a_device_error():
 
 def test_a_plan_that_is_far_slower_than_the_best_is_timed_once_more_and_then_left():  # 80 us, and 3 x 20 are allowed
     fake = FakeCuda()
-    fake._plans.append(PlanInfo("slow", 0, True))
+    fake.listed.append(PlanInfo("slow", 0, True))
     plans = PlanTable(fake).of(CONV)
     assert plans[3].seconds == pytest.approx(80e-6, abs=3e-6)
     assert fake.counts["convolve"] == 3 * 6 + 2

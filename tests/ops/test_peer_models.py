@@ -106,7 +106,9 @@ VISION: dict[str, tuple[Callable[..., Any], int, str]] = {
     "convnext_base": (torchvision_model, 64, "1200MiB"),
     "unet": (lambda name: PeerUNet(), 32, "512MiB"),
 }
-LONG = {"vgg16_bn", "resnet152", "inception_v3_aux", "densenet201", "efficientnet_b2", "vit_b_32", "convnext_base"}  # seconds, for more of the same
+# Seconds, for more of the same.
+LONG = {"vgg16_bn", "resnet152", "inception_v3_aux", "densenet201", "efficientnet_b2", "vit_b_32", "convnext_base",
+        "resnext50_32x4d"}
 
 
 def with_statistics(model: Any, images: Any) -> Any:
