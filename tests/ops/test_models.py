@@ -138,7 +138,8 @@ def test_the_default_image_gives_one_score_a_class(on_simulated_gpu, name):
 @pytest.mark.parametrize(("name", "size"), [("mlp", 8), ("lenet", 28), ("vgg11", 32), ("vgg16_bn", 40),
                                             ("resnet18", 32), ("resnet50", 75), ("inception_v3", 75),
                                             ("inception_v4", 75), ("densenet121", 32), ("resnext50_32x4d", 32),
-                                            ("vit_b_16", 48), ("convnext_tiny", 40), ("efficientnet_b0", 40), ("mobilenet_v3_small", 40)])
+                                            ("vit_b_16", 48), ("convnext_tiny", 40), ("efficientnet_b0", 40),
+                                            ("mobilenet_v3_small", 40)])
 def test_other_classes_channels_and_image_sizes_can_be_asked_for(on_simulated_gpu, name, size):
     model = create(name, num_classes=7, in_channels=2, image_size=size)
     with no_grad():
