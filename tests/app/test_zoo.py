@@ -47,8 +47,8 @@ def test_a_small_step_gives_every_parameter_a_gradient_and_changes_it(name):
         for n, p in model.named_parameters():
             after = p.numpy()
             assert np.isfinite(after).all(), n
-            # A bias before a batch norm has no effect, so no gradient but rounding; behind ConvNeXt's first layer scales,
-            # of 1e-6, gradients are too small to change a weight of 1.
+            # A bias before a batch norm has no effect, so no gradient but rounding; behind ConvNeXt's layer scales of
+            # 1e-6 gradients are too small to change a weight of 1.
             changed = (after != before[n]).any() or "convnext" in name and p.grad is not None and p.grad.numpy().any()
             assert p.grad is not None and (n.endswith("bias") or changed), n
 
