@@ -90,9 +90,9 @@ class LlamaConfig:
 
 
 class Rotation:
-    """The rotary embedding of ``length`` positions from ``start`` on, for all layers of a forward pass.
+    """The rotary embedding of the positions from ``start`` to before ``start + length``.
 
-    Tables of cosines and sines, [length, 1, head width] each, are uploaded once.
+    It has tables [length, 1, head width] of cosines and sines, uploaded once and used by all layers of a forward pass.
     """
 
     def __init__(self, config: LlamaConfig, start: int, length: int) -> None:
