@@ -24,9 +24,9 @@ HEAD = """# Plans on the steps of other programs
 
 Made by `{}`, on sim:p100. Seconds are shares of the unmanaged step.
 
-`auto` predicts by simulating the plan. `capuchin` predicts the step without waits, the seconds of copies that computation
-does not hide, as the paper counts them, and the seconds of the plan's replays. A plan that leaves evictions to on-demand
-mode has no prediction. What blocks without planned addresses cost is in none: `capuchin` slides them together.
+`auto` predicts by simulating the plan. `capuchin` predicts the step without waits, the seconds of copies that
+computation does not hide, as the paper counts them, and the seconds of the plan's replays. A plan that leaves evictions
+to on-demand mode has no prediction. The slides of blocks without planned addresses are in no prediction of `capuchin`.
 """
 
 
