@@ -329,6 +329,9 @@ def test_gradients_that_are_wrong_are_a_failure(tmp_path, monkeypatch):
 FAMILIES = (Training("vgg11", 2, side=32), Training("vgg11_bn", 2, side=32), Training("resnet18", 2, side=32),
             Training("inception_v3_aux", 2), Training("inception_v4", 2), Training("densenet121", 2, side=64),
             Training("unet-small", 1, side=32), Training("bert-tiny", 2, length=16), Training("gpt2", 1, length=16),
+            Training("resnext50_32x4d", 2, side=32), Training("mobilenet_v3_small", 2, side=32),
+            Training("mobilenet_v3_large", 2, side=32), Training("efficientnet_b0", 2, side=32),
+            Training("vit_b_32", 2, side=32), Training("convnext_tiny", 2, side=32),
             Training("llama-tiny", 2, length=16), Training("lenet", 2), Training("mlp", 2))
 
 
