@@ -90,8 +90,10 @@ class LlamaConfig:
 
 
 class Rotation:
-    """The rotary embedding of the positions ``start`` to ``start + length`` - 1: tables [length, 1, head width] of
-    cosines and sines, uploaded once and used by all layers of a forward pass."""
+    """The rotary embedding of the positions from ``start`` to before ``start + length``.
+
+    It has tables [length, 1, head width] of cosines and sines, uploaded once and used by all layers of a forward pass.
+    """
 
     def __init__(self, config: LlamaConfig, start: int, length: int) -> None:
         runtime, width = current_runtime(), config.head_width

@@ -71,8 +71,7 @@ def _shortcut(in_channels: int, out_channels: int, stride: int) -> nn.Module:
 
 
 class ResNet(nn.Module):
-    """ResNet: [N, in_channels, H, W] -> [N, num_classes]; ``depths``: blocks of the four stages, a column of Table
-    1."""
+    """ResNet: [N, in_channels, H, W] -> [N, num_classes]. depths: blocks of the four stages, a column of Table 1."""
 
     def __init__(self, block: type[BasicBlock] | type[Bottleneck], depths: tuple[int, int, int, int], *,
                  num_classes: int = 1000, in_channels: int = 3) -> None:

@@ -23,8 +23,11 @@ EPSILON = 1e-6  # of layer normalisation
 
 
 class Attention(nn.Module):
-    """Self-attention: [N, L, D] -> [N, L, D]. in_proj_weight holds the weights of queries, keys and values one below
-    the other; slices of the weight, not of the product, are multiplied."""
+    """Self-attention: [N, L, D] -> [N, L, D].
+    in_proj_weight has queries', keys' and values' weights one below the other.
+
+    Slices of the weight, not of the product, are multiplied.
+    """
 
     def __init__(self, width: int, heads: int) -> None:
         self.heads = heads

@@ -1,5 +1,4 @@
-"""Published results about recomputation and swapping, made again: a survey's two experiments, and the cost of DTR's
-recomputation over the budget."""
+"""The pages of two publications on recomputation and swapping: a survey's experiments, and DTR's costs by budget."""
 
 from __future__ import annotations
 
