@@ -430,3 +430,10 @@ def test_the_whole_check_has_every_model_and_the_runs_that_are_wanted():
     assert [t.batch for t in FULL.managed] == [1014, 1440] and FULL.managed_bytes == 16 << 30
     assert FULL.ops_every == 1 and set(FULL.dtypes) == set(QUICK.dtypes) == set(ops.TOLERANCE)
     assert set(NAMED) == {"full", "quick", "tiny"}
+
+
+def test_the_check_of_a_gpu_leaves_pytorchs_own_trace_of_it_off():
+    """Once it is on, each allocation and event calls into Python, which also fails in threads of autograd."""
+    pytest.importorskip("torch")
+    code = "import sys; import bench.gpu_check.inside; sys.exit('torch.cuda._sanitizer' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
