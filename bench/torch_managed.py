@@ -68,7 +68,7 @@ class Blocks(nn.Module):
 
 
 class Layer(nn.Module):
-    """A transformer's layer: [n, length, width] -> the same."""
+    """A transformer's layer, which keeps the shape [n, length, width]."""
 
     def __init__(self, width: int, heads: int, *, causal: bool, dropout: float = 0.1) -> None:
         super().__init__()
@@ -106,26 +106,26 @@ class Gated(nn.Module):
 
 
 class Patches(nn.Module):
-    """[n, 3, h, w] -> [n, patches, width]."""
+    """The embedding of image patches: [n, 3, h, w] to [n, patches, width]."""
 
     def __init__(self, width: int, side: int) -> None:
         super().__init__()
         self.project = nn.Conv2d(3, width, side, side)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Each patch as a vector."""
+        """Return a vector for each patch."""
         return self.project(x).flatten(2).transpose(1, 2)
 
 
 class Mean(nn.Module):
-    """[n, length, width] -> [n, classes], from the mean over the length."""
+    """A head: from [n, length, width] the mean over the length, then scores [n, classes]."""
 
     def __init__(self, width: int, classes: int) -> None:
         super().__init__()
         self.head = nn.Linear(width, classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The classes' scores."""
+        """Return the scores of the classes."""
         return self.head(x.mean(1))
 
 
@@ -195,8 +195,10 @@ def save_on_cpu() -> Any:
 
 @dataclass
 class Contender:
-    """One training, in a thread of its own. around: what a step is carried out in; memory: what manages it, if anything
-    does; peak: the most bytes of a metered step."""
+    """One training, in a thread of its own. peak: the most bytes of a metered step.
+
+    around: the context in which a step is carried out; memory: the ``managed`` object, or None.
+    """
 
     name: str
     network: Blocks
@@ -212,12 +214,12 @@ class Contender:
     thread: ThreadPoolExecutor = field(default_factory=partial(ThreadPoolExecutor, 1))
 
     def begin(self) -> None:
-        """Enter the management of memory, if there is any."""
+        """Enter the context that manages memory, if the contender has one."""
         if self.memory is not None:
             self.thread.submit(self.memory.start).result()
 
     def end(self) -> None:
-        """Leave it, and end the thread."""
+        """Leave the context that manages memory, and end the thread."""
         if self.memory is not None:
             self.thread.submit(self.memory.stop).result()
         self.thread.shutdown()
@@ -242,7 +244,7 @@ class Contender:
         yield from (v for each in self.optimizer.state.values() for v in each.values() if isinstance(v, torch.Tensor))
 
     def _step(self) -> None:
-        """One step, with the generator as it was left by the one before."""
+        """Carry out one step; the random generator continues from this contender's previous step."""
         torch.set_rng_state(self.generator)
         with self.around():
             self.optimizer.zero_grad()
@@ -254,12 +256,12 @@ class Contender:
         self.losses.append(loss.detach())
 
     def bits(self) -> list[torch.Tensor]:
-        """All that training has computed."""
+        """Return copies of all values that training has computed."""
         return [*self.losses, *(t.detach() for t in self.network.state_dict().values()), self.generator]
 
 
 def contender(name: str, case: str, **more: Any) -> Contender:
-    """One of a case, from the same seed as all others."""
+    """Make a contender of a case, from the same seed as all others."""
     torch.manual_seed(0)
     network, x, y = CASES[case]()
     network.checkpoints = CHECKPOINTS.get(name)
@@ -267,7 +269,7 @@ def contender(name: str, case: str, **more: Any) -> Contender:
 
 
 def budgets(case: str, policy: str) -> dict[str, int]:
-    """Bytes by the name of a contender, and ``unmanaged``; a budget that is below the floor is the floor."""
+    """Return budgets in bytes by the contender's name, with ``unmanaged``; none is below the floor."""
     known = contender("", case, memory=minidl.torch.managed(1 << 50, policy=policy))
     known.begin()
     for _ in range(2):
@@ -278,7 +280,7 @@ def budgets(case: str, policy: str) -> dict[str, int]:
 
 
 def run(case: str, rounds: int, policy: str, out: Any) -> None:
-    """One table."""
+    """Train one case's contenders in turns, and print its table."""
     within = budgets(case, policy)
     contenders = [contender("unmanaged", case), *(contender(name, case) for name in CHECKPOINTS),
                   contender("save_on_cpu", case, around=save_on_cpu)]
@@ -304,7 +306,7 @@ def run(case: str, rounds: int, policy: str, out: Any) -> None:
 
 
 def main() -> None:
-    """Tables of all cases."""
+    """Read the command line, and print the tables of all cases."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default=",".join(CASES))
     parser.add_argument("--rounds", type=int, default=7)

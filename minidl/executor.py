@@ -84,7 +84,7 @@ class Executor:
         try:
             if written:
                 refuse_to_write(op, inputs, written, differentiates=self.grad_enabled)
-                memory.before_write(written)
+                memory.before_write(written, inputs)
             for storage in inputs:
                 if storage.status is not IN:
                     memory.make_resident(inputs, op.name)
@@ -241,6 +241,8 @@ class Executor:
             return keeper.make_leaf(storage)
         if storage.status is RECOMPUTE:
             self.memory.replay(storage.base)
+        if storage.call is not None:
+            self.tracker.cut(storage.base)
         storage.call = storage.severed = None
 
     # Iterations ----------------------------------------------------------------------------------------------

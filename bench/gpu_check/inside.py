@@ -46,7 +46,7 @@ class Layers(nn.Module):
         self.scores, self.checkpoints = nn.Linear(stack.width, WORDS), checkpoints
 
     def forward(self, tokens: torch.Tensor) -> Any:
-        """[sequences, length] -> [sequences, length, words]."""
+        """Map tokens [sequences, length] to scores [sequences, length, words]."""
         x = self.words(tokens)
         for layer in self.layers:
             x = checkpoint(layer, x, use_reentrant=False) if self.checkpoints else layer(x)
@@ -54,7 +54,7 @@ class Layers(nn.Module):
 
 
 def measure(setting: Setting, record: Record) -> None:
-    """The waits, then the training."""
+    """Record which of the waits' programs are right, then the seconds, peaks and bits of the training."""
     where = "cuda" if setting.compiles and setting.device.startswith("cuda") else "cpu"
     if where == "cuda" and not torch.cuda.is_available():
         record.leave_out("this PyTorch finds no CUDA device")
@@ -83,8 +83,10 @@ def _try(record: Record, name: str, wait: Any, where: str) -> None:
 
 @contextlib.contextmanager
 def _repeatable() -> Iterator[None]:
-    """PyTorch's deterministic mode, which warns of operations that have none; attention composed of products, since the
-    fused kernel for float32 adds in no fixed order."""
+    """Return a context with PyTorch's deterministic mode, which warns of operations that have no deterministic form.
+
+    Attention is composed of matrix products in it, since the fused kernel for float32 adds in no fixed order.
+    """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True, warn_only=True)

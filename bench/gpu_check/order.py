@@ -30,8 +30,10 @@ ATTENTION = Attention(False, "bfloat16", 4, 4, 64, 64, 64, False, 0.0)
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of call: how to issue it on (y, x, ones, room) at these addresses, the dtype, what each element of Y
-    must be, and bytes of room."""
+    """One kind of call: a function that issues it on the addresses (y, x, ones, room), and what Y must be afterwards.
+
+    It also has the dtype, and the bytes of ``room``.
+    """
 
     issue: Callable[[int, int, int, int], Any]
     dtype: str
@@ -40,7 +42,8 @@ class Kind:
 
 
 def measure(setting: Setting, record: Record) -> None:
-    """For each kind of call, whether it ran between what was given before it and what was given after."""
+    """Record for each kind of call whether it ran after the work queued before it and before the work queued after it.
+    """
     with setting.runtime(precision="fp32", memory_budget=BUDGET) as runtime:
         device = runtime.device
         if not isinstance(device, CudaDevice):
@@ -57,7 +60,7 @@ def measure(setting: Setting, record: Record) -> None:
 
 
 def kinds(device: CudaDevice, record: Record) -> dict[str, Kind]:
-    """Every kind of call that gives work to a stream, by name."""
+    """Return, by name, every kind of call by which minidl gives work to a stream."""
     vendor, stream = device.vendor, device.streams.handles[COMPUTE]
     described = meta((COUNT,), float32)
     negate = device.programs.kernel("neg", (described, described), {})
@@ -88,7 +91,7 @@ def kinds(device: CudaDevice, record: Record) -> dict[str, Kind]:
 
 
 def between(device: CudaDevice, kind: Kind, long_bytes: int) -> np.ndarray:
-    """The value of Z after long work, the call, and a copy."""
+    """Queue long work, the call, and a copy; return the copied values Z."""
     vendor, stream = device.vendor, device.streams.handles[COMPUTE]
     base, end = vendor.allocate(4 * NBYTES + aligned(kind.room) + 2 * long_bytes), vendor.event()
     x, y, z, ones, room = (base + k * NBYTES for k in range(5))

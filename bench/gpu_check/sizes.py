@@ -19,6 +19,13 @@ MIRRORED = (
     Training("vgg13", 4, side=64), Training("vgg19", 4, side=64), Training("vgg13_bn", 4, side=64),
     Training("vgg16_bn", 4, side=64), Training("vgg19_bn", 4, side=64), Training("bert-large", 2, length=64),
     Training("gpt2-medium", 1, length=64), Training("gpt2-large", 1, length=64), Training("gpt2-xl", 1, length=64),
+    Training("resnext50_32x4d", 4, side=64), Training("resnext101_32x8d", 4, side=64),
+    Training("resnext101_64x4d", 4, side=64), Training("mobilenet_v3_small", 4, side=128),
+    Training("mobilenet_v3_large", 4, side=128), Training("efficientnet_b0", 4, side=128),
+    Training("efficientnet_b2", 4, side=128), Training("efficientnet_b4", 4, side=128),
+    Training("vit_b_16", 4, side=64), Training("vit_b_32", 4, side=64), Training("vit_l_16", 4, side=64),
+    Training("convnext_tiny", 4, side=64), Training("convnext_small", 4, side=64),
+    Training("convnext_base", 4, side=64),
     Training("llama-tiny", 2, length=64), Training("llama-1b", 1, length=64, options=CUT),
     Training("llama-3b", 1, length=64, options=CUT), Training("llama-8b", 1, length=64, options=CUT),
     Training("qwen2.5-0.5b", 1, length=64, options=CUT), Training("qwen2.5-1.5b", 1, length=64, options=CUT),
@@ -35,7 +42,7 @@ FULL = Sizes(
 
 QUICK = replace(
     FULL, ops_every=6, mirrored=MIRRORED[:4], convolutions=(Training("resnet50", 64),), rounds=3, steps=2,
-    managed=(Training("resnet50", 1014),), plans=3, identity=(Training("resnet50", 16),),
+    managed=(Training("resnet50", 1014),), plans=6, identity=(Training("resnet50", 16),),
     stack=Stack(8, 1024, 16, 4, 1024))
 
 IMAGE, SMALL, MAPS = Training("resnet20", 2, side=16), Training("lenet", 2), Training("lenet", 64)

@@ -21,6 +21,7 @@ from minidl.errors import UserError
 from minidl.plan.costs import Limits
 from minidl.plan.policy import Policy, required
 from minidl.planning.allowance import Allowance
+from minidl.policies import beside
 from minidl.torch.backends import Backend, Immediate
 from minidl.torch.budget import size_of
 from minidl.torch.course import Course, Phase
@@ -76,6 +77,8 @@ class managed:  # noqa: N801 # programs call it like a function
         # On a CPU the recording of lineage takes time from the program's own computation.
         self.planner = Planner(policies.create(policy) if isinstance(policy, str) else required(policy),
                                recompute=recompute, counts_recording=device_type == "cpu")
+        if self.planner.policy.plans:
+            beside.begin()
         self.observer = Observer(self.recorder, self.saved, self.states)
         self.early = Early(self.budget, self.states)
         self.unhooked = Unhooked(self.saved, self.course, self.budget)

@@ -62,6 +62,20 @@ SIZES = {
     "gpt2-medium": (354_823_168, 292),
     "gpt2-large": (774_030_080, 436),
     "gpt2-xl": (1_557_611_200, 580),
+    "vit_b_16": (86_567_656, 152),
+    "vit_b_32": (88_224_232, 152),
+    "vit_l_16": (304_326_632, 296),
+    "convnext_tiny": (28_589_128, 182),
+    "convnext_small": (50_223_688, 344),
+    "convnext_base": (88_591_464, 344),
+    "efficientnet_b0": (5_288_548, 311),
+    "efficientnet_b2": (9_109_994, 439),
+    "efficientnet_b4": (19_341_616, 610),
+    "mobilenet_v3_large": (5_483_032, 266),
+    "mobilenet_v3_small": (2_542_856, 210),
+    "resnext50_32x4d": (25_028_904, 267),
+    "resnext101_32x8d": (88_791_336, 522),
+    "resnext101_64x4d": (83_455_272, 522),
     "llama-tiny": (125_248, 20),
     "llama-1b": (1_235_814_400, 146),
     "llama-3b": (3_212_749_824, 254),
@@ -123,7 +137,9 @@ def test_the_default_image_gives_one_score_a_class(on_simulated_gpu, name):
 
 @pytest.mark.parametrize(("name", "size"), [("mlp", 8), ("lenet", 28), ("vgg11", 32), ("vgg16_bn", 40),
                                             ("resnet18", 32), ("resnet50", 75), ("inception_v3", 75),
-                                            ("inception_v4", 75), ("densenet121", 32)])
+                                            ("inception_v4", 75), ("densenet121", 32), ("resnext50_32x4d", 32),
+                                            ("vit_b_16", 48), ("convnext_tiny", 40), ("efficientnet_b0", 40),
+                                            ("mobilenet_v3_small", 40)])
 def test_other_classes_channels_and_image_sizes_can_be_asked_for(on_simulated_gpu, name, size):
     model = create(name, num_classes=7, in_channels=2, image_size=size)
     with no_grad():
@@ -219,7 +235,7 @@ def test_the_listing_has_every_name_once_below_its_paper():
     names = [line.split()[0] for line in lines if line.startswith("  ")]
     assert names == list(MODELS)
     families = [line for line in lines if not line.startswith("  ")]
-    assert len(families) == len(set(families)) == 11 and all(family[-1] == "." for family in families)
+    assert len(families) == len(set(families)) == 16 and all(family[-1] == "." for family in families)
     assert lines[lines.index("  unet              3x224x224 images, 2 classes per pixel") - 1].startswith("U-Net: ")
 
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from minidl import models
 from minidl.cli.app.options import Options
-from minidl.data import AnyBatch, Data, TextBatch
-from minidl.data.text import Sentences
+from minidl.data import AnyBatch, Data, TextBatch, TokenBatch
+from minidl.data.text import Sentences, Windows
 from minidl.errors import UserError
 from minidl.nn import Module, lora
 from minidl.optim import SGD, Adam, AdamW, Optimizer, Schedule
@@ -38,7 +38,8 @@ def build(options: Options, data: Data, *, steps: int | None = None) -> Trainer:
 
 def _network(options: Options, data: Data, *, reads_text: bool) -> Module:
     if reads_text:
-        return models.create(options.model, vocabulary=len(data.vocabulary) if isinstance(data, Sentences) else None)
+        words = len(data.vocabulary) if isinstance(data, Sentences | Windows) else None
+        return models.create(options.model, vocabulary=words)
     return models.create(options.model, num_classes=data.num_classes if data.real else options.num_classes,
                       in_channels=data.input_shape[0] if data.real else None, image_size=data.input_shape[1])
 
@@ -62,7 +63,7 @@ def _loss(options: Options, known: models.Model, model: Module) -> Callable[[Any
         runtime = current_runtime()
         if known.text is not None:
             shape = known.text.of_length(options.sequence_length)
-            text = (batch.upload(runtime) if isinstance(batch, TextBatch) else
+            text = (batch.upload(runtime) if isinstance(batch, TextBatch | TokenBatch) else
                     known.text_batch(runtime, batch.size, shape))
             value: Tensor = model(*text)
             return value

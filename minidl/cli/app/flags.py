@@ -159,8 +159,8 @@ def _model(parser: argparse.ArgumentParser) -> None:
 def _data_and_length(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("data and length")
     group.add_argument("--data", type=kinds.path, default="synthetic", metavar="PATH|digits|shapes|synthetic",
-                       help="a folder or file of images or text (docs/data.md), scikit-learn's digits, generated "
-                            "shapes with masks, or noise, to study memory and time (default: synthetic)")
+                       help="a folder or file of images or text (docs/data.md; text also as text:PATH), scikit-learn's "
+                            "digits, generated shapes with masks, or noise, for memory and time (default: synthetic)")
     group.add_argument("--workers", "-j", type=kinds.whole, default=min(WORKERS, os.cpu_count() or 1), metavar="N",
                        help="threads that decode images; no result depends on it "
                             f"(default: the cores, at most {WORKERS})")
