@@ -65,8 +65,9 @@ class Deciding:
                 known.obey(obeyed(found.plan, known.seen, costs, limits, recompute=self.planner.recompute))
 
     def begin(self, course: Course, optimizer: torch.optim.Optimizer | None) -> None:
-        """Choose the next step's phase. optimizer: the one that ended the last step. Plans are void if the program now
-        holds state that they evict, or if the optimizer has more tensors in lists than after the step before."""
+        """Choose the next step's phase, after ``optimizer`` (None: no optimizer) has ended the last step.
+        Plans are void if the program now holds state that they evict, or if the optimizer has more tensors in lists
+        than after the step before."""
         steady = True
         if optimizer is not None:
             count = listed(optimizer)

@@ -41,8 +41,8 @@ def state_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 
 def listed(optimizer: torch.optim.Optimizer) -> int:
-    """Return how many objects the lists in an optimizer's state contain: ``LBFGS`` has more of them after each step,
-    up to its ``history_size``. It is 0 for the other optimizers of PyTorch."""
+    """Return how many objects the lists in an optimizer's state contain.
+    ``LBFGS`` has more of them after each step, up to its ``history_size``; PyTorch's other optimizers have none."""
     if _by_parameter(optimizer):
         return 0
     return sum(len(value) for state in optimizer.state.values() if isinstance(state, dict)
