@@ -201,8 +201,8 @@ def test_a_forward_pass_leaves_no_tensor_alive_but_its_result(on_simulated_gpu, 
 
 @pytest.mark.default(name=["lenet", "unet-small", "bert-tiny", "mobilenet_v3_small", "vit_b_32", "llama-tiny"])
 @pytest.mark.parametrize("name", ["lenet", "vgg11", "vgg11_bn", "resnet18", "resnet50", "resnext50_32x4d",
-                                  "inception_v3", "inception_v4", "densenet121", "unet-small", "bert-tiny", "gpt2", "llama-tiny",
-                                  "mobilenet_v3_small", "efficientnet_b0", "vit_b_32", "convnext_tiny"])
+                                  "inception_v3", "inception_v4", "densenet121", "unet-small", "bert-tiny", "gpt2",
+                                  "llama-tiny", "mobilenet_v3_small", "efficientnet_b0", "vit_b_32", "convnext_tiny"])
 def test_a_step_with_enough_memory_computes_nothing_twice(name):
     # A donated value that a gradient needs would be computed again.
     with Runtime("sim:p100", memory_budget=1 << 50, policy="passive") as runtime:
