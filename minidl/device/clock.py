@@ -86,7 +86,10 @@ class VirtualClock:
 
     def wait(self, stream: int, on: int, position: int) -> None:
         """Make later work on ``stream`` start after ``position`` of stream ``on``; the host does not wait."""
-        time = self.finish_time(on, position)
+        self.hold(stream, self.finish_time(on, position))
+
+    def hold(self, stream: int, time: float) -> None:
+        """Make later work on ``stream`` start at ``time`` or later."""
         now = max(self.ready[stream], self.host)
         if time > now:
             if stream == COMPUTE:
