@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from minidl.parts.keeper import PartKeeper
     from minidl.plan.trace import Trace
 
-_requires_grad = attrgetter("requires_grad")
+_requires_grad, _status, _id = attrgetter("requires_grad"), attrgetter("status"), attrgetter("tensor_id")
 
 
 class Executor:
@@ -80,15 +80,16 @@ class Executor:
             self.end_iteration()
         if hooks.due:
             hooks.before_call()
-        written = [inputs[i] for i in op.mutates(len(inputs))] if op.mutates is not None else ()
+        written: Sequence[Storage] = ()
+        if op.mutates is not None:
+            targets = [inputs[i] for i in op.mutates(len(inputs))]
+            written = targets if View not in map(type, targets) else [storage.base for storage in targets]
         try:
             if written:
-                refuse_to_write(op, inputs, written, differentiates=self.grad_enabled)
+                refuse_to_write(op, inputs, targets, differentiates=self.grad_enabled)
                 memory.before_write(written)
-            for storage in inputs:
-                if storage.status is not IN:
-                    memory.make_resident(inputs, op.name)
-                    break
+            if [*map(_status, inputs)].count(IN) < len(inputs):  # some are not on the device
+                memory.make_resident(inputs, op.name)
         except BaseException:
             self._call_off(key, inputs, (), fresh=fresh)
             raise
@@ -119,8 +120,8 @@ class Executor:
         read, made = self.record_tensor_access(signature, algorithm, inputs, outputs)
         if written:
             for storage in written:
-                if storage.base.requires_grad:
-                    storage.base.sever()
+                if storage.requires_grad:
+                    storage.sever()
             memory.after_write(written, self.issued)
             tracker.updated |= op.update
         elif op.replayable:
@@ -130,7 +131,7 @@ class Executor:
             if needs:
                 call.save(outputs, needs, saved)
         if self.inspect is not None:
-            self.inspect(op.name, inputs, (*outputs, *written))
+            self.inspect(op.name, inputs, (*outputs, *(targets if written else ())))
         if hooks.follows:
             hooks.after_call(signature, read, made, inputs + outputs)
         return outputs
@@ -141,12 +142,13 @@ class Executor:
         Capuchin calls this RecordTensorAccess (section 5.1)."""
         tracker = self.tracker
         sequence, start = tracker.sequence, tracker.iteration_start
-        read = []
-        for base in inputs:
-            if type(base) is View:  # a test of the type is faster than the property ``base`` of every operand
-                base = base.base
-                tracker.base_bytes[base.tensor_id] = base.nbytes
-            read.append(base.tensor_id)
+        bases = inputs
+        if View in map(type, inputs):  # a test of the type is faster than the property ``base`` of every operand
+            bases = [storage.base for storage in inputs]
+            for storage in inputs:
+                if type(storage) is View:
+                    tracker.base_bytes[storage.tensor_id] = storage.base.nbytes
+        for base in bases:
             last = base.last_access
             if last != sequence:  # a tensor that one call uses twice is accessed once
                 if last < start:
@@ -155,12 +157,10 @@ class Executor:
                 else:
                     base.access_count += 1
                 base.last_access = sequence
-        made: tuple[TensorId, ...] = ()
         for storage in outputs:
-            made += (storage.tensor_id,)
             storage.access_count = 1
             storage.first_access = storage.last_access = sequence
-        ids = tuple(read), made
+        ids = tuple(map(_id, bases)), tuple(map(_id, outputs))
         if tracker.keep_log:
             tracker.log.append((signature, algorithm, *ids))
             if len(tracker.log) > LONGEST:
