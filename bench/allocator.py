@@ -21,7 +21,8 @@ SIZES = [4, 256, 2048, 65_536, 147_456, 401_408, 802_816, 1_605_632, 3_211_264]
 
 
 def stack(pairs: int) -> tuple[float, int]:
-    """Seconds of ``pairs`` allocations and their frees, last in, first out; and the longest free index met."""
+    """Return the seconds that ``pairs`` allocations and frees take, last in first out, and the longest free list met.
+    """
     arena = Arena(1 << 34)
     sizes = [SIZES[i % len(SIZES)] for i in range(DEPTH)]
     start = time.perf_counter()
@@ -35,7 +36,7 @@ def stack(pairs: int) -> tuple[float, int]:
 
 
 def mixed(pairs: int) -> tuple[float, int]:
-    """The same with ``DEPTH`` live blocks, one replaced at a time."""
+    """Return the same two numbers as ``stack``, with ``DEPTH`` live blocks; one at a time is replaced at random."""
     random.seed(0)
     arena = Arena(1 << 34)
     live: list[Block] = []

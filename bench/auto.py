@@ -26,7 +26,8 @@ Cells = dict[tuple[str, int, str], Cell]
 
 
 def sweep(log: Path, networks: list[str], budgets: list[int], policies: Iterable[str], end: float) -> None:
-    """Run what the log does not have, until it is time to end. policies: beside `auto`."""
+    """Run the cells that the log does not have yet, until the clock reads ``end``. policies: those run beside `auto`.
+    """
     cells = {(cell.network, cell.percent, cell.policy): cell for cell in read(log)}
     measure("resnet20", 50, "auto", unmanaged("resnet20")[1])  # loads and, on a new machine, compiles
     for network in networks:
@@ -47,7 +48,7 @@ def sweep(log: Path, networks: list[str], budgets: list[int], policies: Iterable
 
 
 def speeds(cells: Cells) -> Iterator[str]:
-    """Each policy's percent of the unmanaged speed."""
+    """Yield the lines of a table: each policy's speed in each cell, in percent of the unmanaged speed."""
     yield ("# `auto` beside every other policy\n\nMade by `python -m bench.auto`. Percent of the unmanaged speed on "
            "sim:p100, by what of the unmanaged peak there is;\n`-` does not fit; empty: not run, since `auto` is "
            f"within {LOST:.1%} of the unmanaged speed. A star: another policy is faster by more than {LOST:.1%}.\n")
@@ -63,7 +64,7 @@ def speeds(cells: Cells) -> Iterator[str]:
 
 
 def predictions(cells: Cells) -> Iterator[str]:
-    """By how much steps took longer than the plan that was followed had predicted."""
+    """Yield the lines of a table: by how much steps took longer than the plan that they followed had predicted."""
     yield ("# Predicted and observed\n\nMade by `python -m bench.auto`. By how much a step took longer than the plan "
            f"of `auto` had predicted, in percent, by\nwhat of the unmanaged peak there is, on sim:p100; `-`: no plan "
            f"is followed. A star: more than {EXACT:.0%}.\n")
@@ -73,7 +74,8 @@ def predictions(cells: Cells) -> Iterator[str]:
 
 
 def planning(cells: Cells) -> Iterator[str]:
-    """Seconds of the first plan and of all planning."""
+    """Yield the lines of a table: seconds that the first plan of each cell took to make, and that all its plans took.
+    """
     yield ("# Planning time of `auto`, every network\n\nMade by `python -m bench.auto`: seconds of the first plan / of "
            "all planning, on this machine's processor, by what of\nthe unmanaged peak there is. `-`: all fits, or "
            "nothing does.\n")
@@ -105,7 +107,7 @@ TABLES = {"speeds": speeds, "predictions": predictions, "planning": planning}
 
 
 def main() -> None:
-    """The command line."""
+    """Read the command line, and run cells or print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--log", type=Path, required=True, help="where cells are kept")
     parser.add_argument("--networks", default=",".join(BATCHES))

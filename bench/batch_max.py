@@ -29,7 +29,7 @@ CUT = re.compile(r"^in (\d+) slices", re.MULTILINE)
 
 
 def children_seconds() -> float:
-    """The processors' time of all runs so far."""
+    """Return the processor seconds of all runs so far (child processes that have ended)."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -40,7 +40,8 @@ def end_at_once(number: int, frame: object) -> None:
 
 
 def carried_out(command: list[str]) -> tuple[int, str, str]:
-    """(exit status of a run, its output). Signals are held back between its start and the wait for its end."""
+    """Run a command; return its exit status and its output.
+    Signals wait from its start until the wait for its end begins."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
@@ -54,7 +55,8 @@ def carried_out(command: list[str]) -> tuple[int, str, str]:
 
 
 def cell(network: str, device: str, policy: str, asked: str, steps: int) -> dict[str, Any]:
-    """One run: its batch, slices and limit, and how it ended; asked: what ``--slices`` is told."""
+    """Run one training; return its batch, slices and limit, and how it ended. asked: the value given to ``--slices``.
+    """
     print(f"{network} on {device} under {policy}", file=sys.stderr, flush=True)
     before = children_seconds()
     status, out, errors = carried_out([sys.executable, str(TRAIN), "--model", network, "--device", device, "--policy",
@@ -69,7 +71,7 @@ def cell(network: str, device: str, policy: str, asked: str, steps: int) -> dict
 
 
 def main() -> None:
-    """The command line."""
+    """Read the command line, run what the file of rows lacks, and print the table of all rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", default=",".join(models.MODELS))
     parser.add_argument("--devices", default=DEVICES)

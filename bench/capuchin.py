@@ -64,7 +64,7 @@ class Steps:
 
 
 def readings_table() -> None:
-    """One row a reading: the specimen in seconds, and shares elsewhere."""
+    """Print a table with a row for each reading of the paper: the specimen's seconds, and shares in the other cases."""
     limits = {case: unmanaged(*case, switches=SEPARATE).last.seconds for case in (SPECIMEN, *OTHERS)}
     print("| reading | " + " at ".join(map(str, SPECIMEN)) + ": predicted s | observed s | stalls s | share | "
           + " | ".join(f"{model} at {batch}" for model, batch in OTHERS) + " |")
@@ -81,7 +81,7 @@ def readings_table() -> None:
 
 
 def reach_table(policies: tuple[str, ...]) -> None:
-    """Shares of `capuchin` at three batches a model, with its first plan kept and with feedback; and of others."""
+    """Print the shares of `capuchin` at three batches a model, with its first plan and with feedback; and of others."""
     names = " | ".join(f"`{policy}`" for policy in policies)
     print(f"| model | batch | without feedback | with it | gain | {names} | paper |")
     print("|---|--:|--:|--:|--:|" + "--:|" * (len(policies) + 1))

@@ -24,11 +24,11 @@ STEPS = {"passive": 4, "lru": 4, "recompute": 4, "dtr-swap": 4, "capuchin": 16, 
 
 @dataclass(frozen=True)
 class Cell:
-    """The result of a cell.
+    """The result of one cell of the sweep.
 
-    seconds    of a step; infinite if it does not fit.
-    predicted  by the plan that was followed in the end; None under none.
-    planning   of each answer of ``auto``, seconds of this machine's processor.
+    seconds    of a step after plans have settled; infinite if the training does not fit.
+    predicted  seconds that the plan followed in the end had predicted; None where no plan was followed.
+    planning   for each time that ``auto`` was asked for a plan, the processor seconds that it took on this machine.
     """
 
     network: str
@@ -69,7 +69,7 @@ def settled(policy: Timed, runtime: Runtime) -> bool:
 
 
 def unmanaged(network: str) -> tuple[float, int]:
-    """(seconds of a step with unlimited memory, the most bytes in use during it)."""
+    """Return the seconds of a step with unlimited memory, and the most bytes in use during it."""
     with Runtime("sim:p100", policy="none", memory_budget=UNLIMITED) as runtime:
         step = training_step(network, BATCHES[network])
         for _ in range(2):
@@ -82,7 +82,7 @@ def unmanaged(network: str) -> tuple[float, int]:
 
 
 def read(log: Path) -> Iterator[Cell]:
-    """The cells of a file, none if there is no such file; of one that was run again, the last line counts."""
+    """Yield the cells of a file (none if there is no such file); of a cell that was run again, only the last line."""
     if log.exists():
         for line in log.read_text(encoding="utf-8").splitlines():
             row = json.loads(line)
@@ -90,6 +90,6 @@ def read(log: Path) -> Iterator[Cell]:
 
 
 def keep(log: Path, cell: Cell) -> None:
-    """Add a cell to a file."""
+    """Append a cell to a file, as a line of JSON."""
     with log.open("a", encoding="utf-8") as file:
         file.write(json.dumps(asdict(cell)) + "\n")

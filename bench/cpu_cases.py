@@ -38,20 +38,23 @@ CASES = {case.name: case for case in (Case("resnet18", 64), Case("vgg11", 64), C
 
 @dataclass(frozen=True)
 class Images:
-    """A batch of noise with labels."""
+    """A batch of images of random noise, with random labels."""
 
     values: np.ndarray
     labels: np.ndarray
 
 
 def images(case: Case, batch: int) -> Images:
-    """The same for every framework."""
+    """Make a batch of images of noise for a case: the same values for every framework."""
     rng = np.random.default_rng(0)
     return Images(rng.standard_normal((batch, 3, case.size, case.size), np.float32), rng.integers(CLASSES, size=batch))
 
 
 def training_step(runtime: Runtime, case: Case, batch: int = BATCH) -> Callable[[], float]:
-    """Upload, forward, backward, optimizer (SGD with momentum, or Adam for text), and the loss's value."""
+    """Return a function that carries out one training step: upload, forward, backward, optimizer; it returns the loss.
+
+    The optimizer is SGD with momentum, or Adam for text.
+    """
     text = Text(length=case.size)
     data = None if case.text else images(case, batch)
     model = models.create(case.name, **{} if case.text else {"num_classes": CLASSES, "image_size": case.size})
@@ -72,7 +75,7 @@ def training_step(runtime: Runtime, case: Case, batch: int = BATCH) -> Callable[
 
 
 def runtime_for(budget_bytes: int | None, policy: str) -> Runtime:
-    """On the CPU device, with its memory or with this budget under this policy."""
+    """Make a runtime on the CPU device, with ``budget_bytes`` (None: all of its memory) under ``policy``."""
     budget, host = default_memory(device.create("cpu"))
     if budget_bytes is None:
         return Runtime("cpu", memory_budget=budget, host_memory=0, policy="none")
@@ -81,5 +84,5 @@ def runtime_for(budget_bytes: int | None, policy: str) -> Runtime:
 
 
 def half_of_peak(runtime: Runtime, step: Callable[[], float]) -> int:
-    """Bytes of half of the peak so far, or of the step's largest operation if that needs more."""
+    """Return half of the runtime's peak bytes so far, or the bytes of the step's largest operation if that is more."""
     return max(runtime.stats().peak_bytes // 2, runtime.dry_run(step).largest_op_bytes)

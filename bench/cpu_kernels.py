@@ -42,7 +42,7 @@ class Layer(NamedTuple):
 
 
 def vgg11(size: int) -> Iterator[Layer]:
-    """Table 1 of the paper, column A."""
+    """Yield the convolutions of VGG-11 (table 1 of its paper, column A) for images of ``size`` pixels a side."""
     channels = 3
     for width in (64, 0, 128, 0, 256, 256, 0, 512, 512, 0, 512, 512):
         if width:
@@ -53,7 +53,8 @@ def vgg11(size: int) -> Iterator[Layer]:
 
 
 def resnet(size: int, blocks: tuple[int, ...], *, bottleneck: bool) -> Iterator[Layer]:
-    """Table 1 of the paper; a bottleneck's stride is that of its 3 x 3 convolution."""
+    """Yield the convolutions of a ResNet (table 1 of its paper). A bottleneck has its stride in its 3 x 3 convolution.
+    """
     yield Layer(3, size, 64, 7, 2)
     size, channels = size // 4, 64
     for stage, count in enumerate(blocks):
@@ -79,7 +80,7 @@ NETWORKS: dict[str, Counter[Layer]] = {
 
 # The contenders: what a child process times ------------------------------------------------------------------------
 def arrays(layer: Layer, batch: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """x, w and dy of a layer."""
+    """Make a convolution's input x, weight w and gradient of the output dy, of random values."""
     rng = np.random.default_rng(0)
     size = (layer.size - 1) // layer.stride + 1
     shapes = ((batch, layer.channels, layer.size, layer.size),
@@ -89,7 +90,8 @@ def arrays(layer: Layer, batch: int) -> tuple[np.ndarray, np.ndarray, np.ndarray
 
 
 def with_minidl(layer: Layer, batch: int) -> dict[str, Callable[[], object]]:
-    """A call for each operation."""
+    """Return functions that run a convolution in minidl:
+    forward, gradient of the input, gradient of the weight, by name."""
     from minidl.kernels.cpu import ALGORITHMS
     from minidl.meta import meta
     x, w, dy = arrays(layer, batch)
@@ -105,7 +107,7 @@ def with_minidl(layer: Layer, batch: int) -> dict[str, Callable[[], object]]:
 
 
 def with_torch(layer: Layer, batch: int) -> dict[str, Callable[[], object]]:
-    """The same calls."""
+    """Return the same functions as ``with_minidl``, which run the convolution in PyTorch."""
     import torch
     x, w, dy = map(torch.from_numpy, arrays(layer, batch))
     window = layer.window()
@@ -119,7 +121,7 @@ def with_torch(layer: Layer, batch: int) -> dict[str, Callable[[], object]]:
 
 
 def contender(kind: str, batch: int, threads: int) -> None:
-    """Answer each line, a layer and an operation, with the seconds of a call, until there are no more."""
+    """Read lines, each a layer and an operation, and answer each with the seconds of one call, until the input ends."""
     calls: dict[str, Callable[[], object]] = {}
     current, clock = None, time.thread_time if threads == 1 else time.perf_counter
     for line in sys.stdin:
@@ -138,7 +140,7 @@ def contender(kind: str, batch: int, threads: int) -> None:
 
 # The parent --------------------------------------------------------------------------------------------------------
 class Child:
-    """A contender's process."""
+    """A process in which one of the two libraries runs convolutions and times them."""
 
     def __init__(self, kind: str, arguments: argparse.Namespace) -> None:
         threads = {name: str(arguments.threads) for name in ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")}
@@ -148,7 +150,7 @@ class Child:
                                         stdout=subprocess.PIPE, text=True)
 
     def seconds(self, layer: Layer, op: str) -> float:
-        """Of one call."""
+        """Return the seconds of one call of an operation (forward or a gradient) of a layer."""
         assert self.process.stdin is not None and self.process.stdout is not None
         print(*layer, op, file=self.process.stdin, flush=True)
         return float(self.process.stdout.readline())
@@ -164,7 +166,7 @@ def cell(torch: float, ratio: float) -> str:
 
 
 def table(name: str, children: dict[str, Child], rounds: int) -> Iterator[str]:
-    """The lines of a network's table."""
+    """Yield the lines of one network's table."""
     yield f"\n### {name}\n"
     yield "| channels, size, outputs, window, stride | count |" + "".join(f" {op}: PyTorch, ms | minidl, ms | ratio |"
                                                                           for op in OPS)

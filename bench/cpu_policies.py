@@ -55,7 +55,7 @@ def thread_times() -> dict[int, float]:
 
 
 def measured(runtime: Runtime, training: object) -> Step:
-    """Do a step, and what it leaves on the streams."""
+    """Carry out one training step and wait until its streams have ended; return its seconds and counters."""
     assert callable(training)
     before, stats, began = thread_times(), runtime.stats(), perf_counter()
     training()
@@ -73,8 +73,10 @@ def measured(runtime: Runtime, training: object) -> Step:
 
 
 def allowed_share(trace: Trace, seconds: float, per_byte: float, budget: int) -> float:
-    """The most of its unmanaged speed that any plan leaves to an iteration whose kernels take so many seconds, with a
-    link of so many seconds a byte each way."""
+    """Return the most of the unmanaged speed that any plan can keep, by the bound of ``minidl.planning.bound``.
+
+    The iteration's kernels take ``seconds`` in all, and the link takes ``per_byte`` seconds for each byte each way.
+    """
     factor = seconds / trace.seconds
     calls = tuple(replace(call, seconds=call.seconds * factor, algorithms=scaled(call.algorithms, factor))
                   for call in trace.calls)
@@ -128,7 +130,7 @@ def rows(name: str, batch: int, chosen: list[str], steps: int) -> None:
 
 
 def main() -> None:
-    """The command line."""
+    """Read the command line, and print the table of each case."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default="resnet18:16,resnet50:8,vgg11:16,bert-small:8", help="name:batch, ...")
     parser.add_argument("--policies", default=POLICIES)

@@ -60,14 +60,14 @@ class Contender:
         self.ready = self._answer()
 
     def step(self) -> dict[str, Any]:
-        """One step; its seconds and, of minidl, its counters."""
+        """Carry out one step; return its seconds and, for minidl, the runtime's counters."""
         assert self.process.stdin is not None
         self.process.stdin.write("step\n")
         self.process.stdin.flush()
         return self._answer()
 
     def close(self) -> None:
-        """End the process."""
+        """End the child process."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         self.process.wait()
@@ -83,7 +83,7 @@ class Contender:
 
 # The contenders' side --------------------------------------------------------------------------------------------
 def serve(step: Callable[[], float], counters: Callable[[], dict[str, Any]]) -> None:
-    """Say that all is warm; then a step for each line that comes."""
+    """Print that warming up has ended, then carry out one step for each line that is read."""
     print(json.dumps(counters()), flush=True)
     for _ in sys.stdin:
         start = time.perf_counter()
@@ -93,7 +93,7 @@ def serve(step: Callable[[], float], counters: Callable[[], dict[str, Any]]) -> 
 
 
 def serve_torch(case: Case, batch: int) -> None:
-    """PyTorch's side."""
+    """Be the child process that trains in PyTorch."""
     import torch
 
     from bench.torch_cases import training_step as torch_step
@@ -106,7 +106,7 @@ def serve_torch(case: Case, batch: int) -> None:
 
 
 def serve_minidl(case: Case, batch: int, budget_bytes: int | None, policy: str) -> None:
-    """minidl's side; the plan settles before it is ready."""
+    """Be the child process that trains in minidl; it tells that it is ready when its plan has settled."""
     with runtime_for(budget_bytes, policy) as runtime:
         step = training_step(runtime, case, batch)
         for _ in range(WARM_STEPS if budget_bytes is None else SETTLING[policy]):
@@ -126,7 +126,7 @@ def serve_minidl(case: Case, batch: int, budget_bytes: int | None, policy: str) 
 
 # The table -------------------------------------------------------------------------------------------------------
 def compete(case: Case, batch: int, rounds: int, policy: str) -> Row:
-    """All contenders, in turns."""
+    """Run all contenders of a case in turns; return their seconds, round by round."""
     contenders = {"minidl": Contender("minidl", case, batch), "torch": Contender("torch", case, batch),
                   "torch warm": Contender("torch", case, batch, environment=WARM_HEAP)}
     half = contenders["minidl"].ready["half_bytes"]
@@ -144,12 +144,12 @@ def compete(case: Case, batch: int, rounds: int, policy: str) -> Row:
 
 
 def ratio(row: Row, slow: str, fast: str) -> float:
-    """How many times as fast the second is: the median of the rounds."""
+    """Return how many times as fast ``fast`` is as ``slow``: the median of the rounds' ratios."""
     return median(a / b for a, b in zip(row.seconds[slow], row.seconds[fast], strict=True))
 
 
 def table(rows: list[Row], batch: int, policy: str) -> str:
-    """The results as Markdown."""
+    """Return the results as a table in Markdown."""
     import torch
 
     lines = [

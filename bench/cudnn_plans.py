@@ -43,28 +43,29 @@ GRID = tuple(4**power for power in range(7))
 
 
 def worthwhile(found: list[PlanInfo]) -> list[tuple[int, PlanInfo]]:
-    """Those of a convolution's plans that may be chosen, with their ranks."""
+    """Select those of a convolution's plans that may be chosen; return each with its rank in cuDNN's order."""
     plans = [TimedPlan(p.name, p.workspace, p.deterministic) for p in found]
     chosen = {a.name for a in convolution.chosen(plans, 1.0)}
     return [(rank, plan) for rank, plan in enumerate(found) if plan.name in chosen]
 
 
 class Lister:
-    """Plans of convolutions, each asked for once."""
+    """Asks cuDNN for the plans of convolutions, once for each convolution."""
 
     def __init__(self, graphs: "CudnnGraphs") -> None:
         self._graphs = graphs
         self._known: dict[Convolution, list[PlanInfo]] = {}
 
     def plans(self, c: Convolution) -> list[PlanInfo]:
-        """All plans, what the heuristics like best first."""
+        """Return all plans of a convolution, in the order of cuDNN's heuristics:
+        the plan that they expect to be fastest first."""
         found = self._known.get(c)
         if found is None:
             found = self._known[c] = self._graphs.plans(c)
         return found
 
     def entries(self, c: Convolution, batches: list[int]) -> list[Entry]:
-        """The file's entries for a shape, from its plans at these batches."""
+        """Return the file's entries for the shape of a convolution, from the plans that it has at these batches."""
         entries: list[Entry] = []
         for batch in batches:
             kept = worthwhile(self.plans(at(c, batch)))
@@ -77,24 +78,27 @@ class Lister:
 
 
 def at(c: Convolution, batch: int) -> Convolution:
-    """The same convolution of another number of images."""
+    """Return the same convolution with another batch size."""
     return replace(c, x=(batch, *c.x[1:]), y=(batch, *c.y[1:]))
 
 
 def _growth(plan: PlanInfo, twice: dict[str, int], batch: int) -> int:
-    """Bytes that the workspace grows by with each image, from what it is at twice the batch; none stays none."""
+    """Return how many bytes of workspace a plan needs more for each further image; 0 for a plan without a workspace.
+
+    twice: the workspaces at twice this batch, by the name of the plan.
+    """
     return (twice.get(plan.name, plan.workspace) - plan.workspace) // batch if plan.workspace else 0
 
 
 def _says(entry: Entry, batch: int, plans: tuple[ListedPlan, ...]) -> bool:
-    """True if an entry of a smaller batch has the same plans, with these very workspaces."""
+    """Return True if a smaller batch's entry predicts these plans and their workspaces (``batch``: how many images)."""
     start, before = entry
     return [(p.name, p.rank, p.at(batch - start).workspace) for p in before] == [
         (p.name, p.rank, p.workspace) for p in plans]
 
 
 def table(lister: Lister, found: list[Convolution], *, every: bool) -> Iterator[str]:
-    """Lines for people."""
+    """Yield the lines of a table of plans to be read by people."""
     for c in found:
         plans = lister.plans(c)
         least, most = min(p.workspace for p in plans), max(p.workspace for p in plans)
@@ -106,7 +110,7 @@ def table(lister: Lister, found: list[Convolution], *, every: bool) -> Iterator[
 
 
 def with_a_driver(run: Callable[[], None], program: str = "bench.cudnn_plans") -> None:
-    """Run in this process if a driver can be loaded, else ``program`` again in a child that finds a stub of one."""
+    """Call ``run`` if a CUDA driver can be loaded, else run ``program`` in a child process that loads a stub of one."""
     if missing.has_driver():
         run()
         return
@@ -134,7 +138,7 @@ def main() -> None:
 
 
 def work(args: argparse.Namespace) -> None:
-    """List, print and write what the command line says."""
+    """List, print and write the plans that the command line asks for."""
     ctypes.CDLL("libcuda.so.1", ctypes.RTLD_GLOBAL)
     from minidl.device.cuda.cudnn_graphs import CudnnGraphs
 
@@ -163,7 +167,8 @@ def entries_of(lister: Lister, found: list[Convolution]) -> dict[str, list[Entry
 
 
 def check(lister: Lister, sample: list[Convolution], plans: ListedPlans, version: int) -> str | int:
-    """0 if the file has just these plans for the sample, else what is wrong."""
+    """Return 0 if the file has exactly the plans that cuDNN lists for the sample, else text about the first difference.
+    """
     if version != plans.cudnn:
         return f"the file is of cuDNN {plans.cudnn}, and this is {version}"
     for c in sample:

@@ -17,7 +17,7 @@ SCORES = {"top1": "test accuracy", "dice": "test Dice", "masked_lm_loss": "held-
 
 
 def draw(runs: list[Path], out: Path) -> None:
-    """A panel a run. Raises UserError for one on a simulated device, which has nothing to draw."""
+    """Draw one panel for each run folder. Raises UserError for a run on a simulated device, which has no losses."""
     import matplotlib
 
     matplotlib.use("Agg")

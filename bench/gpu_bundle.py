@@ -60,7 +60,7 @@ def main() -> int:
 
 
 def compile_into(folder: Path, architecture: str) -> None:
-    """All kernels that the check needs, as the compilers of this environment make them."""
+    """Compile all CUDA kernels that the check needs into ``folder``, with the compilers of this Python environment."""
     from bench.gpu_check.sizes import FULL
     from bench.gpu_check.warm import every_source
     from minidl.kernels.cuda.compile import Compiler

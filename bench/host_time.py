@@ -52,7 +52,8 @@ class Case:
 
 @dataclass(frozen=True)
 class Times:
-    """Of each step that counts: wall seconds, seconds of the thread. Of one: operations, views, bytes that moved."""
+    """The times of a case: wall and thread seconds of each step that counts; operations, views and moved bytes of one.
+    """
 
     wall: Sequence[float]
     thread: Sequence[float]
@@ -62,7 +63,7 @@ class Times:
     recomputed_bytes: int
 
     def row(self, case: Case) -> str:
-        """As a line of the table."""
+        """Return the times as a line of the table."""
         each = 1e6 / self.operations
         moved = f"{self.swapped_bytes / 1e9:.1f} / {self.recomputed_bytes / 1e9:.1f}" if case.mode == "guided" else "-"
         return (f"| {case.model} at {case.batch} | {case.device} | {case.mode} | {self.operations} | {self.views} | "
@@ -82,20 +83,20 @@ HEADER = """\
 
 
 def make_device(name: str, *, launches: bool = True) -> Device:
-    """The simulator, or the CUDA device as on an H200 without the calls of the vendor."""
+    """Make the simulator, or a CUDA device like that of an H200 whose vendor calls do nothing."""
     if name == "sim":
         return create("sim:p100")
     from minidl.device.cuda.device import CudaDevice
     from minidl.kernels.cuda import KERNELS
 
     class Paced(CudaDevice):
-        """An iteration takes what its operations take, as the vendor tells it: plans are judged by that."""
+        """A device whose iterations last as long as the vendor says of their operations: plans are judged by that."""
 
         def now(self) -> float:
             return OPERATION_S * self.positions[COMPUTE]
 
     class Unlaunched(Paced):
-        """Its compute stream is given nothing, and no event: it only counts."""
+        """A device that gives its compute stream neither kernels nor events, but counts them."""
 
         def launch(self, *arguments: Any, **options: Any) -> int:
             self.positions[COMPUTE] += 1
@@ -108,7 +109,7 @@ def make_device(name: str, *, launches: bool = True) -> Device:
 
 
 def training_step(runtime: Runtime, case: Case) -> Callable[[], None]:
-    """Forward, backward and SGD with momentum, on inputs without values."""
+    """Return a training step on inputs without values: forward, backward, and SGD with momentum."""
     entry = models.find(case.model)
     model = models.create(case.model)
     optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
@@ -127,7 +128,7 @@ def training_step(runtime: Runtime, case: Case) -> Callable[[], None]:
 
 
 def budget_of(case: Case) -> int:
-    """The budget of guided execution: a share of the step's need, and the bytes that the device keeps for itself."""
+    """Return the budget of guided execution: a share of the bytes that the step needs, and what the device keeps."""
     device = make_device(case.device)
     with Runtime(device, host_memory=0, policy="none") as runtime:
         peak = runtime.dry_run(training_step(runtime, case)).unmanaged_peak_bytes
@@ -136,7 +137,7 @@ def budget_of(case: Case) -> int:
 
 
 def measure(case: Case, repeat: int, *, profile: bool = False, launches: bool = True) -> Times:
-    """Time a case, and say on stderr where the time goes if that is asked for."""
+    """Time a case. profile: also print on stderr in which functions the time goes."""
     guided = case.mode == "guided"
     budget, policy = (budget_of(case), "auto") if guided else (None, "passive")
     device = make_device(case.device, launches=launches)

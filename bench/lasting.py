@@ -21,7 +21,7 @@ INSTANTS = 24
 
 
 def row(device: str, name: str, batch: int, budget: str) -> str:
-    """One line of the table."""
+    """Run one case; return its line of the table."""
     with Runtime(device, policy="none", memory_budget=UNLIMITED) as runtime:
         step = training_step(name, batch)
         for _ in range(2):
@@ -55,7 +55,7 @@ def row(device: str, name: str, batch: int, budget: str) -> str:
 
 
 def main() -> None:
-    """The command line."""
+    """Run all cases, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=len(CASES), help="so many of the cases")
     rows = parser.parse_args().rows

@@ -30,7 +30,7 @@ def seconds_of(step: Callable[[], float]) -> float:
 
 
 def tracking(case: Case, rounds: int, batch: int) -> tuple[float, float, int]:
-    """(seconds in the tracker, seconds a step, tracker calls a step)."""
+    """Return the seconds inside the tracker a step, the seconds of a step, and the tracker's calls a step."""
     with Runtime("cpu", memory_budget="6GiB", host_memory=0, policy="none") as runtime:
         step = training_step(runtime, case, batch)
         for _ in range(WARM_STEPS):
@@ -44,7 +44,7 @@ def tracking(case: Case, rounds: int, batch: int) -> tuple[float, float, int]:
 
 
 def guidance(case: Case, rounds: int, batch: int, policy: str) -> tuple[float, float]:
-    """(ratio of a guided step to one under ``none``, seconds of the latter)."""
+    """Return the ratio of a guided step's time to that of one under ``none``, and the seconds of the latter."""
     with ExitStack() as stack:
         steps = []
         for name in ("none", policy):

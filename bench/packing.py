@@ -25,7 +25,7 @@ RESIDENCIES = (400, 800, 1600, 3200, 6400)
 
 
 def packed(that: Strip, work: int) -> tuple[bool, float]:
-    """(all rectangles lie in the strip, seconds). The packing is checked."""
+    """Pack a strip; return True if all its rectangles lie in it, and the seconds. Checks that none overlap."""
     start = process_time()
     offset, over = pack(that, orders=ORDERS, searches=work)
     seconds = process_time() - start
@@ -35,7 +35,7 @@ def packed(that: Strip, work: int) -> tuple[bool, float]:
 
 
 def tables(strips: int) -> None:
-    """Print what share of the strips is packed, and in what time."""
+    """Print which share of the strips is packed, and the seconds that packing takes."""
     for fill, shrink, work in CASES:
         how = "each piece smaller by a share of its own" if shrink else "the rest is free above"
         print(f"\n{fill:.0%} full{'' if fill == 1 else ', ' + how}; at most {work / 1e9:g} thousand million units of "
@@ -51,7 +51,7 @@ def tables(strips: int) -> None:
 
 
 def growth() -> None:
-    """Print how long addresses take for residencies that find no packing, which is when all work is used up."""
+    """Print how long packing takes for residencies that do not fit, where it uses up all of its allowed work."""
     print("\nAddresses for a mosaic's residencies, for which none are found, so that all work is used up (beyond 2,000 "
           "there is\nno search, only orders):\n\n| residencies | seconds |\n|--:|--:|")
     for count in RESIDENCIES:
@@ -65,7 +65,7 @@ def growth() -> None:
 
 
 def main() -> None:
-    """The command line."""
+    """Read the command line, and print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--strips", type=int, default=5, help="of each kind and size; mosaics a fifth, of 150")
     strips = parser.parse_args().strips

@@ -20,14 +20,14 @@ CHOSEN = "#call=200&tensor=55"
 
 
 def shrink(picture: Path) -> None:
-    """Leave of a PNG what README shows, in 256 colours, which are enough for all of the page's own."""
+    """Rewrite a PNG: cut it to the part that README shows, and reduce it to 256 colours."""
     with Image.open(picture) as image:
         few = image.crop((0, 0, WIDTH, HEIGHT)).convert("RGB").quantize(256, dither=Image.Dither.NONE)
     few.save(picture, optimize=True)
 
 
 def main() -> int:
-    """Write the picture; returns the exit code."""
+    """Write the picture; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", default="docs/page.png")
     out = Path(parser.parse_args().out).absolute()

@@ -12,7 +12,7 @@ from bench.support import modinfo, opinfo
 
 
 def main() -> None:
-    """Print a table, and each case that is wrong or unclear."""
+    """Print the table, and each case whose outcome is wrong or unclear."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--samples", type=int, default=25, help="of each function, form and dtype, at most")
     parser.add_argument("--dtype", action="append", help="one or several; all by default")

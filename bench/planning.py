@@ -32,7 +32,7 @@ HOST_BYTES = 256 * 10**9
 
 
 class Timed(Auto):
-    """``auto``, and the seconds of each time it was asked."""
+    """The policy ``auto``, which adds the seconds of each of its plans to a list."""
 
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Timed(Auto):
 
 
 def guided(name: str, batch: int, limit: float) -> tuple[Timed, list[float]]:
-    """The policy, and each iteration's share of the unmanaged speed."""
+    """Train under ``auto``; return the policy, and each iteration's share of the unmanaged speed."""
     policy, shares = Timed(), []
     with Runtime("sim:p100", policy=policy) as runtime:
         step = training_step(name, batch)
@@ -81,7 +81,7 @@ def deep(depth: int) -> tuple[Trace, Costs]:
 
 
 def planned(trace: Trace, costs: Costs, budget: int) -> float:
-    """Seconds that capuchin takes for a plan: the least of three times."""
+    """Return the seconds that capuchin takes to make a plan: the least of three measurements."""
     times = []
     for _ in range(3):
         start = perf_counter()

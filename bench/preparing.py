@@ -41,19 +41,19 @@ once and kept on disk; a GPU's check compiles in as many processes as there are 
 
 
 class Noting(NullCuda):
-    """Does nothing, and notes each kernel that it is given."""
+    """A vendor that does nothing but keep a list of the kernels that it is asked to launch."""
 
     def __init__(self) -> None:
         super().__init__()
         self.sources: dict[DeviceFunction, None] = {}
 
     def launch(self, source: DeviceFunction, *arguments: Any) -> None:
-        """Note it."""
+        """Add the kernel to the list."""
         self.sources[source] = None
 
 
 def sources(precision: str) -> list[DeviceFunction]:
-    """The kernels of the step, each once."""
+    """Return the sources of the step's kernels, each once."""
     vendor = Noting()
     device = CudaDevice("cuda", profiles.get(GPU), vendor, KERNELS)
     device.has_values = False  # inputs are made by shape alone
@@ -65,13 +65,13 @@ def sources(precision: str) -> list[DeviceFunction]:
 
 
 def row(what: str, of: str, seconds: Sequence[float], again: Sequence[float]) -> str:
-    """As a line of the table."""
+    """Return a line of the table."""
     return (f"| {what} | {of} | {len(seconds)} | {max(seconds):.2f} | {sum(seconds) / len(seconds):.3f} | "
             f"{sum(seconds):.1f} | {sum(again):.2f} |")
 
 
 def compiling(architecture: str, precision: str) -> str:
-    """Compile all kernels of the step, and find them again."""
+    """Compile all kernels of the step, then load them from disk; return the line of the table."""
     wanted = sources(precision)
     with tempfile.TemporaryDirectory() as folder:
         compiler = Compiler(capability_of(architecture), Path(folder))
@@ -80,7 +80,7 @@ def compiling(architecture: str, precision: str) -> str:
 
 
 def listing() -> str:
-    """List the plans of each convolution, in fp32 (TF32) and bf16."""
+    """List the plans of each convolution, in float32 with TF32 and in bfloat16; return the line of the table."""
     ctypes.CDLL("libcuda.so.1", ctypes.RTLD_GLOBAL)
     from minidl.device.cuda.cudnn_graphs import CudnnGraphs
 

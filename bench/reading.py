@@ -14,7 +14,7 @@ from bench.support.walk import KINDS, typical
 
 
 def main() -> None:
-    """The command line."""
+    """Read the command line, and print the files or functions of the calls."""
     parser = argparse.ArgumentParser(description="the files that one managed call passes through")
     parser.add_argument("--path", choices=KINDS, help="print the functions of one kind of call")
     args = parser.parse_args()

@@ -24,12 +24,12 @@ DEVICE = "sim:p100"
 
 
 def whole_or_cut(name: str, batch: int, slices: int) -> Unmanaged:
-    """A step with unlimited memory."""
+    """Measure a step with unlimited memory, with its batch cut into this many slices."""
     return unmanaged_step(partial(training_step, name=name, batch=batch), device=DEVICE, slices=slices)
 
 
 def fastest(name: str, batch: int, slices: int, policy: str, steps: int) -> tuple[Stats, float]:
-    """The last of so many steps, and the seconds of the fastest. Raises OutOfMemory."""
+    """Train ``steps`` steps; return the last one's counters and the fastest one's seconds. Raises OutOfMemory."""
     with Runtime(DEVICE, policy=policy, slices=slices) as runtime:
         return repeated(runtime, training_step(name, batch), steps)
 
@@ -51,7 +51,7 @@ def row(name: str, batch: int, slices: int, policy: str, steps: int, whole: floa
 
 
 def main() -> None:
-    """The command line."""
+    """Read the command line, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default=CASES, help="model:batch, ...")
     parser.add_argument("--slices", default="1,2,4,8")

@@ -31,7 +31,7 @@ GPT_TINY = gpt.GPTConfig(2, 128, 2, vocab_size=2000, n_positions=128)  # the wid
 
 @dataclass(frozen=True)
 class Case:
-    """Its batch, and pixels a side, or tokens of a sequence."""
+    """The batch of a network, and the size of its inputs: pixels a side, or tokens of a sequence."""
 
     batch: int
     size: int
@@ -45,7 +45,7 @@ CASES = {"resnet18": Case(32, 64), "vgg11": Case(32, 64), "unet-small": Case(8, 
 
 
 def step_of(name: str, case: Case, runtime: Runtime) -> Callable[[], None]:
-    """A training step in the current runtime: SGD with momentum, for text AdamW."""
+    """Return a training step in the current runtime: with SGD with momentum, or with AdamW for text."""
     known = models.find(name) if name in models.MODELS else None
     model: nn.Module
     if name == "gpt2-tiny":
@@ -82,14 +82,14 @@ def step_of(name: str, case: Case, runtime: Runtime) -> Callable[[], None]:
 
 @dataclass(frozen=True)
 class Seconds:
-    """Of a step: the wall clock's, and all threads'."""
+    """The seconds of a step by the wall clock, and the processor seconds of all threads."""
 
     wall: float
     processors: float
 
 
 def measured(runtime: Runtime, step: Callable[[], None]) -> Seconds:
-    """One step, to its last kernel."""
+    """Carry out one step and wait for its last kernel; return its seconds."""
     with runtime:
         wall, processors = time.perf_counter(), time.process_time()
         step()
@@ -99,7 +99,7 @@ def measured(runtime: Runtime, step: Callable[[], None]) -> Seconds:
 
 
 def row(name: str, slices: int, times: int, rounds: int) -> str:
-    """One network's line of the table."""
+    """Measure one network; return its line of the table."""
     case = replace(CASES[name], batch=times * CASES[name].batch)
     runtimes = [Runtime("cpu", memory_budget="8GiB", host_memory=0, policy="none", slices=k) for k in (1, slices)]
     steps, calls = [], []

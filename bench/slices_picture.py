@@ -10,7 +10,8 @@ from pathlib import Path
 
 
 def shares(text: str, model: str) -> dict[int, list[tuple[int, float]]]:
-    """Of a model's rows: number of slices -> (batch, percent), by batch; what did not fit is left out."""
+    """Read a model's rows:
+    by number of slices, the pairs (batch, percent) in order of the batch, without what did not fit."""
     found: dict[int, list[tuple[int, float]]] = {}
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]

@@ -40,13 +40,13 @@ GRAIN = 50  # a largest batch is found to a part of it
 
 @cache
 def planned_from(model: str, batch: int) -> tuple[Trace, Costs, Limits]:
-    """A step with unlimited memory, and what a plan for it is weighed with."""
+    """Return the trace of a step with unlimited memory, and the costs and limits by which a plan for it is made."""
     trace, costs, memory_bytes = unmanaged_trace(model, batch, switches=SEPARATE)
     return trace, costs, Limits(memory_bytes, profiles.get("p100").host_memory_bytes)
 
 
 def fits(model: str, batch: int, policy: str) -> bool:
-    """True if a system's plan fits."""
+    """Return True if a system's plan for this batch fits."""
     try:
         create(policy).plan(*planned_from(model, batch))
     except Unsuitable:
@@ -55,7 +55,7 @@ def fits(model: str, batch: int, policy: str) -> bool:
 
 
 def largest(model: str, policy: str, guess: int) -> int:
-    """The largest batch at which a system's plan fits, to a part of ``GRAIN``."""
+    """Return the largest batch at which a system's plan fits, to within a share ``GRAIN`` of it."""
     low, high, batch = 0, 0, guess
     while not high or high - low > max(1, low // GRAIN):
         if fits(model, batch, policy):
@@ -66,7 +66,7 @@ def largest(model: str, policy: str, guess: int) -> int:
 
 
 def share(model: str, batch: int, limit: float, policy: str) -> str:
-    """Percent of the unmanaged speed, or why there is none."""
+    """Return as text the percent of the unmanaged speed, or the reason why there is none."""
     try:
         ran = run(model, batch, policy, steps=STEPS.get(policy, USUAL_STEPS), switches=SEPARATE)
         return f"{100 * ran.images_per_second / limit:.1f}"
@@ -77,7 +77,7 @@ def share(model: str, batch: int, limit: float, policy: str) -> str:
 
 
 def shares_table(policies: Iterable[str], cases: Iterable[tuple[str, int]]) -> None:
-    """One row a policy, one column a case."""
+    """Print a table with a row for each policy and a column for each case."""
     columns = [(model, batch, unmanaged(model, batch, switches=SEPARATE).images_per_second) for model, batch in cases]
     print("| policy | " + " | ".join(f"{model} at {batch}" for model, batch, _ in columns) + " |")
     print("|---|" + "--:|" * len(columns))
@@ -86,7 +86,7 @@ def shares_table(policies: Iterable[str], cases: Iterable[tuple[str, int]]) -> N
 
 
 def largest_table() -> None:
-    """One row a network, one column a system that refuses."""
+    """Print a table with a row for each network and a column for each system that refuses what it cannot plan."""
     print("| model | paper: vDNN | paper: OpenAI | " + " | ".join(f"`{policy}`" for policy in REFUSING) + " |")
     print("|---|--:|--:|" + "--:|" * len(REFUSING))
     for model, paper in PAPER.items():

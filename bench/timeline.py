@@ -5,7 +5,7 @@ from bench.support.timeline import draw, record
 
 
 def draw_step(case: Case, batch: int, policy: str, settling: int, path: str) -> None:
-    """A step in half of the unmanaged peak (see ``half_of_peak``), after ``settling`` iterations."""
+    """Draw one step in half of the unmanaged peak (see ``half_of_peak``), after ``settling`` iterations."""
     with runtime_for(None, policy) as runtime:
         step = training_step(runtime, case, batch)
         step()

@@ -68,24 +68,24 @@ class Cell:
 
     @property
     def right(self) -> bool:
-        """True if bits and budget are as they must be."""
+        """True if the bits are the same and no step took more than the budget."""
         return self.bits == "same" and self.held and not self.diverged
 
 
 class _Priced(Traffic):
-    """Copies that are planned as if a byte took so many seconds."""
+    """A link by which copies are planned as if a byte took ``seconds``, whatever it takes."""
 
     def __init__(self, seconds_per_byte: float) -> None:
         super().__init__()
         self.seconds_per_byte = seconds_per_byte
 
     def costs(self, contention: float) -> Costs:
-        """The link."""
+        """Return the costs of the link that plans are made with."""
         return Costs(self.seconds_per_byte, self.seconds_per_byte, 0.0, contention)
 
 
 def manager(budget: int, policy: str, how: str) -> minidl.torch.managed:
-    """The manager of a cell."""
+    """Make the ``minidl.torch.managed`` of a cell."""
     backend = Immediate(ENDLESS)
     seconds = SECONDS_PER_BYTE[how]
     if seconds is not None:
@@ -95,13 +95,13 @@ def manager(budget: int, policy: str, how: str) -> minidl.torch.managed:
 
 @dataclass
 class Trained:
-    """A training that has ended: all that it computed by kind, and the peak of each step."""
+    """A training that has ended: all values that it computed, by kind, and the peak of each step."""
 
     found: dict[str, list[torch.Tensor]]
     peaks: list[int]
 
     def differs(self, other: Trained) -> str:
-        """The kinds in which it does; ``same``: in none."""
+        """Return the kinds of values in which two trainings differ, as text; ``same`` if they differ in none."""
         kinds = [kind for kind in self.found if not same(self.found[kind], other.found[kind])]
         return ", ".join(kinds) or "same"
 
@@ -132,7 +132,7 @@ def _kinds(program: Program) -> dict[str, list[torch.Tensor]]:
 
 
 def cells(name: str, wanted: Iterable[tuple[str, str, str]]) -> Iterable[Cell]:
-    """The cells of a network: policy, how and share of each."""
+    """Yield a network's cells. wanted: policy, kind of plan and share of the peak of each."""
     plain = trained(name)
     known = manager(ENDLESS, "capuchin", "swap")
     trained(name, known, 2)

@@ -12,7 +12,7 @@ from minidl.models.text import Text
 
 
 def training_step(case: Case, batch: int = BATCH) -> Callable[[], float]:
-    """Forward, backward, optimizer, and the loss's value."""
+    """Return a function that carries out one training step: forward, backward, optimizer; it returns the loss."""
     torch.manual_seed(0)
     parameters: Any
     compute: Callable[[], torch.Tensor]

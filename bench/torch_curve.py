@@ -158,7 +158,7 @@ class Contender:
             *self.network.parameters(), *self.network.buffers(), *state, self.tokens, *self.losses)}.values())
 
     def bits(self) -> list[torch.Tensor]:
-        """All that training has computed."""
+        """Return copies of all values that training has computed."""
         return [*self.losses, *(t.detach() for t in self.network.state_dict().values())]
 
 
@@ -172,7 +172,7 @@ def fitted() -> Fit:
 
 
 def measured(rounds: int, ways: list[str], backend: str, tell: Callable[[str], None]) -> list[Row]:
-    """Train the contenders of some ways in turns with the eager one; return all their rows."""
+    """Train the contenders of some ways in turns with the unmanaged eager one; return a row for each."""
     contenders = [Contender("eager", 1.0)]
     budgets: list[int | None] = [None]
     predicted: list[float | None] = [None]
@@ -216,7 +216,7 @@ def rises(rows: Iterable[Row], value: Callable[[Row], float], *, by: Callable[[R
 
 
 def summary(rows: list[Row]) -> str:
-    """Return lines on what the table shows."""
+    """Return lines of text on the table's main results."""
     ways = {way: [row for row in rows if row.way == way] for way in ("eager", "managed", "compiled")}
     peak, managed, compiled = ways["eager"][0].peak_bytes, ways["managed"], ways["compiled"]
     spread = max(row.high - row.low for row in managed)
@@ -238,7 +238,7 @@ def _asked(row: Row) -> float:
 
 # The table and the picture --------------------------------------------------------------------------------------------
 def write(path: Path, rows: list[Row]) -> None:
-    """Write the table."""
+    """Write the rows as a table."""
     with path.open("w", newline="", encoding="utf-8") as out:
         table = csv.DictWriter(out, [f.name for f in fields(Row)], lineterminator="\n")
         table.writeheader()
@@ -257,7 +257,7 @@ def read(path: Path) -> list[Row]:
 
 
 def draw(rows: list[Row], out: Path) -> None:
-    """Draw what was asked for beside the peak, and the peak beside the time."""
+    """Draw two panels: asked-for memory beside the peak, and the peak beside the time."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -2,13 +2,16 @@
 
     python -m bench.torch_managed [--cases gpt,vit,...] [--rounds 7] [--out FILE.md]
 
-All contenders of a case are in one process, with one thread, and take turns: a step each, round after round. Seconds
-are those of the processor, medians of the rounds; the peak is that of dispatched storages (``minidl.torch.Meter``);
-bits are those of losses, parameters, buffers and the generator after the same number of steps.
+All contenders of a case are in one process and take turns: a step each, round after round. Each trains in a thread of
+its own, and ``managed`` is entered there once, around the whole training. PyTorch computes with one thread. Seconds are
+those of the processor, medians of the rounds. The peak is that of dispatched storages (``minidl.torch.Meter``), the
+largest of the first two steps, which follow no plan, and the last. Bits are those of losses, parameters, buffers and
+the generator after the same number of steps.
 
     checkpoint   torch.utils.checkpoint around every block
     selective    the same, but results of products, convolutions and attention are kept
-    save_on_cpu  torch.autograd.graph.save_on_cpu, with copies
+    save_on_cpu  every saved tensor is copied to the host and back, as torch.autograd.graph.save_on_cpu does on a GPU
+                 (without one it copies nothing)
     managed      a budget between the floor, when all saved tensors are away, and the unmanaged peak
 """
 
@@ -20,7 +23,8 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -29,11 +33,13 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 import minidl.torch
 from minidl.outside.units import format_bytes
+from minidl.torch.backends import on_host, quiet
 
 SETTLING = 4       # steps before any is timed: one away, one measured, two planned
 KEPT = [torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.bmm.default,
@@ -62,7 +68,7 @@ class Blocks(nn.Module):
 
 
 class Layer(nn.Module):
-    """A transformer's layer: [n, length, width] -> the same."""
+    """A transformer's layer, which keeps the shape [n, length, width]."""
 
     def __init__(self, width: int, heads: int, *, causal: bool, dropout: float = 0.1) -> None:
         super().__init__()
@@ -100,26 +106,26 @@ class Gated(nn.Module):
 
 
 class Patches(nn.Module):
-    """[n, 3, h, w] -> [n, patches, width]."""
+    """The embedding of image patches: [n, 3, h, w] to [n, patches, width]."""
 
     def __init__(self, width: int, side: int) -> None:
         super().__init__()
         self.project = nn.Conv2d(3, width, side, side)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Each patch as a vector."""
+        """Return a vector for each patch."""
         return self.project(x).flatten(2).transpose(1, 2)
 
 
 class Mean(nn.Module):
-    """[n, length, width] -> [n, classes], from the mean over the length."""
+    """A head: from [n, length, width] the mean over the length, then scores [n, classes]."""
 
     def __init__(self, width: int, classes: int) -> None:
         super().__init__()
         self.head = nn.Linear(width, classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The classes' scores."""
+        """Return the scores of the classes."""
         return self.head(x.mean(1))
 
 
@@ -177,9 +183,20 @@ CASES: dict[str, Callable[[], tuple[Blocks, torch.Tensor, torch.Tensor]]] = {
     "gpt": gpt, "llama": llama, "vit": vit, "bert": bert, "resnet": resnet, "mobilenet": mobilenet}
 
 
+def save_on_cpu() -> Any:
+    """Return hooks that copy each saved tensor to the host and back. A meter does not count the copy on the host."""
+    def to_host(tensor: torch.Tensor) -> torch.Tensor:
+        with quiet():
+            copy = tensor.detach().clone()
+        on_host[copy.untyped_storage()._cdata] = copy.untyped_storage()
+        return copy
+    return saved_tensors_hooks(to_host, torch.clone)
+
+
 @dataclass
 class Contender:
-    """One training. around: what a step is carried out in; memory: what manages it, if anything does."""
+    """One training, in a thread of its own. around: what a step is carried out in; memory: what manages it, if anything
+    does; peak: the most bytes of a metered step."""
 
     name: str
     network: Blocks
@@ -192,36 +209,57 @@ class Contender:
     seconds: list[float] = field(default_factory=list)
     losses: list[torch.Tensor] = field(default_factory=list)
     peak: int = 0
+    thread: ThreadPoolExecutor = field(default_factory=partial(ThreadPoolExecutor, 1))
+
+    def begin(self) -> None:
+        """Enter the context that manages memory, if the contender has one."""
+        if self.memory is not None:
+            self.thread.submit(self.memory.start).result()
+
+    def end(self) -> None:
+        """Leave the context that manages memory, and end the thread."""
+        if self.memory is not None:
+            self.thread.submit(self.memory.stop).result()
+        self.thread.shutdown()
 
     def step(self, *, timed: bool) -> None:
-        """One step, with the generator as it was left by the one before."""
-        torch.set_rng_state(self.generator)
+        """One step, timed or metered."""
+        self.thread.submit(self._timed if timed else self._metered).result()
+
+    def _timed(self) -> None:
         began = time.process_time()
-        with self.memory if self.memory is not None else contextlib.nullcontext(), self.around():
+        self._step()
+        self.seconds.append(time.process_time() - began)
+
+    def _metered(self) -> None:
+        with minidl.torch.Meter(self._lasting()) as meter:
+            self._step()
+        self.peak = max(self.peak, meter.peak)
+
+    def _lasting(self) -> Iterator[torch.Tensor]:
+        # One by one: a list would hold the optimizer's state, which could then not leave.
+        yield from (*self.network.parameters(), *self.network.buffers())
+        yield from (v for each in self.optimizer.state.values() for v in each.values() if isinstance(v, torch.Tensor))
+
+    def _step(self) -> None:
+        """Carry out one step; the random generator continues from this contender's previous step."""
+        torch.set_rng_state(self.generator)
+        with self.around():
             self.optimizer.zero_grad()
             scores = self.network(self.x)
             loss = F.cross_entropy(scores.reshape(-1, scores.shape[-1]), self.y.reshape(-1))
             loss.backward()
             self.optimizer.step()
-        if timed:
-            self.seconds.append(time.process_time() - began)
         self.generator = torch.get_rng_state()
         self.losses.append(loss.detach())
 
-    def metered(self) -> None:
-        """One step under a meter."""
-        state = [v for each in self.optimizer.state.values() for v in each.values() if isinstance(v, torch.Tensor)]
-        with minidl.torch.Meter([*self.network.parameters(), *self.network.buffers(), *state]) as meter:
-            self.step(timed=False)
-        self.peak = meter.peak
-
     def bits(self) -> list[torch.Tensor]:
-        """All that training has computed."""
+        """Return copies of all values that training has computed."""
         return [*self.losses, *(t.detach() for t in self.network.state_dict().values()), self.generator]
 
 
 def contender(name: str, case: str, **more: Any) -> Contender:
-    """One of a case, from the same seed as all others."""
+    """Make a contender of a case, from the same seed as all others."""
     torch.manual_seed(0)
     network, x, y = CASES[case]()
     network.checkpoints = CHECKPOINTS.get(name)
@@ -229,27 +267,32 @@ def contender(name: str, case: str, **more: Any) -> Contender:
 
 
 def budgets(case: str, policy: str) -> dict[str, int]:
-    """Bytes by the name of a contender, and ``unmanaged``; a budget that is below the floor is the floor."""
+    """Return budgets in bytes by the contender's name, with ``unmanaged``; none is below the floor."""
     known = contender("", case, memory=minidl.torch.managed(1 << 50, policy=policy))
+    known.begin()
     for _ in range(2):
-        known.step(timed=False)
+        known.step(timed=True)
+    known.end()
     report = known.memory.report()
     return {name: max(report.floor_bytes, int(share * report.unmanaged_bytes)) for name, share in SHARES.items()}
 
 
 def run(case: str, rounds: int, policy: str, out: Any) -> None:
-    """One table."""
+    """Train one case's contenders in turns, and print its table."""
     within = budgets(case, policy)
     contenders = [contender("unmanaged", case), *(contender(name, case) for name in CHECKPOINTS),
-                  contender("save_on_cpu", case, around=torch.autograd.graph.save_on_cpu)]
+                  contender("save_on_cpu", case, around=save_on_cpu)]
     contenders += [contender(name, case, memory=minidl.torch.managed(budget, policy=policy))
                    for name, budget in within.items()]
-    for n in range(SETTLING + rounds):
+    for each in contenders:
+        each.begin()
+    for n in range(SETTLING + rounds + 1):
         for each in contenders:
             gc.collect()
-            each.step(timed=n >= SETTLING)
+            each.step(timed=2 <= n < SETTLING + rounds)
     for each in contenders:
-        each.metered()
+        each.end()
+        del each.seconds[:SETTLING - 2]
     plain = contenders[0]
     print(f"\n{CASES[case].__doc__}\n\n{HEADER}", file=out)
     for each in contenders:
@@ -261,7 +304,7 @@ def run(case: str, rounds: int, policy: str, out: Any) -> None:
 
 
 def main() -> None:
-    """Tables of all cases."""
+    """Read the command line, and print the tables of all cases."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default=",".join(CASES))
     parser.add_argument("--rounds", type=int, default=7)

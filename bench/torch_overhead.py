@@ -45,7 +45,7 @@ class EverySecond(OnDemand):
     plans = True
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
-        """Return the plan."""
+        """Return a plan that swaps every second tensor that may leave the device."""
         facts = problem(trace, costs)
         mode = np.full(len(facts.gap_call), KEEP, np.int64)
         mode[::2] = SWAP

@@ -42,7 +42,8 @@ INSTANTS = {"gpt2-xl": 24}  # during which the bound looks at memory, where the 
 
 
 def managed(case: Case, slices: int, steps: int) -> tuple[Stats, float | None]:
-    """The last step, and what the plan that it followed predicted for it. Raises OutOfMemory."""
+    """Train; return the last step's counters, and the seconds that the plan it followed had predicted.
+    Raises OutOfMemory."""
     with Runtime(case.device, policy="auto", memory_budget=case.budget, slices=slices) as runtime:
         last, _ = repeated(runtime, training_step(case.model, case.batch), steps)
         plan = runtime.plan
@@ -50,7 +51,7 @@ def managed(case: Case, slices: int, steps: int) -> tuple[Stats, float | None]:
 
 
 def rows(case: Case, steps: int) -> None:
-    """Print the lines of one case."""
+    """Run one case, and print its lines of the table."""
     free, trace, profile = unmanaged_step(partial(training_step, name=case.model, batch=case.batch), device=case.device)
     budget = parse_bytes(case.budget) if case.budget is not None else profile.memory_bytes
     least = bound(trace, profile.link_costs, budget, **({"instants": INSTANTS[case.model]} if case.model in INSTANTS
@@ -70,7 +71,7 @@ def rows(case: Case, steps: int) -> None:
 
 
 def main() -> None:
-    """The command line."""
+    """Read the command line, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default=",".join(map(str, range(len(CASES)))), help="numbers of the cases, from 0")
     parser.add_argument("--steps", type=int, default=60)

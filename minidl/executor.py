@@ -87,7 +87,7 @@ class Executor:
         try:
             if written:
                 refuse_to_write(op, inputs, targets, differentiates=self.grad_enabled)
-                memory.before_write(written)
+                memory.before_write(written, inputs)
             if [*map(_status, inputs)].count(IN) < len(inputs):  # some are not on the device
                 memory.make_resident(inputs, op.name)
         except BaseException:
@@ -241,6 +241,8 @@ class Executor:
             return keeper.make_leaf(storage)
         if storage.status is RECOMPUTE:
             self.memory.replay(storage.base)
+        if storage.call is not None:
+            self.tracker.cut(storage.base)
         storage.call = storage.severed = None
 
     # Iterations ----------------------------------------------------------------------------------------------

@@ -50,7 +50,8 @@ class Model:
     text          for a language model, the shape of its batch; the fields above do not apply, and its forward pass
                   returns a loss
     text_batch    function of (runtime, batch size, text) that returns a random batch: the forward pass's arguments
-    reads_pairs   True if it learns from pairs of sentences, with a minidl.data.TextBatch as arguments
+    reads_pairs   for a language model: True if it learns from pairs of sentences (minidl.data.TextBatch), False if from
+                  running text (TokenBatch)
     score         function of (network, batch) that scores predictions for test data
     """
 
@@ -72,9 +73,12 @@ class Model:
 
 _BERT = partial(Model, text=Text(), reads_pairs=True, score=scores.of_words)
 _UNET = partial(Model, num_classes=2, loss=unet.loss, pixel_labels=True, score=scores.of_pixels)
-_GPT = partial(Model, text=gpt.CONTEXT, text_batch=gpt.synthetic_batch)
-_LLAMA = partial(Model, text=llama.CONTEXT, text_batch=gpt.synthetic_batch)
-_QWEN = partial(Model, text=llama.QWEN_CONTEXT, text_batch=gpt.synthetic_batch)
+_GPT = partial(Model, text=gpt.CONTEXT, text_batch=gpt.synthetic_batch,
+               score=scores.of_next_tokens)
+_LLAMA = partial(Model, text=llama.CONTEXT, text_batch=gpt.synthetic_batch,
+                 score=scores.of_next_tokens)
+_QWEN = partial(Model, text=llama.QWEN_CONTEXT, text_batch=gpt.synthetic_batch,
+                score=scores.of_next_tokens)
 _V3 = partial(Model, input_shape=(3, 299, 299), loss=inception_v3.loss)
 
 MODELS: dict[str, Model] = {

@@ -20,9 +20,9 @@ from minidl.autograd import no_grad
 from minidl.dispatch import donate
 from minidl.errors import ShapeError
 from minidl.meta import int64
+from minidl.models.sampling import next_tokens
 from minidl.models.text import Text
-from minidl.ops import concat, cross_entropy, linear_, matmul, softmax, topk
-from minidl.ops.creation import multinomial
+from minidl.ops import concat, cross_entropy, linear_, matmul
 from minidl.runtime import Runtime, current_runtime
 from minidl.tensor import Tensor
 
@@ -172,11 +172,8 @@ def generate(model: GPT, input_ids: Tensor, count: int, *, temperature: float = 
     for _ in range(count):
         with no_grad(), current_runtime().iteration():
             seen = input_ids[:, -model.transformer.wpe.weight.shape[0]:]
-            scores = model.logits(seen).view(*seen.shape, -1)[:, -1, :].float() / temperature
-            if top_k is not None:
-                least = topk(scores, min(top_k, scores.shape[-1])).values[:, -1:]
-                scores = scores.masked_fill(scores < least, float("-inf"))
-            drawn = multinomial(softmax(scores), 1)
+            scores = model.logits(seen).view(*seen.shape, -1)[:, -1, :]
+            drawn = next_tokens(scores, temperature, top_k)
             input_ids = concat([input_ids, drawn], 1)
             del seen, scores, drawn
     return input_ids

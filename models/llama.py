@@ -16,10 +16,12 @@ from functools import partial
 import numpy as np
 
 from minidl import nn
+from minidl.autograd import no_grad
 from minidl.dispatch import donate
 from minidl.errors import ShapeError, UserError
+from minidl.models.sampling import next_tokens, seeded
 from minidl.models.text import Text
-from minidl.ops import concat, cross_entropy, expand, linear_, reshape, silu
+from minidl.ops import concat, expand, linear_, reshape, silu
 from minidl.runtime import current_runtime
 from minidl.tensor import Tensor
 
@@ -113,6 +115,22 @@ class Rotation:
         return y.reshape(x.shape)
 
 
+class Cache:
+    """The keys and values of the tokens that a network has seen, for each of its layers; at first there are none.
+    ``length``: the number of tokens seen."""
+
+    def __init__(self) -> None:
+        self.length = 0
+        self._layers: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def extended(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Append a layer's keys and values of further tokens, [N, L, width] each; return those of all tokens."""
+        if layer in self._layers:
+            k, v = (concat([old, new], 1) for old, new in zip(self._layers[layer], (k, v), strict=True))
+        self._layers[layer] = k, v
+        return k, v
+
+
 class LlamaAttention(nn.Module):
     """Causal self-attention whose heads share keys and values in groups: [N, L, D] -> [N, L, D].
 
@@ -120,7 +138,8 @@ class LlamaAttention(nn.Module):
     ``nn.attend``; the copies may be dropped and made again.
     """
 
-    def __init__(self, config: LlamaConfig) -> None:
+    def __init__(self, config: LlamaConfig, number: int) -> None:
+        self.number = number
         queries = config.num_attention_heads * config.head_width
         keys = config.num_key_value_heads * config.head_width
         self.heads, self.head_width = config.num_attention_heads, config.head_width
@@ -131,10 +150,12 @@ class LlamaAttention(nn.Module):
         self.o_proj = nn.Linear(queries, config.hidden_size, bias=False)
         self.no_dropout = nn.Dropout(0.0)
 
-    def forward(self, x: Tensor, rotation: Rotation, mask: nn.Causal) -> Tensor:
+    def forward(self, x: Tensor, rotation: Rotation, mask: nn.Causal | None, cache: Cache | None = None) -> Tensor:
         q = rotation(self.q_proj(x))
-        k = self._repeated(rotation(self.k_proj(x)))
-        v = self._repeated(self.v_proj(x))
+        k, v = rotation(self.k_proj(x)), self.v_proj(x)
+        if cache is not None:
+            k, v = cache.extended(self.number, k, v)
+        k, v = self._repeated(k), self._repeated(v)
         x = nn.attend(donate(q), k, v, mask, heads=self.heads, dropout=self.no_dropout)
         return self.o_proj(x)
 
@@ -167,14 +188,14 @@ class LlamaMLP(nn.Module):
 class LlamaDecoderLayer(nn.Module):
     """A layer: x + attention(norm(x)), then x + mlp(norm(x)): [N, L, D] -> [N, L, D]."""
 
-    def __init__(self, config: LlamaConfig) -> None:
-        self.self_attn = LlamaAttention(config)
+    def __init__(self, config: LlamaConfig, number: int) -> None:
+        self.self_attn = LlamaAttention(config, number)
         self.mlp = LlamaMLP(config)
         self.input_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
 
-    def forward(self, x: Tensor, rotation: Rotation, mask: nn.Causal) -> Tensor:
-        y = self.self_attn(self.input_layernorm(x), rotation, mask)
+    def forward(self, x: Tensor, rotation: Rotation, mask: nn.Causal | None, cache: Cache | None = None) -> Tensor:
+        y = self.self_attn(self.input_layernorm(x), rotation, mask, cache)
         x = donate(y) + x
         y = self.mlp(self.post_attention_layernorm(x))
         return donate(y) + x
@@ -182,27 +203,35 @@ class LlamaDecoderLayer(nn.Module):
 
 class LlamaModel(nn.Module):
     """The network without its head: token ids [N, L] -> normalised hidden states [N, L, D].
-    Raises ShapeError for more tokens than ``max_position_embeddings``."""
+
+    With a cache the tokens follow those that it holds: all tokens of a text at first, then one at a time. Raises
+    ShapeError for more tokens than ``max_position_embeddings``, and for several tokens after others.
+    """
 
     def __init__(self, config: LlamaConfig) -> None:
         self.config = config
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(LlamaDecoderLayer(config) for _ in range(config.num_hidden_layers))
+        self.layers = nn.ModuleList(LlamaDecoderLayer(config, n) for n in range(config.num_hidden_layers))
         self.norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
 
-    def forward(self, input_ids: Tensor) -> Tensor:
+    def forward(self, input_ids: Tensor, cache: Cache | None = None) -> Tensor:
+        start = 0 if cache is None else cache.length
         length, most = input_ids.shape[1], self.config.max_position_embeddings
-        if length > most:
-            raise ShapeError(f"llama has {most} positions, but a sequence has {length} tokens")
-        rotation, mask = Rotation(self.config, 0, length), nn.Causal()
+        if start + length > most:
+            raise ShapeError(f"llama has {most} positions, but a sequence has {start + length} tokens")
+        if start and length > 1:
+            raise ShapeError(f"llama takes one token after {start} cached ones, not {length}")
+        rotation, mask = Rotation(self.config, start, length), None if start else nn.Causal()
         x = self.embed_tokens(input_ids)
         for layer in self.layers:
-            x = layer(x, rotation, mask)
+            x = layer(x, rotation, mask, cache)
+        if cache is not None:
+            cache.length += length
         return self.norm(x)
 
 
 class Llama(nn.Module):
-    """Llama with its loss: the mean cross-entropy of the next tokens, a scalar.
+    """Llama with its loss: the mean cross-entropy of the next tokens, a scalar, without ever holding all logits.
 
     input_ids, labels: [N, L], int64; a label of -100 does not count. ``labels[:, i]`` must be the token after
     ``input_ids[:, i]``; forward() does not shift them.
@@ -211,7 +240,7 @@ class Llama(nn.Module):
     def __init__(self, config: LlamaConfig) -> None:
         self.model = LlamaModel(config)
         if not config.tie_word_embeddings:
-            self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+            self.lm_head = nn.Embedding(config.vocab_size, config.hidden_size)  # a table, no layer to adapt
         for module in self.modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):
                 nn.init.normal_(module.weight, 0.0, INITIAL_STD)
@@ -232,8 +261,36 @@ class Llama(nn.Module):
         return linear_(x, nn.lowered(self.head_weight))
 
     def forward(self, input_ids: Tensor, labels: Tensor) -> Tensor:
-        x = self.logits(input_ids)
-        return cross_entropy(donate(x), labels.reshape((-1,)))
+        x = self.model(input_ids)
+        x = x.reshape((-1, x.shape[2]))
+        return nn.functional.linear_cross_entropy(x, self.head_weight, labels.reshape((-1,)))
+
+
+def generate(model: Llama, input_ids: Tensor, count: int, *, temperature: float = 0.0, top_k: int | None = None,
+             seed: int | None = None, use_cache: bool = True) -> Tensor:
+    """Return the sequences [N, L] extended by ``count`` tokens: [N, L + count]. Each takes one iteration.
+
+    temperature, top_k  how a token is drawn: see ``sampling.next_tokens``. 0, the default, takes the likeliest
+    seed                the random numbers follow from it; None: from the runtime
+    use_cache           keep the keys and values of earlier tokens, so that each step computes one position only; the
+                        scores differ by rounding from those without a cache
+
+    Raises ShapeError, before the first step, if the network has too few positions.
+    """
+    most = model.model.config.max_position_embeddings
+    if input_ids.shape[1] + count > most:
+        raise ShapeError(f"llama has {most} positions, too few for {input_ids.shape[1]} tokens and {count} more")
+    cache = Cache() if use_cache else None
+    with seeded(seed):
+        for _ in range(count):
+            with no_grad(), current_runtime().iteration():
+                new = input_ids if cache is None or not cache.length else input_ids[:, -1:]
+                x = model.model(new, cache)
+                scores = linear_(x[:, -1, :], nn.lowered(model.head_weight))
+                drawn = next_tokens(scores, temperature, top_k)
+                input_ids = concat([input_ids, drawn], 1)
+                del new, x, scores, drawn
+    return input_ids
 
 
 def _network(config: LlamaConfig, *, vocabulary: int | None = None, layers: int | None = None) -> Llama:

@@ -13,7 +13,7 @@ import numpy as np
 
 from minidl.checkpoint.safetensors import CorruptFile, read_arrays
 from minidl.errors import UserError
-from minidl.nn import Module
+from minidl.nn import Module, lora
 from minidl.outside.reading import Unreadable
 
 # (pattern of a name in a file, replacement): tried in order for names that the network does not have.
@@ -38,11 +38,12 @@ LEFT_OUT = (r"\.attn\.(bias|masked_bias)$", r"(^|\.)embeddings\.position_ids$", 
 
 
 def load(model: Module, path: str) -> None:
-    """Overwrite a network's parameters and buffers with those of a safetensors file.
+    """Overwrite a network's parameters and buffers with those of a safetensors file, except adapters (``nn.lora``).
     Raises UserError if the file cannot be read, or if names are missing or unexpected, or shapes differ."""
     try:
-        names = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
-        model.load_state_dict(fit(read(path), names))
+        adapters = lora.adapters(model)
+        names = [name for name, _ in (*model.named_parameters(), *model.named_buffers()) if name not in adapters]
+        model.load_state_dict(fit(read(path), names) | adapters)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
 

@@ -15,11 +15,13 @@ import numba
 import pytest
 
 from minidl.outside.stages import EVERY_VARIABLE
+from minidl.policies.beside import VARIABLE as BESIDE_VARIABLE
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job; tests interrupt what waits
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 os.environ[EVERY_VARIABLE] = "0"  # what commands print depends on no clock, unless a test asks for it
+os.environ[BESIDE_VARIABLE] = "0"  # nor does a test start another process, unless it asks for it
 
 PROCESSES = 4  # at most: each compiles kernels and starts threads of its own
 

@@ -21,7 +21,7 @@ NAME = re.compile(r"`([\w./-]+\.py):([\w.]+)`")
 FILE = re.compile(r"`((?:[\w-]+/)*[\w-]+\.py)`")
 TEST = re.compile(r"`(test_\w+)`")
 LINK = re.compile(r"\]\(([^)#]+)(#[^)]*)?\)")
-MOST_WORDS = 2500
+MOST_WORDS = 2750
 
 
 @cache

@@ -23,7 +23,7 @@ CACHE_BYTES = 128 * 2**20  # more than twice the cache of an H100
 
 
 def measure(setting: Setting, record: Record) -> None:
-    """For each kernel its bytes a second, and their share of a copy's. One that is slower than wanted is told of."""
+    """Record for each kernel its bytes a second and their share of a copy's; report each kernel that is too slow."""
     with setting.runtime(precision="fp32", memory_budget=1 << 26) as runtime:
         device = runtime.device
         if not isinstance(device, CudaDevice):
@@ -45,7 +45,7 @@ def measure(setting: Setting, record: Record) -> None:
 
 def seconds(device: CudaDevice, name: str, metas: Sequence[Meta], attrs: dict[str, Any],
             sizes: Sizes) -> tuple[float, str]:
-    """Of one call, as the least of several runs; and what set the pace, "device" or "host"."""
+    """Return the seconds of one call, the least of several runs; and which set the pace, "device" or "host"."""
     vendor, stream = device.vendor, device.streams.handles[COMPUTE]
     run, room = device.programs.kernel(name, metas, attrs), device.programs.kernel_workspace(name, metas, attrs)
     launches = min(LAUNCHES, sizes.calls)
@@ -56,7 +56,7 @@ def seconds(device: CudaDevice, name: str, metas: Sequence[Meta], attrs: dict[st
     start, end = vendor.event(), vendor.event()
 
     def timed(fills: int) -> tuple[float, bool]:
-        """Seconds of a call, and whether the device was still busy when all calls had been queued."""
+        """Return the seconds of a call, and whether the device was still busy when the host had queued all calls."""
         for _ in range(fills):
             vendor.fill(filled, 0, sizes.link_bytes, stream)
         vendor.record(start, stream)

@@ -38,7 +38,7 @@ FIRST = "the check could not begin: "
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command. Returns 0 if all parts were run and nothing failed, else 1."""
+    """Run the command; return 0 if all parts ran and nothing failed, else 1."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART",
                         help=f"which: {', '.join(PARTS)} (default: all)")
@@ -62,7 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run_here(args: argparse.Namespace) -> int:
-    """One part in this process, its results in its own file. Returns 0, 1 if something failed, or ``DEAD``."""
+    """Run one part in this process; write its results to its own file. Returns 0, 1 if something failed, or ``DEAD``.
+    """
     results = read(args.out / "gpu.json")
     setting = Setting(args.device, NAMED[args.sizes], args.out / "gpu", results.get("parts", {}),
                       perf_counter() + args.seconds)
@@ -73,7 +74,7 @@ def run_here(args: argparse.Namespace) -> int:
 
 
 def run_all(args: argparse.Namespace) -> int:
-    """The parts, one after the other; then the report."""
+    """Run the parts one after the other, then write the report; return the exit status."""
     (args.out / "gpu").mkdir(parents=True, exist_ok=True)
     results = read(args.out / "gpu.json")
     results.setdefault("parts", {})
@@ -102,21 +103,27 @@ def run_all(args: argparse.Namespace) -> int:
 
 
 def share(parts: Sequence[str]) -> float:
-    """The share of the remaining time that the first of these parts may take. Time that a part does not need is left to
-    the later ones."""
+    """Return the share of the remaining time that the first of these parts may take.
+
+    Time that a part does not need is left to the later ones.
+    """
     return PARTS[parts[0]].seconds / sum(PARTS[name].seconds for name in parts)
 
 
 def goes_on(before: Mapping[str, Any], args: argparse.Namespace) -> bool:
-    """True if a part goes on where an earlier call of the same device and sizes ended: something was left out, or
-    failed. A part that ended well begins anew."""
+    """Return True if a part goes on where an earlier call on the same device with the same sizes ended.
+
+    That is so where something was left out or failed. A part that ended well begins anew.
+    """
     return ((before.get("device"), before.get("sizes")) == (args.device, args.sizes)
             and bool(before.get("left out") or before.get("failures")))
 
 
 def run_apart(args: argparse.Namespace, name: str, seconds: float) -> str | None:
-    """One part in a process of its own, and in another one each time that the device has died. Returns None if the part
-    ended well, "" if the part has told its failures, else the failure."""
+    """Run one part in a process of its own, and again in another each time that the device has died.
+
+    Returns None if the part ended well, "" if the part has reported its failures itself, else the failure as text.
+    """
     ends = perf_counter() + seconds
     while True:
         left = max(ends - perf_counter(), 0.0)
@@ -136,12 +143,12 @@ def run_apart(args: argparse.Namespace, name: str, seconds: float) -> str | None
 
 
 def part_file(out: Path, name: str) -> Path:
-    """Where a part keeps its results."""
+    """Return the path of the file that a part writes its results to."""
     return out / "gpu" / f"{name}.json"
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The JSON of a file; empty if there is no file, or no JSON in it."""
+    """Return the JSON object of a file; an empty one if there is no file, or no JSON in it."""
     try:
         data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return data

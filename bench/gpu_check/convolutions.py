@@ -14,7 +14,8 @@ from minidl.outside.units import UNLIMITED
 
 
 def measure(setting: Setting, record: Record) -> None:
-    """For each network and precision: its convolutions with their plans."""
+    """Record for each network and precision the plans of its convolutions, each with its seconds and workspace bytes.
+    """
     for training in setting.sizes.convolutions:
         for precision in setting.sizes.precisions:
             with setting.open(precision) as device:
@@ -46,7 +47,7 @@ def convolutions_of(device: CudaDevice, training: Training, precision: str) -> l
 
 
 class _Listing(DryDevice):
-    """A dry run whose convolutions are noted; their algorithms are the modelled ones."""
+    """A dry run that collects a step's convolutions; what the simulator models of cuDNN chooses their algorithms."""
 
     def __init__(self, device: CudaDevice) -> None:
         super().__init__(device)

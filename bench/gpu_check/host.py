@@ -25,7 +25,7 @@ AHEAD = 0.9  # of a step's time: a host that needs more of it to issue the step 
 
 
 def measure(setting: Setting, record: Record) -> None:
-    """Seconds by kind of call, and shares of a step."""
+    """Record the host seconds of each kind of call, and shares of a training step."""
     for training in setting.sizes.host:
         with setting.runtime(memory_budget=setting.bytes_for(program(training))) as runtime:
             network = Network(runtime, training)
@@ -39,7 +39,8 @@ def measure(setting: Setting, record: Record) -> None:
 
 
 def _step(runtime: Runtime, network: Network) -> tuple[float, float, int]:
-    """The host's seconds until a step was issued, seconds until it had ended, its operations."""
+    """Carry out a step; return the host's seconds until all was issued, seconds until it had ended, and its operations.
+    """
     runtime.device.settle()
     before, start = runtime.stats().calls, perf_counter()
     with runtime.iteration():
@@ -60,7 +61,7 @@ def _operations(record: Record, training: Training, runtime: Runtime, network: N
 
 
 def _by_events(record: Record, training: Training, runtime: Runtime, network: Network) -> None:
-    """The operations' times, one by one, against the step's on the clock; and against those of CUPTI."""
+    """Record the sum of the operations' times by events as a share of the step's time, and of the times by CUPTI."""
     inside, ended = _traced(runtime, network)
     record.put(f"{training.name}, by events", inside / ended,
                f"{training.name}: by their events operations take {inside / ended:.1%} of the step's time")
@@ -78,7 +79,7 @@ def _by_events(record: Record, training: Training, runtime: Runtime, network: Ne
 
 
 def _traced(runtime: Runtime, network: Network) -> tuple[float, float]:
-    """Seconds of a step: of its operations together, and on the clock."""
+    """Carry out a step; return the sum of its operations' seconds, and its seconds on the clock."""
     runtime.device.settle()
     start = perf_counter()
     with runtime.iteration():
@@ -88,7 +89,7 @@ def _traced(runtime: Runtime, network: Network) -> tuple[float, float]:
 
 
 def _tracking(record: Record, training: Training, runtime: Runtime, network: Network) -> None:
-    """Time inside the tracker's calls, as a share of a step."""
+    """Record the host's time inside the tracker's calls, as a share of a step."""
     ended = median(_step(runtime, network)[1] for _ in range(RUNS))  # probes take time themselves
     probe = tracking(runtime)
     for _ in range(RUNS):
@@ -99,7 +100,7 @@ def _tracking(record: Record, training: Training, runtime: Runtime, network: Net
 
 
 def _vendor_calls(setting: Setting, record: Record, training: Training) -> None:
-    """Host seconds of the vendor's calls, made again as a step made them last."""
+    """Record the host seconds of the vendor's calls, which are repeated as a step made them last."""
     budget = setting.bytes_for(program(training))
     with setting.open() as device:
         if not isinstance(device, CudaDevice):

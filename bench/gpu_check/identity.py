@@ -23,7 +23,7 @@ SHARE = 0.6  # of what the step needs unmanaged
 
 
 def measure(setting: Setting, record: Record) -> None:
-    """For each network and policy: the pieces of state that differ, and what was moved meanwhile."""
+    """Record for each network and policy which pieces of state differ, and how many bytes were moved meanwhile."""
     for training in setting.sizes.identity:
         for precision in setting.sizes.precisions:
             where = f"{training.name} in {precision}"
@@ -74,7 +74,7 @@ def _compare(setting: Setting, record: Record, training: Training, precision: st
 
 def _train(setting: Setting, training: Training, precision: str, steps: int,
            **options: Any) -> tuple[dict[str, bytes], Stats, int]:
-    """State and counters after some steps, and the budget that they had."""
+    """Train some steps; return the state, the counters, and the budget in bytes."""
     with setting.runtime(precision=precision, poisoned=True, **options) as runtime:
         network, losses = Network(runtime, training), []
         for _ in range(steps):
@@ -85,5 +85,5 @@ def _train(setting: Setting, training: Training, precision: str, steps: int,
 
 
 def differing(state: dict[str, bytes], reference: dict[str, bytes]) -> list[str]:
-    """Names of the pieces that are not the same, byte for byte."""
+    """Return the names of the pieces of state that are not the same byte for byte."""
     return sorted(state.keys() ^ reference.keys()) or [n for n, value in reference.items() if state[n] != value]

@@ -46,7 +46,7 @@ class Layers(nn.Module):
         self.scores, self.checkpoints = nn.Linear(stack.width, WORDS), checkpoints
 
     def forward(self, tokens: torch.Tensor) -> Any:
-        """[sequences, length] -> [sequences, length, words]."""
+        """Map tokens [sequences, length] to scores [sequences, length, words]."""
         x = self.words(tokens)
         for layer in self.layers:
             x = checkpoint(layer, x, use_reentrant=False) if self.checkpoints else layer(x)
@@ -54,7 +54,7 @@ class Layers(nn.Module):
 
 
 def measure(setting: Setting, record: Record) -> None:
-    """The waits, then the training."""
+    """Record which of the waits' programs are right, then the seconds, peaks and bits of the training."""
     where = "cuda" if setting.compiles and setting.device.startswith("cuda") else "cpu"
     if where == "cuda" and not torch.cuda.is_available():
         record.leave_out("this PyTorch finds no CUDA device")

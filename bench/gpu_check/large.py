@@ -16,7 +16,7 @@ CHANNELS = 64
 
 
 def measure(setting: Setting, record: Record) -> None:
-    """Elements that are not what they should be, in both operations."""
+    """Record how many elements are wrong, for each of the two operations."""
     images, side = setting.sizes.large
     nbytes = 2 * images * CHANNELS * side * side
     # Two maps of bf16; the convolution's plan may want some workspace beside them.
@@ -38,7 +38,7 @@ def measure(setting: Setting, record: Record) -> None:
 
 
 def _wrong(runtime: Runtime, name: str, images: int, side: int) -> int:
-    """Of the first, the middle and the last image, how many elements are off."""
+    """Run an operation on ``images`` images; return how many elements of the first, middle and last image are wrong."""
     with runtime.iteration():
         x = runtime.tensor(None, shape=(images, CHANNELS, side, side), dtype=bfloat16)
         apply_all(OPS["fill_"], x, value=1.0)

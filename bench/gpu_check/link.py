@@ -14,7 +14,8 @@ SMALL = 4096  # bytes of a copy that shows the latency
 
 
 def measure(setting: Setting, record: Record) -> None:
-    """Bytes a second by direction (within the device: bytes read and bytes written), and seconds of a small copy."""
+    """Record bytes a second by direction (within the device:
+    bytes read plus bytes written), and seconds of a small copy."""
     with setting.open() as device:
         found = (bandwidths(device, setting.sizes.link_bytes) if isinstance(device, CudaDevice)
                  else nominal(device.profile))
@@ -24,19 +25,19 @@ def measure(setting: Setting, record: Record) -> None:
 
 
 def nominal(profile: Profile) -> dict[str, float]:
-    """The values of a profile, under the same names."""
+    """Return a profile's bandwidths in bytes a second, under the names that ``bandwidths`` uses."""
     return {"out": profile.link_out_bandwidth, "in": profile.link_in_bandwidth, "latency": profile.link_latency_s,
             "within the device": profile.memory_bandwidth * profile.efficiency["copy"]}
 
 
 def bandwidths(device: CudaDevice, nbytes: int) -> dict[str, float]:
-    """By direction; "latency" in seconds."""
+    """Measure bytes a second by direction, and under "latency" the seconds of a small copy."""
     vendor = device.vendor
     memory, host = vendor.allocate(2 * nbytes), vendor.allocate_host(2 * nbytes)
     streams, events = [vendor.stream(), vendor.stream()], [vendor.event() for _ in range(3)]
 
     def seconds(*copies: tuple[int, int], size: int = nbytes) -> float:
-        """Of these copies (to, from) at once, each on a stream of its own."""
+        """Return the seconds of these copies (to, from), made at the same time, each on a stream of its own."""
         vendor.record(events[0], streams[0])
         vendor.wait(streams[1], events[0])
         for stream, (to, origin) in zip(streams, copies, strict=False):

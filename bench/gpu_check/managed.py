@@ -20,7 +20,7 @@ LAST = 3  # iterations whose median is the speed that was reached
 
 
 def measure(setting: Setting, record: Record) -> None:
-    """For each network: seconds, shares, bytes and stalls."""
+    """Record for each network its seconds and speeds, the bytes that it moved, and its stalls."""
     for training in setting.sizes.managed:
         if record.known(training.name) and record.known(f"{training.name}, unmanaged"):
             continue
@@ -34,7 +34,7 @@ def measure(setting: Setting, record: Record) -> None:
 
 
 def iterate(runtime: Runtime, network: Network) -> dict[str, Any]:
-    """One iteration, and what it did, on the device's clock; bytes, and seconds."""
+    """Carry out one iteration; return its seconds by the device's clock, the bytes that it moved, and its counters."""
     device = runtime.device
     device.settle()
     before = runtime.stats()
@@ -48,8 +48,10 @@ def iterate(runtime: Runtime, network: Network) -> dict[str, Any]:
 
 
 def course(runtime: Runtime, network: Network, plans: int) -> Iterator[dict[str, Any]]:
-    """Iterations until ``auto`` has tried so many plans, and some of the best of them: warming up, measuring, and each
-    plan twice at most."""
+    """Yield iterations until ``auto`` has tried ``plans`` plans, and some further ones under the best of them.
+
+    These are the iterations that warm up and are measured, and at most two for each plan.
+    """
     settled = 0
     for _ in range(1 + runtime.device.measured_iterations + 2 * plans + LAST):
         yield iterate(runtime, network)
@@ -61,7 +63,7 @@ def course(runtime: Runtime, network: Network, plans: int) -> Iterator[dict[str,
 
 
 def _unmanaged(setting: Setting, record: Record, training: Training) -> float | None:
-    """Seconds of a step with all the memory that it needs; None if the device has less."""
+    """Return the seconds of a step with all the memory that it needs; None if the device has less."""
     demand = setting.demand(program(training))
     budget = int(1.05 * demand.unmanaged_peak_bytes) + RESERVE_BYTES
     with setting.open() as device:
@@ -92,6 +94,8 @@ def _managed(setting: Setting, record: Record, training: Training, unmanaged: fl
             device, "tf32", memory_budget=sizes.managed_bytes, deterministic=False, policy=Auto(rounds=sizes.plans),
             host_memory=min(sizes.host_bytes, device.profile.host_memory_bytes)) as runtime:
         network = Network(runtime, training)
+        if runtime.guide is not None:
+            runtime.guide.allowance.limited = False  # a long run searches as often, in its 2% of planning
         for number, last in enumerate(course(runtime, network, sizes.plans)):
             steps.append(last)
             record.tell(f"  {number}: {1e3 * last['seconds']:.0f} ms, stalls {1e3 * last['stalls']:.0f} ms, "
@@ -110,5 +114,5 @@ def _managed(setting: Setting, record: Record, training: Training, unmanaged: fl
 
 
 def trace_path(setting: Setting, training: Training) -> Any:
-    """Where the measured trace of an unmanaged step is kept."""
+    """Return the path of the file that has the measured trace of an unmanaged step."""
     return setting.folder / f"{training.model}-{training.batch}.trace.json"

@@ -29,7 +29,7 @@ Formula = Callable[[Any, Any, Any, Any], Any]  # (tensors, attributes, side, (dt
 
 @dataclass(frozen=True)
 class Note:
-    """One operation: its inputs and outputs by number, and the side of its kinks."""
+    """One operation of a tape: its inputs and outputs by number, and for a ReLU or a maximum the sides that it took."""
 
     op: str
     inputs: tuple[int, ...]
@@ -48,14 +48,14 @@ class Tape:
         self._fresh = count()
 
     def number(self, storage: Any) -> int:
-        """The number of a value: what is written in place is another value from then on."""
+        """Return the number of a storage's present value; a write in place gives the storage a new number."""
         if storage not in self.numbers:
             self.numbers[storage] = next(self._fresh)
         return self.numbers[storage]
 
     @contextmanager
     def noting(self) -> Iterator[None]:
-        """Note what is run inside."""
+        """Return a context in which every operation that runs is added to the tape."""
         executor = current()
         run = executor.run
 
@@ -79,7 +79,8 @@ class Tape:
             del executor.run
 
     def play(self, loss: Tensor, wanted: dict[str, Tensor], dtype: torch.dtype, where: str) -> dict[str, np.ndarray]:
-        """The loss, and its gradient by each of these tensors by name, in float64."""
+        """Run the tape in PyTorch; return the loss, and its gradients with respect to ``wanted``, by name, in float64.
+        """
         made: dict[int, Any] = {}
         sources = {self.numbers[t.storage]: name for name, t in wanted.items() if t.storage in self.numbers}
         leaves = {}
@@ -100,12 +101,15 @@ class Tape:
 
 
 def _plain(value: np.ndarray) -> np.ndarray:
-    """Values in a dtype that PyTorch takes from NumPy."""
+    """Convert values to a dtype that PyTorch takes from NumPy."""
     return value.astype(np.float32) if value.dtype.name == "bfloat16" else value
 
 
 def _side(op: Op, outputs: Sequence[Any], attrs: dict[str, Any], run: Callable[..., Any]) -> np.ndarray | None:
-    """The choice of an operation that has kinks or is random. ``run``: the executor's, which notes nothing."""
+    """Return the sides that an operation took if it has kinks, its mask if it is random, else None.
+
+    run: the executor's function, as it was before the tape began to add to itself.
+    """
     executor = current()
     if op.name.endswith("relu"):
         return np.asarray(executor.read(outputs[0]) > 0)
@@ -121,7 +125,7 @@ def _side(op: Op, outputs: Sequence[Any], attrs: dict[str, Any], run: Callable[.
 
 # Formulas ---------------------------------------------------------------------------------------------------------
 def _max_pool(x: torch.Tensor, in_window: torch.Tensor, *, kernel: Any, stride: Any, padding: Any) -> torch.Tensor:
-    """The values at these places: the number of each inside its window."""
+    """Return the values at the places ``in_window``, each a number inside its window: max pooling with known maxima."""
     rows = torch.arange(in_window.shape[2], device=x.device) * stride[0] - padding[0]
     columns = torch.arange(in_window.shape[3], device=x.device) * stride[1] - padding[1]
     flat = (rows[:, None] + in_window // kernel[1]) * x.shape[3] + columns + in_window % kernel[1]
@@ -152,7 +156,7 @@ def _statistics(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any = 0.0, *, heads: int, causal: bool,
                p: float, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """softmax(q k' / sqrt(D) + mask) v for each head, and the logarithm of the sum in it."""
+    """Return softmax(q k' / sqrt(D) + mask) v for each head, and the logarithm of each row's sum of exponentials."""
     if p:
         raise ValueError("which values a fused attention has dropped cannot be noted")
     q, k, v = (x.unflatten(2, (heads, -1)).transpose(1, 2) for x in (q, k, v))
@@ -169,6 +173,19 @@ def _layer_norm(x: torch.Tensor, gamma: Any, beta: Any, *, eps: float) -> tuple[
 
 def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor, *, ignore_index: int) -> tuple[Any, Any]:
     return F.cross_entropy(logits, labels, ignore_index=ignore_index), logits.softmax(-1)
+
+
+def _share(part: torch.Tensor, labels: torch.Tensor, ignored: int) -> float:
+    """Return which share of the labels that are not ignored lies in ``part``."""
+    return float((part != ignored).sum() / (labels != ignored).sum())
+
+
+def _cross_entropy_grad(dloss: torch.Tensor, residual: torch.Tensor, labels: torch.Tensor, *,
+                        ignore_index: int) -> torch.Tensor:
+    """Return the gradient with respect to the logits. residual: their softmax, as from ``_cross_entropy``."""
+    counted = (labels != ignore_index)[:, None]
+    right = F.one_hot(labels.where(counted[:, 0], 0), residual.shape[1])
+    return (residual - right) * counted * dloss / counted.sum().clamp(min=1)
 
 
 def _summed(x: torch.Tensor, shape: Any) -> torch.Tensor:
@@ -188,7 +205,7 @@ def _swapped(x: torch.Tensor, flag: bool) -> torch.Tensor:
 
 
 def _by(function: Callable[..., Any]) -> Formula:
-    """An operation without attributes that matter."""
+    """Make a formula of a function that needs none of the operation's attributes."""
     return lambda tensors, attrs, side, kind: function(*tensors)
 
 
@@ -227,5 +244,9 @@ FORMULAS: dict[str, Formula] = {
     "softmax": lambda t, a, side, kind: torch.softmax(t[0] + t[1] if len(t) > 1 else t[0], -1),
     "embedding": _by(lambda w, ids: F.embedding(ids, w)),
     "gather_rows": _by(lambda x, at: x.gather(1, at[..., None].expand(-1, -1, x.shape[2])).flatten(0, 1)),
+    "label_share": lambda t, a, side, kind: t[0] * _share(t[1], t[2], a.get("ignore_index", -100)),
+    "cross_entropy_grad": lambda t, a, side, kind: _cross_entropy_grad(*t, ignore_index=a.get("ignore_index", -100)),
+    "linear_dgrad": _by(torch.matmul), "linear_wgrad": _by(lambda dy, x: dy.flatten(0, -2).T @ x.flatten(0, -2)),
+    "known_gradients": lambda t, a, side, kind: t[0],  # PyTorch computes its own
     "cross_entropy": lambda t, a, side, kind: _cross_entropy(*t, ignore_index=a.get("ignore_index", -100)),
 }

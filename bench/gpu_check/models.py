@@ -22,7 +22,7 @@ FLOORS = {"fp32": 2e-5, "tf32": 3e-3, "bf16": 6e-2}
 
 
 def measure(setting: Setting, record: Record) -> None:
-    """For each network and precision: our errors beside PyTorch's."""
+    """Record for each network and precision minidl's errors beside PyTorch's."""
     if find_spec("torch") is None:
         record.leave_out("PyTorch is not installed: no network was compared with it")
         return
@@ -35,7 +35,7 @@ def measure(setting: Setting, record: Record) -> None:
 
 
 def compare(setting: Setting, record: Record, training: Training, precision: str) -> None:
-    """One network: its loss and gradients on the device, and in PyTorch twice."""
+    """Compare one network: loss and gradients on the device, in PyTorch with its dtype, and in PyTorch with float64."""
     import torch
 
     from bench.gpu_check.mirror import Tape
@@ -71,7 +71,10 @@ def compare(setting: Setting, record: Record, training: Training, precision: str
 
 
 def errors(values: dict[str, np.ndarray], exact: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Of the loss, of all gradients together, and the parameter whose gradient is furthest off for its own size."""
+    """Return the relative errors of the loss and of all gradients together, and the parameter with the worst gradient.
+
+    The worst gradient is the one whose error is largest as a share of its own norm.
+    """
     if values.keys() != exact.keys():
         raise AssertionError(f"gradients of one side only: {sorted(values.keys() ^ exact.keys())[:5]}")
     off = {name: float(np.linalg.norm(values[name] - value)) for name, value in exact.items()}

@@ -36,7 +36,7 @@ SAMPLE = 100_000  # random numbers whose moments are looked at
 
 
 def measure(setting: Setting, record: Record) -> None:
-    """Worst errors by operation, for each dtype and precision."""
+    """Record for each dtype and precision the largest error of each operation."""
     seed = int(np.random.SeedSequence().generate_state(1)[0])
     record.put("seed", seed)
     table = [c for c in (*kernel_cases.cases(setting.sizes.ops_block), *larger()) if c.attrs.get("data", 0) is not None
@@ -51,7 +51,10 @@ def measure(setting: Setting, record: Record) -> None:
 
 
 def chosen(table: Sequence[Case], dtype: str, every: int) -> list[Case]:
-    """Of all cases in float32 each ``every``-th, in the other dtypes a few; the last of an operation in any case."""
+    """Select the cases that run in a dtype: in float32 every ``every``-th, in the other dtypes a few.
+
+    The last case of each operation is always among them.
+    """
     by_name: dict[str, list[Case]] = {}
     for case in table:
         by_name.setdefault(case.name, []).append(case)
@@ -60,7 +63,10 @@ def chosen(table: Sequence[Case], dtype: str, every: int) -> list[Case]:
 
 
 def run_all(setting: Setting, record: Record, precision: str, dtype: str, cases: Sequence[Case], seed: int) -> None:
-    """Run cases in one dtype, and note the worst error of each operation. After a dead device, begin where it died."""
+    """Run cases in one dtype, and record the largest error of each operation.
+
+    If the device died in an earlier process, begin with the case after the one in which it died.
+    """
     group, resume = f"{dtype} ({precision})", record.resume
     if group in resume.get("done", ()):
         return
@@ -115,7 +121,7 @@ def run_all(setting: Setting, record: Record, precision: str, dtype: str, cases:
 
 
 def answers(runtime: Runtime) -> bool:
-    """True if the device still copies four numbers there and back."""
+    """Return True if the device still works: if it copies four numbers to itself and back."""
     try:
         with runtime.iteration():
             return bool((runtime.tensor(np.arange(4.0)).numpy() == np.arange(4.0)).all())
@@ -124,7 +130,8 @@ def answers(runtime: Runtime) -> bool:
 
 
 def error_of(runtime: Runtime, case: Case, dtype: str, seed: int, *, permuted: bool) -> float:
-    """The largest error of a call's outputs."""
+    """Run one call on random inputs; return the largest error of its outputs.
+    permuted: its operands are permuted views."""
     arrays = case.inputs(dtype, seed)
     op = OPS[case.name]
     with runtime.iteration():
@@ -140,8 +147,10 @@ def error_of(runtime: Runtime, case: Case, dtype: str, seed: int, *, permuted: b
 
 
 def distance(value: np.ndarray, exact: np.ndarray) -> float:
-    """The norm of the difference over that of the exact value; NaN if anything is. Equal infinities
-    differ by 0, and do not count."""
+    """Return the norm of the difference divided by the norm of the exact value; NaN if shapes differ or any is NaN.
+
+    Infinities of the same sign differ by 0 and do not count in the norm.
+    """
     if value.shape != exact.shape:
         return float("nan")
     value, exact = value.astype(np.float64), np.asarray(exact, np.float64)
@@ -151,13 +160,13 @@ def distance(value: np.ndarray, exact: np.ndarray) -> float:
 
 
 def _permuted(runtime: Runtime, array: np.ndarray) -> Tensor:
-    """A view with these values whose dimensions lie the other way round."""
+    """Make a tensor with these values that is a permuted view: its dimensions lie in the reverse order in memory."""
     turned = runtime.tensor(array.transpose(), dtype=DTYPES[array.dtype.name])
     return ops.permute(turned, tuple(range(array.ndim))[::-1]) if array.ndim > 1 else turned
 
 
 def check_moments(runtime: Runtime, record: Record, name: str, seed: int) -> None:
-    """A random fill has its mean and deviation within five standard errors, and follows from its seed."""
+    """Check that a random fill has its mean and deviation within five standard errors, and repeats with its seed."""
     attrs, mean, std = {"normal_": ({"mean": 3.0, "std": 2.0}, 3.0, 2.0),
                         "uniform_": ({"low": -1.0, "high": 5.0}, 2.0, 6 / 12**0.5)}[name]
     values = []
@@ -175,7 +184,8 @@ def check_moments(runtime: Runtime, record: Record, name: str, seed: int) -> Non
 
 
 def check_bits(runtime: Runtime, record: Record) -> None:
-    """Copies of all bit patterns of the halves, infinities and every NaN among them: transposed, and one by one."""
+    """Check that copies keep all bit patterns of 16-bit floats, with every NaN and infinity:
+    transposed, and one by one."""
     patterns = np.arange(1 << 16).astype(np.uint16)
     wrong = {}
     for dtype in ("bfloat16", "float16"):
@@ -194,7 +204,7 @@ def check_bits(runtime: Runtime, record: Record) -> None:
 
 
 def larger() -> Iterator[Case]:
-    """Cases that fill more than a few blocks, with the sizes that tensor cores and vector loads want."""
+    """Yield cases that fill several blocks of threads, at sizes that suit tensor cores and vector loads."""
     ref: Any = formulas
     x, w, y = (4, 32, 15, 15), (64, 32, 3, 3), (4, 64, 15, 15)
     window = {"stride": (1, 1), "padding": (1, 1)}

@@ -40,7 +40,8 @@ class Kind:
 
 
 def measure(setting: Setting, record: Record) -> None:
-    """For each kind of call, whether it ran between what was given before it and what was given after."""
+    """Record for each kind of call whether it ran after the work queued before it and before the work queued after it.
+    """
     with setting.runtime(precision="fp32", memory_budget=BUDGET) as runtime:
         device = runtime.device
         if not isinstance(device, CudaDevice):
@@ -57,7 +58,7 @@ def measure(setting: Setting, record: Record) -> None:
 
 
 def kinds(device: CudaDevice, record: Record) -> dict[str, Kind]:
-    """Every kind of call that gives work to a stream, by name."""
+    """Return, by name, every kind of call by which minidl gives work to a stream."""
     vendor, stream = device.vendor, device.streams.handles[COMPUTE]
     described = meta((COUNT,), float32)
     negate = device.programs.kernel("neg", (described, described), {})
@@ -88,7 +89,7 @@ def kinds(device: CudaDevice, record: Record) -> dict[str, Kind]:
 
 
 def between(device: CudaDevice, kind: Kind, long_bytes: int) -> np.ndarray:
-    """The value of Z after long work, the call, and a copy."""
+    """Queue long work, the call, and a copy; return the copied values Z."""
     vendor, stream = device.vendor, device.streams.handles[COMPUTE]
     base, end = vendor.allocate(4 * NBYTES + aligned(kind.room) + 2 * long_bytes), vendor.event()
     x, y, z, ones, room = (base + k * NBYTES for k in range(5))

@@ -12,7 +12,8 @@ from bench.gpu_check.setting import Record, Setting
 
 @dataclass(frozen=True)
 class Part:
-    """``seconds``: its share of the time; work that it has not done by then is noted as left out."""
+    """A part of the check by its name. seconds: its share of the time; work not done by then is recorded as left out.
+    """
 
     name: str
     seconds: int
@@ -32,6 +33,6 @@ PARTS = {part.name: part for part in (
 
 
 def run(part: Part, setting: Setting, record: Record) -> None:
-    """One part; an error of its own becomes a failure, with all that Python says of it."""
+    """Run one part; an exception in it becomes a recorded failure, with the traceback."""
     with record.one(part.name):
         part.measure(setting, record)

@@ -33,7 +33,7 @@ def poison_outputs(device: Device) -> None:
 
 
 def _fill(device: Device, anchor: Operand, spans: Sequence[tuple[int, int]]) -> None:
-    """Fill bytes of the arena, (offset, length) each; the arena is found by an operand that lies in it."""
+    """Fill (offset, length) ranges of the arena with NaN; ``anchor`` is any operand in it, which gives its address."""
     if isinstance(device, CudaDevice) and spans:
         m = anchor.meta
         arena = device.address(anchor) - anchor.base.block.offset - m.offset * m.dtype.itemsize

@@ -23,7 +23,7 @@ WITHIN = 0.10  # of the measured step times, that the simulator's are to be
 
 
 def measure(setting: Setting, record: Record) -> None:
-    """The profile's file, predictions beside measurements, and bounds."""
+    """Write the fitted profile; record predictions beside the measurements, and the bounds."""
     found = {name: setting.results.get(name, {}).get("found", {}) for name in ("properties", "link", "speed", "managed",
                                                                               "host")}
     taken = [s for key, data in found["speed"].items() if key.startswith("samples of") and key.endswith("tf32")
@@ -64,7 +64,7 @@ def _beside(record: Record, what: str, predicted: float, measured: float) -> Non
 
 
 def _unmanaged(name: str, training: Training) -> float:
-    """Seconds of a simulated step with unlimited memory."""
+    """Return the seconds of a simulated training step with unlimited memory."""
     with runtime_on(create(name), "tf32", memory_budget=UNLIMITED, deterministic=False) as runtime:
         network = Network(runtime, training)
         seconds: list[float] = [iterate(runtime, network)["seconds"] for _ in range(3)]
@@ -72,7 +72,7 @@ def _unmanaged(name: str, training: Training) -> float:
 
 
 def _managed(setting: Setting, name: str, training: Training) -> float:
-    """Seconds of a simulated step after as many plans as were tried on the device."""
+    """Return the seconds of a simulated training step after as many plans as were tried on the device."""
     sizes = setting.sizes
     device = create(name)
     with runtime_on(device, "tf32", memory_budget=sizes.managed_bytes, deterministic=False,
@@ -84,7 +84,7 @@ def _managed(setting: Setting, name: str, training: Training) -> float:
 
 
 def _bound(setting: Setting, record: Record, training: Training, costs: Costs, seen: dict[str, Any]) -> None:
-    """How near the managed run came to what no plan could exceed."""
+    """Record the managed run's speed as a share of the bound, which no plan exceeds."""
     path = trace_path(setting, training)
     if not path.exists():
         record.leave_out(f"{training.name}: no trace was measured for its bound")

@@ -23,7 +23,7 @@ TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2}  # of a loss, after some steps; the sum
 
 
 def measure(setting: Setting, record: Record) -> None:
-    """Names and numbers; losses beside those of the CPU."""
+    """Record versions and properties, and the losses of a small network beside those on the CPU."""
     record.put("python", platform.python_version())
     record.put("packages", {name: found for name in PACKAGES if (found := _version(name))})
     with setting.open() as device:
@@ -45,8 +45,10 @@ def measure(setting: Setting, record: Record) -> None:
 
 
 def small_network(device: Device, precision: str) -> list[float]:
-    """Losses of a few steps of a small convolutional network: the same numbers on every device, but for rounding and
-    initial values, which are set to the same."""
+    """Train a small convolutional network for a few steps; return its losses.
+
+    They are the same numbers on every device except for rounding, since all begin from the same weights and data.
+    """
     data = np.random.default_rng(0)
     losses = []
     with runtime_on(device, precision, memory_budget=BUDGET) as runtime:
@@ -68,7 +70,8 @@ def small_network(device: Device, precision: str) -> list[float]:
 
 
 def cudnn_properties() -> str:
-    """The first GPU's properties in cuDNN's form; with them it lists plans without a GPU (``bench/cudnn_plans.py``)."""
+    """Return the first GPU's properties as cuDNN serializes them, for listing plans without it (bench/cudnn_plans.py).
+    """
     import cudnn
 
     found = cudnn.create_device_properties(0).serialize()  # text, or its bytes as numbers: versions differ

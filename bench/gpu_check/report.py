@@ -17,7 +17,7 @@ TARGETS = {"ratio": 1.0, "bound": 0.93, "tracking": 0.005, "prediction": 0.10, "
 
 
 def markdown(parts: Parts) -> str:
-    """The page."""
+    """Return the page, as Markdown."""
     lines = ["# The check of a GPU\n", f"Made by `python bench/gpu.py`. {_where(parts)}\n"]
     rows = list(_targets(parts))
     wrong = [f"* {name}: {_at(words)}" for name, part in parts.items() for words in part["failures"]]
@@ -38,14 +38,14 @@ def markdown(parts: Parts) -> str:
 
 
 def _at(words: str) -> str:
-    """A failure in one line, with the line of minidl to look at: the last one of its traceback."""
+    """Return a failure in one line, with the line of minidl's source that comes last in its traceback."""
     places = [(file, line) for file, line in re.findall(r'File "([^"]+)", line (\d+)', words) if "minidl" in file]
     at = f" ({places[-1][0].rpartition('minidl/')[2]}:{places[-1][1]})" if places else ""
     return words.strip().splitlines()[0] + at
 
 
 def _where(parts: Parts) -> str:
-    """The machine and how much was run, in one sentence or two."""
+    """Return a sentence or two on the machine and on how much of the check was run."""
     found = parts.get("properties", {}).get("found", {})
     gpu = found.get("properties", {})
     what = (f"{gpu['name']}, {format_bytes(gpu['memory_bytes'])}, {gpu['version']}." if gpu
@@ -56,7 +56,7 @@ def _where(parts: Parts) -> str:
 
 
 def _targets(parts: Parts) -> Iterator[Row]:
-    """The project's targets on a GPU, as far as they were measured."""
+    """Yield a row for each of the project's targets on a GPU, with what was measured, if it was."""
     def found(name: str) -> Iterator[tuple[str, Any]]:
         yield from parts.get(name, {}).get("found", {}).items()
     for key, each in found("speed"):

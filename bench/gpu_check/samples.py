@@ -23,7 +23,7 @@ Call = tuple[str, tuple[Meta, ...], tuple[Meta, ...]]  # op, inputs, outputs
 
 
 class Sampler:
-    """Notes the work of every call that a device is asked for, and the seconds of every launch."""
+    """Collects the flops and bytes of every call that a device launches, and the seconds of every launch."""
 
     def __init__(self, device: Device) -> None:
         self.seconds: dict[Call, list[float]] = {}
@@ -46,7 +46,7 @@ class Sampler:
         return self._launch(op_name, algorithm, outputs, inputs, attrs, workspace, partial(_tell, note, timed))
 
     def samples(self) -> list[Sample]:
-        """One for each different call, with the median of its seconds; calls that took no time are no work."""
+        """Return one sample for each different call, with its median seconds; calls that took no time are left out."""
         found = []
         for call, work in self._work.items():
             seconds = median(self.seconds.get(call) or [0.0])
@@ -62,20 +62,20 @@ def _tell(note: Callable[[float], None], timed: Timed, seconds: float) -> None:
 
 
 def to_data(samples: Sequence[Sample]) -> list[dict[str, Any]]:
-    """As JSON has them."""
+    """Convert samples to dicts and lists for JSON."""
     return [asdict(sample) for sample in samples]
 
 
 def from_data(data: Sequence[dict[str, Any]]) -> list[Sample]:
-    """The samples from the result of ``to_data``."""
+    """Return the samples that ``to_data`` has converted."""
     return [Sample(**{**entry, "keys": tuple(entry["keys"])}) for entry in data]
 
 
 def fitted_profile(known: Profile, samples: Sequence[Sample], link: dict[str, float], *, launch_s: float) -> Profile:
-    """The profile of a GPU as it was measured; ``known``: its memory, and what was not measured.
+    """Make the profile of a GPU from measurements; ``known`` gives its memory, and rates that were not measured.
 
-    link: bytes a second "out", "in" and "within the device", and "latency" in seconds; launch_s: host time a call.
-    Products are taken to have run on tensor cores if it has any; what else computes keeps its known ratio to these.
+    link: bytes a second "out", "in" and "within the device", and "latency" in seconds; launch_s: host seconds of a
+    call. Matrix products count as run on tensor cores if the GPU has any; other rates keep their known ratio to these.
     """
     flops, nbytes, efficiency = fitting.peaks(samples, link["within the device"])
     gain = flops / known.tensor_flops

@@ -13,7 +13,7 @@ PROGRAM = "compute-sanitizer"
 
 
 def measure(setting: Setting, record: Record) -> None:
-    """Errors that it finds in the smallest run of the operations."""
+    """Record the errors that compute-sanitizer finds in the smallest run of the operations."""
     found = shutil.which(PROGRAM)
     if found is None:
         record.leave_out(f"{PROGRAM} is not installed")

@@ -38,7 +38,7 @@ class Training:
 
     @property
     def name(self) -> str:
-        """The network and the batch, for people."""
+        """The network and the batch as text, for example ``resnet50 at 128``."""
         return f"{self.model} at {self.batch}"
 
 
@@ -120,21 +120,23 @@ class Record:
         return key in self._known
 
     def put(self, key: str, value: Any, line: str | None = None) -> None:
-        """Note a finding, and print it, or a line about it."""
+        """Add a finding, and print it; or print ``line`` instead, if it is given."""
         self.found[key] = value
         self.tell(line if line is not None else f"{key}: {value}")
         self._write()
 
     def fail(self, words: str) -> None:
-        """Note that something is not as it must be."""
+        """Add a failure: a sentence about a result that is wrong."""
         self.failures.append(words)
         self.tell(f"FAILED {words}")
         self._write()
 
     @contextmanager
     def one(self, name: str) -> Iterator[None]:
-        """A context for one of several steps of a part: an error is noted as a failure, and the part continues. Errors
-        after the device has died are not noted."""
+        """Return a context for one of several steps of a part: an exception becomes a failure, and the part continues.
+
+        Exceptions after the device has died are not recorded.
+        """
         try:
             yield
         except Exception as error:
@@ -142,18 +144,18 @@ class Record:
                 self.fail(f"{name}: {type(error).__name__}: {error}\n" + "".join(format_exception(error)))
 
     def die(self, place: Mapping[str, Any]) -> None:
-        """Note that the device answers no more, and the place at which a new process goes on."""
+        """Record that the device no longer answers, and the place from which a new process goes on."""
         self.dead = dict(place)
         self._write()
 
     def leave_out(self, words: str) -> None:
-        """Note that something was not done, and why."""
+        """Record that something was not done, and why."""
         self.unfinished.append(words)
         self.tell(f"left out: {words}")
         self._write()
 
     def as_data(self) -> dict[str, Any]:
-        """All of it, as it is written to a file."""
+        """Return the whole record as it is written to its file."""
         data: dict[str, Any] = {"found": self.found, "failures": self.failures, "left out": self.unfinished}
         return data if self.dead is None else {**data, "resume": self.dead}
 
@@ -165,13 +167,14 @@ class Record:
 
 
 def open_by_name(name: str, precision: str) -> Device:
-    """The device of this name."""
+    """Open the device of this name."""
     return devices.create(name, precision=precision)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """The device and its sizes; ``results`` are those of the parts before, ``ends``: when a part must have ended."""
+    """The arguments of a part: the device and the sizes. results: of the earlier parts; ends: when the part must end.
+    """
 
     device: str
     sizes: Sizes
@@ -182,15 +185,15 @@ class Setting:
 
     @property
     def compiles(self) -> bool:
-        """True if kernels are compiled, which on a vendor that stands in for a GPU they are not."""
+        """Return True if kernels are compiled; a vendor that stands in for a GPU compiles none."""
         return self.opened is open_by_name
 
     def seconds_left(self) -> float:
-        """Until the part must have ended; negative when it is late."""
+        """Return the seconds until the part must end; negative after that."""
         return self.ends - perf_counter()
 
     def in_time(self, record: Record, name: str) -> bool:
-        """True if there is time left for a measurement; else the record notes that it was left out."""
+        """Return True if there is time left for a measurement; if not, record that it was left out."""
         if self.seconds_left() < 0:
             record.leave_out(f"{name}: the time is up")
             return False
@@ -198,7 +201,7 @@ class Setting:
 
     @contextmanager
     def open(self, precision: str = "tf32") -> Iterator[Device]:
-        """The device, closed at the end: a runtime on a GPU may take all of its memory."""
+        """Return a context with the open device. It is closed at the end: a runtime on a GPU may take all memory."""
         device = self.opened(self.device, precision)
         try:
             yield device
@@ -209,8 +212,10 @@ class Setting:
 
     @contextmanager
     def runtime(self, *, precision: str = "tf32", poisoned: bool = False, **options: Any) -> Iterator[Runtime]:
-        """A runtime on a device of its own, unmanaged unless the options say otherwise. ``poisoned``: every launch
-        finds NaN where it is to write."""
+        """Return a context with a runtime on a device of its own, unmanaged unless ``options`` say otherwise.
+
+        poisoned: every launch finds NaN in the memory that it is to write.
+        """
         with self.open(precision) as device:
             if poisoned:
                 poison_outputs(device)
@@ -218,24 +223,24 @@ class Setting:
                 yield runtime
 
     def demand(self, program: Program, *, precision: str = "tf32") -> Demand:
-        """The bytes that a step needs, by its dry run."""
+        """Return the bytes that a step of the program needs, found by a dry run."""
         with (self.open(precision) as device,
               runtime_on(device.dry_twin(), precision, memory_budget=UNLIMITED) as twin):
             return twin.dry_run(program(twin))
 
     def bytes_for(self, program: Program, *, precision: str = "tf32") -> int:
-        """A budget in which an unmanaged step fits."""
+        """Return a budget in bytes that is enough for an unmanaged step of the program."""
         return int(1.05 * self.demand(program, precision=precision).unmanaged_peak_bytes) + RESERVE_BYTES
 
 
 @contextmanager
 def runtime_on(device: Device, precision: str, **options: Any) -> Iterator[Runtime]:
-    """A runtime on an open device, unmanaged unless the options say otherwise."""
+    """Return a context with a runtime on an open device, unmanaged unless ``options`` say otherwise."""
     unmanaged: dict[str, Any] = {"policy": "none", "host_memory": 0}
     with Runtime(device, precision=precision, **unmanaged | options) as runtime:
         yield runtime
 
 
 def kept_bytes(device: Device) -> int:
-    """Bytes of a budget that a device keeps for itself."""
+    """Return how many bytes of a budget a device keeps for itself."""
     return UNLIMITED - device.usable_bytes(UNLIMITED)

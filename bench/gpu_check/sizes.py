@@ -35,7 +35,8 @@ FULL = Sizes(
 
 QUICK = replace(
     FULL, ops_every=6, mirrored=MIRRORED[:4], convolutions=(Training("resnet50", 64),), rounds=3, steps=2,
-    managed=(Training("resnet50", 1014),), plans=3, identity=(Training("resnet50", 16),))
+    managed=(Training("resnet50", 1014),), plans=6, identity=(Training("resnet50", 16),),
+    stack=Stack(8, 1024, 16, 4, 1024))
 
 IMAGE, SMALL, MAPS = Training("resnet20", 2, side=16), Training("lenet", 2), Training("lenet", 64)
 TINY = Sizes(

@@ -21,7 +21,7 @@ WARM_STEPS = 3
 
 
 def measure(setting: Setting, record: Record) -> None:
-    """Seconds a step and ratios; ``samples`` are what our operations took, for the simulator."""
+    """Record seconds a step and ratios; also the seconds of minidl's operations, for the simulator's profile."""
     for precision in setting.sizes.precisions:
         for training in setting.sizes.speed:
             name = f"{training.name} in {precision}"
@@ -76,7 +76,7 @@ class Contender:
 
 
 def take_turns(contenders: dict[str, Contender], rounds: int, steps: int) -> dict[str, list[float]]:
-    """Seconds a step by contender and round."""
+    """Run the contenders in turns; return the seconds a step of each, round by round."""
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     names = list(contenders)
     for number in range(rounds):

@@ -44,7 +44,7 @@ class Network(training_step.TrainedNetwork):
             self.given = [(int64, np.random.default_rng(0).integers(0, classes, self.labels_shape))]
 
     def inputs(self) -> Sequence[Tensor]:
-        """A batch with values."""
+        """Return a batch of inputs with values."""
         given = [self.runtime.tensor(values, dtype=dtype) for dtype, values in self.given]
         if self.text is not None:
             return given
@@ -53,7 +53,7 @@ class Network(training_step.TrainedNetwork):
         return images, *given
 
     def step_and_loss(self) -> float:
-        """One training step, and the loss before it: waits for the device."""
+        """Carry out one training step; return the loss of its forward pass, for which it waits."""
         self.optimizer.zero_grad()
         loss = self.loss()
         loss.backward()
@@ -61,13 +61,15 @@ class Network(training_step.TrainedNetwork):
         return float(loss.item())
 
     def state(self, losses: list[float]) -> dict[str, bytes]:
-        """All that training changes, see ``state_of``."""
+        """Return all that training changes, as ``state_of`` does."""
         return state_of(self.runtime, self.model, self.optimizer, losses)
 
 
 def state_of(runtime: Runtime, model: Module, optimizer: Optimizer, losses: Sequence[float]) -> dict[str, bytes]:
-    """All that training changes, byte by byte: parameters, buffers, the optimizer's state, gradients, losses, and what
-    random numbers follow from. It must be the same under every policy and budget."""
+    """Return all that training changes, as bytes by name; it must be the same under every policy and budget.
+
+    These are parameters, buffers, the optimizer's state, gradients, losses, and the state of the random generator.
+    """
     arrays: dict[str, Any] = {f"state {name}": array for name, array in model.state_dict().items()}
     arrays |= {f"optimizer {name}": array for name, array in optimizer.state_dict().items()}
     arrays |= {f"gradient {name}": p.grad.numpy() for name, p in model.named_parameters() if p.grad is not None}
@@ -78,7 +80,7 @@ def state_of(runtime: Runtime, model: Module, optimizer: Optimizer, losses: Sequ
 
 
 def program(training: Training) -> Program:
-    """A function that makes the network in a runtime and returns its step."""
+    """Return a function that makes the network in a runtime and returns its training step."""
     def make(runtime: Runtime) -> Callable[[], Any]:
         return Network(runtime, training).step
     return make

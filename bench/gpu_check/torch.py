@@ -9,7 +9,7 @@ from bench.gpu_check.setting import Record, Setting
 
 
 def measure(setting: Setting, record: Record) -> None:
-    """For each wait whether its program is right; for each contender seconds, peak and bits."""
+    """Record for each wait whether its program is right, and for each contender its seconds, peak and bits."""
     if find_spec("torch") is None:
         record.leave_out("PyTorch is not installed")
         return

@@ -23,7 +23,7 @@ SHARE = 0.6  # of the part's time that compiling may take: the rest is for plans
 
 
 def measure(setting: Setting, record: Record) -> None:
-    """Seconds of each, and how much of it there was."""
+    """Record how many kernels were compiled and plans listed, and the seconds that each took."""
     with setting.open() as device:
         if not isinstance(device, CudaDevice):
             record.leave_out(f"{device.name} needs no machine code and no plans")
@@ -47,8 +47,10 @@ def measure(setting: Setting, record: Record) -> None:
 
 
 def _list_plans(setting: Setting, record: Record) -> None:
-    """List and time the plans of every convolution that a later part runs, in the order of these parts: no part spends
-    its own time on it."""
+    """List and time the plans of every convolution that a later part runs, in the order of these parts.
+
+    After this no part spends its own time on them.
+    """
     start, listed, left = perf_counter(), 0, 0
     for precision, networks in trained(setting.sizes).items():
         with setting.open(precision) as device:
@@ -95,12 +97,14 @@ def sources(dtype: str, block: int) -> Iterator[DeviceFunction]:
         inputs = [meta(a.shape, DTYPES[a.dtype.name]) for a in case.inputs(dtype)]
         outputs = op.infer(*inputs, **case.attrs)
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-        yield from KERNELS[case.name].plan([*outputs, *inputs], case.attrs).sources
+        yield from KERNELS[case.name].prepare([*outputs, *inputs], case.attrs).sources
 
 
 def compile_all(wanted: Sequence[DeviceFunction], capability: tuple[int, int], seconds: float) -> tuple[int, list[str]]:
-    """Compile sources in as many processes as there are cores; returns how many were done in time, and what was said of
-    those that do not compile."""
+    """Compile sources in as many processes as there are cores.
+
+    Returns how many were done in time, and the error messages of those that do not compile.
+    """
     ends, done, failed = perf_counter() + seconds, 0, []
     with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
         futures = {pool.submit(_compile, source, capability): source for source in wanted}

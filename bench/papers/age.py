@@ -18,12 +18,12 @@ _COMMIT = re.compile(r"^Made by `[^`]+` at commit `([0-9a-f]{7,40})(\+changes)?`
 
 
 def shown(shows: tuple[str, ...] = ()) -> list[str]:
-    """The code that a page shows, in the words of git."""
+    """Return the paths of the code that a page shows, as arguments of git."""
     return ["minidl", "models", *(f":(exclude)minidl/{part}" for part in UNSEEN if part not in shows)]
 
 
 def age(folder: str, name: str, shows: tuple[str, ...] = ()) -> str:
-    """The age of a page's file beside the code that it shows, in words."""
+    """Return in words whether the file of a page is older than the code that it shows."""
     path = Path(folder) / f"{name}.md"
     if not is_file(path):
         return "not made"

@@ -19,7 +19,7 @@ BUDGET, STEPS, INSTANTS = 0.5, 16, 10
 
 
 def programs(content: Content, quick: bool) -> None:
-    """A row a program, and a policy's part of it."""
+    """Fill the page with one table row for each program, and one column for each policy."""
     content.say("Training steps of torchvision, timm and transformers, captured without values (`minidl lab trace "
                 "capture`; the extra `torch`, and these packages), priced for a P100, and run again in half of their "
                 f"unmanaged peak. Shares of the unmanaged speed after at most {STEPS} iterations; \"bound\" is what no "

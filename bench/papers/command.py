@@ -17,7 +17,7 @@ FOLDER = "docs/reproduction"
 
 
 def parser() -> Parser:
-    """The command's flags."""
+    """Make the parser of the command's flags."""
     found = Parser(prog="minidl lab paper", description=__doc__,
                    formatter_class=argparse.RawTextHelpFormatter)
     known = "\n".join(f"{page.name:10} {page.title}" for page in PAGES.values())
@@ -32,7 +32,7 @@ def parser() -> Parser:
 
 
 def story(arguments: argparse.Namespace) -> int:
-    """Make the pages that were asked for, or say how old they are."""
+    """Make the pages that were asked for, or print how old they are."""
     if "check" in arguments.pages:
         others = sorted(path.stem for path in Path(arguments.out).glob("*.md") if path.stem not in PAGES)  # grids
         for name in (*PAGES, *others):
@@ -50,5 +50,5 @@ def story(arguments: argparse.Namespace) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; returns its exit code: 0, or 2 after one line about what the user got wrong."""
+    """Run the command; return 0, or 2 after one line about a mistake in the arguments."""
     return finish("minidl lab paper", lambda: story(parser().parse_args(argv)))

@@ -10,7 +10,10 @@ from minidl.lab.drawing import figure_of
 
 def curves(lines: Mapping[str, Sequence[tuple[float, float]]], x_label: str, y_label: str, *,
            falling: bool = False) -> bytes | None:
-    """A line a name, through its points (x, y); ``falling``: the largest x comes first. None without matplotlib."""
+    """Draw a line for each name through its points (x, y); return the PNG, or None without matplotlib.
+
+    falling: the x axis runs from the largest value to the smallest.
+    """
     try:
         with figure_of(5.0, 2.8) as (_, axes, done):
             for name, points in lines.items():

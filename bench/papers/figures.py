@@ -22,7 +22,7 @@ ITERATIONS = (5, 10, 15)
 
 
 def bars(values: Sequence[float], ylabel: str, xlabel: str) -> bytes | None:
-    """A bar a value; None without matplotlib."""
+    """Draw a bar for each value; return the PNG, or None without matplotlib."""
     try:
         with figure_of(7.0, 2.6) as (_, axes, done):
             axes.bar(range(len(values)), values, width=0.8)
@@ -34,7 +34,7 @@ def bars(values: Sequence[float], ylabel: str, xlabel: str) -> bytes | None:
 
 
 def synchronisation(content: Content, quick: bool) -> None:
-    """Figure 1."""
+    """Fill the page of Figure 1: how long a step of vDNN waits for its copies."""
     batch = 32 if quick else VDNN_BATCH
     trace = trace_of("vgg16", batch, switches=SEPARATE)
     machine = P100
@@ -73,7 +73,7 @@ def synchronisation(content: Content, quick: bool) -> None:
 
 
 def convolutions(content: Content, quick: bool) -> None:
-    """Figure 2."""
+    """Fill the page of Figure 2: the times of a network's convolutions."""
     batch = 16 if quick else 160
     trace = trace_of("inception_v3", batch, switches=SEPARATE)
     seconds = sorted((call.seconds for call in trace.calls if call.op.startswith("conv2d") and "grad" not in call.op),
@@ -93,7 +93,7 @@ def convolutions(content: Content, quick: bool) -> None:
 
 
 def accesses(content: Content, quick: bool) -> None:
-    """Figure 3."""
+    """Fill the page of Figure 3: when tensors are accessed in successive iterations."""
     batch, iterations = (8, (2, 3)) if quick else (64, ITERATIONS)
     traces: dict[int, Trace] = {}
     with Runtime(device="sim:p100", policy="none", memory_budget=UNLIMITED, switches=SEPARATE) as runtime:

@@ -42,7 +42,8 @@ def speeds(content: Content, quick: bool, rows: Sequence[CellResult], wanted: in
     _lost(content, places)
     _predicted(content, places)
     content.data(_cells(places), "All cells are in {}: a row for each network, device and policy, a column for each "
-                 "budget. A speed is a share of the bound, where there is one.")
+                 "budget. A speed is a percentage of the bound, or of the speed with unlimited memory if there is no "
+                 "bound.")
 
 
 def write(path: str, command: str, rows: Sequence[CellResult], wanted: int, steps: int | None,
@@ -55,21 +56,23 @@ def write(path: str, command: str, rows: Sequence[CellResult], wanted: int, step
 
 def _about(content: Content, rows: Sequence[CellResult], wanted: int, steps: int | None) -> None:
     missing = f" of {wanted:,}; the others were not run" if len(rows) < wanted else ""
-    last = f", or of {steps}" if steps else ""
-    content.say(f"{len(rows):,} cells{missing}. Speeds are shares of that with unlimited memory, of the last "
-                f"iteration: once nothing changes any more{last}. No plan exceeds the bound "
-                "(`minidl/planning/bound.py`), which need not be reached. \"no room\" is an operation that failed, "
-                "\"cannot\" a policy that refused, \"time\" a cell that took too long, \"-\" was not run.")
+    last = f", or iteration {steps}" if steps else ""
+    content.say(f"{len(rows):,} cells{missing}. A speed is a percentage of the speed with unlimited memory, measured "
+                f"in the last iteration: the one after which nothing changes any more{last}. The bound "
+                "(`minidl/planning/bound.py`) is a speed that no plan can exceed; it may not be reachable. Instead of "
+                "a speed: \"no room\" means that an operation found no memory, \"cannot\" that the policy refused, "
+                "\"time\" that the cell took too long, \"-\" that it was not run.")
     seconds = sum(row.cpu_s or 0.0 for row in rows)
     if rows and seconds:
         by_trace: dict[str, list[float]] = {}
         for row in rows:
             by_trace.setdefault(row.trace, []).append(row.cpu_s or 0.0)
         trace, most = max(by_trace.items(), key=lambda entry: mean(entry[1]))
-        content.say(f"These cells took {seconds:,.0f} s of processor time, {_hundred(row.cpu_s for row in rows)} a "
-                    f"hundred, bounds included: {_hundred(row.cpu_s for row in rows if row.policy == OURS)} those of "
-                    f"`{OURS}`, {_hundred(row.cpu_s for row in rows if row.policy != OURS)} all others; on {trace}, "
-                    f"where they take longest, {_hundred(most)} a hundred.")
+        content.say(f"These cells took {seconds:,.0f} s of processor time, bounds included. A hundred cells took "
+                    f"{_hundred(row.cpu_s for row in rows)} on average: "
+                    f"{_hundred(row.cpu_s for row in rows if row.policy == OURS)} under `{OURS}`, "
+                    f"{_hundred(row.cpu_s for row in rows if row.policy != OURS)} under all other policies; "
+                    f"{_hundred(most)} on {trace}, where they take longest.")
 
 
 def _hundred(seconds: Iterable[float | None]) -> str:
@@ -85,12 +88,12 @@ def limit(found: Iterable[CellResult]) -> float | None:
 
 def _fastest(content: Content, places: Mapping[Place, Cells]) -> None:
     """Networks by budgets: the fastest policy and its share of the bound, and the paper's policy beside it."""
-    content.say("## How far from the bound\n\nThe fastest policy's speed, as share of what no plan exceeds. Where "
-                f"none is named it is `{OURS}`'s, first or no more than {EQUAL:.1%} behind. \"{NOTHING}\": the bound "
-                "says that no plan runs; \"none runs\": none was found that does.")
+    content.say("## How far from the bound\n\nThe speed of the fastest policy, as a percentage of the bound. If no "
+                f"policy is named it is `{OURS}`, which is then the fastest or at most {EQUAL:.1%} slower. "
+                f"\"{NOTHING}\": by the bound no plan can run; \"none runs\": no policy ran.")
     _by_budget(content, places, _best)
     if any(PAPERS in found for found in places.values()):
-        content.say(f"`{PAPERS}`, as share of the same:")
+        content.say(f"The speed of `{PAPERS}`, as a percentage of the same bound:")
         _by_budget(content, places, lambda found, bound: _part(found.get(PAPERS), bound))
 
 
@@ -136,8 +139,9 @@ def _policies(content: Content, places: Mapping[Place, Cells]) -> None:
         table.append((f"`{name}`", f"{len(ran)} of {len(cells)}", speed, percent(mean(parts)) if parts else "-",
                       percent(min(parts)) if parts else "-", first))
     table.sort(key=lambda row: -int(row[-1]))
-    content.say("## The policies over all cells\n\nMeans are over the cells that a policy runs: one that refuses "
-                f"what is hard looks better than it is. First: no more than {EQUAL:.1%} slower than the fastest.")
+    content.say("## The policies over all cells\n\nMeans are over the cells in which a policy runs, so a policy that "
+                "refuses hard cells looks better than it is. Column \"first\": the number of cells in which it is the "
+                f"fastest policy or at most {EQUAL:.1%} slower.")
     content.table(("policy", "runs", "mean speed", "mean, of the bound", "least, of the bound", "first"), table)
 
 
@@ -149,8 +153,8 @@ def _lost(content: Content, places: Mapping[Place, Cells]) -> None:
         if ours is not None and share(ours) < (1 - EQUAL) * share(best):
             table.append((*place, f"`{best.policy}`", percent(share(best)), percent(share(ours)), why(ours)))
     run = sum(OURS in found for found in places.values())
-    content.say(f"## Where `{OURS}` is not first\n\nOf {run} cells that it was run in, {len(table)} have a policy that "
-                f"is more than {EQUAL:.1%} faster.")
+    content.say(f"## Where `{OURS}` is not first\n\n`{OURS}` was run in {run} cells. In {len(table)} of them another "
+                f"policy is more than {EQUAL:.1%} faster.")
     if table:
         content.table(("trace", "device", "budget", "fastest", "speed", f"`{OURS}`", "why"), table)
 
@@ -164,8 +168,10 @@ def _predicted(content: Content, places: Mapping[Place, Cells]) -> None:
         return
     wrong = sorted(((place, each) for place, each in off.items() if abs(each) > KEPT_WORD),
                    key=lambda entry: -abs(entry[1]))
-    content.say(f"## Predicted and observed\n\nIn {len(off)} of {len(ours)} cells `{OURS}` follows a plan in the end. "
-                f"{len(off) - len(wrong)} of these take what it predicts, to {KEPT_WORD:.0%}" + (":" if wrong else "."))
+    content.say(f"## Predicted and observed\n\nIn {len(off)} of {len(ours)} cells the last iteration of `{OURS}` "
+                f"follows a plan. In {len(off) - len(wrong)} of these it takes the predicted time within "
+                f"{KEPT_WORD:.0%}"
+                + ("; in the others:" if wrong else "."))
     if wrong:
         content.table(("trace", "device", "budget", "predicted", "observed", "longer by"),
                       [(*place, percent(ours[place].unmanaged_s / (ours[place].predicted_s or 1)),

@@ -32,7 +32,7 @@ DTR_BUDGETS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2)
 
 
 def survey(content: Content, quick: bool) -> None:
-    """A survey's measurements of memonger and of TFLMS, on an RTX 2080 Ti."""
+    """Fill the page of a survey's measurements of memonger and of TFLMS on an RTX 2080 Ti."""
     content.say(f"A survey ran MXNet's memonger and IBM's TFLMS on an RTX 2080 Ti and does not say on which "
                 f"network. `{STAND_IN}` stands in for it, on `sim:rtx2080ti`, nothing fused: unmanaged its batch of "
                 "120 is about the largest there, as it was in the survey.")
@@ -69,7 +69,7 @@ def survey(content: Content, quick: bool) -> None:
 
 
 def _peak(trace: Trace, policy: str) -> int:
-    """Of an iteration under a policy's plan."""
+    """Return the peak bytes of an iteration under the plan of a policy."""
     costs = TURING.described().link_costs
     network = IterationNetwork.of(trace, costs)
     return peak_bytes(network, policies.create(policy).plan(trace, costs, Limits(UNLIMITED, UNLIMITED)).plan
@@ -81,7 +81,8 @@ def _more(value: float, before: float) -> str:
 
 
 def overheads(content: Content, quick: bool) -> None:
-    """DTR's recomputation over the budget, with its kinds of neighbourhood."""
+    """Fill the page of DTR: the cost of its recomputation by budget, for each kind of neighbourhood in its heuristic.
+    """
     content.say("How much longer a step takes under DTR, which recomputes only, over the share of the unmanaged "
                 "peak that there is, on a P100. Its paper draws such curves and prints no numbers of them, so none "
                 "stand beside ours. `dtr` looks at the exact neighbourhood of what it weighs, `dtr-eqclass` at a "

@@ -16,7 +16,7 @@ HEADS = (b"Made by `minidl lab ", b"Made by `python -m minidl.lab ")  # the seco
 
 
 def is_own(head: bytes) -> bool:
-    """True if a file that begins like this is a page."""
+    """Return True if a file that begins with ``head`` is a page that this code has written."""
     return head.startswith(b"# ") and any(made in head for made in HEADS)
 
 
@@ -39,20 +39,20 @@ class Content:
         self.parts.append(text)
 
     def table(self, head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        """Add a table; the first column is to the left, numbers are to the right."""
+        """Add a table; its first column is aligned to the left, all others to the right."""
         lines = [f"| {' | '.join(head)} |", "|---|" + "--:|" * (len(head) - 1)]
         lines += [f"| {' | '.join(map(str, row))} |" for row in rows]
         self.parts.append("\n".join(lines))
 
     def picture(self, name: str, data: bytes | None, caption: str) -> None:
-        """Add a picture, where there is one."""
+        """Add a picture with a caption; nothing if ``data`` is None."""
         if data is not None:
             self.pictures[name] = data
             self.parts.append(f"![{caption}]({name})")
 
 
     def data(self, text: str, sentence: str) -> None:
-        """Add a CSV file of the page's name, and a sentence that links to it in place of ``{}``."""
+        """Add a CSV file with the page's name, and a sentence in which ``{}`` becomes the link to it."""
         file = f"{self.name}.csv"
         self.tables[file] = text
         self.parts.append(sentence.format(f"[{file}]({file})"))
@@ -60,8 +60,12 @@ class Content:
 
 @dataclass(frozen=True)
 class Page:
-    """One page: its name on the command line and as a file, its title, and what fills it; ``quick`` is asked for what
-    takes seconds, to see that all of it works; ``shows``: of the code that pages usually do not."""
+    """One page of docs/reproduction:
+    its name on the command line and as a file, its title, and the function that fills it.
+
+    The function's argument ``quick`` asks for a version that takes seconds, as a test. shows: paths of the code that
+    this page shows and most pages do not.
+    """
 
     name: str
     title: str
@@ -70,7 +74,8 @@ class Page:
     shows: tuple[str, ...] = ()
 
     def write(self, folder: str, *, quick: bool = False, force: bool = False, solver_s: float = SOLVER_S) -> str:
-        """Make the page; returns its file. Raises UserError."""
+        """Make the page, and write its files into ``folder``; return the path of its Markdown file. Raises UserError.
+        """
         content = Content(solver_s, name=self.name)
         self.fill(content, quick)
         command = self.command or (f"paper {self.name}{' --quick' if quick else ''}"
@@ -91,8 +96,10 @@ class Page:
 
 
 def commit() -> str:
-    """The commit of this code; ``+changes`` where what it shows differs from that, and ``0000000`` outside of a
-    repository."""
+    """Return the commit of this checkout, or ``0000000`` outside of a repository.
+
+    ``+changes`` follows if files of minidl/ or models/ differ from the commit.
+    """
     head = git("rev-parse", "--short=12", "HEAD")
     if head is None:
         return "0000000"
@@ -100,7 +107,7 @@ def commit() -> str:
 
 
 def git(*words: str) -> str | None:
-    """The output of git in this checkout; None where it fails, or is not there."""
+    """Run git in this checkout; return its output, or None if it fails or is not installed."""
     try:
         done = subprocess.run(["git", *words], cwd=Path(__file__).parents[2], capture_output=True, text=True,
                               check=False)
@@ -110,10 +117,10 @@ def git(*words: str) -> str | None:
 
 
 def percent(part: float) -> str:
-    """A part as percents."""
+    """Return a share as text in percent."""
     return f"{part:.1%}"
 
 
 def beside(ours: float, published: float) -> str:
-    """By how much ours is more or less."""
+    """Return in percent how much our number is above or below the published one."""
     return f"{ours / published - 1:+.0%}" if published else "-"

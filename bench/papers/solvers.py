@@ -26,7 +26,7 @@ PUBLISHED = {"str-ilp": 0.0436, "checkmate": 0.1353}  # less time than these, on
 
 
 class Remembering(Checkmate):
-    """A policy that solves no program twice in a cell, and says how far its solver came."""
+    """A policy that solves each program once in a cell, and keeps how far its solver came."""
 
     solved: dict[tuple[tuple[str, Any], ...], list[SolvedSchedule]]
     remark = ""
@@ -38,25 +38,25 @@ class Remembering(Checkmate):
         yield from self.solved[key]
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
-        """The system's plan."""
+        """Return the system's plan, solved now or kept from before."""
         found = super().plan(trace, costs, limits)
         self.remark = found.remark.rpartition(", ")[2]
         return found
 
 
 class RememberingSwaps(Remembering, SwapDominated):
-    """STR, in the same way."""
+    """The policy of STR, which solves each program once in a cell."""
 
 
 class RememberingAlgorithms(Remembering, OperatorSelection):
-    """MO-SOS, in the same way."""
+    """The policy of MO-SOS, which solves each program once in a cell."""
 
 
 SYSTEMS = {"checkmate": Remembering, "str-ilp": RememberingSwaps, "mo-sos": RememberingAlgorithms}
 
 
 def selection(content: Content, quick: bool) -> None:
-    """Figure 4: a step over the memory. Figure 5: what it is made of."""
+    """Fill the page of Figure 4, a step's time by memory, and Figure 5, the parts of which that time consists."""
     content.say("A step on a P40 in parts of the memory that the network takes if nothing leaves: VGG19 at 227x227 "
                 "and batch 144, U-Net at 256x256 and batch 120. Milliseconds of a step as the engine runs it; in "
                 f"brackets how far the integer program may still be from the optimum of its {BLOCKS} blocks of calls, "
@@ -103,7 +103,7 @@ def selection(content: Content, quick: bool) -> None:
 
 
 def _cells(name: str, trace: Trace, ratio: float, seconds: float) -> dict[str, tuple[CellResult, str]]:
-    """Each system's row, and how far its solver came."""
+    """Return each system's row of a cell, and how far its solver came."""
     solved: dict[tuple[tuple[str, Any], ...], list[SolvedSchedule]] = {}
     found = {}
     for system, kind in SYSTEMS.items():
@@ -115,7 +115,7 @@ def _cells(name: str, trace: Trace, ratio: float, seconds: float) -> dict[str, t
 
 
 def _most_gained(gained: list[tuple[float, str]]) -> str:
-    """Where the engine took least of what was counted, if it took less anywhere."""
+    """Return in brackets the place of the largest gain, from pairs (seconds, place); empty text if there is no gain."""
     seconds, where = max(gained, default=(0.0, ""))
     return f" ({where})" if seconds > 0 else ""
 

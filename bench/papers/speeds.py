@@ -51,7 +51,7 @@ RECOMPUTES = (Mechanism("none of them", replace(SEPARATE, collective=False, meas
 
 
 def breakdown(content: Content, quick: bool) -> None:
-    """Figure 8."""
+    """Fill the page of Figure 8: what each mechanism of Capuchin gains."""
     content.say("Mechanisms turned off in one engine, so \"none of them\" is the nearest to the systems that the paper "
                 "adds them to, not the same. Each cell has images a second, in brackets the share of the unmanaged "
                 "speed, and the gain over the row above beside the paper's gain. Nothing is fused.")
@@ -99,7 +99,7 @@ def _speed(model: str, batch: int, policy: Policy, switches: Switches, steps: in
 
 
 def graph_speeds(content: Content, quick: bool) -> None:
-    """Figure 9."""
+    """Fill the page of Figure 9: speeds by batch in TensorFlow's graph mode."""
     content.say("Images (BERT: sequences of 128 tokens) a second over the batch, on a P100, nothing fused; in brackets "
                 "the share of the speed with unlimited memory at the same batch. The paper's figure is a drawing "
                 "without numbers; what its text says stands in the first table.")
@@ -142,14 +142,15 @@ def _loses(speeds: Speeds, name: str) -> str:
 
 
 def _lead(speeds: Speeds, names: Sequence[str]) -> str:
-    """Of Capuchin over the fastest of some, where any of them runs, and at which batch."""
+    """Return as text Capuchin's largest speed as a multiple of the fastest of ``names``, and the batch at which it is.
+    """
     leads = [(mine / max(theirs), batch) for batch, mine in speeds["capuchin"].items()
              if (theirs := [speeds[name][batch] for name in names if batch in speeds.get(name, {})])]
     return "cannot" if not leads else f"{max(leads)[0]:.2f} (at {max(leads)[1]})"
 
 
 def _order(speeds: Speeds) -> str:
-    """At which batches the order is another one, of those that can run."""
+    """Return as text at which batches the order of speeds is not Capuchin, OpenAI's checkpointing, vDNN."""
     other = []
     for batch, mine in speeds["capuchin"].items():
         openai = max((speeds[name][batch] for name in SYSTEMS[1:3] if batch in speeds.get(name, {})), default=0.0)
@@ -160,7 +161,7 @@ def _order(speeds: Speeds) -> str:
 
 
 def eager_speeds(content: Content, quick: bool) -> None:
-    """Figure 10."""
+    """Fill the page of Figure 10: speeds by batch in eager mode."""
     content.say("Images a second over the batch, nothing fused. In the paper ResNet-50 at +83.6% of eager mode's "
                 "largest batch (122 to 224) is 23.1% slower; DenseNet gains, as its kernels fill the GPU better.")
     for model, batches in (("resnet50", (100, 122, 160, 224, 300)), ("densenet121", (60, 70, 100, 130, 190))):
@@ -174,7 +175,7 @@ def eager_speeds(content: Content, quick: bool) -> None:
 
 def _curve(content: Content, model: str, batches: Sequence[int], systems: Sequence[str], figure: str,
            published: Sequence[int | None]) -> Speeds:
-    """Its table and picture; returns its speeds."""
+    """Add the table and picture of one network's speeds by batch; return the speeds."""
     rows: list[list[object]] = []
     lines: dict[str, list[tuple[int, float]]] = {name: [] for name in ("unmanaged", *systems)}
     for batch in batches:

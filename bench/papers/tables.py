@@ -33,13 +33,16 @@ Readings = Sequence[tuple[str, bool]]
 
 @cache
 def program(model: str, batch: int = 16, *, fused: bool = False) -> ProgramAtBatch:
-    """A network at any batch; nothing fused, as nothing was in the TensorFlow that the paper used, or a layer's
-    normalisation, addition and activation as one operation."""
+    """Return a function from a batch to a network's program.
+
+    Nothing is fused, as in the TensorFlow that the paper used; or, if ``fused``, a layer's normalisation, addition and
+    activation are one operation.
+    """
     return ProgramAtBatch(model, lambda n: trace_of(model, n, switches=ALL_ON if fused else SEPARATE), batch)
 
 
 def workloads(content: Content, quick: bool) -> None:
-    """Table 1, with what each is here."""
+    """Fill the page of Table 1: the paper's networks, and the network here that stands for each."""
     content.say("The paper names seven workloads, and whether they are run in graph mode, eager mode or both. Here all "
                 "is eager. Beside them: what a step of batch 32 is, nothing fused, with SGD and momentum (BERT: AdamW, "
                 "128 tokens).")
@@ -57,7 +60,7 @@ def workloads(content: Content, quick: bool) -> None:
 
 
 def graph_batches(content: Content, quick: bool) -> None:
-    """Table 2."""
+    """Fill the page of Table 2: the largest batches in graph mode."""
     content.say("The largest batch that runs in 15,127 MiB: ours, the paper's, and the difference. TensorFlow is "
                 "`none`, Capuchin `capuchin`, vDNN `vdnn-join`, and OpenAI's checkpointing that of its two modes "
                 "which is nearer to the paper. Batches that vDNN or OpenAI's checkpointing refuses count as too large. "
@@ -94,7 +97,7 @@ def _readings(model: str, budget: int, wanted: Readings) -> dict[tuple[str, bool
 
 
 def largest_planned(program: ProgramAtBatch, policy: str, budget: int) -> int:
-    """The largest batch on a P100 whose plan fits by its own account, of a policy that refuses what it cannot plan."""
+    """Return the largest batch on a P100 for which a policy that refuses what it cannot plan has a plan that fits."""
     profile = P100.described()
     limits = Limits(budget, profile.host_memory_bytes)
 
@@ -135,7 +138,7 @@ DIFFER = (
 
 
 def eager_batches(content: Content, quick: bool) -> None:
-    """Table 3."""
+    """Fill the page of Table 3: the largest batches in eager mode."""
     content.say("TensorFlow's eager mode kept what every operation had read and made until the gradient was taken: "
                 "here `keep-all`. Capuchin frees what no gradient needs; here `capuchin`, nothing fused.")
     budget = profiles.get("p100").memory_bytes

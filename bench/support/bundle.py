@@ -50,11 +50,11 @@ class Parts(io.RawIOBase):
         self._file: BinaryIO | None = None
 
     def writable(self) -> bool:
-        """Always."""
+        """Return True."""
         return True
 
     def write(self, data: "bytes | bytearray | memoryview") -> int:  # type: ignore[override] # of what a tar file gives
-        """Write all of it, over as many parts as that takes."""
+        """Write all of the data, over as many parts as it fills; return its length."""
         view, written = memoryview(data), 0
         while written < len(view):
             if not self._left:
@@ -66,7 +66,7 @@ class Parts(io.RawIOBase):
         return written
 
     def close(self) -> None:
-        """End the last part."""
+        """Close the last part."""
         if self._file is not None:
             self._file.close()
         super().close()
@@ -79,7 +79,7 @@ class Parts(io.RawIOBase):
 
 
 def pack(out: Path, contents: dict[str, Path], script: str, nbytes: int) -> list[Path]:
-    """The archive in parts: folders and files by their places in it, and the script that runs it."""
+    """Write an archive of files and folders, by their paths in it, and of the script that runs it; return its parts."""
     out.mkdir(parents=True, exist_ok=True)
     for old in out.glob(f"{NAME}.tar.*"):
         old.unlink()
@@ -95,7 +95,8 @@ def pack(out: Path, contents: dict[str, Path], script: str, nbytes: int) -> list
 
 
 def download(folder: Path, project: str, python: str) -> None:
-    """The wheels of ``MISSING`` for a version of Python, as ``3.12``; ``project`` is the text of pyproject.toml."""
+    """Download the wheels of ``MISSING`` for a version of Python such as ``3.12``. project: the text of pyproject.toml.
+    """
     subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:",
                     "--implementation", "cp", "--python-version", python,
                     *(word for name in PLATFORMS for word in ("--platform", name)), "-d", str(folder),
@@ -103,7 +104,7 @@ def download(folder: Path, project: str, python: str) -> None:
 
 
 def wanted(project: str) -> list[str]:
-    """The requirements of ``MISSING`` with the bounds of a pyproject.toml, without their own extras."""
+    """Return the requirements of ``MISSING`` with a pyproject.toml's bounds for them, without their own extras."""
     facts = tomllib.loads(project)["project"]
     bounds = {}
     for line in (*facts["dependencies"], *facts["optional-dependencies"]["cuda13"]):
@@ -114,7 +115,7 @@ def wanted(project: str) -> list[str]:
 
 
 def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """The files of the archive, without an owner."""
+    """Return the archive's entry for a file without its owner; this is a filter of ``tarfile``."""
     if "__pycache__" in member.name or "/bench/results/gpu" in member.name:
         return None
     member.uid = member.gid = 0

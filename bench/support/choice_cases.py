@@ -21,7 +21,7 @@ def _sigmoid(x: Any) -> Any:
 
 
 def _ranked(x: Any, *, k: Any, largest: Any) -> Any:
-    """The first k elements of each row, and where they are: the first of equal ones first."""
+    """Return the first k elements of each row in order, and their indices; of equal elements the first comes first."""
     order = np.argsort(-x if largest else x, axis=-1, kind="stable")[..., :k]
     return np.take_along_axis(x, order, -1), order
 
@@ -31,14 +31,14 @@ def _log_softmax(x: Any) -> Any:
 
 
 def _put(dy: Any, onto: Any = None, *, shape: Any, parts: Any) -> Any:
-    """The adjoint of indexing, added to what is there."""
+    """Return the gradient of indexing, which adds ``dy`` at the indexed places; added to ``onto`` if that is given."""
     dx = np.zeros(shape) if onto is None else onto.copy()
     dx[tuple(slice(*(p or (None,))) if isinstance(p, tuple) else p for p in parts)] += dy
     return dx
 
 
 def adadelta_ref(p: Any, v: Any, u: Any, g: Any, *, lr: Any, rho: Any, eps: Any, weight_decay: Any) -> Any:
-    """A parameter and its two running means after a step of Adadelta."""
+    """Return a parameter and its two running means after one step of Adadelta."""
     g = g + weight_decay * p
     v = rho * v + (1 - rho) * g * g
     step = np.sqrt(u + eps) / np.sqrt(v + eps) * g
@@ -50,7 +50,7 @@ def _fill(x: Any, mask: Any, value: Any, inverted: Any) -> Any:
 
 
 def cases(block: int) -> Iterator[Case]:
-    """All of them, at the edges of blocks and with broadcasting."""
+    """Yield all cases, at sizes on both sides of a multiple of ``block``, and with broadcasting."""
     shape: tuple[int, ...]
     for shape in ((), (block - 1,), (block + 1,), (2, block + 1, 1)):
         yield Case("power", (("+", shape),), lambda x, value: x**value, {"value": 2.5})

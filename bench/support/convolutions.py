@@ -21,7 +21,7 @@ BATCHES = {  # of training with and without memory management, where speeds or l
 
 @dataclass(frozen=True)
 class Target:
-    """How the convolutions of one GPU are asked for: its profile, how tensors lie, and in which types."""
+    """The GPU for which convolutions are listed: its profile, the layout of its tensors, and their dtypes."""
 
     profile: str
     channels_last: bool
@@ -32,12 +32,12 @@ TARGETS = {"h200": Target("h200", True, ("float32", "bfloat16")), "p100": Target
 
 
 def convolutions(name: str, batch: int, target: Target) -> list[Convolution]:
-    """The convolutions of a training step, each once, in the order in which they come."""
+    """Return the convolutions of a network's training step, each once, in order."""
     seen: dict[Convolution, None] = {}
     profile = profiles.get(target.profile)
 
     class Listing(DryDevice):
-        """Shapes alone; convolutions are noted."""
+        """A device that computes shapes only, and adds each convolution to the list."""
 
         def algorithms(self, op_name: str, inputs: Any, outputs: Any, attrs: dict[str, Any], cost: Any) -> Any:
             if op_name in convolution.KINDS:

@@ -13,19 +13,19 @@ PRECISIONS = ("float32", "bfloat16", "float16")
 
 
 def capability_of(architecture: str) -> tuple[int, int]:
-    """sm_90 -> (9, 0)"""
+    """Convert an architecture to a compute capability: ``sm_90`` to (9, 0)."""
     digits = architecture.removeprefix("sm_")
     return int(digits[:-1]), int(digits[-1])
 
 
 def channels_last(m: Meta) -> Meta:
-    """The same image with its channels side by side."""
+    """Return the description of the same image stored channels-last."""
     n, c, h, w = m.shape
     return meta(m.shape, m.dtype, (c * h * w, 1, w * c, c))
 
 
 def _choices(dtype: DType) -> dict[str, list[tuple[list[Meta], dict[str, Any]]]]:
-    """Calls of comparisons, masks, ranks and indexing."""
+    """Return calls of comparisons, masks, ranks and indexing: (operands, attributes) by the operation's name."""
     x, mask, odd = meta((64, 64), dtype), meta((64, 64), boolean), meta((64, 64), dtype, (1, 64))
     place, number, row = meta((64, 3), int64), {"value": 1.0}, meta((64, 3), dtype)
     parts: dict[str, Any] = {"shape": (64, 64), "parts": ((), (0, 64, 2))}
@@ -43,7 +43,8 @@ def _choices(dtype: DType) -> dict[str, list[tuple[list[Meta], dict[str, Any]]]]
 
 
 def calls(dtype: DType) -> dict[str, list[tuple[list[Meta], dict[str, Any]]]]:
-    """Calls of every operation that between them need every source of it."""
+    """Return calls of every operation, (operands, attributes)
+    by its name, that together need every kernel source of it."""
     def of(*shapes: tuple[int, ...]) -> list[Meta]:
         return [meta(shape, dtype) for shape in shapes]
 
@@ -139,9 +140,9 @@ def calls(dtype: DType) -> dict[str, list[tuple[list[Meta], dict[str, Any]]]]:
 
 
 def sources(dtype: str) -> list[DeviceFunction]:
-    """Every source that the calls need."""
+    """Return every kernel source that ``calls`` needs in a dtype."""
     found: dict[DeviceFunction, None] = {}
     for name, several in calls(DTYPES[dtype]).items():
         for metas, attrs in several:
-            found.update(dict.fromkeys(KERNELS[name].plan(metas, attrs).sources))
+            found.update(dict.fromkeys(KERNELS[name].prepare(metas, attrs).sources))
     return list(found)

@@ -22,8 +22,11 @@ WIDE_OF = {"linear": {"b"}, "conv2d": {"b"}, "conv2d_relu": {"b"},
 
 @dataclass(frozen=True)
 class Case:
-    """Inputs by shape ("+": positive, "i<n>": integers below n, "g<n>": such too, but every third
-    -100, for labels that are to be ignored; "b": booleans), attributes, and the formula for the outputs."""
+    """One call of an operation: its inputs by their shapes, its attributes, and the formula of its outputs.
+
+    A prefix of a shape says which values: "+" positive numbers; "i<n>" integers below n; "g<n>" labels, which are
+    integers below n, every third of them -100 (ignored); "b" booleans; none: any numbers.
+    """
 
     name: str
     shapes: tuple[Any, ...]
@@ -31,8 +34,8 @@ class Case:
     attrs: dict[str, Any] = field(default_factory=dict)
 
     def inputs(self, dtype: str, seed: int = 7) -> list[np.ndarray[Any, Any]]:
-        """Operands by the shapes, in a dtype: integers stay integers, and operands that stay float32 beside halves keep
-        it."""
+        """Make random inputs in a dtype.
+        Integers keep theirs, and so do operands that stay float32 beside 16-bit floats."""
         rng = np.random.default_rng(seed)
         result = []
         names, wide = OPS[self.name].inputs, WIDE | WIDE_OF.get(self.name, set())

@@ -40,7 +40,7 @@ CONVS = [((1, 1), (1, 1), (0, 0), True), ((3, 3), (1, 1), (1, 1), False), ((3, 2
 
 
 def edges(block: int) -> list[tuple[int, ...]]:
-    """Shapes of which a kernel with such blocks has whole ones, ragged ones and none."""
+    """Return shapes that fill blocks exactly, that fill the last block partly, and that are smaller than a block."""
     return [(), (1,), (2,), (block - 1,), (block,), (block + 1,), (2 * block + 1,), (3, 5, 7), (2, block + 1, 1)]
 
 
@@ -50,7 +50,7 @@ def _inferred(op: Op, *inputs: Meta, **attrs: Any) -> tuple[Meta, ...]:
 
 
 def elementwise_cases(block: int) -> Iterator[Case]:
-    """Elementwise operations, casts and sums, with and without broadcasting."""
+    """Yield cases of elementwise operations, casts and sums, with and without broadcasting."""
     shape: tuple[int, ...]
     a: tuple[int, ...]
     b: tuple[int, ...]
@@ -87,7 +87,7 @@ def elementwise_cases(block: int) -> Iterator[Case]:
 
 
 def product_cases(block: int) -> Iterator[Case]:
-    """Products of matrices, and linear layers."""
+    """Yield cases of matrix products and linear layers."""
     a: tuple[int, ...]
     b: tuple[int, ...]
     swap = np.swapaxes
@@ -108,7 +108,7 @@ def product_cases(block: int) -> Iterator[Case]:
 
 
 def batch_norm_cases(block: int) -> Iterator[Case]:
-    """Batch normalisation, alone and with what is fused with it."""
+    """Yield cases of batch norm, alone and fused with other operations."""
     shape: tuple[int, ...]
     for shape in ((2, 3), (1, 5, 9), IMAGE, (2, 1, 9, 9), (70, 3, 1, 1)):
         c = (shape[1],)
@@ -140,7 +140,7 @@ def batch_norm_cases(block: int) -> Iterator[Case]:
 
 
 def pool_cases(block: int) -> Iterator[Case]:
-    """Pooling, by windows and to a size."""
+    """Yield cases of pooling, with windows and adaptive."""
     for window in WINDOWS:
         y = _inferred(ops.pool.MAX_POOL2D, meta(IMAGE), **window)[0].shape
         yield Case("max_pool2d", (IMAGE,), ref.max_ref, window)
@@ -156,7 +156,7 @@ def pool_cases(block: int) -> Iterator[Case]:
 
 
 def row_cases(block: int) -> Iterator[Case]:
-    """Kernels that work on rows: losses, layer normalisation, softmax and attention."""
+    """Yield cases of operations that work on rows: losses, layer norm, softmax and attention."""
     shape: tuple[int, ...]
     for n, classes, kind in ((1, 1, "i"), (3, 10, "i"), (33, 70, "i"), (2, 3, "g"), (33, 70, "g")):
         yield Case("cross_entropy", ((n, classes), (f"{kind}{classes}", (n,))), ref.cross_entropy_ref)
@@ -187,7 +187,7 @@ def row_cases(block: int) -> Iterator[Case]:
 
 
 def index_cases(block: int) -> Iterator[Case]:
-    """Kernels that look up, join and cut."""
+    """Yield cases of embedding, gathering, concatenation and slicing."""
     for table, ids in (((1, 1), (1,)), ((5, 3), (7,)), ((4, block + 1), (2, 9)), ((300, 2), (3, block, 2))):
         numbers = (f"i{table[0]}", ids)
         yield Case("embedding", (table, numbers), lambda w, ids: w[ids])
@@ -208,7 +208,7 @@ def index_cases(block: int) -> Iterator[Case]:
 
 
 def update_cases(block: int) -> Iterator[Case]:
-    """Updates of parameters, and what makes tensors."""
+    """Yield cases of the optimizers' updates, and of operations that create tensors."""
     some = ((3, 5), (2 * block + 1,))
     positive = tuple(("+", s) for s in some)
     for decay in (0.0, 0.1):
@@ -232,7 +232,7 @@ def update_cases(block: int) -> Iterator[Case]:
 
 
 def convolution_cases(block: int) -> Iterator[Case]:
-    """Convolutions and their gradients."""
+    """Yield cases of convolutions and their gradients."""
     for kernel, stride, padding, bias in CONVS:
         window = {"stride": stride, "padding": padding}
         w = (4, IMAGE[1], *kernel)
@@ -245,14 +245,14 @@ def convolution_cases(block: int) -> Iterator[Case]:
 
 
 def cases(block: int = BLOCK) -> Iterator[Case]:
-    """Every operation that is launched, but for the random ones."""
+    """Yield cases of every operation that is launched, except the random ones."""
     for some in (elementwise_cases, product_cases, batch_norm_cases, pool_cases, row_cases, index_cases, update_cases,
                  convolution_cases, choice_cases.cases, recurrent_cases.cases):
         yield from some(block)
 
 
 def shared_bytes(name: str, inputs: Sequence[Meta], attrs: dict[str, Any]) -> tuple[tuple[int, int], ...]:
-    """The pairs (output, input) of a call for which the engine may put the output over the input."""
+    """Return pairs (output, input) of a call for which the engine may give the output the input's memory."""
     return Signature(OPS[name], tuple(inputs), _inferred(OPS[name], *inputs, **attrs), ()).donates
 
 

@@ -33,14 +33,14 @@ _where = threading.local()  # block and thread of the running function
 
 
 class LlvmMachine:
-    """Runs sources on addresses of this process. ``blocks``: those of a launch that run; None: all."""
+    """Runs kernel sources on addresses of this process. blocks: which blocks of a launch run; None: all."""
 
     def __init__(self, blocks: Iterable[int] | None = None) -> None:
         self.blocks = None if blocks is None else list(blocks)
         self.launches: list[DeviceFunction] = []
 
     def launch(self, source: DeviceFunction, blocks: int, arguments: Sequence[int | np.generic]) -> None:
-        """Run a kernel, block after block."""
+        """Run a kernel, one block after the other."""
         self.launches.append(source)
         run, meets = _compiled(source)
         given = [a if isinstance(a, int) else a.item() for a in arguments]
@@ -59,7 +59,7 @@ class LlvmMachine:
 
 
 class _Turn(threading.Thread):
-    """One thread of a block, which runs only while it is let to: to its next barrier, or to its end."""
+    """A thread of a block, which runs when it is its turn, to its next barrier or to its end."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -90,7 +90,10 @@ _turns: list[_Turn] = []
 
 
 def _by_phases(run: Callable[..., None], block: int, threads: int, given: Sequence[Any]) -> None:
-    """One block whose threads wait for each other: all run to the barrier, upwards and downwards by turns, then on."""
+    """Run one block whose threads wait for each other: all threads run to the barrier, then all to the next one.
+
+    The threads take their turns in ascending order before one barrier, and in descending order before the next.
+    """
     _turns.extend(_Turn() for _ in range(threads - len(_turns)))
     turns = _turns[:threads]
 
@@ -114,7 +117,7 @@ def _by_phases(run: Callable[..., None], block: int, threads: int, given: Sequen
 
 # What kernels call -------------------------------------------------------------------------------------------------
 def _half(number: float) -> int:
-    """The bits of the nearest float16; of NaN as GPUs have it."""
+    """Return the 16 bits of the float16 nearest to a number; for NaN those that GPUs produce."""
     with np.errstate(over="ignore"):
         return 0x7FFF if number != number else int(np.float32(number).astype(np.float16).view(np.uint16))
 
@@ -135,14 +138,14 @@ CALLS = {"llvm.nvvm.read.ptx.sreg.tid.x": _number(lambda: _where.thread),
 
 
 def _ours(name: str) -> str:
-    """The name here of a function that the GPU has: one that has no meaning for LLVM."""
+    """Return the name of the function here that stands in for a function of the GPU that LLVM does not know."""
     return "minidl." + name.removeprefix("llvm.nvvm.")
 
 
 # Compiling ---------------------------------------------------------------------------------------------------------
 @cache
 def _known() -> None:
-    """Let what kernels call be known to every compiler of this process."""
+    """Register the functions that kernels call with LLVM, for every compiler of this process."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     for name, function in CALLS.items():
@@ -151,7 +154,7 @@ def _known() -> None:
 
 @cache
 def _compiled(source: DeviceFunction) -> tuple[Callable[..., None], bool]:
-    """A kernel as a function, and whether its threads meet at barriers."""
+    """Compile a kernel; return it as a function, and True if its threads wait at barriers."""
     from minidl.kernels.cuda.compile import intermediate  # which imports CUDA
 
     texts = intermediate(source, CAPABILITY)
@@ -175,8 +178,10 @@ def _compiled(source: DeviceFunction) -> tuple[Callable[..., None], bool]:
 
 
 def rewritten(text: str) -> str:
-    """A module as the CPU's LLVM reads it: one kind of pointer, one address space, and calls of what stands in for a
-    GPU."""
+    """Rewrite the text of a module so that the CPU's LLVM accepts it.
+
+    It has one kind of pointer and one address space, and calls the functions here in place of a GPU's instructions.
+    """
     text = "\n".join(line for line in text.splitlines()
                      if not line.startswith(("target ", "!nvvm")) and '!"kernel"' not in line)
     before = ""

@@ -38,7 +38,7 @@ def modules() -> dict[str, ModuleInfo]:
 
 
 def run(library: Any, module: Any, inputs: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
-    """Outputs, gradients and buffers after one pass, as arrays by name."""
+    """Return the outputs, gradients and buffers after a forward and a backward pass, as arrays by name."""
     kind = Tensor if library is minidl else torch.Tensor
     made = leaves(module(*inputs, **options), kind)
     found = {f"output {i}": array(t) for i, t in enumerate(made)}
@@ -61,7 +61,7 @@ def run(library: Any, module: Any, inputs: tuple[Any, ...], options: dict[str, A
 
 
 def compared(ours: dict[str, Any], right: dict[str, Any], dtype: str) -> str:
-    """How two passes differ, or nothing. A gradient that one of both does not have is one of zeros."""
+    """Return text about how two passes differ, empty if they do not. A missing gradient counts as one of zeros."""
     for name in sorted({*ours, *right}):
         if name in ours and name in right:
             words = differs(ours[name], right[name], dtype, False)

@@ -24,91 +24,91 @@ class NullCuda:
         self._held: list[bytearray] = []
 
     def allocate(self, nbytes: int) -> int:
-        """An address that nothing else has."""
+        """Return an address that no other allocation has."""
         return next(self._addresses)
 
     def free(self, address: int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def allocate_host(self, nbytes: int) -> int:
-        """Real memory of the host, held for ever."""
+        """Allocate real memory of the host, which is never freed; return its address."""
         import numpy as np
 
         self._held.append(np.empty(nbytes, np.uint8))  # type: ignore[arg-type] # host values are copied into it
         return int(self._held[-1].ctypes.data)  # type: ignore[attr-defined]
 
     def free_host(self, address: int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def stream(self) -> int:
-        """A new handle."""
+        """Return a new handle."""
         return next(self._handles)
 
     def event(self) -> int:
-        """A new handle."""
+        """Return a new handle."""
         return next(self._handles)
 
     def record(self, event: Any, stream: Any) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def wait(self, stream: Any, event: Any) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def synchronize(self, event: Any) -> None:
-        """Nothing: all has ended."""
+        """Do nothing, as if the event had ended."""
 
     def done(self, event: Any) -> bool:
-        """Always."""
+        """Return True."""
         return True
 
     def elapsed(self, start: Any, end: Any) -> float:
-        """As long as any two events are apart."""
+        """Return ``seconds``, for any two events."""
         return self.seconds
 
     def recorder(self, stream: Any) -> StreamRecorder:
-        """None is made."""
+        """Raise NotImplementedError: this vendor records no stream."""
         raise NotImplementedError
 
     def copy(self, to: int, origin: int, nbytes: int, stream: Any) -> None:
-        """Counted."""
+        """Add 1 to ``calls``."""
         self.calls += 1
 
     def fill(self, address: int, byte: int, nbytes: int, stream: Any) -> None:
-        """Counted."""
+        """Add 1 to ``calls``."""
         self.calls += 1
 
     def array(self, address: int, shape: Any, strides: Any, dtype: str) -> Any:
-        """There is none."""
+        """Raise NotImplementedError: there are no bytes to show."""
         raise NotImplementedError
 
     def launch(self, source: Any, blocks: int, arguments: Sequence[Any], stream: Any) -> None:
-        """Counted."""
+        """Add 1 to ``calls``."""
         self.calls += 1
 
     def set_workspace(self, address: int, nbytes: int, stream: Any) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def gemm(self, product: Gemm, c: int, a: int, b: int, stream: Any) -> None:
-        """Counted."""
+        """Add 1 to ``calls``."""
         self.calls += 1
 
     def plans(self, convolution: Convolution) -> list[PlanInfo]:
-        """One plan, with a small workspace."""
+        """Return one plan, with a small workspace."""
         return [PlanInfo("0", 512, True)]
 
     def convolve(self, convolution: Convolution, plan: str, x: int, w: int, y: int, workspace: int,
                  stream: Any) -> None:
-        """Counted."""
+        """Add 1 to ``calls``."""
         self.calls += 1
 
     def attention_plan(self, attention: Attention) -> PlanInfo | None:
-        """A plan with a small workspace."""
+        """Return a plan with a small workspace."""
         return PlanInfo("0", 512, True)
 
     def attend(self, attention: Attention, plan: str, operands: Sequence[int], seed: int, workspace: int,
                stream: Any) -> None:
-        """Counted."""
+        """Add 1 to ``calls``."""
         self.calls += 1
 
     def close(self) -> None:
-        """Nothing."""
+        """Do nothing."""

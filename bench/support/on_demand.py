@@ -16,18 +16,18 @@ Step = Callable[[], None]
 
 
 class Front(Auto):
-    """The same planner over the paper's passive mode."""
+    """The policy ``auto`` with the victims of Capuchin's passive mode."""
 
     weighs_recomputation = False
     regime = Passive.regime
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
-        """Those of passive mode, from the front of the access list."""
+        """Return the victims of passive mode: tensors from the front of the access list."""
         return Passive().victims(resident, pressure)
 
 
 def three_lengths(runtime: Runtime) -> Iterator[Step]:
-    """bert-small at 256, lengths in turn, each twice: none has a plan yet."""
+    """Yield steps of bert-small at 256 with three lengths of sequences in turn, each twice: none has a plan yet."""
     network = TrainedNetwork("bert-small", 256)
 
     def step(length: int) -> None:
@@ -39,7 +39,10 @@ def three_lengths(runtime: Runtime) -> Iterator[Step]:
 
 
 def random_branch(runtime: Runtime) -> Iterator[Step]:
-    """ResNet-50 and ResNet-101 by lot at 400: the second time that one follows the other it has no plan."""
+    """Yield steps of ResNet-50 or ResNet-101 at 400, drawn by lot.
+
+    When one follows the other for the second time, there is no plan for this order yet.
+    """
     steps = [training_step(name, 400) for name in ("resnet50", "resnet101")]
     draw = random.Random(0)
     for _ in range(4):
@@ -47,13 +50,13 @@ def random_branch(runtime: Runtime) -> Iterator[Step]:
 
 
 def other_batch(runtime: Runtime) -> Iterator[Step]:
-    """ResNet-50 at 1,014 until it is planned, then twice at 900."""
+    """Yield steps of ResNet-50 at 1,014 until it has a plan, then two steps at 900."""
     usual, other = (training_step("resnet50", batch) for batch in (1014, 900))
     yield from (usual, usual, usual, other, other)
 
 
 def seconds(policy: Auto, program: Callable[[Runtime], Iterator[Step]], budget: str | None) -> float:
-    """Device seconds of a program's iterations."""
+    """Run a program's iterations under a policy; return their device seconds."""
     with Runtime(device="sim:p100", policy=policy, memory_budget=budget) as runtime:
         start = runtime.stats().seconds
         for step in program(runtime):
@@ -63,7 +66,7 @@ def seconds(policy: Auto, program: Callable[[Runtime], Iterator[Step]], budget: 
 
 
 def speeds(policy: Auto, name: str, batch: int) -> list[float]:
-    """Images, or sequences, a second in each of the first three iterations."""
+    """Return images, or sequences, a second in each of the first three iterations."""
     with Runtime(device="sim:p100", policy=policy) as runtime:
         step = training_step(name, batch)
         found, before = [], runtime.stats()

@@ -58,7 +58,7 @@ LISTED = [
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one case: which it was, how it ended, and the words of an error or a difference."""
+    """The outcome of one case: which case it was, how it ended, and the text of the error or difference."""
 
     op: str
     form: str
@@ -70,14 +70,14 @@ class Outcome:
 
 
 def found(library: Any, name: str) -> Any:
-    """A library's public function by its dotted name, or None."""
+    """Return a library's public function by its dotted name, or None if it has none."""
     for part in name.split("."):
         library = getattr(library, part, None)
     return library
 
 
 def names() -> dict[str, OpInfo]:
-    """PyTorch's samples of what minidl has as a function, or as a method of tensors, by name and variant."""
+    """Return PyTorch's samples of what minidl has as a function or as a method of tensors, by name and variant."""
     known: dict[str, OpInfo] = {}
     for op in op_db:
         public = found(torch, op.name) is not None or hasattr(torch.Tensor, op.name)
@@ -88,7 +88,7 @@ def names() -> dict[str, OpInfo]:
 
 
 def in_ours(value: Any) -> Any:
-    """An argument for minidl: tensors, dtypes and containers of them, converted."""
+    """Convert an argument for minidl: tensors, dtypes, and containers of these."""
     if isinstance(value, torch.Tensor):
         plain = value.detach()
         if plain.dtype == torch.bfloat16:
@@ -110,7 +110,7 @@ def in_ours(value: Any) -> Any:
 
 
 def in_theirs(value: Any, differentiated: bool) -> Any:
-    """An argument for PyTorch: a leaf of its own."""
+    """Convert an argument for PyTorch; each tensor becomes a leaf of its own."""
     if isinstance(value, torch.Tensor):
         return value.detach().clone().requires_grad_(differentiated and value.requires_grad)
     if isinstance(value, list | tuple) and not isinstance(value, torch.Size):
@@ -119,7 +119,7 @@ def in_theirs(value: Any, differentiated: bool) -> Any:
 
 
 def leaves(value: Any, kind: type) -> list[Any]:
-    """The tensors in nested arguments or results, in order."""
+    """Return the tensors in nested arguments or results, in order."""
     if isinstance(value, kind):
         return [value]
     if isinstance(value, list | tuple):
@@ -128,7 +128,7 @@ def leaves(value: Any, kind: type) -> list[Any]:
 
 
 def array(value: Any) -> np.ndarray:
-    """The values of a tensor of either library; of bfloat16 as float32."""
+    """Return the values of a tensor of either library; those of bfloat16 as float32."""
     if isinstance(value, Tensor):
         made = value.numpy()
         return made.astype("f4") if made.dtype.name == "bfloat16" else made
@@ -138,12 +138,12 @@ def array(value: Any) -> np.ndarray:
 
 
 def name_of(value: Any) -> str:
-    """The name of a tensor's dtype."""
+    """Return the name of a tensor's dtype."""
     return value.dtype.name if isinstance(value, Tensor) else str(value.dtype).removeprefix("torch.")
 
 
 def weights_of(t: Any) -> np.ndarray:
-    """The factors of a result's elements in the sum whose gradient is taken."""
+    """Return the factors by which a result's elements are weighed in the sum whose gradient is taken."""
     return np.random.default_rng(5).uniform(0.5, 1.5, tuple(t.shape)).astype("f4")
 
 
@@ -152,7 +152,10 @@ Run = tuple[Any, list[Any], list[Any]]
 
 def run(library: Any, form: str, name: str, sample: tuple[Any, tuple[Any, ...], dict[str, Any]],
         differentiated: bool) -> Run:
-    """The result, its tensors, and the gradients of the tensors among the arguments (None where there is none)."""
+    """Call one form of a function; return its result, the result's tensors, and the gradients of its arguments.
+
+    A gradient is None where there is none.
+    """
     x, args, options = sample
     kind = Tensor if library is minidl else torch.Tensor
     given = leaves([x, args, options], kind)
@@ -176,7 +179,7 @@ def run(library: Any, form: str, name: str, sample: tuple[Any, tuple[Any, ...], 
 
 
 def differs(ours: np.ndarray, right: np.ndarray, dtype: str, exact: bool) -> str:
-    """How values of one shape differ, or nothing."""
+    """Return text about how values of one shape differ, empty if they do not."""
     if ours.shape != right.shape:
         return f"shape {list(ours.shape)} for {list(right.shape)}"
     if exact or right.dtype.kind not in "f":
@@ -192,7 +195,7 @@ def differs(ours: np.ndarray, right: np.ndarray, dtype: str, exact: bool) -> str
 
 
 def compared(ours: Run, theirs: Run, dtype: str) -> str:
-    """How two results differ, or nothing."""
+    """Return text about how two results differ, empty if they do not."""
     if not theirs[1]:
         same = ours[0] == theirs[0] or isinstance(theirs[0], float) and np.isclose(ours[0], theirs[0])
         return "" if same else f"{ours[0]!r} for {theirs[0]!r}"
@@ -215,7 +218,7 @@ def compared(ours: Run, theirs: Run, dtype: str) -> str:
 
 
 def widened(value: Any, differentiated: bool) -> Any:
-    """An argument for PyTorch, with float32 in the place of bfloat16."""
+    """Convert an argument for PyTorch, with float32 in place of bfloat16."""
     if isinstance(value, torch.Tensor):
         plain = value.detach().clone()
         plain = plain.float() if plain.dtype == torch.bfloat16 else plain
@@ -228,7 +231,10 @@ def widened(value: Any, differentiated: bool) -> Any:
 
 
 def farther(ours: Run, theirs: Run, truth: Run) -> str:
-    """Where minidl's bfloat16 is farther from what float32 gives than twice PyTorch's is, or nothing."""
+    """Return text where minidl's bfloat16 result is worse than PyTorch's, empty if it is nowhere.
+
+    It is worse if it is more than twice as far from the float32 result ``truth`` as PyTorch's bfloat16 is.
+    """
     for mine, right in zip(ours[1], theirs[1], strict=True):
         if name_of(mine) != name_of(right):
             return f"dtype {name_of(mine)} for {name_of(right)}"
@@ -248,7 +254,7 @@ def farther(ours: Run, theirs: Run, truth: Run) -> str:
 
 
 def refusal(error: Exception) -> str:
-    """``refused`` for an error that says what is not taken, ``unclear`` for any other."""
+    """Return ``refused`` for an error that says what minidl does not take, ``unclear`` for any other error."""
     if isinstance(error, UserError | NotImplementedError):
         return "refused"
     if isinstance(error, TypeError) and "unexpected keyword argument" in str(error):
@@ -260,19 +266,19 @@ _kept: list[minidl.Runtime] = []
 
 
 def runtime() -> minidl.Runtime:
-    """A runtime for many cases: to make one takes longer than most of them."""
+    """Return a runtime that many cases share, since making one takes longer than most cases."""
     if not _kept:
         _kept.append(minidl.Runtime("cpu", memory_budget="64MiB", policy="none"))
     return _kept[0]
 
 
 def forget() -> None:
-    """Take a new runtime from now on: what a failed case has left behind is no other's."""
+    """Make later cases use a new runtime, so that nothing left by a failed case reaches them."""
     _kept.clear()
 
 
 def outcome(op: str, form: str, name: str, dtype: str, number: int, sample: SampleInput) -> Outcome:
-    """Run one sample with both libraries."""
+    """Run one sample with both libraries; return the outcome."""
     given = (sample.input, tuple(sample.args), dict(sample.kwargs))
     shown = re.sub(r"\s+", " ", str(sample.summary()))[:300]
 
@@ -316,7 +322,7 @@ def outcome(op: str, form: str, name: str, dtype: str, number: int, sample: Samp
 
 
 def forms(op: OpInfo) -> Iterator[str]:
-    """In which forms both libraries have an operation."""
+    """Yield the forms in which both libraries have an operation: function, method, method in place."""
     if callable(found(minidl, op.name)) and callable(found(torch, op.name)):
         yield "function"
     if hasattr(Tensor, op.name) and callable(getattr(torch.Tensor, op.name, None)):
@@ -326,7 +332,7 @@ def forms(op: OpInfo) -> Iterator[str]:
 
 
 def cases(most: int, dtypes: tuple[str, ...] = DTYPES_TRIED, only: str | None = None) -> Iterator[Outcome]:
-    """The outcomes of at most so many samples of each operation, form and dtype."""
+    """Yield the outcomes of at most ``most`` samples of each operation, form and dtype."""
     for key, op in names().items():
         if only is not None and op.name != only:
             continue
@@ -350,5 +356,5 @@ def cases(most: int, dtypes: tuple[str, ...] = DTYPES_TRIED, only: str | None = 
 
 
 def counted(outcomes: Iterator[Outcome]) -> Counter[tuple[str, str]]:
-    """How many cases of each dtype ended in each way."""
+    """Count how many cases of each dtype ended in each way."""
     return Counter((case.dtype, case.kind) for case in outcomes)

@@ -53,7 +53,7 @@ class Replay:
 
 
 class Noting:
-    """A policy, and all different plans that it has given."""
+    """A policy that keeps a list of all different plans that it has given."""
 
     def __init__(self, name: str) -> None:
         self._policy = create(name)
@@ -63,11 +63,11 @@ class Noting:
         return getattr(self._policy, name)
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
-        """The policy's own, noted."""
+        """Return the policy's plan, and add it to the list."""
         return self._noted(self._policy.plan(trace, costs, limits))
 
     def feedback(self, proposal: Proposal, observed: Observation) -> Proposal:
-        """The policy's own, noted."""
+        """Return the policy's improved plan, and add it to the list."""
         return self._noted(self._policy.feedback(proposal, observed))
 
     def _noted(self, proposal: Proposal) -> Proposal:
@@ -80,8 +80,11 @@ class Noting:
 
 
 def canonical(plan: Plan) -> str:
-    """A plan as JSON, by the names of its fields; mappings are lists of pairs in their own order, which the engine
-    follows, and sets are sorted. Empty fields are left out, so that a new one changes no record."""
+    """Return a plan as JSON with the names of its fields, the same text for equal plans.
+
+    Mappings become lists of pairs in their own order, which the engine follows; sets are sorted. Empty fields are left
+    out, so that a new field changes no record.
+    """
     return json.dumps({field.name: _plain(value) for field in fields(plan)
                        if (value := getattr(plan, field.name)) not in ({}, frozenset(), None)}, separators=(",", ":"))
 
@@ -97,12 +100,12 @@ def _plain(value: Any) -> Any:
 
 
 def digest(plans: list[Plan]) -> str:
-    """SHA-256 of some plans, a line each."""
+    """Return the SHA-256 of the plans' JSON, one line each."""
     return hashlib.sha256("\n".join(map(canonical, plans)).encode()).hexdigest()
 
 
 def unmanaged_peak(network: str) -> int:
-    """Bytes that a training step has on the device at most, with unlimited memory."""
+    """Return the most bytes that a training step has on the device with unlimited memory."""
     with Runtime("sim:p100", policy="none", memory_budget=UNLIMITED) as runtime:
         step = training_step(network, BATCHES[network])
         for _ in range(2):
@@ -112,7 +115,7 @@ def unmanaged_peak(network: str) -> int:
 
 
 def replay(network: str, policy: str, budget_bytes: int) -> Replay:
-    """Run a network and note its plans. Raises OutOfMemory."""
+    """Train a network under a policy and budget; return the record of its plans. Raises OutOfMemory."""
     noting = Noting(policy)
     with Runtime("sim:p100", policy=noting, memory_budget=budget_bytes) as runtime:
         step = training_step(network, BATCHES[network])
@@ -125,7 +128,7 @@ def replay(network: str, policy: str, budget_bytes: int) -> Replay:
 
 
 def replays(network: str) -> Iterator[tuple[str, Replay]]:
-    """Every run of a network by its name: network/batch/percent of the peak/policy."""
+    """Yield the records of a network's runs by name: network/batch/percent of the peak/policy."""
     peak = unmanaged_peak(network)
     for percent in BUDGETS.get(network, USUAL):
         for policy in POLICIES:
@@ -133,14 +136,17 @@ def replays(network: str) -> Iterator[tuple[str, Replay]]:
 
 
 def read_record(path: Path) -> dict[str, Replay]:
-    """The runs that a file has; none if there is no file."""
+    """Return the records in a file, by the run's name; none if there is no file."""
     if not path.exists():
         return {}
     return {name: Replay(**values) for name, values in json.loads(path.read_text(encoding="utf-8")).items()}
 
 
 def write_record(path: Path, found: Mapping[str, Replay]) -> None:
-    """Write a file, a line a run, in the order of the networks. Runs of networks that there are no longer go."""
+    """Write the records to a file, a line for each run in the order of the networks.
+
+    Runs of networks that no longer exist are left out.
+    """
     order = {network: n for n, network in enumerate(BATCHES)}
     known = [name for name in found if network_of(name) in order]
     rows = [f"{json.dumps(name)}: {json.dumps(asdict(found[name]))}"
@@ -149,5 +155,5 @@ def write_record(path: Path, found: Mapping[str, Replay]) -> None:
 
 
 def network_of(name: str) -> str:
-    """The network in the name of a run."""
+    """Return the network that the name of a run contains."""
     return name.partition("/")[0]

@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Probe:
-    """Times the calls of some methods: pairs (object, name of a method)."""
+    """Adds up the seconds that pass inside some methods, given as pairs (object, name of a method)."""
 
     def __init__(self, *methods: tuple[Any, str]) -> None:
         self.seconds = 0.0
@@ -25,7 +25,7 @@ class Probe:
 
 
 def own_seconds() -> float:
-    """Seconds that a probe measures of a method that does nothing."""
+    """Return the seconds that a probe measures for a method that does nothing."""
     class Nothing:
         def nothing(self) -> None:
             pass
@@ -38,6 +38,6 @@ def own_seconds() -> float:
 
 
 def tracking(runtime: Any) -> Probe:
-    """A probe of all methods by which a runtime records accesses, donations and frees."""
+    """Return a probe of all methods by which a runtime records accesses, donations and frees."""
     notes = [(runtime.tracker, name) for name in ("donated", "freed", "temporary_id")]
     return Probe((runtime.executor, "record_tensor_access"), *notes)

@@ -8,7 +8,7 @@ SLOWER = 0.005  # of the unmanaged seconds: so much more in more memory counts
 
 @dataclass(frozen=True)
 class Cell:
-    """A settled step: seconds as shares of the unmanaged ones."""
+    """A step after plans have settled; its seconds as a multiple of the unmanaged step's, measured and predicted."""
 
     trace: str
     host: str
@@ -24,7 +24,7 @@ class Cell:
 
 
 def dips(found: list[Cell]) -> list[tuple[Cell, Cell]]:
-    """The cells that are slower than one of the same trace, host and policy in less memory, with the fastest such."""
+    """Return pairs of cells of the same trace, host and policy: one, and the fastest that is faster in less memory."""
     pairs = []
     for one in found:
         less = [c for c in found if (c.trace, c.host, c.policy) == (one.trace, one.host, one.policy)

@@ -13,14 +13,17 @@ def _sigmoid(x: Any) -> Any:
 
 
 def _order(steps: int, backwards: bool) -> list[tuple[int, int, int]]:
-    """By step: its number, and the rows of the states before and after it."""
+    """Return for each step its number, and the rows of the states before and after it."""
     if backwards:
         return [(t, t + 1, t) for t in reversed(range(steps))]
     return [(t, t, t + 1) for t in range(steps)]
 
 
 def lstm_ref(given: Any, w: Any, h: Any, c: Any, b: Any = 0.0, *, backwards: bool) -> Any:
-    """States with the first and the last cell state, gates i, f, g, o, and cell states."""
+    """Return an LSTM's hidden states [N, steps + 2, width], its gates i, f, g, o side by side, and its cell states.
+
+    The hidden states have the initial one among them, and the last cell state as their last row.
+    """
     (n, steps, _), width = given.shape, h.shape[1]
     y, gates, cells = np.zeros((n, steps + 2, width)), np.zeros(given.shape), np.zeros((n, steps, width))
     y[:, steps if backwards else 0] = h
@@ -34,7 +37,7 @@ def lstm_ref(given: Any, w: Any, h: Any, c: Any, b: Any = 0.0, *, backwards: boo
 
 
 def lstm_grad_ref(dy: Any, gates: Any, cells: Any, w: Any, c: Any, *, backwards: bool) -> Any:
-    """Gradients of the given terms, of h and of c."""
+    """Return an LSTM's gradients with respect to the input terms, and to the initial hidden and cell states h and c."""
     steps = cells.shape[1]
     dgiven, dh, dc = np.zeros(gates.shape), np.zeros(c.shape), dy[:, -1]
     order = _order(steps, backwards)
@@ -49,7 +52,7 @@ def lstm_grad_ref(dy: Any, gates: Any, cells: Any, w: Any, c: Any, *, backwards:
 
 
 def gru_ref(given: Any, w: Any, h: Any, b: Any = 0.0, *, backwards: bool) -> Any:
-    """States with the first, gates r, z, n, and the state's terms of n."""
+    """Return a GRU's hidden states with the initial one, its gates r, z, n, and the hidden state's part of n's sum."""
     (n, steps, _), width = given.shape, h.shape[1]
     y, gates, terms = np.zeros((n, steps + 1, width)), np.zeros(given.shape), np.zeros((n, steps, width))
     y[:, steps if backwards else 0] = h
@@ -64,7 +67,8 @@ def gru_ref(given: Any, w: Any, h: Any, b: Any = 0.0, *, backwards: bool) -> Any
 
 
 def gru_grad_ref(dy: Any, y: Any, gates: Any, terms: Any, w: Any, *, backwards: bool) -> Any:
-    """Gradients of the given terms, of the state's terms of n, and of h."""
+    """Return a GRU's gradients with respect to the input terms, the hidden state's part of n, and the initial state h.
+    """
     steps = terms.shape[1]
     dgiven, dterms, dh = np.zeros(gates.shape), np.zeros(terms.shape), np.zeros(terms[:, 0].shape)
     for t, before, after in reversed(_order(steps, backwards)):
@@ -78,7 +82,7 @@ def gru_grad_ref(dy: Any, y: Any, gates: Any, terms: Any, w: Any, *, backwards: 
 
 
 def cases(block: int) -> Iterator[Case]:
-    """Batches at the edges of a task's sequences, one step and several, a width of one and more, both directions."""
+    """Yield cases with batches at the edges of a block's share, one or more steps and units, in both directions."""
     for n, steps, width, backwards in ((1, 1, 1, False), (7, 3, 2, True), (8, 2, 5, False), (17, 4, 3, True)):
         attrs, h = {"backwards": backwards}, (n, width)
         y, row, terms, b = (n, steps + 2, width), (n, steps, width), (n, steps, 4 * width), (4 * width,)

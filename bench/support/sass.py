@@ -37,7 +37,7 @@ SLOW = {(6, 0): {"max_pool2d_grad": 1.5, "contiguous of heads": 1.4}}
 
 
 def allowed(capability: tuple[int, int], operation: str, dtype: str) -> float:
-    """The largest allowed ratio of a kernel's time to the time of its memory accesses."""
+    """Return the largest allowed ratio of a kernel's time to the time of its memory accesses."""
     return SLOW.get(capability, {}).get(operation, ALLOWED[dtype])
 
 
@@ -58,12 +58,12 @@ class Count:
 
     @property
     def ratio(self) -> float:
-        """How much longer than memory needs it takes, whichever is slower."""
+        """Return the kernel's time, by instructions or by memory, as a multiple of the time of its memory accesses."""
         return max(self.issue_s, self.memory_s) / self.memory_s
 
 
 def disassembler() -> str | None:
-    """Where ``nvdisasm`` is; None if it is not installed."""
+    """Return the path of ``nvdisasm``; None if it is not installed."""
     found = shutil.which("nvdisasm")
     if found is not None:
         return found
@@ -75,7 +75,7 @@ def disassembler() -> str | None:
 
 
 def instructions(code: bytes, program: str) -> tuple[int, list[int]]:
-    """Instructions of a cubin without what fills it up, and those of each loop."""
+    """Return the number of a cubin's instructions without padding, and the number in each of its loops."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(code)
         file.flush()
@@ -94,7 +94,7 @@ def instructions(code: bytes, program: str) -> tuple[int, list[int]]:
 
 
 def elements(source: DeviceFunction) -> int:
-    """How many a thread handles in a turn of its loop, or at all."""
+    """Return how many elements a thread handles in one turn of its loop, or in all if it has no loop."""
     options, family = dict(source.options), source.make.__module__.rpartition(".")[2]
     width = int(options.get("width", 1))
     if "held" in options:  # of rows by a few lanes
@@ -125,7 +125,7 @@ class Measured:
 
     @property
     def name(self) -> str:
-        """No two have the same."""
+        """The name of the measured call, unique among all."""
         return self.operation + self.case
 
     @property
@@ -192,8 +192,10 @@ def measured(dtype: DType, *, images: Shape = IMAGES, general: bool = False) -> 
 
 def counts(capability: tuple[int, int], dtype: str, program: str, *, general: bool = False,
            names: Collection[str] = ()) -> Iterator[Count]:
-    """Of each call's first kernel, which is the one that sees the elements; of these operations alone, if some are
-    named."""
+    """Yield the count of each call's first kernel, which is the one that handles the elements.
+
+    names: only these operations, if any are named. general: as in ``measured``.
+    """
     from minidl.kernels.cuda.compile import Compiler
 
     compiler, kind = Compiler(capability), DTYPES[dtype]
@@ -201,7 +203,7 @@ def counts(capability: tuple[int, int], dtype: str, program: str, *, general: bo
     for call in measured(kind, general=general):
         if names and call.operation not in names:
             continue
-        plan = KERNELS[call.operation].plan(call.metas, call.attrs)
+        plan = KERNELS[call.operation].prepare(call.metas, call.attrs)
         source = plan.sources[0]
         cubin = compiler.cubin(source)
         every, loops = instructions(cubin.code, program)

@@ -30,7 +30,7 @@ class Run:
 
 
 def repeated(runtime: Runtime, step: Callable[[], None], steps: int) -> tuple[Stats, float]:
-    """The last of so many steps, by its counters, and the seconds of the fastest. Raises OutOfMemory."""
+    """Carry out ``steps`` steps; return the last one's counters and the fastest one's seconds. Raises OutOfMemory."""
     before, best = runtime.stats(), float("inf")
     for _ in range(steps):
         with runtime.iteration():
@@ -49,7 +49,7 @@ def run(name: str, batch: int, policy: str, *, steps: int = 3, device: str = "si
 
 
 def unmanaged(name: str, batch: int, *, device: str = "sim:p100", switches: Switches = ALL_ON) -> Run:
-    """The same step with unlimited memory."""
+    """Train a few steps with unlimited memory, as ``run`` does."""
     return run(name, batch, "none", device=device, budget=UNLIMITED, switches=switches)
 
 
@@ -63,7 +63,10 @@ class Unmanaged(NamedTuple):
 
 def unmanaged_step(make: Callable[[], Callable[[], None]], *, device: str = "sim:p100",
                    switches: Switches = ALL_ON, slices: int = 1) -> Unmanaged:
-    """The second of the steps that ``make`` returns in a runtime; all later ones equal it."""
+    """Carry out two steps with unlimited memory, and return the second, which all later ones equal.
+
+    make: makes a network in the current runtime, and returns its step.
+    """
     with Runtime(device=device, policy="none", memory_budget=UNLIMITED, switches=switches, slices=slices) as runtime:
         step = make()
         for _ in range(2):
@@ -75,13 +78,14 @@ def unmanaged_step(make: Callable[[], Callable[[], None]], *, device: str = "sim
 
 
 def unmanaged_trace(name: str, batch: int, *, switches: Switches = ALL_ON) -> tuple[Trace, Costs, int]:
-    """A training step with unlimited memory; and what a plan for it is weighed with: the link, the bytes there are."""
+    """Return the trace of a step with unlimited memory, the costs of the link, and the device's bytes."""
     _, trace, profile = unmanaged_step(partial(training_step, name, batch), switches=switches)
     return trace, profile.link_costs, profile.memory_bytes
 
 
 def forward_seconds(name: str, batch: int) -> tuple[float, float]:
-    """Device seconds of the forward calls that a replay may run, and of all calls, of one step."""
+    """Return the device seconds of the forward pass's calls that can be replayed, and of all calls of a training step.
+    """
     with Runtime(device="sim:p100", policy="none", memory_budget=UNLIMITED, switches=SEPARATE) as runtime:
         step = training_step(name, batch)
         with runtime.iteration():

@@ -46,7 +46,7 @@ Rectangle = tuple[int, int, int, int]  # first and last step, lowest unit, units
 
 
 def _cut(rng: np.random.Generator, pieces: int, kind: str, steps: int, height: int) -> list[Rectangle]:
-    """The whole, cut again and again at its largest piece (but for luck)."""
+    """Cut the whole into pieces, each time the largest piece, or now and then another one by lot."""
     heap: list[tuple[float, Rectangle]] = [(0.0, (0, steps - 1, 0, height))]
     done: list[Rectangle] = []
     while heap and len(heap) + len(done) < pieces:
@@ -86,7 +86,7 @@ def _pinwheel(rng: np.random.Generator, whole: Rectangle) -> list[Rectangle]:
 
 
 def _nested(rng: np.random.Generator, pieces: int, steps: int, height: int) -> list[Rectangle]:
-    """Lifetimes as of a forward and a backward pass: what is made first goes last, with short ones above them."""
+    """Draw lifetimes as in a forward and a backward pass: those that begin first end last, with short ones between."""
     whole: list[Rectangle] = []
     first, last, low = 0, steps - 1, 0
     layers = max(2, pieces // 6)
@@ -112,7 +112,7 @@ def _nested(rng: np.random.Generator, pieces: int, steps: int, height: int) -> l
 
 
 def _mosaic(rng: np.random.Generator, pieces: int, steps: int, height: int) -> list[Rectangle]:
-    """Cells of an uneven grid, joined to rectangles that grow until they meet others."""
+    """Join cells of an uneven grid to rectangles that grow until they touch others."""
     side = int(np.ceil((2.5 * pieces) ** 0.5))
     columns = np.concatenate([[0], np.sort(rng.choice(np.arange(1, steps), side - 1, replace=False)), [steps]])
     rows = np.concatenate([[0], np.sort(rng.choice(np.arange(1, height), side - 1, replace=False)), [height]])

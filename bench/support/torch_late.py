@@ -1,9 +1,10 @@
-"""A GPU's streams without a GPU: copies happen as late as the waits allow, over poison, and PyTorch's own sanitizer of
-CUDA streams is told of every launch, copy, event and wait.
+"""A stand-in for a GPU's streams: copies happen as late as the waits allow, into and from memory full of poison.
 
-What computes does so at once: the computing streams are the processor itself. A copy is carried out when something
-waits for it. Until then what it is to fill is poison; if what it reads has been given away meanwhile, poison is what it
-copies.
+PyTorch's own sanitizer of CUDA streams is told of every launch, copy, event and wait.
+
+Kernels are computed at once, since the computing streams are the processor itself. A copy is carried out only when
+something waits for it. Until then its target holds poison; and if the memory that it reads has been given away
+meanwhile, it copies poison.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ POISON = 0xAB
 
 
 def bytes_of(storage: Any) -> torch.Tensor:
-    """A storage as a tensor of bytes."""
+    """Return a storage as a tensor of bytes."""
     return torch.empty(0, dtype=torch.uint8).set_(storage)
 
 
 class LateStream:
-    """A stream. late: what it is asked for waits in ``todo``; else it has been done when it is asked."""
+    """A stream. late: its work is kept in ``todo`` until something waits for it; else work is done at once."""
 
     def __init__(self, late_cuda: LateCuda, late: bool) -> None:
         self.cuda, self.late = late_cuda, late
@@ -52,7 +53,7 @@ class LateStream:
         self.until(len(self.todo))
 
     def until(self, position: int) -> None:
-        """Do what comes before a position."""
+        """Do all work of the stream before a position."""
         while self.done < position:
             self.done += 1
             self.todo[self.done - 1]()
@@ -69,26 +70,27 @@ class LateEvent:
         self.position = 0
 
     def record(self, stream: LateStream) -> None:
-        """It is reached when the stream has done all so far."""
+        """Set the event to the present end of a stream's work."""
         self.cuda.sanitizer._handle_event_record(self.number, stream.number)
         self.stream, self.position = stream, len(stream.todo)
 
     def reach(self) -> None:
-        """Do what comes before it."""
+        """Do all work of the stream that comes before the event."""
         assert self.stream is not None
         self.stream.until(self.position)
 
     def query(self) -> bool:
-        """Return True if the stream has reached the event: as late as the waits allow."""
+        """Return True if the stream has done all work before the event."""
         return self.stream is None or self.stream.done >= self.position
 
     def elapsed_time(self, other: LateEvent) -> float:
-        """Return 1: the milliseconds from this event to another."""
+        """Return 1, for any two events: milliseconds."""
         return 1.0
 
 
 class LateCuda:
-    """Stands in for ``torch.cuda``. races: what the sanitizer has found. locked_bytes: of page-locked host memory."""
+    """A stand-in for ``torch.cuda``. races: the errors that the sanitizer found; locked_bytes: of page-locked memory.
+    """
 
     def __init__(self) -> None:
         self.sanitizer = EventHandler()
@@ -102,20 +104,20 @@ class LateCuda:
 
     # As torch.cuda has it --------------------------------------------------------------------------------------------
     def Stream(self) -> LateStream:  # noqa: N802
-        """A stream for copies."""
+        """Make a stream for copies."""
         return LateStream(self, late=True)
 
     def Event(self, enable_timing: bool = False) -> LateEvent:  # noqa: N802
-        """An event."""
+        """Make an event."""
         return LateEvent(self)
 
     def current_stream(self) -> LateStream:
-        """The one that computes, or that ``stream`` has chosen."""
+        """Return the computing stream, or the one chosen by ``stream``."""
         return self._current[-1]
 
     @contextlib.contextmanager
     def stream(self, stream: LateStream) -> Any:
-        """On another stream."""
+        """Return a context in which this stream is the current one."""
         self._current.append(stream)
         try:
             yield
@@ -123,11 +125,11 @@ class LateCuda:
             self._current.pop()
 
     def cudart(self) -> LateCuda:
-        """The runtime."""
+        """Return this object, which also stands in for the CUDA runtime library."""
         return self
 
     def cudaHostRegister(self, address: int, nbytes: int, flags: int) -> int:  # noqa: N802
-        """Lock pages, of which none may be locked already."""
+        """Mark pages of host memory as locked; return 0, or CUDA's error 712 if one of them is locked already."""
         if any(address < at + size and at < address + nbytes for at, size in self.locked.items()):
             return 712  # cudaErrorHostMemoryAlreadyRegistered
         self.locked[address] = nbytes
@@ -135,29 +137,29 @@ class LateCuda:
         return 0
 
     def cudaHostUnregister(self, address: int) -> int:  # noqa: N802
-        """Unlock pages."""
+        """Mark pages of host memory as no longer locked."""
         self.locked_bytes -= self.locked.pop(address)
         return 0
 
     def synchronize(self) -> None:
-        """Do all that was queued."""
+        """Do all work of all streams."""
         for stream in list(self.streams):
             stream.synchronize()
 
     # Its work --------------------------------------------------------------------------------------------------------
     def computing(self) -> LateStream:
-        """Another stream that computes."""
+        """Make another computing stream."""
         return LateStream(self, late=False)
 
     def launched(self, reads: set[int], writes: set[int], name: str) -> None:
-        """A kernel on the current stream has these addresses."""
+        """Tell the sanitizer of a kernel on the current stream that reads and writes these addresses."""
         found = self.sanitizer._handle_kernel_launch(self.current_stream().number, reads - writes, writes, writes, name,
                                                      {address: [] for address in reads | writes})
         if len(self.races) < 50:
             self.races += found
 
     def copy(self, target: Any, source: Any) -> None:
-        """Carry bytes over, later."""
+        """Queue a copy of bytes on the current stream."""
         self.launched({source.data_ptr()}, {target.data_ptr()}, "copy")
         stream = self.current_stream()
         assert stream.late
@@ -176,7 +178,7 @@ class LateCuda:
         stream.todo.append(carry_out)
 
     def memory(self, nbytes: int, device: Any = None) -> Any:
-        """Device memory, full of poison: what was given back last, if it has as many bytes."""
+        """Allocate device memory full of poison: the memory freed last, if it has as many bytes."""
         free = self._free.setdefault(nbytes, [])
         block = free.pop() if free else bytearray(nbytes)
         view = memoryview(block)
@@ -187,7 +189,7 @@ class LateCuda:
 
 
 class Kernels(TorchDispatchMode):
-    """Tells of each call of a program on the computing stream."""
+    """Tells the sanitizer of each operation that a program calls on the computing stream."""
 
     def __init__(self, late_cuda: LateCuda, least: int = 4096) -> None:
         super().__init__()
@@ -198,7 +200,7 @@ class Kernels(TorchDispatchMode):
                 if t.layout is torch.strided and t.untyped_storage().nbytes() >= self.least}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """One call."""
+        """Call one operation, and tell the sanitizer of it."""
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         schema = schema_of(func)

@@ -35,7 +35,7 @@ PLACES: dict[str, tuple[Any, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """Of a signature: its name, its default as it is written, and whether it is given by name alone."""
+    """An argument of a signature: its name, its default as source text, and whether it is keyword-only."""
 
     name: str
     default: str | None = None
@@ -47,7 +47,7 @@ Arguments = tuple[Argument, ...]
 
 
 def written(default: object) -> str | None:
-    """A default as the page shows it."""
+    """Return a default value as the text that the page shows."""
     if default is NOTHING:
         return None
     if isinstance(default, float) and default.is_integer():
@@ -57,7 +57,7 @@ def written(default: object) -> str | None:
 
 
 def inspected(function: Callable[..., Any]) -> Arguments | None:
-    """The arguments of a function in Python, without ``self``; None of one that does not say."""
+    """Return the arguments of a Python function without ``self``; None if Python cannot tell."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -68,7 +68,7 @@ def inspected(function: Callable[..., Any]) -> Arguments | None:
 
 @cache
 def stubs(file: str, of_class: str = "") -> dict[str, list[Arguments]]:
-    """The overloads of each function in a stub of PyTorch's wheel, or of each method of a class there."""
+    """Return the overloads of each function in a stub file of PyTorch's wheel, or of each method of a class in it."""
     tree = ast.parse((Path(torch.__file__).parent / file).read_text(encoding="utf-8"))
     body = next(node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == of_class
                 ) if of_class else tree.body
@@ -96,7 +96,7 @@ def _from_stub(given: ast.arguments) -> Arguments:
 
 
 def overloads(place: str, name: str, function: Any) -> list[Arguments]:
-    """PyTorch's signatures of a name."""
+    """Return PyTorch's signatures of a name."""
     known = inspected(function)
     if known is not None and not (known and known[0].several and len(known) == 1):
         return [known]
@@ -108,7 +108,7 @@ def overloads(place: str, name: str, function: Any) -> list[Arguments]:
 
 
 def common() -> Iterator[tuple[str, str, Any, Any]]:
-    """Each name that both have: place, name, minidl's and PyTorch's."""
+    """Yield each name that both libraries have: its module, the name, minidl's object and PyTorch's."""
     for place, (ours, theirs) in PLACES.items():
         for name in sorted(set(dir(ours)) & set(dir(theirs))):
             mine, other = getattr(ours, name), getattr(theirs, name)
@@ -120,7 +120,7 @@ def common() -> Iterator[tuple[str, str, Any, Any]]:
 
 
 def differences(mine: Arguments, right: Arguments) -> tuple[str, ...]:
-    """How minidl's arguments differ from PyTorch's, but for what is refused everywhere."""
+    """Return how minidl's arguments differ from PyTorch's, except for those that minidl refuses everywhere."""
     found = []
     named = {a.name: a for a in mine}
     several = any(a.several for a in mine)
@@ -148,7 +148,7 @@ def differences(mine: Arguments, right: Arguments) -> tuple[str, ...]:
 
 
 def rows() -> list[tuple[str, str]]:
-    """Each name whose arguments differ, and how."""
+    """Return each name whose arguments differ, and the differences as text."""
     made = []
     for place, name, mine, other in common():
         ours, known = inspected(mine), overloads(place, name, other)
@@ -176,5 +176,5 @@ reads the signatures of both, and a test compares it. Left out, as they are refu
 
 
 def page() -> str:
-    """The page of all differences."""
+    """Return the page of all differences."""
     return TEXT + "".join(f"| `{name}` | {words} |\n" for name, words in rows())

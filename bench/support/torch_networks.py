@@ -17,7 +17,7 @@ STAGES = (64, 128, 256, 512)
 
 
 class Residual(nn.Module):
-    """relu(body(x) + shortcut(x))."""
+    """A residual block: relu(body(x) + shortcut(x))."""
 
     def __init__(self, body: nn.Module, inner: int, outer: int, stride: int) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class Layer(nn.Module):
 
 
 class Bert(nn.Module):
-    """Both heads of BERT's pre-training; the decoder shares the table of words."""
+    """BERT with both heads of its pre-training; the decoder shares the weight of the word embedding."""
 
     def __init__(self, layers: int, width: int, heads: int, text: Text) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class Bert(nn.Module):
 
 
 def tokens_of(batch: int, text: Text) -> list[torch.Tensor]:
-    """A batch of random tokens, as ``Bert`` takes it."""
+    """Make a batch of random tokens, in the form that ``Bert`` takes."""
     rng = np.random.default_rng(0)
     shape, predicted = (batch, text.length), (batch, text.predictions)
     types = np.broadcast_to(np.arange(text.length) >= text.length // 2, shape)
@@ -135,10 +135,10 @@ TEXT = {"bert-tiny": (2, 128, 2), "bert-small": (4, 512, 8), "bert-base": (12, 7
 
 def noise_step(name: str, batch: int, *, side: int | None = None, length: int | None = None, where: str,
                bf16: bool, vocabulary: int = 30_522) -> Callable[[], None]:
-    """Forward, backward, optimizer on a device; images are drawn anew in each step and lie channels-last.
+    """Return a training step on a device. It draws new images in each step, which are channels-last.
 
-    bf16: activations in bfloat16 (autocast), parameters in float32. Nothing waits for the device. Raises KeyError for a
-    network that is not written down here.
+    bf16: activations in bfloat16 (autocast), parameters in float32. A step does not wait for the device. Raises
+    KeyError for a network that this file does not have.
     """
     torch.manual_seed(0)
     optimizer: torch.optim.Optimizer

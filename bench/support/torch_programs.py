@@ -1,5 +1,6 @@
-"""A PyTorch training as a value: a network, its optimizer and the loss of a step. It is run with and without something
-around it, and all that it has computed is compared bit by bit.
+"""A PyTorch training as an object: a network, its optimizer, and the loss of a step.
+
+It is run with and without management of memory, and all that it has computed is compared bit by bit.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Program:
     loss: Callable[[], torch.Tensor]
 
     def step(self) -> torch.Tensor:
-        """One training step; the loss."""
+        """Carry out one training step; return the loss."""
         self.optimizer.zero_grad()
         loss = self.loss()
         loss.backward()
@@ -45,7 +46,7 @@ class Program:
 
 
 def run(make: Callable[[], Program], steps: int = 5, memory: Any = None) -> list[torch.Tensor]:
-    """Train a fresh program, under ``memory`` if it is given; losses and what it has changed."""
+    """Train a fresh program, under ``memory`` if that is given; return the losses and all that training has changed."""
     torch.manual_seed(SEED)
     program = make()
     if memory is None:
@@ -57,7 +58,7 @@ def run(make: Callable[[], Program], steps: int = 5, memory: Any = None) -> list
 
 
 def peak(make: Callable[[], Program], memory: Any = None, steps: int = 6) -> int:
-    """The most bytes that the last of some steps has at once."""
+    """Return the most bytes that the last of some steps has in use at once."""
     torch.manual_seed(SEED)
     program = make()
 
@@ -75,7 +76,7 @@ def peak(make: Callable[[], Program], memory: Any = None, steps: int = 6) -> int
 
 
 def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
-    """True if no bit differs."""
+    """Return True if both lists have the same tensors, bit for bit."""
     return len(one) == len(other) and all(
         a.dtype == b.dtype and a.shape == b.shape and a.contiguous().view(torch.uint8).equal(
             b.contiguous().view(torch.uint8)) for a, b in zip((t.reshape(-1) for t in one),

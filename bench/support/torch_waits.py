@@ -47,7 +47,8 @@ class Machine(Protocol):
 
 
 class Late:
-    """The stand-in. ``cuda.races`` has what PyTorch's sanitizer of streams has found."""
+    """A machine that is the stand-in of ``torch_late``. ``cuda.races``: the errors that PyTorch's sanitizer has found.
+    """
 
     device = torch.device("cpu")
     late_out = late_in = True
@@ -57,7 +58,7 @@ class Late:
 
     @contextlib.contextmanager
     def memory(self) -> Any:
-        """Give the backend the stand-in's memory."""
+        """Return a context in which the backend takes the stand-in's memory."""
         module: Any = cuda_module
         usual, module.empty_storage = module.empty_storage, self.cuda.memory
         try:
@@ -66,7 +67,7 @@ class Late:
             module.empty_storage = usual
 
     def backend(self, under_way: int) -> Cuda:
-        """Return a backend on it."""
+        """Return a backend on the stand-in."""
         return Cuda(ROOMY, under_way=under_way, cuda=self.cuda, copy=self.cuda.copy)
 
     def computed(self, value: int, *, slowly: bool = False) -> Any:
@@ -88,7 +89,7 @@ class Late:
 
 
 class Gpu:
-    """A GPU. What is slow waits for a kernel that only spins."""
+    """A machine that is a GPU. Slow work waits for a kernel that only spins."""
 
     def __init__(self) -> None:
         self.device = torch.device("cuda", torch.cuda.current_device())
@@ -96,13 +97,13 @@ class Gpu:
 
     @contextlib.contextmanager
     def memory(self) -> Any:
-        """Leave the memory as it is; wait for the GPU before and after."""
+        """Return a context that waits for the GPU at its beginning and end, and changes no memory."""
         torch.cuda.synchronize()
         yield
         torch.cuda.synchronize()
 
     def backend(self, under_way: int) -> Cuda:
-        """Return a backend on it."""
+        """Return a backend on the GPU."""
         return Cuda(ROOMY, under_way=under_way, copy=self._copy)
 
     def _copy(self, target: Any, source: Any) -> None:
@@ -135,6 +136,8 @@ class Gpu:
 # Programs. Each returns True if all bytes are right -------------------------------------------------------------------
 def copies_out_what_was_just_computed(on: Machine, backend: Cuda) -> bool:
     """The kernel that computes is slower than the copy would be without the wait."""
+    backend.free(_out(backend, on.computed(1)))  # page-locks memory, which would take longer than the kernel
+    backend.settle()
     copy = _out(backend, on.computed(7, slowly=True))
     backend.settle()
     return set(bytes_of(copy.buffer).unique().tolist()) == {7}

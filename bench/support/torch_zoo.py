@@ -26,7 +26,7 @@ def _images(network: nn.Module, side: int, n: int) -> Program:
 
 
 def _torchvision(path: str, side: int = 64, n: int = 8, **options: Any) -> Callable[[], Program]:
-    """A network of torchvision by the path of its maker."""
+    """Return a maker of a network of torchvision, given by the dotted name of its function."""
     def make() -> Program:
         where, _, name = path.rpartition(".")
         module = import_module(f"torchvision.models{where and '.'}{where}")
@@ -36,7 +36,7 @@ def _torchvision(path: str, side: int = 64, n: int = 8, **options: Any) -> Calla
 
 
 def _timm(name: str, side: int, n: int = 6, **options: Any) -> Callable[[], Program]:
-    """A network of timm by its name, with dropout before its head."""
+    """Return a maker of a network of timm by its name, with dropout before its head."""
     def make() -> Program:
         network = import_module("timm").create_model(name, num_classes=10, drop_rate=0.1, **options)
         program = _images(network, side, n)
@@ -47,7 +47,7 @@ def _timm(name: str, side: int, n: int = 6, **options: Any) -> Callable[[], Prog
 
 
 def _transformers(model: str, config: str, length: int = 48, **options: Any) -> Callable[[], Program]:
-    """A language model of Hugging Face by the names of its classes."""
+    """Return a maker of a language model of Hugging Face, by the names of its two classes."""
     def make() -> Program:
         library = import_module("transformers")
         network = getattr(library, model)(getattr(library, config)(vocab_size=WORDS, **options))
@@ -60,7 +60,7 @@ def _transformers(model: str, config: str, length: int = 48, **options: Any) -> 
 
 
 class UNet(nn.Module):
-    """Two levels down, with batch norm and ReLU in place, and up again beside what was kept on the way."""
+    """A U-Net of two levels with batch norm and ReLU in place; the way up takes in what the way down has kept."""
 
     def __init__(self, width: int = 8) -> None:
         super().__init__()
@@ -156,5 +156,5 @@ ZOO: dict[str, Callable[[], Program]] = {
 
 
 def library_of(name: str) -> str:
-    """The library that a network takes beside PyTorch; empty: none."""
+    """Return the library that a network needs beside PyTorch; empty if none."""
     return str(getattr(ZOO[name], "library", ""))

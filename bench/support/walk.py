@@ -37,27 +37,27 @@ class Walk:
 
     @property
     def files(self) -> list[str]:
-        """In the order in which they are entered first."""
+        """Return the files in the order in which they are first entered."""
         return list(dict.fromkeys(file for _, file, _ in self.steps))
 
     @property
     def lines(self) -> int:
-        """Of all its files."""
+        """Return the number of lines of all its files together."""
         return sum(len((ROOT / file).read_text(encoding="utf-8").splitlines()) for file in self.files)
 
     def depth(self, function: str) -> int:
-        """How many calls below the entry a function is called first."""
+        """Return how many calls below the entry a function is first called."""
         return min(depth for depth, _, name in self.steps if name == function)
 
     @property
     def changes(self) -> int:
-        """How often it goes from one file to another."""
+        """Return how often the walk goes from one file to another."""
         return sum(a[1] != b[1] for a, b in zip(self.steps, self.steps[1:], strict=False))
 
 
 @contextmanager
 def traced(walk: Walk) -> Iterator[None]:
-    """Note the functions of minidl that are called inside."""
+    """Return a context in which each function of minidl that is called is added to the walk."""
     depth = 0
 
     def note(frame: FrameType, event: str, _: Any) -> None:
@@ -110,6 +110,6 @@ def walks(policy: str) -> list[Walk]:
 
 
 def typical(kind: str) -> Walk:
-    """The call in the middle, by files, of those that did this and nothing else."""
+    """Return, of the calls of this kind alone, the one with the middle number of files."""
     of_kind = [walk for walk in walks(KINDS[kind][0]) if walk.kinds == {kind}]
     return sorted(of_kind, key=lambda walk: len(walk.files))[len(of_kind) // 2]

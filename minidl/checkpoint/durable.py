@@ -34,7 +34,8 @@ class ChecksummedRange(NamedTuple):
 
 
 def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> list[ChecksummedRange]:
-    """Write a new file from chunks of bytes, one at a time, and sync it; return a piece for each chunk."""
+    """Write a new file from chunks of bytes, one at a time, and sync it; return the range and checksum of each chunk.
+    """
     pieces: list[ChecksummedRange] = []
     file = create(path)
     try:
@@ -52,7 +53,7 @@ def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> list[Checksu
 
 
 def first_difference(file: BinaryIO, piece: ChecksummedRange) -> str:
-    """Return the damage in a piece of a file as text; empty if its checksum agrees."""
+    """Return a description of the damage in a range of a file; "" if its checksum agrees."""
     digest, rest = sha256(), piece.nbytes
     file.seek(piece.offset)
     while rest:

@@ -1,12 +1,12 @@
-"""The state that a training needs to continue bit for bit, to a checkpoint and back. Knows no file and no loop.
+"""Saves and restores the state that a training needs to continue bit for bit.
 
-  tensors       parameters, buffers (batch norm's statistics) and the optimizer's states
-  counters      of the runtime: random seeds used, steps done, Adam's t. All random numbers follow from the seed and
-                the counters; so does the position in the data, whose order follows from seed and step.
-  fixed         the arguments that decide the results. They must be equal when the training continues; memory budget
-                and policy may differ, because they change no bit.
-  measured      traces and plans, so that the training can follow its last plan again. They are valid only with the
-                same device, policy, budget and host memory; otherwise the policy starts again.
+tensors       parameters, buffers (batch norm's statistics) and the optimizer's states
+counters      of the runtime: random seeds used, steps done, Adam's t. All random numbers follow from the seed and
+              the counters; so does the position in the data, whose order follows from seed and step.
+fixed         the arguments that decide the results. They must be equal when the training continues; memory budget
+              and policy may differ, because they change no bit.
+measured      traces and plans, so that the training can follow its last plan again. They are valid only with the
+              same device, policy, budget and host memory; otherwise the policy starts again.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _saved_plans(runtime: Runtime) -> list[tuple[Trace, SavedProposal]]:
 
 
 def _setting(runtime: Runtime) -> dict[str, str | int]:
-    """Return the setting for which a plan is made."""
+    """Return the settings for which plans are made: device, policy, budget and host memory."""
     return {"device": runtime.device.name, "policy": runtime.policy.name, "budget_bytes": runtime.budget_bytes,
             "host_bytes": runtime.host_bytes}
 

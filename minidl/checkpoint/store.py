@@ -1,4 +1,4 @@
-"""A folder of checkpoints, each in its own folder ``step-00000050``; only the newest few are kept. Knows no model.
+"""A folder of checkpoints, each in its own folder ``step-00000050``; only the newest few are kept.
 
   tensors.safetensors   the tensors
   *.json                everything else, as documents of their own

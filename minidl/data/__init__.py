@@ -3,7 +3,7 @@
 ``Data`` is the interface of a data set; ``opening`` recognises the format of a path.
 """
 
-from minidl.data.batch import AnyBatch, Batch, TextBatch
+from minidl.data.batch import AnyBatch, Batch, TextBatch, TokenBatch
 from minidl.data.dataset import Data
 from minidl.data.digits import Digits
 from minidl.data.feed import Feed, batches_ahead
@@ -13,4 +13,4 @@ from minidl.data.source import BadFile, BadFiles
 from minidl.data.synthetic import Synthetic
 
 __all__ = ["AnyBatch", "BadFile", "BadFiles", "Batch", "Data", "Digits", "Feed", "Shapes", "Synthetic", "TextBatch",
-           "WantedImages", "WantedText", "batches_ahead", "open_images", "open_text"]
+           "TokenBatch", "WantedImages", "WantedText", "batches_ahead", "open_images", "open_text"]

@@ -1,4 +1,4 @@
-"""A batch on the host, images with labels or pairs of sentences, or only its shapes. Knows no data set and no model."""
+"""A batch on the host: images with labels, pairs of sentences, or running text; or only its shapes, without arrays."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -88,7 +88,33 @@ class TextBatch:
         return ((field.name, getattr(self, field.name)) for field in fields(self)[3:])
 
 
-AnyBatch = Batch | TextBatch
+@dataclass(frozen=True, slots=True)
+class TokenBatch:
+    """A batch of ``size`` sequences of ``length`` tokens, and the token after each: int64 arrays [size, length].
+    The arrays are None if only the shapes matter."""
+
+    size: int
+    length: int
+    input_ids: np.ndarray | None = None
+    labels: np.ndarray | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of host memory that the arrays take, or would take if they are None."""
+        return self.size * self.length * 16
+
+    def upload(self, runtime: Runtime) -> tuple[Tensor, ...]:
+        """Upload the tokens and those after them, one operation each. Raises OutOfMemory."""
+        return tuple(runtime.tensor(array, shape=(self.size, self.length), dtype=int64)
+                     for array in (self.input_ids, self.labels))
+
+    def split(self, parts: int) -> list["TokenBatch"]:
+        """Cut the batch into ``parts`` equal batches, in order; ``size`` must be a multiple of ``parts``."""
+        return [TokenBatch(self.size // parts, self.length, None if self.input_ids is None else self.input_ids[piece],
+                           None if self.labels is None else self.labels[piece]) for piece in _pieces(self.size, parts)]
+
+
+AnyBatch = Batch | TextBatch | TokenBatch
 
 
 def _pieces(size: int, parts: int) -> list[slice]:

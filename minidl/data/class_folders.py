@@ -1,4 +1,4 @@
-"""Images in one folder per class, as torchvision and timm arrange them. Knows names; decodes nothing."""
+"""Images in one folder per class, as torchvision and timm arrange them. It lists files and decodes none."""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The interface of a data set, and the order of its examples. Knows no format, no model, no device.
+"""The interface of a data set, and the order of its examples.
 
 The order is a permutation for each epoch that follows from the seed alone. Anything random about an example (its crop,
 its mask) follows from the seed, the epoch and the example's number. So neither the number of threads nor the step at
@@ -90,7 +90,7 @@ class Chosen:
 
 
 def in_order(size: int, batch: int, *, seed: int, skip: int) -> Iterator[Chosen]:
-    """Yield which ``batch`` of the ``size`` examples make up each training batch, as ``Data.batches`` orders them."""
+    """Yield the numbers of the examples in each training batch, in the order that ``Data.batches`` describes."""
     first_epoch, first = divmod(skip, size // batch)
     for epoch in count(first_epoch):
         order = np.random.default_rng([seed, epoch]).permutation(size)
@@ -99,13 +99,13 @@ def in_order(size: int, batch: int, *, seed: int, skip: int) -> Iterator[Chosen]
 
 
 def once(size: int, batch: int) -> Iterator[Chosen]:
-    """Yield the choice of examples for each test batch: all ``size`` examples once, in order."""
+    """Yield the numbers of the examples in each test batch: all ``size`` examples once, in order."""
     for start in range(0, size, batch):
         yield Chosen(-1, np.arange(start, min(start + batch, size)))
 
 
 def held_out(size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the numbers of training and of test examples, ascending: a random split, always the same for a size."""
+    """Return the numbers of training and of test examples, ascending: a random split, always the same for one size."""
     order = np.random.default_rng(SPLIT_SEED).permutation(size)
     test = int(HELD_OUT * size)
     return np.sort(order[test:]), np.sort(order[:test])

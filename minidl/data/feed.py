@@ -1,4 +1,4 @@
-"""Threads that make batches ahead of the step, in order, and statistics of their speed. Knows no format and no model.
+"""Threads that make batches before they are needed, in order, and statistics of their speed.
 
 At most ``ahead`` batches are in progress or ready while a step runs: the host budget counts these. A batch is cut into
 examples, so that all threads work on the batch that is needed next. An error of an example is raised when its batch is

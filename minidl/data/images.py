@@ -1,4 +1,4 @@
-"""A data set of encoded images, decoded by threads ahead of the step; training uses a random view of each.
+"""A data set of encoded images, decoded by threads before they are needed; training uses a random crop of each.
 
 An ``ImageSource`` has the bytes of the files, the module ``pixels`` decodes them, and a ``Feed`` has the threads.
 """
@@ -123,7 +123,8 @@ class Images(ImageSet):
 
     def _fill(self, source: ImageSource, example: int, random: np.random.Generator | None, image_out: np.ndarray,
               label_out: np.ndarray) -> None:
-        """Decode an image into ``image_out``, and its class [1] or its mask [1, size, size] into ``label_out``."""
+        """Decode an image into ``image_out``, and its class [1] or its mask [1, size, size] into ``label_out``.
+        random: for training's random crop; None: the centre or, with a mask, all of the image."""
         name, size = source.name(example), self.input_shape[1]
         image = decode(source.image(example), name, mode="L" if self.input_shape[0] == 1 else "RGB")
         width, height = image.size

@@ -4,7 +4,7 @@
   DIR/images/<name>, masks/<name>     images with masks
   DIR/data_batch_*.bin                CIFAR-10
   *.tar, *.parquet, or a DIR of them  samples in shards
-  *.txt, or a DIR of them             sentences
+  *.txt, or a DIR of them             sentences, or running text; the path may begin with ``text:``
 
 A DIR that contains ``train`` and ``val`` (or ``test``) has one of these in each; shards may also be named train-* and
 val-*. Otherwise, also if there is only ``train``, a tenth of the examples is held out for the test.
@@ -25,13 +25,15 @@ from minidl.data.mask_folders import IMAGES, MASKS, MaskFolders
 from minidl.data.parquet import read_parquet
 from minidl.data.shards import read_shards
 from minidl.data.source import BadFiles, ImageSource, note_images_beside
-from minidl.data.text.sentences import Sentences, open_sentences
+from minidl.data.text.sentences import Sentences, open_tokens
+from minidl.data.text.windows import Windows
 from minidl.errors import UserError
 from minidl.outside.reading import is_folder, is_there, names_in
 from minidl.outside.writing import Unwritable
 
 BY_NAME = ("synthetic", "digits", "shapes")  # data sets without a path
 TAR, PARQUET, TEXT = ".tar", ".parquet", ".txt"
+TEXT_MARK = "text:"  # may precede the path of text
 _TRAIN, _TEST = ("train", "training"), ("val", "valid", "validation", "test")
 CIFAR_FOLDER = "cifar-10-batches-bin"  # the folder in its archive
 
@@ -53,7 +55,8 @@ class WantedImages:
 
 @dataclass(frozen=True, slots=True)
 class WantedText:
-    """The text that a network takes, and how to make tokens of it: arguments of ``open_sentences``."""
+    """The text that a network takes, and how to make tokens of it: arguments of ``open_tokens``.
+    pairs: True for pairs of sentences, of which ``predictions`` tokens are predicted; False for running text."""
 
     length: int
     predictions: int
@@ -61,6 +64,7 @@ class WantedText:
     vocab_size: int
     token_file: Path | None
     force: bool = False
+    pairs: bool = True
 
 
 def open_images(path: Path, wanted: WantedImages, *, bad: BadFiles, feed: Feed) -> Data:
@@ -91,19 +95,25 @@ def open_images(path: Path, wanted: WantedImages, *, bad: BadFiles, feed: Feed) 
                   num_classes=wanted.num_classes, bad=bad, feed=feed)
 
 
-def open_text(path: Path, wanted: WantedText, *, bad: BadFiles, feed: Feed) -> Sentences:
+def open_text(path: Path, wanted: WantedText, *, bad: BadFiles, feed: Feed) -> Sentences | Windows:
     """Return the data set of text at a path. Raises UserError; its subclass BadFile names a broken file."""
+    path = Path(str(path).removeprefix(TEXT_MARK))
     _require(path)
     paths = _matching(path, "*" + TEXT) if is_folder(path) else [path]
     if not paths:
         raise UserError(f"{path}: this network reads text, but there is no file *{TEXT} here")
     token_file = wanted.token_file or path.with_name(f"{path.name}.{wanted.vocab_size}.tokens")
     try:
-        return open_sentences(paths, vocab=wanted.vocab, vocab_size=wanted.vocab_size, token_file=token_file,
-                              length=wanted.length, predictions=wanted.predictions, bad=bad, feed=feed,
-                              force=wanted.force)
+        tokens, vocabulary = open_tokens(paths, vocab=wanted.vocab, vocab_size=wanted.vocab_size,
+                                         token_file=token_file, bad=bad, force=wanted.force)
     except Unwritable as error:
         raise UserError(f"{error}; use --token-file for another path") from None
+    if not wanted.pairs:
+        return Windows(tokens, vocabulary, length=wanted.length, feed=feed)
+    data = Sentences(tokens, vocabulary, length=wanted.length, predictions=wanted.predictions, feed=feed)
+    if not data.train_size:
+        raise UserError(f"{paths[0]}: it has no pair of sentences to train on")
+    return data
 
 
 def _require(path: Path) -> None:

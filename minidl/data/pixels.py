@@ -1,4 +1,4 @@
-"""Pixels of encoded images: decoding, the view, resizing, normalisation. Knows one image, and no data set.
+"""Decodes one encoded image: decoding, cropping, resizing, normalisation.
 
 Pillow decodes; it is imported with the first image. A file may claim any size: it is checked against a limit before
 anything is allocated. Images with more than 8 bits of grey or colour are handled as follows:

@@ -1,4 +1,5 @@
-"""Sources of encoded images and labels, one at a time, and the handling of broken ones. Decodes nothing."""
+"""Sources of encoded images and labels, one at a time, and the handling of broken ones. Images are decoded elsewhere.
+"""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -171,7 +172,7 @@ def refuse_unread(path: Path) -> None:
 
 
 def note_images_beside(folder: Path, what: str, bad: BadFiles) -> None:
-    """Report images directly in ``folder`` as bad files, since only ``what`` (a text, for messages) is read there."""
+    """Report image files directly in ``folder`` as bad files, because the format reads only ``what`` there (a text)."""
     for name in names_in(folder):
         if _ends_like(name, IMAGE_SUFFIXES + UNREAD_SUFFIXES):
             bad.note(BadFile(str(folder / name), f"an image beside {what}, where images are not read"))

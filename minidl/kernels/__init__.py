@@ -1,1 +1,2 @@
-"""The kernels: how each operation is computed on each kind of device. Knows numbers only."""
+"""The kernels: the code that computes each operation on each kind of device. It sees arrays or addresses, no tensors.
+"""

@@ -1,4 +1,4 @@
-"""The operations whose result is zero, not undefined, when a reduced dimension is empty: sums of nothing."""
+"""The names of the operations whose result is zero, not undefined, if they reduce over no elements: sums of nothing."""
 
 # Sums over rows, images, positions or inner dimensions: zero if there are none.
 SUMS = frozenset({

@@ -1,6 +1,6 @@
 """Each elementwise formula once, as a plain function of numbers.
 
-Devices lift these functions into their kernels: Numba compiles them unchanged, for the CPU and for CUDA. So they use
+Devices compile these functions into their kernels: Numba compiles them unchanged, for the CPU and for CUDA. So they use
 only comparisons, + - * /, square roots, integers, and each other. Called from Python they compute in double precision,
 or in the type of their NumPy arguments.
 

@@ -15,7 +15,7 @@ from minidl.plan.trace import TensorId, Trace
 
 def completed(trace: Trace) -> Trace:
     """Return the trace with ends, kept tensors and lasting results inferred; the same object if it has such facts."""
-    if any(call.saves or call.leaves for call in trace.calls):
+    if any(call.saves or call.takes for call in trace.calls):
         return trace
     trace = _ended(trace)
     saves, takes = _kept(trace)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from threading import get_ident
 
-from minidl.memory.lineage import can_be_recomputed
+from minidl.memory.lineage import can_be_recomputed, missing_calls, reads
 from minidl.memory.state import MemoryState
 from minidl.memory.storage import IN, RECOMPUTE, Storage
 
@@ -49,8 +49,8 @@ class Freeing:
             busy.on = False
 
     def starts_a_replay(self, storage: Storage) -> bool:
-        """True if a storage must keep its bytes for replays: a dropped tensor may be computed from them.
-        This is so if a write in place has ended the storage's own lineage, and some tensor is dropped."""
+        """True if a storage must keep its bytes for replays: a dropped tensor can be computed only from them.
+        This is so if a write in place has ended the storage's own lineage."""
         state = self.state
         if not state.impure or not state.dropped or storage.call is None or storage.status is RECOMPUTE:
             if not state.dropped:
@@ -59,7 +59,8 @@ class Freeing:
         if self._known_at != state.writes:
             self._recomputable.clear()
             self._known_at = state.writes
-        return not can_be_recomputed(storage, state.writing, self._recomputable)
+        return not can_be_recomputed(storage, state.writing, self._recomputable) and any(
+            reads(missing_calls(gone) or [], {storage}) for gone in state.missing() if gone.refs)
 
     def free_queued(self) -> None:
         """Free the storages that were queued while the arena was being changed."""

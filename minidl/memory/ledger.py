@@ -115,7 +115,7 @@ class Ledger:
     def make_resident(self, inputs: Sequence[Storage], op_name: str) -> None:
         """Does nothing: in a dry run every tensor counts as resident."""
 
-    def before_write(self, targets: Sequence[Storage]) -> None:
+    def before_write(self, targets: Sequence[Storage], inputs: Sequence[Storage]) -> None:
         """Does nothing: no tensor is dropped in a dry run, so none has to be recomputed before the write."""
 
     def after_write(self, targets: Sequence[Storage], number: int) -> None:

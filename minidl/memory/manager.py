@@ -84,8 +84,9 @@ class Memory(Protocol):
         """Bring the bytes of all inputs of a call to the device. Raises OutOfMemory, Unrecoverable."""
         ...
 
-    def before_write(self, targets: Sequence[Storage]) -> None:
-        """Prepare for a call that writes ``targets`` in place. Raises OutOfMemory, Unrecoverable."""
+    def before_write(self, targets: Sequence[Storage], inputs: Sequence[Storage]) -> None:
+        """Prepare for a call that reads ``inputs`` and writes ``targets`` in place. Raises OutOfMemory, Unrecoverable.
+        """
         ...
 
     def after_write(self, targets: Sequence[Storage], number: int) -> None:
@@ -146,9 +147,9 @@ class Manager:
         """Recompute a dropped storage. Raises Unrecoverable, OutOfMemory."""
         self.replaying.replay(target)
 
-    def before_write(self, targets: Sequence[Storage]) -> None:
+    def before_write(self, targets: Sequence[Storage], inputs: Sequence[Storage]) -> None:
         """Recompute dropped tensors whose replay needs the old ``targets``. Raises OutOfMemory, Unrecoverable."""
-        self.guard.before_write(targets)
+        self.guard.before_write(targets, inputs)
 
     def after_write(self, targets: Sequence[Storage], number: int) -> None:
         """Note that call ``number`` has written ``targets`` in place."""

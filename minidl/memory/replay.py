@@ -47,9 +47,8 @@ class Replay:
         awaited.update(operands)
         try:
             # Replays first, while no operand is pinned: they need the room, and may swap operands that are here.
-            for base in bases:
-                if base.status is RECOMPUTE:
-                    self.replay(base)
+            if dropped := [base for base in bases if base.status is RECOMPUTE]:
+                self.replay(*dropped)
             self._bring_in(bases, added, op_name)
         finally:
             protected.difference_update(added)

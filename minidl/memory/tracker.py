@@ -49,6 +49,7 @@ class Tracker:
         self._next_persistent = -1
         self._frees: list[tuple[int, TensorId, int]] = []
         self._donations: dict[int, tuple[tuple[TensorId, TensorId], ...]] = {}
+        self._leaves: dict[int, tuple[TensorId, ...]] = {}
 
     # Identity ------------------------------------------------------------------------------------------------
     def temporary_id(self) -> TensorId:
@@ -81,6 +82,11 @@ class Tracker:
         if self.keep_log:
             self._frees.append((self.sequence, storage.tensor_id, storage.nbytes))
 
+    def cut(self, storage: Storage) -> None:
+        """Log that a tensor's lineage ends before the next call."""
+        if self.keep_log:
+            self._leaves[self.sequence + 1] = (*self._leaves.get(self.sequence + 1, ()), storage.tensor_id)
+
     def give_up_log(self) -> None:
         """Empty the log, as the iteration is too long for one, and log no more of it."""
         self.too_long, self.keep_log = True, False
@@ -102,6 +108,7 @@ class Tracker:
         self._frees.clear()
         self.base_bytes.clear()
         self._donations.clear()
+        self._leaves.clear()
 
     # Reading it ----------------------------------------------------------------------------------------------
     def time_of(self, sequence: int) -> float:
@@ -145,5 +152,6 @@ class Tracker:
                 may_donate=tuple((outputs[o], inputs[i]) for o, i in signature.donates
                                  if signature.output_bytes[o] == tensors[inputs[i]].nbytes
                                  and inputs.count(inputs[i]) == 1),
-                writes=tuple(inputs[i] for i in written), replayable=op.replayable and op.mutates is None))
+                writes=tuple(inputs[i] for i in written), replayable=op.replayable and op.mutates is None,
+                leaves=self._leaves.get(sequence, ())))
         return Trace(tuple(calls), tensors)

@@ -29,9 +29,9 @@ class WriteGuard:
         self._lineage_start = 0  # no lineage leads to calls before this one
         self._secured: list[Storage] = []  # tensors that must not be dropped until the write under way has run
 
-    def before_write(self, targets: Sequence[Storage]) -> None:
+    def before_write(self, targets: Sequence[Storage], inputs: Sequence[Storage]) -> None:
         """Recompute dropped tensors whose replay needs the old ``targets``. Raises OutOfMemory, Unrecoverable.
-        targets: the storages that own the bytes; no views.
+        The call's ``inputs`` come after that, all in one replay. targets: no views, but the storages that own the bytes.
         Until ``after_write`` or ``call_off`` no tensor is dropped whose replay would read these bytes, and none of the
         tensors recomputed here."""
         state = self.state
@@ -43,11 +43,14 @@ class WriteGuard:
         if latest < self._lineage_start:
             return  # running statistics, as a rule: no call that may be replayed has read them
         self.leftovers.unshare_all()  # what starts from them must not miss the old bytes later
+        operands = {storage.base for storage in inputs}
         found = True
         while found:  # a replay may drop a resident tensor that reads the old bytes too
             found = False
             for other in state.missing():
-                if other.status is RECOMPUTE and other.refs and reads(missing_calls(other) or [], state.writing):
+                if other.status is not RECOMPUTE or not other.refs or other in operands:
+                    continue
+                if reads(missing_calls(other) or [], state.writing):
                     self.replaying.replay(other)
                     found |= other.status is not RECOMPUTE
                     if other not in state.protected:

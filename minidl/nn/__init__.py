@@ -1,6 +1,6 @@
 """Layers and the modules that hold them, with the names and the argument order of torch.nn."""
 
-from minidl.nn import functional, init, utils
+from minidl.nn import functional, init, lora, utils
 from minidl.nn.activations import GELU, LogSoftmax, ReLU, Sigmoid, SiLU, Softmax, Tanh
 from minidl.nn.attention import Causal, MultiHeadAttention, attend, causal_mask
 from minidl.nn.cells import GRUCell, LSTMCell, RNNCell
@@ -91,6 +91,6 @@ __all__ = [
     "ReflectionPad2d", "ReplicationPad1d", "ReplicationPad2d", "SELU", "Sequential", "SiLU", "Sigmoid",
     "SmoothL1Loss", "Softmax", "Softmin", "Softplus", "Softshrink", "Softsign", "Tanh", "Tanhshrink", "Threshold",
     "Transformer", "TransformerDecoder", "TransformerDecoderLayer", "TransformerEncoder", "TransformerEncoderLayer",
-    "Unflatten", "Upsample", "ZeroPad2d", "attend", "causal_mask", "functional", "init", "lowered", "parameter",
+    "Unflatten", "Upsample", "ZeroPad2d", "attend", "causal_mask", "functional", "init", "lora", "lowered", "parameter",
     "utils",
 ]

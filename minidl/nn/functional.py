@@ -13,6 +13,7 @@ from minidl.meta import Shape, boolean, wide
 from minidl.nn.attention import Causal, attend
 from minidl.nn.convolving import conv1d, conv2d, conv_transpose2d
 from minidl.nn.layers import Dropout
+from minidl.nn.linear_loss import linear_cross_entropy
 from minidl.nn.pooling import adaptive_avg_pool2d, avg_pool1d, avg_pool2d, max_pool1d, max_pool2d
 from minidl.nn.precision import computed_in, lowered
 from minidl.nn.resizing import interpolate, pad, pixel_shuffle, pixel_unshuffle
@@ -69,7 +70,8 @@ __all__ = [
     "binary_cross_entropy_with_logits", "celu",
     "conv1d", "conv2d", "conv_transpose2d", "cosine_similarity", "cross_entropy", "dropout", "elu", "embedding",
     "gelu", "glu", "group_norm", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "huber_loss", "interpolate",
-    "kl_div", "l1_loss", "layer_norm", "leaky_relu", "linear", "log_softmax", "logsigmoid", "max_pool1d", "max_pool2d",
+    "kl_div", "l1_loss", "layer_norm", "leaky_relu", "linear", "linear_cross_entropy",
+    "log_softmax", "logsigmoid", "max_pool1d", "max_pool2d",
     "mish",
     "mse_loss", "nll_loss", "normalize", "one_hot", "pad", "pixel_shuffle", "pixel_unshuffle", "prelu", "relu",
     "relu6", "scaled_dot_product_attention", "selu", "sigmoid", "silu", "smooth_l1_loss", "softmax", "softmin",
@@ -154,8 +156,8 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     N and heads may be missing. ``scale`` defaults to 1 / sqrt(D). A boolean mask is True at positions that are seen; a
     floating mask is added. The result of a fully masked position is 0, without a gradient. ``is_causal``: position i
     sees positions up to i. With ``enable_gqa`` several heads of queries share one head of keys and values.
-    ``nn.attend`` is the same with heads side by side. Raises ShapeError; UserError for a mask
-    together with ``is_causal``.
+    ``nn.attend`` is the same for operands [N, L, heads * D]. Raises ShapeError; UserError for a mask together with
+    ``is_causal``.
     """
     if enable_gqa and query.ndim == key.ndim == 4:
         if query.shape[1] % key.shape[1] or key.shape[1] != value.shape[1]:

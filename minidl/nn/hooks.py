@@ -22,7 +22,8 @@ class Handle:
 
 
 def hooked(module: Any, hook: Hook, *, before: bool) -> Handle:
-    """Add a hook to a module, after its earlier hooks; return its handle."""
+    """Register a hook of a module, called after the module's earlier hooks; return its handle.
+    before: True for a hook before forward(), False for one after it."""
     number = next(_numbers)
     module._hooks = {**module._hooks, number: (before, hook)}
     return Handle(module, number)

@@ -1,4 +1,4 @@
-"""Persistent leaves with the values of given tensors: parameters and buffers."""
+"""Functions that return persistent leaves with the values of given tensors: parameters and buffers."""
 
 from minidl.autograd import no_grad
 from minidl.ops.update import copy_

@@ -1,8 +1,8 @@
 """Mixed precision: a layer's parameters are float32 master copies, and it computes in its runtime's precision.
 
-A layer casts ("lowers") its input and its weight. Biases, and the parameters and statistics of normalisation, are small
-and stay float32. A lowered weight is an activation: it is kept for the gradient, evicted, or replayed from its master
-copy. Its gradient is cast back (``ops.cast``).
+A layer casts its input and its weight to that precision (*lowers* them). Biases, and the parameters and statistics of
+normalisation, are small and stay float32. A lowered weight is an activation: it is kept for the gradient, evicted, or
+replayed from its master copy. Its gradient is cast back (``ops.cast``).
 """
 
 from minidl.meta import DType, float32

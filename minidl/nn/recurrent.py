@@ -57,12 +57,12 @@ class _Recurrent(Module):
 
     def cell(self, given: Tensor, recurrent: Tensor, state: State) -> State:
         """Return the next state of one layer, a tuple whose first tensor is the output.
-        given, recurrent: the linear terms of the input and of ``state``, [N, gates * H] each."""
+        given, recurrent: the gates' linear terms w_ih x + b_ih and w_hh h + b_hh, [N, gates * H] each."""
         raise NotImplementedError
 
     def fused(self, given: Tensor, weight: Tensor, bias: Tensor | None, state: State, *, backwards: bool
               ) -> tuple[Tensor, State] | None:
-        """Return a layer's outputs and last state, computed by one operation; None for a network without such."""
+        """Return a layer's outputs and last state, computed by one operation; None if there is no such operation."""
         return None
 
     def run(self, x: Tensor, state: list[State] | None) -> tuple[Tensor, list[Tensor]]:

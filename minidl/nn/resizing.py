@@ -60,7 +60,8 @@ def _places(mode: str, size: int, before: int, after: int) -> np.ndarray:
 
 
 def pixel_shuffle(x: Tensor, upscale_factor: int) -> Tensor:
-    """Move channels into pixels (Shi et al. 2016): [N, C r^2, H, W] -> [N, C, H r, W r]. Else raises ShapeError."""
+    """Move channels into pixels (Shi et al. 2016): [N, C r^2, H, W] -> [N, C, H r, W r] with r = ``upscale_factor``.
+    Raises ShapeError for other shapes."""
     n, c, h, w = x.shape
     r = upscale_factor
     if c % (r * r):

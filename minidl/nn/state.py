@@ -1,4 +1,4 @@
-"""Load saved arrays into a module's tensors: all of them or, on an error, none. Knows names, not modules."""
+"""Loads saved arrays into a module's tensors by name: all of them or, on an error, none."""
 
 from __future__ import annotations
 

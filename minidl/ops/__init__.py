@@ -1,4 +1,4 @@
-"""The operations as functions on tensors. A module below defines each, as an ``Op`` and the function that calls it.
+"""The operations as functions on tensors. Each module below defines some: an ``Op`` and the function that calls it.
 
 Importing this package attaches the operators and methods of Tensor. A function with the name of its module ends in an
 underscore here: ``linear_`` is ``minidl.ops.linear.linear``, ``embedding_`` is ``minidl.ops.embedding.embedding``.

@@ -1,6 +1,4 @@
-"""Checks of arguments, such as axes and numbers, that functions on tensors make before anything runs.
-Knows no operation.
-"""
+"""Checks of arguments, such as axes and numbers, that functions on tensors make before any call."""
 
 from __future__ import annotations
 
@@ -69,10 +67,10 @@ def _beyond(dtype: DType) -> int:
 
 
 def reciprocal(value: float) -> float:
-    """Return 1 / value; infinity with the sign of ``value`` for 0, as devices compute it."""
+    """Return 1 / value; for 0 infinity with the sign of the 0, as devices compute it."""
     return 1.0 / value if value else math.copysign(math.inf, value)
 
 
 def loses_gradient(x: Tensor) -> bool:
-    """Return True if x requires a gradient but gradients are disabled; a function must then not return x itself."""
+    """Return True if x requires a gradient but gradients are disabled, so that a function must not return x itself."""
     return x.requires_grad and not current().grad_enabled

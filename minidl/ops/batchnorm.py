@@ -1,7 +1,7 @@
-"""Batch normalisation (Ioffe & Szegedy 2015) as two calls, statistics and apply; optionally fused with a ReLU after it.
+"""Batch normalisation (Ioffe & Szegedy 2015) as two calls, statistics and normalisation; optionally fused with a ReLU.
 
-Batch statistics are small and are kept, so that a replay of a dropped output needs only the apply. Running statistics
-are updated by a separate in-place call, once, however often the other calls are replayed.
+Batch statistics are small and are kept, so that a replay of a dropped output needs only the second call. Running
+statistics are updated by a separate in-place call, once, however often the other calls are replayed.
 
 All calls here are memory-bound: their time is the number of passes over a feature map. The fused calls save the passes
 between normalisation, addition and ReLU, in replays, too:
@@ -10,8 +10,8 @@ between normalisation, addition and ReLU, in replays, too:
     fused                                     reads x, residual; writes y                 three
 
 Without a residual the gradient recomputes ReLU's mask from x, without an extra pass and without the output. Fused calls
-give the bits of the separate calls. Per-channel tensors (parameters, statistics, their gradients) are float32 if x
-has 16-bit floats (``meta.wide``).
+give the bits of the separate calls. Per-channel tensors (parameters, statistics, their gradients) are float32 if x has
+16-bit floats (``meta.wide``).
 """
 
 from collections.abc import Sequence
@@ -112,7 +112,8 @@ def _relu_vjp(needs: Needs, dy: Tensor, x: Tensor, gamma: Tensor, beta: Tensor, 
 
 def _add_relu_vjp(needs: Needs, dy: Tensor, y: Tensor, x: Tensor, gamma: Tensor, mean: Tensor, var: Tensor, *,
                   eps: float, training: bool) -> Gradients:
-    """Return the gradients. The gradient of the sum x + residual serves both, so it is computed once, not donated."""
+    """Return the gradients.
+    That of the sum x + residual is the gradient of both, so it is computed once, and not donated."""
     dsum = apply(RELU_GRAD, donate(dy), donate(y))
     dgamma, dbeta = apply_all(BATCH_NORM_GRAD_REDUCE, dsum, x, mean, var, eps=eps)
     dx = None

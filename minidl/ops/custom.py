@@ -1,22 +1,26 @@
-"""Operations with a gradient that the user defines: ``class Square(Function)`` with forward() and backward().
-forward() runs without a graph, and its result is returned as a view whose gradient is backward(). Both consist of calls
-of operations, so they can be replayed like other calls.
+"""Operations with a gradient that the user defines: ``class Square(Function)`` with forward() and backward(), and
+``with_gradients`` for gradients that are known with the value.
+
+forward() runs with gradients disabled, and its result is returned as a view whose gradient is backward(). Both consist
+of calls of operations, so they can be replayed like other calls.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from minidl.dispatch import apply
+from minidl.dispatch import apply, donate
 from minidl.errors import UserError, WrongKind
 from minidl.meta import Meta
 from minidl.op import Op
+from minidl.ops.elementwise import mul
 from minidl.ops.grad_modes import no_grad
+from minidl.ops.shape import cast
 from minidl.tensor import Gradients, Needs, Tensor
 
 
 class Context:
-    """The values of one forward() that its backward() needs.
+    """The object ``ctx`` that passes values from forward() to backward().
     Tensors are kept by ``save_for_backward``, other values as attributes."""
 
     saved_tensors: tuple[Tensor, ...] = ()
@@ -75,3 +79,30 @@ class Function:
                 raise WrongKind(f"{cls.__name__}.forward() returns one tensor, not a {type(y).__name__}")
             y = y.detach()
         return apply(CUSTOM, y, *tensors, call=(cls, context, are_tensors))
+
+
+def _known_infer(y: Meta, a: Meta, da: Meta, b: Meta | None = None, db: Meta | None = None) -> Meta:
+    return y
+
+
+def _known_vjp(needs: Needs, dy: Tensor, da: Tensor, db: Tensor | None) -> Gradients:
+    def scaled(known: Tensor) -> Tensor:
+        dtype = known.dtype
+        return cast(mul(donate(cast(donate(known), dy.dtype)), dy), dtype)  # in dy's precision
+    gradients: list[Tensor | None] = [None]
+    for known, need in zip((da, db), needs[1::2], strict=False):
+        gradients += [scaled(known) if known is not None and need else None, None]
+    return tuple(gradients[:len(needs)])
+
+
+# A view of the scalar y, whose gradients to a and b are dy times the known tensors da and db.
+KNOWN_GRADIENTS = Op("known_gradients", _known_infer, view=True, vjp=_known_vjp)
+
+
+def with_gradients(y: Tensor, *pairs: tuple[Tensor, Tensor]) -> Tensor:
+    """Return a view of a scalar y that was computed without a graph, with known gradients.
+
+    pairs: one or two (x, dx): backward() gives x the gradient dx times that of y. dx has the shape and dtype of x. Like
+    the operands of any operation the gradients are kept until then, and may be evicted.
+    """
+    return apply(KNOWN_GRADIENTS, y, *(t for pair in pairs for t in pair))

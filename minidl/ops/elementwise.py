@@ -201,7 +201,7 @@ def gelu_tanh(x: Tensor) -> Tensor:
 
 def scale(x: Tensor, value: float) -> Tensor:
     """Return x times a number; the number may change between iterations without making the plan invalid.
-    Raises ShapeError for integers and a number that their dtype cannot represent."""
+    Raises ShapeError if x has integers and their dtype cannot represent the number."""
     return apply(SCALE, x, value=number_for("scale", x.meta, value))
 
 

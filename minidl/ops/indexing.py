@@ -40,7 +40,8 @@ def _slice(value: slice, size: int) -> tuple[int, ...]:
 
 
 def _positions(mask: Tensor | Array) -> tuple[Array, ...]:
-    """Return the positions where a mask is true, one array per dimension. Waits for the device to have a tensor's."""
+    """Return the positions where a mask is true, one array per dimension.
+    For a mask on the device, waits for the device."""
     if isinstance(mask, Tensor):
         if not current().device.has_values:
             raise UserError(f"the size of x[mask] depends on the mask's values, and {current().device.name} has no "

@@ -1,4 +1,5 @@
-"""Python's and NumPy's special methods of Tensor: arrays, formats, copies, pickling. Importing this attaches them."""
+"""Python's and NumPy's special methods of Tensor: conversion to arrays, format, copies, pickling.
+Importing this module attaches them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PyTorch's names for methods of tensors that minidl has under other names. Computes nothing."""
+"""Methods of tensors under PyTorch's names, where minidl's own functions have other names."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Attach the functions that are composed of others to Tensor, under PyTorch's names. Computes nothing."""
+"""Attaches to Tensor, under PyTorch's names, the functions that are composed of other operations."""
 
 from minidl.ops import names_math, products, rearranging, scans
 from minidl.ops.inplace import written

@@ -35,7 +35,8 @@ def _grad_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) ->
 
 
 def _beside_batch(*shapes: str) -> Slices:
-    """Return how batches are sliced: a call may be, if the first dimension is taken whole and stays the first."""
+    """Return the slicing rule: a call may run slice by slice if it takes the first dimension whole and keeps it first.
+    """
     def rule(inputs: Sequence[Meta], attrs: Attrs, sliced: Sequence[bool]) -> Rule | None:
         return Rule((True,) * len(inputs), shapes=shapes) if attrs["parts"][:1] == ((),) else None
     return rule

@@ -1,10 +1,10 @@
-"""The steps of an LSTM (Hochreiter & Schmidhuber 1997) and of a GRU (Cho et al. 2014): one operation for a layer and a
-direction, as in cuDNN.
+"""The steps of an LSTM (Hochreiter & Schmidhuber 1997) and of a GRU (Cho et al.
+2014), one operation per layer and direction, as in cuDNN.
 
-The inputs' contribution to the gates is given for all steps: [N, L, gates * H]. A result has all states of a sequence,
-[N, L + 1, H], with the initial state before the first step. So its first or last L rows are the outputs, and the others
-are the states that the steps read. An LSTM's has one more row, the last cell state. The gates, which the gradient
-needs, may overwrite what was given.
+``given`` is the inputs' contribution to the gates, w_ih x + b_ih, for all steps: [N, L, gates * H]. A result has all
+states of a sequence, [N, L + 1, H], with the initial state before the first step. So its first or last L rows are the
+outputs, and the others are the states that the steps read. An LSTM's has one more row, the last cell state. The gates,
+which the gradient needs, may overwrite ``given``.
 """
 
 from collections.abc import Sequence

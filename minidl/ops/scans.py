@@ -131,10 +131,8 @@ def argsort(x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool 
 @of_numbers_too
 def scatter_add(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     """Return x with the elements of ``src`` added at the positions ``index`` along ``dim``.
-    index and src have one shape.
-
-    The other dimensions of index and x are equal. Raises ShapeError; UserError for a position out of range.
-    """
+    index and src have one shape; in the other dimensions index has x's size. Raises ShapeError; UserError for a
+    position out of range."""
     axis = axis_of("scatter_add", x.shape, dim)
     if index.shape != src.shape or any(i != axis and n != m for i, (n, m) in
                                        enumerate(zip(index.shape, x.shape, strict=False))) or index.ndim != x.ndim:

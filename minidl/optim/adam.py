@@ -4,7 +4,7 @@
     m = beta1 m + (1 - beta1) g;    v = beta2 v + (1 - beta2) g^2
     p -= lr * (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
 
-Both are one operation, ``adam_``: AdamW's is the attribute ``decoupled``.
+Both are the operation ``adam_``; its attribute ``decoupled`` is True for AdamW.
 """
 
 from __future__ import annotations

@@ -123,7 +123,8 @@ class Optimizer:
         return {"lr": float(rates["lr"]), "weight_decay": float(rates["weight_decay"]) if self._decays[index] else 0.0}
 
     def kind(self, index: int) -> tuple[int, bool, int]:
-        """Return a key, equal for parameters that one call may update: (minus the group, it decays, steps or 0)."""
+        """Return a key that is equal for parameters which one call may update:
+        (minus the number of the group, True if weight decay applies, number of steps or 0)."""
         return -self._group[index], self._decays[index], 0
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -151,7 +152,7 @@ class Optimizer:
         apply_all(self._op, *tensors, **self.attributes(pieces[0].owner))
 
     def stepped(self, updated: set[int]) -> None:
-        """Count the step for the parameters whose numbers are in ``updated``; by default there is no counter."""
+        """Called with the numbers of the parameters that a step has updated. By default no steps are counted."""
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Set all gradients to None, which frees their memory; ``set_to_none=False`` does the same."""
@@ -249,7 +250,7 @@ def require_at_least_zero(**numbers: float) -> None:
 
 
 def _pieces(index: int, tensor: Tensor) -> list[RowRange]:
-    """Return the pieces of a parameter that are updated by separate calls: parts of equal size of each shard."""
+    """Return the row ranges of a parameter that are updated by separate calls: equal parts of each of its shards."""
     found = []
     for first, stop in (bounds := shard_bounds(tensor)):
         rows = stop - first

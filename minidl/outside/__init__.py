@@ -1,1 +1,1 @@
-"""The world outside the process: files to read and write, numbers that people type, plug-ins, and this machine."""
+"""Files to read and write, numbers that users type, plug-ins, and facts about this machine: checked at one place."""

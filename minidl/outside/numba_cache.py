@@ -15,21 +15,43 @@ from contextlib import contextmanager, suppress
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
+from subprocess import Popen, TimeoutExpired
 from typing import Any
 
 import numba
 from numba.core import event
 from numba.core.caching import IndexDataCacheFile
 
+from minidl.outside.folder_lock import lock_folder
 from minidl.outside.reading import Unreadable, read_bytes
-from minidl.outside.stages import COMPILATION
+from minidl.outside.stages import COMPILATION, stage
 
+LOOK_AGAIN_SECONDS = 0.1  # after which a function that another process compiles is looked for again
 SUM_BYTES = 32
 MOST_FILE_BYTES = 1 << 30
 
 
 class CheckedFiles(IndexDataCacheFile):
-    """Numba's cache files of one function, with checksums: an index, and machine code per combination of types."""
+    """Numba's cache files of one function, with checksums: an index, and machine code per combination of types.
+    compiler: the process that compiles this function and saves it in these files, if there is one."""
+
+    compiler: Popen[bytes] | None = None
+
+    def load(self, key: Any) -> Any:
+        """Load the machine code for Numba's ``key``; None if there is none. Wait for it while ``compiler`` runs."""
+        data, process = super().load(key), self.compiler
+        if data is not None or process is None:
+            return data
+        with stage("waiting for functions that another process compiles, once on this machine"):
+            while data is None and process.poll() is None:
+                with suppress(TimeoutExpired):
+                    process.wait(LOOK_AGAIN_SECONDS)
+                data = super().load(key)
+        return data
+
+    def has(self, key: Any) -> bool:
+        """True if there is machine code for Numba's ``key``; it is not loaded."""
+        return key in self._load_index()
 
     def save(self, key: Any, data: Any) -> None:
         """Save machine code (``data``) under Numba's ``key``. A full or read-only disk saves nothing, without error."""
@@ -74,6 +96,34 @@ def njit(*, cache: bool = True, **options: Any) -> Callable[[Callable[..., Any]]
     return decorate
 
 
+def on_disk(dispatcher: Any, arguments: tuple[Any, ...]) -> bool:
+    """True if a function that ``njit`` has returned is compiled on disk for arguments of these types."""
+    cache = dispatcher._cache
+    key = cache._index_key(_types(arguments), dispatcher.targetctx.codegen())
+    return bool(cache._cache_file.has(key))
+
+
+def compile_for(dispatcher: Any, arguments: tuple[Any, ...]) -> None:
+    """Compile a function that ``njit`` has returned for arguments of these types, and save it. It does not run."""
+    dispatcher.compile(_types(arguments))
+
+
+def expect(dispatcher: Any, process: Popen[bytes]) -> None:
+    """Note that ``process`` compiles and saves this function, so that this process waits for it at its first call."""
+    dispatcher._cache._cache_file.compiler = process
+
+
+def lock_files(dispatcher: Any) -> None:
+    """Lock the folder of the function's cache files until this process ends; wait while another process has the lock.
+    Only processes that call this wait for each other."""
+    with suppress(OSError):
+        lock_folder(Path(dispatcher.stats.cache_path), wait=True)
+
+
+def _types(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(numba.typeof(argument) for argument in arguments)
+
+
 class _Counter(event.Listener):
     """A listener that counts the functions that Numba compiles; nested compilations count with the outer function."""
 
@@ -94,16 +144,12 @@ class _Counter(event.Listener):
             self._then()
 
 
-def _begins(count: int) -> None:
-    COMPILATION.count, COMPILATION.going = count, True
-
-
 def _ended() -> None:
     """Note that a compilation has ended, and collect the compiler's reference cycles.
     They keep the callers' frames alive, and so the tensors of an operation whose kernel is compiled at its first call.
     The memory of these tensors may be needed before Python's next collection."""
-    COMPILATION.going = False
+    COMPILATION.end()
     gc.collect()
 
 
-event.register("numba:compile", _Counter(_begins, then=_ended))
+event.register("numba:compile", _Counter(COMPILATION.begin, then=_ended))

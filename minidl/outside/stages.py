@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from math import ceil
-from time import monotonic
+from time import monotonic, perf_counter
 
 EVERY_VARIABLE = "MINIDL_STAGE_SECONDS"  # of the environment: seconds without output before a line; 0: no lines
 EVERY, TICK = 1.5, 0.25  # seconds: without output before a line is printed; between two calls of ``tick``
@@ -46,10 +46,22 @@ class Stage:
 
 class Compilation:
     """The state of Numba's compilation of functions in this process, by any thread. count: functions so far.
-    total: about how many there will be, 0 if unknown. going: True while a function is compiled."""
+    total: about how many there will be, 0 if unknown. going: True while a function is compiled. seconds: of all of
+    them so far."""
 
     count = total = 0
     going = False
+    seconds = 0.0
+    _began = 0.0
+
+    def begin(self, count: int) -> None:
+        """Note that the compilation of function ``count``, from 1, begins."""
+        self.count, self.going, self._began = count, True, perf_counter()
+
+    def end(self) -> None:
+        """Note that a compilation has ended."""
+        self.going = False
+        self.seconds += perf_counter() - self._began
 
     def described(self) -> str:
         """Return a line about the function that is compiled now; "" if none is."""
@@ -76,7 +88,7 @@ class Teller:
         self._usual: dict[str, float] = {}  # seconds that the latest stage with this text took
 
     def heard(self) -> None:
-        """Note that the command prints other text now, so that no line about stages is due for ``every`` seconds."""
+        """Called when the command prints other text: no line about stages is due for the next ``every`` seconds."""
         self._heard = self.clock()
 
     def tick(self) -> None:

@@ -38,12 +38,12 @@ class TraceCall:
     donated     pairs (output id, input id): the input was donated to the output.
     may_donate  pairs for which the operation allows donation and the sizes agree.
     replayable  True if the same inputs give the same outputs again.
+    leaves      tensors whose lineage is cut before this call: gradients that have reached their parameter.
 
-    Four facts serve only to run the trace again (``report.recording``):
+    Three facts serve only to run the trace again (``report.recording``):
 
     saves       inputs and outputs that the call keeps for its gradient.
     takes       positions of earlier calls whose gradient is computed before this call; they keep nothing after that.
-    leaves      tensors whose lineage is cut before this call: gradients that have reached their parameter.
     long_lived  True if its outputs usually outlive the activations."""
 
     op: str

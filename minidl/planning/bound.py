@@ -144,7 +144,7 @@ class _Relaxation:
         out_seconds, in_seconds = size * self.costs.out_seconds_per_byte, size * self.costs.in_seconds_per_byte
         link = 1.0 if np.isfinite(out_seconds + in_seconds) else 0.0
         maker = int(facts.produced[tensor])
-        dropped = program.variable(high=float(facts.can_drop[gap]))
+        dropped = program.variable(high=float(facts.may_drop[gap]))
         again = program.variable(high=1.0)  # evicted without a copy, since an earlier gap left one on the host
         earlier = self.copies.setdefault(tensor, [])
         if facts.gap_round[gap] < 0:
@@ -158,7 +158,7 @@ class _Relaxation:
         for n, i in enumerate(intervals):
             flow = list(here)
             if n:
-                back, replayed = program.variable(high=link), program.variable(high=float(facts.can_drop[gap]))
+                back, replayed = program.variable(high=link), program.variable(high=float(facts.may_drop[gap]))
                 self.into[i].append((back, in_seconds if link else 0.0))
                 remade.append((replayed, 1.0))
                 flow += [(back, 1.0), (replayed, 1.0)]

@@ -13,18 +13,19 @@ from typing import Any
 from numba.extending import register_jitable
 
 from minidl.outside.numba_cache import njit
-from minidl.planning import expansion, levels, problem, schedule, timing, walk
+from minidl.planning import expansion, levels, lineages, problem, schedule, timing, walk
 
 Function = Callable[..., Any]
 Weighed = Callable[[problem.Problem, timing.Room, problem.Array, problem.Array, problem.Array, schedule.Prices, float],
                    schedule.Outcome]
-MODULES = (problem, walk, expansion, levels, timing, schedule)  # the modules of the compiled function
+MODULES = (problem, walk, lineages, expansion, levels, timing, schedule)  # the modules of the compiled function
 PARTS: tuple[Function, ...] = (expansion.expand, expansion._trimmed, timing.beginnings, timing.over, levels.tops,
-                               timing._openings, timing.place, timing._pass, timing.run)
+                               timing._openings, timing._by_start, timing.place, timing._pass, timing.run)
 # Functions that run at every step of the simulation. Reference counting is off for them: each receives groups of forty
 # arrays, and counting their references takes fifty times as long as the rest.
 PIECES: tuple[Function, ...] = (
-    expansion._start, expansion._arrive, expansion._end_note, expansion._find_replays, expansion._bring_back,
+    expansion._start, expansion._arrive, lineages.end_note, lineages.can_replay,
+    lineages.find_due, lineages.free_sources, lineages.find_replays, expansion._bring_back,
     expansion._find_endings, expansion._take_step, expansion._after_replay, expansion._copy, expansion._forget_copy,
     expansion._after_call, expansion._evict, levels.reach, levels.lift,
     levels.settle, timing._lost)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from minidl.planning.lineages import can_replay, end_note, find_due, find_replays, free_sources
 from minidl.planning.problem import DROP, KEEP, SWAP, Array, Problem
 from minidl.planning.walk import (
     ABSENT,
@@ -18,13 +19,17 @@ from minidl.planning.walk import (
     FAILED,
     HOST,
     IN_MEMORY,
+    KEPT,
     LIVE,
     MOST_ON_HOST,
     NOTED,
     OUTS,
     RESIDENT,
+    SOURCES,
+    SPOILT,
     STEPS,
     TEMPORARY,
+    UNSURE,
     CopiesOut,
     StepArrays,
     SwapIns,
@@ -47,42 +52,49 @@ def expand(problem: Problem, mode: Array, prefetch_at: Array, notes: Array
     back = SwapIns(np.empty(gaps, np.int64), np.empty(gaps, np.int64), np.empty(gaps, np.int64),
                    np.empty(gaps, np.int64), np.empty(gaps, np.int64), np.empty(gaps, np.int64),
                    np.empty(gaps, np.bool_))
-    walk = Walk(np.zeros(8, np.int64), np.zeros(tensors, np.int64), np.zeros(tensors, np.int64),
-                np.zeros(tensors, np.int64), np.full(tensors, -1, np.int64), np.zeros(tensors, np.bool_),
-                np.zeros(tensors, np.bool_), np.full(tensors, -1, np.int64), np.zeros(tensors, np.int64),
-                np.full(tensors, -1, np.int64), np.zeros(calls, np.int64), np.full(calls, -1, np.int64),
-                np.zeros(tensors + 8, np.int64))
+    walk = Walk(np.zeros(13, np.int64), np.zeros(tensors, np.int64), np.zeros(tensors, np.int64),
+                np.zeros(tensors, np.int64), np.full(tensors, -1, np.int64), np.full(tensors, -1, np.int64),
+                np.zeros(tensors, np.bool_), np.zeros(tensors, np.bool_), np.full(tensors, -1, np.int64),
+                np.zeros(tensors, np.int64), np.full(tensors, -1, np.int64), np.zeros(calls, np.int64),
+                np.zeros(calls, np.int64), np.zeros(tensors + 8, np.int64), np.zeros(2 * tensors, np.int64),
+                np.zeros(gaps, np.int64), np.zeros(tensors, np.int64))
     replay_seconds = 0.0
     _start(problem, walk, mode, notes)
     for k in range(calls):
-        replays = _find_replays(problem, walk, k)
-        if replays == FAILED or walk.counts[STEPS] + replays >= most - 2:
-            return _trimmed(steps, out, back, walk, FAILED, 0.0)
-        if replays:
+        due = find_due(problem, walk, k)
+        for n in range(walk.counts[SPOILT] + 1):
+            if n < walk.counts[SPOILT] and (walk.state[walk.due[n]] != DROPPED
+                                            or can_replay(problem, walk, walk.due[n])):
+                continue
+            replays = find_replays(problem, walk, n, n + 1 if n < walk.counts[SPOILT] else due)
+            if replays == FAILED or walk.counts[STEPS] + replays >= most - 2:
+                return _trimmed(steps, out, back, walk, FAILED, 0.0, k)
             walk.replay[:replays].sort()  # in program order
-        for r in range(replays):
-            c = walk.replay[r]
-            _bring_back(problem, walk, c, back, notes)
-            _take_step(problem, walk, c, k, steps, notes)
-            replay_seconds += problem.algorithm_seconds[problem.algorithm_ptr[c]]
-            _after_replay(problem, walk, c, notes)
+            for r in range(replays):
+                c = walk.replay[r]
+                _bring_back(problem, walk, c, back, notes)
+                _take_step(problem, walk, c, k, steps, notes)
+                replay_seconds += problem.algorithm_seconds[problem.algorithm_ptr[c]]
+                _after_replay(problem, walk, c, notes)
+            if walk.counts[SOURCES]:
+                free_sources(problem, walk, notes)
         _bring_back(problem, walk, k, back, notes)
         _find_endings(problem, walk, k, mode)
         _take_step(problem, walk, k, k, steps, notes)
         _after_call(problem, walk, k, notes)
         _evict(problem, walk, k, mode, prefetch_at, out, notes)
-    return _trimmed(steps, out, back, walk, walk.counts[NOTED], replay_seconds)
+    return _trimmed(steps, out, back, walk, walk.counts[NOTED], replay_seconds, calls)
 
 
-def _trimmed(steps: StepArrays, out: CopiesOut, back: SwapIns, walk: Walk, noted: int, replay_seconds: float
-             ) -> tuple[StepArrays, CopiesOut, SwapIns, Total]:
+def _trimmed(steps: StepArrays, out: CopiesOut, back: SwapIns, walk: Walk, noted: int, replay_seconds: float,
+             failed: int) -> tuple[StepArrays, CopiesOut, SwapIns, Total]:
     """Return the arrays cut to the rows that were written, and the totals."""
     n, outs, backs = walk.counts[STEPS], walk.counts[OUTS], walk.counts[BACKS]
     return (StepArrays(steps.call[:n], steps.group[:n], steps.during[:n]),
             CopiesOut(out.tensor[:outs], out.step[:outs], out.note[:outs], out.spilled[:outs]),
             SwapIns(back.tensor[:backs], back.use[:backs], back.left[:backs], back.gap[:backs], back.note[:backs],
                     back.start[:backs], back.spilled[:backs]),
-            Total(walk.counts[MOST_ON_HOST], replay_seconds, noted))
+            Total(walk.counts[MOST_ON_HOST], replay_seconds, noted, failed))
 
 
 def _start(problem: Problem, walk: Walk, mode: Array, notes: Array) -> None:
@@ -109,43 +121,6 @@ def _arrive(problem: Problem, walk: Walk, t: int, step: int, notes: Array) -> No
         walk.counts[NOTED] += 1
 
 
-def _end_note(walk: Walk, t: int, notes: Array) -> None:
-    """Record that tensor t's residency ends with the latest step, unless a donation has ended it earlier."""
-    if len(notes) and notes[walk.note[t], 2] < 0:
-        notes[walk.note[t], 2] = walk.counts[STEPS] - 1
-
-
-def _find_replays(problem: Problem, walk: Walk, k: int) -> int:
-    """Write the calls to replay before call k to ``walk.replay``; return their number, or FAILED if that is impossible.
-    """
-    state, stack, replay = walk.state, walk.stack, walk.replay
-    replays = 0
-    for i in range(problem.in_ptr[k], problem.in_ptr[k + 1]):
-        t = problem.in_idx[i]
-        if state[t] == DROPPED or state[t] == ABSENT:
-            depth = 1
-            stack[0] = t
-            while depth:
-                depth -= 1
-                c = problem.produced[stack[depth]]
-                if c < 0:
-                    return FAILED
-                if walk.seen[c] == k:
-                    continue
-                walk.seen[c] = k
-                replay[replays] = c
-                replays += 1
-                for j in range(problem.in_ptr[c], problem.in_ptr[c + 1]):
-                    v = problem.in_idx[j]
-                    if (state[v] == DROPPED or state[v] == ABSENT) and depth < len(state):
-                        stack[depth] = v
-                        depth += 1
-    for r in range(replays):
-        for j in range(problem.in_ptr[replay[r]], problem.in_ptr[replay[r] + 1]):
-            walk.remaining[problem.in_idx[j]] += 1
-    return replays
-
-
 def _bring_back(problem: Problem, walk: Walk, c: int, back: SwapIns, notes: Array) -> None:
     """Append a swap-in for each input of call c that is swapped out; c is the next step."""
     for j in range(problem.in_ptr[c], problem.in_ptr[c + 1]):
@@ -163,7 +138,7 @@ def _find_endings(problem: Problem, walk: Walk, k: int, mode: Array) -> None:
     for i in range(problem.free_ptr[k], problem.free_ptr[k + 1]):
         walk.ends[problem.free_idx[i]] = k
     for g in range(problem.gap_ptr[k], problem.gap_ptr[k + 1]):
-        if mode[g] == DROP:
+        if mode[g] == DROP and (problem.can_drop[g] or can_replay(problem, walk, problem.gap_tensor[g])):
             walk.ends[problem.gap_tensor[g]] = k
 
 
@@ -211,13 +186,24 @@ def _after_replay(problem: Problem, walk: Walk, c: int, notes: Array) -> None:
         elif walk.state[t] == ABSENT and walk.remaining[t] > 0:
             walk.state[t] = TEMPORARY
             walk.counts[LIVE] += problem.size[t]
+    read = False  # a tensor that is kept for replays, for the last time in this one
     for j in range(problem.in_ptr[c], problem.in_ptr[c + 1]):
         t = problem.in_idx[j]
         walk.remaining[t] -= 1
-        if walk.remaining[t] == 0 and walk.state[t] == TEMPORARY:
+        if walk.remaining[t] == 0 and walk.state[t] == KEPT:
+            read = True
+        elif walk.remaining[t] == 0 and walk.state[t] == TEMPORARY:
+            if walk.counts[UNSURE] and not can_replay(problem, walk, t):
+                walk.state[t] = KEPT
+                walk.sources[walk.counts[SOURCES]] = t
+                walk.counts[SOURCES] += 1
+                read = True
+                continue
             walk.state[t] = ABSENT
             walk.counts[LIVE] -= problem.size[t]
-            _end_note(walk, t, notes)
+            end_note(walk, t, notes)
+    if read:
+        free_sources(problem, walk, notes)
 
 
 def _copy(problem: Problem, walk: Walk, t: int) -> None:
@@ -248,9 +234,10 @@ def _after_call(problem: Problem, walk: Walk, k: int, notes: Array) -> None:
         _forget_copy(problem, walk, t)
         if walk.state[t] == RESIDENT:
             walk.counts[LIVE] -= problem.size[t]
-            _end_note(walk, t, notes)
+            end_note(walk, t, notes)
         walk.state[t] = ABSENT
     for i in range(problem.write_ptr[k], problem.write_ptr[k + 1]):
+        walk.written[problem.write_idx[i]] = k
         _forget_copy(problem, walk, problem.write_idx[i])
 
 
@@ -265,10 +252,13 @@ def _evict(problem: Problem, walk: Walk, k: int, mode: Array, prefetch_at: Array
                 problem.gap_round[g] >= 0 and mode[problem.gap_round[g]] == KEEP):
             continue
         walk.counts[LIVE] -= problem.size[t]
-        if mode[g] == DROP:
-            walk.state[t] = DROPPED
+        if mode[g] == DROP and (problem.can_drop[g] or can_replay(problem, walk, t)):
+            walk.state[t], walk.gap[t] = DROPPED, g
+            if not problem.can_drop[g]:
+                walk.unsure[walk.counts[UNSURE]] = g
+                walk.counts[UNSURE] += 1
             _forget_copy(problem, walk, t)
-            _end_note(walk, t, notes)
+            end_note(walk, t, notes)
             continue
         walk.state[t] = AWAY
         walk.left[t], walk.gap[t] = walk.counts[STEPS] - 1, g

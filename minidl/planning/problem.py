@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -35,7 +36,10 @@ class Problem(NamedTuple):
     produced                 per tensor: the call that makes it, or -1 if it exists before the iteration
     out_seconds, in_seconds  per tensor: seconds of a copy to, from the host
     disk_out_seconds, disk_in_seconds   per tensor: seconds of a copy through the host to, from the disk
-    can_drop                 per gap: True if its tensor can be replayed at the gap's end
+    can_drop                 per gap: True if its tensor can be replayed at the gap's end, whatever else is dropped
+    may_drop                 per gap: True also if a write in place within the gap, or before it, may spoil the replay:
+                             if it would, the tensor is replayed before that write, or swapped instead of dropped
+    repeatable               per call: True if the same inputs give the same outputs again
     waits                    per call: True if computation waits after it until all copies so far have ended
     seconds                  duration of the iteration with the fastest algorithms and without copies
     contention               seconds that computation loses for each second that a copy runs beside it
@@ -69,6 +73,8 @@ class Problem(NamedTuple):
     gap_head: Array
     gap_round: Array
     can_drop: Array
+    may_drop: Array
+    repeatable: Array
     waits: Array
     seconds: float
     contention: float
@@ -98,15 +104,19 @@ def problem(trace: Trace, costs: Costs, *, lasting: bool = True) -> Problem:
     size = np.array([block_bytes(trace.tensors[i].nbytes) for i in ids], np.int64)
     produced = np.full(len(ids), -1, np.int64)
     uses: list[list[tuple[int, int]]] = [[] for _ in ids]  # (call, position among its operands)
-    last_write = np.full(len(ids), -1, np.int64)
+    writes: list[list[int]] = [[] for _ in ids]
+    cut = np.full(len(ids), NEVER, np.int64)  # the call before which its lineage ends
     for k, call in enumerate(calls):
         for position, tensor_id in enumerate(dict.fromkeys((*call.inputs, *call.outputs))):
             uses[number[tensor_id]].append((k, position))
         for tensor_id in call.outputs:
             produced[number[tensor_id]] = k
         for tensor_id in call.writes:
-            last_write[number[tensor_id]] = k
-    latest = _latest_replay(trace, number, produced, last_write)
+            writes[number[tensor_id]].append(k)
+            cut[number[tensor_id]] = min(cut[number[tensor_id]], k + 1)
+        for tensor_id in call.leaves:
+            cut[number[tensor_id]] = min(cut[number[tensor_id]], k)
+    latest = _latest_replay(trace, number, writes, cut)
     least = WORTH_MOVING * size.sum()
     freed = {number[i] for call in calls for i in call.frees}
     stays = [lasting and trace.windows is None and produced[n] < 0 and n not in freed
@@ -131,6 +141,12 @@ def problem(trace: Trace, costs: Costs, *, lasting: bool = True) -> Problem:
     may_ptr, may_out = _flat([[number[o] for o, _ in call.may_donate] for call in calls])
     _, may_in = _flat([[number[i] for _, i in call.may_donate] for call in calls])
     gap_ptr, gap_tensor = _flat(gap_lists)
+    repeatable = np.array([call.replayable for call in calls], np.bool_)
+    may_drop = np.array([produced[n] >= 0 and repeatable[produced[n]] and b < cut[n]
+                         for _, b, n, _ in gaps], np.bool_)
+    can_drop = np.array([b <= latest[n] for _, b, n, _ in gaps], np.bool_) & may_drop
+    if trace.windows is not None:  # what follows such a plan does not replay before writes
+        may_drop = can_drop
     algorithms = [_algorithms(call) for call in calls]
     algorithm_ptr, _ = _flat([[0] * len(a) for a in algorithms])
     out_seconds = costs.latency_seconds + size * costs.out_seconds_per_byte
@@ -146,28 +162,26 @@ def problem(trace: Trace, costs: Costs, *, lasting: bool = True) -> Problem:
         np.array([a for a, _, _, _ in gaps], np.int64), np.array([b for _, b, _, _ in gaps], np.int64),
         np.array([head for _, _, _, head in gaps], np.int64),
         np.array([ends.get(n, -1) for _, _, n, _ in gaps], np.int64),
-        np.array([produced[n] >= 0 and b <= latest[n] for _, b, n, _ in gaps], np.bool_),
-        np.zeros(len(calls), np.bool_), float(sum(a[0][0] for a in algorithms)), costs.contention,
-        disk.memory_bytes)
+        can_drop, may_drop, repeatable, np.zeros(len(calls), np.bool_),
+        float(sum(a[0][0] for a in algorithms)), costs.contention, disk.memory_bytes)
 
 
-def _latest_replay(trace: Trace, number: dict[TensorId, int], produced: Array,
-                   last_write: Array) -> Array:
-    """Return per tensor the last call of the iteration that a replay of the tensor can precede; -1 if none.
-    A leaf that is written in place ends the replays that read its old value."""
-    latest = np.full(len(produced), NEVER, np.int64)
-    for call in trace.calls:
+def _latest_replay(trace: Trace, number: dict[TensorId, int], writes: list[list[int]], cut: Array) -> Array:
+    """Return per tensor the last call that its replay can precede, whatever else is dropped: the first write in place
+    of a tensor that the replay, or the replay of its sources, would read.
+
+    writes, cut: per tensor, the calls that write it, and the call before which its lineage ends. What has none any
+    more, and what a call has made that gives other outputs when repeated, is no limit: it is there for replays."""
+    latest = np.full(len(cut), NEVER, np.int64)
+    for k, call in enumerate(trace.calls):
+        limit = NEVER
+        for source in call.inputs:
+            s = number[source]
+            at = bisect_right(writes[s], k)
+            if at < len(writes[s]):
+                limit = min(limit, writes[s][at])
+            if k < cut[s]:
+                limit = min(limit, int(latest[s]))
         for tensor_id in call.outputs:
-            n = number[tensor_id]
-            if not call.replayable:
-                latest[n] = -1
-                continue
-            limit = NEVER
-            for source in call.inputs:
-                s = number[source]
-                if last_write[s] > produced[n]:
-                    limit = min(limit, int(last_write[s]))
-                if latest[s] >= 0:
-                    limit = min(limit, int(latest[s]))
-            latest[n] = limit
+            latest[number[tensor_id]] = limit if call.replayable else NEVER
     return latest

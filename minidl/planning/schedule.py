@@ -22,11 +22,12 @@ from typing import NamedTuple
 import numpy as np
 
 from minidl.planning.expansion import expand
-from minidl.planning.problem import Array, Problem
+from minidl.planning.problem import DROP, SWAP, Array, Problem
 from minidl.planning.timing import Room, beginnings, over, place, run
 from minidl.planning.walk import FAILED
 
 NO_NOTES = np.zeros((0, 4), np.int64)
+IMPOSSIBLE = 1e9  # the seconds of modes that cannot be carried out
 
 
 class Prices(NamedTuple):
@@ -58,8 +59,20 @@ class Outcome(NamedTuple):
     noted: int
 
 
+def repair(problem: Problem, mode: Array) -> None:
+    """Change drops in ``mode`` into swaps, in place, until no replay runs a call that cannot be repeated."""
+    nothing, prefetch_at = np.zeros((0, 4), np.int64), np.zeros(len(mode), np.int64)
+    while True:
+        total = expand(problem, mode, prefetch_at, nothing)[3]
+        drops = mode == DROP
+        if total.noted != FAILED or not drops.any():
+            return
+        ending = drops & (problem.gap_next == total.failed)
+        mode[ending if ending.any() else drops] = SWAP
+
+
 def simulate(problem: Problem, room: Room, mode: Array, prefetch_at: Array, notes: Array) -> Outcome:
-    """Simulate one iteration with a mode for each gap; modes that cannot be carried out take 1e9 seconds.
+    """Simulate one iteration with a mode for each gap; modes that cannot be carried out take IMPOSSIBLE seconds.
 
     prefetch_at  [gaps] output: the call before which the gap's swap-in starts, or -1 for a swap-in on demand
     notes        [any length, 4] output, unless empty: each residency, in the order of its first step (before prefetches
@@ -74,16 +87,16 @@ def simulate(problem: Problem, room: Room, mode: Array, prefetch_at: Array, note
 def weighed(problem: Problem, room: Room, mode: Array, prefetch_at: Array, notes: Array, prices: Prices, most: float
             ) -> Outcome:
     """Simulate like ``simulate``, but stop early if seconds plus penalties (``prices``) certainly exceed ``most``.
-    Then the result has 1e9 seconds. A search rejects most of its choices, and most of those early."""
+    Then the result has IMPOSSIBLE seconds. A search rejects most of its choices, and most of those early."""
     steps, out, back, total = expand(problem, mode, prefetch_at, notes)
     if total.noted == FAILED:
-        return Outcome(1e9, 1 << 60, 0.0, 0, 0)
+        return Outcome(IMPOSSIBLE, 1 << 60, 0.0, 0, 0)
     excess = over(room, steps) + max(0, total.host_bytes - room.host_bytes)
     moved = problem.size[out.tensor].sum() + problem.size[back.tensor].sum()
     starts = beginnings(problem, steps)
     most -= prices.excess * excess + prices.copy * moved - 1e-9 * starts[len(steps.call)]  # sums are rounded
     if starts[len(steps.call)] > most:
-        return Outcome(1e9, excess, 0.0, moved, 0)
+        return Outcome(IMPOSSIBLE, excess, 0.0, moved, 0)
     place(problem, room, steps, starts, back, prefetch_at, notes)
     seconds, noted = run(problem, room, steps, starts, out, back, most, notes, total.noted)
-    return Outcome(seconds if seconds <= most else 1e9, excess, total.replay_seconds, moved, noted)
+    return Outcome(seconds if seconds <= most else IMPOSSIBLE, excess, total.replay_seconds, moved, noted)

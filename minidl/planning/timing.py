@@ -100,9 +100,26 @@ def run(problem: Problem, room: Room, steps: StepArrays, starts: Array, out: Cop
                                       np.zeros(0))
     if now <= most and first < len(out.tensor):
         now, written, _, _ = _pass(problem, room, steps, starts, out, back, most, notes, noted, first, late)
-        took = np.where(out.spilled, problem.disk_out_seconds[out.tensor], problem.out_seconds[out.tensor])
-        now = max(now, took.sum())  # a shorter iteration would leave more copies unfinished each time
+        took = 0.0
+        for n in range(len(out.tensor)):
+            t = out.tensor[n]
+            took += problem.disk_out_seconds[t] if out.spilled[n] else problem.out_seconds[t]
+        now = max(now, took)  # a shorter iteration would leave more copies unfinished each time
     return now, written
+
+
+def _by_start(start: Array, count: int) -> Array:
+    """Return the numbers of swap-ins in the order of their starts, which are below ``count``; equal ones in order.
+    Numba takes a second longer to compile NumPy's sort."""
+    after, order = np.zeros(count + 1, np.int64), np.zeros(len(start), np.int64)
+    for n in range(len(start)):
+        after[start[n] + 1] += 1
+    for s in range(count):
+        after[s + 1] += after[s]
+    for n in range(len(start)):
+        order[after[start[n]]] = n
+        after[start[n]] += 1
+    return order
 
 
 def _lost(problem: Problem, seconds: float, now: float, out_ready: float, in_ready: float) -> float:
@@ -124,7 +141,7 @@ def _pass(problem: Problem, room: Room, steps: StepArrays, starts: Array, out: C
     """
     budget, during, outs, backs = room.device_bytes, steps.during, len(out.tensor), len(back.tensor)
     before = outs - first_carried
-    issue = np.argsort(back.start, kind="mergesort")
+    issue = _by_start(back.start, len(steps.call))
     next_issue = next_arrival = next_out = first_tail = landed = 0
     last_tail = before
     tails = 0

@@ -10,8 +10,11 @@ from typing import NamedTuple
 from minidl.planning.problem import Array
 
 FAILED = -1
-ABSENT, RESIDENT, AWAY, DROPPED, TEMPORARY = 0, 1, 2, 3, 4  # temporary: an intermediate of replays
-STEPS, OUTS, BACKS, NOTED, LIVE, HOST, MOST_ON_HOST, IN_MEMORY = 0, 1, 2, 3, 4, 5, 6, 7  # in ``Walk.counts``
+# Temporary: an intermediate of replays. Kept: freed, but a dropped tensor can be computed only from it.
+ABSENT, RESIDENT, AWAY, DROPPED, TEMPORARY, KEPT = 0, 1, 2, 3, 4, 5
+# Positions in ``Walk.counts``.
+STEPS, OUTS, BACKS, NOTED, LIVE, HOST, MOST_ON_HOST, IN_MEMORY = 0, 1, 2, 3, 4, 5, 6, 7
+SEARCHES, UNSURE, SPOILT, DUE, SOURCES = 8, 9, 10, 11, 12
 
 
 class StepArrays(NamedTuple):
@@ -59,31 +62,37 @@ class SwapIns(NamedTuple):
 
 
 class Total(NamedTuple):
-    """The totals of an expanded iteration:
-    peak bytes on the host, seconds of replays, and the number of residencies noted. The number is FAILED if the
-    modes cannot be carried out."""
+    """The totals of an expansion: peak bytes on the host, seconds of replays, and the number of residencies noted.
+    If the modes cannot be carried out, ``noted`` is FAILED; ``failed`` is the call before which a replay is impossible,
+    or the number of calls."""
 
     host_bytes: int
     replay_seconds: float
     noted: int
+    failed: int
 
 
 class Walk(NamedTuple):
     """The state of an expansion (``expansion``) on its way through the calls.
 
     counts     numbers of steps, copies out, swap-ins and notes so far; bytes on the device; bytes on the host, their
-               peak, and the part of them in host memory
-    state      per tensor: ABSENT, RESIDENT, AWAY, DROPPED or TEMPORARY
+               peak, and the part of them in host memory; numbers of searches along lineages, of ``unsure``,
+               of those of them that come first in ``due``, of all of ``due``, and of ``sources``
+    state      per tensor: ABSENT, RESIDENT, AWAY, DROPPED, TEMPORARY or KEPT
     left       per tensor: the step after which it was swapped out
     gap, note  per tensor: its current gap; the row in ``notes`` of its current residency
+    written    per tensor: the last call that has written it, or -1
     copied     per tensor: True if the host has a valid copy
     spilled    per tensor: True if that copy is on the disk
     ends       per tensor: the call with which it is freed or dropped, once the expansion has reached that call
     remaining  per tensor: number of replays before this call that still read it
     donor      per tensor: the tensor that is donated to it, or -1
     replay     the calls to replay before this one, in program order
-    seen       per call: the last call that it was replayed for
+    seen       per call: the number of the last search that met it
     stack      tensors whose lineage is being searched
+    due        tensors to replay before this call; the first of them only if it would spoil their replay
+    unsure     gaps of dropped tensors whose replay a write in place may spoil
+    sources    tensors that are kept for the replays of these
     """
 
     counts: Array
@@ -91,6 +100,7 @@ class Walk(NamedTuple):
     left: Array
     gap: Array
     note: Array
+    written: Array
     copied: Array
     spilled: Array
     ends: Array
@@ -99,3 +109,6 @@ class Walk(NamedTuple):
     replay: Array
     seen: Array
     stack: Array
+    due: Array
+    unsure: Array
+    sources: Array

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-LONGEST = 96  # bytes of text by which an exchange is compared
+LONGEST = 192  # bytes of text by which an exchange is compared
 
 
 class RanksDiverged(UserError):

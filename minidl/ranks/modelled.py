@@ -23,6 +23,9 @@ class ModelledRanks(Ranks):
         """Raise UserError: on a simulated device a rank has no values to send."""
         raise UserError("modelled ranks have no values: they are for simulated devices")
 
+    def require_alike(self, what: str) -> None:
+        """Do nothing: no other rank could differ."""
+
     def agree(self, value: Any) -> list[Any]:
         """Return ``count`` times this rank's value, as if every rank had sent this value."""
         return [value] * self.count

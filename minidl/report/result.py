@@ -37,6 +37,7 @@ KEYS: dict[str, str] = {
     "dice": "of test images with masks: mean over the classes of 2 |A and B| / (|A| + |B|)",
     "masked_lm_loss": "of held-out text: mean cross-entropy of the masked words (nats)",
     "masked_lm_accuracy": "of held-out text: share of the masked words that were predicted",
+    "next_token_loss": "of held-out text: mean cross-entropy of the next tokens (nats)",
     "next_sentence_accuracy": "of held-out text: share of pairs for which the next sentence was recognised",
     "data_seconds": "how long a step waited for its batch (seconds)",
     "examples_per_second": "how many images (or pairs of sentences) per second the data threads can prepare",
@@ -97,6 +98,7 @@ class Result(Shown):
     dice: float | None = None
     masked_lm_loss: float | None = None
     masked_lm_accuracy: float | None = None
+    next_token_loss: float | None = None
     next_sentence_accuracy: float | None = None
     data_seconds: float = 0.0
     examples_per_second: float | None = None

@@ -36,6 +36,7 @@ def summary(result: Result, unmanaged_seconds: float | None, hints: list[str], *
         ("loss", result.loss, ".6g"), ("test accuracy", result.accuracy, ".2%"),
         ("among the top five", top5, ".2%"), ("test Dice", result.dice, ".4f"),
         ("held-out masked-LM loss", result.masked_lm_loss, ".4f"), ("words", result.masked_lm_accuracy, ".2%"),
+        ("held-out loss of the next token", result.next_token_loss, ".4f"),
         ("next sentence", result.next_sentence_accuracy, ".2%")) if value is not None]
     if result.examples_per_second is not None:
         lines.append(("data", _data(result, result.examples_per_second)))

@@ -11,6 +11,7 @@ from minidl.memory.ledger import Demand, Ledger
 from minidl.memory.tracker import Tracker
 from minidl.meta import block_bytes
 from minidl.parts.slicing.slicer import Slicer
+from minidl.runtime.ranked import silent
 from minidl.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def dry_run(runtime: Runtime, step: Callable[[], Any]) -> Demand:
                         stands_for=(runtime.memory,))
     # The dry run shares the runtime's sharder, which holds no calls. A slicer holds calls, so it gets its own.
     executor.part_keepers = tuple([
-        Slicer(executor, keeper.count, keeper.ranks) if isinstance(keeper, Slicer) else keeper
+        Slicer(executor, keeper.count, silent(keeper.ranks)) if isinstance(keeper, Slicer) else keeper
         for keeper in runtime.executor.part_keepers])
     executor.issued = runtime.executor.issued  # earlier writes in place are earlier than its calls
     try:

@@ -1,11 +1,22 @@
-"""The number of slices of a batch over all ranks, and checks of the arguments of a runtime with ranks."""
+"""The number of slices of a batch over all ranks, their agreement, and the refusals of runtimes with ranks."""
 
 from __future__ import annotations
 
 from minidl.device import Device
 from minidl.errors import UserError
 from minidl.ranks import Ranks
+from minidl.ranks.consensus import ALONE, Alone, Consensus
 from minidl.ranks.modelled import ModelledRanks
+
+
+def consensus_of(ranks: Ranks | None) -> Alone:
+    """Return the agreement of a runtime with the other ranks; without ranks, that of one device."""
+    return ALONE if ranks is None else Consensus(ranks)
+
+
+def silent(ranks: Ranks | None) -> Alone:
+    """Return the agreement of a rank that runs a step on shapes alone: it says nothing to the others."""
+    return ALONE if ranks is None else Consensus(ModelledRanks(ranks.rank, ranks.count))
 
 
 def slices_of(ranks: Ranks | None, device: Device, slices: int) -> int:

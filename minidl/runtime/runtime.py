@@ -49,7 +49,7 @@ from minidl.plan.trace import Trace
 from minidl.ranks import Ranks
 from minidl.runtime import upload
 from minidl.runtime.dryrun import dry_run
-from minidl.runtime.ranked import slices_of
+from minidl.runtime.ranked import consensus_of, slices_of
 from minidl.runtime.stats import Stats
 from minidl.tensor import Tensor
 
@@ -75,12 +75,10 @@ class Runtime(Shown):
                    needs the whole batch at once; 1: none
     shard_bytes    parameters of more bytes are cut into shards along their first dimension, so that no operation or
                    update needs the whole parameter at once; by default none is
+    ranks          this rank among those that train together (``minidl.ranks``), each of which makes a Runtime; each
+                   holds as many of the slices, by default one. The smallest budget and host memory are those of all
 
-    ranks          this rank among those that train together (``minidl.ranks``); each holds as many of the slices, by
-                   default one
-
-    Raises UserError for a name or size that does not exist.
-    """
+    Raises UserError for a name or size that does not exist."""
 
     def __init__(self, device: str | devices.Device = "cpu", *, memory_budget: int | str | None = None,
                  host_memory: int | str | None = None, spill: str | PathLike[str] | Spill | None = None,
@@ -101,18 +99,20 @@ class Runtime(Shown):
             if (spill is None) != (spill_bytes is None):
                 raise UserError("spill and spill_bytes go together: a folder, and the size of a file in it")
             spill = None if spill is None else Spill(fspath(spill), _bytes(spill_bytes, 0, "spill_bytes"))
+        self.ranks = ranks = ranks if ranks is not None and ranks.count > 1 else None
+        self.slices = slices = slices_of(ranks, self.device, slices)
+        self._consensus = consensus_of(ranks)
+        budget, host = self._consensus.least(budget, host)
         self.placement = placements.create(placement) if isinstance(placement, str) else placement
         self.tracker = Tracker()
         self.memory = Manager(self.device, self.policy, self.tracker, budget, host, switches, self.placement, spill)
-        self._follower = attach(self.memory) if self.policy.plans else None
+        self._follower = attach(self.memory, self._consensus) if self.policy.plans else None
         self.executor = Executor(self.device, self.memory, self.tracker, deterministic=deterministic,
                                  fuses=switches.fused, keeps_outputs=self.policy.regime.keeps_outputs)
-        self.ranks = ranks if ranks is not None and ranks.count > 1 else None
-        self.slices = slices = slices_of(self.ranks, self.device, slices)
         if shard_bytes is not None:  # first: a call on shards and slices runs by shard, and each part by slice
             self.executor.part_keepers = (Sharder(_bytes(shard_bytes, 0, "shard_bytes")),)
         if slices > 1:
-            self.executor.part_keepers += (Slicer(self.executor, slices, self.ranks),)
+            self.executor.part_keepers += (Slicer(self.executor, slices, self._consensus),)
         self.keeps_trace = False  # True: ``iteration`` stores its trace in ``last_trace``
         self.last_trace: Trace | None = None
         self.seed = seed
@@ -170,11 +170,12 @@ class Runtime(Shown):
         try:
             if error is None and self.executor.thread == get_ident():
                 self.executor.finish()
+                if len(self._contexts) == 1:
+                    self._consensus.end_run()
         finally:
-            inside = list(_runtimes.get())
-            if self in inside:
+            if self in (inside := list(_runtimes.get())):
                 del inside[-1 - inside[::-1].index(self)]
-                _runtimes.set(tuple(inside))
+            _runtimes.set(tuple(inside))
             self._contexts.pop().__exit__(None, None, None)
 
     @contextmanager

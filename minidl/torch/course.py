@@ -174,6 +174,11 @@ class Course:
         self._last = known
         return known
 
+    def forget_plans(self) -> None:
+        """Remove the plans of all kinds of steps, so that the next step of each kind is recorded again."""
+        for known in self.known:
+            known.obeyed, known.ahead, known.trusted, known.calls = None, (), 0, None
+
     def latest(self, what: str) -> Known:
         """Return the kind with a plan that ran last. Raises UserError, with ``what`` (the caller), if there is none."""
         planned = [known for known in self.known if known.obeyed is not None]

@@ -28,6 +28,7 @@ class Deciding:
         self.planner, self.states, self.backend, self.limits = planner, states, backend, limits
         self.report, self.allowance = report, allowance
         self.share = 1.0
+        self._stuck = 0
 
     @property
     def costs(self) -> Costs:
@@ -60,7 +61,15 @@ class Deciding:
             if not same:
                 known.obey(obeyed(found.plan, known.seen, costs, limits, recompute=self.planner.recompute))
 
-    def place_states(self, course: Course) -> None:
+    def begin(self, course: Course) -> None:
+        """Choose the next step's phase. Plans are void that take state away which the program holds by now."""
+        if self.states.stuck != self._stuck:
+            self._stuck = self.states.stuck
+            course.forget_plans()
+        course.begin()
+        self._place_states(course)
+
+    def _place_states(self, course: Course) -> None:
         """Keep the plan's share of optimizer state on the device in the next step; if it has no plan, send all away."""
         guided, known = course.phase is Phase.GUIDED, course.expected
         self.states.staying = self.share if guided else 0.0

@@ -21,6 +21,7 @@ from minidl.errors import UserError
 from minidl.plan.costs import Limits
 from minidl.plan.policy import Policy, required
 from minidl.planning.allowance import Allowance
+from minidl.policies import beside
 from minidl.torch.backends import Backend, Immediate
 from minidl.torch.budget import size_of
 from minidl.torch.course import Course, Phase
@@ -76,6 +77,8 @@ class managed:  # noqa: N801 # programs call it like a function
         # On a CPU the recording of lineage takes time from the program's own computation.
         self.planner = Planner(policies.create(policy) if isinstance(policy, str) else required(policy),
                                recompute=recompute, counts_recording=device_type == "cpu")
+        if self.planner.policy.plans:
+            beside.begin()
         self.observer = Observer(self.recorder, self.saved, self.states)
         self.early = Early(self.budget, self.states)
         self.unhooked = Unhooked(self.saved, self.course, self.budget)
@@ -98,8 +101,8 @@ class managed:  # noqa: N801 # programs call it like a function
         if not self.course.steps:
             self.early.begin()
         self.unhooked.start()
-        self._begin()
         self.states.all_away(all_of_it=False)  # an earlier stop() has brought it to the device
+        self._begin()
         return self
 
     def stop(self) -> None:
@@ -181,9 +184,8 @@ class managed:  # noqa: N801 # programs call it like a function
             self._begin()
 
     def _begin(self) -> None:
-        self.course.begin()
         self.observer.end()
-        self.deciding.place_states(self.course)
+        self.deciding.begin(self.course)
         plan: Obeyed | None = self.course.expected.obeyed if self.course.expected is not None else None
         if self.course.phase is Phase.MEASURED:
             self.dropping.end()

@@ -21,7 +21,7 @@ from minidl.planning.expansion import expand
 from minidl.planning.lifetimes import Lifetimes
 from minidl.planning.modes import modes_of, to_plan
 from minidl.planning.problem import DROP, KEEP, SWAP, Array, Problem, problem
-from minidl.planning.schedule import NO_NOTES
+from minidl.planning.schedule import NO_NOTES, repair
 from minidl.planning.timing import Room, beginnings, place
 from minidl.planning.walk import FAILED
 from minidl.torch.items import STAY, Decision
@@ -72,7 +72,7 @@ def obeyed(plan: Plan, seen: Seen, costs: Costs, limits: Limits, *, recompute: b
     facts = problem(trace, costs)
     mode = modes_of(plan, facts, trace)
     mode[(mode == DROP) & (~facts.can_drop | (not recompute))] = SWAP
-    swap_unrepeatable(facts, mode, trace)
+    repair(facts, mode)
     prefetch_at = np.full(len(mode), -1, np.int64)
     asked = mode.copy()
     ahead = costs.contention < 1.0  # otherwise a prefetch costs memory and hides nothing
@@ -98,21 +98,6 @@ def _replayed(facts: Problem, mode: Array, seen: Seen) -> frozenset[int]:
         return frozenset()
     steps, _, _, _ = expand(facts, mode, np.full(len(mode), -1, np.int64), NO_NOTES)
     return frozenset(seen.orders[call] for call in np.unique(steps.call[steps.call != steps.group]).tolist())
-
-
-def swap_unrepeatable(facts: Problem, mode: Array, trace: Trace) -> None:
-    """Change a drop in ``mode`` (the plan, gap by gap)
-    into a swap if its replay would run a call that cannot be repeated."""
-    fixed = np.array([not call.replayable for call in trace.calls], np.bool_)
-    while (mode == DROP).any():
-        steps, _, _, total = expand(facts, mode, np.full(len(mode), -1, np.int64), NO_NOTES)
-        if total.noted == FAILED:
-            return  # ``completed`` swaps all of them
-        bad = np.unique(steps.group[(steps.call != steps.group) & fixed[steps.call]])
-        dropped = (mode == DROP) & np.isin(facts.gap_next, bad)
-        if not len(bad):
-            return
-        mode[dropped if dropped.any() else mode == DROP] = SWAP
 
 
 def completed(facts: Problem, mode: Array, prefetch_at: Array, limits: Limits, *, ahead: bool) -> int:

@@ -38,13 +38,14 @@ class States:
     staying   the share of each optimizer's parts (parameters that step together) whose state stays on the device.
     whole     True: an optimizer whose state stays on the device steps in one piece, not part by part.
     brought   called with each tensor that has come to the device, the number of its part, and the number of parts.
+    stuck     how many tensors could not leave so far, since the program holds them besides its optimizer.
     """
 
     def __init__(self, backend: Backend, device_type: str, *, on: bool) -> None:
         self.backend, self.device_type, self.on = backend, device_type, on
         self.staying, self.whole = 0.0, False
         self.brought: Callable[[torch.Tensor, int, int], None] | None = None
-        self.moved_bytes = 0
+        self.moved_bytes = self.stuck = 0
         self._away = 0  # number of tensors on the host now
         # For each optimizer, by parameter's state and key; None: something else holds it, too.
         self._known: dict[weakref.ref[torch.optim.Optimizer], dict[tuple[int, Any], Waiting | None]] = {}
@@ -196,6 +197,7 @@ class States:
             state[key] = _like(waiting.host, held) if there is None else there
             self._forget(waiting)
             known[id(state), key] = None
+            self.stuck += 1
 
     def _left(self, known: dict[tuple[int, Any], Waiting | None], shared: set[int], state: Any, key: Any,
               value: torch.Tensor) -> tuple[Any, Any, Waiting, Any, Any] | None:

@@ -136,6 +136,24 @@ class Words:
                 "next_sentence_accuracy": self.ordered / self.count}
 
 
+@dataclass(frozen=True, slots=True)
+class NextTokens:
+    """The loss of next tokens, for ``count`` sequences; those of two batches can be added.
+    loss   sum over the tokens of -log(probability of the right token), in nats"""
+
+    count: int
+    tokens: int
+    loss: float
+
+    def __add__(self, other: NextTokens) -> NextTokens:
+        return NextTokens(self.count + other.count, self.tokens + other.tokens, self.loss + other.loss)
+
+    @property
+    def named(self) -> dict[str, float]:
+        """The tokens' mean loss in nats, under the name ``next_token_loss``."""
+        return {"next_token_loss": self.loss / self.tokens}
+
+
 def dice(predicted: np.ndarray, truth: np.ndarray, classes: int) -> float:
     """Return the mean Dice coefficient, 2 |A and B| / (|A| + |B|), over classes.
 

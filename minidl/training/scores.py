@@ -1,14 +1,14 @@
 """Functions that score a model's predictions for a batch, in the current runtime.
 
-Each uploads the batch, and frees it before it counts. On a device without values they return None.
+Each uploads the batch, and frees it before it counts right predictions. On a device without values they return None.
 """
 
 from typing import Any
 
-from minidl.data import Batch, TextBatch
+from minidl.data import Batch, TextBatch, TokenBatch
 from minidl.nn import Module
 from minidl.runtime import current_runtime
-from minidl.training.metrics import Accuracy, Overlap, Words
+from minidl.training.metrics import Accuracy, NextTokens, Overlap, Words
 
 
 def of_images(model: Module, batch: Batch) -> Accuracy | None:
@@ -20,7 +20,7 @@ def of_images(model: Module, batch: Batch) -> Accuracy | None:
 
 
 def of_pixels(model: Module, batch: Batch) -> Overlap | None:
-    """Return the intersections and unions of predicted and true pixels by class; None if values do not matter."""
+    """Return the intersections and unions of predicted and true pixels by class; None on a device without values."""
     images, _ = batch.upload(current_runtime())
     scores = model(images)
     del images
@@ -35,3 +35,10 @@ def of_words(model: Any, batch: TextBatch) -> Words | None:
     if batch.masked_labels is None or batch.next_sentence_labels is None:
         return None
     return Words.of(words.numpy(), batch.masked_labels.ravel(), order.numpy(), batch.next_sentence_labels)
+
+
+def of_next_tokens(model: Module, batch: TokenBatch) -> NextTokens | None:
+    """Return the NextTokens of a language model whose forward pass returns the mean loss of all tokens."""
+    ids, labels = batch.upload(current_runtime())
+    loss = model(ids, labels)
+    return None if batch.labels is None else NextTokens(batch.size, batch.labels.size, batch.labels.size * loss.item())

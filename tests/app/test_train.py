@@ -23,7 +23,8 @@ from minidl.report.summary import summary
 
 ROOT = Path(__file__).parents[2]
 LENET = ["--model", "lenet", "--batch", "100", "--steps", "2"]
-SCORES = {"accuracy", "accuracy_top5", "dice", "masked_lm_loss", "masked_lm_accuracy", "next_sentence_accuracy"}
+SCORES = {"accuracy", "accuracy_top5", "dice", "masked_lm_loss", "masked_lm_accuracy", "next_sentence_accuracy",
+          "next_token_loss"}
 NOT_OF_DIGITS = SCORES - {"accuracy", "accuracy_top5"} | {
     "examples_per_second",  # they are at hand: nothing is decoded
     "unmanaged_step_seconds"}

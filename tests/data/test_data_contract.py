@@ -52,7 +52,7 @@ def test_a_batch_has_the_shapes_that_were_promised_and_can_be_uploaded_and_cut(k
 def test_values_are_normalised_and_labels_are_below_the_number_of_classes(kind, roots):
     data = opened(kind, roots.get(kind))
     for batch in take(data, 4):
-        if kind == "text":
+        if kind in ("text", "running_text"):
             continue
         assert np.isfinite(batch.images).all() and abs(batch.images).max() < 7
         assert batch.labels.min() >= 0 and batch.labels.max() < data.num_classes

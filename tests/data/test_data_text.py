@@ -324,3 +324,26 @@ def test_the_fingerprint_is_of_the_texts_and_the_vocabulary_and_not_of_their_nam
     assert prints[0] == prints[1] != prints[2]
     assert len({prints[0], fingerprint(paths[0], large, trained_for=None),
                 fingerprint(paths[0], small, trained_for=9)}) == 3
+
+
+# Running text -------------------------------------------------------------------------------------------------------
+def test_windows_follow_each_other_and_the_last_are_for_the_test(tmp_path):
+    data = opened("running_text", text(tmp_path / "text"), length=30)
+    ids = data._tokens.ids
+    seen = {}
+    batches = data.batches(1, seed=1)
+    for batch in [next(batches) for _ in range(data.train_size)] + list(data.test_batches(7)):
+        for row, labels in zip(batch.input_ids, batch.labels, strict=True):
+            assert (row[1:] == labels[:-1]).all()
+            at = next(n for n in range(len(ids) // 30) if (ids[30 * n:30 * n + 30] == row).all() and n not in seen)
+            seen[at] = labels[-1]
+            assert ids[30 * at + 30] == labels[-1]
+    windows = (len(ids) - 1) // 30
+    assert sorted(seen) == list(range(windows)) and data.train_size == windows - windows // 10
+    assert sorted(seen)[data.train_size:] == list(seen)[data.train_size:]
+
+
+def test_a_text_may_be_named_as_text(tmp_path):
+    root = text(tmp_path / "text")
+    plain, named = opened("running_text", root), opened("running_text", f"text:{root}")
+    assert same(next(plain.batches(4)), next(named.batches(4)))

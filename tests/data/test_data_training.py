@@ -26,8 +26,10 @@ NETWORKS = {
     "class_folders": ["--model", "mlp", "--image-size", "16", "--batch", "6"],
     "masks": ["--model", "unet-small", "--image-size", "16", "--batch", "5"],
     "text": ["--model", "bert-tiny", "--sequence-length", "16", "--batch", "4", "--vocab-size", "120"],
+    "running_text": ["--model", "llama-tiny", "--sequence-length", "48", "--batch", "50", "--vocab-size", "120"],
 }
 KEYS = {"class_folders": {"accuracy", "accuracy_top5"}, "masks": {"dice"},
+        "running_text": {"next_token_loss"},
         "text": {"masked_lm_loss", "masked_lm_accuracy", "next_sentence_accuracy"}}
 SCORES = set.union(*KEYS.values())
 
@@ -125,7 +127,8 @@ def test_the_summary_tells_what_the_threads_make_beside_what_the_steps_take():
     (["--data", "{text}/0.txt"], "0.txt: this network reads images: a folder of classes"),
     (["--model", "bert-tiny", "--data", "{class_folders}"], "this network reads text, but there is no file *.txt here"),
     (["--model", "bert-tiny", "--data", "shapes"], "bert-tiny reads text: --data shapes"),
-    (["--model", "gpt2", "--data", "{text}"], "gpt2 reads noise only (--data synthetic)"),
+    (["--model", "llama-tiny", "--data", "text:{text}", "--sequence-length", "9000"], "tokens has no two sequences of"),
+    (["--model", "llama-tiny", "--data", "text:/nowhere"], "--data /nowhere: there is no such file or folder"),
     (["--model", "unet", "--data", "{class_folders}"], "this network labels pixels: it needs images/ and masks/"),
     (["--model", "resnet18", "--data", "shapes"], "resnet18 gives one class an image: the shapes"),
     (["--model", "unet", "--data", "shapes", "--image-size", "8"], "--image-size must be at least 16 for shapes"),

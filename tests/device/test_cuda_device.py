@@ -4,6 +4,7 @@ No GPU is needed. What only a GPU can say, that the vendor's libraries do what t
 """
 
 import ast
+import ctypes
 import inspect
 import json
 import random
@@ -26,7 +27,7 @@ from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT
 from minidl.device.cuda import convolution, memory_format, missing, opening
 from minidl.device.cuda.device import CudaDevice
 from minidl.device.cuda.seam import Convolution, PlanInfo, Vendor
-from minidl.device.cuda.staging import Staging
+from minidl.device.cuda.staging import PIECE_BYTES, Staging
 from minidl.device.cuda.streams import EventStreams
 from minidl.device.cuda.timed_plans import MOST_TIMED, PlanTable, TimedPlan, key
 from minidl.device.precision import PRECISIONS
@@ -267,6 +268,20 @@ def test_staged_bytes_are_not_written_over_before_their_copy_has_ended(seed):
         streams.mark(COMPUTE)
         vendor.host_time += draw.choice([0.0, 1e-4])
     streams.settle()
+    staging.close()
+    vendor.free(target)
+    vendor.close()
+
+
+@pytest.mark.parametrize("nbytes", [PIECE_BYTES - 1, PIECE_BYTES, 4 * PIECE_BYTES + 1, 5 * PIECE_BYTES + 300])
+def test_all_bytes_of_an_array_that_several_threads_stage_arrive_at_their_places(nbytes):
+    vendor = FakeCuda(numerics=True, memory_bytes=1 << 25)
+    streams, target = EventStreams(vendor), vendor.allocate(aligned(nbytes))
+    staging, data = Staging(streams), np.random.default_rng(0).integers(0, 256, nbytes, np.uint8)
+    staging.upload(target, data)
+    streams.mark(COMPUTE)
+    streams.settle()
+    assert ctypes.string_at(target, nbytes) == data.tobytes()
     staging.close()
     vendor.free(target)
     vendor.close()

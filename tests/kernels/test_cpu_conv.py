@@ -117,7 +117,7 @@ def test_convolutions_by_tiles_are_right_and_have_the_same_bits_in_less_memory(o
             inputs, out, attrs = arrays(op, shapes, dtype, onto=third and op == "conv2d_dgrad")
             if third and op in FORWARD:
                 inputs.append(np.arange(float(out[1])).astype(dtype))
-            plan = conv.plan(op, *inputs[:2], np.empty(out, dtype), attrs["stride"], attrs["padding"])
+            plan = conv.cut_of(op, *inputs[:2], np.empty(out, dtype), attrs["stride"], attrs["padding"])
             assert plan.winograd and plan.least.buffer <= plan.cuts.buffer
             plain = run(ALGORITHMS[op][0], out, inputs, attrs)
             check(plain, op, inputs, attrs)
@@ -134,16 +134,16 @@ def test_a_convolution_declares_the_same_workspace_whatever_vectors_the_processo
     declared: dict[int, list[tuple[int, ...]]] = {}
     for vector_bytes in conv.VECTORS:
         monkeypatch.setattr(vectors, "VECTOR_BYTES", vector_bytes)
-        conv._plan.cache_clear()
+        conv._cut_of.cache_clear()
         conv._workspace.cache_clear()
         for shapes in (*SHAPES, *TILED):
             inputs, out, attrs = arrays(op, shapes, "float32")
             metas = [meta(a.shape) for a in inputs]
-            plan = conv.plan(op, *metas[:2], meta(out), attrs["stride"], attrs["padding"])
+            plan = conv.cut_of(op, *metas[:2], meta(out), attrs["stride"], attrs["padding"])
             found = tuple([algorithm.workspace(metas, [meta(out)], attrs) for algorithm in ALGORITHMS[op][:2]])
             assert plan.lanes == vector_bytes // 4 and found[1] >= plan.least.buffer * plan.itemsize
             declared.setdefault(vector_bytes, []).append(found)
-    conv._plan.cache_clear()
+    conv._cut_of.cache_clear()
     assert declared[32] == declared[64] and any(nbytes for found in declared[32] for nbytes in found)
 
 

@@ -29,6 +29,6 @@ def test_copies_of_halves_have_pointers_to_integers_alone(dtype):
     odd = meta((3, 5), dtype), meta((3, 5), dtype, (1, 3))
     every = [(name, *call) for name in MOVES for call in calls(dtype)[name]] + [("contiguous", list(odd), {})]
     for name, metas, attrs in every:
-        for source in KERNELS[name].plan(metas, attrs).sources:
+        for source in KERNELS[name].prepare(metas, attrs).sources:
             assert not [kind for kind in source.signature if kind.startswith("*") and "float" in kind], source.name
     assert DTYPES.keys().isdisjoint({"uint16"})  # a word of kernels alone, and no dtype of tensors

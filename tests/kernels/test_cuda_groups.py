@@ -6,7 +6,7 @@ A value that is computed from one place of each operand has the same bits by eit
 import ml_dtypes  # noqa: F401 - the name bfloat16
 import numpy as np
 import pytest
-from cuda_kernel_calls import Placed, call, channels_last, check, forget_plans, make_blocks_tiny
+from cuda_kernel_calls import Placed, call, channels_last, check, forget_prepared, make_blocks_tiny
 from cuda_simulator import Memory, Simulator, Span
 
 from bench.support.kernel_cases import CASES, Case
@@ -28,7 +28,7 @@ def tiny_blocks(monkeypatch):
 def turn_off(monkeypatch, *families):
     """From here on these families of ``kernels.cuda.fast`` are not used."""
     monkeypatch.setattr(fast, "ON", fast.ON.difference(families))
-    forget_plans(monkeypatch)
+    forget_prepared(monkeypatch)
 
 
 def test_the_variable_turns_on_the_families_that_it_names():

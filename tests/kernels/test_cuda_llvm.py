@@ -85,9 +85,9 @@ def test_a_compiled_kernel_has_the_values_of_the_formula(case, lie, dtype):
 @pytest.mark.parametrize("first", [2**31 - 64, 2**32, 2**33 + 128])
 def test_elements_beyond_32_bits_are_found_by_their_index_alone(first):
     size, each = first + 1024, 16 * 2 * 4  # elements of a block: threads, groups, and 4 in a group
-    planner, described = Launches(), meta((size,), DTYPES["float32"])
-    KERNELS["add"]._plan(planner, *(view(i, described) for i in range(3)))
-    (made,) = planner.launches
+    builder, described = Launches(), meta((size,), DTYPES["float32"])
+    KERNELS["add"]._add_launches(builder, *(view(i, described) for i in range(3)))
+    (made,) = builder.launches
     assert made.source.make.__name__ == "dense_groups"
     memory = Memory()
     here = meta((each,), DTYPES["float32"])

@@ -15,7 +15,7 @@ def test_what_is_measured_is_moved_in_groups_and_in_general_it_is_not():
     for dtype in sass.ALLOWED:
         for general in (False, True):
             for call in sass.measured(DTYPES[dtype], general=general):
-                source = KERNELS[call.operation].plan(call.metas, call.attrs).sources[0]
+                source = KERNELS[call.operation].prepare(call.metas, call.attrs).sources[0]
                 family = source.make.__module__.rpartition(".")[2]
                 grouped = family.endswith("_groups") or family in ("batchnorm_rows", "pool_tiles", "pool_windows")
                 if call.operation in ("sgd_", "sgd_momentum_", "adam_") or call.case.endswith("first"):

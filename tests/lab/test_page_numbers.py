@@ -24,7 +24,7 @@ def test_a_grid_s_page_tells_the_fastest_the_share_of_the_bound_and_who_is_first
     text = page_of([row("a", 0.9, 2.0), row("b", 0.9, 4.0), row("a", 0.5, None, bound=2.0, status="no room: need 3 B"),
                     row("b", 0.5, 2.005, bound=2.0)], 5, 6)
     assert "4 cells of 5; the others were not run" in text
-    assert "8 s of processor time, 200 s a hundred, bounds included: none those of `auto`, 200 s all others" in text
+    assert "8 s of processor time, bounds included. A hundred cells took 200 s on average: none under `auto`" in text
     assert "| trace | device | 90% | 50% |\n|---|--:|--:|--:|\n| net:1 | p100 | 62.5% `a` | 99.8% `b` |" in text
     assert "| `a` | 1 of 2 | 50.0% | 62.5% | 62.5% | 1 |" in text
     assert "| `b` | 2 of 2 | 37.4% | 65.5% | 31.2% | 1 |" in text  # (25 + 49.9) / 2; (31.25 + 99.8) / 2
@@ -38,9 +38,9 @@ def test_a_grid_s_page_names_the_fastest_where_auto_is_behind_and_what_a_hundred
     text = page_of([row("auto", 0.9, 1.255), row("a", 0.9, 1.25), row("auto", 0.5, 2.5), row("a", 0.5, 1.25), slow],
                    5, 6)
     assert "| net:1 | p100 | 99.6% | 100.0% `a` |\n| other:1 | p100 | 50.0% `capuchin` | - |" in text
-    assert "`capuchin`, as share of the same:" in text
+    assert "The speed of `capuchin`, as a percentage of the same bound:" in text
     assert "| net:1 | p100 | - | - |\n| other:1 | p100 | 50.0% | - |" in text
-    assert "340 s a hundred, bounds included: 200 s those of `auto`, 433 s all others; on other:1" in text
+    assert "340 s on average: 200 s under `auto`, 433 s under all other policies; 900 s on other:1" in text
 
 
 def test_without_bounds_a_grid_s_page_has_speeds():
@@ -61,7 +61,7 @@ def test_where_auto_is_not_first_the_page_says_why():
               "failed": row("auto", 0.3, None, status="time: 9 s"), "near": row("auto", 0.2, 1.255)}
     rows = [*beaten.values(), *(row("a", share, 1.25) for share in (0.9, 0.7, 0.5, 0.3, 0.2, 0.1))]
     text = page_of(rows, 11, None, note="As said.")
-    assert "Of 5 cells that it was run in, 4 have a policy that is more than 0.5% faster." in text
+    assert "`auto` was run in 5 cells. In 4 of them another policy is more than 0.5% faster." in text
     assert "As said." in text
     for budget, ours, reason in (("90%", "50.0%", "its plan promises 80.0%, after 7 iterations"),
                                  ("70%", "50.0%", "it follows no plan, after 7 iterations"),
@@ -75,7 +75,7 @@ def test_the_page_says_where_plans_are_not_kept():
     rows = [replace(row("auto", 0.9, 2.0), predicted_s=1.25), replace(row("auto", 0.7, 2.0), predicted_s=1.999),
             row("auto", 0.5, 2.0), row("a", 0.9, 2.0)]
     text = page_of(rows, 4, None)
-    assert "In 2 of 3 cells `auto` follows a plan in the end. 1 of these take what it predicts, to 1%:" in text
+    assert "In 2 of 3 cells the last iteration of `auto` follows a plan. In 1 of these it takes" in text
     assert "| net:1 | p100 | 90% | 80.0% | 50.0% | +60.0% |\n" in text + "\n" and text.count("| +") == 1
     assert "Predicted and observed" not in page_of([row("a", 0.9, 2.0), row("auto", 0.9, 2.0)], 2, None)
 

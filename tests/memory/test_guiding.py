@@ -11,6 +11,7 @@ from minidl.memory.guided.follower import PlanFollower
 from minidl.memory.guided.sequence import Returns
 from minidl.memory.switches import ALL_ON
 from minidl.ops.elementwise import exp, neg
+from minidl.outside.stages import COMPILATION
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import Action, Plan, Proposal
 from minidl.plan.policy import OnDemand
@@ -37,6 +38,19 @@ def test_planning_on_the_wall_clock_stays_within_its_share_and_first_plans_are_e
         assert allowance.seconds - 1.0 <= SHARE * allowance.run_seconds
     assert asked == 10  # 2% of 500 s
     assert allowance.share == pytest.approx(11 / 511)
+
+
+def test_seconds_of_compiling_the_planner_do_not_keep_it_from_being_asked_again(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(COMPILATION, "seconds", 0.0)
+    allowance = Allowance(lambda: now[0], limited=True)
+    with allowance.planning(exempt=True):
+        now[0] += 31.0
+        COMPILATION.seconds += 30.0
+    allowance.run_seconds = 49.0
+    assert not allowance.open
+    allowance.run_seconds = 50.1  # 2% of it is the second that the plan itself took
+    assert allowance.open
 
 
 def test_where_time_is_modelled_planning_takes_nothing_of_it():

@@ -68,7 +68,7 @@ def test_a_failing_program_is_shrunk_to_what_fails():
 
 def test_a_wrong_bit_is_seen(monkeypatch):
     """An engine that forgets to compute anew what a write forces."""
-    monkeypatch.setattr(WriteGuard, "before_write", lambda self, targets: None)
+    monkeypatch.setattr(WriteGuard, "before_write", lambda self, targets, inputs: None)
     with pytest.raises((AssertionError, Unrecoverable)):
         for seed in range(60):
             of = program(seed)

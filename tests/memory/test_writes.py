@@ -127,7 +127,7 @@ def test_what_a_dropped_value_had_to_start_from_goes_once_that_value_is_there():
         add_(w, x)
         del old
         assert used_units(runtime) == 3  # old stays for later
-        assert value(later) == 1.0 and used_units(runtime) == 4
+        assert value(later) == 1.0 and used_units(runtime) == 3
         assert set(concat([later, later], axis=0).numpy()) == {1.0}  # 2 units, beside w, x and later
 
 

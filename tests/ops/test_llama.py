@@ -9,7 +9,7 @@ from networks import state_of
 from minidl import Runtime, no_grad
 from minidl.errors import ShapeError, UserError
 from minidl.models.gpt import Inputs, synthetic_batch
-from minidl.models.llama import Llama, LlamaConfig, RopeScaling, Rotation
+from minidl.models.llama import Cache, Llama, LlamaConfig, RopeScaling, Rotation, generate
 from minidl.models.text import Text
 from minidl.optim import AdamW
 from minidl.policies.auto import policy as auto
@@ -125,3 +125,66 @@ def test_a_budget_changes_no_bit_of_llama(monkeypatch, policy, percent, device):
     state, _, _, stats = train(budget, policy, device=device)
     assert [name for name in reference if state[name] != reference[name]] == []
     assert stats.swapped_out_bytes + stats.recomputed_bytes > 0
+
+
+# Generation ---------------------------------------------------------------------------------------------------------
+LONG = LlamaConfig(2, 32, 48, 4, 2, vocab_size=40, max_position_embeddings=48, rope_scaling=RopeScaling(8.0))
+
+
+def lively(config=LONG):
+    """A model whose attention and scores differ by position."""
+    model = Llama(config).eval()
+    with no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(10.0)
+    return model
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 2.0, "seed": 3}, {"temperature": 2.0, "seed": 3, "top_k": 5}],
+                         ids=["greedy", "drawn", "of-five"])
+def test_generation_with_a_cache_is_that_without(options):
+    with Runtime("cpu:virtual", memory_budget="8MiB", poisoned=True) as runtime:
+        model, start = lively(), runtime.tensor(np.arange(10).reshape(2, 5))
+        with_cache, without = (generate(model, start, 30, use_cache=use, **options).tolist() for use in (True, False))
+    assert with_cache == without and [len(row) for row in with_cache] == [35, 35]
+    assert [row[:5] for row in with_cache] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
+    assert len({*with_cache[0][5:]}) > 3
+
+
+def test_cached_scores_are_those_of_the_whole_sequence():
+    ids = np.random.default_rng(0).integers(40, size=(2, 20))
+    with Runtime("cpu:virtual", memory_budget="8MiB", poisoned=True) as runtime, no_grad():
+        model, cache = lively(), Cache()
+        whole = model.model(runtime.tensor(ids)).numpy()
+        found = [model.model(runtime.tensor(ids[:, :12]), cache).numpy()]
+        found += [model.model(runtime.tensor(ids[:, n:n + 1]), cache).numpy() for n in range(12, 20)]
+        with pytest.raises(ShapeError, match="one token after 20 cached ones, not 2"):
+            model.model(runtime.tensor(ids[:, :2]), cache)
+    np.testing.assert_allclose(np.concatenate(found, 1), whole, rtol=1e-4, atol=1e-4)
+
+
+def test_the_likeliest_token_comes_without_temperature_and_draws_follow_from_the_seed_alone():
+    with Runtime("cpu:virtual", memory_budget="8MiB", poisoned=True) as runtime:
+        model, start = lively(), runtime.tensor([[7, 8, 9]])
+        with no_grad():
+            likeliest = model.logits(start).numpy()[-1].argmax()
+        assert generate(model, start, 1).tolist() == [[7, 8, 9, likeliest]]
+        drawn = {seed: generate(model, start, 6, temperature=5.0, seed=seed).tolist() for seed in (1, 2)}
+        counted = dict(runtime.counters)
+        assert generate(model, start, 6, temperature=5.0, seed=1).tolist() == drawn[1] != drawn[2]
+        assert runtime.seed == 0 and runtime.counters["seeds"] == counted["seeds"]
+        with pytest.raises(ShapeError, match="48 positions, too few for 3 tokens and 46 more"):
+            generate(model, start, 46)
+        with pytest.raises(UserError, match="temperature must be at least 0 and top_k at least 1, not -1"):
+            generate(model, start, 1, temperature=-1.0)
+
+
+@pytest.mark.default(policy=["passive"])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_budget_changes_no_token_that_is_generated(policy):
+    found = []
+    for chosen, budget in (("none", "8MiB"), (policy, "48KiB")):
+        with Runtime("cpu:virtual", memory_budget=budget, policy=chosen, host_memory="8MiB", poisoned=True) as runtime:
+            found.append(generate(lively(), runtime.tensor([[7, 8, 9]]), 12, temperature=2.0, seed=1).tolist())
+    assert found[0] == found[1]
+    assert runtime.stats().swapped_out_bytes + runtime.stats().recomputed_bytes > 0

@@ -16,9 +16,8 @@ from minidl.policies import CHOICES
 from minidl.policies.literature import SOLVERS
 
 LEAST = 0.005  # of the unmanaged seconds
-# No plan can drop a gradient whose replay must come before a write within the gap, so auto has none here; on demand it
-# takes 0.2% longer than dtr-local. Nor has it one for the GAN, where recompute takes 1.6% less than auto on demand.
-BEATEN = {("vgg", 0, 0.6), ("gan", 0, 0.75)}
+# auto has no plan here, and on demand it takes 1.6% longer than recompute.
+BEATEN = {("gan", 0, 0.75)}
 OTHERS = [name for name in (*CHOICES, "dtr-eqclass", "dtr-local") if name not in (*SOLVERS, "auto", "none", "vdnn-dyn")]
 
 
@@ -74,9 +73,10 @@ def test_a_chain_of_convolutions_is_not_computed_anew_for_each_concatenation(mon
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("host_bytes", [None, 0], ids=["with a host", "without"])
-def test_auto_takes_what_it_predicts_within_two_percent(host_bytes):
-    row = cell.run("gan", _trace("gan"), cell.Machine(host_bytes=host_bytes), "auto", 0.85)
+@pytest.mark.parametrize(("kind", "host_bytes", "share"), [("gan", None, 0.85), ("gan", 0, 0.85), ("vgg", 0, 0.6)])
+def test_auto_takes_what_it_predicts_within_two_percent(kind, host_bytes, share):
+    """The plan of the last cell drops gradients whose replay comes before a write in place."""
+    row = cell.run(kind, _trace(kind), cell.Machine(host_bytes=host_bytes), "auto", share)
     assert row.settled_s == pytest.approx(row.predicted_s, rel=MISSED)
 
 

@@ -29,3 +29,23 @@ def test_steps_that_enter_one_by_one_hold_the_budget_with_the_same_bits():
     plain = NETWORKS["transformer"]()
     assert same(losses, [plain.step() for _ in range(STEPS)])
     assert same(list(plain.network.parameters()), list(program.network.parameters()))
+
+
+def test_a_plan_is_void_once_the_program_holds_the_state_that_the_plan_takes_away():
+    known = minidl.torch.managed(ROOMY)
+    run(NETWORKS["transformer"], 3, known)
+    memory = minidl.torch.managed(known.report().floor_bytes)
+    torch.manual_seed(0)
+    program = NETWORKS["transformer"]()
+    with memory:
+        for _ in range(STEPS):
+            program.step()
+    held = [tensor for state in program.optimizer.state.values() for tensor in state.values()]  # now on the device
+    with memory, pytest.raises(minidl.torch.BudgetTooSmall):
+        program.step()
+    assert held
+    roomy = minidl.torch.managed(known.report().unmanaged_bytes)
+    with roomy:
+        for _ in range(STEPS):
+            program.step()
+    assert roomy.report().planned_bytes <= roomy.budget

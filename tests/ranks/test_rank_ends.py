@@ -1,34 +1,13 @@
 """Ranks that part, or fail, end together: none waits for ever, and none adds up what does not belong together."""
 
-from threading import Thread
-
 import numpy as np
 import pytest
+from rank_programs import outcomes
 
-from minidl import Runtime, nn
-from minidl.ranks import RanksDiverged, threads
+from minidl import nn
+from minidl.ranks import RanksDiverged
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-def outcomes(count, work):
-    """Return the error of each of several ranks in threads, in rank order; None for a rank without an error."""
-    raised = [None] * count
-
-    def go(ranks):
-        try:
-            with Runtime("cpu", memory_budget=1 << 22, ranks=ranks) as runtime:
-                work(runtime, ranks.rank)
-        except Exception as error:
-            raised[ranks.rank] = error
-            ranks.fail()
-    workers = [Thread(target=go, args=(ranks,), daemon=True) for ranks in threads(count, patience_s=900.0)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(300.0)
-    assert not any(worker.is_alive() for worker in workers), "a rank waits for another one"
-    return raised
 
 
 def step(runtime, layer, batch):
@@ -43,8 +22,8 @@ def test_a_rank_with_another_batch_is_seen_by_all():
 
     raised = outcomes(3, work)
     assert all(isinstance(error, RanksDiverged) for error in raised)
-    assert ("rank 0 is at gather_ranks of float32[6, 4], rows (2, 2, 2), rank 1 at gather_ranks of float32[9, 4], "
-            "rows (3, 3, 3)") in str(raised[0])
+    assert ("rank 0 is at gather_ranks of float32[6, 4], rows (2, 2, 2), in iteration 0, exchange 0, "
+            "rank 1 at gather_ranks of float32[9, 4], rows (3, 3, 3), in iteration 0, exchange 0") in str(raised[0])
 
 
 def test_a_rank_that_leaves_out_a_layer_is_seen_by_all():
@@ -75,3 +54,60 @@ def test_all_is_well_with_the_same_on_all_ranks():
         assert (step(runtime, nn.Linear(4, 3), 7) == 7).all()  # the sum over all examples
 
     assert outcomes(3, work) == [None] * 3
+
+
+def test_a_rank_that_stops_earlier_than_the_others_is_seen_by_all():
+    def work(runtime, rank):
+        layer = nn.Linear(4, 3)
+        for _ in range(2 if rank == 1 else 3):
+            with runtime.iteration():
+                step(runtime, layer, 6)
+
+    raised = outcomes(3, work)
+    assert all(isinstance(error, RanksDiverged) for error in raised)
+    assert "rank 1 at the end of the run, iteration 2 after 0 exchanges" in str(raised[0])
+
+
+def test_a_rank_that_leaves_out_an_exchange_like_the_next_one_is_seen_at_the_end_of_the_iteration():
+    def work(runtime, rank):
+        layer = nn.Linear(4, 3)
+        with runtime.iteration():
+            step(runtime, layer, 6)
+            if rank != 2:
+                step(runtime, layer, 6)
+        raise AssertionError("the iteration has ended")
+
+    raised = outcomes(3, work)
+    assert all(isinstance(error, RanksDiverged) for error in raised)
+    assert "rank 2 at the end of iteration 0 after" in str(raised[0])
+
+
+def test_ranks_go_on_after_an_iteration_only_if_it_failed_on_all():
+    def work(runtime, rank, *, failing):
+        layer = nn.Linear(4, 3)
+        for number in range(3):
+            try:
+                with runtime.iteration():
+                    step(runtime, layer, 6)
+                    if number == 1 and rank in failing:
+                        raise ArithmeticError("too much")
+            except ArithmeticError:
+                pass
+
+    assert outcomes(2, lambda runtime, rank: work(runtime, rank, failing=(0, 1))) == [None, None]
+    raised = outcomes(2, lambda runtime, rank: work(runtime, rank, failing=(1,)))
+    assert all(isinstance(error, RanksDiverged) for error in raised)
+    assert "after a failed iteration (ArithmeticError)" in str(raised[0])
+
+
+def test_what_a_rank_computes_for_itself_is_its_own():
+    def work(runtime, rank):
+        layer = nn.Linear(4, 3)
+        for _ in range(3):
+            with runtime.iteration():
+                step(runtime, layer, 6)
+            if rank == 0:
+                with runtime.iteration():
+                    assert (layer.weight * 2.0).numpy().shape == (3, 4)
+
+    assert outcomes(2, work) == [None, None]

@@ -19,13 +19,13 @@ def make_blocks_tiny(monkeypatch):
     monkeypatch.setattr(sums, "COLUMNS", 4)
     monkeypatch.setattr(sums, "DEPTH", 2)
     monkeypatch.setattr(shapes, "TILE", 4)
-    forget_plans(monkeypatch)
+    forget_prepared(monkeypatch)
 
 
-def forget_plans(monkeypatch):
-    """Make every kernel plan each call again."""
+def forget_prepared(monkeypatch):
+    """Make every kernel prepare each call again."""
     for kernel in KERNELS.values():
-        monkeypatch.setattr(kernel, "_plans", {})
+        monkeypatch.setattr(kernel, "_prepared", {})
 
 
 def channels_last(shape):

@@ -102,7 +102,7 @@ class FakeCuda:
         self.announced: list[tuple[int, int]] | None = None
         self.counts: dict[str, int] = {}
         self.recorder_now: FakeRecorder | None = None
-        self._plans = list(PLANS)
+        self._prepared = list(PLANS)
         self._device: dict[int, int] = {}  # address -> bytes
         self._host: dict[int, int] = {}
         self._held: dict[int, np.ndarray] = {}
@@ -320,7 +320,7 @@ class FakeCuda:
 
     def plans(self, convolution: Convolution) -> list[PlanInfo]:
         self.counts["plans"] = self.counts.get("plans", 0) + 1
-        return list(self._plans)
+        return list(self._prepared)
 
     def convolve(self, convolution: Convolution, plan: str, x: int, w: int, y: int, workspace: int,
                  stream: FakeStream) -> None:
@@ -329,14 +329,14 @@ class FakeCuda:
             self.touch(address, int(np.prod(shape)) * DTYPES[c.dtype].itemsize, c.kind)
             if address % 16:
                 raise Violation(f"{c.kind}: an operand at {address}, not at a multiple of 16")
-        info = next(p for p in self._plans if p.name == plan)
+        info = next(p for p in self._prepared if p.name == plan)
         if plan in self.short:
             raise DeviceShort(f"cuDNN, plan {plan}: CUDNN_STATUS_ALLOC_FAILED")
         if plan in self.failing:
             raise DeviceError(f"cuDNN, plan {plan}: not for this GPU (3000)")
         if info.workspace:
             self.touch(workspace, info.workspace, f"{c.kind}'s workspace")
-        self._work(stream, "convolve", KERNEL_S * (1 + self._plans.index(info)))
+        self._work(stream, "convolve", KERNEL_S * (1 + self._prepared.index(info)))
         if self.numerics:
             from minidl.kernels.cpu import KERNELS
             arrays = {name: strided(address, shape, channels_last_strides(shape), c.dtype)
@@ -414,10 +414,10 @@ def stand_ins() -> dict[str, Kernel]:
 def _stand_in(op: Op) -> Kernel:
     volatile = [name for name in op.volatile if name != "data"]
 
-    def plan(planner: Launches, *views: View, **attrs: Any) -> None:
+    def plan(builder: Launches, *views: View, **attrs: Any) -> None:
         metas = tuple(meta(v.shape, v.dtype, v.strides) for v in views)
         scalars = [Number(name, "int64" if name in ("seed", "step") else "float64") for name in volatile]
-        planner.launch(stand_in, 1, *views, *scalars, np.int64(len(views)), op=op.name, metas=metas,
+        builder.launch(stand_in, 1, *views, *scalars, np.int64(len(views)), op=op.name, metas=metas,
                        attrs=tuple(attrs.items()), volatile=tuple(volatile))
 
     def numbers(**attrs: Any) -> dict[str, Any]:
@@ -431,7 +431,7 @@ class Upload(Kernel):
     """The kernel that uploads host values; for other layouts by way of the workspace and ``lay``."""
 
     def __init__(self, lay: Kernel) -> None:
-        super().__init__(lambda planner: None)
+        super().__init__(lambda builder: None)
         self._lay = lay
 
     def workspace(self, metas: Sequence[Meta], attrs: dict[str, Any]) -> int:

@@ -6,7 +6,19 @@ import tarfile
 import numpy as np
 from PIL import Image
 
-from minidl.data import BadFiles, Digits, Feed, Shapes, Synthetic, WantedImages, WantedText, open_images, open_text
+from minidl.data import (
+    BadFiles,
+    Digits,
+    Feed,
+    Shapes,
+    Synthetic,
+    TextBatch,
+    TokenBatch,
+    WantedImages,
+    WantedText,
+    open_images,
+    open_text,
+)
 
 CLASSES = 3
 A_CLASS = 14  # images
@@ -99,8 +111,9 @@ def text(root, *, stories=40):
     return root
 
 
+running_text = text
 IMAGES = {"class_folders": class_folders, "shards": shards, "parquet": parquet, "cifar": cifar}
-ON_DISK = (*IMAGES, "masks", "text")
+ON_DISK = (*IMAGES, "masks", "text", "running_text")
 MADE_UP = ("digits", "shapes", "synthetic")
 
 
@@ -110,8 +123,9 @@ def opened(kind, root, *, workers=1, skip=False, bad=None, **wanted):
         return {"digits": lambda: Digits(8), "shapes": lambda: Shapes(16),
                 "synthetic": lambda: Synthetic((1, 4, 4), 3)}[kind]()
     bad, feed = BadFiles(skip=skip) if bad is None else bad, Feed(workers, wanted.pop("ahead", 2))
-    if kind == "text":
-        arguments = {"length": 32, "predictions": 5, "vocab": None, "vocab_size": 120, "token_file": None} | wanted
+    if kind in ("text", "running_text"):
+        arguments = {"length": 32, "predictions": 5, "vocab": None, "vocab_size": 120, "token_file": None,
+                     "pairs": kind == "text"} | wanted
         return open_text(root, WantedText(**arguments), bad=bad, feed=feed)
     arguments = {"size": 32 if kind == "cifar" else 16, "own_size": 224, "channels": 3,
                  "num_classes": 2 if kind == "masks" else None, "pixel_labels": kind == "masks"} | wanted
@@ -120,7 +134,9 @@ def opened(kind, root, *, workers=1, skip=False, bad=None, **wanted):
 
 def arrays(batch):
     """Return all arrays of a batch."""
-    return [batch.images, batch.labels] if hasattr(batch, "images") else [array for _, array in batch._arrays()]
+    if isinstance(batch, TextBatch):
+        return [array for _, array in batch._arrays()]
+    return [batch.input_ids if isinstance(batch, TokenBatch) else batch.images, batch.labels]
 
 
 def same(one, other):

@@ -7,6 +7,7 @@ import pickle
 import sys
 from functools import partial
 from threading import Thread
+from time import monotonic
 from typing import NamedTuple
 
 import numpy as np
@@ -144,6 +145,28 @@ def together(count, work):
     if errors:
         raise errors[0]
     return results
+
+
+def outcomes(count, work, made=lambda ranks: Runtime("cpu", memory_budget=1 << 22, ranks=ranks)):
+    """Return the error of each of several ranks in threads, in rank order; None for a rank without an error.
+    work: called with the rank's runtime and number. made: makes the runtime of a rank."""
+    raised = [None] * count
+
+    def go(ranks):
+        try:
+            with made(ranks) as runtime:
+                work(runtime, ranks.rank)
+        except Exception as error:
+            raised[ranks.rank] = error
+            ranks.fail()
+    workers = [Thread(target=go, args=(ranks,), daemon=True) for ranks in threads(count, patience_s=900.0)]
+    ends = monotonic() + 120.0
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(max(0.0, ends - monotonic()))
+    assert not any(worker.is_alive() for worker in workers), "a rank waits for another one"
+    return raised
 
 
 if __name__ == "__main__":

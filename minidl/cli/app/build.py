@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 from minidl import models
 from minidl.cli.app.options import Options
-from minidl.data import AnyBatch, Data, TextBatch
-from minidl.data.text import Sentences
+from minidl.data import AnyBatch, Data, TextBatch, TokenBatch
+from minidl.data.text import Sentences, Windows
 from minidl.errors import UserError
-from minidl.nn import Module
+from minidl.nn import Module, lora
 from minidl.optim import SGD, Adam, AdamW, Optimizer, Schedule
 from minidl.runtime import current_runtime
 from minidl.tensor import Tensor
@@ -27,6 +27,8 @@ def build(options: Options, data: Data, *, steps: int | None = None) -> Trainer:
     if options.label_smoothing and (known.text or known.loss is not models.classification_loss):
         raise UserError(f"--label-smoothing is for networks with one label an image, not for {options.model}")
     model = _network(options, data, reads_text=known.text is not None)
+    if options.lora is not None:
+        lora.add(model, options.lora, options.lora_alpha, target_modules=options.lora_targets)
     optimizer = _optimizer(options, model, reads_text=known.text is not None)
     schedule = Schedule(optimizer.lr, options.schedule, options.warmup_steps, steps or ENDLESS, options.decay_steps,
                         options.decay_rate)
@@ -36,7 +38,8 @@ def build(options: Options, data: Data, *, steps: int | None = None) -> Trainer:
 
 def _network(options: Options, data: Data, *, reads_text: bool) -> Module:
     if reads_text:
-        return models.create(options.model, vocabulary=len(data.vocabulary) if isinstance(data, Sentences) else None)
+        words = len(data.vocabulary) if isinstance(data, Sentences | Windows) else None
+        return models.create(options.model, vocabulary=words)
     return models.create(options.model, num_classes=data.num_classes if data.real else options.num_classes,
                       in_channels=data.input_shape[0] if data.real else None, image_size=data.input_shape[1])
 
@@ -44,12 +47,13 @@ def _network(options: Options, data: Data, *, reads_text: bool) -> Module:
 def _optimizer(options: Options, model: Module, *, reads_text: bool) -> Optimizer:
     name = options.optimizer or ("adamw" if reads_text else "momentum")
     lr = options.lr if options.lr is not None else ADAM_RATE if name.startswith("adam") else RATE
+    learning = [p for p in model.parameters() if p.requires_grad]
     decays = (lambda p: p.ndim > 1) if options.decay == "matrices" else None
     if name.startswith("adam"):
-        return (AdamW if name == "adamw" else Adam)(model.parameters(), lr=lr, weight_decay=options.weight_decay,
+        return (AdamW if name == "adamw" else Adam)(learning, lr=lr, weight_decay=options.weight_decay,
                                                     decays=decays)
     momentum = options.momentum if options.momentum is not None else 0.0 if name == "sgd" else MOMENTUM
-    return SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=options.weight_decay, decays=decays)
+    return SGD(learning, lr=lr, momentum=momentum, weight_decay=options.weight_decay, decays=decays)
 
 
 def _loss(options: Options, known: models.Model, model: Module) -> Callable[[AnyBatch], Tensor]:
@@ -59,7 +63,7 @@ def _loss(options: Options, known: models.Model, model: Module) -> Callable[[Any
         runtime = current_runtime()
         if known.text is not None:
             shape = known.text.of_length(options.sequence_length)
-            text = (batch.upload(runtime) if isinstance(batch, TextBatch) else
+            text = (batch.upload(runtime) if isinstance(batch, TextBatch | TokenBatch) else
                     known.text_batch(runtime, batch.size, shape))
             value: Tensor = model(*text)
             return value

@@ -9,13 +9,14 @@ import io
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import TextIO, cast
 
 from minidl.checkpoint import safetensors
 from minidl.cli.app.options import STDOUT, Options
 from minidl.cli.app.step_log import is_table
 from minidl.errors import UserError
-from minidl.nn import Module
+from minidl.nn import Module, lora
 from minidl.outside.writing import Own, require_place, write_whole
 from minidl.plan.formats import is_plan
 from minidl.plan.trace_format import is_trace
@@ -55,10 +56,11 @@ class FinalFiles:
             self._failures.append(str(error))
 
     def parameters(self, model: Module) -> None:
-        """Write the model's parameters and buffers, by name, to the file of --save-weights."""
+        """Write parameters and buffers, by name, to the file of --save-weights; with --lora the adapters alone."""
         path = self._options.save
         if path is not None:
-            self.attempt(lambda: safetensors.write_arrays(path, model.state_dict(), force=self._options.force))
+            state = model.state_dict if self._options.lora is None else partial(lora.adapters, model)
+            self.attempt(lambda: safetensors.write_arrays(path, state(), force=self._options.force))
 
     def result(self, result: Result) -> None:
         """Write the numbers of the run to the file of --json."""

@@ -95,6 +95,9 @@ def _refuse_what_does_not_go_together(options: Options) -> None:
         raise UserError("synthetic data has no epochs: give --steps")
     if options.vocab is not None and options.vocab_size is not None:
         raise UserError("--vocab-size is for a vocabulary that is trained, and --vocab names one")
+    for flag, given in (("--lora-alpha", options.lora_alpha), ("--lora-targets", options.lora_targets)):
+        if options.lora is None and given is not None:
+            raise UserError(f"{flag} is for adapters: give --lora RANK")
     if options.optimizer in ("adam", "adamw") and options.momentum is not None:
         raise UserError(f"{options.optimizer} takes no --momentum")
     if options.plan is None and not policies.create(options.policy).plans:
@@ -142,6 +145,12 @@ def _model(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--list-models", action="store_true", help="print the names of all models, and leave")
     group.add_argument("--weights", type=kinds.path, metavar="FILE.safetensors",
                        help="start from these parameters, by the names of torchvision, timm or Hugging Face")
+    group.add_argument("--lora", type=kinds.whole, metavar="RANK",
+                       help="freeze the model, and train adapters of this rank in its linear layers")
+    group.add_argument("--lora-alpha", type=kinds.positive, metavar="ALPHA",
+                       help="multiply the adapters' results by ALPHA / RANK (default: RANK)")
+    group.add_argument("--lora-targets", type=kinds.names, metavar="NAME,NAME",
+                       help="the last parts of the names of the adapted layers (default: all linear layers)")
     group.add_argument("--image-size", "--img-size", type=kinds.whole, metavar="PIXELS",
                        help="a side (default: the model's; with digits at most 32, with shapes 64)")
     group.add_argument("--num-classes", type=kinds.whole, metavar="N", help="(default: the data's, or the model's)")
@@ -150,8 +159,8 @@ def _model(parser: argparse.ArgumentParser) -> None:
 def _data_and_length(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("data and length")
     group.add_argument("--data", type=kinds.path, default="synthetic", metavar="PATH|digits|shapes|synthetic",
-                       help="a folder or file of images or text (docs/data.md), scikit-learn's digits, generated "
-                            "shapes with masks, or noise, to study memory and time (default: synthetic)")
+                       help="a folder or file of images or text (docs/data.md; text also as text:PATH), scikit-learn's "
+                            "digits, generated shapes with masks, or noise, for memory and time (default: synthetic)")
     group.add_argument("--workers", "-j", type=kinds.whole, default=min(WORKERS, os.cpu_count() or 1), metavar="N",
                        help="threads that decode images; no result depends on it "
                             f"(default: the cores, at most {WORKERS})")
@@ -225,7 +234,7 @@ def _output(parser: argparse.ArgumentParser) -> None:
                        help="write the result there; keys below. With - it goes to stdout, and what is told beside it "
                             "to stderr")
     group.add_argument("--save-weights", dest="save", type=kinds.path, metavar="FILE.safetensors",
-                       help="write parameters and buffers there")
+                       help="write parameters and buffers there; with --lora the adapters alone")
     group.add_argument(FORCE, action="store_true", help="write over files that minidl did not write, too")
     group.add_argument("--run-dir", dest="run", type=kinds.path, metavar="DIR",
                        help="keep arguments, the numbers of every step, the summary and checkpoints in this folder")

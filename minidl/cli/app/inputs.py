@@ -71,11 +71,10 @@ def _text(options: Options, text: Text, bad: BadFiles, *, reads_pairs: bool) -> 
     shape = text.of_length(options.sequence_length)
     if options.data == "synthetic":
         return Synthetic((shape.length,), 0, values=False)  # the network makes its own noise
-    if not reads_pairs:
-        raise UserError(f"{options.model} reads noise only (--data synthetic): pairs of sentences are for BERT")
     wanted = WantedText(shape.length, shape.predictions, None if options.vocab is None else Path(options.vocab),
                         options.vocab_size or VOCAB_SIZE,
-                        None if options.token_file is None else Path(options.token_file), options.force)
+                        None if options.token_file is None else Path(options.token_file), options.force,
+                        pairs=reads_pairs)
     return open_text(Path(options.data), wanted, bad=bad, feed=Feed(1, 0))
 
 

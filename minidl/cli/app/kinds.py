@@ -73,6 +73,14 @@ def path(text: str) -> str:
     return text
 
 
+def names(text: str) -> tuple[str, ...]:
+    """Return words that commas separate; an empty word is refused."""
+    words = tuple(text.split(","))
+    if not all(words):
+        raise argparse.ArgumentTypeError(f"must be names with commas between, not {text!r}")
+    return words
+
+
 def size(text: str) -> int:
     """Return the bytes of a text such as ``16GiB``, ``512MB`` or ``1048576``."""
     return read(parse_bytes, text)

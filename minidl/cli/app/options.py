@@ -28,6 +28,9 @@ class Options:
     model: str
     weights: str | None
     list_models: bool
+    lora: int | None
+    lora_alpha: float | None
+    lora_targets: tuple[str, ...] | None
     image_size: int | None
     num_classes: int | None
     data: str

@@ -32,7 +32,7 @@ from minidl.outside.writing import HIDDEN, append_to_file, make_folder, replace_
 
 COLUMNS = ("step", "epoch", "loss", "lr", "seconds", "items_per_second", "peak_bytes", "swapped_out_bytes",
            "swapped_in_bytes", "recomputed_bytes", "data_seconds", "top1", "top5", "dice", "masked_lm_loss",
-           "masked_lm_accuracy", "next_sentence_accuracy")
+           "masked_lm_accuracy", "next_sentence_accuracy", "next_token_loss")
 MOST_METRICS_BYTES = 1 << 32
 ARGUMENTS, METRICS, TABLE, CHECKPOINTS = "arguments.json", "metrics.jsonl", "metrics.csv", "checkpoints"
 RESULT, SUMMARY = "result.json", "summary.txt"

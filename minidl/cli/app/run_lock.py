@@ -1,8 +1,4 @@
-"""A file lock by which a run folder has one writer at a time. It ends with the process that holds it.
-
-The folder itself is locked, so no lock file is left behind, even if the program is killed. On systems without such
-locks (Windows, some network file systems) there is no protection.
-"""
+"""A file lock by which a run folder has one writer at a time. It ends with the process that holds it."""
 
 from __future__ import annotations
 
@@ -10,11 +6,7 @@ import os
 from pathlib import Path
 
 from minidl.errors import UserError
-
-try:
-    import fcntl
-except ImportError:
-    fcntl = None  # type: ignore[assignment]
+from minidl.outside.folder_lock import lock_folder
 
 
 class RunLock:
@@ -27,21 +19,14 @@ class RunLock:
     def take(self) -> None:
         """Lock the folder, if it exists and is not locked by this object.
         Raises UserError if another run holds the lock."""
-        if self._folder is None or self._number is not None or fcntl is None or not self._folder.is_dir():
+        if self._folder is None or self._number is not None or not self._folder.is_dir():
             return
         try:
-            number = os.open(self._folder, os.O_RDONLY)
+            self._number = lock_folder(self._folder, wait=False)
+        except BlockingIOError:
+            raise UserError(f"--run-dir {self._folder}: another run is writing in it") from None
         except OSError as error:
             raise UserError(f"--run-dir {self._folder}: {error.strerror or error}") from None
-        try:
-            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(number)
-            raise UserError(f"--run-dir {self._folder}: another run is writing in it") from None
-        except OSError:  # a file system without locks
-            os.close(number)
-        else:
-            self._number = number
 
     def close(self) -> None:
         """Release the lock."""

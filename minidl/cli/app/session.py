@@ -212,6 +212,8 @@ class Session:
 def fixed_arguments(options: Options, batch: int, steps: int, slices: int = 1, shard_bytes: int | None = None) -> Fixed:
     """Return the flags that decide the results, with their values: a resumed run must have the same ones."""
     fixed = {"--model": options.model, "--image-size": options.image_size, "--num-classes": options.num_classes,
+             "--lora": options.lora, "--lora-alpha": options.lora_alpha,
+             "--lora-targets": None if options.lora_targets is None else ",".join(options.lora_targets),
              "--data": options.data, "--batch": batch, "--seed": options.seed, "--optimizer": options.optimizer,
              "--lr": options.lr, "--momentum": options.momentum, "--weight-decay": options.weight_decay,
              "--decay": options.decay, "--schedule": options.schedule, "--warmup-steps": options.warmup_steps,

@@ -108,9 +108,9 @@ class Sentences:
         made.append(TextBatch(size, length, self.predictions, ids, types, seen, positions, labels, elsewhere))
 
 
-def open_sentences(paths: Sequence[Path], *, vocab: Path | None, vocab_size: int, token_file: Path, length: int,
-                   predictions: int, bad: BadFiles, feed: Feed, force: bool = False) -> Sentences:
-    """Return the data set of text files. The text is kept as numbers in ``token_file``, which is written if needed.
+def open_tokens(paths: Sequence[Path], *, vocab: Path | None, vocab_size: int, token_file: Path, bad: BadFiles,
+                force: bool = False) -> tuple[Tokens, Vocabulary]:
+    """Return the tokens of text files. They are kept as numbers in ``token_file``, which is written if needed.
 
     vocab: a vocabulary file; None: one of ``vocab_size`` pieces is trained, and stored beside the token file. force:
     overwrite files that minidl did not write. Raises BadFile for a file that is not text, and UserError.
@@ -126,11 +126,7 @@ def open_sentences(paths: Sequence[Path], *, vocab: Path | None, vocab_size: int
         # Without some of its files it is another corpus; the next run must notice (and report) that again.
         write_tokens(token_file, _documents(paths, bad), vocabulary, lambda: UNKNOWN if len(bad) else made_of,
                      force=force)
-    tokens = read_tokens(token_file)
-    data = Sentences(tokens, vocabulary, length=length, predictions=predictions, feed=feed)
-    if not data.train_size:
-        raise UserError(f"{paths[0]}: it has no pair of sentences to train on")
-    return data
+    return read_tokens(token_file), vocabulary
 
 
 def _stored_vocabulary(paths: Sequence[Path], vocab: Path | None, vocab_size: int,

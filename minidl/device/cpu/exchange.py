@@ -54,14 +54,14 @@ def _bytes(x: np.ndarray) -> np.ndarray:
     return x.reshape(-1).view(np.uint8)
 
 
-def _checked(name: str, exchange: Exchange) -> Exchange:
-    """Return an exchange that first compares its name, result shape and rows with those of the other ranks."""
-    def run(y: np.ndarray, *parts: np.ndarray, add: Add, ranks: Ranks, rows: tuple[int, ...] = ()) -> None:
+def _checked(name: str, exchange: Exchange) -> Callable[..., None]:
+    """Return an exchange that first compares its turn, name, result and rows with those of the other ranks."""
+    def run(y: np.ndarray, *parts: np.ndarray, add: Add, ranks: Ranks, turn: str, rows: tuple[int, ...] = ()) -> None:
         of = f"rows {rows}" if rows else f"{len(parts)} a rank"
-        ranks.require_alike(f"{name} of {y.dtype.name}{list(y.shape)}, {of}")
+        ranks.require_alike(f"{name} of {y.dtype.name}{list(y.shape)}, {of}, in {turn}")
         exchange(y, *parts, add=add, ranks=ranks, rows=rows)
     return run
 
 
-EXCHANGES: dict[str, Exchange] = {name: _checked(name, exchange) for name, exchange in (
+EXCHANGES = {name: _checked(name, exchange) for name, exchange in (
     ("sum_ranks", sum_ranks), ("gather_ranks", gather_ranks))}

@@ -71,7 +71,7 @@ def both_bandwidth(nbytes: int = BLOCK_BYTES, repeats: int = REPEATS) -> float:
 
 def contention() -> float:
     """Return the seconds that kernels lose for each second of a copy beside them.
-    If kernels use all processors, the copy takes one of these; else it costs nothing."""
+    If kernels use all processors, the copy takes one of them; else it costs nothing."""
     count = processors()
     threads = int(numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined] # get_num_threads() would start them
     return min(1.0 / count, MOST_LOST) if threads >= count else 0.0

@@ -52,9 +52,9 @@ class Programs:
         kernel, stream = self.kernels[op_name], self.stream
         if type(kernel).issue is not Kernel.issue:  # it does more than launch
             return partial(_issue, kernel, stream, tuple(metas))
-        plan = kernel.plan(metas, attrs)
-        launches = [_template(launch) for launch in plan.launches]
-        give, handle, constant = stream.vendor.launch, stream.handle, plan.constant
+        prepared = kernel.prepare(metas, attrs)
+        launches = [_template(launch) for launch in prepared.launches]
+        give, handle, constant = stream.vendor.launch, stream.handle, prepared.constant
         if constant and len(launches) == 1:
             return _single(launches[0], give, handle)
 

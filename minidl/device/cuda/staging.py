@@ -2,11 +2,14 @@
 
 An array is copied into the ring and from there to the device in stream order; the caller may free it at once. Bytes of
 the ring are reused when the compute stream has passed their copy. The ring grows to twice the largest array, so that
-one array can be written while another is being copied. Knows addresses and positions; no tensors.
+one array can be written while another is being copied. Several threads write a large array: one alone writes some
+2 GB/s into page-locked memory, and a batch of 256 images has 154 MB. Knows addresses and positions; no tensors.
 """
 
 import ctypes
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 
 import numpy as np
 
@@ -15,6 +18,8 @@ from minidl.device.cuda.streams import EventStreams
 from minidl.meta import aligned
 
 LEAST_BYTES = 1 << 20
+WRITERS = 4
+PIECE_BYTES = 2 << 20  # an array of fewer bytes is written by the calling thread
 
 
 class Staging:
@@ -31,11 +36,27 @@ class Staging:
             return
         assert data.flags.c_contiguous
         start = self._take(data.nbytes)
-        ctypes.memmove(self._address + start, data.ctypes.data, data.nbytes)
+        self._write(self._address + start, data)
         streams = self._streams
         streams.vendor.copy(address, self._address + start, data.nbytes, streams.handles[COMPUTE])
         # The work that this is part of ends at the next position.
         self._busy.append((start, start + data.nbytes, streams.positions[COMPUTE] + 1))
+
+    @cached_property
+    def _writers(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(WRITERS, "minidl-staging")
+
+    def _write(self, address: int, data: np.ndarray) -> None:
+        """Copy an array's bytes to an address in host memory."""
+        source, nbytes = data.ctypes.data, data.nbytes
+        if nbytes < PIECE_BYTES:
+            ctypes.memmove(address, source, nbytes)
+            return
+        piece = max(PIECE_BYTES, aligned(-(-nbytes // WRITERS)))
+
+        def write(at: int) -> None:
+            ctypes.memmove(address + at, source + at, min(piece, nbytes - at))  # which lets other threads run
+        list(self._writers.map(write, range(0, nbytes, piece)))
 
     def close(self) -> None:
         """Free the memory; copies from it must have ended."""

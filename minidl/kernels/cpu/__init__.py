@@ -1,9 +1,9 @@
-"""The CPU kernels: Numba and a little NumPy, on views of one byte arena.
+"""The CPU kernels: Numba and a little NumPy, on arrays that are views of one byte arena.
 
 A kernel is called as ``kernel(*outputs, *inputs, **attributes)``. Inputs may be strided. Outputs are contiguous, have
-arbitrary contents before the call, and may occupy exactly the bytes of an input that the operation donates. Temporaries
-are at most about one megabyte, or one image; anything larger is a declared workspace. The same shapes and bytes always
-give the same bits.
+arbitrary contents before the call, and may occupy exactly the bytes of an input that the operation donates. Temporary
+arrays take at most about one megabyte, or one image; anything larger is a declared workspace. The same shapes and bytes
+always give the same bits.
 """
 
 from collections.abc import Callable

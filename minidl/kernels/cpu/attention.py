@@ -1,4 +1,5 @@
-"""Softmax over the last dimension, and its gradient, one row at a time."""
+"""Softmax over the last dimension, and its gradient, one row at a time. A row is all elements along the last dimension.
+"""
 
 from math import prod
 

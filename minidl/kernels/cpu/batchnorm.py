@@ -1,4 +1,4 @@
-"""Batch normalisation of [N, C, ...], alone or fused with a following addition and ReLU. No tensors, no devices.
+"""Batch normalisation of [N, C, ...], alone or fused with a following addition and ReLU, on NumPy arrays.
 
 Sums over a channel, and the constants derived from them, are accumulated in float64 and rounded once. The fused kernels
 do the same operations in the same order as separate calls, so they give the same bits.
@@ -87,7 +87,7 @@ def _apply_add_relu(y: Array, x: Array, residual: Array, centre: Array, factor: 
 
 @PieceLoop
 def _reduce(levels: Array, slopes: Array, dy: Array, x: Array, centre: Array) -> None:
-    """Add each channel's sum of dy to ``levels`` and its sum of dy * (x - centre) to ``slopes``, in float64."""
+    """Add each channel's sum of dy to ``levels`` and its sum of dy * (x - centre) to ``slopes``, [C], in float64."""
     for c in prange(x.shape[1]):
         level, slope = 0.0, 0.0
         for n in range(x.shape[0]):
@@ -157,7 +157,8 @@ def _compute_type(x: Array) -> Any:
 
 
 def _over_images(kernel: Callable[..., None], out: Array, *inputs: Array, channels: tuple[Array, ...]) -> None:
-    """Run a kernel on all images; strided or half arrays go through plain copies. channels: [C], one value each."""
+    """Run a kernel on all images; strided arrays and 16-bit floats are first copied to contiguous wider floats.
+    channels: arrays [C], one value for each channel."""
     constants = [values.astype(_compute_type(out)) for values in channels]
     for index in pieces(out.shape, out, *inputs, whole=out.ndim - 1):
         part = out[index]

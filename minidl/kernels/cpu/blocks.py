@@ -1,8 +1,9 @@
-"""Cut arrays into pieces that fit the cache, and stage pieces that kernels cannot read directly.
+"""Cuts arrays into pieces that fit the cache, and copies pieces that kernels cannot read directly.
 
-Kernels take *plain* arrays: contiguous, in a type that a processor computes in. Pieces of strided, broadcast or half
-arrays are copied (decoded) first, and half results are encoded afterwards, so the temporaries stay small and need no
-memory budget. Cuts follow from shapes alone, never from addresses, so bits stay the same.
+Kernels take *plain* arrays: contiguous, in a type that a processor computes in. Pieces of strided or broadcast arrays
+are copied, and pieces of 16-bit floats converted to float32, before the kernel runs; results in 16-bit floats are
+converted afterwards. So the temporaries stay small and need no memory budget. Cuts follow from shapes alone, never from
+addresses, so bits stay the same.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,9 @@
-"""Between images and the columns of a matrix product (im2col): ``pack``, its adjoint ``scatter``, and ``transpose``.
+"""Converts between images and the columns of a matrix product (im2col):
+``pack``, its adjoint ``scatter``, ``transpose``.
 
-A tensor is a flat array with the strides (in elements) of its four dimensions. Columns are a matrix [C R S, T] with a
-row for each tap of each channel and a column for each output pixel of a tile; pixels are numbered through the batch:
+A tensor is a flat array with the strides (in elements) of its four dimensions. A tap is one position (r, s) in the
+window of a convolution; a tile is a range of output pixels, which are numbered through the batch. Columns are a matrix
+[C R S, T] with a row for each tap of each channel and a column for each pixel of a tile:
 
   columns[(c, r, s), (n, p, q)] = x[n, c, p * stride + r - padding, q * stride + s - padding], 0 outside
 
@@ -39,10 +41,10 @@ def padded(count: int, lane_count: int) -> Any:
 
 @compiled
 def locate(places: Any, pixels: Any, output: Any, stride: Any, padding: Any, strides: Any, lane_count: int) -> None:
-    """Fill ``places`` with the position in x of tap (0, 0) of each pixel in ``pixels``, ignoring the image's borders.
+    """Fill ``places`` with the position in x of tap (0, 0) for each output pixel in ``pixels``; borders are ignored.
 
-    The pattern of a vector's pixels is a run, or halves or quarters that are every second element of a run (at stride 2
-    in short rows), or scattered; it is the same for every tap.
+    A vector's pixels are consecutive elements of x; or (at stride 2, in short rows) in halves or quarters of the vector
+    every second element; or scattered. Which of these is the same for every tap, and is stored, too.
     """
     area, count = output[0] * output[1], pixels[1] - pixels[0]
     n, pixel = 0, pixels[0] % area
@@ -87,7 +89,8 @@ def pack(columns: Any, at: int, width: int, x: Any, strides: Any, size: Any, ker
          first_image: int, count: int) -> None:
     """Write the columns of channels (first, last) and of the ``count`` pixels in ``places``, in panels ``width`` wide.
 
-    Panels follow each other, each [rows][width]. With a width of at least ``count`` this is the matrix itself.
+    A panel has ``width`` columns of the matrix, stored as [rows][width]; panels follow each other. With a width of at
+    least ``count`` there is one panel, the matrix itself.
     """
     lane_count = lanes(columns)
     taps, origins, offsets = kernel[0] * kernel[1], places[0], places[3]

@@ -1,4 +1,4 @@
-"""Compilation of loops to kernels: each loop is compiled twice, for one thread and for all of them.
+"""Compiles loops to kernels: each loop is compiled twice, for one thread and for all of them.
 
 A kernel is a Python function whose outermost loop is a ``prange`` over pieces of work, cut by shape alone. Both
 versions come from that one source and make the same pieces, so their results have the same bits for any number of
@@ -51,7 +51,7 @@ def compiled(function: Callable[..., Any], **options: Any) -> Any:
 
 
 def summing(function: Callable[..., Any]) -> Any:
-    """``compiled`` for loops that add up; the compiler may reorder the sum to fill vector registers.
+    """Like ``compiled``, for loops that add up: the compiler may reorder the sum to fill vector registers.
 
     The order is chosen here, once for all kernels that call the function, so their bits agree.
     """

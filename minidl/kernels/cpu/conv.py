@@ -1,9 +1,9 @@
-"""The algorithms of a convolution and of its two gradients, with their cuts and workspaces.
+"""The algorithms of a convolution and of its two gradients, with their workspaces.
 
-  threads   matrix products, of Winograd tiles (winograd.py) where the shape suits them, else of columns (im2col.py),
-            with a buffer for each core
-  serial    the same sums in the same order, so the same bits, by one core in one small buffer
-  direct    plain loops (direct.py) without a workspace
+threads   matrix products, of Winograd tiles (winograd.py) where the shape suits them, else of columns (im2col.py),
+          with a buffer for each core
+serial    the same sums in the same order, so the same bits, by one core in one small buffer
+direct    plain loops (direct.py) without a workspace
 """
 
 from collections.abc import Callable, Sequence
@@ -47,8 +47,8 @@ class CpuAlgorithm:
 
 
 @dataclass(frozen=True)
-class ElsewherePlan(ConvolutionCut):
-    """The cuts of a convolution on a processor other than this one, with vector registers of ``vector_bytes`` bytes."""
+class CutElsewhere(ConvolutionCut):
+    """How a convolution is cut on another processor, whose vector registers have ``vector_bytes`` bytes."""
 
     vector_bytes: int = 0
 
@@ -59,21 +59,21 @@ class ElsewherePlan(ConvolutionCut):
 
     @property
     def panel(self) -> int:
-        """The columns of a panel of a matrix product (product.py) on that processor: three vectors."""
+        """The columns of a panel of a matrix product (product.py) on that processor: three vector registers."""
         return 3 * self.lanes
 
 
 @lru_cache(maxsize=1 << 12)
-def _plan(op: str, x: Shape, w: Shape, y: Shape, stride: Pair, padding: Pair, itemsize: int,
+def _cut_of(op: str, x: Shape, w: Shape, y: Shape, stride: Pair, padding: Pair, itemsize: int,
           limits: Shape) -> ConvolutionCut:
     return ConvolutionCut(op, x, w, y, stride, padding, max(itemsize, 4), itemsize == 2, limits)
 
 
-def plan(op: str, first: Any, second: Any, out: Any, stride: Pair, padding: Pair) -> ConvolutionCut:
-    """Return how convolution ``op`` is cut, from its first two inputs and its output ``out`` (arrays or metas)."""
+def cut_of(op: str, first: Any, second: Any, out: Any, stride: Pair, padding: Pair) -> ConvolutionCut:
+    """Return how convolution ``op`` is cut into tasks, from its first two inputs and its output (arrays or metas)."""
     role = ROLES[op]
     x, w, y = role.pick(out, (first, second))
-    return _plan(role.kind, x.shape, w.shape, y.shape, stride, padding, out.dtype.itemsize,
+    return _cut_of(role.kind, x.shape, w.shape, y.shape, stride, padding, out.dtype.itemsize,
                  (BUFFER_BYTES, DEPTH, PIXELS, *LEAST))
 
 
@@ -83,21 +83,21 @@ def cores() -> int:
 
 
 def _cuts(p: ConvolutionCut, workers: int | None) -> tuple[Cuts, int]:
-    """Return the cuts, and how many workers have tasks; ``workers`` None means one worker with the smallest buffer."""
+    """Return the cuts, and how many workers have tasks. workers None: one worker, with the smallest possible buffer."""
     cuts = p.least if workers is None else p.cuts
     return cuts, min(workers or 1, cuts.tasks)
 
 
 @lru_cache(maxsize=1 << 12)
 def _workspace(p: ConvolutionCut, workers: int | None) -> int:
-    """Return the bytes of all workers' buffers: the most that they take for any length of vector registers.
+    """Return the bytes of all workers' buffers: the largest sum for any length of vector registers.
 
     So memory layouts are the same on all processors, and a budget that holds a step on one holds it on the others.
     """
     facts = p.op, p.x, p.w, p.y, p.stride, p.padding, p.itemsize, p.half, p.limits
     most = 0
     for vector_bytes in VECTORS:
-        cuts, count = _cuts(ElsewherePlan(*facts, vector_bytes), workers)
+        cuts, count = _cuts(CutElsewhere(*facts, vector_bytes), workers)
         most = max(most, count * cuts.buffer * p.itemsize)
     return most
 
@@ -105,7 +105,7 @@ def _workspace(p: ConvolutionCut, workers: int | None) -> int:
 def _run(op: str, workers: int | None, out: Array, first: Array, second: Array, third: Array | None = None, *,
          stride: Pair, padding: Pair, workspace: Array | None = None, **_: Any) -> None:
     from minidl.kernels.cpu import im2col, winograd  # compiled with Numba: not imported by dry runs
-    p, relu = plan(op, first, second, out, stride, padding), ROLES[op].relu
+    p, relu = cut_of(op, first, second, out, stride, padding), ROLES[op].relu
     cuts, workers = _cuts(p, workers)
     dtype, elements, result = computed(out.dtype), workers * cuts.buffer, row(out)
     buffer = np.empty(elements, dtype) if workspace is None else workspace.view(dtype)[:elements]
@@ -145,7 +145,7 @@ def _direct(op: str) -> Callable[..., None]:
 def _algorithms(op: str) -> tuple[CpuAlgorithm, ...]:
     def buffers(workers: int | None) -> Callable[[Sequence[Meta], Sequence[Meta], Attrs], int]:
         def nbytes(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> int:
-            p = plan(op, inputs[0], inputs[1], outputs[0], attrs["stride"], attrs["padding"])
+            p = cut_of(op, inputs[0], inputs[1], outputs[0], attrs["stride"], attrs["padding"])
             return _workspace(p, workers)
         return nbytes
 

@@ -1,4 +1,4 @@
-"""How convolutions are cut into tasks, and the buffer size of a worker in elements.
+"""Cuts convolutions into tasks, and computes the size of a worker's buffer in elements.
 
 Everything follows from the shapes and a few limits, never from the number of workers.
 """
@@ -19,7 +19,9 @@ GROUP = 8  # channels whose patches are gathered at a time
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """The cuts of a convolution: sizes (``numbers``: see im2col.py, winograd.py), tasks, elements of a worker's buffer.
+    """The cuts of one convolution.
+
+    ``numbers``: sizes of the pieces (see im2col.py, winograd.py); number of tasks; elements of a worker's buffer.
     """
 
     numbers: Shape
@@ -53,7 +55,7 @@ class ConvolutionCut:
 
     @cached_property
     def taps(self) -> int:
-        """The number of weights of a window in one channel, R S."""
+        """The number of positions in the window, R S."""
         return self.w[2] * self.w[3]
 
     @cached_property
@@ -68,7 +70,7 @@ class ConvolutionCut:
 
     @property
     def deep(self) -> int:
-        """The number of channels that each element of the result sums over."""
+        """The number of channels over which each element of the result is a sum."""
         return self.w[1] if self.op == "conv2d" else self.w[0]
 
     @property
@@ -156,5 +158,5 @@ class ConvolutionCut:
 
     @property
     def panel(self) -> int:
-        """The columns of a panel of a matrix product (product.py): three vectors."""
+        """The columns of a panel of a matrix product (product.py): three vector registers."""
         return cuts.panel(self.itemsize)

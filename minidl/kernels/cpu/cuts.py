@@ -24,5 +24,5 @@ def lanes(itemsize: int) -> int:
 
 
 def panel(itemsize: int) -> int:
-    """Return the columns of a panel of a product's right operand (product.py): three vectors."""
+    """Return the columns of a panel of a product's right operand (product.py): three vector registers."""
     return 3 * lanes(itemsize)

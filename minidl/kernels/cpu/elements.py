@@ -1,6 +1,6 @@
-"""Elements of flat arrays as numbers for compiled code: halves are decoded when they are read.
+"""Reads and writes elements of flat arrays in compiled code; 16-bit floats are converted to float32 when they are read.
 
-A half array is passed as integers, whose type tells which half it is: uint16 is bfloat16, int16 is float16 (see
+An array of 16-bit floats is passed as integers, whose type tells the format: uint16 is bfloat16, int16 is float16 (see
 flat.py). Other types are passed unchanged.
 """
 
@@ -34,7 +34,7 @@ def room(array: Any, buffer: Any, straight: bool) -> Any:
 def operand(a: Any, at: int, row: int, column: int, buffer: Any, buffer_at: int, m: int, k: int) -> Any:
     """Return a matrix [m, k] to compute with as (array, first element, elements to the next row, to the next column).
 
-    It is ``a`` itself, or for a half its decoded copy in the buffer, from element ``buffer_at`` on.
+    It is ``a`` itself; for 16-bit floats its float32 copy in the buffer, from element ``buffer_at`` on.
     """
     raise NotImplementedError("in compiled code alone")
 

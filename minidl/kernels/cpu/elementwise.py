@@ -1,4 +1,4 @@
-"""Elementwise arithmetic, activations and dropout: loops over the formulas of ``scalar``. No tensors, no devices.
+"""Elementwise arithmetic, activations and dropout: loops over the formulas of ``scalar``, on NumPy arrays.
 
 An output may share exactly the bytes of an input that the operation donates: each element is read before it is written.
 """
@@ -96,7 +96,8 @@ def _dropout(y: Array, x: Array, key: int, threshold: int, keep_scale: float, fi
 
 
 def over_elements(kernel: Callable[..., None], y: Array, *inputs: Array, numbers: tuple[Any, ...] = ()) -> None:
-    """Run a kernel of flat arrays, at once or on copied pieces; inputs are broadcast to y's shape."""
+    """Run a kernel of flat arrays on y and the inputs, broadcast to y's shape: at once, or on copied pieces.
+    numbers: the kernel's further arguments."""
     shape = y.shape
     if all(a.shape == shape and is_plain(a) for a in (y, *inputs)):
         kernel(y.size, y.reshape(-1), *[a.reshape(-1) for a in inputs], *numbers)

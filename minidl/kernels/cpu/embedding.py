@@ -63,7 +63,7 @@ def _take(y: Array, table: Array, numbers: Array) -> None:
 
 
 def _groups(ordered: Array) -> tuple[Array, Array]:
-    """Return, for sorted numbers, where each run of equal ones starts (and the last ends), and each run's number."""
+    """Return, for sorted numbers, where each run of equal numbers starts (and the last ends), and each run's number."""
     starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1], [True])))
     return starts, ordered[starts[:-1]]
 

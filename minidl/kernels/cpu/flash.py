@@ -9,8 +9,8 @@ The forward pass is the online softmax of Milakov & Gimelshein 2018; both togeth
 Rudra & Re 2022, algorithms 1 and 4). Dropout uses the random numbers of the elementwise kernel on the whole [N, heads,
 L, S].
 
-Halves are decoded a few sequences at a time. Products and sums are in float32 (float64 for float64), over cuts that
-follow from shapes alone. A head's gradients are one task, so bits do not depend on threads.
+Operands in 16-bit floats are converted a few sequences at a time. Products and sums are in float32 (float64 for
+float64), over cuts that follow from shapes alone. A head's gradients are one task, so bits do not depend on threads.
 """
 
 from collections.abc import Iterator
@@ -222,8 +222,8 @@ def _mask(mask: Array | None, sequences: slice, keys: int, dtype: np.dtype[Any])
 
 def _parts(mask: Array | None, keys: int, arrays: tuple[Array, ...], heads: int, causal: bool, p: float,
            seed: int, before: int) -> Iterator[tuple[slice, tuple[Any, ...]]]:
-    """Yield (slice of sequences to compute at once, the kernel's arguments after its arrays); ``before`` come earlier.
-    """
+    """Yield (slice of sequences to compute at once, the kernel's arguments after its arrays).
+    before: the number of sequences before these, which decides their random numbers."""
     q = arrays[0]
     length, width = q.shape[1:]
     for index in pieces(q.shape, *arrays, whole=2):

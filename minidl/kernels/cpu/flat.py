@@ -1,4 +1,4 @@
-"""Arrays in the form that compiled code takes: one dimension, and strides.
+"""Arrays in the form that compiled code takes: one dimension, and the strides of the original dimensions.
 
 Numba compiles a kernel for each type of its arguments, and an array's layout is part of its type. With flat arrays
 there is one version of each kernel for each dtype.

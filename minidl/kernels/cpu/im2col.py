@@ -8,12 +8,13 @@ are left for later.
   dgrad    task = (tile, block of C):        for chunks of the block:    add the columns w[chunk]^T dy to dx
   wgrad    task = (block of K, chunk of C):  for tiles, in order:        dw[chunk]^T += columns(x)[chunk] dy^T
 
-A tile of dgrad is several whole images, or one image in consecutive pieces. Cuts follow from the shapes alone, and
-worker i does tasks i, i + workers, ..., in its own part of the workspace: the result does not depend on the number of
-workers. Tensors are flat arrays with strides; y, dx and dw are contiguous.
+Here C and K are the channels of x and y, and a block is a range of them. A tile of dgrad is several whole images, or
+one image in consecutive pieces. Cuts follow from the shapes alone, and worker i does tasks i, i + workers, ..., in its
+own part of the workspace: the result does not depend on the number of workers. Tensors are flat arrays with strides; y,
+dx and dw are contiguous.
 
-Halves (elements.py) are decoded when they are packed; weights, and results until they are complete, have a float32 copy
-of a task's part in the buffer.
+16-bit floats (elements.py) are converted when they are packed; weights, and results until they are complete, have a
+float32 copy of a task's part in the buffer.
 """
 
 from functools import partial

@@ -1,4 +1,4 @@
-"""Layer normalisation over the last dimension, and its gradients, one row at a time. No tensors, no devices.
+"""Layer normalisation over the last dimension, and its gradients, one row at a time, on NumPy arrays.
 
 Sums over a row, and the constants derived from them, are accumulated in float64 and rounded once.
 """
@@ -17,7 +17,7 @@ from minidl.kernels.cpu.sums import SLABS, WIDTH, total, total_square
 
 @summing
 def _level_and_slope(dy: Array, x: Array, gamma: Array, mean: float, rstd: float) -> tuple[float, float]:
-    """Return the sums over one row of g = dy * gamma and of g * xhat, with xhat = (x - mean) * rstd."""
+    """Return two sums over one row: of g = dy * gamma, and of g * xhat, with xhat = (x - mean) * rstd."""
     level, slope = 0.0, 0.0
     for i in range(x.size):
         g = dy[i] * gamma[i]
@@ -58,7 +58,8 @@ def _layer_norm_grad(dx: Array, dy: Array, x: Array, gamma: Array, mean: Array, 
 
 @PieceLoop
 def _layer_norm_grad_reduce(slopes: Array, levels: Array, dy: Array, x: Array, mean: Array, rstd: Array) -> None:
-    """Add sums over slab t of the rows to slopes[t] (dy * xhat, xhat = (x - mean) * rstd) and levels[t] (dy)."""
+    """Add, for each range t of rows, the sums of dy * xhat to slopes[t] and of dy to levels[t]; xhat = (x - mean)
+    * rstd."""
     rows = (x.shape[0] + SLABS - 1) // SLABS
     strips = (x.shape[1] + WIDTH - 1) // WIDTH
     for task in prange(SLABS * strips):

@@ -28,8 +28,7 @@ def _starts(batch: Shape, strides: Shape) -> Array:
 
 
 def _operand(array: Array, batch: Shape) -> tuple[Array, Array, int, int]:
-    """Return an operand [..., rows, columns] as (flat array, matrices' starts, elements to the next row, next column).
-    """
+    """Return an operand [.., rows, columns] as (flat array, matrices' starts, elements to next row, to next column)."""
     data, strides = flat(array)
     lead = len(batch) - (array.ndim - 2)
     spread = tuple(0 if i < lead or array.shape[i - lead] == 1 else strides[i - lead] for i in range(len(batch)))
@@ -38,7 +37,8 @@ def _operand(array: Array, batch: Shape) -> tuple[Array, Array, int, int]:
 
 @lru_cache(maxsize=1 << 12)
 def _cuts(count: int, m: int, n: int, panel: int) -> tuple[int, int]:
-    """Return (rows, columns) of a task of ``count`` products [m, n]: worth packing, and enough tasks for all cores."""
+    """Return (rows, columns) of a task of ``count`` products [m, n]:
+    large enough to be worth packing B, small enough for all cores to have tasks."""
     width = even(pieces(n, panel), PANELS) * panel
     tasks = count * pieces(n, width)
     return up(even(m, max(min(ROWS, pieces(m, pieces(TASKS, tasks))), 32)), 8), width

@@ -1,8 +1,9 @@
 """Many matrix products at once, of matrices with any strides, in compiled code on all cores.
 
-A task computes a few panels of columns and a block of rows of one product; it packs its part of B, in pieces of DEPTH
-rows, and multiplies. Cuts follow from the shapes alone, and no two tasks write the same element. Halves (elements.py)
-are decoded piece by piece, and rounded once the sums are complete. Arrays are flat, with strides.
+A task computes a block of rows and a few panels of columns (product.py) of one product C = A B; it packs its part of B,
+in pieces of DEPTH rows, and multiplies. Cuts follow from the shapes alone, and no two tasks write the same element.
+16-bit floats (elements.py) are converted piece by piece, and rounded once the sums are complete. Arrays are flat, with
+strides.
 """
 
 from functools import partial
@@ -22,7 +23,8 @@ DEPTH = 256  # rows of B that are packed at a time: a panel of them fits the inn
 
 @compiled
 def edges(array: Any) -> Any:
-    """Return flags for ``pack``: those from element ``lanes - i`` on say that the first i of a vector are inside B."""
+    """Return flags from which ``pack`` makes masks: those from element ``lanes - i`` on mark the first i of a vector.
+    """
     inside = np.zeros(2 * lanes(array), np.int32)
     inside[lanes(array):] = -1
     return inside

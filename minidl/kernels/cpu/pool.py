@@ -1,4 +1,4 @@
-"""Pooling of [N, C, H, W], one plane at a time."""
+"""Pooling of [N, C, H, W], one plane [H, W] (the pixels of one channel of one image) at a time."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,8 @@ from minidl.meta import Shape
 
 @compiled
 def _covered(count: int, size: int, tap: int, stride: int, padding: int) -> tuple[int, int]:
-    """Return (first, one past the last) of ``count`` outputs whose window element ``tap`` falls inside [0, size)."""
+    """Return (first, one past the last) of the outputs whose window has its element ``tap`` inside [0, size).
+    count: the number of outputs."""
     first = max(0, -((tap - padding) // stride))
     return first, max(first, min(count, (size - 1 + padding - tap) // stride + 1))
 

@@ -3,9 +3,10 @@
   for each panel of B (the columns of three vectors, laid out as [k][columns]), for each ROWS rows of A:
       sums[ROWS][columns] = A[:, 0] B[0, :] + A[:, 1] B[1, :] + ...,  then stored, or added to C
 
-A is read directly, with a stride for rows and one for columns, so it may be transposed. B has to be packed into panels;
-code that computes B, such as the columns of a convolution, writes panels at no extra cost. An element of C is a sum in
-the order of k: its bits depend on where k is cut, but not on tiles, threads, or the rest of the matrix.
+A vector is a vector register of the processor. A is read directly, with a stride for rows and one for columns, so it
+may be transposed. B has to be packed into panels; code that computes B, such as the columns of a convolution, writes
+panels at no extra cost. An element of C is a sum in the order of k: its bits depend on where k is cut, but not on
+tiles, threads, or the rest of the matrix.
 
 A tile is as large as the registers allow: 8 x 3 vectors with 32 of them, 4 x 3 with 16; the other registers hold a row
 of B. Compare Goto and van de Geijn, Anatomy of High-Performance Matrix Multiplication (2008); unlike there, A is not

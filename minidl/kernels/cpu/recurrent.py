@@ -167,7 +167,8 @@ def _gru_grad(dgiven: Array, dkept: Array, dh0: Array, dy: Array, y: Array, gate
 
 def _run(kernel: PieceLoop, work: int, outputs: tuple[Array, ...], inputs: tuple[Array, ...], whole: tuple[Array, ...],
          backwards: bool, order: Any) -> None:
-    """Run a kernel on pieces of the batch. whole: operands without one; order(pieces, whole): the kernel's inputs."""
+    """Run a kernel on pieces of the batch.
+    whole: operands without a batch dimension; order(pieces, whole) returns the kernel's inputs in order."""
     shape = max((a.shape for a in (*outputs, *inputs)), key=len)
     rest = [source(a) for a in whole]
     for index in pieces(shape, *outputs, *inputs, whole=len(shape) - 1):

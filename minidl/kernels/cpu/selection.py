@@ -1,6 +1,6 @@
 """Comparisons, selection by masks, conversions, ranks of rows, and further functions, by NumPy's vectorised functions.
 
-Temporaries are pieces of a block.
+Temporary arrays are no larger than a piece that fits the cache.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ PIECE = 1 << 15  # elements that are selected at once, if that needs a temporary
 
 
 def _in_pieces(function: Callable[..., None], y: Array, *inputs: Array) -> None:
-    """Run ``function(y, *inputs)`` on one cache-sized piece of the arrays after another, each flat."""
+    """Run ``function(y, *inputs)`` on one cache-sized piece of the arrays after another, each as a flat array."""
     def run(count: int, *parts: Array) -> None:
         for start in range(0, count, PIECE):
             function(*[part[start:start + PIECE] for part in parts])

@@ -1,4 +1,4 @@
-"""Copies between layouts (contiguous, concat, ...). They move bytes, whatever the dtype."""
+"""Copies between layouts (contiguous, concat, ...). They move bytes of any dtype."""
 
 import numpy as np
 from numba import prange

@@ -1,7 +1,7 @@
 """Copies of many bytes that leave the caches to the kernels: their stores bypass the caches.
 
-An ordinary copy first reads the memory that it will overwrite, and evicts the kernels' data from the caches. Knows
-bytes; a small copy is an ordinary one.
+An ordinary copy first reads the memory that it will overwrite, and evicts the kernels' data from the caches. Small
+copies are ordinary ones.
 """
 
 from typing import Any

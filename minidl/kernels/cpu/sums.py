@@ -1,7 +1,7 @@
 """Sums, and similar reductions: accumulated in float64 and rounded once.
 
-The first half are loops over one row (a contiguous 1-D array) that kernels call; their order of summation is fixed
-here, by the row's length. The second half is the sum over some dimensions of an array.
+The first part has loops over one row (a contiguous 1-D array) that kernels call; their order of summation is fixed
+here, by the row's length. The second part is the sum over some dimensions of an array.
 """
 
 from itertools import groupby
@@ -86,7 +86,7 @@ def largest(values: Array) -> Any:
 # Sums over dimensions -----------------------------------------------------------------------------------------------
 @PieceLoop
 def _sum_columns(sums: Array, x: Array) -> None:
-    """sums[t, b] = the sum of x[a, b] over slab t, the t-th of equal ranges of a."""
+    """sums[t, b] = the sum of x[a, b] over the t-th of several equal ranges of a."""
     slabs = sums.shape[0]
     rows = (x.shape[0] + slabs - 1) // slabs
     strips = (x.shape[1] + WIDTH - 1) // WIDTH
@@ -102,7 +102,8 @@ def _sum_columns(sums: Array, x: Array) -> None:
 
 @PieceLoop
 def _sum_planes(sums: Array, x: Array) -> None:
-    """sums[t, b] = the sum of x[a, b, c] over all c and slab t, a range of a; for a single a, over a range of c."""
+    """sums[t, b] = the sum of x[a, b, c] over all c and the t-th range of a. For a single a: over the t-th range of c.
+    """
     slabs = sums.shape[0]
     images = (x.shape[0] + slabs - 1) // slabs
     length = (x.shape[2] + slabs - 1) // slabs
@@ -118,7 +119,8 @@ def _sum_planes(sums: Array, x: Array) -> None:
 
 
 def _grouped(shape: Shape, axes: tuple[int, ...]) -> list[tuple[bool, int]]:
-    """Return (is it summed?, extent) of dimensions, neighbours of one kind merged; those of extent 1 are dropped."""
+    """Return [(True if summed, extent)] of the dimensions:
+    neighbours of one kind are merged, those of extent 1 dropped."""
     kinds = [(i in axes, n) for i, n in enumerate(shape) if n != 1]
     return [(kind, prod(n for _, n in members)) for kind, members in groupby(kinds, key=lambda entry: entry[0])]
 

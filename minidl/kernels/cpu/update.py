@@ -1,7 +1,7 @@
 """Optimizer steps, fills, uploads and random numbers, in place.
 
 A step over many parameters is one kernel call: the parameters are cut into pieces of CHUNK elements, and the kernel
-gets the address of each piece in every group of tensors.
+gets the address of each piece in every group of tensors (the parameters, each kind of state, the gradients).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -34,7 +34,7 @@ def _pointer(typing_context: Any, address: Any, like: Any) -> Any:
 
 @compiled
 def _part(pieces: Array, sizes: Array, like: Array, group: int, piece: int) -> Any:
-    """Return one piece of a tensor of ``group`` as an array with the dtype of ``like``, from ``pieces``' address."""
+    """Return one piece of a tensor of ``group`` as an array with the dtype of ``like``. pieces: the addresses."""
     return carray(_pointer(pieces[group, piece], like), sizes[piece])  # type: ignore[call-arg] # no typing_context here
 
 

@@ -1,7 +1,7 @@
-"""Vector instructions for compiled code, where automatic vectorisation fails.
+"""Emits vector instructions for compiled code, where automatic vectorisation fails.
 
 The few vector operations that convolutions need, each written in LLVM's intermediate language, so that it is correct on
-any processor and fast on those with vectors of at least 32 bytes.
+any processor and fast on those with vectors of at least 32 bytes. A lane is one element of a vector register.
 """
 
 from collections.abc import Callable
@@ -33,9 +33,9 @@ def lanes(typing_context: Any, array: Any) -> Any:
 
 
 class Vectors:
-    """An emitter of code for vectors of one dtype: ``v = Vectors(context, builder, dtype)``.
+    """Emits code for vectors of one dtype: ``v = Vectors(context, builder, dtype)``.
 
-    ``stored`` is the dtype in memory if it differs: halves (as in elements.py) are decoded when loaded.
+    ``stored`` is the dtype in memory if it differs: 16-bit floats (as in elements.py) are converted when loaded.
     """
 
     def __init__(self, context: Any, builder: Any, dtype: Any, stored: Any = None) -> None:
@@ -80,7 +80,7 @@ class Vectors:
         return self.decoded(self._masked("load", "p0", pointer, mask))
 
     def load_piece(self, address: Any, mask: Any) -> Any:
-        """Load as many elements as the mask has lanes, undecoded; lanes outside the mask are zero and are not read."""
+        """Load as many elements as the mask has lanes, without conversion; others are zero and are not read."""
         kind = ir.VectorType(self.loaded.element, mask.type.count)
         return self._masked("load", "p0", self.builder.bitcast(address, kind.as_pointer()), mask)
 
@@ -94,7 +94,7 @@ class Vectors:
                                         ir.Constant(result, None)])
 
     def decoded(self, loaded: Any) -> Any:
-        """Return a loaded vector as numbers, by the formulas of half.py."""
+        """Return a loaded vector converted to the dtype of computation, by the formulas of half.py."""
         if self.loaded == self.vector:
             return loaded
         wide = ir.VectorType(INT32, self.count)

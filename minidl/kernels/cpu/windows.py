@@ -1,4 +1,5 @@
-"""The outputs and inputs that each tap of a sliding window covers; shared by convolutions and pooling."""
+"""The outputs and inputs that belong to each tap, a position in a sliding window; shared by convolutions and pooling.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,7 +10,8 @@ Pair = tuple[int, int]
 
 
 def covered(out_from: int, out_to: int, size: int, tap: int, stride: int, padding: int) -> tuple[slice, slice]:
-    """Return the outputs in [out_from, out_to) whose window element ``tap`` is inside [0, size), and its inputs.
+    """Return two slices for one tap:
+    the outputs in [out_from, out_to) whose input is inside [0, size), and these inputs.
 
     The first slice counts from out_from; both may be empty.
     """
@@ -23,7 +25,8 @@ def covered(out_from: int, out_to: int, size: int, tap: int, stride: int, paddin
 
 @dataclass(frozen=True, slots=True)
 class Tap:
-    """One position (r, s) of the window: outputs rows x columns whose input there is not padding, and these inputs."""
+    """One position (r, s) in the window:
+    the outputs (rows, columns) whose input there is not padding, and these inputs."""
 
     r: int
     s: int

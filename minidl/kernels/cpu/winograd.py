@@ -96,8 +96,8 @@ _to_u, _to_v, _to_y = _transform(_G), _transform(_B), _transform(_A, interleaved
 @compiled
 def _transform_weights(buffer: Any, at: int, raw: int, w: Any, w_steps: Any, turned: bool, outputs: Any, inputs: Any,
                        inside: Any) -> None:
-    """Write U [16, C, K] for the ranges ``outputs`` of K and ``inputs`` of C. raw: the place of space for 16 vectors.
-    """
+    """Write U [16, C, K] for the ranges ``outputs`` of K and ``inputs`` of C.
+    raw: the position in the buffer of scratch space for 16 vectors."""
     lane_count = lanes(buffer)
     count = outputs[1] - outputs[0]
     width = padded(count, lane_count)

@@ -30,8 +30,8 @@ def softmax(tools: Tools, *, dtype: str, masked: bool, labelled: bool, items: in
             threads: int) -> Callable[..., None]:
     """Return a kernel: y = exp(x + mask - largest) / sum, row by row.
 
-    If ``labelled``, y is less by 1 at a row's label, and losses[r] = log(sum of exp(x - x[label])): 0 if the label is
-    ignored, NaN if it is no class; in both cases y is the plain softmax.
+    If ``labelled`` (for cross-entropy), y is less by 1 at a row's label, and losses[r] = log(sum of exp(x - x[label])).
+    If the label is ignored the loss is 0, if it is no class NaN; in both cases y is the plain softmax.
     """
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     place, exp, log = row_place(tools), tools.scalar(dtype).exp, tools.scalar(dtype).log
@@ -140,17 +140,17 @@ def softmax_grad(tools: Tools, *, dtype: str, items: int, threads: int) -> Calla
     return kernel
 
 
-def _softmax(planner: Launches, y: View, x: View, mask: View | None = None) -> None:
-    """Add launches: y = softmax(x + mask) over the last dimension."""
-    if y.size and not (is_on("softmax") and _softmax_of_groups(planner, y, x, mask)):
+def _softmax(builder: Launches, y: View, x: View, mask: View | None = None) -> None:
+    """Add launches to ``builder``: y = softmax(x + mask) over the last dimension."""
+    if y.size and not (is_on("softmax") and _softmax_of_groups(builder, y, x, mask)):
         wide = [y, x, x if mask is None else mask.expand(x.shape)]
-        operands, count, arguments = rows(planner, wide, [])
-        planner.launch(softmax, count, *operands, x, x, *integers(0, 0), *arguments, dtype=x.dtype.name,
+        operands, count, arguments = rows(builder, wide, [])
+        builder.launch(softmax, count, *operands, x, x, *integers(0, 0), *arguments, dtype=x.dtype.name,
                        masked=mask is not None, labelled=False, **shape_of_block(x.shape[-1]))
 
 
-def _softmax_of_groups(planner: Launches, y: View, x: View, mask: View | None) -> bool:
-    """Launch the grouped kernel and return True, if rows and mask consist of aligned groups of 16 bytes."""
+def _softmax_of_groups(builder: Launches, y: View, x: View, mask: View | None) -> bool:
+    """Launch the grouped kernel and return True, if rows and mask are aligned groups of 16 bytes; else return False."""
     held, beside = shape_of(y, x), (1, 1, 0, 0, 0)
     if held is None:
         return False
@@ -164,23 +164,23 @@ def _softmax_of_groups(planner: Launches, y: View, x: View, mask: View | None) -
             return False
         (_, _, m0), (n1, _, m1), (n2, _, m2) = padded(dims, 3, 2)
         beside = (n1, n2, m0 // width, m1 // width, m2 // width)
-    planner.launch(softmax_row_groups, blocks_of(count, held["threads"] // held["lanes"]), y, x,
+    builder.launch(softmax_row_groups, blocks_of(count, held["threads"] // held["lanes"]), y, x,
                    x if mask is None else mask, *integers(length // width, count, *beside), dtype=x.dtype.name,
                    masked=mask is not None, whole=held["lanes"] * held["held"] * width == length,
                    narrow=count < 1 << 31, **held)
     return True
 
 
-def _softmax_grad(planner: Launches, dx: View, dy: View, y: View) -> None:
+def _softmax_grad(builder: Launches, dx: View, dy: View, y: View) -> None:
     """Add launches: dx = y * (dy - sum(dy * y)), row by row: the gradient of softmax."""
     held = shape_of(dx, dy, y) if y.size and is_on("softmax") else None
     if held is not None:
         length = y.shape[-1]
-        planner.launch(softmax_gradient_row_groups, blocks_of(y.size // length, held["threads"] // held["lanes"]), dx,
+        builder.launch(softmax_gradient_row_groups, blocks_of(y.size // length, held["threads"] // held["lanes"]), dx,
                        dy, y, *integers(length // held["width"], y.size // length), dtype=y.dtype.name, **held)
     elif y.size:
-        operands, count, arguments = rows(planner, [dx, dy, y], [])
-        planner.launch(softmax_grad, count, *operands, *arguments, dtype=y.dtype.name, **shape_of_block(y.shape[-1]))
+        operands, count, arguments = rows(builder, [dx, dy, y], [])
+        builder.launch(softmax_grad, count, *operands, *arguments, dtype=y.dtype.name, **shape_of_block(y.shape[-1]))
 
 
 KERNELS: dict[str, Kernel] = {"softmax": Kernel(_softmax), "softmax_grad": Kernel(_softmax_grad)}

@@ -33,10 +33,10 @@ from minidl.kernels.cuda.sums import Grid, Split, few_threads, grid, split, tile
 class MapLayout:
     """The layout of feature maps, which decides the kernels that read them and the kernels' arguments.
 
-    maps       the maps that kernels read and write: copies if the originals have too many dimensions to walk over
+    maps       the maps that kernels read and write: copies if the originals have too many dimensions for the kernels
     in_groups  True if they are rows of groups of channels (``batchnorm_rows``); else any layout
-    arguments  of the kernel: the grid, and for general layouts the strides
-    options    what kernels are specialised by
+    arguments  of the kernel: sizes of the grid and, for general layouts, the strides
+    options    for which the kernel is compiled
     """
 
     maps: tuple[View, ...]
@@ -46,22 +46,22 @@ class MapLayout:
     options: dict[str, Any]
 
 
-def _layout(planner: Launches, *maps: View, reduces: bool) -> MapLayout:
+def _layout(builder: Launches, *maps: View, reduces: bool) -> MapLayout:
     """Return the maps' layout, in groups of 16 bytes if possible. reduces: the kernel sums over each channel."""
-    return _grouped_layout(*maps, reduces=reduces) or _strided_layout(planner, *maps, reduces=reduces)
+    return _grouped_layout(*maps, reduces=reduces) or _strided_layout(builder, *maps, reduces=reduces)
 
 
 def _split(*maps: View) -> Split:
     return split(maps[0].shape, tuple(i for i in range(len(maps[0].shape)) if i != 1), *[a.strides for a in maps])
 
 
-def _strided_layout(planner: Launches, *maps: View, reduces: bool) -> MapLayout:
+def _strided_layout(builder: Launches, *maps: View, reduces: bool) -> MapLayout:
     parts = _split(*maps)
     if not parts.fits():
         first = 0 if reduces else 1  # the output is contiguous and needs no copy
-        dense = [planner.scratch(a.shape, a.dtype.name) for a in maps[first:]]
+        dense = [builder.scratch(a.shape, a.dtype.name) for a in maps[first:]]
         for to, origin in zip(dense, maps[first:], strict=True):
-            copy(planner, to, origin)
+            copy(builder, to, origin)
         maps = (*maps[:first], *dense)
         parts = _split(*maps)
     g = grid(parts, reduces=reduces)
@@ -94,107 +94,108 @@ def _number(x: View, value: float) -> np.generic:
     return number
 
 
-def _of_slabs(planner: Launches, g: Grid, x: View, *results: View) -> tuple[View, ...]:
-    """Return tensors for each slab's sums, parts of a channel's: the results themselves if there is one slab."""
+def _of_slabs(builder: Launches, g: Grid, x: View, *results: View) -> tuple[View, ...]:
+    """Return tensors for the sums of each slab (a range of a channel's elements):
+    the results themselves if there is one."""
     return results if g.slabs == 1 else tuple(
-        planner.scratch((g.slabs, x.shape[1]), compute(x.dtype)) for _ in results)
+        builder.scratch((g.slabs, x.shape[1]), compute(x.dtype)) for _ in results)
 
 
-def _batch_norm_stats(planner: Launches, mean: View, var: View, x: View) -> None:
+def _batch_norm_stats(builder: Launches, mean: View, var: View, x: View) -> None:
     """Add launches: mean, var = the mean and the biased variance of each channel of x."""
-    layout = _layout(planner, x, reduces=True)
+    layout = _layout(builder, x, reduces=True)
     g, kept = layout.grid, x.shape[1]
-    to = _of_slabs(planner, g, x, mean, var)
-    planner.launch(channel_statistics if layout.in_groups else stats, g.blocks, *to, *layout.maps, *layout.arguments,
+    to = _of_slabs(builder, g, x, mean, var)
+    builder.launch(channel_statistics if layout.in_groups else stats, g.blocks, *to, *layout.maps, *layout.arguments,
                    dtype=x.dtype.name, direct=g.slabs == 1, **layout.options)
     if g.slabs > 1:
-        planner.launch(united_stats, kept, mean, var, *to, *integers(kept, g.count, g.length, g.slabs),
+        builder.launch(united_stats, kept, mean, var, *to, *integers(kept, g.count, g.length, g.slabs),
                        dtype=mean.dtype.name, threads=few_threads(g.slabs))
 
 
-def _reduce(planner: Launches, dgamma: View, dbeta: View, dy: View, x: View, mean: View, var: View, gamma: View,
+def _reduce(builder: Launches, dgamma: View, dbeta: View, dy: View, x: View, mean: View, var: View, gamma: View,
             beta: View, *, eps: float, relu: bool) -> None:
-    layout, vectors, small = _layout(planner, x, dy, reduces=True), (mean, var, gamma, beta), _number(x, eps)
+    layout, vectors, small = _layout(builder, x, dy, reduces=True), (mean, var, gamma, beta), _number(x, eps)
     (x, dy), g, kept = layout.maps, layout.grid, x.shape[1]
-    to = _of_slabs(planner, g, x, dgamma, dbeta)
-    planner.launch(channel_gradient_sums if layout.in_groups else gradient_sums, g.blocks, *to, dy, x, *vectors, small,
+    to = _of_slabs(builder, g, x, dgamma, dbeta)
+    builder.launch(channel_gradient_sums if layout.in_groups else gradient_sums, g.blocks, *to, dy, x, *vectors, small,
                    *_steps(*vectors), *layout.arguments, dtype=x.dtype.name, relu=relu, direct=g.slabs == 1,
                    **layout.options)
     if g.slabs > 1:
-        planner.launch(united_gradients, kept, dgamma, dbeta, *to, var, small, *_steps(var), *integers(kept, g.slabs),
+        builder.launch(united_gradients, kept, dgamma, dbeta, *to, var, small, *_steps(var), *integers(kept, g.slabs),
                        dtype=var.dtype.name, threads=few_threads(g.slabs))
 
 
-def _batch_norm_grad_reduce(planner: Launches, dgamma: View, dbeta: View, dy: View, x: View, mean: View, var: View, *,
+def _batch_norm_grad_reduce(builder: Launches, dgamma: View, dbeta: View, dy: View, x: View, mean: View, var: View, *,
                             eps: float) -> None:
     """Add launches: dbeta = sum(dy), dgamma = sum(dy * (x - mean)) / sqrt(var + eps), over each channel."""
-    _reduce(planner, dgamma, dbeta, dy, x, mean, var, mean, mean, eps=eps, relu=False)
+    _reduce(builder, dgamma, dbeta, dy, x, mean, var, mean, mean, eps=eps, relu=False)
 
 
-def _batch_norm_relu_grad_reduce(planner: Launches, dgamma: View, dbeta: View, dy: View, x: View, gamma: View,
+def _batch_norm_relu_grad_reduce(builder: Launches, dgamma: View, dbeta: View, dy: View, x: View, gamma: View,
                                  beta: View, mean: View, var: View, *, eps: float) -> None:
     """Do ``_batch_norm_grad_reduce`` for a batch norm before a ReLU: dy is 0 where the ReLU's result was 0."""
-    _reduce(planner, dgamma, dbeta, dy, x, mean, var, gamma, beta, eps=eps, relu=True)
+    _reduce(builder, dgamma, dbeta, dy, x, mean, var, gamma, beta, eps=eps, relu=True)
 
 
-def _apply(planner: Launches, y: View, x: View, residual: View, gamma: View, beta: View, mean: View, var: View, *,
+def _apply(builder: Launches, y: View, x: View, residual: View, gamma: View, beta: View, mean: View, var: View, *,
            eps: float, add: bool, relu: bool) -> None:
-    layout, vectors = _layout(planner, y, x, residual, reduces=False), (mean, var, gamma, beta)
-    planner.launch(normalise_channels if layout.in_groups else normalise, layout.grid.blocks, *layout.maps, *vectors,
+    layout, vectors = _layout(builder, y, x, residual, reduces=False), (mean, var, gamma, beta)
+    builder.launch(normalise_channels if layout.in_groups else normalise, layout.grid.blocks, *layout.maps, *vectors,
                    _number(x, eps), *_steps(*vectors), *layout.arguments, dtype=x.dtype.name, add=add, relu=relu,
                    **layout.options)
 
 
-def _batch_norm(planner: Launches, y: View, x: View, *vectors: View, eps: float, training: bool) -> None:
+def _batch_norm(builder: Launches, y: View, x: View, *vectors: View, eps: float, training: bool) -> None:
     """Add launches: y = (x - mean) / sqrt(var + eps) * gamma + beta, for each channel."""
-    _apply(planner, y, x, x, *vectors, eps=eps, add=False, relu=False)
+    _apply(builder, y, x, x, *vectors, eps=eps, add=False, relu=False)
 
 
-def _batch_norm_relu(planner: Launches, y: View, x: View, *vectors: View, eps: float, training: bool) -> None:
+def _batch_norm_relu(builder: Launches, y: View, x: View, *vectors: View, eps: float, training: bool) -> None:
     """Add launches: y = relu((x - mean) / sqrt(var + eps) * gamma + beta), for each channel."""
-    _apply(planner, y, x, x, *vectors, eps=eps, add=False, relu=True)
+    _apply(builder, y, x, x, *vectors, eps=eps, add=False, relu=True)
 
 
-def _batch_norm_add_relu(planner: Launches, y: View, x: View, residual: View, *vectors: View, eps: float,
+def _batch_norm_add_relu(builder: Launches, y: View, x: View, residual: View, *vectors: View, eps: float,
                          training: bool) -> None:
     """Add launches: y = relu((x - mean) / sqrt(var + eps) * gamma + beta + residual), for each channel."""
-    _apply(planner, y, x, residual, *vectors, eps=eps, add=True, relu=True)
+    _apply(builder, y, x, residual, *vectors, eps=eps, add=True, relu=True)
 
 
-def _gradient(planner: Launches, dx: View, dy: View, x: View, gamma: View, beta: View, mean: View, var: View,
+def _gradient(builder: Launches, dx: View, dy: View, x: View, gamma: View, beta: View, mean: View, var: View,
               dgamma: View, dbeta: View, *, eps: float, training: bool, relu: bool) -> None:
-    layout, vectors = _layout(planner, dx, dy, x, reduces=False), (mean, var, gamma, beta, dgamma, dbeta)
+    layout, vectors = _layout(builder, dx, dy, x, reduces=False), (mean, var, gamma, beta, dgamma, dbeta)
     # Without batch statistics the gradient does not depend on x: the subtracted terms are 0.
     share = _number(x, 1.0 / layout.grid.count if training else 0.0)
-    planner.launch(channels_gradient if layout.in_groups else input_gradient, layout.grid.blocks, *layout.maps,
+    builder.launch(channels_gradient if layout.in_groups else input_gradient, layout.grid.blocks, *layout.maps,
                    *vectors, _number(x, eps), share, *_steps(*vectors), *layout.arguments, dtype=x.dtype.name,
                    relu=relu, **layout.options)
 
 
-def _batch_norm_grad(planner: Launches, dx: View, dy: View, x: View, gamma: View, mean: View, var: View, dgamma: View,
+def _batch_norm_grad(builder: Launches, dx: View, dy: View, x: View, gamma: View, mean: View, var: View, dgamma: View,
                      dbeta: View, *, eps: float, training: bool) -> None:
     """Add launches: dx = gamma rstd (dy - (dbeta + (x - mean) rstd dgamma) / m); gamma rstd dy if not training."""
-    _gradient(planner, dx, dy, x, gamma, gamma, mean, var, dgamma, dbeta, eps=eps, training=training, relu=False)
+    _gradient(builder, dx, dy, x, gamma, gamma, mean, var, dgamma, dbeta, eps=eps, training=training, relu=False)
 
 
-def _batch_norm_relu_grad(planner: Launches, dx: View, dy: View, x: View, gamma: View, beta: View, mean: View,
+def _batch_norm_relu_grad(builder: Launches, dx: View, dy: View, x: View, gamma: View, beta: View, mean: View,
                           var: View, dgamma: View, dbeta: View, *, eps: float, training: bool) -> None:
     """Do ``_batch_norm_grad`` for a batch norm before a ReLU: dy counts as 0 where the ReLU's result was 0."""
-    _gradient(planner, dx, dy, x, gamma, beta, mean, var, dgamma, dbeta, eps=eps, training=training, relu=True)
+    _gradient(builder, dx, dy, x, gamma, beta, mean, var, dgamma, dbeta, eps=eps, training=training, relu=True)
 
 
-def _batch_norm_update(planner: Launches, *vectors: View) -> None:
+def _batch_norm_update(builder: Launches, *vectors: View) -> None:
     """Add launches that move the running statistics towards the batch's, with variance var * count / (count - 1).
     """
     kind, n = compute(vectors[0].dtype), vectors[0].shape[0]
-    planner.launch(update_running, blocks_of(n, launch.THREADS), *vectors, Number("momentum", kind),
+    builder.launch(update_running, blocks_of(n, launch.THREADS), *vectors, Number("momentum", kind),
                    Number("unbiased", kind), *integers(n), *_steps(*vectors), dtype=vectors[0].dtype.name)
 
 
-def _batch_norm_merge(planner: Launches, *vectors: View) -> None:
+def _batch_norm_merge(builder: Launches, *vectors: View) -> None:
     """Add launches that merge mean and variance of two parts of a batch, ``count`` and ``other`` examples."""
     kind, n = compute(vectors[0].dtype), vectors[0].shape[0]
-    planner.launch(merge_statistics, blocks_of(n, launch.THREADS), *vectors, Number("share", kind), *integers(n),
+    builder.launch(merge_statistics, blocks_of(n, launch.THREADS), *vectors, Number("share", kind), *integers(n),
                    *_steps(*vectors), dtype=vectors[0].dtype.name)
 
 

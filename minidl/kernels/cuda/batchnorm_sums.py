@@ -1,10 +1,11 @@
 """Device functions of batch normalisation that sum over channels; ``batchnorm`` combines them.
 
-``dtype`` is that of the feature maps; values per channel have the compute type (Tools.wide).
+``dtype`` is that of the feature maps; values per channel have the dtype of computation (Tools.wide).
 
-A thread block is a tile of channels by lanes (see ``sums``): ``kept`` channels, ``count`` values of each; a block has
-``length``. Walks go over images and pixels: extents n1 .. n3, the coordinates t0 .. t3 of a step of all lanes; then for
-each feature map strides k0 .. k2 of the kept dimensions (a channel's is k2) and of the walk.
+A thread block is a tile of channels by lanes: threads that add up a channel's elements together (see ``sums``). There
+are ``kept`` channels with ``count`` values each; a block sums ``length`` of them. A thread walks over images and
+pixels: extents n1 .. n3, the coordinates t0 .. t3 of a step of all lanes; then for each feature map strides k0 .. k2 of
+the kept dimensions (a channel's is k2) and of the walk.
 """
 
 from collections.abc import Callable
@@ -30,7 +31,8 @@ def channel_tools(tools: Tools, dtype: str) -> tuple[Callable[..., Any], Callabl
 
 
 def unite_tool(tools: Tools, dtype: str, columns: int, threads: int) -> Callable[..., Any]:
-    """Return ``unite(count, mean, square, counts, means, squares)``: a column's statistics from its threads' ones."""
+    """Return ``unite(count, mean, square, counts, means, squares)``:
+    one column's statistics, from those of its threads."""
     cuda, number = tools.cuda, tools.number(dtype)
 
     def unite(count: Any, mean: Any, square: Any, counts: Any, means: Any, squares: Any) -> Any:
@@ -54,7 +56,9 @@ def unite_tool(tools: Tools, dtype: str, columns: int, threads: int) -> Callable
 
 
 def stats(tools: Tools, *, dtype: str, columns: int, narrow: bool, direct: bool, threads: int) -> Callable[..., None]:
-    """Return a kernel: each channel's mean and variance if ``direct``, else each slab's mean and squared deviations."""
+    """Return a kernel:
+    each channel's mean and variance if ``direct``, else the mean and squared deviations of each slab. A slab is a
+    range of a channel's elements; ``united_stats`` combines slabs."""
     cuda, (load, _), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     store = tools.wide(dtype)[1]
     (locate, advance), lanes = tools.walk(narrow), threads // columns
@@ -100,7 +104,7 @@ def stats(tools: Tools, *, dtype: str, columns: int, narrow: bool, direct: bool,
 
 
 def united_stats(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
-    """Return a kernel: a channel's mean and variance from those of its slabs, ``length`` values each."""
+    """Return a kernel: a channel's mean and variance from those of its slabs, ranges of ``length`` values each."""
     cuda, (_, store), number = tools.cuda, tools.wide(dtype), tools.number(dtype)
     unite = unite_tool(tools, dtype, 1, threads)
 
@@ -127,7 +131,8 @@ def united_stats(tools: Tools, *, dtype: str, threads: int) -> Callable[..., Non
 
 def gradient_sums(tools: Tools, *, dtype: str, relu: bool, columns: int, narrow: bool, direct: bool,
                   threads: int) -> Callable[..., None]:
-    """Return a kernel: sums of dy (x - mean) (times rstd if ``direct``) and of dy per slab; dy masked if ``relu``."""
+    """Return a kernel: the sums of dy (x - mean) (times rstd if ``direct``) and of dy over each slab of a channel.
+    relu: dy counts as 0 where the ReLU's result was 0."""
     cuda, (load, _), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     load_wide, store = tools.wide(dtype)
     (locate, advance), lanes = tools.walk(narrow), threads // columns
@@ -176,7 +181,8 @@ def gradient_sums(tools: Tools, *, dtype: str, relu: bool, columns: int, narrow:
 
 
 def united_gradients(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
-    """Return a kernel: dgamma = rstd sum(slopes of slabs), dbeta = sum(levels of slabs); a thread block per channel."""
+    """Return a kernel:
+    dgamma = rstd times the sum of the slabs' slopes, dbeta = the sum of their levels; one thread block per channel."""
     cuda, (load, store), number = tools.cuda, tools.wide(dtype), tools.number(dtype)
     tile_sum, (rstd, _) = tools.tile_sum(1, threads), channel_tools(tools, dtype)
 

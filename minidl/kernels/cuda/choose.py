@@ -23,7 +23,7 @@ RELATIONS: dict[str, Callable[[Any, Any], bool]] = {
 
 def compared(tools: Tools, *, dtype: str, relation: str, beside: bool, narrow: bool,
              threads: int) -> Callable[..., None]:
-    """Return a kernel: y = (a relation b) if ``beside``, else y = (a relation value), for a relation such as "<"."""
+    """Return a kernel: y = (a relation b) if ``beside``, else y = (a relation number), for a relation such as "<"."""
     cuda, load = tools.cuda, tools.memory(dtype)[0]
     (locate, advance), holds = tools.walk(narrow), tools.device(RELATIONS[relation])
 
@@ -67,7 +67,7 @@ def selected(tools: Tools, *, dtype: str, wanted: int, beside: bool, narrow: boo
     return kernel
 
 
-def _launch(planner: Launches, make: Callable[..., Callable[..., None]], operands: list[View], value: Argument,
+def _launch(builder: Launches, make: Callable[..., Callable[..., None]], operands: list[View], value: Argument,
             **options: Any) -> None:
     """Add launches over the elements of the first operand, to whose shape the others are broadcast.
     It takes several launches if there are more than four dimensions after merging."""
@@ -78,7 +78,7 @@ def _launch(planner: Launches, make: Callable[..., Callable[..., None]], operand
     dims = merged(y.shape, *[a.strides for a in wide])
     arguments = walk_arguments(padded(dims[-RANK:], RANK, len(wide)), launch.THREADS)
     for distances in outer(dims) or [(0,) * len(wide)]:
-        planner.launch(make, blocks_of(int(arguments[0]), launch.THREADS * ITEMS),
+        builder.launch(make, blocks_of(int(arguments[0]), launch.THREADS * ITEMS),
                        *[a.moved(d) for a, d in zip(wide, distances, strict=True)], value, *arguments,
                        narrow=bool(arguments[0] < 1 << 31), **options)
 
@@ -89,31 +89,31 @@ def _unused(dtype: DType) -> np.generic:
     return nothing
 
 
-def _compare(planner: Launches, y: View, a: View, b: View, *, relation: str) -> None:
+def _compare(builder: Launches, y: View, a: View, b: View, *, relation: str) -> None:
     """Add launches: y = True where ``relation`` holds between a and b, else False."""
-    _launch(planner, compared, [y, a, b], _unused(a.dtype), dtype=a.dtype.name, relation=relation, beside=True)
+    _launch(builder, compared, [y, a, b], _unused(a.dtype), dtype=a.dtype.name, relation=relation, beside=True)
 
 
-def _compare_number(planner: Launches, y: View, x: View, *, relation: str) -> None:
+def _compare_number(builder: Launches, y: View, x: View, *, relation: str) -> None:
     """Add launches: y = True where ``relation`` holds between x and the number ``value``, else False."""
-    _launch(planner, compared, [y, x, x], Number("value", compute(x.dtype)), dtype=x.dtype.name, relation=relation,
+    _launch(builder, compared, [y, x, x], Number("value", compute(x.dtype)), dtype=x.dtype.name, relation=relation,
             beside=False)
 
 
-def _where(planner: Launches, y: View, mask: View, a: View, b: View) -> None:
+def _where(builder: Launches, y: View, mask: View, a: View, b: View) -> None:
     """Add launches: y = a where the mask is true, else b."""
-    _launch(planner, selected, [y, a, b, mask], _unused(a.dtype), dtype=a.dtype.name, wanted=1, beside=True)
+    _launch(builder, selected, [y, a, b, mask], _unused(a.dtype), dtype=a.dtype.name, wanted=1, beside=True)
 
 
-def _masked_fill(planner: Launches, y: View, x: View, mask: View, *, inverted: bool) -> None:
+def _masked_fill(builder: Launches, y: View, x: View, mask: View, *, inverted: bool) -> None:
     """Add launches: y = ``value`` where the mask is true (``inverted``: false), else x."""
-    _launch(planner, selected, [y, x, x, mask], Number("value", compute(x.dtype)), dtype=x.dtype.name,
+    _launch(builder, selected, [y, x, x, mask], Number("value", compute(x.dtype)), dtype=x.dtype.name,
             wanted=int(inverted), beside=False)
 
 
-def _convert(planner: Launches, y: View, x: View, *, dtype: DType) -> None:
+def _convert(builder: Launches, y: View, x: View, *, dtype: DType) -> None:
     """Add launches: y = x, converted to y's dtype."""
-    over_elements(planner, y, x, form="a")
+    over_elements(builder, y, x, form="a")
 
 
 KERNELS: dict[str, Kernel] = {

@@ -1,7 +1,7 @@
-"""Compilation of sources to cubins: Numba makes NVIDIA's intermediate form, its linker machine code. Needs no GPU.
+"""Compiles device functions to cubins: Numba makes NVIDIA's intermediate form, its linker machine code. Needs no GPU.
 
-Cubins are cached on disk by everything they depend on: the source's name (with its dtypes, formula and block size), the
-files of the device functions, the architecture, and the versions of the compilers.
+Cubins are cached on disk by everything they depend on: the function's name (with its dtypes, formula and block size),
+the files of the device functions, the architecture, and the versions of the compilers.
 """
 
 import json
@@ -64,7 +64,7 @@ class Compiler:
         self._tools = _tools(capability)
 
     def kernel(self, source: DeviceFunction) -> Kernel:
-        """Return the loaded kernel; the context of a GPU of this capability must be current.
+        """Return the loaded kernel of a device function; the context of a GPU of this capability must be current.
 
         Raises DeviceError if the driver rejects the machine code.
         """
@@ -75,7 +75,8 @@ class Compiler:
             raise DeviceError(f"loading {source.name} for {self.architecture}: {error}") from error
 
     def cubin(self, source: DeviceFunction) -> Cubin:
-        """Return the machine code of a source: read from disk, or compiled now and stored if ``keep`` is set."""
+        """Return the machine code of a device function: from disk, or compiled now and stored there if ``keep`` is set.
+        """
         key = sha256("\n".join((source.name, self.architecture, *_versions(), _source_digest())).encode()).hexdigest()
         path = None if self.folder is None else self.folder / f"{key}.cubin"
         if path is not None and (found := _read(path)) is not None:
@@ -105,7 +106,7 @@ class Compiler:
 
 
 def intermediate(source: DeviceFunction, capability: tuple[int, int]) -> list[str]:
-    """Return LLVM's intermediate form of a source: its kernel's module first, then the functions it calls.
+    """Return LLVM's intermediate form of a device function: its kernel's module first, then the functions it calls.
 
     For tests: Numba has no public name for it.
     """

@@ -1,7 +1,8 @@
 """Elementwise operations: one thread computes a few elements, each read once and written once.
 
-For operands that are runs of whole groups of 16 bytes (8 of a half beside a float32), ``element_groups`` loads a group
-at a time. This file handles any layout and is the reference.
+For operands that are runs of whole groups of 16 bytes (8 elements of a 16-bit float beside a float32),
+``element_groups`` loads a group at a time. This file handles any layout and is the reference.
+
 An output may share exactly the bytes of an input that the operation donates. Operands of one dense layout
 (channels-last too) are one run of elements. Others are walked over in up to four dimensions, with neighbouring threads
 along the output's innermost one, which is fast as long as the inputs have the same innermost dimension or repeat.
@@ -33,10 +34,9 @@ ITEMS = 4  # elements of a thread: as many loads are in flight at once
 
 def dense(tools: Tools, *, dtypes: tuple[str, str, str], formula: str, form: str,
           threads: int) -> Callable[..., None]:
-    """Return a kernel: y[i] = formula(a[i], b[i], number); operands that ``form`` does not name are not read.
-
-    dtypes: of y (which decides the compute type), of a and of b.
-    """
+    """Return a kernel: y[i] = formula(a[i], b[i], number).
+    form: the operands that the formula takes, such as "a, b"; others are not read. dtypes: of y (which decides the
+    dtype of computation), of a and of b."""
     cuda, number = tools.cuda, tools.number(dtypes[0])
     (_, store), (load_a, _), (load_b, _) = map(tools.memory, dtypes)
     apply, reads_a, reads_b = application(tools, dtypes[0], formula, form), "a" in form, "a, b" in form
@@ -127,7 +127,7 @@ def outer(dims: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
     return distances
 
 
-def over_elements(planner: Launches, y: View, *inputs: View, formula: str = "", form: str,
+def over_elements(builder: Launches, y: View, *inputs: View, formula: str = "", form: str,
                   value: Argument | None = None) -> None:
     """Add launches: y = formula(inputs broadcast to y's shape). Up to four strided dimensions take one launch.
 
@@ -144,41 +144,41 @@ def over_elements(planner: Launches, y: View, *inputs: View, formula: str = "", 
     if is_dense(dims):
         width = group_width(y.size, *operands) if is_on("elements") else 0
         if width:
-            planner.launch(dense_groups, blocks_of(y.size // width, launch.THREADS * GROUPS), *operands, value,
+            builder.launch(dense_groups, blocks_of(y.size // width, launch.THREADS * GROUPS), *operands, value,
                            *integers(y.size // width), width=width, **options)
             return
-        planner.launch(dense, blocks_of(y.size, each), *operands, value, *integers(y.size), **options)
+        builder.launch(dense, blocks_of(y.size, each), *operands, value, *integers(y.size), **options)
         return
-    if is_on("elements") and over_repeated(planner, dims, y, wide, value, formula=formula, form=form):
+    if is_on("elements") and over_repeated(builder, dims, y, wide, value, formula=formula, form=form):
         return
     inner = padded(dims[-RANK:], RANK, 3)
     arguments = walk_arguments(inner, launch.THREADS)
     narrow = bool(arguments[0] < 1 << 31)
     for distances in outer(dims):
         parts = [a.moved(d) for a, d in zip(operands, distances, strict=True)]
-        planner.launch(strided, blocks_of(int(arguments[0]), each), *parts, value, *arguments, narrow=narrow, **options)
+        builder.launch(strided, blocks_of(int(arguments[0]), each), *parts, value, *arguments, narrow=narrow, **options)
 
 
 def _function(formula: str) -> Kernel:
-    return Kernel(lambda planner, y, x: over_elements(planner, y, x, formula=formula, form="a"))
+    return Kernel(lambda builder, y, x: over_elements(builder, y, x, formula=formula, form="a"))
 
 
 def _pair(formula: str) -> Kernel:
-    return Kernel(lambda planner, y, a, b: over_elements(planner, y, a, b, formula=formula, form="a, b"))
+    return Kernel(lambda builder, y, a, b: over_elements(builder, y, a, b, formula=formula, form="a, b"))
 
 
-def _cast(planner: Launches, y: View, x: View, *, dtype: DType) -> None:
+def _cast(builder: Launches, y: View, x: View, *, dtype: DType) -> None:
     """Add launches: y = x, rounded to nearest if y's dtype is narrower."""
-    over_elements(planner, y, x, form="a")
+    over_elements(builder, y, x, form="a")
 
 
 def _with_number(formula: str) -> Kernel:
-    def plan(planner: Launches, y: View, x: View) -> None:
-        over_elements(planner, y, x, formula=formula, form="a, number", value=Number("value", compute(x.dtype)))
+    def plan(builder: Launches, y: View, x: View) -> None:
+        over_elements(builder, y, x, formula=formula, form="a, number", value=Number("value", compute(x.dtype)))
     return Kernel(plan, numbers=lambda value: {"value": value})
 
 
-def _dropout(planner: Launches, y: View, x: View) -> None:
+def _dropout(builder: Launches, y: View, x: View) -> None:
     """Add launches: y = dropout of x, with the random number of each element's position in C order, mod 2^32."""
     if y.size == 0:
         return
@@ -187,12 +187,12 @@ def _dropout(planner: Launches, y: View, x: View) -> None:
                Number("start", "int64"))
     width = group_width(y.size, y, x) if is_dense(dims) and is_on("elements") else 0
     if width:
-        planner.launch(dropout_groups, blocks_of(y.size // width, launch.THREADS * GROUPS), y, x, *numbers,
+        builder.launch(dropout_groups, blocks_of(y.size // width, launch.THREADS * GROUPS), y, x, *numbers,
                        *integers(y.size // width), dtype=x.dtype.name, width=width)
         return
     arguments = walk_arguments(padded(dims[-RANK:], RANK, 3), launch.THREADS)
     for y_at, x_at, position in outer(dims) or [(0, 0, 0)]:
-        planner.launch(dropout_elements, blocks_of(int(arguments[0]), launch.THREADS * ITEMS), y.moved(y_at),
+        builder.launch(dropout_elements, blocks_of(int(arguments[0]), launch.THREADS * ITEMS), y.moved(y_at),
                        x.moved(x_at), *numbers, np.int64(position), *arguments, dtype=x.dtype.name,
                        narrow=bool(arguments[0] < 1 << 31))
 

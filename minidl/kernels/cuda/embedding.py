@@ -63,7 +63,8 @@ def position_keys(tools: Tools, *, threads: int) -> Callable[..., None]:
 
 
 def sorted_tiles(tools: Tools, *, tile: int, threads: int) -> Callable[..., None]:
-    """Return a kernel: the steps of a bitonic sort that stay within a tile, for runs of ``low`` to ``high`` keys."""
+    """Return a kernel:
+    those steps of a bitonic sort that stay within a tile of ``tile`` keys, for runs of ``low`` to ``high`` keys."""
     cuda = tools.cuda
 
     def kernel(keys: Any, low: Any, high: Any) -> None:
@@ -106,7 +107,8 @@ def exchanged(tools: Tools, *, threads: int) -> Callable[..., None]:
 
 
 def chunk_sums(tools: Tools, *, dtype: str, result: str, threads: int) -> Callable[..., None]:
-    """Return a kernel: it sums the rows of each number in a chunk of sorted positions into the table (``result``).
+    """Return a kernel: it sums the rows of each number within a chunk of sorted positions into the table.
+    The table has the dtype ``result``.
 
     A run that continues in the next chunk goes into ``tails``, one that began in an earlier chunk into ``heads``.
     """
@@ -161,87 +163,87 @@ def united_chunks(tools: Tools, *, dtype: str, threads: int) -> Callable[..., No
 
 
 # Plans --------------------------------------------------------------------------------------------------------------
-def _walk(planner: Launches, a: View, dims: int) -> tuple[View, tuple[np.int64, ...]]:
+def _walk(builder: Launches, a: View, dims: int) -> tuple[View, tuple[np.int64, ...]]:
     """Return a view (or a copy) whose first ``dims`` dimensions are walked over in C order, and n1, n2, s0, s1, s2."""
     shape = a.shape[:dims]
     lines = merged(shape, row_major(shape), a.strides[:dims])
     if len(lines) > 3:
-        dense = planner.scratch(a.shape, a.dtype.name)
-        copy(planner, dense, a)
-        return _walk(planner, dense, dims)
+        dense = builder.scratch(a.shape, a.dtype.name)
+        copy(builder, dense, a)
+        return _walk(builder, dense, dims)
     lines = padded(lines, 3, 2)
     return a, integers(lines[1][0], lines[2][0], *[line[2] for line in lines])
 
 
-def _take(planner: Launches, y: View, table: View, ids: View, *, rows: int, per: int, table_n: int) -> None:
+def _take(builder: Launches, y: View, table: View, ids: View, *, rows: int, per: int, table_n: int) -> None:
     if not y.size:
         return
-    ids, walk = _walk(planner, ids, len(ids.shape))
+    ids, walk = _walk(builder, ids, len(ids.shape))
     width = table.shape[-1]
     columns = min(launch.THREADS, power_of_two(width))
     blocks = blocks_of(ids.size, launch.THREADS // columns) * blocks_of(width, columns)
-    planner.launch(taken_rows, blocks, y, table, ids, *integers(ids.size, width, rows, per, table_n,
+    builder.launch(taken_rows, blocks, y, table, ids, *integers(ids.size, width, rows, per, table_n,
                    *table.strides[-2:]), *walk, dtype=table.dtype.name, result=y.dtype.name, columns=columns)
 
 
-def _scatter(planner: Launches, table: View, dy: View, dy_dims: int, ids: View, *, rows: int, per: int) -> None:
+def _scatter(builder: Launches, table: View, dy: View, dy_dims: int, ids: View, *, rows: int, per: int) -> None:
     """Add launches: table = 0, then table[i // per * rows + ids[i]] += dy[i] for every i. table: [.., D]"""
-    zero(planner, table)
+    zero(builder, table)
     count, width = ids.size, dy.shape[-1]
     if not count or not width:
         return
     tile = min(2 * launch.THREADS, max(2, power_of_two(count)))
     length = max(tile, power_of_two(count))
-    keys = planner.scratch((length,), "int64")
-    ids, walk = _walk(planner, ids, len(ids.shape))
-    planner.launch(position_keys, blocks_of(length, launch.THREADS), keys, ids,
+    keys = builder.scratch((length,), "int64")
+    ids, walk = _walk(builder, ids, len(ids.shape))
+    builder.launch(position_keys, blocks_of(length, launch.THREADS), keys, ids,
                    *integers(count, length, rows, per), *walk)
-    _sort(planner, keys, length, tile)
-    dy, walk = _walk(planner, dy, dy_dims)
+    _sort(builder, keys, length, tile)
+    dy, walk = _walk(builder, dy, dy_dims)
     chunks, across = blocks_of(count, CHUNK), blocks_of(width, launch.THREADS)
-    heads, tails = (planner.scratch((chunks, width), compute(dy.dtype)) for _ in range(2))
-    planner.launch(chunk_sums, chunks * across, table, heads, tails, keys, dy, *integers(count, width), *walk,
+    heads, tails = (builder.scratch((chunks, width), compute(dy.dtype)) for _ in range(2))
+    builder.launch(chunk_sums, chunks * across, table, heads, tails, keys, dy, *integers(count, width), *walk,
                    *integers(dy.strides[-1]), dtype=dy.dtype.name, result=table.dtype.name)
     if chunks > 1:
-        planner.launch(united_chunks, chunks * across, table, heads, tails, keys, *integers(count, width),
+        builder.launch(united_chunks, chunks * across, table, heads, tails, keys, *integers(count, width),
                        dtype=table.dtype.name)
 
 
-def _sort(planner: Launches, keys: View, length: int, tile: int) -> None:
+def _sort(builder: Launches, keys: View, length: int, tile: int) -> None:
     """Add launches that sort the keys, ascending, by Batcher's bitonic network (1968); only NONE may be repeated."""
     def within(low: int, high: int) -> None:
-        planner.launch(sorted_tiles, length // tile, keys, *integers(low, high), tile=tile, threads=tile // 2)
+        builder.launch(sorted_tiles, length // tile, keys, *integers(low, high), tile=tile, threads=tile // 2)
     within(2, tile)
     size = 2 * tile
     while size <= length:
         step = size // 2
         while step >= tile:
-            planner.launch(exchanged, blocks_of(length // 2, launch.THREADS), keys, *integers(length // 2, step, size))
+            builder.launch(exchanged, blocks_of(length // 2, launch.THREADS), keys, *integers(length // 2, step, size))
             step //= 2
         within(size, size)
         size *= 2
 
 
-def _embedding(planner: Launches, y: View, w: View, ids: View, *, dtype: DType | None = None) -> None:
+def _embedding(builder: Launches, y: View, w: View, ids: View, *, dtype: DType | None = None) -> None:
     """Add launches: y = w[ids], rounded to y's dtype."""
-    _take(planner, y, w, ids, rows=w.shape[0], per=max(1, ids.size), table_n=0)
+    _take(builder, y, w, ids, rows=w.shape[0], per=max(1, ids.size), table_n=0)
 
 
-def _embedding_grad(planner: Launches, dw: View, dy: View, ids: View, *, rows: int,
+def _embedding_grad(builder: Launches, dw: View, dy: View, ids: View, *, rows: int,
                     dtype: DType | None = None) -> None:
     """Add launches: dw[r] = the sum of dy over the positions where ids is r, zero if there are none."""
-    _scatter(planner, dw, dy, len(dy.shape) - 1, ids, rows=rows, per=max(1, ids.size))
+    _scatter(builder, dw, dy, len(dy.shape) - 1, ids, rows=rows, per=max(1, ids.size))
 
 
-def _gather_rows(planner: Launches, y: View, x: View, positions: View) -> None:
+def _gather_rows(builder: Launches, y: View, x: View, positions: View) -> None:
     """Add launches: y[n * P + p] = x[n, positions[n, p]]."""
-    _take(planner, y, x, positions, rows=x.shape[1], per=positions.shape[1], table_n=x.strides[0])
+    _take(builder, y, x, positions, rows=x.shape[1], per=positions.shape[1], table_n=x.strides[0])
 
 
-def _gather_rows_grad(planner: Launches, dx: View, dy: View, positions: View, *, x_shape: Shape) -> None:
+def _gather_rows_grad(builder: Launches, dx: View, dy: View, positions: View, *, x_shape: Shape) -> None:
     """Add launches: dx[n, i] = the sum of the rows of dy whose position in sequence n is i, zero if there are none."""
     assert prod(x_shape[:2]) < 1 << 31
-    _scatter(planner, dx, dy, 1, positions, rows=x_shape[1], per=positions.shape[1])
+    _scatter(builder, dx, dy, 1, positions, rows=x_shape[1], per=positions.shape[1])
 
 
 KERNELS: dict[str, Kernel] = {

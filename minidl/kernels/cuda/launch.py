@@ -1,12 +1,14 @@
-"""How an operation becomes kernel launches: specialised sources, grids and arguments, planned once per signature.
+"""How an operation becomes kernel launches: compiled functions, grids and arguments, prepared once per signature.
 
-  Source    a device function specialised by dtypes, formula and block size. The unit of compilation
-  Launch    a source, a number of blocks, and its arguments, in which operands are numbers and not yet addresses
-  Plan      the launches of one call and the bytes of workspace that they share
-  Kernel    makes the plan for an operation's operands; ``issue`` fills in the addresses and launches
+  DeviceFunction     one function to compile, for fixed dtypes, formula and block size; ``source`` in the code
+  Launch             a DeviceFunction, a number of thread blocks, and its arguments, in which operands are numbers and
+                     not yet addresses
+  Launches           collects the launches of one call, and its workspace; kernels add to it
+  PreparedLaunches   the result: the launches of one call and the bytes of workspace that they share
+  Kernel             prepares an operation's launches; ``issue`` fills in the addresses and launches
 
 A launcher runs launches: a device with its stream, or a simulator. Grids and blocks have one dimension. Nothing of CUDA
-is imported here, so everything can be planned, and tested, without a GPU.
+is imported here, so everything can be prepared, and tested, without a GPU.
 """
 
 import inspect
@@ -35,7 +37,7 @@ def compute(dtype: DType) -> str:
 class DeviceFunction:
     """One device function to compile: ``make(tools, **options)``, launched with ``threads`` threads per block.
 
-    Equal sources are one object, made by ``source``, so that a launch finds its machine code by id().
+    Equal ones are one object, made by ``source``, so that a launch finds its machine code by id().
 
     signature  a type for each parameter: "*float32" is a pointer, "int64" or "float32" a number of exactly that width.
     """
@@ -47,7 +49,7 @@ class DeviceFunction:
 
     @property
     def name(self) -> str:
-        """A readable name, the same in every process, and unique to each source."""
+        """A readable name, the same in every process, and unique to each device function."""
         options = (f"{key}={getattr(value, '__name__', value)}" for key, value in self.options)
         family = self.make.__module__.rpartition(".")[2]
         return f"{family}.{self.make.__name__}({', '.join(options)}; {', '.join(self.signature)}; {self.threads})"
@@ -56,7 +58,7 @@ class DeviceFunction:
 @cache
 def source(make: Callable[..., Callable[..., None]], signature: tuple[str, ...], threads: int,
            options: tuple[tuple[str, Any], ...]) -> DeviceFunction:
-    """Return the source of this function, signature, block size and options."""
+    """Return the DeviceFunction with this maker, signature, block size and options."""
     return DeviceFunction(make, signature, threads, options)
 
 
@@ -125,7 +127,7 @@ Argument = View | Number | np.generic
 
 @dataclass(frozen=True)
 class Launch:
-    """A source, its number of blocks, and its arguments, in which operands are numbers and not yet addresses."""
+    """A device function, its number of thread blocks, and its arguments; operands are numbers, not yet addresses."""
 
     source: DeviceFunction
     blocks: int
@@ -133,7 +135,7 @@ class Launch:
 
 
 @dataclass(frozen=True)
-class LaunchPlan:
+class PreparedLaunches:
     """The launches of one call, in their order, and the bytes of workspace that they share."""
 
     launches: tuple[Launch, ...]
@@ -141,12 +143,12 @@ class LaunchPlan:
 
     @property
     def constant(self) -> bool:
-        """True if the call consists of the launches alone, and only addresses differ from call to call."""
+        """True if, from call to call, only addresses differ: no argument is a Number."""
         return not any(type(a) is Number for launch in self.launches for a in launch.arguments)
 
     @property
     def sources(self) -> tuple[DeviceFunction, ...]:
-        """The sources that must be compiled before this plan is issued."""
+        """The device functions that must be compiled before these launches are issued."""
         return tuple(launch.source for launch in self.launches)
 
 
@@ -154,14 +156,15 @@ class Launcher(Protocol):
     """The part of a device that a kernel needs: it launches and uploads, in the order of its stream."""
 
     def launch(self, source: DeviceFunction, blocks: int, arguments: Sequence[int | np.generic]) -> None:
-        """Run a source in ``blocks`` thread blocks. arguments: addresses (int), or NumPy scalars of its signature."""
+        """Run a device function in ``blocks`` thread blocks.
+        arguments: addresses (int), or NumPy scalars of its signature."""
 
     def upload(self, address: int, data: np.ndarray) -> None:
         """Copy a contiguous host array to an address; the array may be freed when this returns."""
 
 
 class Launches:
-    """A collector of the launches of one call."""
+    """Collects the launches of one call and the workspace that they share."""
 
     def __init__(self) -> None:
         self.launches: list[Launch] = []
@@ -175,7 +178,7 @@ class Launches:
 
     def launch(self, make: Callable[..., Callable[..., None]], blocks: int, *arguments: Argument,
                threads: int = 0, **options: Any) -> None:
-        """Add a launch of ``make``'s kernel. The options specialise the source; of the arguments only the types do."""
+        """Add a launch of the kernel that ``make`` returns, compiled for ``options`` and the types of the arguments."""
         kinds: list[str] = []
         values: list[Pointer | Number | np.generic] = []
         for argument in arguments:
@@ -211,30 +214,31 @@ def view(operand: int, meta: Meta) -> View:
 
 
 class Kernel:
-    """An operation on a GPU: it makes the launches for given operands, and issues them.
+    """An operation on a GPU: it prepares the launches for given operands, and issues them.
 
-    plan     ``(planner, *views of outputs and inputs, **attributes)``: adds launches. Called once for the same
-             descriptions and attributes.
-    numbers  ``(**attributes) -> {name: value}`` for the attributes that change from call to call: its parameters name
-             them, ``plan`` does not see them, and its launches refer to the values by name (Number).
+    add_launches   ``(builder, *views of outputs and inputs, **attributes)``: adds launches to the Launches ``builder``.
+                   Called once for the same descriptions and attributes.
+    numbers        ``(**attributes) -> {name: value}`` for the attributes that change from call to call: its parameters
+                   name
+                   them, ``add_launches`` does not get them, and its launches refer to the values by name (Number).
     """
 
-    def __init__(self, plan: Callable[..., None], numbers: Callable[..., dict[str, Any]] | None = None) -> None:
-        self._plan = plan
+    def __init__(self, add_launches: Callable[..., None], numbers: Callable[..., dict[str, Any]] | None = None) -> None:
+        self._add_launches = add_launches
         self._numbers = numbers
         self.volatile = frozenset(inspect.signature(numbers).parameters) if numbers else frozenset()
-        self._plans: dict[Any, LaunchPlan] = {}
+        self._prepared: dict[Any, PreparedLaunches] = {}
 
-    def plan(self, metas: Sequence[Meta], attrs: dict[str, Any]) -> LaunchPlan:
+    def prepare(self, metas: Sequence[Meta], attrs: dict[str, Any]) -> PreparedLaunches:
         """Return the launches for operands (outputs, then inputs) of these descriptions."""
         fixed = tuple((key, value) for key, value in attrs.items() if key not in self.volatile)
         key = (*metas, fixed)
-        plan = self._plans.get(key)
-        if plan is None:
-            planner = Launches()
-            self._plan(planner, *(view(i, meta) for i, meta in enumerate(metas)), **dict(fixed))
-            plan = self._plans[key] = LaunchPlan(tuple(planner.launches), planner.workspace)
-        return plan
+        prepared = self._prepared.get(key)
+        if prepared is None:
+            builder = Launches()
+            self._add_launches(builder, *(view(i, meta) for i, meta in enumerate(metas)), **dict(fixed))
+            prepared = self._prepared[key] = PreparedLaunches(tuple(builder.launches), builder.workspace)
+        return prepared
 
     def numbers(self, attrs: dict[str, Any]) -> dict[str, Any]:
         """Return, by name, the values of the attributes that may change from call to call (see ``Number``)."""
@@ -244,14 +248,14 @@ class Kernel:
 
     def workspace(self, metas: Sequence[Meta], attrs: dict[str, Any]) -> int:
         """Return the bytes of workspace that ``issue`` needs for these operands (outputs, then inputs)."""
-        return self.plan(metas, attrs).workspace
+        return self.prepare(metas, attrs).workspace
 
     def issue(self, launcher: Launcher, addresses: Sequence[int], metas: Sequence[Meta], attrs: dict[str, Any],
               workspace: int = 0) -> None:
         """Launch on operands (outputs, then inputs) that start at ``addresses``. workspace: the workspace's address."""
         numbers = self.numbers(attrs)
         places = (*addresses, workspace)  # WORKSPACE is the last
-        for launch in self.plan(metas, attrs).launches:
+        for launch in self.prepare(metas, attrs).launches:
             launcher.launch(launch.source, launch.blocks, [resolved(a, places, numbers) for a in launch.arguments])
 
 

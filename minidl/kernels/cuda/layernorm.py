@@ -120,7 +120,8 @@ def rows_gradient(tools: Tools, *, dtype: str, items: int, threads: int) -> Call
 
 
 def parameter_sums(tools: Tools, *, dtype: str, columns: int, narrow: bool, threads: int) -> Callable[..., None]:
-    """Return a kernel: for each column, the sums of dy xhat and of dy over a slab of rows; xhat = (x - mean) rstd."""
+    """Return a kernel:
+    for each column, the sums of dy xhat and of dy over a slab, a range of rows; xhat = (x - mean) rstd."""
     cuda, (load, _), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     load_wide, store = tools.wide(dtype)
     (locate, advance), lanes = tools.walk(narrow), threads // columns
@@ -163,42 +164,42 @@ def parameter_sums(tools: Tools, *, dtype: str, columns: int, narrow: bool, thre
     return kernel
 
 
-def _layer_norm(planner: Launches, y: View, mean: View, rstd: View, x: View, gamma: View, beta: View, *,
+def _layer_norm(builder: Launches, y: View, mean: View, rstd: View, x: View, gamma: View, beta: View, *,
                 eps: float) -> None:
     """Add launches: y = (x - mean) rstd gamma + beta for each row, with rstd = 1 / sqrt(var + eps)."""
     options = shape_of(y, x) if y.size and is_on("layernorm") else None
     if options is not None:
         number, count = np.dtype(compute(x.dtype)).type, x.size // x.shape[-1]
-        planner.launch(normalise_row_groups, blocks_of(count, options["threads"] // options["lanes"]), y, x, mean, rstd,
+        builder.launch(normalise_row_groups, blocks_of(count, options["threads"] // options["lanes"]), y, x, mean, rstd,
                        gamma, beta, number(eps), number(1.0 / x.shape[-1]), *integers(
                            gamma.strides[0], beta.strides[0], x.shape[-1] // options["width"], count),
                        dtype=x.dtype.name, **options)
     elif y.size:
-        operands, count, arguments = rows(planner, [y, x], [])
+        operands, count, arguments = rows(builder, [y, x], [])
         number = np.dtype(compute(x.dtype)).type
-        planner.launch(normalise_rows, count, *operands, mean, rstd, gamma, beta, number(eps),
+        builder.launch(normalise_rows, count, *operands, mean, rstd, gamma, beta, number(eps),
                        number(1.0 / x.shape[-1]), *integers(gamma.strides[0], beta.strides[0]), *arguments,
                        dtype=x.dtype.name, **shape_of_block(x.shape[-1]))
 
 
-def _layer_norm_grad(planner: Launches, dx: View, dy: View, x: View, gamma: View, mean: View, rstd: View) -> None:
+def _layer_norm_grad(builder: Launches, dx: View, dy: View, x: View, gamma: View, mean: View, rstd: View) -> None:
     """Add launches: dx = rstd (g - mean(g) - xhat mean(g xhat)) by row, g = dy gamma, xhat = (x - mean) rstd."""
     lie_so = bool(dx.size) and mean.contiguous and rstd.contiguous
     options = shape_of(dx, dy, x) if lie_so and is_on("layernorm") else None
     if options is not None:
         number, count = np.dtype(compute(x.dtype)).type, x.size // x.shape[-1]
-        planner.launch(row_groups_gradient, blocks_of(count, options["threads"] // options["lanes"]), dx, dy, x, mean,
+        builder.launch(row_groups_gradient, blocks_of(count, options["threads"] // options["lanes"]), dx, dy, x, mean,
                        rstd, gamma, number(1.0 / x.shape[-1]), *integers(
                            gamma.strides[0], x.shape[-1] // options["width"], count),
                        dtype=x.dtype.name, **options)
     elif dx.size:
-        operands, count, arguments = rows(planner, [dx, dy, x], [mean, rstd])
+        operands, count, arguments = rows(builder, [dx, dy, x], [mean, rstd])
         share = np.dtype(compute(x.dtype)).type(1.0 / x.shape[-1])
-        planner.launch(rows_gradient, count, *operands, gamma, share, *integers(gamma.strides[0]), *arguments,
+        builder.launch(rows_gradient, count, *operands, gamma, share, *integers(gamma.strides[0]), *arguments,
                        dtype=x.dtype.name, **shape_of_block(x.shape[-1]))
 
 
-def _layer_norm_grad_reduce(planner: Launches, dgamma: View, dbeta: View, dy: View, x: View, mean: View,
+def _layer_norm_grad_reduce(builder: Launches, dgamma: View, dbeta: View, dy: View, x: View, mean: View,
                             rstd: View) -> None:
     """Add launches: dbeta = sum(dy), dgamma = sum(dy (x - mean) rstd), over all rows."""
     width = group_width(x.shape[-1], dy, x) if is_on("layernorm") else 0
@@ -208,8 +209,8 @@ def _layer_norm_grad_reduce(planner: Launches, dgamma: View, dbeta: View, dy: Vi
     parts = split(x.shape, axes, *[a.strides for a in operands])
     if not parts.fits():
         for i, a in enumerate((x, dy, mean, rstd)):
-            dense = planner.scratch(a.shape, a.dtype.name)
-            copy(planner, dense, a)
+            dense = builder.scratch(a.shape, a.dtype.name)
+            copy(builder, dense, a)
             strides = dense.strides if i < 2 else (*dense.strides, 0)
             operands[i] = View(dense.pointer, dense.dtype, x.shape, strides)
         parts = split(x.shape, axes, *[a.strides for a in operands])
@@ -219,18 +220,18 @@ def _layer_norm_grad_reduce(planner: Launches, dgamma: View, dbeta: View, dy: Vi
 
     def launch_into(slopes: View, levels: View) -> None:
         if grouped:
-            planner.launch(parameter_column_sums, g.blocks, slopes, levels, dy, x, mean, rstd, *integers(
+            builder.launch(parameter_column_sums, g.blocks, slopes, levels, dy, x, mean, rstd, *integers(
                 length // width, count, g.length), width=width, **options)
         else:
-            planner.launch(parameter_sums, g.blocks, slopes, levels, *operands, *integers(
+            builder.launch(parameter_sums, g.blocks, slopes, levels, *operands, *integers(
                 g.kept, g.count, g.length), *parts.arguments(g.threads // g.columns), **options)
     if g.slabs == 1:
         launch_into(dgamma, dbeta)
         return
-    sums = [planner.scratch((g.slabs, length), compute(x.dtype)) for _ in range(2)]
+    sums = [builder.scratch((g.slabs, length), compute(x.dtype)) for _ in range(2)]
     launch_into(*sums)
     for result, parts_of_it in zip((dgamma, dbeta), sums, strict=True):
-        planner.launch(united_sums, length, result, parts_of_it, np.dtype(compute(x.dtype)).type(1),
+        builder.launch(united_sums, length, result, parts_of_it, np.dtype(compute(x.dtype)).type(1),
                        *integers(length, g.slabs), dtype=result.dtype.name, threads=few_threads(g.slabs))
 
 

@@ -29,7 +29,8 @@ def merged(shape: Shape, *strides: Shape) -> list[Dimension]:
 
 
 def padded(dims: Sequence[Dimension], rank: int, operands: int) -> list[Dimension]:
-    """Return ``dims`` with outer dimensions of extent 1 added, up to ``rank`` dimensions, for so many operands."""
+    """Return ``dims`` with outer dimensions of extent 1 added, up to ``rank`` of them, each with ``operands`` strides.
+    """
     return [(1,) * 1 + (0,) * operands] * (rank - len(dims)) + list(dims)
 
 

@@ -1,8 +1,8 @@
 """Softmax cross-entropy, and its gradient.
 
-The loss has the compute type (Tools.wide) for all logits. Two launches forward: residuals and losses of rows in one
-read, then the mean. Two launches backward: the number of counted labels, then rows. A GPU cannot raise: a label that is
-no class makes the loss NaN, and its row of the gradient too.
+The loss has the dtype of computation (Tools.wide) for all logits. The forward pass takes two launches: the residuals
+and losses of all rows in one read, then the mean. The backward pass, too: the number of labels that count, then the
+rows. A GPU cannot raise: a label that is no class makes the loss NaN, and its row of the gradient, too.
 """
 
 from collections.abc import Callable
@@ -75,28 +75,28 @@ def rows_gradient(tools: Tools, *, dtype: str, threads: int) -> Callable[..., No
     return kernel
 
 
-def _cross_entropy(planner: Launches, loss: View, residual: View, logits: View, labels: View, *,
+def _cross_entropy(builder: Launches, loss: View, residual: View, logits: View, labels: View, *,
                    ignore_index: int = -100) -> None:
     """Add launches: loss = -mean(log softmax(logits)[label]) over rows not ignored; residual = softmax - onehot(label).
     """
     dtype, (count, _) = logits.dtype.name, logits.shape
-    losses = planner.scratch((count,), compute(logits.dtype))
+    losses = builder.scratch((count,), compute(logits.dtype))
     label = integers(labels.strides[0], ignore_index)
-    operands, _, arguments = rows(planner, [residual, logits, logits], [])
-    planner.launch(softmax, count, *operands, losses, labels, *label, *arguments, dtype=dtype, masked=False,
+    operands, _, arguments = rows(builder, [residual, logits, logits], [])
+    builder.launch(softmax, count, *operands, losses, labels, *label, *arguments, dtype=dtype, masked=False,
                    labelled=True, **shape_of_block(logits.shape[-1]))
-    planner.launch(mean_loss, 1, loss, losses, labels, *label, *integers(count), dtype=loss.dtype.name)
+    builder.launch(mean_loss, 1, loss, losses, labels, *label, *integers(count), dtype=loss.dtype.name)
 
 
-def _cross_entropy_grad(planner: Launches, dx: View, dloss: View, residual: View, labels: View, *,
+def _cross_entropy_grad(builder: Launches, dx: View, dloss: View, residual: View, labels: View, *,
                         ignore_index: int = -100) -> None:
     """Add launches: dx = residual * dloss / (number of rows not ignored); 0 in ignored rows."""
     dtype, (count, width) = residual.dtype.name, residual.shape
-    factor = planner.scratch((1,), compute(residual.dtype))
+    factor = builder.scratch((1,), compute(residual.dtype))
     label = integers(labels.strides[0], ignore_index)
-    planner.launch(gradient_factor, 1, factor, dloss, labels, *label, *integers(count), dtype=dloss.dtype.name)
-    operands, _, arguments = rows(planner, [dx, residual], [])
-    planner.launch(rows_gradient, count, *operands, factor, labels, *label, *arguments, dtype=dtype,
+    builder.launch(gradient_factor, 1, factor, dloss, labels, *label, *integers(count), dtype=dloss.dtype.name)
+    operands, _, arguments = rows(builder, [dx, residual], [])
+    builder.launch(rows_gradient, count, *operands, factor, labels, *label, *arguments, dtype=dtype,
                    threads=shape_of_block(width)["threads"])
 
 
@@ -129,10 +129,10 @@ def share_of_labels(tools: Tools, *, dtype: str, threads: int) -> Callable[..., 
     return kernel
 
 
-def _label_share(planner: Launches, y: View, value: View, part: View, labels: View, *,
+def _label_share(builder: Launches, y: View, value: View, part: View, labels: View, *,
                  ignore_index: int = -100) -> None:
     """Add launches: y = value times the share of the labels not ignored that are in ``part``."""
-    planner.launch(share_of_labels, 1, y, value, part, labels, *integers(
+    builder.launch(share_of_labels, 1, y, value, part, labels, *integers(
         part.strides[0], labels.strides[0], ignore_index, part.shape[0], labels.shape[0]), dtype=y.dtype.name)
 
 

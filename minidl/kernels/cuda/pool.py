@@ -181,108 +181,109 @@ def cells_gradient(tools: Tools, *, dtype: str, channels_last: bool, narrow: boo
     return run
 
 
-def _per_element(planner: Launches, make: Callable[..., Any], result: View, *others: View, dtype: str,
+def _per_element(builder: Launches, make: Callable[..., Any], result: View, *others: View, dtype: str,
                  **options: Any) -> None:
-    """Launch ``make``'s kernel, one thread per element of the result. The last operand gives the other plane's size."""
+    """Launch the kernel of ``make``, one thread per element of the result.
+    The last operand gives the other plane's size."""
     if not result.size:
         return
     _, channels, height, width = result.shape
     strides = [step for a in (result, *others) for step in a.strides]
     # A channel stride of 1 is innermost, unless the plane has a single element.
     channels_last = result.strides[1] == 1 and height * width > 1
-    planner.launch(make, blocks_of(result.size, launch.THREADS), result, *others, *integers(
+    builder.launch(make, blocks_of(result.size, launch.THREADS), result, *others, *integers(
         result.size, channels, height, width, *others[-1].shape[2:], *strides), dtype=dtype,
         channels_last=channels_last, narrow=result.size < 1 << 31, **options)
 
 
-def _per_group(planner: Launches, make: Callable[..., Any], width: int, result: View, *others: View,
+def _per_group(builder: Launches, make: Callable[..., Any], width: int, result: View, *others: View,
                **options: Any) -> None:
     """Launch ``make``'s kernel, one thread per group of ``width`` channels of the result."""
     _, channels, height, across = result.shape
     groups = result.size // width
-    planner.launch(make, blocks_of(groups, launch.THREADS), result, *others, *integers(
+    builder.launch(make, blocks_of(groups, launch.THREADS), result, *others, *integers(
         groups, channels // width, height, across, *others[-1].shape[2:]), dtype=result.dtype.name, width=width,
         narrow=groups < 1 << 31, **options)
 
 
-def _windows(planner: Launches, width: int, y: View, index: View, x: View, *, largest: bool, **window: Any) -> None:
+def _windows(builder: Launches, width: int, y: View, index: View, x: View, *, largest: bool, **window: Any) -> None:
     """Launch max-pooling (``largest``) or mean pooling by groups of channels. Means leave ``index`` as it is."""
     (n, channels, rows, across), several = y.shape, abreast(width)
     fits = across >= several and len(columns_of(several, window["kernel"][1], window["stride"][1])) <= MOST_PARTS
     if fits and is_on("pool-windows"):
         threads_across = blocks_of(across, several)
         count = n * rows * threads_across * channels // width
-        planner.launch(windows_abreast, blocks_of(count, launch.THREADS), y, index, x, *integers(
+        builder.launch(windows_abreast, blocks_of(count, launch.THREADS), y, index, x, *integers(
             count, channels // width, threads_across, *y.shape[2:], *x.shape[2:]), dtype=y.dtype.name, width=width,
             largest=largest, narrow=max(x.size, y.size) < 1 << 31, **window)
     elif largest:
-        _per_group(planner, max_windows_of_groups, width, y, index, x, **window)
+        _per_group(builder, max_windows_of_groups, width, y, index, x, **window)
     else:
-        _per_group(planner, mean_windows_of_groups, width, y, x, **window)
+        _per_group(builder, mean_windows_of_groups, width, y, x, **window)
 
 
-def _gradient(planner: Launches, width: int, dx: View, dy: View, index: View, *, largest: bool, **window: Any) -> None:
+def _gradient(builder: Launches, width: int, dx: View, dy: View, index: View, *, largest: bool, **window: Any) -> None:
     """Launch the gradient of max-pooling (``largest``) or mean pooling by groups of ``width`` channels."""
     n, channels, *plane = dx.shape
     held = held_width(width, **window) if is_on("pool-tiles") else 0
     if held:
         tiles = [blocks_of(size, tile_of(step)) for size, step in zip(plane, window["stride"], strict=True)]
         count = n * tiles[0] * tiles[1] * channels // held
-        planner.launch(gradient_of_tiles, blocks_of(count, launch.THREADS), dx, dy, index, *integers(
+        builder.launch(gradient_of_tiles, blocks_of(count, launch.THREADS), dx, dy, index, *integers(
             count, channels // held, *tiles, *plane, *dy.shape[2:]), dtype=dx.dtype.name, width=held, largest=largest,
             narrow=max(dx.size, dy.size) < 1 << 31, **window)
     elif largest:
-        _per_group(planner, max_gradient_of_groups, width, dx, dy, index, **window)
+        _per_group(builder, max_gradient_of_groups, width, dx, dy, index, **window)
     else:
-        _per_group(planner, mean_gradient_of_groups, width, dx, dy, **window)
+        _per_group(builder, mean_gradient_of_groups, width, dx, dy, **window)
 
 
-def _max_pool2d(planner: Launches, y: View, index: View, x: View, **window: Pair) -> None:
+def _max_pool2d(builder: Launches, y: View, index: View, x: View, **window: Pair) -> None:
     width = width_of((y, x), index) if y.size and is_on("pool") else 0
     if width:
-        _windows(planner, width, y, in_words(index), x, largest=True, **window)
+        _windows(builder, width, y, in_words(index), x, largest=True, **window)
         return
-    _per_element(planner, max_windows, y, index, x, dtype=x.dtype.name, **window)
+    _per_element(builder, max_windows, y, index, x, dtype=x.dtype.name, **window)
 
 
-def _max_pool2d_grad(planner: Launches, dx: View, dy: View, index: View, *, x_shape: Shape, **window: Pair) -> None:
+def _max_pool2d_grad(builder: Launches, dx: View, dy: View, index: View, *, x_shape: Shape, **window: Pair) -> None:
     width = width_of((dx, dy), index) if dx.size and is_on("pool") else 0
     if width:
-        _gradient(planner, width, dx, dy, in_words(index), largest=True, **window)
+        _gradient(builder, width, dx, dy, in_words(index), largest=True, **window)
         return
-    _per_element(planner, max_gradient, dx, dy, index, dtype=dy.dtype.name, **window)
+    _per_element(builder, max_gradient, dx, dy, index, dtype=dy.dtype.name, **window)
 
 
-def _avg_pool2d(planner: Launches, y: View, x: View, **window: Pair) -> None:
+def _avg_pool2d(builder: Launches, y: View, x: View, **window: Pair) -> None:
     width = width_of((y, x)) if y.size and is_on("pool") else 0
     if width:
-        _windows(planner, width, y, x, x, largest=False, **window)
+        _windows(builder, width, y, x, x, largest=False, **window)
         return
-    _per_element(planner, mean_windows, y, x, dtype=x.dtype.name, **window)
+    _per_element(builder, mean_windows, y, x, dtype=x.dtype.name, **window)
 
 
-def _avg_pool2d_grad(planner: Launches, dx: View, dy: View, *, x_shape: Shape, **window: Pair) -> None:
+def _avg_pool2d_grad(builder: Launches, dx: View, dy: View, *, x_shape: Shape, **window: Pair) -> None:
     width = width_of((dx, dy)) if dx.size and is_on("pool") else 0
     if width:
-        _gradient(planner, width, dx, dy, dy, largest=False, **window)
+        _gradient(builder, width, dx, dy, dy, largest=False, **window)
         return
-    _per_element(planner, mean_gradient, dx, dy, dtype=dy.dtype.name, **window)
+    _per_element(builder, mean_gradient, dx, dy, dtype=dy.dtype.name, **window)
 
 
-def _adaptive_avg_pool2d(planner: Launches, y: View, x: View, *, size: Pair) -> None:
+def _adaptive_avg_pool2d(builder: Launches, y: View, x: View, *, size: Pair) -> None:
     """Add launches: the mean of each cell of a ``size`` grid; for size (1, 1) whole thread blocks sum each plane."""
     if size == (1, 1):
-        sum_over(planner, y, x, (2, 3), scale=1.0 / (x.shape[2] * x.shape[3]))
+        sum_over(builder, y, x, (2, 3), scale=1.0 / (x.shape[2] * x.shape[3]))
     else:
-        _per_element(planner, mean_cells, y, x, dtype=x.dtype.name)
+        _per_element(builder, mean_cells, y, x, dtype=x.dtype.name)
 
 
-def _adaptive_avg_pool2d_grad(planner: Launches, dx: View, dy: View, *, x_shape: Shape) -> None:
+def _adaptive_avg_pool2d_grad(builder: Launches, dx: View, dy: View, *, x_shape: Shape) -> None:
     if dy.shape[2:] == (1, 1):
         share = np.dtype(compute(dx.dtype)).type(1 / (dx.shape[2] * dx.shape[3]))
-        over_elements(planner, dx, dy, formula="mul", form="a, number", value=share)
+        over_elements(builder, dx, dy, formula="mul", form="a, number", value=share)
         return
-    _per_element(planner, cells_gradient, dx, dy, dtype=dy.dtype.name)
+    _per_element(builder, cells_gradient, dx, dy, dtype=dy.dtype.name)
 
 
 KERNELS: dict[str, Kernel] = {

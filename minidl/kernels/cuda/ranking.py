@@ -97,25 +97,25 @@ def log_softmax(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None
     return kernel
 
 
-def _topk(planner: Launches, values: View, index: View, x: View, *, k: int, largest: bool) -> None:
+def _topk(builder: Launches, values: View, index: View, x: View, *, k: int, largest: bool) -> None:
     """Add launches: values, index = each row's k largest (or smallest) elements in order, and their positions."""
     if values.size:
         firsts = [replace(a, shape=a.shape[:-1], strides=a.strides[:-1]) for a in (values, index)]
         if len(merged(firsts[0].shape, x.strides[:-1], firsts[0].strides)) > 3:  # no kernel walks over more
-            dense = planner.scratch(x.shape, x.dtype.name)
-            copy(planner, dense, x)
+            dense = builder.scratch(x.shape, x.dtype.name)
+            copy(builder, dense, x)
             x = dense
-        (x, *firsts), count, arguments = rows(planner, [x], firsts)
+        (x, *firsts), count, arguments = rows(builder, [x], firsts)
         steps = (*arguments[:-5], *integers(values.strides[-1]), *arguments[-4:-1], *integers(index.strides[-1]))
-        planner.launch(ranked, count, *firsts, x, *integers(k), *steps, dtype=x.dtype.name, largest=largest,
+        builder.launch(ranked, count, *firsts, x, *integers(k), *steps, dtype=x.dtype.name, largest=largest,
                        threads=shape_of_block(x.shape[-1])["threads"])
 
 
-def _log_softmax(planner: Launches, y: View, x: View) -> None:
+def _log_softmax(builder: Launches, y: View, x: View) -> None:
     """Add launches: y = x - log(sum(exp(x))), row by row."""
     if y.size:
-        operands, count, arguments = rows(planner, [y, x], [])
-        planner.launch(log_softmax, count, *operands, *arguments, dtype=x.dtype.name,
+        operands, count, arguments = rows(builder, [y, x], [])
+        builder.launch(log_softmax, count, *operands, *arguments, dtype=x.dtype.name,
                        threads=shape_of_block(x.shape[-1])["threads"])
 
 

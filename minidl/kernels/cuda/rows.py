@@ -1,7 +1,7 @@
-"""Kernels on rows (the last dimension), one thread block per row: addresses of rows, threads and registers per row.
+"""Kernels on rows (all elements along the last dimension), one thread block per row: addresses and launch options.
 
-A row of up to THREADS * MOST elements is read into registers once. Each pass reads a longer row again, mostly from the
-cache.
+A row of up to THREADS * MOST elements is read into registers once. Each pass over a longer row reads it again, mostly
+from the cache.
 """
 
 from math import prod
@@ -19,13 +19,14 @@ WARP = 32
 
 
 def shape_of_block(width: int) -> dict[str, Any]:
-    """Return kernel options for rows of ``width`` elements: threads, and items (elements per thread, 0: too many)."""
+    """Return kernel options for rows of ``width`` elements: threads, and items (elements per thread; 0:
+    too many to hold)."""
     threads = min(launch.THREADS, max(min(WARP, launch.THREADS), power_of_two(-(-width // 4))))
     items = power_of_two(-(-width // threads))
     return {"threads": threads, "items": items if items <= MOST else 0}
 
 
-def rows(planner: Launches, wide: list[View], each: list[View]) -> tuple[list[View], int, tuple[np.int64, ...]]:
+def rows(builder: Launches, wide: list[View], each: list[View]) -> tuple[list[View], int, tuple[np.int64, ...]]:
     """Return operands, the number of rows, and arguments: width, n1, n2, and of each operand s0, s1, s2, step in a row.
 
     wide: of one shape, outputs first; each: of that shape without the last dimension, with stride 0 within the row.
@@ -38,7 +39,7 @@ def rows(planner: Launches, wide: list[View], each: list[View]) -> tuple[list[Vi
         if len(dims) <= 3:
             break
         assert not attempt
-        wide, each = ([_dense(planner, a) for a in group] for group in (wide, each))
+        wide, each = ([_dense(builder, a) for a in group] for group in (wide, each))
     dims = padded(dims, 3, len(wide) + len(each))
     inner = [a.strides[-1] for a in wide] + [0] * len(each)
     arguments = [width, dims[1][0], dims[2][0]]
@@ -47,9 +48,9 @@ def rows(planner: Launches, wide: list[View], each: list[View]) -> tuple[list[Vi
     return [*wide, *each], prod(lead), integers(*arguments)
 
 
-def _dense(planner: Launches, a: View) -> View:
+def _dense(builder: Launches, a: View) -> View:
     if a.contiguous:
         return a
-    dense = planner.scratch(a.shape, a.dtype.name)
-    copy(planner, dense, a)
+    dense = builder.scratch(a.shape, a.dtype.name)
+    copy(builder, dense, a)
     return dense

@@ -64,21 +64,21 @@ def transposed(tools: Tools, *, dtype: str, tile: int, threads: int) -> Callable
     return kernel
 
 
-def copy(planner: Launches, y: View, x: View) -> None:
+def copy(builder: Launches, y: View, x: View) -> None:
     """Add launches: y = x; both have one shape and dtype, and no memory in common."""
     if y.size == 0:
         return
     dims = merged(y.shape, y.strides, x.strides)
     if is_dense(dims):
-        over_elements(planner, *_long_words(y.size, y, x), form="a")
+        over_elements(builder, *_long_words(y.size, y, x), form="a")
         return
-    if is_on("copies") and copy_strided(planner, *_as_words(dims, y, x)):
+    if is_on("copies") and copy_strided(builder, *_as_words(dims, y, x)):
         return
     y, x = (replace(a, dtype=WORDS[a.dtype.itemsize]) for a in (y, x))
     innermost = min(range(len(dims)), key=lambda d: dims[d][2])  # the dimension with the smallest stride in x
     # Narrow tiles are mostly idle: such a copy goes element by element.
     if innermost == len(dims) - 1 or dims[innermost][2] == 0 or min(dims[innermost][0], dims[-1][0]) < TILE // 4:
-        over_elements(planner, y, x, form="a")
+        over_elements(builder, y, x, form="a")
         return
     dims.append(dims.pop(innermost))
     dims[-2], dims[-1] = dims[-1], dims[-2]
@@ -86,7 +86,7 @@ def copy(planner: Launches, y: View, x: View) -> None:
     (n_a, y_a, x_a), (n_b, y_b, x_b), (n_i, y_i, x_i), (n_j, y_j, x_j) = inner
     blocks = n_a * n_b * blocks_of(n_i, TILE) * blocks_of(n_j, TILE)
     for y_at, x_at in outer(dims):
-        planner.launch(transposed, blocks, y.moved(y_at), x.moved(x_at), *integers(
+        builder.launch(transposed, blocks, y.moved(y_at), x.moved(x_at), *integers(
             n_b, n_i, n_j, y_a, y_b, y_i, y_j, x_a, x_b, x_i, x_j), dtype=y.dtype.name, tile=TILE,
             threads=max(TILE, launch.THREADS // TILE * TILE))
 
@@ -113,41 +113,41 @@ def _long_words(size: int, *views: View) -> tuple[View, ...]:
     return tuple(View(a.pointer, dtype, (size * itemsize // word,), (1,)) for a in views)
 
 
-def zero(planner: Launches, y: View) -> None:
+def zero(builder: Launches, y: View) -> None:
     """Add launches: y = 0."""
-    over_elements(planner, replace(y, dtype=WORDS[y.dtype.itemsize]), form="number")
+    over_elements(builder, replace(y, dtype=WORDS[y.dtype.itemsize]), form="number")
 
 
-def concat(planner: Launches, y: View, *xs: View, axis: int) -> None:
+def concat(builder: Launches, y: View, *xs: View, axis: int) -> None:
     """Add launches: y = the tensors ``xs`` concatenated along ``axis``."""
     start = 0
     for x in xs:
         stop = start + x.shape[axis]
-        copy(planner, y.narrow(axis, start, stop), x)
+        copy(builder, y.narrow(axis, start, stop), x)
         start = stop
 
 
-def narrow_grad(planner: Launches, dx: View, dy: View, *, shape: Shape, axis: int, start: int) -> None:
+def narrow_grad(builder: Launches, dx: View, dy: View, *, shape: Shape, axis: int, start: int) -> None:
     """Add launches: dx = dy at ``start`` and following along ``axis``, as many as dy has; zeros elsewhere."""
     stop = start + dy.shape[axis]
-    zero(planner, dx.narrow(axis, 0, start))
-    copy(planner, dx.narrow(axis, start, stop), dy)
-    zero(planner, dx.narrow(axis, stop, shape[axis]))
+    zero(builder, dx.narrow(axis, 0, start))
+    copy(builder, dx.narrow(axis, start, stop), dy)
+    zero(builder, dx.narrow(axis, stop, shape[axis]))
 
 
-def index_grad(planner: Launches, dx: View, dy: View, onto: View | None = None, *, shape: Shape, parts: Parts,
+def index_grad(builder: Launches, dx: View, dy: View, onto: View | None = None, *, shape: Shape, parts: Parts,
                in_place: bool = False) -> None:
     """Add launches: dx = dy at the selected part, zeros elsewhere; with ``onto``, dx = onto plus dy at that part."""
     if onto is None:
-        zero(planner, dx)
+        zero(builder, dx)
     elif not in_place:
-        copy(planner, dx, onto)
+        copy(builder, dx, onto)
     part_shape, strides, distance = chosen(dx.shape, dx.strides, parts)
     target = replace(dx.moved(distance), shape=part_shape, strides=strides)
     if onto is None:
-        copy(planner, target, dy)
+        copy(builder, target, dy)
     else:
-        over_elements(planner, target, target, dy, formula="add", form="a, b")
+        over_elements(builder, target, target, dy, formula="add", form="a, b")
 
 
 class IndexGradKernel(Kernel):

@@ -19,9 +19,9 @@ from minidl.kernels.cuda.launch import (
     Launch,
     Launcher,
     Launches,
-    LaunchPlan,
     Number,
     Pointer,
+    PreparedLaunches,
     View,
     blocks_of,
     compute,
@@ -156,8 +156,9 @@ class ParameterGroup:
 
 
 @dataclass(frozen=True)
-class StepPlan(LaunchPlan):
-    """An optimizer step's launches: copies of strided tensors, updates (``batches``), copies back (``launches``)."""
+class PreparedStep(PreparedLaunches):
+    """The prepared launches of an optimizer step:
+    copies of strided tensors, updates (``batches``), copies back (``launches``)."""
 
     before: tuple[Launch, ...]
     batches: tuple[ParameterGroup, ...]
@@ -173,7 +174,8 @@ class StepPlan(LaunchPlan):
 
 
 class OptimizerStepKernel(Kernel):
-    """The kernel of an optimizer step over groups of tensors: parameters, then each state, then gradients."""
+    """The kernel of an optimizer step over groups of tensors:
+    all parameters, then each kind of state, then all gradients."""
 
     def __init__(self, make: Callable[..., Any], groups: int, names: tuple[str, ...], numbers: Callable[..., Any], *,
                  once: str = "") -> None:
@@ -182,66 +184,66 @@ class OptimizerStepKernel(Kernel):
         super().__init__(lambda *_: None, numbers)
         self._make, self._groups, self._names, self._once = make, groups, names, once
 
-    def plan(self, metas: Sequence[Meta], attrs: dict[str, Any]) -> StepPlan:
+    def prepare(self, metas: Sequence[Meta], attrs: dict[str, Any]) -> PreparedStep:
         begins = bool(attrs.get(self._once)) if self._once else False
         key = (*metas, begins)
-        plan = self._plans.get(key)
-        if plan is None:
-            plan = self._plans[key] = self._planned(metas, {"begins": begins} if self._once else {})
-        assert isinstance(plan, StepPlan)
-        return plan
+        prepared = self._prepared.get(key)
+        if prepared is None:
+            prepared = self._prepared[key] = self._prepare_step(metas, {"begins": begins} if self._once else {})
+        assert isinstance(prepared, PreparedStep)
+        return prepared
 
-    def _planned(self, metas: Sequence[Meta], options: dict[str, Any]) -> StepPlan:
-        planner, n = Launches(), len(metas) // self._groups
+    def _prepare_step(self, metas: Sequence[Meta], options: dict[str, Any]) -> PreparedStep:
+        builder, n = Launches(), len(metas) // self._groups
         staged: list[tuple[View, View]] = []
         together: dict[tuple[str, ...], list[list[View]]] = {}
         for i in range(n):
             members = [view(j, metas[j]) for j in range(i, len(metas), n)]
             if not is_dense(merged(members[0].shape, *[a.strides for a in members])):
-                flat = [planner.scratch(a.shape, a.dtype.name) for a in members]
+                flat = [builder.scratch(a.shape, a.dtype.name) for a in members]
                 for to, origin in zip(flat, members, strict=True):
-                    copy(planner, to, origin)
+                    copy(builder, to, origin)
                 staged += zip(members[:-1], flat[:-1], strict=True)
                 members = flat
             if members[0].size:
                 together.setdefault(tuple(a.dtype.name for a in members), []).append(members)
-        before, planner.launches = tuple(planner.launches), []
-        batches = [self._batch(planner, dtypes, several, options) for dtypes, several in together.items()]
-        planner.launches = []
+        before, builder.launches = tuple(builder.launches), []
+        batches = [self._batch(builder, dtypes, several, options) for dtypes, several in together.items()]
+        builder.launches = []
         for to, origin in staged:
-            copy(planner, to, origin)
-        return StepPlan(tuple(planner.launches), planner.workspace, before, tuple(batches))
+            copy(builder, to, origin)
+        return PreparedStep(tuple(builder.launches), builder.workspace, before, tuple(batches))
 
-    def _batch(self, planner: Launches, dtypes: tuple[str, ...], several: list[list[View]],
+    def _batch(self, builder: Launches, dtypes: tuple[str, ...], several: list[list[View]],
                options: dict[str, Any]) -> ParameterGroup:
         n, each = len(several), launch.THREADS * ITEMS
-        table = planner.scratch(((2 + self._groups) * n,), "int64")
+        table = builder.scratch(((2 + self._groups) * n,), "int64")
         kind = compute(several[0][0].dtype)
-        planner.launch(self._make, sum(blocks_of(m[0].size, each) for m in several), *several[0], table, np.int64(n),
+        builder.launch(self._make, sum(blocks_of(m[0].size, each) for m in several), *several[0], table, np.int64(n),
                        *[Number(name, kind) for name in self._names], dtypes=dtypes, **options)
         pointers = [[m[g].pointer for m in several] for g in range(self._groups)]
         sizes = np.array([m[0].size for m in several])
         counts = -(-sizes // each)
-        return ParameterGroup(planner.launches[-1], np.array([[p.operand for p in group] for group in pointers]),
+        return ParameterGroup(builder.launches[-1], np.array([[p.operand for p in group] for group in pointers]),
                      np.array([[p.offset for p in group] for group in pointers]),
                      np.array([[a.dtype.itemsize] for a in several[0]]),
                      np.concatenate([np.cumsum(counts) - counts, sizes]), table.pointer)
 
     def issue(self, launcher: Launcher, addresses: Sequence[int], metas: Sequence[Meta], attrs: dict[str, Any],
               workspace: int = 0) -> None:
-        numbers, plan, places = self.numbers(attrs), self.plan(metas, attrs), (*addresses, workspace)
+        numbers, prepared, places = self.numbers(attrs), self.prepare(metas, attrs), (*addresses, workspace)
 
         def issue(launches: Sequence[Launch]) -> None:
             for each in launches:
                 launcher.launch(each.source, each.blocks, [resolved(a, places, numbers) for a in each.arguments])
-        issue(plan.before)
+        issue(prepared.before)
         starts = np.array(places)
-        for batch in plan.batches:
+        for batch in prepared.batches:
             bases, table = _table(batch, starts)
             launcher.upload(places[WORKSPACE] + batch.table.offset, table)
             rest = [resolved(a, places, numbers) for a in batch.launch.arguments[len(bases):]]
             launcher.launch(batch.launch.source, batch.launch.blocks, [*bases, *rest])
-        issue(plan.launches)
+        issue(prepared.launches)
 
 
 def _table(batch: ParameterGroup, starts: np.ndarray) -> tuple[list[int], np.ndarray]:

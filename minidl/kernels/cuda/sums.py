@@ -34,7 +34,8 @@ DEPTH = 8  # elements that a thread should add, at least
 
 @dataclass(frozen=True)
 class Grid:
-    """The cuts of ``kept`` sums of ``count`` terms: ``columns`` sums per tile, and ``slabs`` of ``length`` terms."""
+    """The cuts of ``kept`` sums of ``count`` terms:
+    ``columns`` sums per tile, and ``slabs`` ranges of ``length`` terms."""
 
     kept: int
     count: int
@@ -113,7 +114,8 @@ def tiled(kept: int, count: int, columns: int, *, reduces: bool) -> Grid:
 # Device functions ---------------------------------------------------------------------------------------------------
 def partial_sums(tools: Tools, *, dtype: str, result: str, columns: int, narrow: bool,
                  threads: int) -> Callable[..., None]:
-    """Return a kernel: sums[slab, b] = scale times the sum of x over a slab, rounded to the dtype ``result``."""
+    """Return a kernel:
+    sums[slab, b] = scale times the sum of x over a slab (a range of terms), in the dtype ``result``."""
     cuda, (load, _), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     locate, advance = tools.walk(narrow)
     tile_sum, lanes = tools.tile_sum(columns, threads), threads // columns
@@ -150,7 +152,7 @@ def partial_sums(tools: Tools, *, dtype: str, result: str, columns: int, narrow:
 
 
 def united_sums(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
-    """Return a kernel: y[b] = scale times the sum over slabs of sums[slab, b], by one thread block for each b."""
+    """Return a kernel: y[b] = scale times the sum of sums[slab, b] over all slabs; one thread block for each b."""
     cuda, (_, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     tile_sum = tools.tile_sum(1, threads)
 
@@ -172,7 +174,7 @@ def few_threads(count: int) -> int:
     return min(launch.THREADS, max(min(32, launch.THREADS), power_of_two(count)))
 
 
-def sum_over(planner: Launches, y: View, x: View, axes: tuple[int, ...], *, scale: float = 1.0) -> None:
+def sum_over(builder: Launches, y: View, x: View, axes: tuple[int, ...], *, scale: float = 1.0) -> None:
     """Add launches: y = scale * sum of x over ``axes``, which y, contiguous, lacks or has with extent 1."""
     if y.size == 0:
         return
@@ -181,26 +183,26 @@ def sum_over(planner: Launches, y: View, x: View, axes: tuple[int, ...], *, scal
     parts = split(x.shape, axes, x.strides)
     parts = Split(_in_order(x, axes), parts.summed, 1)
     if not parts.fits():
-        dense = planner.scratch(x.shape, x.dtype.name)
-        copy(planner, dense, x)
-        return sum_over(planner, y, dense, axes, scale=scale)
+        dense = builder.scratch(x.shape, x.dtype.name)
+        copy(builder, dense, x)
+        return sum_over(builder, y, dense, axes, scale=scale)
     assert prod(wanted) == y.size
     number = np.dtype(compute(y.dtype)).type
-    if _sum_columns(planner, y, x, parts, number(scale)):
+    if _sum_columns(builder, y, x, parts, number(scale)):
         return
     g = grid(parts)
     arguments = (*integers(g.kept, g.count, g.length), *parts.arguments(g.threads // g.columns))
     options = {**g.options, "dtype": x.dtype.name}
     if g.slabs == 1:
-        planner.launch(partial_sums, g.blocks, y, x, number(scale), *arguments, result=y.dtype.name, **options)
+        builder.launch(partial_sums, g.blocks, y, x, number(scale), *arguments, result=y.dtype.name, **options)
         return
-    sums = planner.scratch((g.slabs, g.kept), compute(x.dtype))
-    planner.launch(partial_sums, g.blocks, sums, x, number(1), *arguments, result=sums.dtype.name, **options)
-    planner.launch(united_sums, g.kept, y, sums, number(scale), *integers(g.kept, g.slabs), dtype=y.dtype.name,
+    sums = builder.scratch((g.slabs, g.kept), compute(x.dtype))
+    builder.launch(partial_sums, g.blocks, sums, x, number(1), *arguments, result=sums.dtype.name, **options)
+    builder.launch(united_sums, g.kept, y, sums, number(scale), *integers(g.kept, g.slabs), dtype=y.dtype.name,
                    threads=few_threads(g.slabs))
 
 
-def _sum_columns(planner: Launches, y: View, x: View, parts: Split, scale: np.generic) -> bool:
+def _sum_columns(builder: Launches, y: View, x: View, parts: Split, scale: np.generic) -> bool:
     """Launch ``column_sums`` and return True, if x is dense tables of groups of 16 bytes; else return False."""
     if len(parts.summed) != 1 or not 1 <= len(parts.kept) <= 2 or parts.kept[-1][1] != 1:
         return False
@@ -210,11 +212,11 @@ def _sum_columns(planner: Launches, y: View, x: View, parts: Split, scale: np.ge
         return False
     kept = prod(d[0] for d in parts.kept) // width
     g = tiled(kept, count, COLUMNS, reduces=True)
-    sums = y if g.slabs == 1 else planner.scratch((g.slabs, kept * width), compute(x.dtype))
-    planner.launch(column_sums, g.blocks, sums, x, scale if g.slabs == 1 else type(scale)(1), *integers(
+    sums = y if g.slabs == 1 else builder.scratch((g.slabs, kept * width), compute(x.dtype))
+    builder.launch(column_sums, g.blocks, sums, x, scale if g.slabs == 1 else type(scale)(1), *integers(
         kept, count, g.length, inside // width), dtype=x.dtype.name, result=sums.dtype.name, width=width, **g.options)
     if g.slabs > 1:
-        planner.launch(united_sums, kept * width, y, sums, scale, *integers(kept * width, g.slabs),
+        builder.launch(united_sums, kept * width, y, sums, scale, *integers(kept * width, g.slabs),
                        dtype=y.dtype.name, threads=few_threads(g.slabs))
     return True
 
@@ -232,19 +234,19 @@ def _in_order(x: View, axes: tuple[int, ...]) -> list[Dimension]:
     return result
 
 
-def _sum_to(planner: Launches, y: View, x: View, *, shape: Shape, **_: Any) -> None:
+def _sum_to(builder: Launches, y: View, x: View, *, shape: Shape, **_: Any) -> None:
     """Add launches: y = x summed over the dimensions that ``shape`` lacks or has as 1."""
     wide = (1,) * (len(x.shape) - len(shape)) + tuple(shape)
     axes = tuple(i for i, (w, n) in enumerate(zip(wide, x.shape, strict=True)) if w != n)
     if axes:
-        sum_over(planner, y, x, axes)
+        sum_over(builder, y, x, axes)
     else:
-        copy(planner, y.reshape(x.shape), x)
+        copy(builder, y.reshape(x.shape), x)
 
 
-def _bias_grad(planner: Launches, db: View, dy: View, *, axis: int) -> None:
+def _bias_grad(builder: Launches, db: View, dy: View, *, axis: int) -> None:
     """Add launches: db = the sum of dy over every dimension except ``axis``."""
-    sum_over(planner, db, dy, tuple(i for i in range(len(dy.shape)) if i != axis))
+    sum_over(builder, db, dy, tuple(i for i in range(len(dy.shape)) if i != axis))
 
 
 KERNELS: dict[str, Kernel] = {"sum_to": Kernel(_sum_to), "bias_grad": Kernel(_bias_grad)}

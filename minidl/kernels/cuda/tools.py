@@ -1,10 +1,9 @@
-"""The tools of device functions: numbers from memory, the shared formulas, walks over dimensions, sums.
+"""The tools of device functions: loads and stores, the shared formulas, walks over dimensions, sums.
 
-A source is a Python closure over these tools. Numba compiles it for a GPU; a simulator calls it as Python. The tools
-differ between the two, so they are passed in and not imported: this file sees CUDA as an object with ``threadIdx``,
-``blockIdx``, ``shared``, ``local`` and ``syncthreads``.
-
-Python floats would turn arithmetic into float64, so sources use numbers of the type that they compute in.
+A device function is a Python closure over these tools. Numba compiles it for a GPU; a simulator calls it as Python. The
+tools differ, so they are passed in and not imported: this file sees CUDA as an object with ``threadIdx``, ``blockIdx``,
+``shared``, ``local`` and ``syncthreads``. Python floats would turn arithmetic into float64, so device functions use
+numbers of the type that they compute in.
 """
 
 from collections.abc import Callable, Mapping
@@ -170,7 +169,8 @@ class Tools:
         return self.device(load), self.device(store4 if count == 4 else store2)
 
     def _halves(self, load_words: Function, store_words: Function, words: int) -> tuple[Function, Function]:
-        """Return functions that load and store ``words`` words of two bfloat16 each; the first one is the low half."""
+        """Return functions that load and store ``words`` words of two bfloat16 each; the lower 16 bits are the first.
+        """
         pair = self.pair
 
         def load(pointer: Any, i: Any, values: Any, at: Any) -> None:

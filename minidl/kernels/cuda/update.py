@@ -16,8 +16,8 @@ from minidl.kernels.cuda.launch import (
     Kernel,
     Launcher,
     Launches,
-    LaunchPlan,
     Number,
+    PreparedLaunches,
     View,
     blocks_of,
     compute,
@@ -59,11 +59,11 @@ def random_numbers(tools: Tools, *, dtype: str, normal: bool, narrow: bool, thre
     return kernel
 
 
-def _fill(planner: Launches, y: View, **_: Any) -> None:
-    over_elements(planner, y, form="number", value=Number("value", compute(y.dtype)))
+def _fill(builder: Launches, y: View, **_: Any) -> None:
+    over_elements(builder, y, form="number", value=Number("value", compute(y.dtype)))
 
 
-def _random(planner: Launches, y: View, *, normal: bool, start: int = 0) -> None:
+def _random(builder: Launches, y: View, *, normal: bool, start: int = 0) -> None:
     if not y.size:
         return
     kind = compute(y.dtype)
@@ -72,7 +72,7 @@ def _random(planner: Launches, y: View, *, normal: bool, start: int = 0) -> None
     most = Number("mean" if normal else f"below_{y.dtype.name}", kind)
     level, width = (Number(name, kind) for name in (("mean", "std") if normal else ("low", "width")))
     for y_at, position in outer(dims) or [(0, 0)]:
-        planner.launch(random_numbers, blocks_of(int(arguments[0]), launch.THREADS * ITEMS), y.moved(y_at),
+        builder.launch(random_numbers, blocks_of(int(arguments[0]), launch.THREADS * ITEMS), y.moved(y_at),
                        Number("key", "int64"), Number("second_key", "int64"), level, width, most,
                        np.int64(start + position), *arguments, dtype=y.dtype.name, normal=normal,
                        narrow=bool(arguments[0] < 1 << 31))
@@ -102,17 +102,17 @@ class Upload(Kernel):
     def __init__(self) -> None:
         super().__init__(lambda *_: None)
 
-    def plan(self, metas: Sequence[Meta], attrs: dict[str, Any]) -> LaunchPlan:
+    def prepare(self, metas: Sequence[Meta], attrs: dict[str, Any]) -> PreparedLaunches:
         empty, (meta,) = attrs["data"] is None, metas
-        plan = self._plans.get((meta, empty))
-        if plan is None:
-            planner, y = Launches(), view(0, meta)
+        prepared = self._prepared.get((meta, empty))
+        if prepared is None:
+            builder, y = Launches(), view(0, meta)
             if empty:
-                zero(planner, y)
+                zero(builder, y)
             elif not meta.contiguous:
-                copy(planner, y, planner.scratch(meta.shape, meta.dtype.name))
-            plan = self._plans[meta, empty] = LaunchPlan(tuple(planner.launches), planner.workspace)
-        return plan
+                copy(builder, y, builder.scratch(meta.shape, meta.dtype.name))
+            prepared = self._prepared[meta, empty] = PreparedLaunches(tuple(builder.launches), builder.workspace)
+        return prepared
 
     def issue(self, launcher: Launcher, addresses: Sequence[int], metas: Sequence[Meta], attrs: dict[str, Any],
               workspace: int = 0) -> None:
@@ -122,20 +122,20 @@ class Upload(Kernel):
             values = np.asarray(data, dtype=meta.dtype.name, order="C")
             dense = addresses[0] + meta.offset * meta.dtype.itemsize
             launcher.upload(dense if meta.contiguous else workspace, values)
-        for each in self.plan(metas, attrs).launches:
+        for each in self.prepare(metas, attrs).launches:
             places = (addresses[0], workspace)
             launcher.launch(each.source, each.blocks, [resolved(a, places, {}) for a in each.arguments])
 
 
 KERNELS: dict[str, Kernel] = {
     **steps.KERNELS,
-    "add_": Kernel(lambda planner, a, b: over_elements(planner, a, a, b, formula="add", form="a, b")),
+    "add_": Kernel(lambda builder, a, b: over_elements(builder, a, a, b, formula="add", form="a, b")),
     "copy_": Kernel(copy),
     "fill_": Kernel(_fill, numbers=lambda value: {"value": value}),
     "full": Kernel(_fill, numbers=lambda value: {"value": value}),
-    "normal_": Kernel(lambda planner, y, **start: _random(planner, y, normal=True, **start),
+    "normal_": Kernel(lambda builder, y, **start: _random(builder, y, normal=True, **start),
                       numbers=lambda seed, mean, std: {**_keys(seed), "mean": mean, "std": std}),
-    "uniform_": Kernel(lambda planner, y, **start: _random(planner, y, normal=False, **start),
+    "uniform_": Kernel(lambda builder, y, **start: _random(builder, y, normal=False, **start),
                        numbers=_uniform_numbers),
     "upload": Upload(), "upload_": Upload(),
 }

@@ -27,6 +27,8 @@ from minidl.plan.costs import Limits
 from minidl.plan.plan import Action, Eviction
 from minidl.plan.trace import Trace
 from minidl.planning.allowance import Allowance
+from minidl.policies import beside
+from minidl.ranks.consensus import ALONE, Alone
 
 
 class GuidedExecution(Hooks):
@@ -193,6 +195,8 @@ class GuidedExecution(Hooks):
             device.settle()
         now, stalled = device.now(), device.stall_seconds()
         if failed or self.state.tracker.too_long:
+            if not failed:
+                follower.consensus.reports(None)
             follower.abandon_iteration()
         else:
             follower.end_iteration(trace, seconds=now - self._began, stall_seconds=stalled - self._stalled_before,
@@ -257,13 +261,16 @@ class GuidedExecution(Hooks):
         return self.follower.signatures()
 
 
-def attach(memory: Manager) -> PlanFollower:
-    """Attach guided execution to on-demand memory whose policy makes plans; returns the follower of these plans."""
+def attach(memory: Manager, consensus: Alone = ALONE) -> PlanFollower:
+    """Attach guided execution to on-demand memory whose policy makes plans; returns the follower of these plans.
+    consensus: the agreement of this rank with others."""
     state = memory.state
     device = state.device
     limits = Limits(state.arena.capacity, state.allocator.host.capacity)
     follower = PlanFollower(state.policy, state.link_costs, limits, state.switches,
                             peak_flops=device.profile.peak_flops, measured_iterations=device.measured_iterations,
-                            allowance=Allowance(device.host_now, limited=device.wall_clock))
+                            allowance=Allowance(device.host_now, limited=device.wall_clock), consensus=consensus)
     memory.attach(GuidedExecution(memory, follower))
+    if device.wall_clock:
+        beside.begin()
     return follower

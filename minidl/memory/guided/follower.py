@@ -13,18 +13,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
-from minidl.memory.guided.drift import Drift, noise, predicted_seconds
+from minidl.memory.guided.ended import Ended, slowest, united
+from minidl.memory.guided.planner import Planner
 from minidl.memory.guided.sequence import Actions, Followed, KnownSequence, Returns, Step
 from minidl.memory.storage import Storage, TensorId
 from minidl.memory.switches import Switches
 from minidl.memory.tracker import LONGEST
 from minidl.op import Signature
 from minidl.plan.costs import Costs, Limits
-from minidl.plan.plan import NO_PLAN, Action, Proposal, ResidencyKey
-from minidl.plan.policy import Observation, Policy, required_proposal
+from minidl.plan.plan import Action, Proposal, ResidencyKey
+from minidl.plan.policy import Policy
 from minidl.plan.static import with_static_times
 from minidl.plan.trace import Trace, typical
 from minidl.planning.allowance import Allowance
+from minidl.ranks.consensus import ALONE, Alone
 
 MOST_KNOWN = 256  # sequences with a plan that are remembered
 MOST_SEEN = 1024  # sequences without a plan yet that are remembered
@@ -42,23 +44,24 @@ class PlanFollower:
     forgotten  how many sequences were forgotten, as there were too many"""
 
     def __init__(self, policy: Policy, costs: Costs, limits: Limits, switches: Switches, *, peak_flops: float,
-                 allowance: Allowance, measured_iterations: int = 1) -> None:
+                 allowance: Allowance, measured_iterations: int = 1, consensus: Alone = ALONE) -> None:
         """Follow the plans of ``policy``. measured_iterations: how many iterations are measured for one trace.
-        peak_flops: the device's peak FLOPs per second, for plans without measured times."""
+        peak_flops: the device's peak FLOPs per second, for plans without measured times. consensus: the agreement of
+        ranks, of which rank 0 makes the plans."""
         self.policy = policy
-        self.costs = costs
-        self.limits = limits
         self.switches = switches
         self.peak_flops = peak_flops
         self.measured_iterations = measured_iterations
         self.entries: list[KnownSequence] = []
+        self.planner = Planner(policy, costs, limits, self.entries, corrects=switches.feedback, allowance=allowance,
+                               consensus=consensus)
         self.active: KnownSequence | None = None
         self.diverged = self.forgotten = 0
         self.measuring = False
         self._iterations = 0
         self._steps: list[Step] = []
         self.allowance = allowance
-        self._drift = Drift(costs)
+        self.consensus = consensus
         self._failed: KnownSequence | None = None  # the sequence whose plan was given up in this iteration
         self._recalled: list[tuple[Trace, Proposal]] = []
         self._measured: dict[int, list[Trace]] = {}  # traces so far of sequences that are not planned yet, by hash
@@ -96,6 +99,11 @@ class PlanFollower:
     def position(self) -> int:
         """The number of the next call in the current iteration, from 0."""
         return len(self._steps)
+
+    @property
+    def costs(self) -> Costs:
+        """The costs of copies that plans assume at present."""
+        return self.planner.costs
 
     @property
     def plans_ahead(self) -> bool:
@@ -155,8 +163,10 @@ class PlanFollower:
     def abandon_iteration(self) -> None:
         """End an iteration that failed, or was too long for the log: its calls and times are ignored."""
         self._steps = []
-        if self._failed is not None:
-            self._judge(self._failed, inf, 0.0, Returns())
+        if self._failed is not None and self.consensus.ranks is None:
+            self.active = self._failed
+            self.planner.judge(self._failed, inf)
+        self._failed = None
         if self.active is None and self.entries:
             self.active = self.entries[-1]
 
@@ -165,94 +175,68 @@ class PlanFollower:
         """End an iteration: let the policy correct the plan that was followed, or plan a sequence measured by now.
         measure: builds the trace of this iteration, which takes milliseconds; a followed sequence has one already.
         seconds, stall_seconds: of this iteration. returns: how evicted tensors came back. link: measured seconds per
-        byte of copies out and in."""
+        byte of copies out and in. Of ranks, all call this, and draw the same conclusions."""
         steps, self._steps = self._steps, []
         self._iterations += 1
         self.measuring = False
         self.allowance.run_seconds += seconds
-        if self._failed is not None:
-            self.active = self._failed
-            self._judge(self._failed, inf, stall_seconds, returns)
+        entry, gave_up = self._failed or self.active, self._failed is not None
+        if entry is not None and not gave_up and len(steps) != len(entry.steps):
+            entry = None
+        known = self.entries.index(entry) if entry is not None else -1
+        calls = self.consensus.digest((s.op.name, *ids) for s, *ids in steps) if entry is None else ""
+        ended = united(self.consensus.reports(Ended(known, calls, gave_up, seconds, stall_seconds, returns, link,
+                                                    self.planner.limits, self.planner.costs)))
+        if ended is None:  # the ranks made different calls, or this iteration was this rank's own
+            self._failed, self.active = None, self.entries[-1] if self.entries else None
             return
-        entry = self.active
-        if entry is not None and len(steps) == len(entry.steps):
+        self._failed = None
+        self.planner.agreed(ended)
+        if ended.gave_up:
+            self.active = self.entries[known]
+            self.planner.judge(self.active, inf, ended.stall_seconds, ended.returns)
+            return
+        if entry is not None:
             entry.last = Followed(entry.plan, seconds, stall_seconds, returns, entry.proposal.remark)
             entry.followed = self._iterations
             if entry.settling:
                 entry.settling -= 1
                 entry.unseen += 1
                 return
-            entry.seconds.append(seconds)
-            costs = self._drift.lasting(link)
-            if self.switches.feedback and not (costs is not None and self._plan_anew(costs)):
-                self._judge(entry, seconds, stall_seconds, returns)
+            entry.seconds.append(ended.seconds)
+            self.planner.correct(entry, ended)
             return
-        known = self._find(steps)
-        if known is None:
-            known = self._measure(steps, measure, seconds)
-            self.measuring = known is None
-        if known is not None:
-            known.followed = self._iterations
+        found = self._find(steps)
+        if found is None:
+            found = self._measure(steps, measure, ended)
+            self.measuring = found is None
+        if found is not None:
+            found.followed = self._iterations
         # The latest sequence is tried first in the next iteration.
-        self.active = known if known is not None else (self.entries[-1] if self.entries else None)
-
-    def _judge(self, entry: KnownSequence, seconds: float, stall_seconds: float, returns: Returns) -> None:
-        """Tell the policy the times of an iteration under its plan, and adopt the plan that it answers with.
-        seconds: infinite if the plan failed; then the same plan is not adopted again."""
-        late: dict[TensorId, float] = {}
-        for (tensor_id, _), waited in returns.late.items():
-            late[tensor_id] = late.get(tensor_id, 0.0) + waited
-        observed = Observation(entry.trace, self.costs, self.limits, seconds, stall_seconds, late,
-                               returns.paged_in_bytes, self.allowance.open, entry.unseen)
-        proposal, self._failed, entry.unseen = NO_PLAN, None, 0
-        if self.switches.feedback:
-            with self.allowance.planning():
-                proposal = required_proposal(self.policy, "feedback", self.policy.feedback(entry.proposal, observed))
-        if seconds == inf and proposal.plan is entry.plan:
-            proposal = NO_PLAN
-        if proposal is not entry.proposal:
-            entry.adopt(proposal)
-
-    def _plan_anew(self, costs: Costs) -> bool:
-        """Ask the policy for new plans under new copy costs, if they change an iteration's predicted time beyond noise.
-        True if it was asked for any."""
-        before, self.costs = self.costs, costs
-        asked = False
-        for entry in self.entries:
-            if not entry.plan.evictions or not self.allowance.open:
-                continue
-            with self.allowance.planning():
-                band = noise(entry.seconds)
-                was, now = (predicted_seconds(entry.plan, entry.trace, each, self.limits) for each in (before, costs))
-                if abs(now - was) > band * was:
-                    proposal, asked = _planned(self.policy, entry.trace, self.costs, self.limits), True
-                    expected = proposal.plan.predicted_seconds
-                    if expected is None or expected < now * (1.0 - band):
-                        entry.adopt(proposal)
-        return asked
+        self.active = found if found is not None else (self.entries[-1] if self.entries else None)
 
     def _find(self, steps: list[Step]) -> KnownSequence | None:
         return next((e for e in self.entries if e.steps == steps), None)
 
-    def _measure(self, steps: list[Step], measure: Callable[[], Trace], seconds: float) -> KnownSequence | None:
+    def _measure(self, steps: list[Step], measure: Callable[[], Trace], ended: Ended) -> KnownSequence | None:
         key = hash(tuple(steps))
         traces = self._measured.pop(key, None)  # put back at the end: the order is that of the latest iterations
-        if traces is None and self._recalled and (entry := self._recollect(steps, measure())) is not None:
+        if traces is None and (entry := self._recollect(steps, measure)) is not None:
             return entry
         if traces is None:
             self._seen(key, [])
             return None
-        traces.append(replace(measure(), observed_seconds=seconds))
+        traces.append(replace(measure(), observed_seconds=ended.seconds))
         if len(traces) < self.measured_iterations:
             self._seen(key, traces)
             return None
         trace = typical(traces)
+        trace = slowest(trace, self.consensus.reports([call.seconds for call in trace.calls]))
         if not self.switches.measured_times:
             trace = with_static_times(trace, [signature.flops for signature, _, _ in steps], peak_flops=self.peak_flops)
-        entry = KnownSequence(steps, trace)
-        with self.allowance.planning(exempt=True):
-            entry.adopt(_planned(self.policy, entry.trace, self.costs, self.limits))
-        self._know(entry)
+
+        self._know(entry := KnownSequence(steps, trace))
+        self.planner.plan_latest()
         return entry
 
     def _seen(self, key: int, traces: list[Trace]) -> None:
@@ -284,16 +268,18 @@ class PlanFollower:
         A sequence of calls that equals a loaded trace is neither measured nor planned again."""
         self._recalled = list(measured)
 
-    def _recollect(self, steps: list[Step], trace: Trace) -> KnownSequence | None:
-        for number, (known, proposal) in enumerate(self._recalled):
-            if known.same_calls(trace):
-                del self._recalled[number]
-                entry = KnownSequence(steps, known)
-                entry.adopt(proposal)
-                self._know(entry)
-                return entry
-        return None
+    def _recollect(self, steps: list[Step], measure: Callable[[], Trace]) -> KnownSequence | None:
+        def same() -> int:
+            trace = measure() if self._recalled else None
+            return next((number for number, (known, _) in enumerate(self._recalled)
+                         if trace is not None and known.same_calls(trace)), -1)
 
-
-def _planned(policy: Policy, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
-    return required_proposal(policy, "plan", policy.plan(trace, costs, limits))
+        number = self.consensus.decide(same)
+        if number < 0:
+            return None
+        known, proposal = self._recalled.pop(number)
+        entry = KnownSequence(steps, known)
+        entry.adopt(proposal)
+        self._know(entry)
+        self.planner.tell_plans()
+        return entry

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import NamedTuple
 
 from minidl.memory.guided.drift import REMEMBERED
@@ -84,6 +84,7 @@ class KnownSequence:
         self.settling = 0  # iterations to come in which tensors still move from the old plan's places; not counted
         self.unseen = 0  # such iterations that the policy was not told of
         self._leaves_away = False
+        self._plan_facts: tuple[str, ...] = ()
         self.prefixes = [0]
         for step in steps:
             self.prefixes.append(hash((self.prefixes[-1], step)))
@@ -96,10 +97,19 @@ class KnownSequence:
         if proposal.plan is self.plan:
             return
         self.plan = plan = proposal.plan
+        self._plan_facts = ()
         self.seconds.clear()
         left_away, self._leaves_away = self._leaves_away, _leaves_away(plan, self.trace)
         self.settling = SETTLING if left_away or self._leaves_away else 0
         self.actions = _actions(plan, self.trace)
+
+    def plan_facts(self) -> tuple[str, ...]:
+        """The fields of the plan as texts, which are equal for equal plans."""
+        if not self._plan_facts:
+            values = [getattr(self.plan, each.name) for each in fields(self.plan)]
+            self._plan_facts = tuple([repr(sorted(value.items() if isinstance(value, Mapping) else value))
+                                      if isinstance(value, (Mapping, frozenset)) else repr(value) for value in values])
+        return self._plan_facts
 
 
 def _actions(plan: Plan, trace: Trace) -> dict[int, Actions]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from minidl.executor import Executor
-    from minidl.ranks import Ranks
+    from minidl.ranks.consensus import Alone
 
 
 LATE = 1 << 40  # greater than the number of any call: marks a tensor that only queued operations need
@@ -67,12 +67,12 @@ class Queue:
     """The queued operations of one executor. Each keeps its inputs alive until it has run.
 
     held   the numbers of the slices that this rank holds, one after the other; all of them if there are no ranks
-    ranks  the processes that hold the other slices; None if there are none"""
+    consensus  the agreement with the ranks that hold the other slices"""
 
-    def __init__(self, executor: Executor, held: range, ranks: Ranks | None) -> None:
+    def __init__(self, executor: Executor, held: range, consensus: Alone) -> None:
         self.executor = executor
         self.held = held
-        self.ranks = ranks
+        self.consensus = consensus
         self.origins = Origins(executor)
         self._waiting: list[Queued] = []
         self._after: list[Callable[[], None]] = []
@@ -214,11 +214,11 @@ class Queue:
                 part.release()
             else:
                 whole.append(part)
-        if self.ranks is not None and whole:
+        if self.consensus.ranks is not None and whole:
             apart.append(whole)
             if index < self.held.stop - 1:
                 return
-            whole = self._unite_ranks(queued, apart, self.ranks)
+            whole = self._unite_ranks(queued, apart)
         elif so_far and rule.fold is not None:
             earlier = [so_far[i] for i in rule.whole]
             whole = self._fold(queued, index, earlier, whole)
@@ -236,15 +236,16 @@ class Queue:
             return list(self._folded(fold, (*earlier, *whole), counts))
         return [self._folded(fold, pair, {})[0] for pair in zip(earlier, whole, strict=True)]
 
-    def _unite_ranks(self, queued: Queued, apart: list[list[Storage]], ranks: Ranks) -> list[Storage]:
+    def _unite_ranks(self, queued: Queued, apart: list[list[Storage]]) -> list[Storage]:
         """Unite the ``whole`` outputs of this rank's slices (apart) with those of other ranks, in order of slices."""
-        executor = self.executor
+        executor, consensus = self.executor, self.consensus
         if queued.rule.fold is ADD:
-            return [self._folded(SUM_RANKS, parts, {"ranks": ranks})[0] for parts in zip(*apart, strict=True)]
+            return [self._folded(SUM_RANKS, parts, {"ranks": consensus.ranks, "turn": consensus.turn()})[0]
+                    for parts in zip(*apart, strict=True)]
         stacks = []
         for parts in zip(*apart, strict=True):
             rows = tuple([executor.run(RESHAPE, (x,), {"shape": (1, *x.meta.shape)})[0] for x in parts])
-            stacks.append(gathered(executor, rows, (1,) * len(queued.sizes), ranks))
+            stacks.append(gathered(executor, rows, (1,) * len(queued.sizes), consensus))
             for x in (*parts, *rows):
                 x.release()
         united: list[Storage] = []

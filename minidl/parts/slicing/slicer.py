@@ -33,7 +33,7 @@ from minidl.tensor import Tensor
 
 if TYPE_CHECKING:
     from minidl.executor import Executor
-    from minidl.ranks import Ranks
+    from minidl.ranks.consensus import Alone
 
 WHOLE_BYTES = 1 << 16  # a batch of at most these bytes is uploaded as one storage, and its slices are views of it
 
@@ -47,15 +47,14 @@ class Slicer(PartKeeper):
     origins  records the layers that made the queued calls
     """
 
-    def __init__(self, executor: Executor, count: int, ranks: Ranks | None = None) -> None:
+    def __init__(self, executor: Executor, count: int, consensus: Alone) -> None:
         self.executor = executor
-        self.count = count
-        self.ranks = ranks
-        each = count if ranks is None else count // ranks.count
-        self.held = range(count)[each * (ranks.rank if ranks else 0):][:each]
+        self.count, self.consensus, self.ranks = count, consensus, consensus.ranks
+        rank, ranks = (self.ranks.rank, self.ranks.count) if self.ranks is not None else (0, 1)
+        self.held = range(count)[count // ranks * rank:][:count // ranks]
         self.joined: Counter[str] = Counter()
         self.tracker = executor.tracker
-        self._queue = Queue(executor, self.held, ranks)
+        self._queue = Queue(executor, self.held, consensus)
         self.origins = self._queue.origins
         self._graph: WeakSet[Logical] = WeakSet()  # the tensors of this iteration that gradients flow through
         executor.ends_at_update = True  # an update needs all slices, so no gradient is left to be taken
@@ -231,7 +230,7 @@ class Slicer(PartKeeper):
             base.retain()
             return base
         with ungraded(self.executor):
-            return gathered(self.executor, parts, x.sizes, self.ranks)
+            return gathered(self.executor, parts, x.sizes, self.consensus)
 
     def _labels(self, labels: Storage) -> Storage:
         """Return the labels of the whole batch in one storage, which the queued call releases."""
@@ -280,11 +279,12 @@ class Slicer(PartKeeper):
     # Iterations ----------------------------------------------------------------------------------------------------
     def end_iteration(self, *, failed: bool = False) -> None:
         """End an iteration: run the queued calls, or discard them if it ``failed``.
-        Its gradients can no longer be taken."""
+        Its gradients can no longer be taken. Raises RanksDiverged."""
         if failed:
             self._queue.lose("its iteration failed")
         else:
             self.flush()
+        self.consensus.end_iteration(self.executor.finish, failed=failed)
         for x in list(self._graph):
             x.sever()
         self._graph.clear()

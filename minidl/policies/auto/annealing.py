@@ -64,7 +64,7 @@ def improve(problem: Problem, room: Room, prices: Prices, moves: Moves, effort: 
         changed = 0
         while length and a >= 0 and b >= 0:
             x, y = (mode[b], mode[a]) if exchanged else (to, mode[b])
-            if (x != DROP or problem.can_drop[a]) and (y != DROP or problem.can_drop[b]) and (
+            if (x != DROP or problem.may_drop[a]) and (y != DROP or problem.may_drop[b]) and (
                     x != mode[a] or y != mode[b]):
                 gaps[changed], before[changed] = a, mode[a]
                 gaps[changed + 1], before[changed + 1] = b, mode[b]

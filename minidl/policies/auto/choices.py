@@ -71,7 +71,7 @@ def simple_choices(facts: Problem, budget: int) -> Iterator[Array]:
     others, a share is dropped, those with the least replay time per byte first, and the rest is swapped. Each choice
     comes twice; the second time the other gaps of ``movable`` are swapped, too, for budgets that need it."""
     gaps, others = movable(facts, budget)
-    tensors, droppable = facts.gap_tensor[gaps], facts.can_drop[gaps]
+    tensors, droppable = facts.gap_tensor[gaps], facts.may_drop[gaps]
     makers = np.maximum(facts.produced[tensors], 0)
     price = facts.algorithm_seconds[facts.algorithm_ptr[makers]] / facts.size[tensors]
     price[~droppable] = np.inf

@@ -37,7 +37,7 @@ def capuchins(trace: Trace, facts: Problem, costs: Costs, limits: Limits, most: 
     Skipped if their work, the number of candidates times the number of decisions, would exceed ``most``."""
     for policy in (Capuchin(), CapuchinRecompute()) if _pairs(facts, limits.device_bytes) <= most else ():
         mode = modes_of(policy.plan(trace, costs, limits).plan, facts, trace)
-        mode[(mode == DROP) & ~facts.can_drop] = SWAP
+        mode[(mode == DROP) & ~facts.may_drop] = SWAP
         yield mode
 
 
@@ -91,5 +91,5 @@ def by_bytes(facts: Problem) -> Iterator[Array]:
 
 def _droppable(facts: Problem) -> Array:
     there = most_held(facts)
-    droppable: Array = there[facts.can_drop[there]]
+    droppable: Array = there[facts.may_drop[there]]
     return droppable

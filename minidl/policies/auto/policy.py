@@ -72,8 +72,8 @@ class Auto(OnDemand):
         return DtrSwap().victims(resident, pressure)
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
-        """Return the plan of a short search.
-        The plan is empty if on-demand mode is predicted to be faster, or if everything fits."""
+        """Return the plan of a short search; if its prediction does not beat on-demand mode, of one more search.
+        The plan is empty if no prediction beats on-demand mode, or if everything fits."""
         facts = problem(trace, costs)
         mode = np.zeros(len(facts.gap_call), np.int64)
         kept = simulate(facts, Room(limits.device_bytes, limits.host_bytes, SLACK), mode, mode.copy(), NO_NOTES)
@@ -83,7 +83,10 @@ class Auto(OnDemand):
         on_demand = Tried(ON_DEMAND, () if trace.observed_seconds is None else (trace.observed_seconds,))
         progress = Progress(tried=(on_demand,), rested=TRIAL_EVERY)
         found, _ = self._search(progress, 0, trace, facts, costs, limits, FIRST_WORK)
-        return progress.searched(found, 0).next()
+        progress = progress.searched(found, 0)
+        if progress.waiting is None:  # on the wall clock the next search may be a hundred iterations away
+            progress = progress.searched(*self._search(progress, 1, trace, facts, costs, limits))
+        return progress.next()
 
     def feedback(self, proposal: Proposal, observed: Observation) -> Proposal:
         """Record the observed iteration's time, search once if planning time allows, and return the next plan."""

@@ -10,8 +10,8 @@ import numpy as np
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.trace import Trace
 from minidl.planning.modes import to_plan
-from minidl.planning.problem import Array, Problem
-from minidl.planning.schedule import NO_NOTES, Prices
+from minidl.planning.problem import DROP, SWAP, Array, Problem
+from minidl.planning.schedule import IMPOSSIBLE, NO_NOTES, Prices, repair
 from minidl.planning.timing import Room
 from minidl.policies.auto.choices import alike, movable
 from minidl.policies.auto.progress import Found
@@ -53,6 +53,9 @@ def search(trace: Trace, facts: Problem, costs: Costs, limits: Limits, begin: It
 
     def value(choice: Array) -> float:
         seconds, excess, _, moved, _ = simulate(facts, room, choice, prefetch_at, NO_NOTES)
+        if seconds >= IMPOSSIBLE:
+            repair(facts, choice)
+            seconds, excess, _, moved, _ = simulate(facts, room, choice, prefetch_at, NO_NOTES)
         return seconds + prices.excess * excess + prices.copy * moved
 
     def improved(choice: Array, evaluations: float, prices: Prices = prices) -> Array:
@@ -79,4 +82,5 @@ def search(trace: Trace, facts: Problem, costs: Costs, limits: Limits, begin: It
         found = simulate(facts, Room(limits.device_bytes, limits.host_bytes, SLACK), mode, prefetch_at, NO_NOTES)
         if found.excess > 0:
             return None
+    mode[(mode == DROP) & (prefetch_at > 0)] = SWAP  # its replay would read what was written since
     return Found(replace(to_plan(trace, facts, mode, prefetch_at), predicted_seconds=float(found.seconds)), share)

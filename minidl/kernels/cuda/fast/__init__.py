@@ -8,7 +8,7 @@
   softmax       softmax of dense rows, and its gradient
   pool          pooling of channels-last maps
   pool-windows  several windows per thread (within pool)
-  pool-tiles    gradients by tiles (within pool)
+  pool-tiles    gradients for a tile of pixels per thread (within pool)
 
 All are on by default. ``MINIDL_CUDA_FAST=columns,pool`` turns on only these, ``MINIDL_CUDA_FAST=none`` none. If a
 family is off, the general kernels compute the same: elementwise results with the same bits, sums within rounding.

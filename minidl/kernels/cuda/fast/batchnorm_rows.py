@@ -1,9 +1,9 @@
-"""Batch normalisation of channels-last maps with dense rows: 16 bytes per load, one address addition per place.
+"""Batch normalisation of channels-last maps with dense rows: 16 bytes per load, one address addition per row.
 
 It does the work of ``batchnorm_maps`` and ``batchnorm_sums`` for maps that are rows of ``groups`` groups of channels,
-each of 16 bytes. A thread block is a tile of groups by lanes; a thread stays in its group, keeps its channels'
-constants in registers, and walks down the rows of a slab, two at a time. Formulas and their order are the same;
-elementwise results have the same bits, sums are added in another order.
+each of 16 bytes. A thread block is a tile of groups by lanes (threads that share a group); a thread stays in its group,
+keeps its channels' constants in registers, and walks down the rows of a slab (a range of rows), two at a time. Formulas
+and their order are the same; elementwise results have the same bits, sums are added in another order.
 """
 
 from collections.abc import Callable
@@ -122,7 +122,9 @@ def channels_gradient(tools: Tools, *, dtype: str, width: int, relu: bool, colum
 
 def channel_statistics(tools: Tools, *, dtype: str, width: int, direct: bool, columns: int,
                        threads: int) -> Callable[..., None]:
-    """Return a kernel: each channel's mean and variance if ``direct``, else each slab's mean and squared deviations."""
+    """Return a kernel:
+    each channel's mean and variance if ``direct``, else the mean and squared deviations of each slab. A slab is a
+    range of rows."""
     cuda, load, number = tools.cuda, tools.group(dtype, width)[0], tools.number(dtype)
     store, tile, lanes = tools.wide(dtype)[1], _tile(tools, columns, threads), threads // columns
     unite = unite_tool(tools, dtype, columns, threads)
@@ -172,7 +174,8 @@ def channel_statistics(tools: Tools, *, dtype: str, width: int, direct: bool, co
 
 def channel_gradient_sums(tools: Tools, *, dtype: str, width: int, relu: bool, direct: bool, columns: int,
                           threads: int) -> Callable[..., None]:
-    """Return a kernel: sums of dy (x - mean) (times rstd if ``direct``) and of dy per slab; dy masked if ``relu``."""
+    """Return a kernel: the sums of dy (x - mean) (times rstd if ``direct``) and of dy over each slab, a range of rows.
+    relu: dy counts as 0 where the ReLU's result was 0."""
     cuda, load, number = tools.cuda, tools.group(dtype, width)[0], tools.number(dtype)
     (load_wide, store), tile = tools.wide(dtype), _tile(tools, columns, threads)
     (rstd, normed), relu_grad = channel_tools(tools, dtype), tools.scalar(dtype).relu_grad

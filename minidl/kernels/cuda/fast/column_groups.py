@@ -1,7 +1,8 @@
 """Sums down the rows of dense tables whose columns are whole groups of 16 bytes: bias gradients, means of a plane.
 
-It does the work of ``sums``, with the same trees but other cuts. A thread block is a tile of groups by lanes; a thread
-stays in its group and walks down the rows of a slab, several at a time. There may be several consecutive tables.
+It does the work of ``sums``, with the same trees but other cuts. A thread block is a tile of groups by lanes (threads
+that share a group); a thread stays in its group and walks down the rows of a slab (a range of rows), several at a time.
+There may be several consecutive tables.
 """
 
 from collections.abc import Callable

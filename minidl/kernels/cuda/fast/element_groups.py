@@ -77,10 +77,10 @@ def dense_groups(tools: Tools, *, dtypes: tuple[str, str, str], formula: str, fo
 
 def repeated_groups(tools: Tools, *, dtypes: tuple[str, str, str], formula: str, form: str, width: int, spread: bool,
                     narrow: bool, threads: int) -> Callable[..., None]:
-    """Return a kernel: y[o, m, i] = formula(a[o, m, i], b[o, i], number); a one-operand form uses b only.
+    """Return a kernel: y[o, m, i] = formula(a[o, m, i], b[o, i], number); a formula of one operand reads b only.
 
-    n: all groups; rows: the values of m for each o; inside: groups along i; t_o, t_m, t_i: a step of ``threads``
-    groups. Without ``spread`` there is a single o.
+    n: number of all groups; rows: the values of m for each o; inside: groups along i; t_o, t_m, t_i: the coordinates of
+    a step of ``threads`` groups. Without ``spread`` there is a single o.
     """
     cuda, number, index = tools.cuda, tools.number(dtypes[0]), tools.integer if narrow else np.int64
     (_, store), (load_a, _), (load_b, _) = (tools.group(dtype, width) for dtype in dtypes)
@@ -172,7 +172,7 @@ def dropout_groups(tools: Tools, *, dtype: str, width: int, threads: int) -> Cal
 
 # Plans --------------------------------------------------------------------------------------------------------------
 def group_width(size: int, *operands: View) -> int:
-    """Return the elements per group, 16 bytes of the widest dense operand; 0 if dtype or alignment forbid groups.
+    """Return the elements per group: 16 bytes of the widest dense operand; 0 if the dtype or the alignment allows none.
     """
     width = GROUP_BYTES // max(a.dtype.itemsize for a in operands)
     fits = not size % width and all(a.dtype.name in GROUPED and a.pointer.offset % (width * a.dtype.itemsize) == 0
@@ -183,7 +183,8 @@ def group_width(size: int, *operands: View) -> int:
 def repeats(dims: list[Dimension], last: int) -> tuple[int, int] | None:
     """Return (elements along the innermost dimension, elements per index of the outermost); None for other layouts.
 
-    Operand ``last`` must repeat along the dimension between them (or the outer one of two), and all others be dense.
+    Operand number ``last`` must repeat along the dimension between these two (or along the outer one of only two
+    dimensions), and all others must be dense.
     """
     if len(dims) not in (2, 3) or any(step != 1 for step in dims[-1][1:]) or dims[-2][last] != 0:
         return None
@@ -197,7 +198,7 @@ def repeats(dims: list[Dimension], last: int) -> tuple[int, int] | None:
     return inside, rows * inside
 
 
-def over_repeated(planner: Launches, dims: list[Dimension], y: View, inputs: list[View], value: Argument, *,
+def over_repeated(builder: Launches, dims: list[Dimension], y: View, inputs: list[View], value: Argument, *,
                   formula: str, form: str) -> bool:
     """Launch ``repeated_groups`` and return True, if the last input repeats for every row of the others; else False."""
     if not inputs or form not in ("a", "a, b", "a, number"):
@@ -208,13 +209,13 @@ def over_repeated(planner: Launches, dims: list[Dimension], y: View, inputs: lis
         return False
     n, inside, rows = y.size // width, found[0] // width, found[1] // found[0]
     operands, steps = (y, inputs[0], inputs[-1]), digits(launch.THREADS, [n + launch.THREADS, rows, inside])
-    planner.launch(repeated_groups, blocks_of(n, launch.THREADS * REPEATED), *operands, value,
+    builder.launch(repeated_groups, blocks_of(n, launch.THREADS * REPEATED), *operands, value,
                    *integers(n, rows, inside, *steps), dtypes=tuple(a.dtype.name for a in operands),
                    formula=formula, form=form, width=width, spread=len(dims) == 3, narrow=n + launch.THREADS < 1 << 31)
     return True
 
 
-def copy_strided(planner: Launches, dims: list[Dimension], y: View, x: View) -> bool:
+def copy_strided(builder: Launches, dims: list[Dimension], y: View, x: View) -> bool:
     """Launch ``strided_groups`` and return True, if both views are runs of whole groups of 4-byte words; else False."""
     width = group_width(dims[-1][0], y, x)
     runs = width and y.dtype.itemsize == 4 and len(dims) <= RANK and dims[-1][1:] == (1, 1) and not any(
@@ -226,7 +227,7 @@ def copy_strided(planner: Launches, dims: list[Dimension], y: View, x: View) -> 
     extents, step = [d[0] for d in inner], launch.THREADS
     n = int(np.prod(extents, dtype=np.int64))
     last = [sum((d[0] - 1) * d[o] for d in inner) for o in (1, 2)]  # the last group's offset in y and in x
-    planner.launch(strided_groups, blocks_of(n, launch.THREADS * GROUPS), y, x, *integers(
+    builder.launch(strided_groups, blocks_of(n, launch.THREADS * GROUPS), y, x, *integers(
         n, *extents[1:], *digits(step, [n + step, *extents[1:]]), *[d[o] for o in (1, 2) for d in inner]),
         dtype=y.dtype.name, width=width, narrow=max(n, *last) < 1 << 31)
     return True

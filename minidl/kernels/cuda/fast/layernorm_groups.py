@@ -1,8 +1,8 @@
 """Layer normalisation of dense rows of whole groups of 16 bytes: several rows per thread block.
 
-It does the work of ``layernorm``, which uses a thread block per row. A lane holds up to HELD elements of its
-row in registers, in groups ``lanes`` apart, so that neighbouring lanes read adjacent groups; the sums of a row's lanes
-are combined in shared memory.
+It does the work of ``layernorm``, which uses a thread block per row. A lane, one of the threads that share a row, holds
+up to HELD elements of it in registers, in groups ``lanes`` apart, so that neighbouring lanes read adjacent groups; the
+sums of a row's lanes are combined in shared memory.
 """
 
 from collections.abc import Callable

@@ -27,7 +27,7 @@ def width_of(maps: tuple[View, ...], index: View | None = None) -> int:
 
 
 def in_words(index: View) -> View:
-    """Return the positions of maxima, one byte each, as a view of words of INDEX_BYTES positions."""
+    """Return the positions of maxima, one byte each, as a view whose elements are words of INDEX_BYTES positions."""
     return replace(index, dtype=int32)
 
 

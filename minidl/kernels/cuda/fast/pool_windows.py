@@ -1,9 +1,9 @@
 """Pooling of channels-last maps: a thread handles a group of channels of several adjacent windows.
 
-Their place is computed once for all of them, and columns that they share are read once; a thread of ``pool_groups`` has
-one window. Every result uses the same values in the same order, so it has the same bits. A loop over columns would not
-be unrolled and its conditions would not be constants, so each column is a function of its own, called one after
-another.
+The windows' place is computed once for all of them, and columns that they share are read once; a thread of
+``pool_groups`` has one window. Every result uses the same values in the same order, so it has the same bits. A loop
+over columns would not be unrolled and its conditions would not be constants, so each column is a function of its own,
+called one after another.
 """
 
 from collections.abc import Callable

@@ -1,0 +1,137 @@
+"""The agreement of ranks: each knows where the others are in the program, and all follow the decisions of rank 0.
+
+Every exchange carries a *turn*: its iteration and its number in it, and for the first one of an iteration also a digest
+of the plans in force. The ends of iterations and of the run take turns, too. All turns have one order on each rank, so
+a rank that leaves one out, or has failed, meets another turn of the others: all of them raise RanksDiverged.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import blake2b
+from typing import TypeVar
+
+from minidl.ranks.group import Ranks, RanksDiverged
+
+T = TypeVar("T")
+
+
+class Alone:
+    """The agreement of one device, which has no other rank to ask.
+
+    ranks  the ranks that agree; None for one device
+    plans  a digest of the plans in force, which ranks compare"""
+
+    ranks: Ranks | None = None
+    plans = ""
+
+    def least(self, *sizes: int) -> tuple[int, ...]:
+        """Return for each of some sizes the smallest of any rank."""
+        return sizes
+
+    def turn(self) -> str:
+        """Return the text of the next exchange, which all ranks compare before they make it."""
+        return ""
+
+    def end_iteration(self, finish: Callable[[], None], *, failed: bool) -> None:
+        """Called when an iteration has ended. finish: waits for the device. failed: an error has ended it."""
+
+    def end_run(self) -> None:
+        """Called when the program leaves its runtime without an error."""
+
+    def reports(self, own: T) -> Sequence[T]:
+        """Return what each rank reports of the iteration that has ended, in rank order: here ``own``."""
+        return (own,)
+
+    def decide(self, make: Callable[[], T]) -> T:
+        """Return ``make()`` of the first rank, on all ranks."""
+        return make()
+
+    def digest(self, facts: Iterable[object]) -> str:
+        """Return a short text for a sequence of facts that ranks compare; an empty one where none compares it."""
+        return ""
+
+
+ALONE = Alone()
+
+
+class Consensus(Alone):
+    """The agreement of one runtime's rank with the other ranks. iteration: number of iterations that have ended."""
+
+    ranks: Ranks
+
+    def __init__(self, ranks: Ranks) -> None:
+        self.ranks = ranks
+        self.iteration = 0
+        self._exchanges = 0  # in this iteration so far
+        self._shared = False  # the iteration that has ended had exchanges, so all ranks have ended it
+        self._failed = ""  # why an earlier iteration failed, until the ranks have compared it
+
+    def least(self, *sizes: int) -> tuple[int, ...]:
+        """Return for each of some sizes the smallest of any rank. All ranks call this."""
+        return tuple(map(min, zip(*self.ranks.agree(sizes), strict=True)))
+
+    def turn(self) -> str:
+        """Return the text of the next exchange, which all ranks compare before they make it."""
+        text = f"iteration {self.iteration}, exchange {self._exchanges}"
+        if not self._exchanges and self.plans:
+            text += f", plans {self.plans}"
+        self._exchanges += 1
+        return text + self._taken_failure()
+
+    def end_iteration(self, finish: Callable[[], None], *, failed: bool) -> None:
+        """Compare the number of exchanges with the other ranks, once the device has made them. Raises RanksDiverged.
+
+        An iteration without an exchange is this rank's own, and does not count. One that failed, with the error that
+        is being handled, waits for no rank: the others learn it at this rank's next turn, and go on only if theirs has
+        failed alike.
+        finish: waits for the device."""
+        if failed:
+            self._failed = type(sys.exc_info()[1]).__name__
+        self._shared = self._exchanges > 0 and not failed
+        if self._shared:
+            finish()
+            self.ranks.require_alike(f"the end of iteration {self.iteration} after {self._exchanges} exchanges"
+                                     + self._taken_failure())
+        self.iteration += self._shared or failed
+        self._exchanges = 0
+
+    def end_run(self) -> None:
+        """Wait until all ranks leave their runtimes, if they have made exchanges. Raises RanksDiverged."""
+        if self.iteration or self._exchanges:
+            self.ranks.require_alike(f"the end of the run, iteration {self.iteration} after {self._exchanges} exchanges"
+                                     + self._taken_failure())
+            self.iteration = self._exchanges = 0
+
+    def _taken_failure(self) -> str:
+        failed, self._failed = self._failed, ""
+        return f", after a failed iteration ({failed})" if failed else ""
+
+    # Decisions ------------------------------------------------------------------------------------------------
+    def reports(self, own: T) -> Sequence[T]:
+        """Return all ranks' reports; none after an iteration that is this rank's own. Raises RanksDiverged."""
+        return self.ranks.agree(own) if self._shared else ()
+
+    def decide(self, make: Callable[[], T]) -> T:
+        """Return ``make()`` of rank 0, which alone calls it; the others wait. Its error is raised on all ranks, on the
+        others as RanksDiverged."""
+        if self.ranks.rank:
+            made, error = self.ranks.agree(None)[0]
+            if error:
+                raise RanksDiverged(f"rank 0 has failed: {error}")
+            return made  # type: ignore[no-any-return]
+        try:
+            made = make()
+        except Exception as error:
+            self.ranks.agree((None, f"{type(error).__name__}: {error}"))
+            raise
+        self.ranks.agree((made, ""))
+        return made
+
+    def digest(self, facts: Iterable[object]) -> str:
+        """Return eight digits that follow from the facts' texts."""
+        found = blake2b(digest_size=4)
+        for fact in facts:
+            found.update(repr(fact).encode())
+        return found.hexdigest()
