@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import attrgetter
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +15,6 @@ from minidl.tensor import GONE, Tensor
 if TYPE_CHECKING:
     from minidl.executor import Executor
     from minidl.parts.keeper import PartKeeper
-
-storage_of, donated_of, keeper_of = attrgetter("storage"), attrgetter("donated"), attrgetter("keeper")
 
 
 def donate(tensor: Tensor) -> Tensor:
@@ -62,25 +59,27 @@ def _run(op: Op, tensors: tuple[Tensor, ...], attrs: Attrs) -> tuple[Storage, ..
     own = executor.keeper
     donated = 0
     parts: PartKeeper | None = None  # runs the call if an operand is in parts
+    inputs: list[Storage] = []
     try:
-        inputs: tuple[Storage, ...] = tuple(map(storage_of, tensors))
-        if True in map(donated_of, tensors):
-            donated = sum([1 << position for position, tensor in enumerate(tensors) if tensor.donated])
-        if [*map(keeper_of, inputs)].count(own) < len(inputs):
-            parts = _part_keeper(executor, op, inputs)
+        for tensor in tensors:
+            if tensor.donated:
+                donated |= 1 << len(inputs)
+            storage = tensor.storage
+            if storage.keeper is not own:
+                parts = _part_keeper(executor, op, storage, parts)
+            inputs.append(storage)
     except AttributeError as error:  # a test of each operand's type would take longer
-        for operand in tensors:
-            if not isinstance(operand, Tensor):
-                kind = type(operand).__name__
-                raise UserError(f"{op.name}: a {kind} is not a tensor; runtime.tensor(x) converts it") from error
-        raise
+        if isinstance(tensor, Tensor):
+            raise
+        kind = type(tensor).__name__
+        raise UserError(f"{op.name}: a {kind} is not a tensor; runtime.tensor(x) converts it") from error
     try:
         if op.volatile or parts is not None:
             op.refuse_tensors(attrs)  # the executor does so for each new signature
         if op.mutates is not None:
             for keeper in executor.part_keepers:
                 keeper.before_write(op, inputs)
-        results = (executor if parts is None else parts).run(op, inputs, attrs, donated)
+        results = (executor if parts is None else parts).run(op, tuple(inputs), attrs, donated)
     except BaseException:
         for tensor in tensors:  # the call was not made, so its operands still belong to the caller
             tensor.donated = False
@@ -94,11 +93,11 @@ def _run(op: Op, tensors: tuple[Tensor, ...], attrs: Attrs) -> tuple[Storage, ..
     return results
 
 
-def _part_keeper(executor: Executor, op: Op, inputs: tuple[Storage, ...]) -> PartKeeper | None:
-    """Return the first keeper of tensors in parts (slices or shards) that has an operand; None if no operand is in
-    parts. Raises UserError for an operand of another runtime."""
-    keepers = [storage.keeper for storage in inputs]
-    for storage in inputs:
-        if storage.keeper not in executor.keepers and storage.keeper not in executor.part_keepers:
-            raise executor.stranger(op.name, storage)
-    return next((keeper for keeper in executor.part_keepers if keeper in keepers), None)
+def _part_keeper(executor: Executor, op: Op, storage: Storage, other: PartKeeper | None) -> PartKeeper | None:
+    """Choose which keeper of tensors in parts (slices or shards) runs a call; None if no operand so far is in parts.
+    storage: the next operand. other: the choice for the operands before. Raises UserError for another runtime's."""
+    if storage.keeper in executor.keepers:
+        return other
+    if storage.keeper not in executor.part_keepers:
+        raise executor.stranger(op.name, storage)
+    return next(keeper for keeper in executor.part_keepers if keeper is storage.keeper or keeper is other)

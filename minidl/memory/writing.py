@@ -31,7 +31,7 @@ class WriteGuard:
 
     def before_write(self, targets: Sequence[Storage], inputs: Sequence[Storage]) -> None:
         """Recompute dropped tensors whose replay needs the old ``targets``. Raises OutOfMemory, Unrecoverable.
-        The call's ``inputs`` come after that, all in one replay. targets: no views, but the storages that own the bytes.
+        The call's ``inputs`` come after that, all in one replay. targets: storages that own bytes, no views.
         Until ``after_write`` or ``call_off`` no tensor is dropped whose replay would read these bytes, and none of the
         tensors recomputed here."""
         state = self.state
