@@ -4,8 +4,8 @@
                           > bench/results/ranks.md
 
 Each rank has the same batch whatever their number, so memory is as short on each. n ranks have an n-th of the host's
-bandwidth each; exchanges take what copies leave of a device's own link, or its NVLink. The model has no overlap of
-exchanges with computation.
+bandwidth each; exchanges take what copies leave of a device's own link, or its NVLink. Sums of gradients run beside
+the backward pass.
 """
 
 import argparse

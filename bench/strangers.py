@@ -1,7 +1,7 @@
 """Plans on the steps of other programs: what they promise against what they take, and whether more memory is slower.
 
     python -m bench.strangers
-    python -m bench.strangers --traces gan --policies auto,capuchin,capuchin-swap --step 10 > bench/results/strangers.md
+    python -m bench.strangers --shares 90,75,60 > bench/results/strangers.md
 
 The steps are those of ``tests/support/strangers.py``. Each runs on sim:p100 in budgets from 95% of its unmanaged peak
 downwards, with a host and without, until a policy finds no room.
@@ -9,7 +9,7 @@ downwards, with a host and without, until a policy finds no room.
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
 
@@ -24,21 +24,31 @@ HEAD = """# Plans on the steps of other programs
 
 Made by `{}`, on sim:p100. Seconds are shares of the unmanaged step.
 
-`auto` predicts by simulating the plan. `capuchin` predicts as the paper counts: the step without waits, and the
-overhead of each decision. Its prediction leaves out the host's size (a swap for which the host has no room becomes a
-replay) and evictions on demand beside the plan.
+`auto` predicts by simulating the plan. `capuchin` predicts the step without waits, the seconds of copies that
+computation does not hide, as the paper counts them, and the seconds of the plan's replays. A plan that leaves evictions
+to on-demand mode has no prediction. The slides of blocks without planned addresses are in no prediction of `capuchin`.
 """
 
 
-def cells(name: str, trace: Trace, policy: str, step: int) -> Iterator[Cell]:
-    """The cells of a trace under a policy, the largest budget first."""
+def cells(name: str, trace: Trace, policy: str, shares: Iterable[int]) -> Iterator[Cell]:
+    """The cells of a trace under a policy, the largest budget first. shares: percent of the unmanaged peak."""
     for host, host_bytes in HOSTS.items():
-        for percent in range(95, 0, -step):
+        for percent in shares:
             row = cell.run(name, trace, cell.Machine(host_bytes=host_bytes), policy, percent / 100)
             if row.settled_s is None:
                 break
             predicted = None if row.predicted_s is None else row.predicted_s / row.unmanaged_s
             yield Cell(name, host, policy, percent / 100, row.settled_s / row.unmanaged_s, predicted)
+
+
+def print_seconds(found: list[Cell]) -> None:
+    """Print a table of the seconds that steps take, by budget. A policy without a number finds no room."""
+    shares = sorted({c.share for c in found}, reverse=True)
+    print("\n## Seconds\n\n| step | host | policy | " + " | ".join(f"{share:.0%}" for share in shares)
+          + " |\n|---|---|---|" + "--:|" * len(shares))
+    took = {(c.trace, c.host, c.policy, c.share): f"{c.took:.3f}" for c in found}
+    for key in dict.fromkeys((c.trace, c.host, c.policy) for c in found):
+        print("| " + " | ".join([*key, *(took.get((*key, share), "") for share in shares)]) + " |")
 
 
 def main() -> None:
@@ -50,7 +60,9 @@ def main() -> None:
     parser.add_argument("--traces", default=",".join(steps))
     parser.add_argument("--policies", default=POLICIES)
     parser.add_argument("--step", type=int, default=5, help="percent of the peak between two budgets (default: 5)")
+    parser.add_argument("--shares", help="budgets in percent of the peak, in place of --step: 90,75,60")
     args = parser.parse_args()
+    shares = [int(n) for n in args.shares.split(",")] if args.shares else range(95, 0, -args.step)
     print(HEAD.format(" ".join(["python -m bench.strangers", *sys.argv[1:]])))
     found: list[Cell] = []
     print("| step | host | policy | budgets with a plan | predicted within 2% | largest miss | at |\n"
@@ -58,7 +70,7 @@ def main() -> None:
     for name in args.traces.split(","):
         trace = completed(steps[name](1))
         for policy in args.policies.split(","):
-            ran = list(cells(name, trace, policy, args.step))
+            ran = list(cells(name, trace, policy, shares))
             found += ran
             for host in HOSTS:
                 missed = [(c.miss, c.share) for c in ran if c.host == host and c.miss is not None]
@@ -67,6 +79,7 @@ def main() -> None:
                     kept = sum(abs(miss) <= MISSED for miss, _ in missed)
                     print(f"| {name} | {host} | {policy} | {len(missed)} | {kept} | {worst:+.1%} | {share:.0%} |",
                           flush=True)
+    print_seconds(found)
     print("\n## Slower in more memory\n\n| step | host | policy | memory | took | less memory | took |\n"
           "|---|---|---|--:|--:|--:|--:|")
     for one, best in dips(found):

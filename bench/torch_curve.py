@@ -56,8 +56,10 @@ WAYS = ["managed", "compiled"]
 
 @dataclass(frozen=True)
 class Row:
-    """One contender. asked: budget bytes over the eager peak, or PyTorch's ratio; 1 for eager. Ratios are of the eager
-    step: quartiles over the rounds, and the prediction. held: the peak is within the budget in bytes, if there is one.
+    """The result of one contender; ratios are to the eager step: quartiles over the rounds, and the prediction.
+
+    asked: budget bytes over the eager peak, or PyTorch's ratio; 1 for eager. held: True if the peak is within the
+    budget in bytes, if there is one.
     """
 
     way: str

@@ -195,8 +195,10 @@ def save_on_cpu() -> Any:
 
 @dataclass
 class Contender:
-    """One training, in a thread of its own. around: what a step is carried out in; memory: what manages it, if anything
-    does; peak: the most bytes of a metered step."""
+    """One training, in a thread of its own. peak: the most bytes of a metered step.
+
+    around: the context in which a step is carried out; memory: the ``managed`` object, or None.
+    """
 
     name: str
     network: Blocks

@@ -14,13 +14,18 @@ from typing import Any
 
 from minidl.errors import UserError
 from minidl.models import bert, gpt, inception_v3, llama, unet, weights
+from minidl.models.convnext import convnext_base, convnext_small, convnext_tiny
 from minidl.models.densenet import densenet121, densenet169, densenet201
+from minidl.models.efficientnet import efficientnet_b0, efficientnet_b2, efficientnet_b4
 from minidl.models.inception_v4 import InceptionV4
 from minidl.models.lenet import LeNet
 from minidl.models.mlp import MLP
+from minidl.models.mobilenet_v3 import mobilenet_v3_large, mobilenet_v3_small
 from minidl.models.resnet import resnet18, resnet20, resnet34, resnet50, resnet101, resnet152
+from minidl.models.resnext import resnext50_32x4d, resnext101_32x8d, resnext101_64x4d
 from minidl.models.text import Text
 from minidl.models.vgg import vgg11, vgg11_bn, vgg13, vgg13_bn, vgg16, vgg16_bn, vgg19, vgg19_bn
+from minidl.models.vit import vit_b_16, vit_b_32, vit_l_16
 from minidl.nn import Module
 from minidl.ops import cross_entropy
 from minidl.outside.user_modules import user_module
@@ -88,9 +93,17 @@ MODELS: dict[str, Model] = {
     "vgg11_bn": Model(vgg11_bn), "vgg13_bn": Model(vgg13_bn), "vgg16_bn": Model(vgg16_bn), "vgg19_bn": Model(vgg19_bn),
     "resnet18": Model(resnet18), "resnet34": Model(resnet34), "resnet50": Model(resnet50),
     "resnet101": Model(resnet101), "resnet152": Model(resnet152), "resnet20": Model(resnet20, (3, 32, 32), 10),
+    "resnext50_32x4d": Model(resnext50_32x4d), "resnext101_32x8d": Model(resnext101_32x8d),
+    "resnext101_64x4d": Model(resnext101_64x4d),
     "inception_v3": _V3(inception_v3.inception_v3), "inception_v3_aux": _V3(inception_v3.inception_v3_aux),
     "inception_v4": Model(InceptionV4, (3, 299, 299)),
     "densenet121": Model(densenet121), "densenet169": Model(densenet169), "densenet201": Model(densenet201),
+    "mobilenet_v3_small": Model(mobilenet_v3_small), "mobilenet_v3_large": Model(mobilenet_v3_large),
+    "efficientnet_b0": Model(efficientnet_b0), "efficientnet_b2": Model(efficientnet_b2, (3, 260, 260)),
+    "efficientnet_b4": Model(efficientnet_b4, (3, 380, 380)),
+    "vit_b_16": Model(vit_b_16), "vit_b_32": Model(vit_b_32), "vit_l_16": Model(vit_l_16),
+    "convnext_tiny": Model(convnext_tiny), "convnext_small": Model(convnext_small),
+    "convnext_base": Model(convnext_base),
     "unet": _UNET(unet.UNet), "unet-small": _UNET(unet.unet_small),
     "bert-tiny": _BERT(bert.bert_tiny), "bert-mini": _BERT(bert.bert_mini), "bert-small": _BERT(bert.bert_small),
     "bert-medium": _BERT(bert.bert_medium), "bert-base": _BERT(bert.bert_base), "bert-large": _BERT(bert.bert_large),

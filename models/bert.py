@@ -142,8 +142,10 @@ class BertPooler(nn.Module):
 
 
 class BertModel(nn.Module):
-    """The network without heads: ids, types and mask (1: token, 0: padding), [N, L] each -> hidden states [N, L, D],
-    pooled sequences [N, D]."""
+    """The network without heads: it maps [N, L] tokens to hidden states [N, L, D] and pooled sequences [N, D].
+
+    ids, types and mask (1: token, 0: padding) are [N, L] each.
+    """
 
     def __init__(self, config: BertConfig) -> None:
         self.embeddings = BertEmbeddings(config)

@@ -180,8 +180,8 @@ def generate(model: GPT, input_ids: Tensor, count: int, *, temperature: float = 
 
 
 def _residual_std(config: GPTConfig) -> float:
-    """Return the initial std of layers that add to the residual path: INITIAL_STD / sqrt(their number) (section
-    2.3)."""
+    """Return the initial std of layers that add to the residual path (section 2.3): INITIAL_STD / sqrt(their number).
+    """
     root: float = (2 * config.n_layer)**0.5
     return INITIAL_STD / root
 

@@ -90,8 +90,10 @@ class LlamaConfig:
 
 
 class Rotation:
-    """The rotary embedding of the positions ``start`` to ``start + length`` - 1: tables [length, 1, head width] of
-    cosines and sines, uploaded once and used by all layers of a forward pass."""
+    """The rotary embedding of the positions from ``start`` to before ``start + length``.
+
+    It has tables [length, 1, head width] of cosines and sines, uploaded once and used by all layers of a forward pass.
+    """
 
     def __init__(self, config: LlamaConfig, start: int, length: int) -> None:
         runtime, width = current_runtime(), config.head_width
@@ -179,9 +181,7 @@ class LlamaMLP(nn.Module):
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.gate_proj(x)
-        y = silu(donate(y))
-        y = donate(y) * self.up_proj(x)
+        y = silu(self.gate_proj(x)) * self.up_proj(x)  # all three are kept for the gradient, so none is donated
         return self.down_proj(y)
 
 

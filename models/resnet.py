@@ -10,6 +10,7 @@ Each forward() rebinds one name line by line, so that the previous value is free
 """
 
 from functools import partial
+from typing import ClassVar
 
 from minidl import nn
 from minidl.tensor import Tensor
@@ -36,16 +37,20 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """The bottleneck block (Figure 5, right): [N, in_channels, H, W] -> [N, 4 width, H / stride, W / stride]."""
+    """The bottleneck block (Figure 5, right): [N, in_channels, H, W] -> [N, 4 width, H / stride, W / stride].
+    groups, group_width: of the 3x3 convolution, which has groups * group_width channels where the width is 64."""
 
     expansion = 4
+    groups: ClassVar[int] = 1
+    group_width: ClassVar[int] = 64
 
     def __init__(self, in_channels: int, width: int, stride: int) -> None:
-        self.conv1 = nn.Conv2d(in_channels, width, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = nn.Conv2d(width, width, 3, stride, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(width)
-        self.conv3 = nn.Conv2d(width, width * self.expansion, 1, bias=False)
+        inner = width * self.group_width // 64 * self.groups
+        self.conv1 = nn.Conv2d(in_channels, inner, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(inner)
+        self.conv2 = nn.Conv2d(inner, inner, 3, stride, 1, groups=self.groups, bias=False)
+        self.bn2 = nn.BatchNorm2d(inner)
+        self.conv3 = nn.Conv2d(inner, width * self.expansion, 1, bias=False)
         self.bn3 = nn.BatchNorm2d(width * self.expansion)
         self.downsample = _shortcut(in_channels, width * self.expansion, stride)
 
@@ -66,8 +71,7 @@ def _shortcut(in_channels: int, out_channels: int, stride: int) -> nn.Module:
 
 
 class ResNet(nn.Module):
-    """ResNet: [N, in_channels, H, W] -> [N, num_classes]; ``depths``: blocks of the four stages, a column of Table
-    1."""
+    """ResNet: [N, in_channels, H, W] -> [N, num_classes]. depths: blocks of the four stages, a column of Table 1."""
 
     def __init__(self, block: type[BasicBlock] | type[Bottleneck], depths: tuple[int, int, int, int], *,
                  num_classes: int = 1000, in_channels: int = 3) -> None:

@@ -99,8 +99,9 @@ unet_small = partial(UNet, width=16)  # a sixteenth of the weights, for minutes 
 
 
 def loss(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
-    """Return the mean cross-entropy of the pixels (section 3, without weights). images: [N, C, H, W], labels: [N, H,
-    W].
+    """Return the mean cross-entropy of the pixels (section 3, without weights).
+
+    images: [N, C, H, W]; labels: [N, H, W].
     """
     scores = model(images)
     rows = scores.permute((0, 2, 3, 1)).reshape((-1, scores.shape[1]))

@@ -83,8 +83,10 @@ def _try(record: Record, name: str, wait: Any, where: str) -> None:
 
 @contextlib.contextmanager
 def _repeatable() -> Iterator[None]:
-    """PyTorch's deterministic mode, which warns of operations that have none; attention composed of products, since the
-    fused kernel for float32 adds in no fixed order."""
+    """Return a context with PyTorch's deterministic mode, which warns of operations that have no deterministic form.
+
+    Attention is composed of matrix products in it, since the fused kernel for float32 adds in no fixed order.
+    """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True, warn_only=True)

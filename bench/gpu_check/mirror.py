@@ -113,6 +113,8 @@ def _side(op: Op, outputs: Sequence[Any], attrs: dict[str, Any], run: Callable[.
     executor = current()
     if op.name.endswith("relu"):
         return np.asarray(executor.read(outputs[0]) > 0)
+    if op.name == "compare_number":
+        return np.asarray(executor.read(outputs[0]))
     if op.name == "max_pool2d":
         return executor.read(outputs[1]).astype(np.int64)
     if op is DROPOUT:
@@ -219,6 +221,8 @@ FORMULAS: dict[str, Formula] = {
     "contiguous": _by(lambda x: x), "cast": _by(lambda x: x), "detach": _by(lambda x: x.detach()),
     "scale": lambda t, a, side, kind: t[0] * a["value"], "shift": lambda t, a, side, kind: t[0] + a["value"],
     "relu": lambda t, a, side, kind: t[0] * side, "dropout": lambda t, a, side, kind: t[0] * side,
+    "compare_number": lambda t, a, side, kind: side,
+    "masked_fill": lambda t, a, side, kind: t[0].masked_fill(t[1].bool() ^ a["inverted"], a["value"]),
     "sum_to": lambda t, a, side, kind: _summed(t[0], a["shape"]),
     "expand": lambda t, a, side, kind: t[0].expand(a["shape"]),
     "reshape": lambda t, a, side, kind: t[0].reshape(a["shape"]),

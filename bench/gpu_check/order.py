@@ -30,8 +30,10 @@ ATTENTION = Attention(False, "bfloat16", 4, 4, 64, 64, 64, False, 0.0)
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of call: how to issue it on (y, x, ones, room) at these addresses, the dtype, what each element of Y
-    must be, and bytes of room."""
+    """One kind of call: a function that issues it on the addresses (y, x, ones, room), and what Y must be afterwards.
+
+    It also has the dtype, and the bytes of ``room``.
+    """
 
     issue: Callable[[int, int, int, int], Any]
     dtype: str

@@ -1,7 +1,8 @@
-"""Predictions for the measured runs: by the simulator, from a profile that is fitted to the measured operations; and
-the bound that no plan exceeds, by the linear program over the measured trace.
-
+"""Predictions and bounds for the measured runs.
 Needs the results of ``link``, ``speed`` and ``managed``, and no device.
+
+The simulator predicts, from a profile that is fitted to the measured operations. The bound, which no plan exceeds, is
+that of the linear program over the measured trace.
 """
 
 from statistics import median

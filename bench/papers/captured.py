@@ -43,9 +43,10 @@ def programs(content: Content, quick: bool) -> None:
                          percent((row.recompute_seconds or 0) / row.settled_s),
                          percent((row.stall_seconds or 0) / row.settled_s)))
     content.table(("program, batch", "calls", "peak", "lasting", "bound", "`passive`", "`capuchin`", "`auto`"), rows)
-    content.say("What Capuchin makes of them: bytes that it swaps in a step, and the parts of the step that it "
-                "computes again and waits.")
+    content.say("What `capuchin` does with them: the bytes that it swaps in a step, and the parts of the step's "
+                "time in which it recomputes and waits.")
     content.table(("program, batch", "swapped out", "swapped in", "computed again", "waits"), made)
-    content.say("Where most of the peak is lasting (parameters, and what the optimizer keeps of each), Capuchin has "
-                "little to choose from: its plan moves what an iteration makes, and the rest is paged on demand, "
-                "parameters too, which waits. `auto` plans these as well.")
+    content.say("Where lasting tensors (parameters and their optimizer state) take most of the peak, Capuchin has "
+                "few tensors to choose from: its plan evicts only tensors that are made within an iteration. The "
+                "others, parameters among them, are paged on demand, and computation waits for that. `auto` plans "
+                "for parameters as well.")

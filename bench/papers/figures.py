@@ -60,16 +60,16 @@ def synchronisation(content: Content, quick: bool) -> None:
         rows.append((f"tensor {tensor_id}", f"{trace.tensors[tensor_id].nbytes / 2**20:.0f} MiB", under.op,
                      f"{1e3 * under.seconds:.1f} ms", f"{1e3 * swap:.1f} ms", f"{swap / under.seconds:.1f}"
                      if under.seconds else "-"))
-    content.say(f"vDNN (`vdnn-conv`) on VGG16 at {batch}, a P100 and PCIe 3.0. The paper measured at {VDNN_BATCH} that "
-                f"{percent(VDNN_LOSS)} of the speed is lost, and that copies take more than 3 times as long as the "
-                f"layer that they overlap. Here {percent(loss)} are lost; {row.stall_seconds:.2f} s of "
-                f"{row.settled_s:.2f} s a step are waits. The largest tensors that it moves, beside the call that "
-                "each copy out overlaps:")
+    content.say(f"vDNN (`vdnn-conv`) on VGG16 at a batch of {batch}, on a P100 with PCIe 3.0. The paper measured at "
+                f"{VDNN_BATCH} that vDNN loses {percent(VDNN_LOSS)} of the speed, and that copies take more than 3 "
+                f"times as long as the layer that they overlap. Here it loses {percent(loss)}; "
+                f"{row.stall_seconds:.2f} s of {row.settled_s:.2f} s a step are waits for copies. The table "
+                "has the largest tensors that are moved, beside the call that each copy out overlaps:")
     content.table(("tensor", "size", "overlapped call", "its time", "copy out", "times"), rows)
-    content.say("**Where they differ.** The copies of the largest tensors take several times as long as what they "
-                "overlap, as in the paper, but fewer of them do here: only the inputs of convolutions are moved, at "
-                "12.4 GB/s from page-locked memory, and each copy may overlap two calls. What else the paper's "
-                "implementation copied, and how fast, it does not say.")
+    content.say("**Where they differ.** As in the paper, copies of the largest tensors take several times as long "
+                "as the layers that they overlap. But fewer copies do so here: only the inputs of convolutions "
+                "are moved, at 12.4 GB/s from page-locked memory, and each copy may overlap two calls. The paper "
+                "does not say what else its implementation of vDNN copied, and how fast.")
 
 
 def convolutions(content: Content, quick: bool) -> None:
@@ -79,17 +79,18 @@ def convolutions(content: Content, quick: bool) -> None:
     seconds = sorted((call.seconds for call in trace.calls if call.op.startswith("conv2d") and "grad" not in call.op),
                      reverse=True)
     short = sum(s < SHORT_S for s in seconds) / len(seconds)
-    content.say("Forward convolutions of InceptionV3. The paper does not say at which batch; here the largest that "
-                "TensorFlow ran.")
+    content.say("The times of InceptionV3's convolutions in the forward pass. The paper does not say at which "
+                "batch it measured them; here it is the largest batch that TensorFlow ran in the paper.")
     content.table(("", "paper", f"here, at {batch}"), [
         ("convolutions", TENTH, len(seconds)), ("shortest", "474 us", f"{1e6 * seconds[-1]:.0f} us"),
         ("longest", "17,727 us", f"{1e6 * seconds[0]:,.0f} us"),
         ("longest / shortest", 37, f"{seconds[0] / seconds[-1]:.0f}"), ("below 3 ms", "95.7%", percent(short))])
     content.picture("figure2.png", bars([1e3 * s for s in seconds], "ms", "convolution"),
                     "times of the convolutions, longest first")
-    content.say("**Where they differ.** The shortest and the longest agree within 15%, and so does their ratio. Fewer "
-                "are below 3 ms here: those between the ends take longer in the model than they did with cuDNN 7.3, "
-                "whose algorithms for them the paper does not name.")
+    content.say("**Where they differ.** The shortest and the longest time agree with the paper within 15%, and so "
+                "does their ratio. Fewer convolutions take less than 3 ms here: those of medium length take "
+                "longer in the model than they did with cuDNN 7.3. The paper does not say which of cuDNN's "
+                "algorithms they used.")
 
 
 def accesses(content: Content, quick: bool) -> None:

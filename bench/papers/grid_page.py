@@ -28,8 +28,10 @@ Cells = Mapping[str, CellResult]  # of one place, by policy
 
 def speeds(content: Content, quick: bool, rows: Sequence[CellResult], wanted: int, steps: int | None,
            note: str | None = None) -> None:
-    """The page; ``wanted``: how many cells the grid has, ``steps``: of how many iterations at most, ``note``: said at
-    the head."""
+    """Fill the page of a grid.
+
+    wanted: how many cells the grid has; steps: the most iterations of a cell; note: a text for the head of the page.
+    """
     places: dict[Place, dict[str, CellResult]] = {}
     for row in rows:
         places.setdefault((row.trace, row.device, f"{row.budget_share:.0%}"), {})[row.policy] = row
@@ -191,8 +193,11 @@ def why(row: CellResult) -> str:
 
 
 def _cells(places: Mapping[Place, Cells]) -> str:
-    """All cells as CSV: a row for each network, device and policy, a column for each budget. The policy ``bound`` is
-    the bound as share of the unmanaged speed; where there is one, a policy's speed is a share of it."""
+    """Return all cells as CSV: a row for each network, device and policy, a column for each budget.
+
+    The policy ``bound`` is the bound as a share of the unmanaged speed; where there is a bound, a policy's speed is a
+    share of the bound.
+    """
     budgets = list(dict.fromkeys(budget for _, _, budget in places))
     out = io.StringIO(newline="")
     writer = csv.writer(out, lineterminator="\n")

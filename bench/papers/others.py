@@ -1,5 +1,4 @@
-"""Published results about recomputation and swapping, made again: a survey's two experiments, and the cost of DTR's
-recomputation over the budget."""
+"""The pages of two publications on recomputation and swapping: a survey's experiments, and DTR's costs by budget."""
 
 from __future__ import annotations
 
@@ -60,12 +59,13 @@ def survey(content: Content, quick: bool) -> None:
         rows.append(row)
     content.table(("batch", "survey, TFLMS", "of its speed at 120",
                    *(f"`{name}`" for name in (SWAPPING[-1:] if quick else SWAPPING))), rows)
-    content.say("**Where they differ.** memonger: MXNet's mirror drops what is cheap, as `openai-speed` does, which "
-                "drops all of it and not what MXNet picks; its planner of memory, which reuses buffers, is in every "
-                "row here. `chen-greedy` is memonger's own search, which recomputes convolutions, too: it saves more, "
-                "for more. TFLMS: what does not fit at 240 is 9 GB, less than a second each way at 12 GB/s, and a "
-                "step took 7 s there: more than the link explains. Here copies go at the link's speed, beside "
-                "computation.")
+    content.say("**Where they differ.** memonger: MXNet's BACKWARD_DO_MIRROR recomputes results of cheap "
+                "operations. `openai-speed` recomputes all of them, not only those that MXNet chooses. MXNet's "
+                "planner of memory lets tensors reuse the buffers of others; here every row does that. "
+                "`chen-greedy` is memonger's own search, which also recomputes convolutions: it saves more memory "
+                "and takes more time. TFLMS: 9 GB do not fit at 240. Copying them takes less than a second each way "
+                "at 12 GB/s, but a step took 7 s in the survey: more than the link explains. Here copies run at the "
+                "link's speed, beside computation.")
 
 
 def _peak(trace: Trace, policy: str) -> int:
@@ -83,11 +83,12 @@ def _more(value: float, before: float) -> str:
 def overheads(content: Content, quick: bool) -> None:
     """Fill the page of DTR: the cost of its recomputation by budget, for each kind of neighbourhood in its heuristic.
     """
-    content.say("How much longer a step takes under DTR, which recomputes only, over the share of the unmanaged "
-                "peak that there is, on a P100. Its paper draws such curves and prints no numbers of them, so none "
-                "stand beside ours. `dtr` looks at the exact neighbourhood of what it weighs, `dtr-eqclass` at a "
-                "union-find of it, `dtr-local` at its own cost alone, and `dtr-ignore` frees nothing before its "
-                "bytes are wanted.")
+    content.say("How much longer a step takes under DTR, which only recomputes, by budget (a share of the "
+                "unmanaged peak), on a P100. DTR's paper draws such curves without numbers, so there are none to "
+                "compare with. DTR's price for evicting a tensor includes the evicted tensors around it in the "
+                "lineage, its neighbourhood. `dtr` uses the exact neighbourhood, `dtr-eqclass` an approximation "
+                "by equivalence classes (union-find), and `dtr-local` only the tensor's own cost. `dtr-ignore` "
+                "keeps tensors that the program has freed until their bytes are wanted.")
     for model, batch in DTR_NETWORKS[:1] if quick else DTR_NETWORKS:
         trace = trace_of(model, batch)
         lines: dict[str, list[tuple[float, float]]] = {name: [] for name in DTR}
@@ -108,6 +109,7 @@ def overheads(content: Content, quick: bool) -> None:
         drawn = curves({name: [(100 * x, 100 * y) for x, y in points] for name, points in lines.items()},
                        "% of the unmanaged peak", "% longer", falling=True)
         content.picture(f"dtr-{model}.png", drawn, f"{model}: time over the budget")
-    content.say("**Where they differ.** The networks here are other ones, and their steps are taken apart into other "
-                "operations, whose largest decides where the curves end. Parameters and optimizer state count as part "
-                "of the peak and cannot be recomputed, so of networks that have many the curves end early.")
+    content.say("**Where they differ.** The networks here are not those of DTR's paper, and their steps consist "
+                "of other operations; the largest operation decides at which budget a curve ends. Parameters and "
+                "optimizer state count as part of the peak and cannot be recomputed, so the curves of networks "
+                "with many parameters end early.")

@@ -57,11 +57,11 @@ SYSTEMS = {"checkmate": Remembering, "str-ilp": RememberingSwaps, "mo-sos": Reme
 
 def selection(content: Content, quick: bool) -> None:
     """Fill the page of Figure 4, a step's time by memory, and Figure 5, the parts of which that time consists."""
-    content.say("A step on a P40 in parts of the memory that the network takes if nothing leaves: VGG19 at 227x227 "
-                "and batch 144, U-Net at 256x256 and batch 120. Milliseconds of a step as the engine runs it; in "
-                f"brackets how far the integer program may still be from the optimum of its {BLOCKS} blocks of calls, "
-                f"after {content.solver_s:g} s for each program. \"on demand\": no plan was found in time, or "
-                "there is none.")
+    content.say("Training steps on a P40 in shares of their unmanaged peak: VGG19 with images of 227x227 at a batch "
+                "of 144, U-Net with 256x256 at 120. The cells have milliseconds of a step as the engine runs it. In "
+                f"brackets stands how far the integer program, with {BLOCKS} blocks of calls as its stages, may still "
+                f"be from its optimum after {content.solver_s:g} s for each program. \"on demand\": no plan was found "
+                "in time, or there is none.")
     clock, cpu = perf_counter(), process_time()
     less: dict[str, list[float]] = {name: [] for name in PUBLISHED}
     gained: list[tuple[float, str]] = []  # seconds less than counted, and where
@@ -91,15 +91,16 @@ def selection(content: Content, quick: bool) -> None:
                         f"{PUBLISHED[name]:.2%}), over {len(values)} cells that both have plans for.")
     content.say(f"The page had the processor for {(process_time() - cpu) / (perf_counter() - clock):.0%} of the time "
                 "that it took.")
-    content.say("**Where they differ.** VGG19: outputs are written over inputs that end there, so it takes less "
-                "here, and half of that is less than its largest operations need. On this modelled GPU the fused "
-                "Winograd convolution takes no workspace and is the fastest for 3 x 3 filters, so that there is little "
-                "to choose: the authors measured cuDNN 8.0.5, whose fastest algorithm takes up to 2 GB. Their solver "
-                "was Gurobi, for as long as it took. Here HiGHS is stopped by the clock, which goes on while a busy "
-                "machine does something else; what it had not settled is in the brackets, and there `str-ilp` and "
-                "`mo-sos` follow the best that they know of `checkmate`'s. By what the programs count no system is "
-                "slower than the one before it; the engine may take less than they count, as it keeps what comes by in "
-                f"replays{_most_gained(gained)}.")
+    content.say("**Where they differ.** VGG19: here outputs are written over inputs that are used for the last "
+                "time, so the network takes less memory, and half of that is less than its largest operations need. "
+                "In this model of the GPU the fused Winograd convolution takes no workspace and is the fastest for "
+                "3 x 3 filters, so that there is little to choose. The authors measured cuDNN 8.0.5, whose fastest "
+                "algorithm takes up to 2 GB. They solved the programs with Gurobi and without a time limit. Here "
+                "HiGHS is stopped by the clock, which also counts the time that a busy machine spends on other "
+                "work. Where it has not proven an optimum (see the brackets), `str-ilp` and `mo-sos` follow the "
+                "best solution that they have, if need be that of `checkmate`. By the predictions of the programs "
+                "no system is slower than the one before it. The engine may take less time than predicted, as it "
+                f"keeps by-products of replays{_most_gained(gained)}.")
 
 
 def _cells(name: str, trace: Trace, ratio: float, seconds: float) -> dict[str, tuple[CellResult, str]]:

@@ -52,9 +52,10 @@ RECOMPUTES = (Mechanism("none of them", replace(SEPARATE, collective=False, meas
 
 def breakdown(content: Content, quick: bool) -> None:
     """Fill the page of Figure 8: what each mechanism of Capuchin gains."""
-    content.say("Mechanisms turned off in one engine, so \"none of them\" is the nearest to the systems that the paper "
-                "adds them to, not the same. Each cell has images a second, in brackets the share of the unmanaged "
-                "speed, and the gain over the row above beside the paper's gain. Nothing is fused.")
+    content.say("The paper adds Capuchin's mechanisms one by one to other systems. Here they are turned off in "
+                "minidl's engine, so the row \"none of them\" is similar to those systems, but not the same. Each "
+                "cell has images a second, in brackets the share of the unmanaged speed; then the gain over the "
+                "row above, and the gain in the paper. No operations are fused.")
     for title, model, batches, policy, mechanisms, steps in (
             ("(a) Swapping alone", "inception_v3", (200, 400), CapuchinSwap(), SWAPS, 40),
             ("(b) Recomputing alone", "resnet50", (300, 540), CapuchinRecompute(), RECOMPUTES, 8)):
@@ -73,9 +74,10 @@ def breakdown(content: Content, quick: bool) -> None:
         content.table(("", *(head for batch in batches for head in (f"at {batch}", "gain", "paper"))), rows)
         if quick:
             break
-    content.say("**Where they differ.** vDNN and OpenAI's checkpointing plan for what they know of layers; ours "
-                "without mechanisms still plans on a trace. Feedback gains little, since transfers that queue on the "
-                "link are counted when the plan is made. At 400 the link is what is short, here as in the paper.")
+    content.say("**Where they differ.** vDNN and OpenAI's checkpointing plan by the kinds of layers; minidl "
+                "without the mechanisms still plans by a recorded trace. Feedback gains little, since the plan "
+                "already takes into account that copies wait for each other on the link. At 400 the link limits "
+                "the speed, here as in the paper.")
 
 
 def _unmanaged(model: str, batch: int) -> float:
@@ -100,9 +102,9 @@ def _speed(model: str, batch: int, policy: Policy, switches: Switches, steps: in
 
 def graph_speeds(content: Content, quick: bool) -> None:
     """Fill the page of Figure 9: speeds by batch in TensorFlow's graph mode."""
-    content.say("Images (BERT: sequences of 128 tokens) a second over the batch, on a P100, nothing fused; in brackets "
-                "the share of the speed with unlimited memory at the same batch. The paper's figure is a drawing "
-                "without numbers; what its text says stands in the first table.")
+    content.say("Images (BERT: sequences of 128 tokens) a second by batch, on a P100, with no operations fused; "
+                "in brackets the share of the speed with unlimited memory at the same batch. The paper's figure "
+                "is a drawing without numbers; the first table has the numbers that the paper's text gives.")
     curves_of: dict[str, Speeds] = {}
     after = Content()
     for model, batches in list(GRAPH.items())[:1 if quick else None]:
@@ -119,15 +121,17 @@ def graph_speeds(content: Content, quick: bool) -> None:
     content.parts += after.parts
     content.pictures |= after.pictures
     content.say("**Where they differ.** vDNN is `vdnn-dyn`: it offloads only the inputs of convolutions, which is "
-                "faster, as long as that is enough, and otherwise all that it can. So its speed falls as the batch "
-                "grows; in the paper it does not. At TensorFlow's largest batch everything fits, so vDNN offloads "
-                "nothing and is as fast as Capuchin. On the Inception networks OpenAI's speed mode recomputes only "
-                "cheap operations and copies nothing: there it may be ahead of Capuchin by up to 2%. VGG16: at its "
-                "largest batches the first layers leave no room for swap-ins. BERT: at 128 tokens the paper's batches "
-                "need less memory here than in the paper. The leads: on ResNet-152 the paper's vDNN loses 74.4%, and "
-                "a Capuchin that loses nothing leads it by 3.86. Here vDNN loses less, and Capuchin loses more at the "
-                "batch of its largest lead. A second forward pass takes a third of a step, so memory mode takes up to "
-                "1.33 times as long here; the paper does not say what else makes up its 1.55.")
+                "faster, as long as that is enough, and otherwise all tensors that it can. So its speed falls as "
+                "the batch grows; in the paper it does not. At TensorFlow's largest batch everything fits, so "
+                "vDNN offloads nothing and is as fast as Capuchin. On the Inception networks OpenAI's speed mode "
+                "recomputes only cheap operations and copies nothing: there it may be faster than Capuchin by up "
+                "to 2%. VGG16: at its largest batches the tensors of the first layers fill the memory, so that "
+                "swap-ins cannot start early. BERT: with 128 tokens the paper's batches need less memory here "
+                "than in the paper. Capuchin's lead over vDNN: on ResNet-152 vDNN loses 74.4% of its speed in the "
+                "paper, and a Capuchin that loses nothing is 3.86 times as fast. Here vDNN loses less, and "
+                "Capuchin loses more at the batch at which its lead is largest. A second forward pass takes a "
+                "third of a step, so OpenAI's memory mode takes up to 1.33 times as long as without management "
+                "here; it takes 1.55 times as long in the paper, which does not say why.")
 
 
 def _slower(speeds: Speeds, model: str, at: int) -> str:
@@ -162,15 +166,17 @@ def _order(speeds: Speeds) -> str:
 
 def eager_speeds(content: Content, quick: bool) -> None:
     """Fill the page of Figure 10: speeds by batch in eager mode."""
-    content.say("Images a second over the batch, nothing fused. In the paper ResNet-50 at +83.6% of eager mode's "
-                "largest batch (122 to 224) is 23.1% slower; DenseNet gains, as its kernels fill the GPU better.")
+    content.say("Images a second by batch, with no operations fused. In the paper ResNet-50 is 23.1% slower at "
+                "224, which is 83.6% more than eager mode's largest batch of 122; DenseNet is faster with "
+                "Capuchin, because at large batches its kernels use more of the GPU.")
     for model, batches in (("resnet50", (100, 122, 160, 224, 300)), ("densenet121", (60, 70, 100, 130, 190))):
         _curve(content, model, batches[:1] if quick else batches, ("capuchin",), "figure10", EAGER[model])
         if quick:
             break
-    content.say("**Where they differ.** Here nothing is held that no gradient needs, so more fits without management "
-                "than in TensorFlow's eager mode, and little has to be moved at the paper's batches. A simulated GPU "
-                "is as full at small batches as its model says, so DenseNet gains less from large ones.")
+    content.say("**Where they differ.** TensorFlow's eager mode keeps tensors that no gradient needs; minidl does "
+                "not. So larger batches fit here without management, and little has to be moved at the paper's "
+                "batches. How much of a GPU a small batch uses follows from the simulator's model, and there "
+                "DenseNet gains less from large batches.")
 
 
 def _curve(content: Content, model: str, batches: Sequence[int], systems: Sequence[str], figure: str,

@@ -43,9 +43,9 @@ def program(model: str, batch: int = 16, *, fused: bool = False) -> ProgramAtBat
 
 def workloads(content: Content, quick: bool) -> None:
     """Fill the page of Table 1: the paper's networks, and the network here that stands for each."""
-    content.say("The paper names seven workloads, and whether they are run in graph mode, eager mode or both. Here all "
-                "is eager. Beside them: what a step of batch 32 is, nothing fused, with SGD and momentum (BERT: AdamW, "
-                "128 tokens).")
+    content.say("The paper names seven workloads, and says which of them it runs in TensorFlow's graph mode, "
+                "eager mode or both. minidl runs all of them eagerly. The other columns describe a training step "
+                "here: batch 32, no operations fused, SGD with momentum (BERT: AdamW, 128 tokens).")
     rows = []
     modes = {"resnet50": "graph, eager", "densenet121": "eager"}
     for model in QUICK if quick else (*list(BATCHES)[:5], "densenet121", "bert-base"):
@@ -61,10 +61,12 @@ def workloads(content: Content, quick: bool) -> None:
 
 def graph_batches(content: Content, quick: bool) -> None:
     """Fill the page of Table 2: the largest batches in graph mode."""
-    content.say("The largest batch that runs in 15,127 MiB: ours, the paper's, and the difference. TensorFlow is "
-                "`none`, Capuchin `capuchin`, vDNN `vdnn-join`, and OpenAI's checkpointing that of its two modes "
-                "which is nearer to the paper. Batches that vDNN or OpenAI's checkpointing refuses count as too large. "
-                "Traces are taken at two batches and interpolated for all others; the search ends within 2%.")
+    content.say("The largest batch that runs in 15,127 MiB: minidl's, and in brackets the paper's and the "
+                "difference. The column of TensorFlow (TF-ori) is the policy `none`, that of Capuchin `capuchin`, "
+                "that of vDNN `vdnn-join`, and that of OpenAI's checkpointing the one of its two modes which is "
+                "nearer to the paper. Batches that vDNN or OpenAI's checkpointing refuses count as too large. "
+                "Traces are recorded at two batches and interpolated for all others; the search for the largest "
+                "batch ends within 2%.")
     budget = profiles.get("p100").memory_bytes
     rows, readings = [], []
     for model, (tensorflow, vdnn, openai, capuchin) in BATCHES.items():
@@ -120,27 +122,31 @@ def _a_sample(batch: int | None, nbytes: int) -> str:
 
 
 DIFFER = (
-    "**Where they differ.** vDNN: its authors had no network with batch normalisation or shortcuts, and Capuchin's do "
-    "not say which of their maps vDNN offloads. If vDNN offloads the inputs of convolutions alone, the inputs of "
-    "normalisations stay, and the ResNets end far below the paper. At the paper's largest batches ResNet-152 has 16 MB "
-    "more for each sample than ResNet-50, which has 34 blocks fewer. That is the size of two of the three inputs of a "
-    "block's normalisations. So vDNN must have offloaded the third input, which is added to the shortcut; where the "
-    "shortcut has a convolution, vDNN must have kept it (another 6 MB). `vdnn-join` is this reading. OpenAI: the paper "
-    "does not say which mode it measured on which network. Memory mode reaches larger batches here on the Inception "
-    "networks, and speed mode is within 10% of the paper on both. On the ResNets memory mode is 13% short of the "
-    "paper: it keeps 4 to 5 MB more for each sample, less than two maps of the first stage.\n\n"
-    "Capuchin's column: here a batch runs if its largest operation fits. Tensors that no plan evicts are swapped on "
-    "demand, blocks can be slid together, and the optimizer's state may leave the device. The paper does not say what "
-    "limits its TensorFlow beyond its plan. BERT: the paper does not give the length of its sequences. At 128 tokens "
-    "larger batches fit here without management, and in memory mode, which keeps the values between two layers. Speed "
-    "mode keeps the result of every matrix product. TF-ori agrees within 10% on the five networks whose shapes the "
-    "paper gives.")
+    "**Where they differ.** vDNN: its authors measured no network with batch normalisation or shortcuts, and "
+    "Capuchin's authors do not say which feature maps of such networks vDNN offloads. If vDNN offloads only the "
+    "inputs of convolutions, the inputs of normalisations stay on the device, and the largest batches of the ResNets "
+    "are far below the paper's. At the paper's largest batches ResNet-152 takes 16 MB more for each sample than "
+    "ResNet-50, which has 34 blocks fewer. That is the size of two of the three inputs of each block's "
+    "normalisations. So vDNN must have offloaded the third input, which is added to the shortcut; where the shortcut "
+    "has a convolution, vDNN must have kept it (another 6 MB). `vdnn-join` reads the paper in this way. OpenAI: the "
+    "paper does not say which mode it measured on which network. On the Inception networks memory mode reaches larger "
+    "batches here than in the paper, and speed mode is within 10% of the paper on both. On the ResNets memory mode is "
+    "13% short of the paper: it keeps 4 to 5 MB more for each sample, less than two feature maps of the first "
+    "stage.\n\n"
+    "Capuchin: here a batch runs if its largest operation fits. Tensors that no plan evicts are swapped on demand, "
+    "blocks can be slid together, and the optimizer's state may leave the device. The paper does not say what limits "
+    "the batch in its TensorFlow besides the plan. BERT: the paper does not give the length of its sequences. With "
+    "128 tokens larger batches fit here without management, and also in OpenAI's memory mode, which keeps only the "
+    "values between two layers; speed mode keeps the result of every matrix product. TF-ori agrees within 10% on the "
+    "five networks whose shapes the paper gives.")
 
 
 def eager_batches(content: Content, quick: bool) -> None:
     """Fill the page of Table 3: the largest batches in eager mode."""
-    content.say("TensorFlow's eager mode kept what every operation had read and made until the gradient was taken: "
-                "here `keep-all`. Capuchin frees what no gradient needs; here `capuchin`, nothing fused.")
+    content.say("TensorFlow's eager mode kept all inputs and outputs of every operation until its gradient was "
+                "computed; the policy `keep-all` does the same here. Capuchin frees tensors that no gradient "
+                "needs; here it is `capuchin`, with no operations fused. In brackets the paper's batch and the "
+                "difference.")
     budget = profiles.get("p100").memory_bytes
     rows = []
     for model, (tensorflow, capuchin) in EAGER.items():
@@ -152,9 +158,10 @@ def eager_batches(content: Content, quick: bool) -> None:
         if quick:
             break
     content.table(("model", "TensorFlow, eager", "Capuchin"), rows)
-    content.say("**Where they differ.** TensorFlow: not all of what its eager mode held is known; ours keeps every "
-                "operand of every call. The paper's DenseNet may be another depth than 121. Capuchin: as in table 2; "
-                "in the paper it manages what eager mode holds, here what gradients need.")
+    content.say("**Where they differ.** TensorFlow: it is not known exactly which tensors its eager mode kept; "
+                "`keep-all` keeps every operand of every call. The paper does not say which depth its DenseNet "
+                "has; here it is 121. Capuchin: the reasons are those of table 2; and in the paper Capuchin "
+                "manages all tensors that eager mode keeps, here only those that gradients need.")
 
 
 def _keeping_all(model: str, batch: int) -> int:

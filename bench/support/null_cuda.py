@@ -12,8 +12,10 @@ from minidl.device.cuda.seam import Attention, Convolution, Gemm, PlanInfo, Prop
 
 
 class NullCuda:
-    """``minidl.device.cuda.seam.Vendor``. ``calls`` counts what would have been given to a stream; ``seconds`` lie
-    between any two events."""
+    """An implementation of ``minidl.device.cuda.seam.Vendor`` that does nothing. calls: how many calls would have run.
+
+    seconds: the time between any two events.
+    """
 
     def __init__(self, memory_bytes: int = 1 << 40, *, seconds: float = 1e-5) -> None:
         self.properties = Properties("null", memory_bytes, memory_bytes, (9, 0), "0")

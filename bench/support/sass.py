@@ -43,8 +43,10 @@ def allowed(capability: tuple[int, int], operation: str, dtype: str) -> float:
 
 @dataclass(frozen=True)
 class Count:
-    """One kernel: instructions and bytes an element, and seconds an element of either on a GPU; registers of a thread,
-    and bytes of its arrays that are not in them."""
+    """The count of one kernel: instructions and bytes an element, and the seconds that a GPU takes for either.
+
+    It also has the registers of a thread, and the bytes of a thread's arrays that are not in registers.
+    """
 
     operation: str
     kernel: str
@@ -113,8 +115,11 @@ def elements(source: DeviceFunction) -> int:
 
 @dataclass(frozen=True)
 class Measured:
-    """A call, and the bytes that it moves for an element, of all operands. ``turns``: of its loop for all that a thread
-    handles, where that is no loop over elements; it counts beside the rest of the kernel. ``case``: of several."""
+    """A call whose kernel is counted, and the bytes that it moves for an element, of all operands.
+
+    turns: how often a loop runs for all that a thread handles, where it is no loop over elements; the loop then counts
+    beside the rest of the kernel. case: which of several calls of the operation this is.
+    """
 
     operation: str
     metas: tuple[Meta, ...]
@@ -135,8 +140,11 @@ class Measured:
 
 
 def measured(dtype: DType, *, images: Shape = IMAGES, general: bool = False) -> list[Measured]:
-    """Calls on maps of ResNet-50 (or ``images``) and on rows of BERT. ``general``: all begins within a group of 16
-    bytes, so that it goes the way of all layouts."""
+    """Return calls on feature maps of ResNet-50 (or ``images``) and on rows of BERT.
+
+    general: True places all operands so that they begin inside a group of 16 bytes; then the kernels for all layouts
+    run.
+    """
     beside, size, off = wide(dtype), dtype.itemsize, int(general)
     c = meta(images[1:2], beside)
     half = (*images[:2], images[2] // 2, images[3] // 2)

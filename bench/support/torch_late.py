@@ -14,7 +14,6 @@ import weakref
 from typing import Any
 
 import torch
-from torch.cuda._sanitizer import EventHandler
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from minidl.torch.backends import quiet
@@ -93,6 +92,8 @@ class LateCuda:
     """
 
     def __init__(self) -> None:
+        from torch.cuda._sanitizer import EventHandler  # its import makes PyTorch tell Python of every call to a GPU
+
         self.sanitizer = EventHandler()
         self.streams: list[LateStream] = []
         self.events = 0

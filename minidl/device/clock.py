@@ -88,7 +88,10 @@ class VirtualClock:
 
     def wait(self, stream: int, on: int, position: int) -> None:
         """Make later work on ``stream`` start after ``position`` of stream ``on``; the host does not wait."""
-        time = self.finish_time(on, position)
+        self.hold(stream, self.finish_time(on, position))
+
+    def hold(self, stream: int, time: float) -> None:
+        """Make later work on ``stream`` start at ``time`` or later."""
         now = max(self.ready[stream], self.host)
         if time > now:
             if stream == COMPUTE:
@@ -96,8 +99,7 @@ class VirtualClock:
             self.ready[stream] = time
 
     def synchronize(self, stream: int, position: int) -> None:
-        """Advance the host to the time at which a stream reaches a position, and call all effects that are due by then.
-        """
+        """Advance the host to the time at which a stream reaches a position; call the effects due by then."""
         time = self.finish_time(stream, position)
         if time > self.host:
             if stream != COMPUTE:

@@ -74,11 +74,13 @@ def measured(func: Any, args: Any, kwargs: Any, result: Any, took: float) -> flo
 @dataclass(frozen=True)
 class Asked:
     """Settings for a network that comes without a training step. tokens: length of a text.
-    image: side of an image in pixels. precision: a name of PRECISIONS, for autocast."""
+    image: side of an image in pixels. precision: a name of PRECISIONS, for autocast. checkpointed: paths of modules,
+    whose results the recorded step computes again in its backward pass."""
 
     tokens: int = LENGTH
     image: int = IMAGE[1]
     precision: str = "fp32"
+    checkpointed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,7 @@ def record(make: Callable[[], tuple[Step, Callable[[], list[Any]]]], price: Any,
     with seen.looking(), torch.autocast("cpu", cast) if cast is not None else nullcontext():
         step, lasting = make()
         step()
+        seen.checkpoint(asked.checkpointed)
         with watch, torch.autograd.graph.saved_tensors_hooks(watch.save, watch.take):
             watch.begin([*lasting(), *seen.lasting()])
             step()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch.nn.modules import module as hooks
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.checkpoint import checkpoint
 
 OUTSIDE, BACKWARD = "(outside of modules)", "(backward)"
 
@@ -71,6 +73,15 @@ class Seen:
         several = len(self._roots) > 1
         return {id(module): ".".join(filter(None, (type(root).__name__ if several or not name else "", name)))
                 for root in self._roots.values() for name, module in root.named_modules()}
+
+    def checkpoint(self, paths: Collection[str]) -> None:
+        """Let the modules with these paths keep only their inputs for the backward pass (``torch.utils.checkpoint``).
+        """
+        named = self.paths()
+        for module in [each for root in self._roots.values() for each in root.modules()]:
+            if named[id(module)] in paths:
+                module.forward = partial(checkpoint, module.forward, use_reentrant=False, preserve_rng_state=False,
+                                         determinism_check="none")
 
     def parameters(self) -> dict[int, tuple[str, Any]]:
         """Return ``id(parameter)`` -> (path of its module, the parameter); the path is OUTSIDE without a module."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from minidl.autograd import no_grad
-from minidl.dispatch import exchange
+from minidl.dispatch import donate, exchange
 from minidl.errors import UserError
 from minidl.meta import float32
 from minidl.nn import init
@@ -49,7 +49,8 @@ class LoRALinear(Linear):
     def forward(self, input: Tensor) -> Tensor:
         y = super().forward(input)
         z = self.lora_B(self.lora_A(self.lora_dropout(input)))
-        return add_(y, scale(z, self.scaling))
+        z = scale(donate(z), self.scaling)
+        return add_(donate(y), donate(z))
 
     def merged(self) -> Linear:
         """Return a plain layer with the weight w + (alpha / r) B A, in float32, which is frozen too."""

@@ -93,7 +93,7 @@ def _algorithms(call: TraceCall) -> list[tuple[float, int]]:
     for seconds, workspace in sorted(((a.seconds, a.workspace) for a in call.algorithms), key=lambda a: (a[1], a[0])):
         if not best or seconds < best[-1][0]:
             best.append((seconds, aligned(workspace) if workspace else 0))
-    return best[::-1]
+    return best[::-1] or [(call.seconds, 0)]
 
 
 def problem(trace: Trace, costs: Costs, *, lasting: bool = True) -> Problem:

@@ -55,8 +55,12 @@ class ThreadRanks(Ranks):
         np.concatenate(found, out=into)
 
     def swap(self, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Send ``parts[i]`` to rank i; return copies of the parts for this rank, in the senders' order."""
-        return [sent[self.rank] for sent in self._tensors.meet(self.rank, [part.copy() for part in parts])]
+        """Send ``parts[i]`` to rank i; return copies of the parts for this rank, in the senders' order.
+        Raises RanksDiverged if they differ in size."""
+        found = [sent[self.rank] for sent in self._tensors.meet(self.rank, [part.copy() for part in parts])]
+        if any(part.size != found[0].size for part in found):
+            raise RanksDiverged(f"{self}: the ranks sent parts of {[part.size for part in found]} bytes")
+        return found
 
     def agree(self, value: Any) -> list[Any]:
         """Return the values of all ranks, in rank order: the objects themselves, no copies. Raises RanksDiverged."""

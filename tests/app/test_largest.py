@@ -7,12 +7,13 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from test_fit import setup
 
 import train
-from minidl.cli.app import slices
+from minidl.cli.app import advice, slices
 from minidl.cli.app.fit import Setup
 from minidl.cli.app.largest import largest_batch
 from minidl.cli.app.trials import Shortage, Work
@@ -142,6 +143,24 @@ def test_a_search_with_a_limit_ends_with_a_batch_that_runs_and_says_what_it_left
         assert not found.batch or unlimited.trial(found.batch, 3 << 20).shortage is None
         assert ("not tried" in found.limit) == bool(found.untried) and limited.work.spent < limit + 200
     assert found.batch == exact.batch and found.untried == 0
+
+
+@pytest.mark.parametrize(("moved", "most", "hints"), [(1, 500, 2), (0, 500, 1), (0, 100, 1)])
+def test_advice_has_a_limit_of_work_even_within_a_trial(monkeypatch, moved, most, hints):
+    """What is left after it is true all the same. LeNet has 30 calls or so a step, and a trial two steps or more."""
+    budget, what = 3 << 20, setup("lenet", "passive", shape=(1, 32, 32))
+    result, works = SimpleNamespace(batch=80, budget_bytes=budget, swapped_out_bytes=moved, swapped_in_bytes=0,
+                                    recomputed_bytes=0), []
+    monkeypatch.setattr(advice, "Work", lambda *limits, **how: works.append(Work(*limits, **how)) or works[-1])
+    told = []
+    for limit in (1, 40, 70, 100, 200, 400, 10**6):
+        monkeypatch.setattr(advice, "WORK", limit)
+        told.append(advice.advice(what, result, most=most))
+        assert works[-1].spent <= limit + 50  # one dry run is not interrupted
+        for batch, more in re.findall(r"--batch (\d+)( fits)?", "".join(told[-1])):
+            trial = replace(what, policy="passive" if more else "none").trial(int(batch), budget)
+            assert trial.shortage is None
+    assert len(told[0]) == 0 and len(told[-1]) == hints
 
 
 def test_a_trial_ends_when_a_step_replays_too_much():

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from fake_cuda import PLANS, FakeCuda, JudgedCuda, WatchedCuda, stand_ins
+from fake_cuda import KERNEL_S, PLANS, FakeCuda, JudgedCuda, WatchedCuda, stand_ins
 from networks import Training
 from races import Violation
 
@@ -197,6 +197,42 @@ def test_the_time_of_work_after_the_host_has_waited_is_its_own():
     streams.settle()
     assert [took for _, took in told] == pytest.approx([1e-3] * 3, rel=0.02)
     assert streams.stall == pytest.approx(4e-3, rel=0.02)
+
+
+def test_while_it_is_measured_work_of_a_slow_host_takes_what_the_device_takes():
+    device, told = cuda(numerics=False), []
+    algorithm = device.algorithms("relu", [cell(0).meta], [cell(1).meta], {}, COST)[0]
+
+    def launched(host_seconds):
+        device.vendor.host_time += host_seconds  # the host decides what to evict, and the device has no work
+        device.launch("relu", algorithm, (cell(1),), (cell(0),), {}, 0, told.append)
+    for measured, host_seconds in ((False, 1e-3), (True, 1e-3), (True, 0.0)):
+        device.measure(measured)
+        told.clear()
+        for _ in range(5):
+            launched(host_seconds)
+        device.settle()
+        usual = 1e-3 if not measured else KERNEL_S
+        assert told[1:] == pytest.approx([usual] * 4, abs=5e-6 if measured else 5e-5)
+    assert device.stall_seconds() == 0.0
+
+
+def test_the_trace_of_a_slow_host_has_the_times_of_the_device(monkeypatch):
+    def traced(host_seconds):
+        device = WatchedCuda(PROFILE, numerics=False)
+        launch = device.launch
+
+        def slow(*arguments):
+            device.fake.host_time += host_seconds
+            return launch(*arguments)
+        monkeypatch.setattr(device, "launch", slow)
+        with minidl.Runtime(device, memory_budget="64MiB", host_memory="4MiB", policy="capuchin") as runtime:
+            training = Training(runtime, "resnet", "momentum")
+            for _ in range(7):
+                training.iterate()
+            (entry,) = runtime.guide.entries
+            return entry.trace.seconds
+    assert traced(1e-3) == pytest.approx(traced(0.0), rel=0.3)
 
 
 def test_collecting_tells_what_has_finished_and_waits_for_nothing():
@@ -559,7 +595,7 @@ def test_plans_are_timed_once_and_kept_on_disk(tmp_path):
 
 def test_plans_are_the_first_of_the_heuristics_and_those_that_need_less_workspace():
     fake = FakeCuda()
-    fake._plans[:] = [PlanInfo(f"p{i}", 1000, False) for i in range(MOST_TIMED)] + [
+    fake.listed[:] = [PlanInfo(f"p{i}", 1000, False) for i in range(MOST_TIMED)] + [
         PlanInfo("no better", 1000, False), PlanInfo("fixed order", 2000, True), PlanInfo("larger", 2000, True),
         PlanInfo("fixed and smaller", 1500, True), PlanInfo("least", 10, False)]
     plans = PlanTable(fake).of(CONV, timed=False)
@@ -621,7 +657,7 @@ def test_an_error_of_the_vendor_names_the_operation_and_is_a_device_error():
 
 def test_a_plan_that_is_far_slower_than_the_best_is_timed_once_more_and_then_left():  # 80 us, and 3 x 20 are allowed
     fake = FakeCuda()
-    fake._plans.append(PlanInfo("slow", 0, True))
+    fake.listed.append(PlanInfo("slow", 0, True))
     plans = PlanTable(fake).of(CONV)
     assert plans[3].seconds == pytest.approx(80e-6, abs=3e-6)
     assert fake.counts["convolve"] == 3 * 6 + 2

@@ -329,6 +329,9 @@ def test_gradients_that_are_wrong_are_a_failure(tmp_path, monkeypatch):
 FAMILIES = (Training("vgg11", 2, side=32), Training("vgg11_bn", 2, side=32), Training("resnet18", 2, side=32),
             Training("inception_v3_aux", 2), Training("inception_v4", 2), Training("densenet121", 2, side=64),
             Training("unet-small", 1, side=32), Training("bert-tiny", 2, length=16), Training("gpt2", 1, length=16),
+            Training("resnext50_32x4d", 2, side=32), Training("mobilenet_v3_small", 2, side=32),
+            Training("mobilenet_v3_large", 2, side=32), Training("efficientnet_b0", 2, side=32),
+            Training("vit_b_32", 2, side=32), Training("convnext_tiny", 2, side=32),
             Training("llama-tiny", 2, length=16), Training("lenet", 2), Training("mlp", 2))
 
 
@@ -427,3 +430,10 @@ def test_the_whole_check_has_every_model_and_the_runs_that_are_wanted():
     assert [t.batch for t in FULL.managed] == [1014, 1440] and FULL.managed_bytes == 16 << 30
     assert FULL.ops_every == 1 and set(FULL.dtypes) == set(QUICK.dtypes) == set(ops.TOLERANCE)
     assert set(NAMED) == {"full", "quick", "tiny"}
+
+
+def test_the_check_of_a_gpu_leaves_pytorchs_own_trace_of_it_off():
+    """Once it is on, each allocation and event calls into Python, which also fails in threads of autograd."""
+    pytest.importorskip("torch")
+    code = "import sys; import bench.gpu_check.inside; sys.exit('torch.cuda._sanitizer' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -10,8 +10,12 @@ from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from minidl.__main__ import main  # noqa: E402
-from minidl.lab.fitting import between  # noqa: E402
+from minidl.lab import changes as advised  # noqa: E402
+from minidl.lab.cell import Machine  # noqa: E402
+from minidl.lab.changes import blocks_of, changes  # noqa: E402
+from minidl.lab.fitting import between, peak  # noqa: E402
 from minidl.lab.torch_capture import Asked, look  # noqa: E402
+from minidl.lab.torch_seen import Layer  # noqa: E402
 
 WIDE, DEEP = 32, 2  # of the network: 4,256 parameters
 
@@ -145,6 +149,66 @@ def test_precision_is_asked_for_and_told():
     assert cast.assumed["precision"] == "float32 parameters, autocast to bfloat16"
     assert cast.assumed["inputs"] == "32 x 32 images"
     assert looked("half_cast").assumed["precision"] == "float32 parameters, autocast to float16"
+
+
+def test_blocks_are_checkpointed_as_if_the_program_did_it():
+    """Only the recorded step is compared: the parameters are the same."""
+    own, asked = looked("saving"), looked("plain", checkpointed=("hidden.0", "hidden.1"))
+    assert peak(asked.trace) == peak(own.trace) < peak(looked("plain").trace)
+    assert len(asked.trace.calls) == len(own.trace.calls)
+
+
+def test_changes_are_told_with_what_they_save_and_cost(monkeypatch):
+    """Most of the memory is the images, so no plan needs as little as 60% of it."""
+    monkeypatch.setattr(advised, "SHARES", (0.6, 0.97))
+    machine, batch, memory = Machine("p100"), 512, 1 << 24
+    now = looked("plain", batch)
+    first, *others = changes("test_torch_fit:plain", batch, machine, memory, Asked(), now)
+    found = {each.text.split()[0]: each for each in others}
+    assert list(found) == sorted(found, key=lambda n: (found[n].seconds - first.seconds)
+                                 / (first.peak_bytes - found[n].peak_bytes))
+    assert found["torch.autocast"].peak_bytes == peak(looked("plain", batch, precision="bf16").trace)
+    saving = found["torch.utils.checkpoint"]
+    assert saving.text == "torch.utils.checkpoint of hidden.0, hidden.1"
+    assert saving.peak_bytes == peak(looked("saving", batch).trace) and saving.seconds > first.seconds
+    # The gradients of the first half are there while the second runs.
+    assert found["accumulate"].peak_bytes == peak(looked("plain", batch // 2).trace) + 4 * PARAMETERS
+    assert found["a"].peak_bytes == int(0.97 * first.peak_bytes) and found["a"].seconds >= first.seconds
+    for each in (first, *others):  # by the line through this batch
+        assert each.batch > batch
+        if each is first or each.text.startswith("torch"):
+            other = {"as": {}, "torch.autocast": {"precision": "bf16"}, "torch.utils.checkpoint": {
+                "checkpointed": ("hidden.0", "hidden.1")}}[each.text.split()[0]]
+            assert peak(looked("plain", each.batch, **other).trace) == pytest.approx(memory, rel=0.05)
+
+
+def test_states_on_the_host_cost_two_copies():
+    """At a batch of 2 they are most of the memory: 8 bytes for each parameter, and steps."""
+    now, link = looked("plain", 2), Machine("p100").described()
+    first, *others = changes("test_torch_fit:plain", 2, Machine("p100"), 1 << 24, Asked(), now)
+    away, = [each for each in others if "on the host" in each.text]
+    states = sum(layer.states for layer in now.layers)
+    assert first.peak_bytes - away.peak_bytes == states > 8 * PARAMETERS
+    assert away.seconds - first.seconds == pytest.approx(
+        states / link.link_out_bandwidth + states / link.link_in_bandwidth)
+
+
+def test_blocks_are_the_outermost_numbered_modules_that_hold_much():
+    rows = [("stem.conv", 90), ("layer1.0.conv", 1), ("layer1.0.0.bn", 1), ("layer1.1.conv", 1),
+            ("h.11.mlp.2.fc", 30), ("features.3", 50)]
+    assert blocks_of([Layer(path, 0, 0, 0, held) for path, held in rows], 100) == ("layer1.0", "h.11")
+
+
+def test_the_command_advises_on_programs_of_pytorch_alone(capsys):
+    flags = ["--devices", "p100", "--policies", "none", "--memory", "16MiB", "--advice"]
+    assert main(["fit", "torch:test_torch_fit:plain:64", *flags]) == 0
+    out = capsys.readouterr().out
+    assert "change, at batch 64 on p100" in out and "as it is" in out and "batch in 16.0 MiB" in out
+    assert main(["fit", "torch:test_torch_fit:plain:64", *flags, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["changes"]
+    assert told[0]["text"] == "as it is" and len(told) > 2
+    assert main(["fit", "lenet:64", *flags]) == 2
+    assert "--advice takes a PyTorch program" in capsys.readouterr().err
 
 
 def test_the_command_prints_assumptions_layers_and_json(capsys):

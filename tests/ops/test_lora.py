@@ -228,3 +228,7 @@ def test_flags_of_adapters_need_adapters(capsys):
     assert "--lora-alpha is for adapters: give --lora RANK" in capsys.readouterr().err
     assert main(["--model", "lenet", "--device", "sim:p100", "--lora", "2", "--lora-targets", "q_proj"]) == 2
     assert "no linear layer to adapt is called q_proj" in capsys.readouterr().err
+
+
+def test_with_enough_memory_nothing_is_computed_twice():
+    assert train(1 << 26, "passive", steps=2)[2].recomputed_bytes == 0

@@ -9,6 +9,7 @@ import pytest
 from minidl import Runtime
 from minidl.autograd import no_grad
 from minidl.errors import ShapeError, UserError
+from minidl.lab.training_step import TrainedNetwork
 from minidl.models import MODELS, create, find, listing
 from minidl.models.weights import tied_to
 from minidl.nn import AdaptiveAvgPool2d, Linear
@@ -62,6 +63,20 @@ SIZES = {
     "gpt2-medium": (354_823_168, 292),
     "gpt2-large": (774_030_080, 436),
     "gpt2-xl": (1_557_611_200, 580),
+    "vit_b_16": (86_567_656, 152),
+    "vit_b_32": (88_224_232, 152),
+    "vit_l_16": (304_326_632, 296),
+    "convnext_tiny": (28_589_128, 182),
+    "convnext_small": (50_223_688, 344),
+    "convnext_base": (88_591_464, 344),
+    "efficientnet_b0": (5_288_548, 311),
+    "efficientnet_b2": (9_109_994, 439),
+    "efficientnet_b4": (19_341_616, 610),
+    "mobilenet_v3_large": (5_483_032, 266),
+    "mobilenet_v3_small": (2_542_856, 210),
+    "resnext50_32x4d": (25_028_904, 267),
+    "resnext101_32x8d": (88_791_336, 522),
+    "resnext101_64x4d": (83_455_272, 522),
     "llama-tiny": (125_248, 20),
     "llama-1b": (1_235_814_400, 146),
     "llama-3b": (3_212_749_824, 254),
@@ -123,7 +138,9 @@ def test_the_default_image_gives_one_score_a_class(on_simulated_gpu, name):
 
 @pytest.mark.parametrize(("name", "size"), [("mlp", 8), ("lenet", 28), ("vgg11", 32), ("vgg16_bn", 40),
                                             ("resnet18", 32), ("resnet50", 75), ("inception_v3", 75),
-                                            ("inception_v4", 75), ("densenet121", 32)])
+                                            ("inception_v4", 75), ("densenet121", 32), ("resnext50_32x4d", 32),
+                                            ("vit_b_16", 48), ("convnext_tiny", 40), ("efficientnet_b0", 40),
+                                            ("mobilenet_v3_small", 40)])
 def test_other_classes_channels_and_image_sizes_can_be_asked_for(on_simulated_gpu, name, size):
     model = create(name, num_classes=7, in_channels=2, image_size=size)
     with no_grad():
@@ -182,6 +199,20 @@ def test_a_forward_pass_leaves_no_tensor_alive_but_its_result(on_simulated_gpu, 
     del y
 
 
+@pytest.mark.default(name=["lenet", "unet-small", "bert-tiny", "mobilenet_v3_small", "vit_b_32", "llama-tiny"])
+@pytest.mark.parametrize("name", ["lenet", "vgg11", "vgg11_bn", "resnet18", "resnet50", "resnext50_32x4d",
+                                  "inception_v3", "inception_v4", "densenet121", "unet-small", "bert-tiny", "gpt2",
+                                  "llama-tiny", "mobilenet_v3_small", "efficientnet_b0", "vit_b_32", "convnext_tiny"])
+def test_a_step_with_enough_memory_computes_nothing_twice(name):
+    # A donated value that a gradient needs would be computed again.
+    with Runtime("sim:p100", memory_budget=1 << 50, policy="passive") as runtime:
+        step = TrainedNetwork(name, 2).step
+        for _ in range(2):
+            with runtime.iteration():
+                step()
+        assert runtime.stats().recomputed_bytes == 0
+
+
 @pytest.mark.parametrize("name", ["resnet18", "resnet50"])
 @pytest.mark.parametrize(("stage", "index", "at_most"), [("layer1", 1, 2), ("layer2", 0, 3)])
 def test_a_residual_block_in_inference_holds_no_more_than_its_join_needs(on_simulated_gpu, monkeypatch, name, stage,
@@ -219,7 +250,7 @@ def test_the_listing_has_every_name_once_below_its_paper():
     names = [line.split()[0] for line in lines if line.startswith("  ")]
     assert names == list(MODELS)
     families = [line for line in lines if not line.startswith("  ")]
-    assert len(families) == len(set(families)) == 11 and all(family[-1] == "." for family in families)
+    assert len(families) == len(set(families)) == 16 and all(family[-1] == "." for family in families)
     assert lines[lines.index("  unet              3x224x224 images, 2 classes per pixel") - 1].startswith("U-Net: ")
 
 

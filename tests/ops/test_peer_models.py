@@ -7,6 +7,7 @@ deep network's logits all but vanish, or overflow).
 
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -94,9 +95,20 @@ VISION: dict[str, tuple[Callable[..., Any], int, str]] = {
     "inception_v4": (timm_model, 139, "1GiB"),
     "densenet121": (torchvision_model, 64, "256MiB"),
     "densenet201": (torchvision_model, 64, "512MiB"),
+    "resnext50_32x4d": (torchvision_model, 64, "512MiB"),
+    "mobilenet_v3_small": (torchvision_model, 64, "128MiB"),
+    "mobilenet_v3_large": (torchvision_model, 64, "128MiB"),
+    "efficientnet_b0": (torchvision_model, 64, "256MiB"),
+    "efficientnet_b2": (torchvision_model, 64, "256MiB"),
+    "vit_b_16": (partial(torchvision_model, image_size=48), 48, "1GiB"),
+    "vit_b_32": (partial(torchvision_model, image_size=64), 64, "1GiB"),
+    "convnext_tiny": (torchvision_model, 64, "512MiB"),
+    "convnext_base": (torchvision_model, 64, "1200MiB"),
     "unet": (lambda name: PeerUNet(), 32, "512MiB"),
 }
-LONG = {"vgg16_bn", "resnet152", "inception_v3_aux", "densenet201"}  # seconds, for more of the same
+# Seconds, for more of the same.
+LONG = {"vgg16_bn", "resnet152", "inception_v3_aux", "densenet201", "efficientnet_b2", "vit_b_32", "convnext_base",
+        "resnext50_32x4d"}
 
 
 def with_statistics(model: Any, images: Any) -> Any:
@@ -111,6 +123,9 @@ def with_statistics(model: Any, images: Any) -> Any:
         norm.momentum = 1.0
         torch.nn.init.uniform_(norm.weight, 0.5, 1.5)
         torch.nn.init.uniform_(norm.bias, -0.5, 0.5)
+    for name, parameter in model.named_parameters():  # at first ViT's head is 0, and ConvNeXt's blocks add nothing
+        if name.endswith(("layer_scale", "heads.head.weight")):
+            torch.nn.init.uniform_(parameter, 0.1, 0.5)
     with torch.no_grad():
         model.train()(images)
         for norm in norms:
@@ -143,7 +158,7 @@ def test_the_state_of_a_network_loads_by_name_and_gives_its_logits(tmp_path, nam
     with torch.no_grad():
         theirs = peer(torch.from_numpy(images[:IMAGES]))
     with Runtime("cpu", memory_budget=budget, policy="none") as runtime:
-        model = create(name).eval()
+        model = create(name, image_size=side).eval()
         weights.load(model, path)
         with no_grad():
             ours = model(runtime.tensor(images[:IMAGES])).numpy()

@@ -752,6 +752,25 @@ def test_mem_saving_is_what_passive_mode_evicts():
     assert passive_bytes(Lifetimes.of(t), 10 * MIB) == 0
 
 
+def test_what_the_host_has_no_room_for_is_not_swapped():
+    """Two tensors are away at the peak; their copies would be hidden, their replays not."""
+    t = trace([call([], [0], 1), call([], [1], 1), call([], [4], 50), call([], [2], 1), call([2], [3], 1),
+               call([], [5], 50), call([0, 1], [6], 1)], {0: 4, 1: 4, 2: 8, 3: 1, 4: 0.25, 5: 0.25, 6: 0.25})
+    for host, ways in ((100, [OUT, OUT]), (4, [OUT, DROP]), (0, [DROP, DROP])):
+        plan = Capuchin().plan(t, COSTS, Limits(10 * MIB, host * MIB)).plan
+        assert sorted(plan.evictions.values(), key=[OUT, DROP].index) == ways
+        assert plan.predicted_seconds == pytest.approx(105e-3 + ways.count(DROP) * 1e-3)
+
+
+def test_a_replay_that_two_drops_share_is_predicted_once_and_one_that_does_not_fit_not_at_all():
+    for size, seconds in ((6, 15e-3 + 12e-3), (8, None)):  # of the source of both
+        t = trace([call([], [0], 10), call([0], [1], 1), call([0], [2], 1), call([], [3], 1), call([3], [4], 1),
+                   call([1, 2], [5], 1)], {0: size, 1: 4, 2: 4, 3: 14, 4: 1, 5: 0.25})
+        plan = CapuchinRecompute().plan(t, COSTS, limits(15)).plan
+        assert plan.evictions == {(1, 1): DROP, (2, 1): DROP}
+        assert plan.predicted_seconds == (seconds and pytest.approx(seconds))
+
+
 def work(t: Trace, policy: Capuchin) -> int:
     """How many Python functions are called to plan for half of what the trace needs: a clock that never jitters."""
     budget = max(Lifetimes.of(t).live_bytes) // 2

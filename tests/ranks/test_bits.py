@@ -84,7 +84,8 @@ def test_exchanges_are_calls_of_the_trace_and_no_replay_leads_through_one():
     norms = sum(isinstance(layer, nn.BatchNorm2d) for layer in model.modules())
     # A sum for each gradient, and for the loss; two statistics of each norm, and the labels.
     assert ops == {"sum_ranks": parameters + 1, "gather_ranks": 2 * norms + 1} and norms > 10
-    assert not any(call.replayable for call in calls) and all(call.seconds > 0 for call in calls)
+    assert not any(call.replayable for call in calls)
+    assert {call.op for call in calls if call.seconds} == {"gather_ranks"}  # sums run beside the compute stream
 
 
 def test_ranks_that_cannot_be_are_refused():

@@ -102,7 +102,7 @@ class FakeCuda:
         self.announced: list[tuple[int, int]] | None = None
         self.counts: dict[str, int] = {}
         self.recorder_now: FakeRecorder | None = None
-        self._prepared = list(PLANS)
+        self.listed = list(PLANS)
         self._device: dict[int, int] = {}  # address -> bytes
         self._host: dict[int, int] = {}
         self._held: dict[int, np.ndarray] = {}
@@ -320,7 +320,7 @@ class FakeCuda:
 
     def plans(self, convolution: Convolution) -> list[PlanInfo]:
         self.counts["plans"] = self.counts.get("plans", 0) + 1
-        return list(self._prepared)
+        return list(self.listed)
 
     def convolve(self, convolution: Convolution, plan: str, x: int, w: int, y: int, workspace: int,
                  stream: FakeStream) -> None:
@@ -329,14 +329,14 @@ class FakeCuda:
             self.touch(address, int(np.prod(shape)) * DTYPES[c.dtype].itemsize, c.kind)
             if address % 16:
                 raise Violation(f"{c.kind}: an operand at {address}, not at a multiple of 16")
-        info = next(p for p in self._prepared if p.name == plan)
+        info = next(p for p in self.listed if p.name == plan)
         if plan in self.short:
             raise DeviceShort(f"cuDNN, plan {plan}: CUDNN_STATUS_ALLOC_FAILED")
         if plan in self.failing:
             raise DeviceError(f"cuDNN, plan {plan}: not for this GPU (3000)")
         if info.workspace:
             self.touch(workspace, info.workspace, f"{c.kind}'s workspace")
-        self._work(stream, "convolve", KERNEL_S * (1 + self._prepared.index(info)))
+        self._work(stream, "convolve", KERNEL_S * (1 + self.listed.index(info)))
         if self.numerics:
             from minidl.kernels.cpu import KERNELS
             arrays = {name: strided(address, shape, channels_last_strides(shape), c.dtype)

@@ -94,7 +94,9 @@ class Setup:
 
     def demand(self, batch: int, *, timed: bool = False) -> Demand:
         """Return the bytes that an unmanaged step of this batch needs, and its largest operation, from a dry run.
-        timed: True allows the device to time the algorithms of its operations, as it does before a training."""
+        timed: True allows the device to time the algorithms of its operations, as it does before a training.
+        Raises OutOfWork if the limit of work is reached, and is one that ends trials."""
+        self.work.go_on()
         keeps = policies.create(self.policy).regime.keeps_outputs  # then it needs more
         with (stage(f"dry run of {self._named(batch)}"),
               Runtime(self.device.dry_twin(timed=timed), memory_budget=UNLIMITED,
@@ -138,9 +140,9 @@ class Setup:
         return found
 
     def _tried(self, simulated: Device | None, batch: int, budget_bytes: int, thorough: bool) -> Trial:
-        """Return the outcome of a trial.
-        simulated: a twin with modelled times, on which the policy's plans run, too; None: a twin without times,
-        where nothing is planned."""
+        """Return the outcome of a trial. simulated: a twin with modelled times, on which the policy's plans run, too.
+        None: a twin without times, where nothing is planned."""
+        self.work.go_on()
         device = simulated or self.device.dry_twin(timed=False)
         begin = self.work.count(device, self.slices)
         twin = self._twin(device, batch, budget_bytes)
@@ -259,8 +261,9 @@ def _run_until_alike(twin: Runtime, steps: TrainingParts, begin: Callable[[], No
 
 
 def smallest_budget(setup: Setup, batch: int) -> int:
-    """Return the smallest budget, in bytes, in which a step of this batch runs.
-    One unit of alignment less was tried and fails, or may fail in a later iteration whose holes in memory differ."""
+    """Return the smallest budget, in bytes, in which a step of this batch runs. One unit of alignment less was tried.
+    That fails, or may fail in a later iteration whose holes in memory differ. Raises OutOfWork if the setup's limit
+    of work is reached, and is one that ends trials."""
     def fits(budget_bytes: int, *, thorough: bool = False) -> bool:
         return setup.trial(batch, budget_bytes, thorough=thorough).shortage is None
 
@@ -288,9 +291,8 @@ def _smallest(setup: Setup, batch: int, fits: Callable[..., bool]) -> int:
 
 
 def default_memory(device: Device) -> tuple[int, int]:
-    """Return (budget, host memory) in bytes when no flag gives them:
-    the device's memory and the host's pinnable memory, by the profile. A CPU device takes both from the machine's
-    own memory, so it gets parts of the free memory if these are smaller."""
+    """Return (budget, host memory) in bytes for a run without such flags: those of the device's profile.
+    A CPU device takes both from the machine's own memory, so it gets parts of the free memory if these are smaller."""
     budget, host = device.profile.memory_bytes, device.profile.host_memory_bytes
     free = free_memory()
     if device.arena_in_host_memory and free is not None:

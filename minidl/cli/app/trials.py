@@ -11,7 +11,7 @@ REPLAY, PLAN = 10, 20_000  # the work of a launch that replays, and of a first p
 
 
 class OutOfWork(Exception):
-    """Raised when one step of a trial launches more kernels than allowed."""
+    """Raised when a step, or a search that has a limit, launches more kernels than allowed."""
 
 
 class Work:
@@ -20,18 +20,24 @@ class Work:
     policy ranks tensors for it. Seconds would differ by machine.
 
     replays  the most launches of one step, as a multiple of the calls of an unmanaged step
+    within   True if OutOfWork ends what reaches the limit; False if the search is asked to end by itself
     spent    the work so far
     calls    number of slices -> number of calls of an unmanaged step
     """
 
-    def __init__(self, limit: float = inf, replays: float = inf) -> None:
-        self.limit, self.replays, self.spent = limit, replays, 0
+    def __init__(self, limit: float = inf, replays: float = inf, *, within: bool = False) -> None:
+        self.limit, self.replays, self.within, self.spent = limit, replays, within, 0
         self.calls: dict[int, int] = {}
 
     @property
     def over(self) -> bool:
         """True if the work so far has reached the limit: no further trial may start."""
         return self.spent >= self.limit
+
+    def go_on(self) -> None:
+        """Raise OutOfWork if the limit is reached, and is one that ends trials (``within``)."""
+        if self.within and self.over:
+            raise OutOfWork
 
     def count(self, device: Device, slices: int) -> Callable[[], None]:
         """Count the launches on a twin from now on. Return a function that must be called before each step.
@@ -44,6 +50,7 @@ class Work:
             self.spent += 1 if launches <= calls else REPLAY
             if launches > self.replays * calls:
                 raise OutOfWork
+            self.go_on()
             return launch(*arguments, **named)
 
         def begin() -> None:

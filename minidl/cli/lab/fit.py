@@ -9,15 +9,19 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
+from minidl import policies
 from minidl.cli.app.kinds import count, size, whole
 from minidl.cli.command import Parser, finish
 from minidl.cli.lab import kinds
 from minidl.cli.lab.placement import aligned
+from minidl.errors import UserError
 from minidl.lab import sources
+from minidl.lab.cell import Machine
 from minidl.lab.fitting import KNOWN_ERRORS, Needs, ProgramAtBatch, peak, share
 from minidl.outside.stages import stage
 from minidl.outside.units import format_bytes
 from minidl.plan.trace import Trace
+from minidl.policies import beside
 
 
 def parser() -> Parser:
@@ -31,6 +35,8 @@ def parser() -> Parser:
     found.add_argument("--steps", type=count, default=12, help="at most so many iterations for a speed")
     found.add_argument("--memory", type=size, metavar="SIZE", help="of the device, instead of its own")
     found.add_argument("--layers", action="store_true", help="of a PyTorch program, a row for each layer")
+    found.add_argument("--advice", action="store_true",
+                       help="of a PyTorch program, changes that lower its memory, on the first device")
     found.add_argument("--json", action="store_true", help="print one JSON object instead of the tables")
     alone = found.add_argument_group("PyTorch", "inputs and precision of a network that is given without a step")
     alone.add_argument("--tokens", type=whole, default=128, metavar="N", help="of a text (default: 128)")
@@ -47,6 +53,10 @@ def story(arguments: argparse.Namespace) -> int:
     one = kinds.machine(arguments)
     machines = [replace(one, profile=device) for device in arguments.devices or [one.profile]]
     looked: list[Any] = []
+    if arguments.advice and not name.startswith(sources.TORCH):
+        raise UserError("--advice takes a PyTorch program, like torch:package.module:function:8")
+    if arguments.advice or any(policies.create(policy).plans for policy in arguments.policies):
+        beside.begin()
 
     def load(device: str, count: int) -> Trace:
         if not name.startswith(sources.TORCH):
@@ -82,9 +92,27 @@ def story(arguments: argparse.Namespace) -> int:
                          "known_error": KNOWN_ERRORS.get(profile.name), "status": "ok" if row is None else row.status})
             if not arguments.json:
                 print(_line(rows[-1]), flush=True)
+    if arguments.advice:
+        _advise(said, name.removeprefix(sources.TORCH), machines[0], arguments, looked[0])
     if arguments.json:
         print(json.dumps(said, indent=1))
     return 0
+
+
+def _advise(said: dict[str, Any], name: str, machine: Machine, arguments: argparse.Namespace, looked: Any) -> None:
+    """Add the changes that lower the program's memory to ``said``, and print them unless JSON was asked for."""
+    from minidl.lab.changes import changes  # loads PyTorch
+    from minidl.lab.torch_capture import Asked
+
+    asked = Asked(arguments.tokens, arguments.image_size, arguments.precision)
+    memory = arguments.memory or machine.described().memory_bytes
+    found = changes(name, said["batch"], machine, memory, asked, looked)
+    said["changes"] = [asdict(change) for change in found]
+    if not arguments.json:
+        title = (f"change, at batch {said['batch']} on {machine.profile}", "memory", "seconds",
+                 f"batch in {format_bytes(memory)}")
+        print("\n".join(aligned([title, *((each.text, format_bytes(each.peak_bytes), f"{each.seconds:.4g}",
+                                           f"about {each.batch}") for each in found)])))
 
 
 def _needs(look: Any) -> Needs:

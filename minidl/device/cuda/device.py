@@ -168,7 +168,7 @@ class CudaDevice(Device):
         """Issue the work of a call to the compute stream; return its position. Errors name the operation."""
         program = self._programs[id(algorithm)][1]
         streams, arena = self.streams, self._arena
-        if streams.gap is not None:
+        if streams.gap is not None or streams.sees_idle:
             streams.begin()
         blocks = [arena + operand.block.offset for operand in (*outputs, *inputs)]
         try:
@@ -222,7 +222,9 @@ class CudaDevice(Device):
         return self.streams.mark(COPY_IN)
 
     def measure(self, on: bool) -> None:
-        """With CUPTI, start or stop recording each kernel. Raises DeviceError."""
+        """Start or stop leaving out the time in which the GPU had no work; with CUPTI, record each kernel.
+        Raises DeviceError."""
+        self.streams.sees_idle = on
         self.streams.measure_exactly(on and self.cupti)
 
     # Values --------------------------------------------------------------------------------------------------
@@ -268,8 +270,7 @@ class CudaDevice(Device):
         return np.from_dlpack(self.vendor.array(described["data"][0], shape, lying, kind.name), device="cpu")
 
     def interface(self, operand: Operand) -> dict[str, Any]:
-        """Return a value's ``__cuda_array_interface__``, valid until the next operation.
-        Raises AttributeError for bfloat16."""
+        """Return a value's ``__cuda_array_interface__``, valid until the next call. AttributeError for bfloat16."""
         m = operand.meta
         if m.dtype.name == "bfloat16":
             raise AttributeError("__cuda_array_interface__ has no name for bfloat16: use DLPack")

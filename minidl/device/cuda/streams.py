@@ -8,7 +8,9 @@ events is one segment:
   event p-1 |-- stood --| event p |-- work --| event p+1
 
 A wait of the compute stream takes a position of its own, so that time spent waiting for a copy does not count as the
-time of the next kernel. The first work after the host has waited takes one too, because the stream was empty. Times are
+time of the next kernel. The first work after the host has waited takes one too, because the stream was empty; and while
+an iteration is measured, each work that finds the stream empty (``sees_idle``): where the host is slower than the
+device, the time between two events is the host's. Times are
 read together, when an iteration has ended or on request, never while work is issued. With ``measure_exactly`` the
 vendor records each kernel: a segment's time is then that of its kernels, without the host's time between them.
 
@@ -34,6 +36,7 @@ class EventStreams:
     positions  pieces of work issued to each stream; finished: how many of them the host knows to be done
     stall      seconds that the compute stream has waited for copies, as far as times have been read
     stood      (stream, position) -> seconds that the compute stream waited for it
+    sees_idle  True if time in which the compute stream had no work counts for none; the host then asks before each work
     spans      by stream, position -> (start, end) in seconds of ``now``, of work that ``settle`` has seen end; None
                unless ``measure`` was called
     """
@@ -55,6 +58,7 @@ class EventStreams:
         self._zero: tuple[Handle, float] | None = None  # an event and its time, the origin of spans
         self._noted: list[tuple[int, int]] = []  # (stream, position) of work whose spans are not read yet
         self._recorder: StreamRecorder | None = None  # while times are exact; work is tagged with its position
+        self.sees_idle = False
         self.gap: Cause = None  # the host has waited, so the compute stream has been idle
         self._started = perf_counter()
         for ring, handle in zip(self._rings, self.handles, strict=True):
@@ -63,6 +67,8 @@ class EventStreams:
     # Issuing -------------------------------------------------------------------------------------------------
     def begin(self) -> None:
         """Announce work on the compute stream, before it is issued; ends the gap of a host wait, if there was one."""
+        if self.sees_idle and self.gap is None and self.done(COMPUTE, self.positions[COMPUTE]):
+            self.gap = COMPUTE, self.positions[COMPUTE]
         if self.gap is not None:
             cause, self.gap = self.gap, None
             self.mark(COMPUTE, cause)

@@ -16,6 +16,7 @@ tensors stay. Times are whole nanoseconds, so that sums do not depend on their o
 
 from __future__ import annotations
 
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -54,19 +55,22 @@ class EvictionPlanner:
     apart  per call: the same without prefetches, so that tensors return at their back-access.
     """
 
-    def __init__(self, facts: Lifetimes, costs: Costs, budget_bytes: int, readings: Readings = DEFAULT) -> None:
+    def __init__(self, facts: Lifetimes, costs: Costs, budget_bytes: int, readings: Readings = DEFAULT, *,
+                 host_bytes: float = inf) -> None:
         self.facts = facts
         self.budget_bytes = budget_bytes
+        self.host_bytes = host_bytes
         self.readings = readings
         self.starts = np.array([round(start * NANO) for start in facts.start_s], np.int64)
         self.live = np.array(facts.live_bytes, np.int64)
         self.apart = self.live.copy()
+        self._on_host = np.zeros(len(self.live) + 1, np.int64)  # per call: bytes that the plan has on the host
         self.mem_saving = passive_bytes(facts, budget_bytes) if readings.one_sum else 0  # bytes still to save
         self.link_out, self.link_in = LinkTime(self.starts), LinkTime(self.starts)
         self.swapped: dict[TensorId, GapCandidate] = {}
         self.dropped: dict[TensorId, GapCandidate] = {}
         self.triggers: dict[TensorId, tuple[int, int]] = {}  # SwapInStart, and the first call that may be in-trigger
-        self.overhead = 0  # predicted nanoseconds of all decisions
+        self.exposed = 0  # nanoseconds of all copies that computation does not hide
         self.recomputation: Recomputation | None = None
         self._find_peak()
         order = self._candidates(costs)
@@ -173,11 +177,18 @@ class EvictionPlanner:
         """Return the candidate whose swap has the least overhead, then the largest FT, among those that lower the peak.
         """
         which = np.flatnonzero(self._undecided & (self._next[self._evict + 1] < self._back))
+        if self._nbytes.sum() > self.host_bytes:
+            which = which[np.array([self._fits_host(self._order[n]) for n in which.tolist()], np.bool_)]
         if not len(which):
             return None
         overhead = self.swaps(which).overhead
         least = np.argmin(overhead / self._nbytes[which] if self.readings.per_byte else overhead)
         return self._order[int(which[least])]
+
+    def _fits_host(self, candidate: GapCandidate) -> bool:
+        """True if the host has room for the candidate beside what the plan swaps already."""
+        there = int(self._on_host[candidate.evict:candidate.back + 1].max())
+        return there + candidate.nbytes <= self.host_bytes
 
     def take_in_order(self, *, swap: bool, recompute: bool) -> None:
         """Choose candidates by falling FT, each in its cheaper way (Algorithm 1 as listed).
@@ -190,7 +201,7 @@ class EvictionPlanner:
             if not self.helps(candidate):
                 continue
             again = candidate.overhead
-            if swap and (again is None or self.swap_overhead(candidate) < again):
+            if swap and self._fits_host(candidate) and (again is None or self.swap_overhead(candidate) < again):
                 self.take_swap(candidate)
             elif again is not None:
                 self.take_drop(candidate)
@@ -205,13 +216,14 @@ class EvictionPlanner:
         """
         overhead, landed, start, due = (int(of[0]) for of in self.swaps(
             np.array([self._position[candidate.tensor_id]])))
-        self.overhead += overhead
+        self.exposed += overhead
         if self.readings.triggers_first:
             self.triggers[candidate.tensor_id] = self._in_trigger(candidate)
         if self.readings.queueing:
             self.link_out.take_out(candidate.evict + int(self.readings.after_call), landed)
             self.link_in.take_in(start, candidate.back)
         self.swapped[candidate.tensor_id] = candidate
+        self._on_host[candidate.evict:candidate.back + 1] += candidate.nbytes
         if self.recomputation is not None:
             self.recomputation.swap(candidate, lambda call: self.is_away(candidate.tensor_id, call))
         first, last = candidate.evict + 1, candidate.back - 1
@@ -231,7 +243,6 @@ class EvictionPlanner:
     def take_drop(self, candidate: GapCandidate) -> None:
         """Decide that the candidate is dropped after its evicted-access and recomputed at its back-access."""
         assert self.recomputation is not None
-        self.overhead += candidate.overhead or 0
         self.dropped[candidate.tensor_id] = candidate
         self.recomputation.recompute(candidate)
         self._taken(candidate, candidate.evict + 1, candidate.back - 1)

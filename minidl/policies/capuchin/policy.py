@@ -14,11 +14,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 
+import numpy as np
+
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import NO_PLAN, AccessKey, Action, Plan, Proposal, SavedProposal
 from minidl.plan.policy import Observation
 from minidl.plan.trace import TensorId, Trace
+from minidl.planning.expansion import expand
 from minidl.planning.lifetimes import Lifetimes
+from minidl.planning.modes import modes_of
+from minidl.planning.problem import problem
+from minidl.planning.schedule import NO_NOTES
+from minidl.planning.walk import FAILED
 from minidl.policies.capuchin.hybrid import NANO, EvictionPlanner
 from minidl.policies.capuchin.listing import Listing
 from minidl.policies.capuchin.readings import DEFAULT, Readings
@@ -71,14 +78,15 @@ class Capuchin(Passive):
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
         """Return a plan. If it saves too few bytes, passive mode evicts the rest while the program runs."""
-        choice = EvictionPlanner(Lifetimes.of(trace), costs, limits.device_bytes, self.readings)
+        choice = EvictionPlanner(Lifetimes.of(trace), costs, limits.device_bytes, self.readings,
+                                 host_bytes=limits.host_bytes)
         if self.readings.listing:
             choice.take_in_order(swap=self.swap, recompute=self.recompute)
         else:
             if self.swap:
                 choice.swap_what_can_be_hidden()
             choice.take_cheapest_first(swap=self.swap, recompute=self.recompute)
-        return NO_PLAN if not choice.swapped and not choice.dropped else _proposal(choice)
+        return NO_PLAN if not choice.swapped and not choice.dropped else _proposal(choice, trace, costs, limits)
 
     def feedback(self, proposal: Proposal, observed: Observation) -> Proposal:
         """Return the plan with earlier in-triggers for late tensors.
@@ -152,12 +160,25 @@ class CapuchinListing(Passive):
         return Proposal(Plan(evictions, prefetches))
 
 
-def _proposal(choice: EvictionPlanner) -> Proposal:
+def _proposal(choice: EvictionPlanner, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
     """Return the proposal of the planner's choices: its evictions, and an in-trigger for each swap."""
     timetable = Timetable.of(choice)
     placed = timetable.placed({})
     evictions = {(c.tensor_id, c.count): action
                  for action, chosen in ((Action.SWAP_OUT, choice.swapped), (Action.DROP, choice.dropped))
                  for c in chosen.values()}
-    plan = Plan(evictions, placed.prefetches, predicted_seconds=(int(choice.starts[-1]) + choice.overhead) / NANO)
+    plan = Plan(evictions, placed.prefetches)
+    replayed = None if choice.over_budget else _replay_seconds(plan, trace, costs, limits)
+    if replayed is not None:
+        plan = replace(plan, predicted_seconds=(int(choice.starts[-1]) + choice.exposed) / NANO + replayed)
     return Proposal(plan, Corrections(timetable, placed.stuck))
+
+
+def _replay_seconds(plan: Plan, trace: Trace, costs: Costs, limits: Limits) -> float | None:
+    """Return the seconds of a plan's replays; None if memory is short during one, so that more leaves on demand.
+    The paper's ext_time says what one more decision adds, so the sum over decisions counts shared calls repeatedly."""
+    facts = problem(trace, costs, lasting=False)
+    mode = modes_of(plan, facts, trace)
+    steps, _, _, total = expand(facts, mode, np.full(len(mode), -1, np.int64), NO_NOTES)
+    fits = total.noted != FAILED and steps.during.max(initial=0) <= limits.device_bytes
+    return float(total.replay_seconds) if fits else None
