@@ -15,15 +15,16 @@ BOUND = "no plan is faster"
 
 def lines(rows: Sequence[CellResult]) -> dict[tuple[str, str], dict[str, list[tuple[float, float]]]]:
     """Return (trace, device) -> policy -> points (budget as a share of the unmanaged peak, speed as a share of the
-    unmanaged speed), the smallest budget first. The bound is a line, too, called BOUND. Cells that did not come to
-    their end have no point."""
+    unmanaged speed), the smallest budget first; a larger budget than the peak counts as the peak. The bound is a line,
+    too, called BOUND. Cells that did not come to their end have no point."""
     found: dict[tuple[str, str], dict[str, dict[float, float]]] = {}
     for row in rows:
         of_one = found.setdefault((row.trace, row.device), {})
+        budget = min(1.0, row.budget_share)
         if row.settled_s is not None:
-            of_one.setdefault(row.policy, {})[row.budget_share] = share(row)
+            of_one.setdefault(row.policy, {})[budget] = share(row)
         if row.bound_s is not None:
-            of_one.setdefault(BOUND, {})[row.budget_share] = min(1.0, row.unmanaged_s / row.bound_s)
+            of_one.setdefault(BOUND, {})[budget] = min(1.0, row.unmanaged_s / row.bound_s)
     return {of_one: {name: sorted(points.items()) for name, points in named.items()}
             for of_one, named in found.items()}
 

@@ -145,9 +145,10 @@ def test_a_grid_goes_on_with_the_cells_that_are_missing(tmp_path, monkeypatch, c
 
 
 def test_the_lines_of_a_picture_are_the_shares_of_the_table_and_a_refusal_has_no_point():
-    """At half of the peak 2 s instead of 1 s are 50%; the bound of 0.8 s is above 100%, which nothing exceeds."""
+    """At half of the peak 2 s instead of 1 s are 50%; the bound of 0.8 s is above 100%, which nothing exceeds.
+    Forty times the peak is drawn where the peak is."""
     row = CellResult("t", "d", "auto", 50, 0.5, 1.0, settled_s=2.0, bound_s=1.6)
-    rows = [replace(row, budget_share=1.0, settled_s=1.0, bound_s=0.8), row,
+    rows = [replace(row, budget_share=40.0, settled_s=1.0, bound_s=0.8), row,
             replace(row, policy="passive", settled_s=4.0),
             replace(row, policy="passive", budget_share=0.2, settled_s=None, bound_s=None, status="no room"),
             replace(row, device="e", bound_s=None)]
