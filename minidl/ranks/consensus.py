@@ -133,7 +133,7 @@ class Consensus(Alone):
         return made
 
     def digest(self, facts: Iterable[object]) -> str:
-        """Return eight digits that follow from the facts' texts."""
+        """Return an eight-digit hash of the texts of some facts, which ranks compare."""
         found = blake2b(digest_size=4)
         for fact in facts:
             found.update(repr(fact).encode())
