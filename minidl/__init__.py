@@ -218,7 +218,7 @@ from minidl.ops.shape import detach
 from minidl.runtime import Runtime, current_runtime, parameter
 from minidl.tensor import Tensor
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 inf, nan, pi, e = _inf, _nan, _pi, _e
 

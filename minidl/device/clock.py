@@ -97,8 +97,7 @@ class VirtualClock:
             self.ready[stream] = time
 
     def synchronize(self, stream: int, position: int) -> None:
-        """Advance the host to the time at which a stream reaches a position, and call all effects that are due by then.
-        """
+        """Advance the host to the time at which a stream reaches a position; call the effects due by then."""
         time = self.finish_time(stream, position)
         if time > self.host:
             if stream != COMPUTE:

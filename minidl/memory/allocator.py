@@ -109,7 +109,7 @@ class Allocator:
 
     # Freeing -------------------------------------------------------------------------------------------------
     def leave_device(self, storage: Storage) -> None:
-        """Free the block of a storage. Copies of it may still run: the block's marks make its next user wait for them.
+        """Free the block of a storage; if copies of it still run, the block's marks make its next user wait for them.
         """
         block = storage.block
         assert block is not None

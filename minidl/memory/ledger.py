@@ -57,7 +57,7 @@ class Ledger:
 
     @property
     def keeper(self) -> Ledger:
-        """The ledger itself."""
+        """The ledger itself: in a dry run it is the object that is told when a storage's bytes are no longer needed."""
         return self  # a property, as an object that held itself in a field would be a cycle
 
     runner = keeper
