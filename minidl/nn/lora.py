@@ -59,7 +59,7 @@ class LoRALinear(Linear):
             change = scale(matmul(self.lora_B.weight, self.lora_A.weight), self.scaling)
             layer.weight = kept(add_(convert(self.weight, float32), change))
         layer.bias = self.bias
-        return layer.train(self.training)
+        return layer
 
 
 def add(model: Module, r: int = 8, lora_alpha: float | None = None, *, lora_dropout: float = 0.0,
@@ -132,7 +132,7 @@ def _replace(chosen: Collection[tuple[Module, str, Any, str]], make: Callable[[A
     made: dict[int, Linear] = {}
     for parent, name, layer, _ in chosen:
         if id(layer) not in made:
-            made[id(layer)] = make(layer)
+            made[id(layer)] = make(layer).train(layer.training)
         setattr(parent, name, made[id(layer)])
 
 
