@@ -49,5 +49,5 @@ def programs(content: Content, quick: bool) -> None:
     content.table(("program, batch", "swapped out", "swapped in", "computed again", "waits"), made)
     content.say("Where lasting tensors (parameters and their optimizer state) take a large part of that half, "
                 "Capuchin has few tensors to choose from: its plan evicts only tensors that are made within an "
-                "iteration. The others, parameters among them, are paged on demand, and computation waits for that. `auto` "
+                "iteration. The others, parameters among them, are paged on demand, and computation waits. `auto` "
                 "plans for parameters as well.")
