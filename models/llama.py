@@ -181,9 +181,7 @@ class LlamaMLP(nn.Module):
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.gate_proj(x)
-        y = silu(donate(y))
-        y = donate(y) * self.up_proj(x)
+        y = silu(self.gate_proj(x)) * self.up_proj(x)  # all three are kept for the gradient, so none is donated
         return self.down_proj(y)
 
 

@@ -31,7 +31,7 @@ def next_tokens(scores: Tensor, temperature: float = 1.0, top_k: int | None = No
 
 @contextmanager
 def seeded(seed: int | None) -> Iterator[None]:
-    """Let random numbers in the ``with`` block follow from ``seed``, and those after it be as without the block.
+    """Make random numbers in the ``with`` block follow from ``seed``; after it the runtime's own sequence goes on.
     None: the block draws the current runtime's next numbers."""
     if seed is None:
         yield

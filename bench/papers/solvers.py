@@ -89,8 +89,8 @@ def selection(content: Content, quick: bool) -> None:
         if values:
             content.say(f"On average `mo-sos` takes {mean(values):.2%} less time than `{name}` (its authors: "
                         f"{PUBLISHED[name]:.2%}), over {len(values)} cells that both have plans for.")
-    content.say(f"The page had the processor for {(process_time() - cpu) / (perf_counter() - clock):.0%} of the time "
-                "that it took.")
+    content.say("While the page was made, it had the processor for "
+                f"{(process_time() - cpu) / (perf_counter() - clock):.0%} of the time.")
     content.say("**Where they differ.** VGG19: here outputs are written over inputs that are used for the last "
                 "time, so the network takes less memory, and half of that is less than its largest operations need. "
                 "In this model of the GPU the fused Winograd convolution takes no workspace and is the fastest for "

@@ -13,7 +13,10 @@ ENOUGH = 12  # samples to fit the rates of up to six terms
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A measured call. keys: the names of its rates, special ones first. amounts: a term of its work -> its amount."""
+    """A measured call: its kind of work, FLOPs, bytes and seconds, from which a profile's rates are fitted.
+
+    keys: the names of the rates that may apply to it, special ones first. amounts: term of its cost -> its amount.
+    """
 
     keys: tuple[str, ...]
     kind: str

@@ -83,7 +83,8 @@ def publish_folder(path: Path, fill: Callable[[Path], None]) -> None:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder and its files, if it exists: its name first."""
+    """Remove a folder and its files, if it exists.
+    It is renamed first, so that its name never has only some of the files."""
     if not path.exists():
         return
     if not path.name.startswith(HIDDEN):

@@ -7,12 +7,13 @@ from typing import Any
 
 from minidl.cli.app import kinds
 from minidl.cli.app.kinds import Share
-from minidl.cli.app.report_page import remarks
+from minidl.cli.app.report_page import number_of, remarks
 from minidl.cli.command import Parser
 from minidl.lab import sources
 from minidl.lab.cell import Machine, unmanaged
 from minidl.lab.traced import TracedDevice, TracedProgram
 from minidl.outside.units import format_bytes
+from minidl.plan.plan import EMPTY_PLAN, Plan
 from minidl.plan.trace import Trace
 from minidl.runtime import Runtime
 from minidl.view.packing import pack
@@ -45,6 +46,7 @@ def packed(source: str, flags: Sequence[str]) -> dict[str, Any]:
 def _recording(title: str, runtime: Runtime, trace: Trace, steps: int, peak: int, seconds: float) -> Recording:
     program, recorder = TracedProgram(trace), StepRecorder(runtime)
     before, course = runtime.stats(), []
+    plans: list[Plan] = []
     for number in range(1, steps + 1):
         if number < steps:
             with runtime.iteration():
@@ -55,8 +57,10 @@ def _recording(title: str, runtime: Runtime, trace: Trace, steps: int, peak: int
         now = runtime.stats()
         grown, before = now.since(before), now
         entry = runtime.guide.latest if runtime.guide is not None else None
-        course.append(RecordedStep(grown.seconds, entry.last.plan.predicted_seconds if entry and entry.last else None,
-                           grown.swapped_out_bytes + grown.swapped_in_bytes, grown.recomputed_bytes))
+        plan = entry.last.plan if entry is not None and entry.last is not None else EMPTY_PLAN
+        course.append(RecordedStep(grown.seconds, plan.predicted_seconds,
+                                   grown.swapped_out_bytes + grown.swapped_in_bytes, grown.recomputed_bytes,
+                                   number_of(plan, plans)))
     found = recorder.recorded
     assert found is not None
     made_by = {tensor_id: call.op for call in trace.calls for tensor_id in call.outputs}

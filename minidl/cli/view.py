@@ -4,6 +4,7 @@
     minidl view RUN -o page.html                                   a run folder: the training is run again
     minidl view TRACE --memory-budget 60% -o page.html             a trace, or torch:package.module:f:8, is run
     minidl view PLAN --model vgg16 --batch 340 -o page.html        a training that follows a saved plan
+    minidl view SNAPSHOT.pickle -o page.html                       PyTorch's memory on a GPU, as it dumps it
     minidl view A.html --against B.html -o page.html               two pages joined into one
 
 The program of ``minidl train`` runs the training and records its last step.
@@ -31,8 +32,10 @@ from minidl.outside.writing import HEAD_BYTES, Own, begins_with, require_place, 
 from minidl.plan.formats import is_plan
 from minidl.plan.trace_format import is_trace
 from minidl.view import exports
+from minidl.view.packing import pack
 from minidl.view.page import is_page, write_page
 from minidl.view.saved import read_page
+from minidl.view.snapshot import PICKLE, read_snapshot
 
 NAME = "minidl view"
 # By the name of its flag: what makes the file, and which files are such ones.
@@ -49,11 +52,12 @@ OWN_FILES = ("--run-dir", "--resume", "--json", "--save-weights", "--save-plan",
 @dataclass(frozen=True, slots=True)
 class RecordingSource:
     """The source of a page's recording: an existing page, or a training, given by the words of its command line.
-    With ``trace`` these words say how this trace is run."""
+    With ``trace`` these words say how this trace is run. snapshot: the file of a snapshot of PyTorch's memory."""
 
     page: str | None
     words: tuple[str, ...] = ()
     trace: str | None = None
+    snapshot: str | None = None
 
 
 def main(words: Sequence[str]) -> int:
@@ -88,11 +92,15 @@ def main(words: Sequence[str]) -> int:
 
 def _record(source: RecordingSource, path: str) -> int:
     """Make a page of one recording and write it to ``path``; return the exit code."""
-    if source.trace is None:
+    trace, snapshot = source.trace, source.snapshot
+    if trace is None and snapshot is None:
         return train.main([*source.words, "--report", path], name=NAME)
-    trace = source.trace
 
     def run() -> int:
+        if snapshot is not None:
+            write_page(path, [pack(read_snapshot(snapshot))])
+            return 0
+        assert trace is not None
         from minidl.cli.traced import packed  # loads the laboratory
 
         write_page(path, [packed(trace, source.words)])
@@ -146,7 +154,11 @@ def _source(name: str | None, flags: Sequence[str], *, trusted: bool) -> Recordi
         return RecordingSource(None, (*flags, "--plan", name))
     if is_trace(head) or name.endswith((".csv", ".log")):
         return RecordingSource(None, tuple(flags), name)
-    raise UserError(f"{name} is no page, no plan, no trace and no run folder")
+    if head.startswith(PICKLE):
+        if flags:
+            raise UserError(f"a snapshot is not run: it takes no {flags[0]}")
+        return RecordingSource(None, snapshot=name)
+    raise UserError(f"{name} is no page, no plan, no trace, no snapshot and no run folder")
 
 
 def _again(folder: Path, *, trusted: bool) -> list[str]:

@@ -39,7 +39,8 @@ class Synthetic:
         return Batch(batch, self.input_shape, label_shape=self.label_shape)
 
     def batches(self, batch: int, *, seed: int = 0, skip: int = 0) -> Generator[Batch, None, None]:
-        """Yield one batch of ``batch`` examples without end; ``seed`` decides its values, ``skip`` changes nothing."""
+        """Yield one batch of ``batch`` examples again and again; ``seed`` decides its values, ``skip`` has no effect.
+        """
         data = self.shapes(batch)
         if self.values:
             random = np.random.default_rng(seed)

@@ -2,16 +2,14 @@
 
 The algorithms of its calls are a function, so it can simulate any device: with the cost model's algorithms, the plans
 of cuDNN (``cuda.simulated``), or the fitted times of a measured machine.
-
-Sums between ranks run beside the compute stream, one after the other, as on a stream of their own. The first call that
-uses their memory waits for them.
 """
 
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, Extents, Marks, Timed, VirtualClock
+from minidl.device.beside import BESIDE, Beside
+from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, Extents, Timed, VirtualClock
 from minidl.device.contract import Device, Operand
 from minidl.device.cost_model import algorithms as modelled_algorithms
 from minidl.device.profiles import Profile
@@ -20,8 +18,6 @@ from minidl.meta import Algorithm, Cost, Meta
 
 if TYPE_CHECKING:
     import numpy as np
-
-BESIDE = frozenset({"sum_ranks"})  # operations that run beside the compute stream
 
 Ways = Callable[[str, Sequence[Meta], Sequence[Meta], dict[str, Any], Cost], tuple[Algorithm, ...]]
 """A function like ``Choices.algorithms``: (operation, inputs, outputs, attributes, cost) -> algorithms."""
@@ -56,8 +52,7 @@ class SimDevice(Device):
         super().__init__(name, profile, VirtualClock())
         self.ways = partial(modelled_algorithms, profile) if ways is None else ways
         self._launch_overhead_s = profile.launch_overhead_s
-        self._exchanged = 0.0  # when the last exchange beside the compute stream ends
-        self._ends: dict[int, float] = {}  # by the offset of memory that such exchanges use: when they end
+        self.beside = Beside(self.clock)
 
     def simulated_twin(self) -> Device | None:
         """Return a new simulator with the same profile, algorithms and attention, at time 0."""
@@ -79,40 +74,28 @@ class SimDevice(Device):
 
     def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
                attrs: dict[str, Any], workspace: int, timed: Timed = None) -> int:
-        """Occupy the compute stream for the algorithm's seconds, and the host for the launch overhead.
-        A sum between ranks takes no time of the compute stream, which waits when its memory is used next."""
+        """Occupy the compute stream for the algorithm's seconds, and the host for the launch overhead."""
         clock = self.clock
         clock.host += self._launch_overhead_s
-        if self._ends:
-            for operand in (*outputs, *inputs):
-                self._await(COMPUTE, operand.block.offset)
+        if self.beside.ends:
+            self.beside.hold_for((*outputs, *inputs))
         if op_name in BESIDE:
-            self._exchanged = max(self._exchanged, clock.now()) + algorithm.seconds
-            self._ends.update({operand.block.offset: self._exchanged for operand in (*outputs, *inputs)})
+            self.beside.start(algorithm.seconds, (*outputs, *inputs))
             return clock.issue(COMPUTE, 0.0, timed=timed)
         return clock.issue(COMPUTE, algorithm.seconds, timed=timed)
 
-    def _await(self, stream: int, offset: int) -> None:
-        """Make a stream wait for the exchange that uses the memory at ``offset``, if there is one."""
-        end = self._ends.pop(offset, None)
-        if end is not None:
-            self.clock.hold(stream, end)
-
     def move(self, to: int, origin: int, nbytes: int) -> int:
         """Occupy the compute stream for the modelled seconds of a copy within the arena."""
-        if self._ends:
-            self._await(COMPUTE, origin)
+        if self.beside.ends:
+            self.beside.hold(COMPUTE, origin)
         return self.clock.issue(COMPUTE, self.move_seconds(nbytes))
 
     def copy_out(self, host: Extents, offset: int, nbytes: int) -> int:
         """Occupy the copy-out stream for the modelled seconds of a copy to the host, and on to the disk if spilled."""
-        if self._ends:
-            self._await(COPY_OUT, offset)
+        if self.beside.ends:
+            self.beside.hold(COPY_OUT, offset)
         seconds = self.copy_seconds(COPY_OUT, host, nbytes)
         return self.clock.issue(COPY_OUT, seconds, timed=self._noting_copy(COPY_OUT, host, nbytes))
-
-    def poison(self, offset: int, nbytes: int, marks: Marks) -> None:
-        """Do nothing: no bytes exist."""
 
     def copy_in(self, offset: int, host: Extents, nbytes: int) -> int:
         """Occupy the copy-in stream for the modelled seconds of a copy from the host, and from the disk if spilled."""
@@ -123,14 +106,13 @@ class SimDevice(Device):
         """Return an array of NaN (0 for integers) in the tensor's shape, after the compute stream has finished."""
         import numpy as np
 
-        if self._ends:
-            self._await(COMPUTE, operand.block.offset)
+        if self.beside.ends:
+            self.beside.hold_for((operand,))
         self.synchronize(COMPUTE, self.positions[COMPUTE])
         meta = operand.meta
         return np.full(meta.shape, np.nan if meta.dtype.floating else 0, dtype=meta.dtype.name)
 
     def end_iteration(self) -> None:
-        """Forget the exchanges that have ended, and what the clock has of the past."""
-        now = self.clock.now()
-        self._ends = {offset: end for offset, end in self._ends.items() if end > now}
+        """Forget what has ended."""
+        self.beside.forget_ended()
         super().end_iteration()

@@ -99,7 +99,7 @@ def key(row: Values) -> tuple[object, ...]:
 
 
 def settled(rows: Iterable[Values]) -> dict[tuple[object, ...], float]:
-    """Return ``key`` of a row -> the row's ``settled_s``, for the rows that have this number."""
+    """Return a dict from the ``key`` of each row to its settled seconds, for rows that have them."""
     return {key(row): _number(row["settled_s"]) for row in rows if row["settled_s"] is not None}
 
 

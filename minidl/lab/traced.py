@@ -60,7 +60,7 @@ class TracedDevice(SimDevice):
 
     def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
                attrs: dict[str, Any], workspace: int, timed: Timed = None) -> int:
-        """Launch a call as a simulated device does, with the noise in its seconds."""
+        """Launch a call as ``SimDevice.launch`` does; its seconds get a random relative error of at most ``noise``."""
         if self._noise:
             factor = 1.0 + self._noise * (2.0 * self._chance.random() - 1.0)
             algorithm = Algorithm(algorithm.name, algorithm.seconds * factor, algorithm.workspace, algorithm.bits_class)

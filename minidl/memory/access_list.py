@@ -61,8 +61,7 @@ class ResidentList(NoAccessList):
                 self.forget()
 
     def forget(self) -> None:
-        """Empty the list at the end of an iteration, which changes every tensor's place. The next search rebuilds it.
-        """
+        """Empty the list as an iteration ends, which changes every tensor's place; the next search rebuilds it."""
         self.stale = True
         self._touched.clear()
         self._listed.clear()
@@ -114,11 +113,9 @@ class ResidentList(NoAccessList):
 
 
 class AccessList(ResidentList):
-    """The tensor access list of passive mode:
-    an index that yields tensors in the order that ``policies/passive`` defines.
+    """The tensor access list of passive mode: an index that yields tensors in the order of ``policies/passive``.
 
-    Tensors that this iteration has accessed come first; of these, those of a fitting size; of these, the earliest first
-    access.
+    Tensors that this iteration has accessed come first; of these, those of a fitting size, by their first access.
     """
 
     few = False
@@ -129,8 +126,7 @@ class AccessList(ResidentList):
         self._numbers: dict[weakref.ref[Storage], int] = {}  # to break ties: tensors numbered in the order they came
 
     def forget(self) -> None:
-        """Empty the list at the end of an iteration, which changes every tensor's place. The next search rebuilds it.
-        """
+        """Empty the list as an iteration ends, which changes every tensor's place; the next search rebuilds it."""
         super().forget()
         for part in (self._seen, self._unseen, self._numbers):
             part.clear()

@@ -72,8 +72,7 @@ class Hooks:
         return False
 
     def recorded(self) -> tuple[Trace | None, int] | None:
-        """The trace that this iteration has repeated so far, or None, and its next call's number; None without a plan.
-        """
+        """(The trace that this iteration has repeated so far or None, its next call's number); None without a plan."""
         return None
 
     def reclaim(self, need: int, *, everything: bool = False) -> None:

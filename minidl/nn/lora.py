@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from minidl.autograd import no_grad
-from minidl.dispatch import exchange
+from minidl.dispatch import donate, exchange
 from minidl.errors import UserError
 from minidl.meta import float32
 from minidl.nn import init
@@ -49,7 +49,8 @@ class LoRALinear(Linear):
     def forward(self, input: Tensor) -> Tensor:
         y = super().forward(input)
         z = self.lora_B(self.lora_A(self.lora_dropout(input)))
-        return add_(y, scale(z, self.scaling))
+        z = scale(donate(z), self.scaling)
+        return add_(donate(y), donate(z))
 
     def merged(self) -> Linear:
         """Return a plain layer with the weight w + (alpha / r) B A, in float32, which is frozen too."""
@@ -58,7 +59,7 @@ class LoRALinear(Linear):
             change = scale(matmul(self.lora_B.weight, self.lora_A.weight), self.scaling)
             layer.weight = kept(add_(convert(self.weight, float32), change))
         layer.bias = self.bias
-        return layer.train(self.training)
+        return layer
 
 
 def add(model: Module, r: int = 8, lora_alpha: float | None = None, *, lora_dropout: float = 0.0,
@@ -131,7 +132,7 @@ def _replace(chosen: Collection[tuple[Module, str, Any, str]], make: Callable[[A
     made: dict[int, Linear] = {}
     for parent, name, layer, _ in chosen:
         if id(layer) not in made:
-            made[id(layer)] = make(layer)
+            made[id(layer)] = make(layer).train(layer.training)
         setattr(parent, name, made[id(layer)])
 
 

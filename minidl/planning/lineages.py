@@ -32,7 +32,8 @@ def end_note(walk: Walk, t: int, notes: Array) -> None:
 
 def find_due(problem: Problem, walk: Walk, k: int) -> int:
     """Write the tensors to replay before call k to ``walk.due``; return their number.
-    Those whose replay would read what call k writes come first, each for itself; then its inputs, all together."""
+    Dropped tensors whose replay reads bytes that call k overwrites come first, one replay for each; then the dropped
+    inputs of call k, in one replay for all."""
     walk.counts[SPOILT] = due = 0
     if walk.counts[UNSURE] and problem.write_ptr[k] < problem.write_ptr[k + 1]:
         for i in range(problem.write_ptr[k], problem.write_ptr[k + 1]):
@@ -113,7 +114,8 @@ def find_replays(problem: Problem, walk: Walk, first: int, end: int) -> int:
 
 
 def free_sources(problem: Problem, walk: Walk, notes: Array) -> None:
-    """Free the tensors that are kept for replays, but that no replay of a dropped tensor would read now."""
+    """Free the tensors that the program has freed, and that are kept for replays, if no replay of a dropped tensor
+    reads them."""
     state, stack = walk.state, walk.stack
     walk.counts[SEARCHES] += 1
     for n in range(walk.counts[UNSURE] + walk.counts[DUE] - walk.counts[SPOILT]):

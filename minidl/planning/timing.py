@@ -79,7 +79,7 @@ def _openings(steps: StepArrays) -> tuple[Array, Array]:
 
 def over(room: Room, steps: StepArrays) -> int:
     """Return the bytes over the budget in the worst step, plus an eighth of their sum over all steps.
-    during: without swap-ins that start early and unfinished copies out, since both wait for room."""
+    Swap-ins that start early and unfinished copies out do not count, since both wait for room."""
     worst = excess = 0
     for s in range(len(steps.during)):
         if steps.during[s] > room.device_bytes:

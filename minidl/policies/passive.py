@@ -40,6 +40,5 @@ def rank(resident: Residency, nbytes: int) -> tuple[bool, int, int]:
 
 
 def bands(nbytes: int) -> tuple[tuple[int, float], ...]:
-    """Return the ranges of tensor sizes (bytes, upper end excluded), in the order in which they leave for ``nbytes``.
-    """
+    """Return the ranges of tensor sizes (bytes, upper end excluded) in the order in which they leave for ``nbytes``."""
     return (nbytes, 2 * nbytes + 1), (0, nbytes), (2 * nbytes + 1, inf)

@@ -64,6 +64,7 @@ class Consensus(Alone):
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
         self.iteration = 0
+        self._entered = True  # for the first time, as all ranks do
         self._exchanges = 0  # in this iteration so far
         self._shared = False  # the iteration that has ended had exchanges, so all ranks have ended it
         self._failed = ""  # why an earlier iteration failed, until the ranks have compared it
@@ -98,8 +99,10 @@ class Consensus(Alone):
         self._exchanges = 0
 
     def end_run(self) -> None:
-        """Wait until all ranks leave their runtimes, if they have made exchanges. Raises RanksDiverged."""
-        if self.iteration or self._exchanges:
+        """Wait until all ranks leave their runtimes. Raises RanksDiverged. If one rank enters its runtime again, this
+        counts only once it has made an exchange."""
+        if self._entered or self.iteration or self._exchanges:
+            self._entered = False
             self.ranks.require_alike(f"the end of the run, iteration {self.iteration} after {self._exchanges} exchanges"
                                      + self._taken_failure())
             self.iteration = self._exchanges = 0
@@ -130,7 +133,7 @@ class Consensus(Alone):
         return made
 
     def digest(self, facts: Iterable[object]) -> str:
-        """Return eight digits that follow from the facts' texts."""
+        """Return an eight-digit hash of the texts of some facts, which ranks compare."""
         found = blake2b(digest_size=4)
         for fact in facts:
             found.update(repr(fact).encode())

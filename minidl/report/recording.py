@@ -37,7 +37,9 @@ class CallFactRecorder:
         self._growing: dict[ref[Storage], TensorId] = {}  # tensors with lineage
 
     def look(self, op: str, inputs: tuple[Storage, ...], results: tuple[Storage, ...]) -> None:
-        """Record, after a call, the tensors that it saves for its gradient, and savings and lineages that have ended.
+        """Record, after a call, the tensors that it saves for its gradient.
+
+        Also record which tensors are no longer saved, and which have lost their lineage, since the call before.
         """
         if self._before is not None:
             self._before(op, inputs, results)

@@ -47,6 +47,7 @@ KEYS: dict[str, str] = {
     "moved_bytes": "slid to other addresses in a step (bytes)",
     "search_seconds": "cost of finding the plan: how much longer the first half of the steps took (seconds)",
     "unmanaged_step_seconds": "one step with unlimited memory, if that is modelled (seconds)",
+    "ranks": "[{rank, budget_bytes, peak_bytes, ...}]: the memory of each rank; empty without --ranks",
     "seed": "the seed of all random numbers",
     "version": "version of minidl",
     "versions": "{python, numpy, numba}: versions of the software that computed it",
@@ -59,6 +60,20 @@ class LargestOp:
 
     name: str
     bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankMemory:
+    """The memory of one rank of a run: its budget and peaks in bytes, and what moved in a step; None: unknown."""
+
+    rank: int
+    budget_bytes: int
+    peak_bytes: int
+    host_peak_bytes: int
+    swapped_out_bytes: int
+    swapped_in_bytes: int
+    recomputed_bytes: int
+    stall_seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +123,7 @@ class Result(Shown):
     moved_bytes: int = 0
     search_seconds: float | None = None
     unmanaged_step_seconds: float | None = None
+    ranks: tuple[RankMemory, ...] = ()
     seed: int = 0
     version: str = __version__
     versions: Versions = field(default_factory=Versions)

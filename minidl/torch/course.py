@@ -195,12 +195,13 @@ class Course:
                 self.known.remove(min(self.known, key=lambda known: known.used or self.steps))
         return found
 
-    def begin(self) -> None:
-        """Begin a step: predict its kind (the one that followed the last kind before), and choose its ``Phase``."""
+    def begin(self, *, steady: bool = True) -> None:
+        """Begin a step: predict its kind (the one that followed the last kind before), and choose its ``Phase``.
+        steady: False if the bytes that the optimizer holds are still growing, so that no recording stays right."""
         last = self._last
         self._packs, self._astray = [], False
         self.expected = None if last is None else last.next if last.next is not None else last
-        if self.expected is None or self.left:
+        if self.expected is None or self.left or not steady:
             self.phase = Phase.AWAY
         elif self.expected.obeyed is not None:
             self.phase = Phase.GUIDED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -12,6 +13,7 @@ from minidl.torch.backends import Backend
 from minidl.torch.budget import floor_of, refuse
 from minidl.torch.correcting import corrected
 from minidl.torch.course import Course, Known, Phase
+from minidl.torch.optimizers import listed
 from minidl.torch.planned import obeyed, unmanaged
 from minidl.torch.planner import Planner
 from minidl.torch.reporting import Report
@@ -29,6 +31,7 @@ class Deciding:
         self.report, self.allowance = report, allowance
         self.share = 1.0
         self._stuck = 0
+        self._listed: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
 
     @property
     def costs(self) -> Costs:
@@ -61,12 +64,19 @@ class Deciding:
             if not same:
                 known.obey(obeyed(found.plan, known.seen, costs, limits, recompute=self.planner.recompute))
 
-    def begin(self, course: Course) -> None:
-        """Choose the next step's phase. Plans are void that take state away which the program holds by now."""
-        if self.states.stuck != self._stuck:
-            self._stuck = self.states.stuck
+    def begin(self, course: Course, optimizer: torch.optim.Optimizer | None) -> None:
+        """Choose the next step's phase, after ``optimizer`` (None: no optimizer) has ended the last step.
+        Plans are void if the program now holds state that they evict, or if the optimizer has more tensors in lists
+        than after the step before."""
+        steady = True
+        if optimizer is not None:
+            count = listed(optimizer)
+            steady = count == self._listed.get(optimizer, 0)
+            self._listed[optimizer] = count
+        if self.states.stuck != self._stuck or not steady:
             course.forget_plans()
-        course.begin()
+        self._stuck = self.states.stuck
+        course.begin(steady=steady)
         self._place_states(course)
 
     def _place_states(self, course: Course) -> None:

@@ -35,14 +35,18 @@ class HostPool:
                 pass
             buffer = self._allocate(nbytes)
         self.used += nbytes
-        self.most = max(self.most, self.used)
+        if self.used > self.most:
+            self.most = self.used
         return buffer
 
     def give(self, nbytes: int, buffer: Any) -> None:
         """Take back a buffer of ``nbytes`` bytes, and keep it for a later ``take`` of this size."""
         self.used -= nbytes
         self._kept += nbytes
-        self._free.setdefault(nbytes, []).append(buffer)
+        free = self._free.get(nbytes)
+        if free is None:
+            free = self._free[nbytes] = []
+        free.append(buffer)
 
     def leave(self, nbytes: int) -> None:
         """Stop counting a buffer of ``nbytes`` bytes as in use: it is the program's now and does not come back."""

@@ -78,16 +78,12 @@ class Handle(Hold):
     __slots__ = ("alias", "bits", "dtype", "offset", "size", "stride", "version")
 
     def __init__(self, item: Item, tensor: torch.Tensor, alias: torch.Tensor) -> None:
-        super().__init__(item)
-        self.alias = alias
+        self.item, self.alias = item, alias  # without ``super()``: hundreds are made in a step
+        item.handles += 1
         self.version = tensor._version
-        self.size, self.stride, self.offset = tensor.size(), tensor.stride(), tensor.storage_offset()
+        self.size, self.stride, self.offset = tensor.shape, tensor.stride(), tensor.storage_offset()
         self.dtype = tensor.dtype
         self.bits = CONJUGATE * tensor.is_conj() + NEGATIVE * tensor.is_neg()
-
-    def check(self) -> None:
-        """Raise the RuntimeError of PyTorch's own check if the tensor was overwritten after it was saved."""
-        check(self.alias, self.version)
 
     def tensor(self) -> torch.Tensor:
         """Return the saved tensor, as a view of the item's storage. The storage must be on the device."""

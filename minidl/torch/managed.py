@@ -185,7 +185,7 @@ class managed:  # noqa: N801 # programs call it like a function
 
     def _begin(self) -> None:
         self.observer.end()
-        self.deciding.begin(self.course)
+        self.deciding.begin(self.course, self._optimizer)
         plan: Obeyed | None = self.course.expected.obeyed if self.course.expected is not None else None
         if self.course.phase is Phase.MEASURED:
             self.dropping.end()

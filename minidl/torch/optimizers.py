@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch.optim import optimizer as hooks
 
+from minidl.torch.schemas import tensors_in
+
 # By name: not every version of PyTorch has all of them.
 BY_PARAMETER = ("ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Muon", "NAdam", "RAdam",
                 "RMSprop", "Rprop", "SGD")
@@ -33,9 +35,18 @@ def gradients_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 
 def state_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """Return the tensors in ``optimizer.state[parameter][key]``, for all parameters and keys."""
+    """Return the tensors in ``optimizer.state[parameter][key]``, for all parameters and keys, also those in lists."""
     return [value for state in optimizer.state.values() if isinstance(state, dict)
-            for value in state.values() if isinstance(value, torch.Tensor)]
+            for value in tensors_in(state.values())]
+
+
+def listed(optimizer: torch.optim.Optimizer) -> int:
+    """Return how many objects the lists in an optimizer's state contain.
+    ``LBFGS`` has more of them after each step, up to its ``history_size``; PyTorch's other optimizers have none."""
+    if _by_parameter(optimizer):
+        return 0
+    return sum(len(value) for state in optimizer.state.values() if isinstance(state, dict)
+               for value in state.values() if isinstance(value, list))
 
 
 def nbytes_of(tensors: list[torch.Tensor]) -> int:

@@ -21,6 +21,8 @@ from minidl.torch.items import STAY, SWAP, Decision, Guide, Handle, Item, Kept, 
 
 LEAST_BYTES = 4096  # smaller storages stay: there are many, and they hold few bytes
 
+_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack  # the number of dispatch modes now
+
 
 class Saved:
     """The saved-tensor hooks ``pack`` and ``unpack``; ``packs`` and ``unpacks`` count their calls in this step.
@@ -83,10 +85,13 @@ class Saved:
                 kept = Kept(tensor if tensor.is_leaf else tensor.detach(), tensor._version)  # as ``_stays``
                 self._kept.append(weakref.ref(kept))
                 return kept
-            with self.lock, quiet():
+            with self.lock:
                 if self._gone:
                     self._let_go()
-                return Handle(self._item(tensor, decision), tensor, self._alias(tensor))
+                if not _modes():
+                    return Handle(self._item(tensor, decision), tensor, self._alias(tensor))
+                with quiet():
+                    return Handle(self._item(tensor, decision), tensor, self._alias(tensor))
         if self.before is not None and torch._C._current_graph_task_id() == -1:
             self.before()
         if self.early is not None:
@@ -118,17 +123,18 @@ class Saved:
 
     def _item(self, tensor: torch.Tensor, decision: Decision) -> Item:
         storage, version = tensor.untyped_storage(), tensor._version
-        known = self._items.get(storage._cdata)
+        address = storage._cdata
+        known = self._items.get(address)
         item = known() if known is not None else None
         # Addresses and versions recur once a storage is gone.
         alive = item.alive() if item is not None else None
-        if item is not None and item.version == version and alive is not None and alive._cdata == storage._cdata:
+        if item is not None and item.version == version and alive is not None and alive._cdata == address:
             return item
         item = Item(storage, version, self.forget)
-        item.tensor_id = decision.tensor_id
-        self._items[storage._cdata] = weakref.ref(item)
-        if item.tensor_id is not None:
-            self._by_tensor[item.tensor_id] = weakref.ref(item)
+        self._items[address] = ref = weakref.ref(item)
+        if decision.tensor_id is not None:
+            item.tensor_id = decision.tensor_id
+            self._by_tensor[decision.tensor_id] = ref
         if self.lineage is not None:
             item.value = self.lineage(item, decision.action is Action.DROP)
         if item.value is None:
@@ -143,10 +149,11 @@ class Saved:
     def _alias(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a tensor without bytes that has ``tensor``'s version counter, so that writes to it are noticed."""
         key = tensor.dtype, tensor.device
-        if key not in self._empty:
-            self._empty[key] = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        empty = self._empty.get(key)
+        if empty is None:
+            empty = self._empty[key] = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         alias = tensor.detach()
-        alias.data = self._empty[key]
+        alias.data = empty
         return alias
 
     def retreat(self) -> None:
@@ -179,7 +186,7 @@ class Saved:
             self.unpacks += 1
             if self.forward is not None:
                 self.forward(False)
-            if isinstance(kept, Kept):
+            if type(kept) is Kept:
                 if kept.handle is None:
                     tensor = kept.tensor
                     assert tensor is not None
@@ -189,15 +196,22 @@ class Saved:
                     self._ahead()
                     return tensor
                 kept = kept.handle
-            kept.check()
+            assert type(kept) is Handle
+            if kept.alias._version != kept.version:
+                check(kept.alias, kept.version)
+            if not _modes():
+                return self._returned(kept)
             with quiet():
-                item = kept.item
-                returned = self._bring(item)
-                if self.watch is not None:
-                    self.watch.wanted(self.unpacks, item, returned=returned)
-                tensor = kept.tensor()
-                self._ahead()
-            return tensor
+                return self._returned(kept)
+
+    def _returned(self, handle: Handle) -> torch.Tensor:
+        returned = self._bring(handle.item)
+        if self.watch is not None:
+            self.watch.wanted(self.unpacks, handle.item, returned=returned)
+        tensor = handle.tensor()
+        if not self.idle:
+            self._ahead()
+        return tensor
 
     def _bring(self, item: Item) -> bool:
         """Bring an item's storage to the device unless it is there, and hold it; return True if it was brought."""

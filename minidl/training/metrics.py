@@ -131,7 +131,8 @@ class Words:
 
     @property
     def named(self) -> dict[str, float]:
-        """The words' mean loss (nats) and accuracy, and the accuracy of the order."""
+        """By their names in ``--json``: the masked words' mean loss in nats and accuracy, and next-sentence accuracy.
+        """
         return {"masked_lm_loss": self.loss / self.words, "masked_lm_accuracy": self.right / self.words,
                 "next_sentence_accuracy": self.ordered / self.count}
 

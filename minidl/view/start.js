@@ -55,8 +55,8 @@ function course(recording) {
     note(left - 4, 138, "step"), ...[...seconds.keys()].filter(n => n % every === 0).map(n => note(x(n), 138, n + 1, "middle"))];
   const best = seconds.reduce((a, b) => Math.min(a, b)), tried = new Set(begins.map(planOf)).size;
   const plans = !tried ? "No step followed a plan" : `${tried} plan${tried > 1 ? "s were" : " was"} followed, the first from step ${begins[0] + 1} on` + (begins.length > 1 ? `; another one took over in step${begins.length > 2 ? "s" : ""} ${some(begins.slice(1), n => n + 1, 12).replaceAll("<br>", ", ")}` : "");
-  return `<h3>Steps of this run</h3><div class="wide"><svg class="course" viewBox="0 0 1080 142" width="100%" role="img" aria-label="Seconds, plan and bytes of each step">${spans.join("")}${axes.join("")}${steps.join("")}</svg></div>` +
-    legend([["observed seconds (dots)", SAFE.parameters], ["predicted by the plan (dashes)", SAFE.gradients], ["bytes copied", SAFE.leaving], ["bytes recomputed", SAFE.workspace]]) +
+  return `<h3>Steps of this run</h3><div class="wide"><svg class="course" viewBox="0 0 1080 142" width="100%" role="img" aria-label="Seconds${tried ? ", plan" : ""} and bytes of each step">${spans.join("")}${axes.join("")}${steps.join("")}</svg></div>` +
+    legend([["observed seconds (dots)", SAFE.parameters], ...(tried ? [["predicted by the plan (dashes)", SAFE.gradients]] : []), ["bytes copied", SAFE.leaving], ["bytes recomputed", SAFE.workspace]]) +
     `<p class="said">${count} steps, the first took ${formatSeconds(seconds[0])}, the fastest ${formatSeconds(best)}, the last, which is shown, ${formatSeconds(seconds[count - 1])}. ${plans}.</p>`;
 }
 

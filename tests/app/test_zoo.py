@@ -10,13 +10,19 @@ import pytest
 
 from minidl import Runtime, nn
 from minidl.models import MODELS, classification_loss, create, find
+from minidl.models.convnext import ConvNeXt
 from minidl.models.densenet import DenseNet
+from minidl.models.efficientnet import MBConv
 from minidl.models.inception_v3 import InceptionA as InceptionA3
 from minidl.models.inception_v3 import InceptionB
 from minidl.models.inception_v4 import InceptionA
 from minidl.models.inception_v4 import InceptionB as InceptionB4
+from minidl.models.mobilenet_v3 import LARGE, MobileNetV3
+from minidl.models.resnet import ResNet
+from minidl.models.resnext import Block32x4
 from minidl.models.unet import UNet
 from minidl.models.unet import loss as pixel_loss
+from minidl.models.vit import VisionTransformer
 from minidl.optim import SGD
 from train import main
 
@@ -74,6 +80,14 @@ def test_a_network_trains_at_its_published_batch(tmp_path, name, policy):
 
 
 # Bits under a budget ------------------------------------------------------------------------------------------------
+class MBConvs(nn.Sequential):
+    """Two blocks of EfficientNet, of which the second adds its input, and a classifier."""
+
+    def __init__(self):
+        super().__init__(nn.Conv2d(3, 8, 3, 2, 1), MBConv(8, 12, 4, 3, 2, 0.0), MBConv(12, 12, 4, 5, 1, 0.2),
+                         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(12, 3))
+
+
 @dataclass(frozen=True)
 class Small:
     """A network of the same parts, small enough to be run again and again."""
@@ -93,6 +107,11 @@ SMALL = {
     "densenet": Small(partial(DenseNet, (2, 3, 1, 1), num_classes=5), (6, 3, 32, 32)),
     "inception_v3": Small(lambda: modules(InceptionA3(8, 8), InceptionB(232)), (4, 8, 7, 7)),
     "inception_v4": Small(lambda: modules(InceptionA(), nn.Conv2d(384, 1024, 1), InceptionB4()), (2, 384, 4, 4)),
+    "vit": Small(lambda: VisionTransformer(8, 2, 32, 4, num_classes=3, image_size=32), (4, 3, 32, 32)),
+    "convnext": Small(lambda: ConvNeXt((1, 2), (8, 16), 0.2, num_classes=3), (4, 3, 32, 32)),
+    "mobilenet_v3": Small(lambda: MobileNetV3((*LARGE[:5], LARGE[10]), 32, num_classes=3), (4, 3, 64, 64)),
+    "resnext": Small(lambda: ResNet(Block32x4, (1, 1, 1, 1), num_classes=3), (2, 3, 64, 64)),
+    "mbconv": Small(lambda: MBConvs(), (4, 3, 32, 32)),
 }
 
 

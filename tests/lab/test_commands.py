@@ -12,7 +12,7 @@ import pytest
 
 from minidl.cli import lab
 from minidl.cli.lab import kinds, paper, run, trace
-from minidl.lab import grid, kept, table
+from minidl.lab import grid, kept, speeds, table
 from minidl.lab.cell import COLUMNS, CellResult, Machine
 from minidl.lab.grid import CellLimits
 from minidl.lab.kept import Cell, CellFolder
@@ -142,6 +142,31 @@ def test_a_grid_goes_on_with_the_cells_that_are_missing(tmp_path, monkeypatch, c
     assert ran == [lost]
     assert [row["status"] for row in table.read_csv(str(tmp_path / "table.csv"))] == ["died: again", "ok"]
     capsys.readouterr()
+
+
+def test_the_lines_of_a_picture_are_the_shares_of_the_table_and_a_refusal_has_no_point():
+    """At half of the peak 2 s instead of 1 s are 50%; the bound of 0.8 s is above 100%, which nothing exceeds.
+    Forty times the peak is drawn where the peak is."""
+    row = CellResult("t", "d", "auto", 50, 0.5, 1.0, settled_s=2.0, bound_s=1.6)
+    rows = [replace(row, budget_share=40.0, settled_s=1.0, bound_s=0.8), row,
+            replace(row, policy="passive", settled_s=4.0),
+            replace(row, policy="passive", budget_share=0.2, settled_s=None, bound_s=None, status="no room"),
+            replace(row, device="e", bound_s=None)]
+    assert speeds.lines(rows) == {
+        ("t", "d"): {"auto": [(0.5, 0.5), (1.0, 1.0)], speeds.BOUND: [(0.5, 0.625), (1.0, 1.0)],
+                     "passive": [(0.5, 0.25)]},
+        ("t", "e"): {"auto": [(0.5, 0.5)]}}
+
+
+def test_a_grid_is_drawn(tmp_path, capsys):
+    words = ["--traces", "lenet:32", "--budgets", "95%,device", "--policies", "passive", "--steps", "2", "--bound", "4",
+             "--out", str(tmp_path / "grid"), "--jobs", "1", "--plot", str(tmp_path / "grid.png")]
+    assert run.main(words) == 0
+    image = pytest.importorskip("matplotlib.image").imread(tmp_path / "grid.png")
+    assert image.shape[1] > image.shape[0] > 200 and image.min() < 0.2  # something is drawn
+    (tmp_path / "grid.png").write_text("of somebody else")
+    assert run.main([*words, "--kept"]) == 2
+    assert "grid.png" in capsys.readouterr().err
 
 
 def test_limits_end_a_cell_and_not_the_grid():

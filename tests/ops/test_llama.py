@@ -173,6 +173,7 @@ def test_the_likeliest_token_comes_without_temperature_and_draws_follow_from_the
         counted = dict(runtime.counters)
         assert generate(model, start, 6, temperature=5.0, seed=1).tolist() == drawn[1] != drawn[2]
         assert runtime.seed == 0 and runtime.counters["seeds"] == counted["seeds"]
+        assert generate(model, start, 6, temperature=50.0, top_k=1).tolist() == generate(model, start, 6).tolist()
         with pytest.raises(ShapeError, match="48 positions, too few for 3 tokens and 46 more"):
             generate(model, start, 46)
         with pytest.raises(UserError, match="temperature must be at least 0 and top_k at least 1, not -1"):

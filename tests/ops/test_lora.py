@@ -82,6 +82,15 @@ def test_layers_are_chosen_by_the_ends_of_their_names():
                                              for n in (0, 1) for name in ATTENTION for part in "AB"}
 
 
+def test_adapters_of_a_model_in_inference_mode_drop_nothing():
+    with runtime() as running:
+        model = nn.Sequential(nn.Linear(4, 4)).eval()
+        lora.add(model, 2, lora_dropout=0.9)
+        nn.init.normal_(model[0].lora_B.weight)
+        x = running.tensor(np.ones((3, 4), np.float32))
+        assert (model(x).numpy() == model(x).numpy()).all() and not model[0].lora_dropout.training
+
+
 def test_a_layer_of_two_parents_has_one_adapter():
     with runtime():
         shared = nn.Linear(4, 4)
@@ -228,3 +237,7 @@ def test_flags_of_adapters_need_adapters(capsys):
     assert "--lora-alpha is for adapters: give --lora RANK" in capsys.readouterr().err
     assert main(["--model", "lenet", "--device", "sim:p100", "--lora", "2", "--lora-targets", "q_proj"]) == 2
     assert "no linear layer to adapt is called q_proj" in capsys.readouterr().err
+
+
+def test_with_enough_memory_nothing_is_computed_twice():
+    assert train(1 << 26, "passive", steps=2)[2].recomputed_bytes == 0

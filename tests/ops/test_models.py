@@ -9,6 +9,7 @@ import pytest
 from minidl import Runtime
 from minidl.autograd import no_grad
 from minidl.errors import ShapeError, UserError
+from minidl.lab.training_step import TrainedNetwork
 from minidl.models import MODELS, create, find, listing
 from minidl.models.weights import tied_to
 from minidl.nn import AdaptiveAvgPool2d, Linear
@@ -196,6 +197,20 @@ def test_a_forward_pass_leaves_no_tensor_alive_but_its_result(on_simulated_gpu, 
     y = model(x)
     assert tensors() == before + 1
     del y
+
+
+@pytest.mark.default(name=["lenet", "unet-small", "bert-tiny", "mobilenet_v3_small", "vit_b_32", "llama-tiny"])
+@pytest.mark.parametrize("name", ["lenet", "vgg11", "vgg11_bn", "resnet18", "resnet50", "resnext50_32x4d",
+                                  "inception_v3", "inception_v4", "densenet121", "unet-small", "bert-tiny", "gpt2",
+                                  "llama-tiny", "mobilenet_v3_small", "efficientnet_b0", "vit_b_32", "convnext_tiny"])
+def test_a_step_with_enough_memory_computes_nothing_twice(name):
+    # A donated value that a gradient needs would be computed again.
+    with Runtime("sim:p100", memory_budget=1 << 50, policy="passive") as runtime:
+        step = TrainedNetwork(name, 2).step
+        for _ in range(2):
+            with runtime.iteration():
+                step()
+        assert runtime.stats().recomputed_bytes == 0
 
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet50"])

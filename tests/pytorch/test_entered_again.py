@@ -1,4 +1,5 @@
-"""A program may enter the management anew for each step, for instance by a decorator of its step."""
+"""A program may enter the management anew for each step, for instance by a decorator of its step. Plans are void once
+the optimizer's state is not as they count on."""
 
 import pytest
 
@@ -7,6 +8,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: the extra
 from torch_nets import NETWORKS, ROOMY, run, same  # noqa: E402
 
 import minidl.torch  # noqa: E402
+from minidl.torch.course import Phase  # noqa: E402
 
 STEPS = 5
 
@@ -49,3 +51,37 @@ def test_a_plan_is_void_once_the_program_holds_the_state_that_the_plan_takes_awa
         for _ in range(STEPS):
             program.step()
     assert roomy.report().planned_bytes <= roomy.budget
+
+
+def test_lbfgs_holds_its_budget_when_its_history_has_filled():
+    def steps(memory, count=6):
+        torch.manual_seed(0)
+        layers = [layer for _ in range(6) for layer in (torch.nn.Linear(64, 64), torch.nn.Tanh())]
+        network, x, y = torch.nn.Sequential(*layers), torch.randn(256, 64), torch.randn(256, 64)
+        optimizer = torch.optim.LBFGS(network.parameters(), max_iter=4, history_size=6)  # full after the second step
+
+        def closure():
+            optimizer.zero_grad()
+            loss = (network(x) - y).pow(2).mean()
+            loss.backward()
+            return loss
+
+        def lasting():  # one by one, since a list would hold the state
+            yield from network.parameters()
+            for value in (v for state in optimizer.state.values() for v in state.values()):
+                yield from (t for t in (value if isinstance(value, list) else [value]) if isinstance(t, torch.Tensor))
+        losses, peaks = [], []
+        with memory:
+            for _ in range(count):
+                with minidl.torch.Meter(lasting()) as meter:
+                    losses.append(optimizer.step(closure).detach())
+                peaks.append(meter.peak)
+        return losses, peaks
+
+    known = minidl.torch.managed(ROOMY)
+    losses, free = steps(known)
+    memory = minidl.torch.managed(known.report().floor_bytes)
+    held, peaks = steps(memory)
+    assert max(peaks) <= memory.budget < max(free) * 0.9
+    assert memory.report().steps[Phase.GUIDED] >= 2
+    assert same(losses, held)

@@ -1,5 +1,6 @@
 """Ranks as processes of MPI: the bits of slices on one device, one writer, and an end that all share."""
 
+import json
 import os
 import pickle
 import shutil
@@ -42,11 +43,14 @@ def require(run: subprocess.CompletedProcess[str]) -> str:
 
 def test_train_on_two_ranks_has_the_bits_of_two_slices_and_the_first_rank_alone_writes(tmp_path):
     told = require(start(2, *TRAIN, "--steps", 3, "--ranks", "mpi", "--save-weights", tmp_path / "ranks",
-                         "--csv", tmp_path / "ranks.csv"))
+                         "--csv", tmp_path / "ranks.csv", "--json", tmp_path / "ranks.json"))
     require(start(1, *TRAIN, "--steps", 3, "--slices", 2, "--save-weights", tmp_path / "slices"))
     assert (tmp_path / "ranks").read_bytes() == (tmp_path / "slices").read_bytes()
     assert told.count("2 ranks, each with 1 of 2 slices of a batch") == told.count("device cpu") == 1
     assert len((tmp_path / "ranks.csv").read_text().splitlines()) == 4
+    first, second = json.loads((tmp_path / "ranks.json").read_text())["ranks"]
+    assert (first["rank"], second["rank"]) == (0, 1) and first["budget_bytes"] == second["budget_bytes"] == 2 << 20
+    assert 2 << 20 >= first["peak_bytes"] > second["peak_bytes"] > 0  # 5 of the 9 images, and 4
 
 
 FAILS = """

@@ -70,6 +70,6 @@ def test_a_device_without_exchanges_has_nothing_to_wait_for(ranks):
     device = SimDevice("sim:p100", profiles.get("p100"))
     with Runtime(device, policy="none", ranks=modelled(ranks), memory_budget="1GiB") as runtime:
         x = nn.Linear(8, 8)(runtime.tensor(None, shape=(8, 8)))
-        assert not device._ends
+        assert not device.beside.ends
         x.sum().backward()
-        assert bool(device._ends) == (ranks == 2)
+        assert bool(device.beside.ends) == (ranks == 2)

@@ -160,7 +160,7 @@ def outcomes(count, work, made=lambda ranks: Runtime("cpu", memory_budget=1 << 2
             raised[ranks.rank] = error
             ranks.fail()
     workers = [Thread(target=go, args=(ranks,), daemon=True) for ranks in threads(count, patience_s=900.0)]
-    ends = monotonic() + 120.0
+    ends = monotonic() + 600.0
     for worker in workers:
         worker.start()
     for worker in workers:

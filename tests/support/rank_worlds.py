@@ -29,7 +29,7 @@ from minidl.ranks import RanksDiverged
 from minidl.ranks.threads import ThreadRanks, threads
 
 CLASSES, AMPLE, STEPS = 8, 1 << 22, 6
-WATCHDOG_S = 120.0  # for a world, on a busy machine; most take less than a second
+WATCHDOG_S = 300.0  # for a world, on a busy machine; most take less than a second
 POLICIES = ("none", "passive", "capuchin", "auto", "capuchin-recompute", "dtr-swap")
 HARMLESS = ("none", "none", "none", "other budgets", "gives up", "own iteration", "fails alike")
 PARTING = ("raises", "is short of memory", "stops", "other batch", "other branch", "reads alone")
@@ -127,8 +127,11 @@ class Program:
         """Run one step, in which ``trouble`` happens."""
         of = self.of
 
+        met = []
+
         def after(layer, x):
             if layer == of.layer:
+                met.append(layer)
                 self._meet(trouble, x)
 
         last = number == STEPS - 1 and of.batch - 2 >= of.count
@@ -142,7 +145,7 @@ class Program:
             y = y + y.mean(0)
         loss = cross_entropy(y, self.runtime.tensor(labels))
         loss.backward()
-        if of.layer < 0:
+        if not met:  # no such layer
             self._meet(trouble, y)
         self.optimizer.step()
         self.losses.append(loss.numpy().tobytes())

@@ -1,10 +1,12 @@
 """Computes a run's ``Result``, the numbers that --json writes, from its measured steps, test score and data."""
 
+from dataclasses import replace
+
 from minidl.cli.app.options import Options
 from minidl.cli.app.sizes import Sizes
 from minidl.data import BadFiles, Data
 from minidl.report.meter import Meter
-from minidl.report.result import LargestOp, Result
+from minidl.report.result import LargestOp, RankMemory, Result
 from minidl.training.metrics import Score
 
 
@@ -13,6 +15,7 @@ def result_of(options: Options, sizes: Sizes, meter: Meter, score: Score | None,
     """Return the numbers of a run of at least one step. ``score``: on the test data, None if not measured.
     ``unmanaged_seconds``: the modelled seconds of a step with unlimited memory; None if they are not modelled.
 
+    Of ranks, all call this, since each has the memory of all in its Result.
     For a device that computes values while its clock is simulated, the Result has measured times only.
     """
     runtime = meter.runtime
@@ -22,17 +25,23 @@ def result_of(options: Options, sizes: Sizes, meter: Meter, score: Score | None,
     timed = simulated or device.wall_clock
     seconds = meter.median(lambda step: step.seconds)
     allowance = runtime.guide.allowance if runtime.guide is not None else None
+    swapped_out = int(meter.median(lambda step: step.grown.swapped_out_bytes))
+    swapped_in = int(meter.median(lambda step: step.grown.swapped_in_bytes))
+    recomputed = int(meter.median(lambda step: step.grown.recomputed_bytes))
+    stall_seconds = meter.median(lambda step: step.grown.stall_seconds) if timed else None
+    ranks = () if runtime.ranks is None else tuple([
+        replace(each, rank=number) for number, each in enumerate(runtime.ranks.agree(RankMemory(
+            runtime.ranks.rank, stats.budget_bytes, stats.peak_bytes, stats.host_peak_bytes, swapped_out, swapped_in,
+            recomputed, stall_seconds)))])
     return Result(
         model=options.model, batch=sizes.batch, device=device.name, policy=runtime.policy.name,
         precision=runtime.precision.name, budget_bytes=stats.budget_bytes, peak_bytes=stats.peak_bytes,
         unmanaged_peak_bytes=sizes.demand.unmanaged_peak_bytes,
         largest_op=LargestOp(sizes.demand.largest_op, sizes.demand.largest_op_bytes),
         step_seconds=seconds, items_per_second=meter.batch / seconds,
-        swapped_out_bytes=int(meter.median(lambda step: step.grown.swapped_out_bytes)),
-        swapped_in_bytes=int(meter.median(lambda step: step.grown.swapped_in_bytes)),
-        recomputed_bytes=int(meter.median(lambda step: step.grown.recomputed_bytes)),
+        swapped_out_bytes=swapped_out, swapped_in_bytes=swapped_in, recomputed_bytes=recomputed,
         recompute_seconds=meter.median(lambda step: step.grown.recompute_seconds) if timed else None,
-        stall_seconds=meter.median(lambda step: step.grown.stall_seconds) if timed else None,
+        stall_seconds=stall_seconds,
         host_peak_bytes=stats.host_peak_bytes, loss=None if simulated else meter.steps[-1].loss,
         accuracy=scores.get("top1"), accuracy_top5=scores.get("top5"), dice=scores.get("dice"),
         masked_lm_loss=scores.get("masked_lm_loss"), masked_lm_accuracy=scores.get("masked_lm_accuracy"),
@@ -43,4 +52,4 @@ def result_of(options: Options, sizes: Sizes, meter: Meter, score: Score | None,
         planning_share=allowance.share if allowance is not None else None,
         moved_bytes=int(meter.median(lambda step: step.grown.moved_bytes)),
         search_seconds=meter.unsettled_seconds() if runtime.guide is not None and timed else None,
-        unmanaged_step_seconds=unmanaged_seconds, seed=options.seed)
+        unmanaged_step_seconds=unmanaged_seconds, ranks=ranks, seed=options.seed)

@@ -30,6 +30,15 @@ def remarks(followed: tuple[Trace, Followed], runtime: Runtime,
     return [(decision.tensor_id, text) for decision, text in zip(found, told, strict=True)]
 
 
+def number_of(plan: Plan, plans: list[Plan]) -> int:
+    """Return the number of a plan among ``plans``, from 1; 0 for the empty plan. A new plan is appended."""
+    if plan is EMPTY_PLAN:
+        return 0
+    if all(plan is not other for other in plans):
+        plans.append(plan)
+    return 1 + next(n for n, other in enumerate(plans) if other is plan)
+
+
 class ReportPage:
     """Records one step of a run for a page. Call ``note`` after every step: the page shows the earlier steps, too."""
 
@@ -38,7 +47,6 @@ class ReportPage:
         self._names = names
         self._recorder = StepRecorder(runtime)
         self._noted: list[Followed | None] = []
-        self._plans: list[Plan] = []  # all that were followed, in order
 
     def recording(self) -> AbstractContextManager[None]:
         """Return a context; the training step that runs inside it is recorded."""
@@ -48,14 +56,6 @@ class ReportPage:
         """Record that a step has ended, and the plan that it followed, if any."""
         is_new = followed is not None and all(followed is not other for other in self._noted)
         self._noted.append(followed if is_new else None)  # what is known from before says nothing of this step
-
-    def _number(self, plan: Plan) -> int:
-        """Return the number of a plan among the plans of the run, from 1; 0 for the empty plan."""
-        if plan is EMPTY_PLAN:
-            return 0
-        if all(plan is not other for other in self._plans):
-            self._plans.append(plan)
-        return 1 + next(n for n, other in enumerate(self._plans) if other is plan)
 
     def text(self, title: str, meter: Meter, unmanaged_peak_bytes: int, followed: tuple[Trace, Followed] | None) -> str:
         """Return the page as HTML.
@@ -67,11 +67,13 @@ class ReportPage:
         recorded, runtime = self._recorder.recorded, self._runtime
         assert recorded is not None, "no step was recorded"
         names = self._names.of(recorded.trace)
-        told = [] if followed is None else remarks(followed, runtime, names)
+        # The plan that was followed last tells nothing of a step that did not follow it.
+        told = remarks(followed, runtime, names) if followed is not None and self._noted[-1] is not None else []
+        seen: list[Plan] = []
         plans = [EMPTY_PLAN if followed is None else followed.plan for followed in self._noted[-len(meter.steps):]]
         steps = [RecordedStep(step.seconds, plan.predicted_seconds,
                               step.grown.swapped_out_bytes + step.grown.swapped_in_bytes,
-                      step.grown.recomputed_bytes, self._number(plan))
+                      step.grown.recomputed_bytes, number_of(plan, seen))
                  for step, plan in zip(meter.steps, plans, strict=True)]
         recording = Recording(title, runtime.budget_bytes, unmanaged_peak_bytes, runtime.host_bytes, recorded.trace,
                               recorded.subjects(names, self._names.owned), recorded.events, recorded.stays, steps,

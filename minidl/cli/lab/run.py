@@ -14,11 +14,13 @@ from minidl.cli.app.kinds import count, size
 from minidl.cli.command import Parser, finish
 from minidl.cli.lab import kinds, paper
 from minidl.errors import UserError
-from minidl.lab import grid, kept, table
+from minidl.lab import grid, kept, speeds, table
 from minidl.lab.cell import CellResult
+from minidl.lab.drawing import is_png
 from minidl.lab.fitting import share
 from minidl.lab.training_step import BATCHES
 from minidl.outside.machine import processors
+from minidl.outside.writing import require_place, write_whole
 
 
 def parser() -> Parser:
@@ -38,6 +40,7 @@ def parser() -> Parser:
                        help="by their names; all: those that solve no integer programs")
     found.add_argument("--out", required=True, metavar="DIR", help="where the grid lies")
     found.add_argument("--parquet", action="store_true", help="the table as DIR/table.parquet, too")
+    found.add_argument("--plot", metavar="FILE.png", help="speeds by budget and policy as a picture, with the bound")
     found.add_argument("--page", metavar="FILE.md", help="speeds as a page, beside the bound (in a checkout of minidl)")
     found.add_argument("--note", metavar="TEXT", help="a paragraph at the head of that page")
     found.add_argument("--kept", action="store_true", help="run nothing: show the saved cells")
@@ -80,6 +83,8 @@ def sources(arguments: argparse.Namespace) -> list[str]:
 
 def story(arguments: argparse.Namespace, given: Sequence[str]) -> int:
     """Run the missing cells of the grid, write and print the table, and return the exit code."""
+    if arguments.plot:
+        require_place(arguments.plot, is_png)
     page = paper.module("--page", "grid_page") if arguments.page else None
     one = kinds.machine(arguments)
     machines = [replace(one, profile=name) for name in arguments.devices or [one.profile]]
@@ -96,6 +101,8 @@ def story(arguments: argparse.Namespace, given: Sequence[str]) -> int:
     values = [row.values() for row in rows]
     if arguments.parquet:
         table.write(os.path.join(arguments.out, "table.parquet"), values)
+    if arguments.plot:
+        write_whole(arguments.plot, speeds.picture(rows), is_png)
     if page is not None:
         words = shlex.join(word for word in given if word not in ("--kept", "--note", arguments.note))
         page.write(arguments.page, words, rows, len(wanted), arguments.steps, arguments.note)

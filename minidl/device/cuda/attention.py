@@ -143,7 +143,10 @@ Fill = Callable[[int, int], None]  # (address, value): set both numbers at the a
 
 def issue(found: AttentionSteps, pointers: Sequence[int], seed: int, workspace: int, *, attend: Callable[..., None],
           copies: Sequence[Copy], fill: Fill) -> None:
-    """Issue a call to the compute stream. ``attend`` takes the addresses of operands, seed and the plan's workspace."""
+    """Issue the steps of an attention call to the compute stream: copies of operands, the seed, and cuDNN's plan.
+
+    attend: called with the operands' addresses, the seed's address and that of the plan's workspace.
+    """
     at = list(pointers)
     for (position, offset, _), copy in zip(found.copied, copies, strict=True):
         copy((workspace + offset, at[position]))

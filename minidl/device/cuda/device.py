@@ -270,8 +270,7 @@ class CudaDevice(Device):
         return np.from_dlpack(self.vendor.array(described["data"][0], shape, lying, kind.name), device="cpu")
 
     def interface(self, operand: Operand) -> dict[str, Any]:
-        """Return a value's ``__cuda_array_interface__``, valid until the next operation.
-        Raises AttributeError for bfloat16."""
+        """Return a value's ``__cuda_array_interface__``, valid until the next call. AttributeError for bfloat16."""
         m = operand.meta
         if m.dtype.name == "bfloat16":
             raise AttributeError("__cuda_array_interface__ has no name for bfloat16: use DLPack")

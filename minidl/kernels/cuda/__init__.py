@@ -17,6 +17,7 @@ imports CUDA, and no kernel imports it. Words of these modules:
   group    neighbouring elements of 16 bytes, which are loaded at once
   narrow   True if all indices are below 2^31, so that 32-bit arithmetic suffices
   walk     a thread's way through its elements: it adds a step to their coordinates instead of dividing an index
+  rstd     1 / sqrt(variance + eps), by which a normalisation multiplies
 """
 
 from minidl.kernels.cuda import (

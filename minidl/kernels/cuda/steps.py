@@ -142,9 +142,10 @@ def adadelta_step(tools: Tools, *, dtypes: tuple[str, ...], threads: int) -> Cal
 class ParameterGroup:
     """Parameters whose tensors have the same dtypes, so that one launch updates all of them.
 
-    operands, offsets   operand numbers and offsets of each group's tensors, a row per group; itemsizes: each group's
-    spans       the part of the table that does not depend on addresses (see ``_search``)
-    table       its place in the workspace
+    operands, offsets   operand numbers and offsets of the tensors, a row per group of them
+    itemsizes           for each group: bytes per element
+    spans               the part of the table that does not depend on addresses (see ``_search``)
+    table               the table's place in the workspace
     """
 
     launch: Launch

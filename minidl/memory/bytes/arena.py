@@ -139,8 +139,7 @@ class Arena(Compacting):
         block.marks = unite_marks(block.marks, marks)
 
     def allocate_at(self, offset: int, nbytes: int, owner: object) -> Block | None:
-        """Allocate a block of ``nbytes`` at ``offset``; None if some of these bytes are in use, or unless ``compacts``.
-        """
+        """Allocate a block of ``nbytes`` at ``offset``; None if some of these bytes are in use, or not ``compacts``."""
         if owner is None or offset % self._alignment:
             raise AssertionError(f"a block at {offset}, aligned to {self._alignment}, for {owner}")
         if not self.compacts:

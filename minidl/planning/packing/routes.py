@@ -135,7 +135,8 @@ class _Layout(NamedTuple):
 def _longest(first: Array, last: Array, low: Array, high: Array, step: int, nbytes: int, here: int, room: int
              ) -> tuple[int, int]:
     """Return (last step, offset) of the hole of ``nbytes`` that stays free longest from ``step`` on; offset -1 if none.
-    first, last, low, high: the placed parts, in the order of their first steps; here: an offset that is also taken."""
+    first, last, low, high: the placed parts, in the order of their first steps. here: where the rectangle lies now;
+    the hole may not overlap it."""
     lows, highs = np.zeros(2 * len(first) + 4, np.int64), np.zeros(2 * len(first) + 4, np.int64)
     highs[0] = room
     count = 1

@@ -32,13 +32,12 @@ def search(trace: Trace, facts: Problem, costs: Costs, limits: Limits, begin: It
            seed: int, work: float = WORK, temperature: float = 1.0) -> Found | None:
     """Return the plan that annealing finds, or None if it exceeds the whole budget.
 
-    begin        modes to start from, each int64 [gaps]. Several of the best are improved with half of the work, since
-                 the
-                 objective of a start does not say how good its neighbours are; the best result gets the other half.
-                 None:
-                 start with all gaps kept, and a penalty for bytes over the budget that rises, so that the cheapest
-                 evictions are made first
-    share, work  share of the device's budget to plan for; number of calls to simulate
+    begin: modes to start from, each int64 [gaps]. Several of the best are improved with half of the work, since the
+    objective of a start does not say how good its neighbours are; the best result gets the other half. None: start with
+    all gaps kept, and with a penalty for bytes over the budget that rises, so that the cheapest evictions are made
+    first.
+
+    share, work  the share of the device's budget to plan for; the number of calls to simulate
     seed         of the random moves; it also selects among the starts
     temperature  the first temperature, as a multiple of the usual one
     """

@@ -13,7 +13,8 @@ class LinkTime:
     call is one piece. The query methods take arrays, for many transfers at once."""
 
     def __init__(self, starts: Array) -> None:
-        """starts: the start of each call, and the end of the last."""
+        """Begin with a link that is free all the time.
+        starts: nanoseconds at which each call starts and the last one ends."""
         self.starts = starts
         self.left = np.diff(starts)
         self.before = starts - starts[0]  # free time of all calls before each

@@ -47,8 +47,8 @@ class Tensor:
 
 
 class Listing:
-    """Capuchin's Algorithms 1 and 2 on one measured iteration.
-    ``counted``: True counts in ext_time all choices that start from a tensor, False only the last, as printed."""
+    """A planner that carries out Capuchin's Algorithms 1 and 2 as printed, for the trace of one measured iteration.
+    counted: True counts in ext_time all choices whose replay starts from a tensor; False only the last, as printed."""
 
     def __init__(self, trace: Trace, costs: Costs, budget_bytes: int, *, counted: bool = False) -> None:
         self.facts = facts = Lifetimes.of(trace)

@@ -181,10 +181,11 @@ def group_width(size: int, *operands: View) -> int:
 
 
 def repeats(dims: list[Dimension], last: int) -> tuple[int, int] | None:
-    """Return (elements along the innermost dimension, elements per index of the outermost); None for other layouts.
+    """Return the two sizes of operands of which the last repeats along a dimension; None for other layouts.
 
-    Operand number ``last`` must repeat along the dimension between these two (or along the outer one of only two
-    dimensions), and all others must be dense.
+    They are the elements along the innermost dimension, and the elements per index of the outermost one. Operand number
+    ``last`` must repeat along the dimension between these two (or along the outer one of only two dimensions), and all
+    others must be dense.
     """
     if len(dims) not in (2, 3) or any(step != 1 for step in dims[-1][1:]) or dims[-2][last] != 0:
         return None

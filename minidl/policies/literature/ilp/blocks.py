@@ -21,9 +21,9 @@ class CallRange(NamedTuple):
 
 @dataclass(frozen=True)
 class Way:
-    """One choice of algorithms for the calls of a block; ``names``: (call, algorithm) for each call that has several.
-    ``nbytes``: the peak above the bytes at the block's start, minus its outputs, counted elsewhere; it may be
-    negative."""
+    """One choice of algorithms for the calls of a block. names: (call, algorithm) for each call that has several.
+    nbytes: the block's peak above the bytes in use at its start, without its outputs, which the integer program
+    counts by themselves; it may be negative."""
 
     seconds: float
     nbytes: int

@@ -123,7 +123,7 @@ class IntegerProgram:
         return node.ways if k == stage else node.replay_ways
 
     def _choose(self, stage: int, k: int) -> None:
-        """Add a node's cost to the objective, and variables for the choice of its algorithms."""
+        """Add the seconds of node k in a stage to the objective, and variables for the choice of its algorithms."""
         ways, done = self.ways(stage, k), self.repeat.get((stage, k))
         if not self.chooses or len(ways) == 1:
             if done is not None:
