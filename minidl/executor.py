@@ -251,8 +251,7 @@ class Executor:
             return keeper.make_leaf(storage)
         if storage.status is RECOMPUTE:
             self.memory.replay(storage.base)
-        if storage.call is not None:
-            self.tracker.cut(storage.base)
+        self.tracker.cut(storage)
         storage.call = storage.severed = None
 
     # Iterations ----------------------------------------------------------------------------------------------
