@@ -64,7 +64,7 @@ class CpuDevice(Device):
         return kernels_used(KERNELS.get(op) for op in ops)
 
     def fuses_recurrence(self, x: Meta) -> bool:
-        """Return True: the CPU has these kernels."""
+        """Return True: the CPU has kernels that compute all time steps of an LSTM or GRU in one call."""
         return True
 
     # Effects refer to the numerics, never to the device: a queue of them does not keep it alive.
