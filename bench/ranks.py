@@ -1,7 +1,6 @@
 """Ranks that share the host's link, on simulated devices: speed, and how plans shift from swapping to recomputation.
 
-    python -m bench.ranks [--devices p100,h100] [--models resnet50,...] [--ranks 1,2,4,8] [--steps 16]
-                          > bench/results/ranks.md
+    python -m bench.ranks [--devices p100,h100] [--models resnet50,...] [--ranks 1,2,4,8] [--steps 16] [--alone]
 
 Each rank has the same batch whatever their number, so memory is as short on each. n ranks have an n-th of the host's
 bandwidth each; exchanges take what copies leave of a device's own link, or its NVLink. Sums of gradients run beside
@@ -43,12 +42,13 @@ class Row:
     stall_seconds: float
 
 
-def measure(model: str, device: str, batch: int, count: int, steps: int) -> Row:
+def measure(model: str, device: str, batch: int, count: int, steps: int, policy: str = "auto") -> Row:
     """One training on ``count`` ranks with ``batch`` samples each."""
     with tempfile.TemporaryDirectory() as folder:
         found = Path(folder) / "result.json"
         words = ["--model", model, "--device", f"sim:{device}", "--batch", str(batch * count), "--steps", str(steps),
-                 "--json", str(found), "--quiet", "--slices", str(count)]
+                 "--json", str(found), "--quiet", "--slices", str(count),
+                 "--policy", policy]
         code = train([*words, "--ranks", str(count)])
         if code:
             raise SystemExit(code)
@@ -66,6 +66,15 @@ def lines(model: str, device: str, rows: Sequence[Row], batch: int) -> list[str]
         format_bytes(row.recomputed_bytes), f"{row.stall_seconds / row.step_seconds:.1%}")) + " |" for row in rows]
 
 
+def alone(model: str, device: str, batch: int, counts: Sequence[int]) -> None:
+    """Print the lines of one network with unlimited memory: no plan is searched."""
+    one = 0.0
+    for count in counts:
+        seconds = measure(model, device, batch, count, 2, "passive").unmanaged_step_seconds
+        one = one or seconds
+        print(f"| {model} | {batch:,} | {device} | {count} | {batch / seconds:.1f} | {one / seconds:.1%} |", flush=True)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -73,14 +82,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--models", default="resnet50,bert-base,gpt2")
     parser.add_argument("--ranks", default="1,2,4,8")
     parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--alone", action="store_true", help="with unlimited memory only")
     options = parser.parse_args(arguments)
+    counts = [int(count) for count in options.ranks.split(",")]
+    if options.alone:
+        print("| network | batch a rank | device | ranks | samples/s a rank | linear |\n|---|--:|---|--:|--:|--:|")
+        for device in options.devices.split(","):
+            for model in options.models.split(","):
+                alone(model, device, BATCHES[model, device], counts)
+        return
     words = "".join(f" --{name} {value}" for name, value in vars(options).items() if value != parser.get_default(name))
     print(HEAD.format(words=words, steps=options.steps))
     print("| " + " | ".join(COLUMNS) + " |\n|---|--:|---|" + "--:|" * (len(COLUMNS) - 3))
     for device in options.devices.split(","):
         for model in options.models.split(","):
             batch = BATCHES[model, device]
-            rows = [measure(model, device, batch, int(count), options.steps) for count in options.ranks.split(",")]
+            rows = [measure(model, device, batch, count, options.steps) for count in counts]
             print("\n".join(lines(model, device, rows, batch)), flush=True)
 
 

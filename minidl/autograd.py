@@ -10,19 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache, partial
 from heapq import heappop, heappush
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from minidl.context import current
 from minidl.dispatch import apply, donate
 from minidl.errors import UserError
-from minidl.memory.storage import TAKEN, Call, Storage
+from minidl.memory.storage import TAKEN, Call, Storage, View
 from minidl.op import Op
 from minidl.ops.elementwise import add
 from minidl.ops.grad_modes import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
 from minidl.ops.shape import CONTIGUOUS
 from minidl.ops.update import add_, full
 from minidl.tensor import Tensor
+
+if TYPE_CHECKING:
+    from minidl.executor import Executor
 
 __all__ = ["HookHandle", "backward", "enable_grad", "grad", "inference_mode", "is_grad_enabled", "no_grad",
            "register_hook", "set_grad_enabled"]
@@ -96,10 +99,11 @@ def _take_saved(call: Call, retain_graph: bool) -> dict[int, Tensor]:
     """Return handles on the tensors that a call saved, by their index into its inputs + outputs.
     Without ``retain_graph`` the call has no saved tensors after this. Raises UserError if one was written in place."""
     taken: dict[int, Storage] = {}
-    for index in call.saved:
-        storage = call.saved_storage(index)
+    inputs, outputs, count = call.inputs, call.outputs, len(call.inputs)
+    for index in call.saved:  # as ``Call.saved_storage``, and kept flat
+        storage = inputs[index] if index < count else outputs[index - count]()
         assert storage is not None  # the first output holds the saved ones
-        if storage.base.mutated_at > call.sequence:
+        if (storage if type(storage) is Storage else storage.base).mutated_at > call.sequence:
             raise UserError(f"the gradient of {call.op.name} needs a tensor of shape {list(storage.meta.shape)} that "
                             "was written in place since")
         taken[index] = storage
@@ -118,21 +122,21 @@ def _take_saved(call: Call, retain_graph: bool) -> dict[int, Tensor]:
 def _arrive_at_leaf(leaf: Storage, gradient: Tensor) -> None:
     if HookHandle.made and (hooks := _hooks.get(leaf)):
         gradient = _hooked(hooks, gradient)
-    keeper = gradient.storage.keeper
-    if keeper in current().part_keepers:
-        keeper.deliver(gradient, leaf, partial(_add_to_leaf, leaf))
+    keeper, executor = gradient.storage.keeper, current()
+    if executor.part_keepers and keeper in executor.part_keepers:
+        keeper.deliver(gradient, leaf, partial(_add_to_leaf, executor, leaf))
     else:
-        _add_to_leaf(leaf, gradient)
+        _add_to_leaf(executor, leaf, gradient)
 
 
-def _add_to_leaf(leaf: Storage, gradient: Tensor) -> None:
+def _add_to_leaf(executor: Executor, leaf: Storage, gradient: Tensor) -> None:
     if leaf.grad is not None:
         add_(leaf.grad, gradient)
         return
     storage = gradient.storage
-    if storage.base is not storage or storage.refs > 1:
+    if type(storage) is View or storage.refs > 1:
         gradient = apply(CONTIGUOUS, gradient)  # its bytes are shared: it must have its own to be added to
-    current().make_leaf(gradient.storage)
+    executor.make_leaf(gradient.storage)
     leaf.grad = gradient
 
 

@@ -21,7 +21,8 @@ BUDGET, STEPS, INSTANTS = 0.5, 16, 10
 def programs(content: Content, quick: bool) -> None:
     """Fill the page with one table row for each program, and one column for each policy."""
     content.say("Training steps of torchvision, timm and transformers, captured without values (`minidl lab trace "
-                "capture`; the extra `torch`, and these packages), priced for a P100, and run again in half of their "
+                "capture`; the extra `torch`, and these packages), with the times of a P100's profile, and run again "
+                "in half of their "
                 f"unmanaged peak. Shares of the unmanaged speed after at most {STEPS} iterations; \"bound\" is what no "
                 "plan exceeds.")
     rows, made = [], []
@@ -43,10 +44,10 @@ def programs(content: Content, quick: bool) -> None:
                          percent((row.recompute_seconds or 0) / row.settled_s),
                          percent((row.stall_seconds or 0) / row.settled_s)))
     content.table(("program, batch", "calls", "peak", "lasting", "bound", "`passive`", "`capuchin`", "`auto`"), rows)
-    content.say("What `capuchin` does with them: the bytes that it swaps in a step, and the parts of the step's "
-                "time in which it recomputes and waits.")
+    content.say("What `capuchin` does with them: the bytes that it swaps out and in during a step, and the parts of "
+                "the step's time in which it recomputes and waits.")
     content.table(("program, batch", "swapped out", "swapped in", "computed again", "waits"), made)
-    content.say("Where lasting tensors (parameters and their optimizer state) take most of the peak, Capuchin has "
-                "few tensors to choose from: its plan evicts only tensors that are made within an iteration. The "
-                "others, parameters among them, are paged on demand, and computation waits for that. `auto` plans "
-                "for parameters as well.")
+    content.say("Where lasting tensors (parameters and their optimizer state) take a large part of that half, "
+                "Capuchin has few tensors to choose from: its plan evicts only tensors that are made within an "
+                "iteration. The others, parameters among them, are paged on demand, and computation waits. `auto` "
+                "plans for parameters as well.")

@@ -35,6 +35,8 @@ Extents = tuple[tuple[int, int], ...]
 def unite_marks(a: Marks, b: Marks) -> Marks:
     """Return, for each stream, the later of two positions: waiting for the result means waiting for both."""
     (a0, a1, a2), (b0, b1, b2) = a, b
+    if b0 >= a0 and b1 >= a1 and b2 >= a2:
+        return b  # the usual case: b is of later work
     return (a0 if a0 > b0 else b0, a1 if a1 > b1 else b1, a2 if a2 > b2 else b2)
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from minidl.device.beside import BESIDE, Beside
-from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, Extents, Marks, Timed, VirtualClock
+from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, Extents, Timed, VirtualClock
 from minidl.device.contract import Device, Operand
 from minidl.device.cost_model import algorithms as modelled_algorithms
 from minidl.device.profiles import Profile
@@ -96,9 +96,6 @@ class SimDevice(Device):
             self.beside.hold(COPY_OUT, offset)
         seconds = self.copy_seconds(COPY_OUT, host, nbytes)
         return self.clock.issue(COPY_OUT, seconds, timed=self._noting_copy(COPY_OUT, host, nbytes))
-
-    def poison(self, offset: int, nbytes: int, marks: Marks) -> None:
-        """Do nothing: no bytes exist."""
 
     def copy_in(self, offset: int, host: Extents, nbytes: int) -> int:
         """Occupy the copy-in stream for the modelled seconds of a copy from the host, and from the disk if spilled."""

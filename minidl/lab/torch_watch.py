@@ -121,7 +121,8 @@ class CallWatch(TorchDispatchMode):
         self.calls[position]["saves"].append(kept.tensor_id)
 
     def save(self, tensor: Any) -> SavedValue:
-        """Autograd's pack hook: note for which call a tensor is saved (the last one, or the next); return the note."""
+        """Autograd's pack hook: record which call saves a tensor, and return the record, which autograd keeps instead.
+        It is the last call if the tensor is its result and saved for its own gradient, else the next call."""
         on = self.on
         with _without(self):
             kept = SavedValue(self._id(tensor)[0] if on else None, tensor.detach())

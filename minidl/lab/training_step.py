@@ -80,7 +80,10 @@ def training_step(name: str, batch: int, side: int | None = None) -> Callable[[]
 
 def trace_of(name: str, batch: int, *, device: str = "sim:p100", switches: Switches = ALL_ON,
              side: int | None = None) -> Trace:
-    """Train a network for two iterations with unlimited memory; return the second one's trace, complete to be run."""
+    """Train a network for two iterations with unlimited memory; return the trace of the second.
+
+    It has all that running it again needs: which tensors each call saves for its gradient, how long, and all persistent
+    tensors."""
     with Runtime(device=device, policy="none", memory_budget=UNLIMITED, switches=switches) as runtime:
         step = training_step(name, batch, side)
         with recording(runtime) as recorder:

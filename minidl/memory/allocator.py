@@ -41,6 +41,7 @@ class Allocator:
         if spill is not None:
             device.spill_to(spill, host_bytes)
         self._positions = device.positions
+        self._poisons = type(device).poison is not Device.poison
         self._host_read = 0  # position on the copy-in stream of the last copy whose host bytes were freed
         self.swapped_out_bytes = self.swapped_in_bytes = self.moved_bytes = 0
 
@@ -115,13 +116,15 @@ class Allocator:
         assert block is not None
         storage.block = None
         marks = (self._positions[COMPUTE], storage.copied_out, storage.copied_in)
-        self.device.poison(block.offset, block.size, marks)
+        if self._poisons:
+            self.device.poison(block.offset, block.size, marks)
         self.arena.free(block, marks)
 
     def take_back(self, block: Block, nbytes: int) -> None:
         """Free a block that was lent as a workspace: the compute stream has used its first ``nbytes``."""
         marks = (self._positions[COMPUTE], 0, 0)
-        self.device.poison(block.offset, aligned(nbytes), marks)
+        if self._poisons:
+            self.device.poison(block.offset, aligned(nbytes), marks)
         self.arena.touched(block, marks)
 
     def forget_host_copy(self, storage: Storage) -> None:

@@ -14,6 +14,8 @@ from minidl.memory.storage import OUT, RECOMPUTE, SWAPPING_OUT, TAKEN, Storage, 
 from minidl.memory.tracker import GRADIENT_ID, SURVIVOR_STEP
 from minidl.memory.writing import WriteGuard
 
+AWAY = (OUT, SWAPPING_OUT)
+
 
 class Boundary:
     """Ends iterations, and decides whether an optimizer's step ends the current one."""
@@ -69,7 +71,7 @@ class Boundary:
         live = dict.fromkeys([*state.live(), *dropped])
         for storage in live:
             storage.access_count = 0
-            storage.residency = int(storage.status not in (OUT, SWAPPING_OUT))  # 0: its first stay is to come
+            storage.residency = 0 if storage.status in AWAY else 1  # 0: its first stay is to come
             if not failed:
                 storage.missing_readers = None  # none is dropped now
         fresh = [storage for storage in live if 0 <= storage.tensor_id < SURVIVOR_STEP]  # made in this iteration
@@ -98,13 +100,15 @@ def _renumber(survivors: Collection[Storage]) -> None:
     Ids must be the same in each iteration, as plans name tensors by id. A gradient's id is computed from its
     parameter's. An older survivor keeps its id. A new one takes the lowest free id, so a program that replaces its
     state in each iteration soon repeats its ids."""
-    owners = {s.grad.storage.base: s for s in survivors if s.persistent and s.grad is not None}
+    owners = {s.grad.storage.base: s for s in survivors if s.grad is not None and s.persistent}
     new = []
     for storage in survivors:
         if storage in owners:
             storage.tensor_id = GRADIENT_ID - owners[storage].tensor_id
         elif 0 <= storage.tensor_id < SURVIVOR_STEP or storage.tensor_id >= GRADIENT_ID:  # or of no parameter any more
             new.append(storage)
+    if not new:
+        return
     taken: dict[int, set[TensorId]] = {}  # by position
     for storage in survivors:
         taken.setdefault(storage.tensor_id % SURVIVOR_STEP, set()).add(storage.tensor_id)

@@ -7,7 +7,7 @@ from threading import get_ident
 
 from minidl.memory.lineage import can_be_recomputed, missing_calls, reads
 from minidl.memory.state import MemoryState
-from minidl.memory.storage import RECOMPUTE, Storage
+from minidl.memory.storage import IN, RECOMPUTE, Storage
 
 
 class Freeing:
@@ -36,7 +36,10 @@ class Freeing:
                 state.allocator.leave_device(storage)
             if storage.host is not None:
                 state.allocator.forget_host_copy(storage)
-            if storage.status is not RECOMPUTE:
+            if storage.status is IN:
+                storage.status = RECOMPUTE  # as ``set_status``, which takes longer
+                state.live_refs.pop(storage.me, None)
+            elif storage.status is not RECOMPUTE:
                 storage.set_status(RECOMPUTE)
                 state.live_refs.pop(storage.me, None)
             elif state.dropped:

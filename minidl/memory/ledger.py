@@ -6,7 +6,7 @@ working set of one operation is the smallest budget that any policy can run in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from minidl.memory.hooks import Attached
@@ -115,10 +115,10 @@ class Ledger:
     def make_resident(self, inputs: Sequence[Storage], op_name: str) -> None:
         """Does nothing: in a dry run every tensor counts as resident."""
 
-    def before_write(self, targets: Iterable[Storage], inputs: Iterable[Storage]) -> None:
+    def before_write(self, targets: Sequence[Storage], inputs: Sequence[Storage]) -> None:
         """Does nothing: no tensor is dropped in a dry run, so none has to be recomputed before the write."""
 
-    def after_write(self, targets: Iterable[Storage], number: int) -> None:
+    def after_write(self, targets: Sequence[Storage], number: int) -> None:
         """Does nothing: a dry run has no host copies that the write could make stale."""
 
     def call_off(self, inputs: Sequence[Storage], outputs: Sequence[Storage]) -> None:

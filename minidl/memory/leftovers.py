@@ -54,9 +54,9 @@ class Leftovers:
                 state.writes += 1  # what was computed from it may have to stay now
 
     def drop_awaiting(self, need: int, pinned: set[Storage]) -> None:
-        """Drop tensors that replays or the write under way still need, the oldest first, until ``need`` bytes are free.
-        The last resort: replays within the replays under way, or the write's guard, compute each again in time. That
-        ends, as a replay computes only calls older than the one it is for, but may take long: hence PATIENCE."""
+        """As a last resort, drop tensors that replays still need, or that must be saved before an in-place write, the
+        oldest first, until ``need`` bytes are free. Replays inside these replays compute each again. This ends, because
+        a replay computes only calls older than the one that it serves, but may take long: PATIENCE limits it."""
         state = self.state
         if state.nested > PATIENCE * (state.tracker.sequence - state.tracker.iteration_start + 1):
             return

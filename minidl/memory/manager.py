@@ -15,7 +15,7 @@ manager's place in a dry run. Guided mode attaches at ``hooks``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from minidl.device import Device
@@ -84,12 +84,12 @@ class Memory(Protocol):
         """Bring the bytes of all inputs of a call to the device. Raises OutOfMemory, Unrecoverable."""
         ...
 
-    def before_write(self, targets: Iterable[Storage], inputs: Iterable[Storage]) -> None:
+    def before_write(self, targets: Sequence[Storage], inputs: Sequence[Storage]) -> None:
         """Prepare for a call that reads ``inputs`` and writes ``targets`` in place. Raises OutOfMemory, Unrecoverable.
         """
         ...
 
-    def after_write(self, targets: Iterable[Storage], number: int) -> None:
+    def after_write(self, targets: Sequence[Storage], number: int) -> None:
         """Note that call ``number`` has written ``targets`` in place."""
         ...
 
@@ -147,11 +147,11 @@ class Manager:
         """Recompute a dropped storage. Raises Unrecoverable, OutOfMemory."""
         self.replaying.replay(target)
 
-    def before_write(self, targets: Iterable[Storage], inputs: Iterable[Storage]) -> None:
+    def before_write(self, targets: Sequence[Storage], inputs: Sequence[Storage]) -> None:
         """Recompute dropped tensors whose replay needs the old ``targets``. Raises OutOfMemory, Unrecoverable."""
         self.guard.before_write(targets, inputs)
 
-    def after_write(self, targets: Iterable[Storage], number: int) -> None:
+    def after_write(self, targets: Sequence[Storage], number: int) -> None:
         """Note that call ``number`` has written ``targets`` in place."""
         self.guard.after_write(targets, number)
 

@@ -20,7 +20,7 @@ from minidl.memory.freeing import Freeing
 from minidl.memory.room import RoomMaker, with_bytes
 from minidl.memory.shortage import with_full_host
 from minidl.memory.state import MemoryState
-from minidl.memory.storage import IN, OUT, RECOMPUTE, Storage
+from minidl.memory.storage import IN, OUT, RECOMPUTE, Storage, View
 from minidl.memory.workspace import Workspaces
 from minidl.meta import Algorithm
 from minidl.op import Attrs, Signature
@@ -103,9 +103,9 @@ class CallRunner:
                 high = signature.op.long_lived or places  # outputs without an address keep out of the others' way
                 block = hooks.place(output, partial(self._donated_block, signature, inputs, outputs, output, saved),
                                     self._donated_blocks) if places else None
-                block = block or arena.allocate(output.nbytes, output.me, high=high)
-                block = block or hooks.gather(output.nbytes, output.me, high=high)
-                block = block or self._make_room(signature, inputs, outputs, output, saved)
+                if block is None and (block := arena.allocate(output.nbytes, output.me, high=high)) is None:
+                    block = (hooks.gather(output.nbytes, output.me, high=high)
+                             or self._make_room(signature, inputs, outputs, output, saved))
                 if block.marks[1] or block.marks[2]:  # copies used it: the compute stream does not wait for itself
                     state.device.wait_marks(COMPUTE, block.marks)
                 if output.block is None:  # no input has donated its bytes
@@ -257,5 +257,7 @@ def free_donations(signature: Signature, inputs: Sequence[Storage], donated: int
 def _whole(inputs: Sequence[Storage], position: int) -> bool:
     """True if the input at ``position`` covers its whole base, and no other input has the same base."""
     storage = inputs[position]
+    if View not in map(type, inputs):
+        return inputs.count(storage) == 1
     base = storage.base
     return storage.nbytes == base.nbytes and [other.base for other in inputs].count(base) == 1

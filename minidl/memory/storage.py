@@ -16,7 +16,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from enum import Enum
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from minidl.meta import Meta
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from minidl.memory.tracker import Tracker
 
 TensorId = int
-meta_of, me_of = attrgetter("meta"), attrgetter("me")  # of a storage: to map over operands, in C
 
 
 class Status(Enum):

@@ -84,7 +84,7 @@ class Tracker:
 
     def cut(self, storage: Storage) -> None:
         """Log that a tensor's lineage ends before the next call."""
-        if self.keep_log:
+        if self.keep_log and storage.base is storage and storage.call is not None:
             self._leaves[self.sequence + 1] = (*self._leaves.get(self.sequence + 1, ()), storage.tensor_id)
 
     def give_up_log(self) -> None:

@@ -7,7 +7,7 @@ it was before.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from minidl.errors import ShapeError, UserError
 from minidl.memory.leftovers import Leftovers
@@ -29,15 +29,15 @@ class WriteGuard:
         self._lineage_start = 0  # no lineage leads to calls before this one
         self._secured: list[Storage] = []  # tensors that must not be dropped until the write under way has run
 
-    def before_write(self, targets: Iterable[Storage], inputs: Iterable[Storage]) -> None:
+    def before_write(self, targets: Sequence[Storage], inputs: Sequence[Storage]) -> None:
         """Recompute dropped tensors whose replay needs the old ``targets``. Raises OutOfMemory, Unrecoverable.
-        The call's ``inputs`` come after that, all in one replay.
+        The call's ``inputs`` come after that, all in one replay. targets: storages that own bytes, no views.
         Until ``after_write`` or ``call_off`` no tensor is dropped whose replay would read these bytes, and none of the
         tensors recomputed here."""
         state = self.state
-        state.writing = {storage.base for storage in targets}
+        state.writing = set(targets)
         state.writes += 1
-        latest = max([base.last_access for base in state.writing])
+        latest = max([base.last_access for base in targets])
         if latest >= state.tracker.iteration_start:
             state.impure = True
         if latest < self._lineage_start:
@@ -58,17 +58,16 @@ class WriteGuard:
                         state.awaited.add(other)
                         self._secured.append(other)
 
-    def after_write(self, targets: Iterable[Storage], number: int) -> None:
+    def after_write(self, targets: Sequence[Storage], number: int) -> None:
         """Note that call ``number`` has written ``targets``: free their stale host copies, and make them leaves."""
         state = self.state
-        bases = [storage.base for storage in targets]
         with state.arena_busy:
-            for base in bases:
+            for base in targets:
                 base.mutated_at = number
                 if base.host is not None:
                     state.allocator.forget_host_copy(base)
         self._end()
-        for base in bases:  # this may free tensors, so the arena must not be busy
+        for base in targets:  # this may free tensors, so the arena must not be busy
             base.call = None
 
     def call_off(self) -> None:
@@ -99,9 +98,10 @@ def refuse_to_write(op: Op, inputs: tuple[Storage, ...], written: Sequence[Stora
 def _refuse_to_lose_gradients(op: Op, inputs: tuple[Storage, ...], written: Sequence[Storage]) -> None:
     """Raise UserError if a gradient would flow through a written or read tensor: in-place writes have no gradient."""
     for storage in written:
-        if storage.base.requires_grad and storage.base.call is not None:
-            raise UserError(f"{op.name} would overwrite a value that a gradient flows through, "
-                            f"{storage.base.named()}: use the operation that returns a new tensor")
+        base = storage if type(storage) is Storage else storage.base
+        if base.requires_grad and base.call is not None:
+            raise UserError(f"{op.name} would overwrite a value that a gradient flows through, {base.named()}: use the "
+                            "operation that returns a new tensor")
     for storage in () if op.update else inputs:
         if storage.requires_grad and storage not in written:
             raise UserError(f"{op.name} would lose the gradient of {storage.named()}: use the operation that returns a "

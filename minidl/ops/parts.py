@@ -76,7 +76,7 @@ def squeeze(x: Tensor, dim: int | Shape | None = None) -> Tensor:
 
 def split(x: Tensor, sizes: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
     """Return views of x's parts along one dimension, of one size (the last may be smaller) or of the given sizes.
-    Raises ShapeError for sizes that do not add up to the dimension, or a size below 1 for all."""
+    Raises ShapeError if a list of sizes does not add up to the dimension, or a single size is below 1."""
     axis = axis_of("split", x.shape, dim)
     total = x.shape[axis]
     if isinstance(sizes, int):

@@ -171,9 +171,9 @@ class Optimizer:
             chunk: list[int] = []
             nbytes = taken = 0  # bytes of the parameters, and of their blocks
             for number in numbers:
-                piece = self._pieces[number]
-                tensor = self.parameters[piece.owner]
-                size = tensor.nbytes if piece.whole else tensor.nbytes // tensor.shape[0] * (piece.stop - piece.start)
+                owner, start, stop, whole = self._pieces[number]
+                described = self.parameters[owner].storage.meta
+                size = described.nbytes if whole else described.nbytes // described.shape[0] * (stop - start)
                 block = block_bytes(size)
                 if chunk and (nbytes + size > CHUNK_BYTES or taken + block > most):
                     yield chunk

@@ -49,7 +49,7 @@ class Outcome(NamedTuple):
                     plus a part of the sum over steps, so that a search far from a feasible choice sees its progress
     replay_seconds  seconds of replays
     moved           bytes copied, both ways
-    noted           number of residencies noted
+    noted           number of residencies that were written to ``notes``, an argument of ``simulate``
     """
 
     seconds: float

@@ -16,7 +16,9 @@ from minidl.ranks.group import Ranks
 
 class MpiRanks(Ranks):
     """The rank of this process in an MPI communicator.
-    Exchanges and agreements have a communicator each, since a device's thread exchanges while the program agrees."""
+
+    It has two communicators, one for exchanges of tensors and one for agreements, in which all ranks compare values:
+    a thread of the device may be in an exchange while the program's thread is in an agreement."""
 
     def __init__(self, communicator: Any, library: Any) -> None:
         super().__init__(communicator.Get_rank(), communicator.Get_size())

@@ -223,7 +223,7 @@ class Recorder(modes.TorchDispatchMode):
                 self.before_write(value)
 
     def _overwrite(self, written: list[torch.Tensor]) -> None:
-        """Forget the values in ``written``, which an unrecorded call is about to overwrite, after ``_announce``."""
+        """Call ``_announce``, then forget the values in ``written``, which an unrecorded call is about to overwrite."""
         if not self._holds:
             return
         self._announce(written)

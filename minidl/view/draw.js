@@ -185,7 +185,7 @@ class Stack extends Picture {
     });
     context.globalAlpha = context.lineWidth = 1;
     this.line(recording.budget, "budget", this.ink.fore, []);
-    this.line(recording.unmanaged, `unmanaged peak ${formatBytes(recording.unmanaged)}`, this.ink.mark, [6, 4]);
+    if (recording.unmanaged) this.line(recording.unmanaged, `unmanaged peak ${formatBytes(recording.unmanaged)}`, this.ink.mark, [6, 4]);
     this.axes(byteTicks(this.most).map(bytes => [this.y(bytes), formatBytes(bytes)]));
   }
 

@@ -124,7 +124,7 @@ def _block(address: int, size: int, name: str) -> dict[str, Any]:
 
 # A drawing -----------------------------------------------------------------------------------------------------------
 def svg(packed: Packed) -> str:
-    """Return the step as an SVG drawing: memory by category above addresses, over time."""
+    """Return the step as an SVG drawing of two diagrams over time: bytes by category, and below it the addresses."""
     stays, events, subjects = columns(packed, "stays"), columns(packed, "events"), columns(packed, "subjects")
     count, budget = len(events["kind"]), packed["budget"]
     last = float(events["time"][-1]) or 1.0

@@ -1,7 +1,7 @@
 """A recording as one JSON object for a page: columns of numbers as base64 of little-endian arrays, each string once.
 
-A tensor is referred to by its position in the list of subjects (the tensors that had bytes), because ids can exceed
-JavaScript's exact integers. Tensors of the trace without bytes in this step come after the others.
+A tensor is referred to by its position in a list, because ids can exceed JavaScript's exact integers. The list has
+first the tensors that had bytes in this step (the subjects), then the other tensors of the trace.
 """
 
 from __future__ import annotations

@@ -183,7 +183,7 @@ def test_the_python_of_every_other_page_runs_and_prints_what_stands_beside_it(tm
 
 @pytest.mark.full
 def test_the_training_of_the_readme_runs_on_the_cpu(tmp_path):
-    program, = (block.text for block in blocks(ROOT / "README.md") if block.language == "python")
+    program, *_ = (block.text for block in blocks(ROOT / "README.md") if block.language == "python")
     told = executed(program, tmp_path, patience_s=COMPILING_S)
     losses = [float(line.split()[0]) for line in told.splitlines()]
     assert len(losses) == 3 and all(1 < loss < 5 for loss in losses)  # ln 10 = 2.3 is a guess

@@ -207,6 +207,9 @@ def test_the_command_advises_on_programs_of_pytorch_alone(capsys):
     assert main(["fit", "torch:test_torch_fit:plain:64", *flags, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)["changes"]
     assert told[0]["text"] == "as it is" and len(told) > 2
+    assert main(["fit", "lenet:64", "--devices", "p100,rtx3090", "--policies", "none", "--memory", "16MiB"]) == 0
+    assert capsys.readouterr().out.startswith(
+        "simulated speeds, beside published ones: p100 within 3%, rtx3090 not compared with any\n")
     assert main(["fit", "lenet:64", *flags]) == 2
     assert "--advice takes a PyTorch program" in capsys.readouterr().err
 
@@ -217,6 +220,7 @@ def test_the_command_prints_assumptions_layers_and_json(capsys):
     assert main([*words, "--layers"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "assumed: precision float32 parameters, optimizer SGD, inputs 32 x 32 images"
+    assert lines[1] == "simulated speeds, beside published ones: p100 within 3%"
     assert any(line.split()[:2] == ["hidden.0.0", "4.1"] for line in lines) and "64.0 MiB" in lines[-1]
     assert main([*words, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)

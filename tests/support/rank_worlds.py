@@ -29,7 +29,7 @@ from minidl.ranks import RanksDiverged
 from minidl.ranks.threads import ThreadRanks, threads
 
 CLASSES, AMPLE, STEPS = 8, 1 << 22, 6
-WATCHDOG_S = 300.0  # for a world, on a busy machine; most take less than a second
+WATCHDOG_S = 900.0  # for a world, compilation included; most take less than a second
 POLICIES = ("none", "passive", "capuchin", "auto", "capuchin-recompute", "dtr-swap")
 HARMLESS = ("none", "none", "none", "other budgets", "gives up", "own iteration", "fails alike")
 PARTING = ("raises", "is short of memory", "stops", "other batch", "other branch", "reads alone")

@@ -79,6 +79,7 @@ def story(arguments: argparse.Namespace) -> int:
             said = {"program": name, "batch": batch, "assumed": looked[0].assumed if looked else {},
                     "needs": asdict(Needs.of(program.at(batch)) if not looked else _needs(looked[0])),
                     "layers": [asdict(layer) for layer in looked[0].layers] if looked else [], "rows": rows}
+            said["speeds"] = {each.described().name: KNOWN_ERRORS.get(each.described().name) for each in machines}
             if not arguments.json:
                 print("\n".join(_head(said, layers=arguments.layers)), flush=True)
         for policy in arguments.policies:
@@ -134,6 +135,9 @@ def _head(said: dict[str, Any], *, layers: bool) -> list[str]:
     needs = {kind: format_bytes(nbytes) for kind, nbytes in said["needs"].items()}
     assumed = ", ".join(f"{topic} {text}" for topic, text in said["assumed"].items())
     lines = [f"assumed: {assumed}"] if assumed else []
+    errors = (f"{device} {'not compared with any' if error is None else f'within {error}'}"
+              for device, error in said["speeds"].items())
+    lines.append(f"simulated speeds, beside published ones: {', '.join(errors)}")
     lines.append(f"{said['program']} at {said['batch']}: parameters {needs['parameters']}, gradients "
                  f"{needs['gradients']}, optimizer state and buffers {needs['state']}, activations "
                  f"{needs['activations']}, largest workspace {needs['workspace']}")

@@ -48,7 +48,7 @@ class CpuDevice(Device):
             self.numerics.poison(0, budget_bytes)
 
     def spill_to(self, spill: Spill, host_bytes: int) -> None:
-        """Open the spill file."""
+        """Open the spill file, which continues host memory from offset ``host_bytes`` on."""
         self.numerics.spill, self.spills_from = SpillFile(spill), host_bytes
 
     def algorithms(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any],
@@ -64,7 +64,7 @@ class CpuDevice(Device):
         return kernels_used(KERNELS.get(op) for op in ops)
 
     def fuses_recurrence(self, x: Meta) -> bool:
-        """Return True: the CPU has these kernels."""
+        """Return True: the CPU has kernels that compute all time steps of an LSTM or GRU in one call."""
         return True
 
     # Effects refer to the numerics, never to the device: a queue of them does not keep it alive.

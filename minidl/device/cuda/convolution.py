@@ -59,7 +59,8 @@ class ConvolutionSteps:
 
 
 def steps(op_name: str, inputs: Sequence[Meta], output: Meta, attrs: dict[str, Any], *, tf32: bool) -> ConvolutionSteps:
-    """Return the steps in which a convolution runs on cuDNN, all but the plan that computes it."""
+    """Return the work around cuDNN's product in a convolution: parts of the batch, copies into another memory format,
+    bias, ReLU. The plan of the product is chosen later."""
     operands, role = (output, *inputs), ROLES[op_name]
     x, w, y = role.pick(output, inputs)
     scratch, copied = 0, []

@@ -102,7 +102,8 @@ def _attention(y: Array, lse: Array, q: Array, k: Array, v: Array, mask: Array, 
     """Run attention on flat arrays.
 
     y, q: [count, length, heads, depth], k, v: [count, keys, heads, depth], lse: [count, heads, length]. mask: empty, or
-    element (n, h, i, j) at n mask_n + h mask_h + i mask_l + j. first: the number of earlier sequences.
+    element (n, h, i, j) at n mask_n + h mask_h + i mask_l + j. first: the number, in the whole batch, of the first
+    sequence of this slice, from which the random numbers of dropout are counted (key, threshold, keep_scale).
     """
     kind = q.dtype.type
     width, down = heads * depth, (length + ROWS - 1) // ROWS

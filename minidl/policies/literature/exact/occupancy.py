@@ -91,7 +91,8 @@ class Occupancy:
             self.memory[step.index].append((there[step.index], self.size[tensor]))
 
     def _replays(self, k: int) -> None:
-        """Add variables for the replays before call k, and the memory of tensors that only replays read."""
+        """Add a variable for each replay before call k, and the memory of tensors that only these replays read: from
+        their own replay to the last one that reads them."""
         program, order = self.program, self.order
         group = [s for s in order.steps[order.first[k]:] if s.group == k]
         step_of = {s.call: s.index for s in group}
