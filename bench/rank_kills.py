@@ -29,10 +29,11 @@ LATEST_S = 18.0  # of a kill, after the start
 HEAD = """# Ranks that are killed
 
 Made by `python -m bench.rank_kills{words}`: LeNet on digits, processes of MPI on the CPU, SIGKILL for one of them at a
-random moment of its first {latest:g} s; then the run goes on from its last checkpoint.
+random moment of its first {latest:g} s; then the run goes on from its last checkpoint. Hidden files: in the run's
+folder. MPI's: files that the library of MPI has left in /dev/shm.
 
-| kills | without a new checkpoint | after one | slowest end | median | processes left | hidden files | same bits |
-|--:|--:|--:|--:|--:|--:|--:|---|"""
+| kills | before a checkpoint | after one | slowest end | median | processes left | hidden files | MPI's | same bits |
+|--:|--:|--:|--:|--:|--:|--:|--:|---|"""
 
 
 def environment() -> dict[str, str]:
@@ -115,12 +116,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
             subprocess.run(run_words, cwd=ROOT, env=environment(), check=True)
         same = Path(f"{folder}/one").read_bytes() == Path(f"{folder}/other").read_bytes()
         hidden = [path for path in run.rglob(".*") if path.name != ".lock"]
-        hidden += [Path("/dev/shm") / name for name in set(os.listdir("/dev/shm")) - shared]
+        of_mpi = set(os.listdir("/dev/shm")) - shared
         left = processes(str(run))
     words = "".join(f" --{name} {value}" for name, value in vars(options).items() if value != parser.get_default(name))
     print(HEAD.format(words=words, latest=LATEST_S))
     print(f"| {options.kills} | {fruitless} | {options.kills - fruitless} | {max(took):.1f} s | "
-          f"{sorted(took)[len(took) // 2]:.1f} s | {len(left)} | {len(hidden)} | {'yes' if same else 'NO'} |")
+          f"{sorted(took)[len(took) // 2]:.1f} s | {len(left)} | {len(hidden)} | {len(of_mpi)} | "
+          f"{'yes' if same else 'NO'} |")
     if max(took) > MOST_S or left or hidden or not same:
         raise SystemExit(f"broken promise: {max(took):.1f} s, {left}, {hidden}, same bits: {same}")
 

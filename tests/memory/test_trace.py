@@ -235,3 +235,14 @@ def test_replays_and_copies_are_in_no_trace():
         y.numpy()
         assert [c.op for c in made.trace().calls] == ["upload", "exp", "tanh", "read", "read"]
         assert made.stats().recomputed_bytes == 4096
+
+
+def test_the_trace_tells_where_the_lineage_of_each_gradient_ends():
+    """Of a parameter's gradient: when it reaches the parameter, before the update reads it."""
+    trace = traces("vgg")[-1]
+    cut = {tensor_id: position for position, call in enumerate(trace.calls) for tensor_id in call.leaves}
+    made = {tensor_id: position for position, call in enumerate(trace.calls) for tensor_id in call.outputs}
+    updates = [(n, call) for n, call in enumerate(trace.calls) if call.op in UPDATES]
+    read = {tensor_id: n for n, call in updates for tensor_id in call.inputs if tensor_id >= 0}
+    assert read and read.keys() <= cut.keys()
+    assert all(made[tensor_id] < cut[tensor_id] <= read[tensor_id] for tensor_id in read)
