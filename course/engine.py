@@ -93,7 +93,7 @@ class Engine:
     def run(self, call: Call) -> None:
         """Carry out one operation. Raises MemoryError if its operands alone need more than the budget."""
         inputs = tuple(self.known[name] for name in call.inputs)
-        self.before_write({self.known[name] for name in call.writes})
+        self.before_write({self.known[name] for name in call.writes}, inputs)
         self.materialize(inputs)
         self.number += 1
         outputs = tuple(Tensor(name, nbytes) for name, nbytes in zip(call.outputs, call.nbytes, strict=True))
@@ -156,8 +156,7 @@ class Engine:
 
     def evict(self, tensor: Tensor) -> None:
         """Take a tensor off the device, by one of the two ways."""
-        leave_by = self.drop if self.drops and self.may_drop(tensor) else self.swap_out
-        leave_by(tensor)
+        (self.drop if self.drops and self.may_drop(tensor) else self.swap_out)(tensor)
 
     def swap_out(self, tensor: Tensor) -> None:
         """Move a tensor to the host. A copy that the host still has is valid: a write would have removed it."""
@@ -190,9 +189,8 @@ class Engine:
         """Bring tensors to the device. Replays come first: they may need all the room, so nothing is locked yet."""
         fresh = set(tensors) - self.protected
         self.protected |= fresh
-        for tensor in dict.fromkeys(tensors):
-            if self.is_nowhere(tensor):
-                self.replay(tensor)
+        if nowhere := [tensor for tensor in dict.fromkeys(tensors) if self.is_nowhere(tensor)]:
+            self.replay(nowhere)
         for tensor in dict.fromkeys(tensors):
             if tensor not in self.device:
                 self.make_room(tensor.nbytes, tensors)
@@ -208,10 +206,10 @@ class Engine:
         """Say whether a tensor has no bytes anywhere."""
         return tensor not in self.device and tensor not in self.host
 
-    def missing(self, target: Tensor) -> list[Lineage] | None:
-        """Find the calls that make a tensor again, oldest first. None if an input is lost, or was written since."""
+    def missing(self, *targets: Tensor) -> list[Lineage] | None:
+        """Find the calls that make tensors again, oldest first. None if an input is lost, or was written since."""
         found: dict[int, Lineage] = {}
-        wanted = [target]
+        wanted = [*targets]
         while wanted:
             made = wanted.pop().lineage
             if made is None or any(read.written > made.number for read in made.inputs):
@@ -226,10 +224,10 @@ class Engine:
         calls = self.missing(tensor) if tensor not in self.protected else None
         return calls is not None and self.writing.isdisjoint(read for made in calls for read in made.inputs)
 
-    def replay(self, target: Tensor) -> None:
-        """Compute a dropped tensor again. Other dropped tensors that are made on the way stay while there is room."""
-        calls = self.missing(target)
-        assert calls is not None, f"{target.name} is lost"
+    def replay(self, targets: Sequence[Tensor]) -> None:
+        """Compute dropped tensors again. Others that are made on the way stay while there is room."""
+        calls = self.missing(*targets)
+        assert calls is not None, f"{targets[0].name} is lost"
         left = Counter(read for made in calls for read in set(made.inputs))
         fresh = left.keys() - self.protected
         self.protected |= fresh
@@ -257,10 +255,11 @@ class Engine:
                 self.discard(output)
 
     # Writes in place, and the end ----------------------------------------------------------------------------------
-    def before_write(self, targets: set[Tensor]) -> None:
-        """Compute the dropped tensors that can only be computed from the old bytes."""
+    def before_write(self, targets: set[Tensor], inputs: Sequence[Tensor]) -> None:
+        """Compute the dropped tensors that can only be computed from the old bytes. The call's inputs come later."""
         self.writing = targets
-        while targets and (lost := [t for t in self.dropped if self.missing(t) and not self.may_drop(t)]):
+        while targets and (lost := [t for t in self.dropped if t not in inputs and self.missing(t)
+                                    and not self.may_drop(t)]):
             self.materialize(lost[:1])
             self.protected.add(lost[0])
 
@@ -273,9 +272,10 @@ class Engine:
         self.protected.clear()
 
     def free(self, tensor: Tensor) -> None:
-        """Count one user less. The last one frees the bytes, unless a replay may have to start from them."""
+        """Count one user less. The last one frees the bytes, unless a dropped tensor can only be made from them."""
         tensor.users -= 1
-        needed = tensor not in self.dropped and self.dropped and not self.may_drop(tensor)
+        needed = tensor not in self.dropped and not self.may_drop(tensor) and any(
+            tensor in made.inputs for gone in self.dropped if gone.users for made in self.missing(gone) or ())
         if not tensor.users and tensor.lineage is not None and not needed:
             self.discard(tensor)
 

@@ -65,7 +65,7 @@ def test_what_is_no_source_of_a_page_is_refused_before_anything_runs(made, tmp_p
             (["view", "nothing.html"], "there is no nothing.html"),
             (["view", str(tmp_path)], "is no run folder"),
             (["view", str(made / "run" / "metrics.csv")], "the header"),
-            (["view", str(made / "run" / "result.json")], "is no page, no plan, no trace and no run folder"),
+            (["view", str(made / "run" / "result.json")], "no plan, no trace, no snapshot and no run folder"),
             (["view", "-o", str(made / "run" / "result.json"), *SMALL], "minidl did not write the existing file"),
             (["view", *SMALL, "--nothing"], "unknown argument --nothing")):
         assert main(words) == 2

@@ -42,7 +42,7 @@ DEVICES = ["sim:p100", "sim:h100", "sim:t4", "cpu:virtual", "cpu", "sim:x", "sim
            "cpu:theirs.json", *NUMBERS[9:]]
 COUNTED = ("--num-classes", "--workers", "--sequence-length", "--vocab-size", "--seed", "--lr", "--momentum",
            "--weight-decay", "--warmup-steps", "--decay-steps", "--decay-rate", "--clip-grad", "--label-smoothing",
-           "--checkpoint-every", "--keep-checkpoints", "--nonsense")
+           "--checkpoint-every", "--keep-checkpoints", "--lora", "--lora-alpha", "--nonsense")
 NAMED = ("--plan", "--save-plan", "--save-trace", "--save-weights", "--run-dir", "--weights", "--token-file", "--vocab",
          "--report", "--config", "--csv", "--tensorboard")
 SWITCHES = ("--detect-anomaly", "--cupti", "--no-decoupled-swap", "--no-collective", "--no-feedback",
@@ -62,6 +62,7 @@ FLAGS = dict.fromkeys(COUNTED, NUMBERS) | dict.fromkeys(NAMED, TARGETS) | dict.f
     "--ranks": ["1", "2", "3", "mpi", "0", "x", "9" * 400], "--slices": ["1", "2", "5", "auto", "0", "x", "9" * 400],
     "--shard-bytes": ["64KiB", "1MiB", "auto", "1", "0", "-1", "x", "9" * 400],
     "--placement": ["best-fit", "first-fit", "bfc", "caching", "x"], "--explain": ["3", "0", "x", "9" * 400],
+    "--lora-targets": ["fc", "query,value", "fc,", ",", *NUMBERS[9:]],
     "--json": ["-", *TARGETS], "--resume": ["auto", *TARGETS],
 }
 QUICK = ["--model", "lenet", "--steps", "2", "--batch", "4"]

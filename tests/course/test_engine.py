@@ -71,7 +71,7 @@ def trace_of(network: str) -> Trace:
                 trace = runtime.trace()
     used = trace.uses.keys()
     calls = [replace(call, op=f"{call.op} {n}", algorithms=(Algorithm("", call.seconds),), donated=(), may_donate=(),
-                     frees=tuple(t for t in call.frees if t in used)) for n, call in enumerate(trace.calls)]
+                     leaves=(), frees=tuple(t for t in call.frees if t in used)) for n, call in enumerate(trace.calls)]
     return Trace(tuple(calls), {t: replace(trace.tensors[t], nbytes=aligned(trace.tensors[t].nbytes)) for t in used})
 
 
@@ -219,7 +219,7 @@ MUTANTS = {
                                             "        self.writing"),
     "a replay keeps nothing": ("                    self.free(read)\n",
                                "                    self.free(read)\n"
-                               "        for tensor in [t for t in self.kept if t is not target and self.may_drop(t)]:\n"
+                               "        for tensor in [t for t in self.kept.keys() - {*targets} if self.may_drop(t)]:\n"
                                "            self.drop(tensor)\n"),
     "what a replay has kept is not the first to go": ("                self.kept[output] = None\n", ""),
     "what a replay has kept goes first, used or not": ("            self.kept.pop(tensor, None)\n            if",

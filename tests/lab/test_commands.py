@@ -159,10 +159,11 @@ def test_the_lines_of_a_picture_are_the_shares_of_the_table_and_a_refusal_has_no
 
 
 def test_a_grid_is_drawn(tmp_path, capsys):
+    imread = pytest.importorskip("matplotlib.image").imread
     words = ["--traces", "lenet:32", "--budgets", "95%,device", "--policies", "passive", "--steps", "2", "--bound", "4",
              "--out", str(tmp_path / "grid"), "--jobs", "1", "--plot", str(tmp_path / "grid.png")]
     assert run.main(words) == 0
-    image = pytest.importorskip("matplotlib.image").imread(tmp_path / "grid.png")
+    image = imread(tmp_path / "grid.png")
     assert image.shape[1] > image.shape[0] > 200 and image.min() < 0.2  # something is drawn
     (tmp_path / "grid.png").write_text("of somebody else")
     assert run.main([*words, "--kept"]) == 2
