@@ -108,7 +108,7 @@ def test_four_slices_go_on_from_two_ranks_to_one_device_and_to_four_ranks(tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy, share", [("none", 1.0), ("passive", 0.4), ("capuchin", 0.6), ("auto", 0.6)])
-@pytest.mark.parametrize("count", [2, *(pytest.param(n, marks=pytest.mark.full) for n in (3, 4))])  # threads have 2 to 4
+@pytest.mark.parametrize("count", [2, *(pytest.param(n, marks=pytest.mark.full) for n in (3, 4))])  # threads: 2 to 4
 @pytest.mark.parametrize("network", NETWORKS)
 def test_processes_have_the_bits_of_slices(tmp_path, network, count, policy, share):
     require(start(count, ROOT / "tests" / "support" / "rank_programs.py", network, policy, share, tmp_path / "found"))
