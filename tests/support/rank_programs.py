@@ -91,7 +91,7 @@ NETWORKS = {
 
 
 def train(name, *, slices=1, ranks=None, policy="none", share=1.0, device="cpu", batches=BATCHES):
-    """Train with clipped gradients; ``share``: the budget, of what a step of this rank needs unmanaged."""
+    """Train with clipped gradients; ``share``: the budget, of what a step of the largest rank needs unmanaged."""
     make, loss, optimizer_of = NETWORKS[name]
     budget = 1 << 30 if share == 1.0 and policy == "none" else _budget(name, slices, ranks, share, batches[0])
     with Runtime(device, memory_budget=budget, host_memory=1 << 30, policy=policy, slices=slices, ranks=ranks,
@@ -124,7 +124,8 @@ def _budget(name, slices, ranks, share, batch):
             loss(runtime, model, batch, number).backward()
             optimizer.step()
         demands = [runtime.dry_run(partial(step, number)) for number in (0, 1)]  # sentences of the second are longer
-    return max(int(share * demands[0].unmanaged_peak_bytes), *[demand.largest_op_bytes for demand in demands])
+    budget = max(int(share * demands[0].unmanaged_peak_bytes), *[demand.largest_op_bytes for demand in demands])
+    return budget if ranks is None else max(ranks.agree(budget))  # ranks follow the smallest, and slices differ
 
 
 def together(count, work):

@@ -71,7 +71,7 @@ class InStep(FakeCuda):
     def __init__(self, **options):
         self.real, self.told, self.numbers = real.Cuda(), [], {}
         super().__init__(**options)
-        self._plans = [PlanInfo("cores", 200, True, True), PlanInfo("unordered", 0, False),
+        self.listed = [PlanInfo("cores", 200, True, True), PlanInfo("unordered", 0, False),
                        PlanInfo("plain", 300, True)]
 
     def _tell(self, call, **arguments):
