@@ -9,8 +9,6 @@ from minidl.memory.lineage import can_be_recomputed, missing_calls, reads
 from minidl.memory.state import MemoryState
 from minidl.memory.storage import IN, RECOMPUTE, Storage
 
-MOST_ASKED = 24  # dropped tensors, and calls of a replay, that are looked at before a storage is freed
-
 
 class Freeing:
     """Frees bytes on the device and on the host. It is the keeper of ordinary storages (``Storage.keeper``)."""
@@ -52,8 +50,7 @@ class Freeing:
 
     def starts_a_replay(self, storage: Storage) -> bool:
         """True if a storage must keep its bytes for replays: a dropped tensor can be computed only from them.
-        This is so if a write in place has ended the storage's own lineage. Of many dropped tensors, or of one whose
-        replay is long, it is assumed."""
+        This is so if a write in place has ended the storage's own lineage."""
         state = self.state
         if not state.impure or not state.dropped or storage.call is None or storage.status is RECOMPUTE:
             if not state.dropped:
@@ -62,11 +59,8 @@ class Freeing:
         if self._known_at != state.writes:
             self._recomputable.clear()
             self._known_at = state.writes
-        if can_be_recomputed(storage, state.writing, self._recomputable):
-            return False
-        return len(state.dropped) > MOST_ASKED or any(
-            len(calls := missing_calls(gone, MOST_ASKED) or []) > MOST_ASKED or reads(calls, {storage})
-            for gone in state.missing() if gone.refs)
+        return not can_be_recomputed(storage, state.writing, self._recomputable) and any(
+            reads(missing_calls(gone) or [], {storage}) for gone in state.missing() if gone.refs)
 
     def free_queued(self) -> None:
         """Free the storages that were queued while the arena was being changed."""
