@@ -17,6 +17,7 @@ integers and floats (``problem``), so that Numba can compile these functions (``
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -50,6 +51,7 @@ class Outcome(NamedTuple):
     replay_seconds  seconds of replays
     moved           bytes copied, both ways
     noted           number of residencies that were written to ``notes``, an argument of ``simulate``
+    failed          the call before which a replay runs a call that cannot be repeated; -1 if none does
     """
 
     seconds: float
@@ -57,17 +59,17 @@ class Outcome(NamedTuple):
     replay_seconds: float
     moved: int
     noted: int
+    failed: int
 
 
-def repair(problem: Problem, mode: Array) -> None:
-    """Change drops in ``mode`` into swaps, in place, until no replay runs a call that cannot be repeated."""
-    nothing, prefetch_at = np.zeros((0, 4), np.int64), np.zeros(len(mode), np.int64)
+def repair(problem: Problem, mode: Array, simulated: Callable[[Array], Outcome]) -> Outcome:
+    """Change drops in ``mode`` into swaps, in place, until no replay runs a call that cannot be repeated.
+    simulated: returns the outcome of modes. Returns that of the repaired ones."""
     while True:
-        total = expand(problem, mode, prefetch_at, nothing)[3]
-        drops = mode == DROP
-        if total.noted != FAILED or not drops.any():
-            return
-        ending = drops & (problem.gap_next == total.failed)
+        found, drops = simulated(mode), mode == DROP
+        if found.failed < 0 or not drops.any():
+            return found
+        ending = drops & (problem.gap_next == found.failed)
         mode[ending if ending.any() else drops] = SWAP
 
 
@@ -90,13 +92,13 @@ def weighed(problem: Problem, room: Room, mode: Array, prefetch_at: Array, notes
     Then the result has IMPOSSIBLE seconds. A search rejects most of its choices, and most of those early."""
     steps, out, back, total = expand(problem, mode, prefetch_at, notes)
     if total.noted == FAILED:
-        return Outcome(IMPOSSIBLE, 1 << 60, 0.0, 0, 0)
+        return Outcome(IMPOSSIBLE, 1 << 60, 0.0, 0, 0, total.failed)
     excess = over(room, steps) + max(0, total.host_bytes - room.host_bytes)
     moved = problem.size[out.tensor].sum() + problem.size[back.tensor].sum()
     starts = beginnings(problem, steps)
     most -= prices.excess * excess + prices.copy * moved - 1e-9 * starts[len(steps.call)]  # sums are rounded
     if starts[len(steps.call)] > most:
-        return Outcome(IMPOSSIBLE, excess, 0.0, moved, 0)
+        return Outcome(IMPOSSIBLE, excess, 0.0, moved, 0, -1)
     place(problem, room, steps, starts, back, prefetch_at, notes)
     seconds, noted = run(problem, room, steps, starts, out, back, most, notes, total.noted)
-    return Outcome(seconds if seconds <= most else IMPOSSIBLE, excess, total.replay_seconds, moved, noted)
+    return Outcome(seconds if seconds <= most else IMPOSSIBLE, excess, total.replay_seconds, moved, noted, -1)

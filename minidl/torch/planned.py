@@ -72,8 +72,8 @@ def obeyed(plan: Plan, seen: Seen, costs: Costs, limits: Limits, *, recompute: b
     facts = problem(trace, costs)
     mode = modes_of(plan, facts, trace)
     mode[(mode == DROP) & (~facts.can_drop | (not recompute))] = SWAP
-    repair(facts, mode)
-    prefetch_at = np.full(len(mode), -1, np.int64)
+    prefetch_at, room = np.full(len(mode), -1, np.int64), Room(limits.device_bytes, limits.host_bytes, 0.0)
+    repair(facts, mode, lambda mode: simulate(facts, room, mode, prefetch_at.copy(), NO_NOTES))
     asked = mode.copy()
     ahead = costs.contention < 1.0  # otherwise a prefetch costs memory and hides nothing
     peak = completed(facts, mode, prefetch_at, limits, ahead=ahead)
@@ -84,7 +84,6 @@ def obeyed(plan: Plan, seen: Seen, costs: Costs, limits: Limits, *, recompute: b
     decisions = {number: Decision(action[tensor_id], tensor_id) for number, tensor_id in seen.packs.items()
                  if tensor_id in action}
     replayed = _replayed(facts, mode, seen)
-    room = Room(limits.device_bytes, limits.host_bytes, 0.0)
     seconds = simulate(facts, room, mode, prefetch_at.copy(), NO_NOTES).seconds
     if replayed:
         seconds += seen.recording_seconds * (len(replayed) + UNRECORDED * max(seen.orders))

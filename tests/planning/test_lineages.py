@@ -9,7 +9,8 @@ from minidl.plan.costs import Costs
 from minidl.plan.trace import Trace, TraceCall, TraceTensor
 from minidl.planning.expansion import expand
 from minidl.planning.problem import DROP, SWAP, problem
-from minidl.planning.schedule import NO_NOTES, repair
+from minidl.planning.schedule import IMPOSSIBLE, NO_NOTES, repair, simulate
+from minidl.planning.timing import Room
 from minidl.planning.walk import FAILED
 
 COSTS = Costs(1e-9, 1e-9, 0.0)
@@ -94,5 +95,7 @@ def test_no_call_runs_again_that_gives_other_outputs_and_repair_swaps_instead():
     mode = dropped(facts, (B, 1), (C, 3))
     total = expand(facts, mode, mode.copy(), NO_NOTES)[3]
     assert total.noted == FAILED and total.failed == 4
-    repair(facts, mode)
+    room = Room(1 << 30, 1 << 30, 0.0)
+    found = repair(facts, mode, lambda mode: simulate(facts, room, mode, mode.copy(), NO_NOTES))
+    assert found.failed < 0 and found.seconds < IMPOSSIBLE
     assert mode[gap(facts, B, 1)] == SWAP and mode[gap(facts, C, 3)] == DROP

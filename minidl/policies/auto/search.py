@@ -11,7 +11,7 @@ from minidl.plan.costs import Costs, Limits
 from minidl.plan.trace import Trace
 from minidl.planning.modes import to_plan
 from minidl.planning.problem import DROP, SWAP, Array, Problem
-from minidl.planning.schedule import IMPOSSIBLE, NO_NOTES, Prices, repair
+from minidl.planning.schedule import NO_NOTES, Prices, repair
 from minidl.planning.timing import Room
 from minidl.policies.auto.choices import alike, movable
 from minidl.policies.auto.progress import Found
@@ -51,11 +51,8 @@ def search(trace: Trace, facts: Problem, costs: Costs, limits: Limits, begin: It
     moves, heat = Moves(*movable(facts, budget), alike(trace, facts)), temperature * TEMPERATURE * facts.seconds
 
     def value(choice: Array) -> float:
-        seconds, excess, _, moved, _ = simulate(facts, room, choice, prefetch_at, NO_NOTES)
-        if seconds >= IMPOSSIBLE:
-            repair(facts, choice)
-            seconds, excess, _, moved, _ = simulate(facts, room, choice, prefetch_at, NO_NOTES)
-        return seconds + prices.excess * excess + prices.copy * moved
+        found = repair(facts, choice, lambda mode: simulate(facts, room, mode, prefetch_at, NO_NOTES))
+        return found.seconds + prices.excess * found.excess + prices.copy * found.moved
 
     def improved(choice: Array, evaluations: float, prices: Prices = prices) -> Array:
         choice = choice.copy()
