@@ -156,7 +156,7 @@ def in_bytes(budget: int | float, peak: int) -> int:
 def _ran(row: CellResult, runtime: Runtime, program: TracedProgram, steps: int | None) -> CellResult:
     guide = runtime.guide
     if guide is not None:
-        guide.allowance = Allowance(perf_counter, limited=False)
+        guide.planner.allowance = Allowance(perf_counter, limited=False)
     ran = _steps(runtime, program, most=steps or MOST_STEPS, settles=True)
     runtime.check()
     last, plan = ran[-1], runtime.plan

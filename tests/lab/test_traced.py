@@ -83,6 +83,11 @@ def test_noise_changes_times_by_chance_and_the_same_seed_gives_the_same(trace):
     assert rows[1] == rows[2] and len(set(rows)) == 3
 
 
+def test_a_row_has_the_seconds_that_planning_took(trace):
+    assert cell.run("r", trace, cell.Machine(), "capuchin", 0.6, steps=4).planning_s > 0.0
+    assert cell.run("r", trace, cell.Machine(), "passive", 0.6, steps=2).planning_s == 0.0
+
+
 def test_a_slower_link_and_no_host_are_another_machine(trace):
     usual = cell.run("r", trace, cell.Machine(), "passive", 0.6, steps=2)
     slow = cell.run("r", trace, cell.Machine(link=(1e9, 2e9)), "passive", 0.6, steps=2)

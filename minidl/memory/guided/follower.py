@@ -60,7 +60,6 @@ class PlanFollower:
         self.measuring = False
         self._iterations = 0
         self._steps: list[Step] = []
-        self.allowance = allowance
         self.consensus = consensus
         self._failed: KnownSequence | None = None  # the sequence whose plan was given up in this iteration
         self._recalled: list[tuple[Trace, Proposal]] = []
@@ -99,6 +98,11 @@ class PlanFollower:
     def position(self) -> int:
         """The number of the next call in the current iteration, from 0."""
         return len(self._steps)
+
+    @property
+    def allowance(self) -> Allowance:
+        """The limit on planning time."""
+        return self.planner.allowance
 
     @property
     def costs(self) -> Costs:
