@@ -147,7 +147,7 @@ def test_a_search_with_a_limit_ends_with_a_batch_that_runs_and_says_what_it_left
 
 @pytest.mark.parametrize(("moved", "most", "hints"), [(1, 500, 2), (0, 500, 1), (0, 100, 1)])
 def test_advice_has_a_limit_of_work_even_within_a_trial(monkeypatch, moved, most, hints):
-    """What is left after it is true all the same. LeNet has 30 calls or so a step, and a trial two steps or more."""
+    """The hints found before the limit are true. LeNet has some 30 calls a step, and a trial at least two steps."""
     budget, what = 3 << 20, setup("lenet", "passive", shape=(1, 32, 32))
     result, works = SimpleNamespace(batch=80, budget_bytes=budget, swapped_out_bytes=moved, swapped_in_bytes=0,
                                     recomputed_bytes=0), []

@@ -165,7 +165,7 @@ def test_a_grid_is_drawn(tmp_path, capsys):
     assert run.main(words) == 0
     image = imread(tmp_path / "grid.png")
     assert image.shape[1] > image.shape[0] > 200 and image.min() < 0.2  # something is drawn
-    (tmp_path / "grid.png").write_text("of somebody else")
+    (tmp_path / "grid.png").write_text("not written by minidl")
     assert run.main([*words, "--kept"]) == 2
     assert "grid.png" in capsys.readouterr().err
 
