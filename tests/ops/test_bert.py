@@ -5,6 +5,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from checked_steps import checked_steps
 
 from minidl import Runtime, nn, ops
 from minidl.device import create as create_device
@@ -236,20 +237,7 @@ def train(budget=None, policy="none", optimizer=AdamW):
                  poisoned=True) as runtime:
         model = BertForPreTraining(config)
         trained = optimizer(model.parameters(), weight_decay=0.1, decays=decays)
-        losses = []
-
-        def step():
-            trained.zero_grad()
-            value = loss(model, synthetic_batch(runtime, 6, text))
-            value.backward()
-            trained.step()
-            losses.append(value.item())
-        needs = runtime.dry_run(step)
-        losses.clear()
-        for _ in range(2):
-            with runtime.iteration():
-                step()
-            runtime.check()
+        losses, needs = checked_steps(runtime, trained, lambda: loss(model, synthetic_batch(runtime, 6, text)), 2)
         stats = runtime.stats()
         arrays = model.state_dict() | trained.state_dict() | {f"gradient {name}": p.grad.numpy()
                                                               for name, p in model.named_parameters()}

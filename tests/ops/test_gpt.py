@@ -4,6 +4,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from checked_steps import checked_steps
 from tiny_gpt import TEXT, TINY
 
 from minidl import Runtime, nn, no_grad
@@ -101,20 +102,7 @@ def train(budget=None, policy="none", *, steps=2, lr=1e-3, dropout=0.1):
                  poisoned=True) as runtime:
         model = GPT(config)
         optimizer = AdamW(model.parameters(), lr=lr, weight_decay=0.1, decays=decays)
-        losses = []
-
-        def step():
-            optimizer.zero_grad()
-            value = model(*synthetic_batch(runtime, 6, TEXT))
-            value.backward()
-            optimizer.step()
-            losses.append(value.item())
-        needs = runtime.dry_run(step)
-        losses.clear()
-        for _ in range(steps):
-            with runtime.iteration():
-                step()
-            runtime.check()
+        losses, needs = checked_steps(runtime, optimizer, lambda: model(*synthetic_batch(runtime, 6, TEXT)), steps)
         stats = runtime.stats()
         arrays = model.state_dict() | optimizer.state_dict() | {f"gradient {name}": p.grad.numpy()
                                                                 for name, p in model.named_parameters()}

@@ -4,6 +4,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from checked_steps import checked_steps
 from networks import state_of
 
 from minidl import Runtime, no_grad
@@ -87,20 +88,7 @@ def train(budget=None, policy="none", *, device="cpu:virtual", steps=5, lr=1e-3)
                  poisoned=device == "cpu:virtual") as runtime:
         model = Llama(LlamaConfig(3, 32, 48, 4, 2, vocab_size=40, rope_scaling=RopeScaling(8.0)))
         optimizer = AdamW(model.parameters(), lr=lr)
-        losses = []
-
-        def step():
-            optimizer.zero_grad()
-            value = model(*synthetic_batch(runtime, 6, TEXT))
-            value.backward()
-            optimizer.step()
-            losses.append(value.item())
-        needs = runtime.dry_run(step)
-        losses.clear()
-        for _ in range(steps):
-            with runtime.iteration():
-                step()
-            runtime.check()
+        losses, needs = checked_steps(runtime, optimizer, lambda: model(*synthetic_batch(runtime, 6, TEXT)), steps)
         return state_of(runtime, model, optimizer, losses), losses, needs, runtime.stats()
 
 

@@ -4,6 +4,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from checked_steps import checked_steps
 from networks import state_of
 
 from minidl import Runtime, nn, no_grad
@@ -179,20 +180,8 @@ def train(budget=None, policy="none", steps=4):
                  poisoned=True, precision="bf16") as running:
         model = Llama(LlamaConfig(3, 32, 48, 4, 2, vocab_size=40))
         lora.add(model, 4, lora_dropout=0.1)
-        optimizer, losses = AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2), []
-
-        def step():
-            optimizer.zero_grad()
-            value = model(*synthetic_batch(running, 6, TEXT))
-            value.backward()
-            optimizer.step()
-            losses.append(value.item())
-        needs = running.dry_run(step)
-        losses.clear()
-        for _ in range(steps):
-            with running.iteration():
-                step()
-            running.check()
+        optimizer = AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
+        losses, needs = checked_steps(running, optimizer, lambda: model(*synthetic_batch(running, 6, TEXT)), steps)
         return state_of(running, model, optimizer, losses), needs, running.stats()
 
 
