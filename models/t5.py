@@ -1,11 +1,11 @@
 """T5: Raffel et al., "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer", JMLR 2020.
 
 
-An encoder and a decoder with RMSNorm before each part of a layer, linear layers without bias, and attention whose scores
-are not divided by sqrt(D) but get a learned bias per head and relative position (section 2.1). The sizes small to 3b are
-those of section 3.7; the flan names have those of T5 1.1 (Chung et al., "Scaling Instruction-Finetuned Language
-Models", 2022): a gated feed-forward network (Shazeer 2020) and a head of its own. Parameters are named as in Hugging
-Face's T5ForConditionalGeneration; embeddings of both halves, and a tied head, use the table ``shared``.
+An encoder and a decoder with RMSNorm before each part of a layer, linear layers without bias, and attention whose
+scores are not divided by sqrt(D) but get a learned bias per head and relative position (section 2.1). The sizes small
+to 3b are those of section 3.7; the flan names have those of T5 1.1 (Chung et al., "Scaling Instruction-Finetuned
+Language Models", 2022): a gated feed-forward network (Shazeer 2020) and a head of its own. Parameters are named as in
+Hugging Face's T5ForConditionalGeneration; embeddings of both halves, and a tied head, use the table ``shared``.
 
 Each forward() rebinds one name line by line, so that the previous value is freed.
 """
