@@ -157,8 +157,8 @@ def create(name: str, *, num_classes: int | None = None, in_channels: int | None
     """Create a network in the current runtime; arguments of None keep the function's defaults.
 
     ``image_size`` is ignored if the function does not take it; ``vocabulary`` is for language models, ``layers`` for
-    those of ``minidl.models.llama`` and ``t5``. Raises UserError for an unknown name, or if a function does not take a given
-    argument.
+    those of ``minidl.models.llama`` and ``t5``. Raises UserError for an unknown name, or if a function does not take a
+    given argument.
     """
     model = find(name)
     accepts = _parameters(name, model.build)

@@ -67,7 +67,8 @@ def buckets(length: int, *, both_sides: bool) -> np.ndarray:
     exact = count // 2
     ratio = np.log(np.maximum(distance, exact).astype(np.float32) / np.float32(exact)) / np.log(FARTHEST / exact)
     far = np.minimum(exact + (ratio * (count - exact)).astype(np.int64), count - 1)
-    return np.where(distance < exact, distance, far) + shift
+    found: np.ndarray = np.where(distance < exact, distance, far) + shift
+    return found
 
 
 class T5Attention(nn.Module):
@@ -268,7 +269,7 @@ class T5(nn.Module):
     def decode(self, decoder_input_ids: Tensor, encoded: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the decoder's states [N, L, D], which times ``head_weight`` are the logits; arguments of ``encode``.
         """
-        x = self.decoder(self.shared(decoder_input_ids), mask, encoded)
+        x: Tensor = self.decoder(self.shared(decoder_input_ids), mask, encoded)
         return x * self.config.d_model**-0.5 if self.config.tie_word_embeddings else x
 
     def logits(self, input_ids: Tensor, decoder_input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
