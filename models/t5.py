@@ -270,7 +270,9 @@ class T5(nn.Module):
         """Return the decoder's states [N, L, D], which times ``head_weight`` are the logits; arguments of ``encode``.
         """
         x: Tensor = self.decoder(self.shared(decoder_input_ids), mask, encoded)
-        return x * self.config.d_model**-0.5 if self.config.tie_word_embeddings else x
+        if self.config.tie_word_embeddings:
+            x = x * self.config.d_model**-0.5
+        return x
 
     def logits(self, input_ids: Tensor, decoder_input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Return a score per word for each of the decoder's positions: [N * L, vocabulary]."""
