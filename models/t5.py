@@ -203,7 +203,8 @@ class T5Block(nn.Module):
         x = self.layer[0](x, bias)
         if encoded is not None:
             x = self.layer[1](x, encoded, mask)
-        return self.layer[len(self.layer) - 1](x)
+        y: Tensor = self.layer[len(self.layer) - 1](x)
+        return y
 
 
 class T5Stack(nn.Module):
