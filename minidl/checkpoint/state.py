@@ -19,8 +19,8 @@ from minidl.checkpoint.safetensors import CorruptFile
 from minidl.checkpoint.store import Checkpoint
 from minidl.errors import UserError
 from minidl.nn import Module
-from minidl.ops.update import upload_
 from minidl.optim import Optimizer
+from minidl.optim.on_host import HostArray, write
 from minidl.outside.validation import is_real, is_whole, shown
 from minidl.plan.formats import SavedPlan, plan_from_json, plan_to_json
 from minidl.plan.plan import Proposal, SavedProposal
@@ -35,9 +35,10 @@ STATE = "state.json"
 Fixed = Mapping[str, str | int | float | None]
 
 
-def tensors_of(model: Module, optimizer: Optimizer) -> dict[str, Tensor]:
+def tensors_of(model: Module, optimizer: Optimizer) -> dict[str, Tensor | HostArray]:
     """Return all tensors that a training step changes, by their names in a checkpoint, for ``Store.save``."""
-    named = {f"model.{name}": tensor for name, tensor in (*model.named_parameters(), *model.named_buffers())}
+    named: dict[str, Tensor | HostArray] = {f"model.{name}": tensor for name, tensor in (*model.named_parameters(),
+                                                                                         *model.named_buffers())}
     return named | {f"optimizer.{name}": tensor for name, tensor in optimizer.named_states().items()}
 
 
@@ -95,7 +96,7 @@ def restore(checkpoint: Checkpoint, runtime: Runtime, model: Module, optimizer: 
             raise CorruptFile(where, 0, f"plans: {error}") from None
     with runtime.iteration():
         for name, tensor in targets.items():
-            upload_(tensor, checkpoint.array(name))
+            write(tensor, checkpoint.array(name))
     runtime.counters.clear()
     runtime.counters.update(counters)
     if runtime.guide is not None and recalled:
@@ -110,7 +111,7 @@ def _argument(name: str, value: object) -> str:
     return f"no {name}" if value is None else f"{name} {shown(value)}"
 
 
-def _check_tensors(checkpoint: Checkpoint, targets: Mapping[str, Tensor]) -> None:
+def _check_tensors(checkpoint: Checkpoint, targets: Mapping[str, Tensor | HostArray]) -> None:
     other = sorted(checkpoint.tensors.keys() ^ targets.keys())
     if other:
         raise UserError(f"{checkpoint.path} is not of this model and optimizer: {len(other)} tensors are missing or "

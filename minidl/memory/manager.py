@@ -110,6 +110,11 @@ class Memory(Protocol):
         """Recompute the dropped survivors and cut all lineage; after a failure (``failed``) recompute nothing."""
         ...
 
+    def keep_on_host(self, nbytes: int) -> Callable[[], None]:
+        """Reserve host memory for a tensor that stays there; return a function that ends this, from any thread.
+        Raises OutOfMemory."""
+        ...
+
     def check(self) -> None:
         """Raises AssertionError if an invariant does not hold."""
         ...
@@ -181,6 +186,10 @@ class Manager:
     def goes_on(self) -> bool:
         """True if an optimizer's step does not end the iteration, because a gradient is still to be taken."""
         return self.boundary.goes_on()
+
+    def keep_on_host(self, nbytes: int) -> Callable[[], None]:
+        """Reserve host memory, which no plan may use; return a function that ends this. Raises OutOfMemory."""
+        return self.allocator.keep_on_host(nbytes)
 
     def live(self) -> list[Storage]:
         """The storages that have bytes on the device or on the host."""

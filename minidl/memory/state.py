@@ -111,4 +111,5 @@ class MemoryState(Attached):
             assert storage.status is not RECOMPUTE, f"{storage} is listed as resident"
         for gone in self.missing():
             assert gone.status is RECOMPUTE, f"{gone} is listed as dropped"
-        assert self.allocator.host.used_bytes == sum(s.nbytes for s in live if s.host is not None), "host leak"
+        copies = sum(s.nbytes for s in live if s.host is not None)
+        assert self.allocator.host.used_bytes == copies + self.allocator.kept_bytes, "host leak"

@@ -19,6 +19,13 @@ def silent(ranks: Ranks | None) -> Alone:
     return ALONE if ranks is None else Consensus(ModelledRanks(ranks.rank, ranks.count))
 
 
+def host_update_of(device: Device, *, wanted: bool) -> bool:
+    """Return ``wanted``. Raises UserError if optimizer steps are to run on the host and the device has none for it."""
+    if wanted and not device.updates_on_host:
+        raise UserError(f"{device.name} cannot run optimizer steps on the host: leave out host_update")
+    return wanted
+
+
 def slices_of(ranks: Ranks | None, device: Device, slices: int) -> int:
     """Return the number of slices of a batch, over all ranks.
     Raises UserError if it does not fit the ranks or the device."""

@@ -8,6 +8,7 @@ decision cannot be carried out, on-demand memory does what is needed: that costs
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT
 from minidl.memory.bytes.block import Block
@@ -189,7 +190,9 @@ class GuidedExecution(Hooks):
     def end_iteration(self, trace: Callable[[], Trace], *, failed: bool) -> None:
         """Report this iteration's times to the plan follower, which lets the policy correct its plan.
         trace: builds the iteration's trace. failed: the iteration failed, so nothing is reported."""
-        device, follower = self.state.device, self.follower
+        device, follower, allocator = self.state.device, self.follower, self.state.allocator
+        follower.planner.limits = replace(follower.planner.limits,
+                                          host_bytes=allocator.host.capacity - allocator.kept_bytes)
         self._settling, self._addresses = follower.settling, follower.offsets
         if follower.observes:
             device.settle()
