@@ -9,26 +9,23 @@ do not belong together.
 """
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 
+from minidl.parts.slice_rules import rows_of_rank
 from minidl.ranks import Ranks
 
 PIECE = 1 << 16  # elements that a rank adds up at once: what is under way takes k times as many
 
 Add = Callable[[np.ndarray, np.ndarray, np.ndarray], None]  # (sum, one, other)
 
-
-class Exchange(Protocol):
-    """A function that runs an operation across ranks: it computes y from the tensors of this rank and of the others."""
-
-    def __call__(self, y: np.ndarray, *parts: np.ndarray, add: Add, ranks: Ranks, rows: tuple[int, ...] = ()) -> None:
-        """Compute y on every rank at the same call; waits for all ranks. Raises RanksDiverged.
-        parts: this rank's tensors. add: adds two arrays. rows: for a gather, the rows that each rank holds."""
+# Runs an operation across ranks on this rank's arrays, outputs first, and waits for all ranks. Raises RanksDiverged.
+# Its keywords: ``add`` adds two arrays, ``ranks``, and the operation's own attributes.
+Exchange = Callable[..., None]
 
 
-def sum_ranks(y: np.ndarray, *parts: np.ndarray, add: Add, ranks: Ranks, rows: tuple[int, ...] = ()) -> None:
+def sum_ranks(y: np.ndarray, *parts: np.ndarray, add: Add, ranks: Ranks) -> None:
     """Write the sum of all ranks' tensors to y, which may be the first of them."""
     mine, total = [np.ascontiguousarray(x).reshape(-1) for x in parts], y.reshape(-1)
     step = PIECE * ranks.count
@@ -44,10 +41,34 @@ def sum_ranks(y: np.ndarray, *parts: np.ndarray, add: Add, ranks: Ranks, rows: t
         ranks.gather(_bytes(first), [(b - a) * y.itemsize for a, b in shares], _bytes(into))
 
 
-def gather_ranks(y: np.ndarray, *parts: np.ndarray, add: Add, ranks: Ranks, rows: tuple[int, ...] = ()) -> None:
-    """Write the rows of all ranks to y, in rank order."""
+def sum_rows(y: np.ndarray, *parts: np.ndarray, add: Add, ranks: Ranks, slices: int) -> None:
+    """Write this rank's rows of the sum of all ranks' tensors to y: the same bits as in ``sum_ranks``."""
+    mine, total = [np.ascontiguousarray(x).reshape(-1) for x in parts], y.reshape(-1)
+    rows = parts[0].shape[0]
+    width = mine[0].size // max(1, rows)
+    shares = [tuple(row * width for row in rows_of_rank(rows, slices, i, ranks.count)) for i in range(ranks.count)]
+    for start in range(0, max(stop - first for first, stop in shares), PIECE):
+        cuts = [(min(first + start, stop), min(first + start + PIECE, stop)) for first, stop in shares]
+        found = ranks.swap([_bytes(np.concatenate([x[a:b] for x in mine])) for a, b in cuts])
+        first, *others = (one for sent in found for one in np.split(sent.view(y.dtype), len(parts)))
+        for other in others:
+            if other.size:
+                add(first, first, other)
+        total[start:start + PIECE] = first
+
+
+def gather_rows(*tensors: np.ndarray, add: Add, ranks: Ranks, slices: int) -> None:
+    """Write to each tensor the rows that the other ranks hold, and send them those of this rank."""
+    for x in tensors:
+        cuts = [rows_of_rank(len(x), slices, i, ranks.count) for i in range(ranks.count)]
+        row, (start, stop) = x.nbytes // len(x), cuts[ranks.rank]
+        ranks.gather(_bytes(x[start:stop].copy()), [row * (b - a) for a, b in cuts], _bytes(x))
+
+
+def gather_ranks(y: np.ndarray, x: np.ndarray, *, add: Add, ranks: Ranks, rows: tuple[int, ...]) -> None:
+    """Write the rows of all ranks to y, in rank order. rows: how many each rank holds."""
     row = y.nbytes // max(1, sum(rows))
-    ranks.gather(_bytes(np.ascontiguousarray(parts[0])), [row * count for count in rows], _bytes(y))
+    ranks.gather(_bytes(np.ascontiguousarray(x)), [row * count for count in rows], _bytes(y))
 
 
 def _bytes(x: np.ndarray) -> np.ndarray:
@@ -56,12 +77,13 @@ def _bytes(x: np.ndarray) -> np.ndarray:
 
 def _checked(name: str, exchange: Exchange) -> Callable[..., None]:
     """Return an exchange that first compares its turn, name, result and rows with those of the other ranks."""
-    def run(y: np.ndarray, *parts: np.ndarray, add: Add, ranks: Ranks, turn: str, rows: tuple[int, ...] = ()) -> None:
-        of = f"rows {rows}" if rows else f"{len(parts)} a rank"
-        ranks.require_alike(f"{name} of {y.dtype.name}{list(y.shape)}, {of}, in {turn}")
-        exchange(y, *parts, add=add, ranks=ranks, rows=rows)
+    def run(*arrays: np.ndarray, add: Add, ranks: Ranks, turn: str, **how: Any) -> None:
+        x = arrays[0 if name.startswith("gather") else -1]  # the same on all ranks, but for the rows of a slice
+        of = f"rows {how['rows']}" if "rows" in how else f"{len(arrays)} tensors"
+        ranks.require_alike(f"{name} of {x.dtype.name}{list(x.shape)}, {of}, in {turn}")
+        exchange(*arrays, add=add, ranks=ranks, **how)
     return run
 
 
 EXCHANGES = {name: _checked(name, exchange) for name, exchange in (
-    ("sum_ranks", sum_ranks), ("gather_ranks", gather_ranks))}
+    ("sum_ranks", sum_ranks), ("sum_rows", sum_rows), ("gather_ranks", gather_ranks), ("gather_rows_", gather_rows))}

@@ -5,22 +5,20 @@ Then all of them run on the first slice, then all on the second slice, and so on
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from minidl.memory.storage import Storage
 from minidl.op import Attrs, Op
 from minidl.ops.elementwise import ADD, SCALE
-from minidl.ops.shape import NARROW, RESHAPE
+from minidl.ops.shape import RESHAPE
 from minidl.parts.slice_rules import Rule, scaled
-from minidl.parts.slicing.exchange import SUM_RANKS, gathered
+from minidl.parts.slicing.exchange import SUM_RANKS, SUM_ROWS, gathered
 from minidl.parts.slicing.logical import Logical
 from minidl.parts.slicing.origins import Origin, Origins
+from minidl.parts.slicing.rows import narrowed, put_rows, ungraded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from minidl.executor import Executor
     from minidl.ranks.consensus import Alone
 
@@ -46,21 +44,6 @@ class Queued:
     outputs: tuple[Logical, ...]
     origin: Origin
     labels: Storage | None = None
-
-
-@contextmanager
-def ungraded(executor: Executor) -> Iterator[None]:
-    """Disable gradients in a ``with`` block: autograd records the call on whole tensors, not the calls on slices."""
-    enabled, executor.grad_enabled = executor.grad_enabled, False
-    try:
-        yield
-    finally:
-        executor.grad_enabled = enabled
-
-
-def narrowed(executor: Executor, whole: Storage, start: int, size: int) -> Storage:
-    """Return a view of the rows from ``start`` to before ``start + size``; the caller releases it."""
-    return executor.run(NARROW, (whole,), {"axis": 0, "start": start, "stop": start + size})[0]
 
 
 class Queue:
@@ -152,7 +135,7 @@ class Queue:
                 with self.origins.carrying_out(queued.origin):
                     made = self.executor.run(queued.op, parts, queued.attrs)
                 for y, part in zip(queued.outputs, made, strict=True):
-                    y.put_part(0, part)
+                    self._put(y, part)
         for queued in waiting:
             self._finish(queued)
 
@@ -225,7 +208,14 @@ class Queue:
         so_far.update(zip(rule.whole, whole, strict=True))
         if index == self.held.stop - 1:
             for i, x in so_far.items():
-                queued.outputs[i].put_part(0, x)
+                self._put(queued.outputs[i], x)
+
+    def _put(self, y: Logical, made: Storage) -> None:
+        """Set the value of an output of the whole batch; of a divided one, this rank's rows of it."""
+        if y.divided:
+            put_rows(self.executor, self.held, y, made)
+        else:
+            y.put_part(0, made)
 
     def _fold(self, queued: Queued, index: int, earlier: list[Storage], whole: list[Storage]) -> list[Storage]:
         """Unite the rule's whole outputs of the slices before ``index`` (earlier) with those of this slice (whole)."""
@@ -240,8 +230,8 @@ class Queue:
         """Unite the ``whole`` outputs of this rank's slices (apart) with those of other ranks, in order of slices."""
         executor, consensus = self.executor, self.consensus
         if queued.rule.fold is ADD:
-            return [self._folded(SUM_RANKS, parts, {"ranks": consensus.ranks, "turn": consensus.turn()})[0]
-                    for parts in zip(*apart, strict=True)]
+            return [self._sum(queued.outputs[i].divided, parts)
+                    for i, parts in zip(queued.rule.whole, zip(*apart, strict=True), strict=True)]
         stacks = []
         for parts in zip(*apart, strict=True):
             rows = tuple([executor.run(RESHAPE, (x,), {"shape": (1, *x.meta.shape)})[0] for x in parts])
@@ -255,6 +245,15 @@ class Queue:
         for stack in stacks:
             stack.release()
         return united
+
+    def _sum(self, divided: bool, parts: tuple[Storage, ...]) -> Storage:
+        """Return the sum of all ranks' parts; of a divided tensor, this rank's rows of it."""
+        ranks = self.consensus.ranks
+        assert ranks is not None
+        attrs = {"ranks": ranks, "turn": self.consensus.turn()}
+        if divided:
+            return self._folded(SUM_ROWS, parts, attrs | {"slices": len(parts) * ranks.count})[0]
+        return self._folded(SUM_RANKS, parts, attrs)[0]
 
     def _row(self, stack: Storage, number: int) -> Storage:
         """Return a view of row ``number`` of a stacked tensor, without its first dimension; the caller releases it."""
