@@ -104,6 +104,9 @@ class Runtime(Shown):
         self._consensus = consensus_of(ranks)
         budget, host = self._consensus.least(budget, host)
         self.placement = placements.create(placement) if isinstance(placement, str) else placement
+        if not self.placement.addresses and self.device.simulated_twin() is None:
+            raise UserError(f"placement {self.placement.name!r} is for simulated devices: bytes of {self.device.name} "
+                            "have addresses")
         self.tracker = Tracker()
         self.memory = Manager(self.device, self.policy, self.tracker, budget, host, switches, self.placement, spill)
         self._follower = attach(self.memory, self._consensus) if self.policy.plans else None
@@ -251,11 +254,7 @@ class Runtime(Shown):
 
     def stats(self) -> Stats:
         """Return all counters and gauges."""
-        allocator, executor, replaying = self.memory.allocator, self.executor, self.memory.replaying
-        return Stats(self.device.now(), self.device.stall_seconds(), replaying.seconds,
-                     allocator.swapped_out_bytes, allocator.swapped_in_bytes, replaying.recomputed_bytes,
-                     allocator.moved_bytes, allocator.arena.used_bytes, allocator.arena.peak_bytes,
-                     allocator.arena.capacity, allocator.host.used_bytes, allocator.host.peak_bytes, executor.issued)
+        return Stats.of(self.device, self.memory, self.executor.issued)
 
     def reset_peak(self) -> None:
         """Set the device's ``peak_bytes`` to the bytes in use now."""

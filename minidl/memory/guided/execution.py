@@ -266,7 +266,7 @@ def attach(memory: Manager, consensus: Alone = ALONE) -> PlanFollower:
     consensus: the agreement of this rank with others."""
     state = memory.state
     device = state.device
-    limits = Limits(state.arena.capacity, state.allocator.host.capacity)
+    limits = Limits(state.arena.capacity, state.allocator.host.capacity, state.arena.addresses)
     follower = PlanFollower(state.policy, state.link_costs, limits, state.switches,
                             peak_flops=device.profile.peak_flops, measured_iterations=device.measured_iterations,
                             allowance=Allowance(device.host_now, limited=device.wall_clock), consensus=consensus)
