@@ -8,13 +8,11 @@ host wait for it, as in the paper's passive mode.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
-from functools import partial
 
-from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, Extents
+from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT
 from minidl.device.contract import Device
 from minidl.device.spill import Spill
-from minidl.errors import HostShort, OutOfMemory
+from minidl.errors import HostShort
 from minidl.memory.bytes.arena import Arena
 from minidl.memory.bytes.block import Block
 from minidl.memory.bytes.byte_count import ByteCount
@@ -48,8 +46,6 @@ class Allocator:
             device.spill_to(spill, host_bytes)
         self._positions = device.positions
         self._poisons = type(device).poison is not Device.poison
-        self.kept_bytes = 0  # of host memory that tensors take which never come to the device
-        self._given_back: list[Extents] = []  # of such tensors that are gone
         self._host_read = 0  # position on the copy-in stream of the last copy whose host bytes were freed
         self.swapped_out_bytes = self.swapped_in_bytes = self.moved_bytes = 0
         self.slid_seconds = 0.0
@@ -149,21 +145,6 @@ class Allocator:
         self.device.move(to, origin, nbytes)
         self.moved_bytes += nbytes
         self.slid_seconds += self.device.move_seconds(nbytes)
-
-    def keep_on_host(self, nbytes: int) -> Callable[[], None]:
-        """Reserve host memory for a tensor that stays there; return a function that ends this, from any thread.
-        The memory is free for others at the next call of this method. Raises OutOfMemory."""
-        while self._given_back:
-            gone = self._given_back.pop()
-            self.kept_bytes -= sum(size for _, size in gone)
-            self.host.free(gone)
-        extents = self.host.allocate(nbytes)
-        if extents is None:
-            free = self.host.capacity - self.host.used_bytes
-            raise OutOfMemory(f"{nbytes} bytes of optimizer states are to stay in host memory, which has {free} of "
-                              f"{self.host.capacity} free", host_full=True)
-        self.kept_bytes += nbytes
-        return partial(self._given_back.append, extents)
 
     def check(self) -> None:
         """Raises AssertionError unless arena and host pool are consistent."""

@@ -111,8 +111,7 @@ class Memory(Protocol):
         ...
 
     def keep_on_host(self, nbytes: int) -> Callable[[], None]:
-        """Reserve host memory for a tensor that stays there; return a function that ends this, from any thread.
-        Raises OutOfMemory."""
+        """Reserve host memory for a tensor that stays there; return a function that ends this. Raises OutOfMemory."""
         ...
 
     def check(self) -> None:
@@ -138,6 +137,7 @@ class Manager:
         self.replaying = Replay(state, self.runner, self.room, self.evicting)
         self.guard = WriteGuard(state, self.replaying, self.leftovers)
         self.boundary = Boundary(state, self.freeing, self.replaying, self.guard, self.leftovers)
+        self.keep_on_host = state.on_host.keep
         self.update_bytes = self.arena.capacity // UPDATE_SHARE
 
     def attach(self, hooks: Hooks) -> None:
@@ -186,10 +186,6 @@ class Manager:
     def goes_on(self) -> bool:
         """True if an optimizer's step does not end the iteration, because a gradient is still to be taken."""
         return self.boundary.goes_on()
-
-    def keep_on_host(self, nbytes: int) -> Callable[[], None]:
-        """Reserve host memory, which no plan may use; return a function that ends this. Raises OutOfMemory."""
-        return self.allocator.keep_on_host(nbytes)
 
     def live(self) -> list[Storage]:
         """The storages that have bytes on the device or on the host."""

@@ -33,8 +33,8 @@ def test_auto_keeps_states_on_the_host_where_the_link_is_slow_and_the_host_is_no
     profile = tmp_path / "gpu.json"
     profile.write_text(to_json(replace(get("p100"), link_out_bandwidth=link, link_in_bandwidth=link,
                                        host_bandwidth=host)))
-    flags = ["--model", "vgg11", "--image-size", "32", "--optimizer", "adam", "--batch", "4", "--steps", "3", "--device", f"sim:{profile}",
-             "--host-update", "auto", "--memory-budget"]
+    flags = ["--model", "vgg11", "--image-size", "32", "--optimizer", "adam", "--batch", "4", "--steps", "3",
+             "--device", f"sim:{profile}", "--host-update", "auto", "--memory-budget"]
     assert train.main([*flags, "60%"]) == 0
     assert (TOLD in capsys.readouterr().out) == chosen
     assert train.main([*flags, "100%"]) == 0  # nothing has to leave

@@ -15,6 +15,7 @@ from minidl.errors import UserError
 from minidl.optim import SGD, Adadelta, Adam, AdamW
 from minidl.optim.on_host import HostArray
 from minidl.policies.auto import policy as auto
+from minidl.ranks import modelled
 
 OPTIMIZERS = {"adam": Adam, "adamw": AdamW, "adadelta": Adadelta, "momentum": lambda p: SGD(p, lr=0.1, momentum=0.9)}
 POLICIES = ("passive", "recompute", "capuchin", "dtr-swap", "auto")
@@ -116,6 +117,19 @@ def test_a_device_that_cannot_update_on_the_host_says_so(monkeypatch):
     monkeypatch.setattr("minidl.device.sim.SimDevice.updates_on_host", False)
     with pytest.raises(UserError, match="sim:p100 cannot run optimizer steps on the host"):
         Runtime("sim:p100", host_update=True)
+
+
+def test_ranks_that_divide_states_keep_them_on_the_device():
+    with pytest.raises(UserError, match="ranks that divide states keep them on the device"):
+        Runtime("sim:p100", host_update=True, ranks=modelled(2, divide="states"))
+
+
+def test_a_policy_that_swaps_nothing_has_host_memory_for_states():
+    for policy in ("checkmate", "dtr"):
+        with Runtime("sim:p100", policy=policy, host_update=True, host_memory="1MiB") as runtime:
+            Adam(nn.Linear(8, 8).parameters())
+            assert runtime.memory.state.on_host.kept_bytes == 2 * 4 * 72
+            runtime.check()
 
 
 def test_a_step_on_the_host_takes_as_long_as_its_slowest_part():

@@ -71,6 +71,7 @@ class Options:
     spill_bytes: int | None
     slices: int
     ranks: int | str | None
+    ranks_divide: str
     shard_bytes: int
     host_update: str
     plan: str | None

@@ -65,7 +65,7 @@ def setup_of(options: Options, device: Device, data: Data, ranks: Ranks | None =
     return Setup(program, device, options.policy, host, options.precision, options.seed,
                  options.placement, ahead, options.switches, max(options.slices, 1), steps, spill,
                  options.shard_bytes or None, options.host_update == "always",
-                 modelled(ranks.count) if ranks is not None else None)
+                 modelled(ranks.count, divide=ranks.divide) if ranks is not None else None)
 
 
 def settle(options: Options, setup: Setup, data: Data) -> Sizes:

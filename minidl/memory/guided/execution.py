@@ -190,9 +190,9 @@ class GuidedExecution(Hooks):
     def end_iteration(self, trace: Callable[[], Trace], *, failed: bool) -> None:
         """Report this iteration's times to the plan follower, which lets the policy correct its plan.
         trace: builds the iteration's trace. failed: the iteration failed, so nothing is reported."""
-        device, follower, allocator = self.state.device, self.follower, self.state.allocator
-        follower.planner.limits = replace(follower.planner.limits,
-                                          host_bytes=allocator.host.capacity - allocator.kept_bytes)
+        device, follower = self.state.device, self.follower
+        left = min(self.state.allocator.host.capacity, self.state.on_host.left_bytes)
+        follower.planner.limits = replace(follower.planner.limits, host_bytes=left)
         self._settling, self._addresses = follower.settling, follower.offsets
         if follower.observes:
             device.settle()
