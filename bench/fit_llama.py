@@ -42,7 +42,7 @@ def row_of(model: str, rank: int | None, device: str, policy: str) -> dict[str, 
                                                        "status": "ok" if largest else "no batch of 1 fits"}
     ran = program.row(machine, policy, budget, largest, STEPS) if largest else None
     if ran is not None:
-        row["status"] = ran.status
+        row["status"] = ran.status.partition(":")[0]
         if ran.settled_s:
             row["tokens_per_second"] = round(TOKENS * largest / ran.settled_s)
             row["share_of_unmanaged"] = round(ran.unmanaged_s / ran.settled_s, 3)
@@ -113,8 +113,8 @@ These are not the same measurement: other tokens, other precisions, other machin
 
 | system | what it states | source |
 |---|---|---|
-| Unsloth | Llama 3.1 8B, QLoRA (4-bit frozen weights) of rank 32, batch 1: 78,475 tokens in 24 GB, 342,733 in 80 GB; Hugging \
-Face with FlashAttention 2: 5,789 and 28,454 | docs.unsloth.ai/basics/unsloth-benchmarks |
+| Unsloth | Llama 3.1 8B, QLoRA (4-bit frozen weights) of rank 32, batch 1: 78,475 tokens in 24 GB, 342,733 in 80 GB; \
+Hugging Face with FlashAttention 2: 5,789 and 28,454 | docs.unsloth.ai/basics/unsloth-benchmarks |
 | SlideFormer | full fine-tuning of models of more than 123 billion parameters on an RTX 4090; 1.40 to 6.27 times the \
 throughput of other offloading systems | arXiv:2603.16428 |
 | ZeRO-Infinity | fine-tuning of a trillion parameters on one DGX-2 (16 V100); over 25 petaflops on 512 V100, 40% of \

@@ -32,8 +32,12 @@ SEPARATE = Switches(fused=False)  # as in the frameworks whose speeds were publi
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The settings of a training step: ``tokens`` of a text (None: the network's own), the runtime's ``precision``, and
-    the rank of LoRA's adapters (``nn.lora``), which are then all that is trained; None: everything is."""
+    """The settings of a training step.
+
+    tokens     of a text; None: the network's own
+    precision  of the runtime
+    lora       the rank of adapters (``nn.lora``), which are then all that is trained; None: everything is
+    """
 
     tokens: int | None = None
     precision: str = "fp32"

@@ -39,8 +39,7 @@ def parser() -> Parser:
     found.add_argument("--advice", action="store_true",
                        help="of a PyTorch program, changes that lower its memory, on the first device")
     found.add_argument("--json", action="store_true", help="print one JSON object instead of the tables")
-    alone = found.add_argument_group("the step", "of a network of minidl, or of a PyTorch network that is given without "
-                                                 "a step")
+    alone = found.add_argument_group("the step", "of a network of minidl, or of a PyTorch network given without a step")
     alone.add_argument("--tokens", type=whole, metavar="N",
                        help="of a text (default: the network's; of PyTorch's, 128)")
     alone.add_argument("--lora", type=whole, metavar="RANK",
