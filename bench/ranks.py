@@ -62,7 +62,7 @@ def measure(model: str, device: str, batch: int, count: int, steps: int, divide:
         costs = profiles.shared(profiles.get(device), count).link_costs
         trace = trace_from_json((Path(folder) / "trace.json").read_text(encoding="utf-8"))
         least = 0.0 if policy != "auto" else bound(trace, costs, result["budget_bytes"]).seconds
-    return Row(count, *[result[name] for name in Row.__annotations__ if name in result], least)
+    return Row(count, bound_seconds=least, **{name: result[name] for name in Row.__annotations__ if name in result})
 
 
 def line(model: str, device: str, row: Row, batch: int, divide: str, one: Row) -> str:
