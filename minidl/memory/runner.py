@@ -14,6 +14,7 @@ from threading import get_ident
 
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT
 from minidl.errors import OutOfMemory
+from minidl.memory import neighbourhood
 from minidl.memory.bytes.block import Block
 from minidl.memory.evicting import Evicting
 from minidl.memory.freeing import Freeing
@@ -170,6 +171,8 @@ class CallRunner:
         else:
             base.set_status(RECOMPUTE)
             state.live_refs.pop(base.me, None)
+            if base.missing_readers or base.refs > 1:
+                neighbourhood.read_again(base)
             if base.refs > 1:  # it has more uses than the donated handle
                 state.dropped[base.me] = None
 
