@@ -16,12 +16,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from minidl.checkpoint.safetensors import CorruptFile
-from minidl.checkpoint.store import Checkpoint
+from minidl.checkpoint.store import Checkpoint, listed_in_order
 from minidl.errors import UserError
 from minidl.nn import Module
 from minidl.ops.update import upload_
 from minidl.optim import Optimizer
 from minidl.outside.validation import is_real, is_whole, shown
+from minidl.parts.slicing.cuts import is_divided
 from minidl.plan.formats import SavedPlan, plan_from_json, plan_to_json
 from minidl.plan.plan import Proposal, SavedProposal
 from minidl.plan.trace import Trace
@@ -39,6 +40,13 @@ def tensors_of(model: Module, optimizer: Optimizer) -> dict[str, Tensor]:
     """Return all tensors that a training step changes, by their names in a checkpoint, for ``Store.save``."""
     named = {f"model.{name}": tensor for name, tensor in (*model.named_parameters(), *model.named_buffers())}
     return named | {f"optimizer.{name}": tensor for name, tensor in optimizer.named_states().items()}
+
+
+def send_rows(tensors: Mapping[str, Tensor]) -> None:
+    """Send this rank's rows of divided tensors to the rank that writes them by ``Store.save``, in the same order."""
+    for name in listed_in_order(tensors):
+        if is_divided([tensors[name].storage]):
+            tensors[name].numpy()
 
 
 def documents_of(runtime: Runtime, fixed: Fixed) -> dict[str, str]:

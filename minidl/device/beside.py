@@ -1,6 +1,5 @@
-"""Sums between ranks on a simulated device: they run beside the compute stream, one after the other.
-
-The first work that uses their memory waits for them. Such memory is known by its offset.
+"""Exchanges between ranks that run beside a simulated device's compute stream, one after the other: sums, and updated
+rows. The first work that uses their memory waits for them. Such memory is known by its offset.
 """
 
 from collections.abc import Iterable
@@ -8,7 +7,7 @@ from collections.abc import Iterable
 from minidl.device.clock import COMPUTE, VirtualClock
 from minidl.device.contract import Operand
 
-BESIDE = frozenset({"sum_ranks"})  # operations that run so
+BESIDE = frozenset({"sum_ranks", "sum_rows", "gather_rows_"})  # operations that run so
 
 
 class Beside:

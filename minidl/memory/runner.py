@@ -171,10 +171,9 @@ class CallRunner:
         else:
             base.set_status(RECOMPUTE)
             state.live_refs.pop(base.me, None)
-            if base.missing_readers or base.refs > 1:
-                neighbourhood.read_again(base)
             if base.refs > 1:  # it has more uses than the donated handle
                 state.dropped[base.me] = None
+                neighbourhood.read_again(base)
 
     def _donate_shared(self, output: Storage, base: Storage) -> Block:
         """Donate the block of an input that the program still needs, and return the block.

@@ -16,6 +16,7 @@ from minidl.op import Attrs, Op
 from minidl.ops.shape import between
 from minidl.ops.update import fill_, upload_
 from minidl.parts.sharding.sharder import shard_bounds
+from minidl.parts.slicing.cuts import is_divided
 from minidl.runtime import parameter
 from minidl.tensor import Tensor
 
@@ -163,10 +164,12 @@ class Optimizer:
         """Yield chunks of piece numbers whose parameters have a gradient, grouped by kind, the highest kind first.
         A chunk exceeds CHUNK_BYTES, or the memory's limit with states and gradients, only if it is a single piece."""
         most = current().memory.update_bytes // (len(self._states) + 2)
-        alike: dict[tuple[int, bool, int], list[int]] = {}
+        alike: dict[tuple[tuple[int, bool, int], bool], list[int]] = {}
         for number, piece in enumerate(self._pieces):
-            if self.parameters[piece.owner].grad is not None:
-                alike.setdefault(self.kind(piece.owner), []).append(number)
+            gradient = self.parameters[piece.owner].grad
+            if gradient is not None:
+                divided = is_divided([gradient.storage, *[made[number].storage for made in self._states.values()]])
+                alike.setdefault((self.kind(piece.owner), divided), []).append(number)
         for _, numbers in sorted(alike.items(), reverse=True):
             chunk: list[int] = []
             nbytes = taken = 0  # bytes of the parameters, and of their blocks
@@ -267,6 +270,6 @@ def rows_of_piece(tensor: Tensor, piece: RowRange) -> Tensor:
 
 def _zeros_like(tensor: Tensor, piece: RowRange) -> Tensor:
     shape = tensor.shape if piece.whole else (piece.stop - piece.start, *tensor.shape[1:])
-    state = parameter(shape, dtype=tensor.dtype, requires_grad=False)
+    state = parameter(shape, dtype=tensor.dtype, requires_grad=False, state=True)
     fill_(state, 0.0)
     return state

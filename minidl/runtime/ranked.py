@@ -16,7 +16,7 @@ def consensus_of(ranks: Ranks | None) -> Alone:
 
 def silent(ranks: Ranks | None) -> Alone:
     """Return the agreement of a rank that runs a step on shapes alone: it says nothing to the others."""
-    return ALONE if ranks is None else Consensus(ModelledRanks(ranks.rank, ranks.count))
+    return ALONE if ranks is None else Consensus(ModelledRanks(ranks.rank, ranks.count, ranks.divide))
 
 
 def slices_of(ranks: Ranks | None, device: Device, slices: int) -> int:

@@ -280,12 +280,12 @@ def current_runtime() -> Runtime:
     return inside[-1]
 
 
-def parameter(shape: Shape, *, dtype: DType = float32, requires_grad: bool = True) -> Tensor:
+def parameter(shape: Shape, *, dtype: DType = float32, requires_grad: bool = True, state: bool = False) -> Tensor:
     """Return an uninitialized persistent leaf: a parameter, a buffer or optimizer state; sharded if the runtime shards.
-    Raises OutOfMemory."""
+    state: it is an optimizer's state, which ranks may divide. Raises OutOfMemory."""
     executor, described = current(), meta(tuple(shape), dtype)
     for keeper in executor.part_keepers:
-        if (made := keeper.parameter(described, requires_grad=requires_grad)) is not None:
+        if (made := keeper.parameter(described, requires_grad=requires_grad, state=state)) is not None:
             return Tensor(made)
     storage: Storage = executor.leaf(described, persistent=True)
     storage.requires_grad = requires_grad

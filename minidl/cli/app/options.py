@@ -70,6 +70,7 @@ class Options:
     spill_bytes: int | None
     slices: int
     ranks: int | str | None
+    ranks_divide: str
     shard_bytes: int
     plan: str | None
     decoupled_swap: bool

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 
-from minidl.checkpoint import Checkpoint, Fixed, documents_of, read_checkpoint, restore, tensors_of
+from minidl.checkpoint import Checkpoint, Fixed, documents_of, read_checkpoint, restore, send_rows, tensors_of
 from minidl.cli.app.options import EPOCHS, SYNTHETIC_STEPS, Options
 from minidl.cli.app.run_folder import AUTO, RESULT, SUMMARY, Resolved, RunFolder, folder_of
 from minidl.cli.app.run_lock import RunLock
@@ -24,6 +24,7 @@ from minidl.device.precision import DEFAULT
 from minidl.errors import UserError
 from minidl.optim import ENDING_SHAPES
 from minidl.outside.validation import MOST_WHOLE, is_whole
+from minidl.ranks.group import NOTHING
 from minidl.report.meter import Meter
 from minidl.report.result import Result
 from minidl.runtime import current_runtime
@@ -134,7 +135,9 @@ class Session:
         except NothingToLearnFrom:
             raise
         except UserError:
-            if trainer.sound and trainer.steps_done > max(self._saved, 0) and self._folder is not None and self._keeps:
+            divided = self._options.ranks_divide != NOTHING  # then the other ranks have a part of the state
+            if (trainer.sound and trainer.steps_done > max(self._saved, 0) and self._folder is not None and self._keeps
+                    and not divided):
                 self.save(trainer)
                 print(self.how_to_go_on(trainer.steps_done), flush=True)
             raise
@@ -172,12 +175,14 @@ class Session:
     def save(self, trainer: Trainer) -> None:
         """Write a checkpoint of the training, unless this step already has one."""
         done = trainer.steps_done
-        if self._folder is None or not self._keeps or self._saved == done:
+        if self._read is None or not self._keeps or self._saved == done:
             return
-        runtime = current_runtime()
+        runtime, tensors = current_runtime(), tensors_of(trainer.model, trainer.optimizer)
         with runtime.iteration():  # reading values is an iteration of its own: the next step begins like any other
-            self._folder.store.save(done, tensors_of(trainer.model, trainer.optimizer),
-                                    documents_of(runtime, self._fixed))
+            if self._folder is not None:
+                self._folder.store.save(done, tensors, documents_of(runtime, self._fixed))
+            else:
+                send_rows(tensors)
         self._saved = done
 
     def how_to_go_on(self, done: int) -> str:

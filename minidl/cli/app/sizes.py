@@ -63,7 +63,7 @@ def setup_of(options: Options, device: Device, data: Data, ranks: Ranks | None =
     steps = options.steps or (MOST_ITERATIONS if data.train_size else SYNTHETIC_STEPS)
     return Setup(program, device, options.policy, host, options.precision, options.seed,
                  options.placement, ahead, options.switches, max(options.slices, 1), steps, spill,
-                 options.shard_bytes or None, modelled(ranks.count) if ranks is not None else None)
+                 options.shard_bytes or None, modelled(ranks.count, divide=ranks.divide) if ranks is not None else None)
 
 
 def settle(options: Options, setup: Setup, data: Data) -> Sizes:
