@@ -111,6 +111,10 @@ class Memory(Protocol):
         """Recompute the dropped survivors and cut all lineage; after a failure (``failed``) recompute nothing."""
         ...
 
+    def keep_on_host(self, nbytes: int) -> Callable[[], None]:
+        """Reserve host memory for a tensor that stays there; return a function that ends this. Raises OutOfMemory."""
+        ...
+
     def check(self) -> None:
         """Raises AssertionError if an invariant does not hold."""
         ...
@@ -134,6 +138,7 @@ class Manager:
         self.replaying = Replay(state, self.runner, self.room, self.evicting)
         self.guard = WriteGuard(state, self.replaying, self.leftovers)
         self.boundary = Boundary(state, self.freeing, self.replaying, self.guard, self.leftovers)
+        self.keep_on_host = state.on_host.keep
         self.update_bytes = self.arena.capacity // UPDATE_SHARE
 
     def attach(self, hooks: Hooks) -> None:
