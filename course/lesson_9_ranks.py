@@ -214,7 +214,7 @@ def _():
     mo.md("""
     ## Exercise 5: ZeRO's bytes
 
-    A network has `parameters` numbers of 4 bytes. Adam has two states. How many bytes of parameters, gradients and states
+    A network has `parameters` numbers of 4 bytes; Adam has two states. How many bytes of parameters, gradients, states
     does each of n ranks keep, if `divided` is `"nothing"`, `"states"` or `"gradients"` (which divides states, too)?
     """)
     return
