@@ -49,8 +49,8 @@ class Origins:
         self._last = Place(0, "")
 
     def place(self) -> Place:
-        """Return the running module, and the innermost line outside of PyTorch and of this package. In the backward
-        pass return both of the call whose gradient is being computed."""
+        """Return the running module, and the innermost line outside of PyTorch and of this package.
+        In the backward pass both are those of the call whose gradient is being computed."""
         node: Any = torch._C._current_autograd_node()
         if node is not None and not self._seen.running:
             self._last = self._forward.get(node._sequence_nr(), self._last)
