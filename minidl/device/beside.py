@@ -12,7 +12,7 @@ BESIDE = frozenset({"sum_ranks"})  # operations that run so
 
 
 class Beside:
-    """The sums on their way. ends: by the offset of memory that one uses, when it ends."""
+    """The sums between ranks that have not ended. ends: offset of memory that a sum uses -> the time of its end."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self.clock = clock
@@ -20,7 +20,8 @@ class Beside:
         self._latest = 0.0  # when the last of them ends
 
     def start(self, seconds: float, operands: Iterable[Operand]) -> None:
-        """Start a sum on these operands after those on their way, and after the compute stream's work so far."""
+        """Start a sum on these operands, which begins when earlier sums, and the work launched so far, have ended.
+        seconds: its duration."""
         self._latest = max(self._latest, self.clock.now()) + seconds
         self.ends.update({operand.block.offset: self._latest for operand in operands})
 
@@ -36,6 +37,6 @@ class Beside:
             self.hold(COMPUTE, operand.block.offset)
 
     def forget_ended(self) -> None:
-        """Forget the sums that have ended."""
+        """Remove the sums that have ended from ``ends``."""
         now = self.clock.now()
         self.ends = {offset: end for offset, end in self.ends.items() if end > now}
