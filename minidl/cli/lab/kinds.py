@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 from math import nextafter
 
-from minidl import policies
+from minidl import placements, policies
 from minidl.cli.app import kinds
+from minidl.errors import UserError
 from minidl.lab.cell import Machine
 from minidl.lab.training_step import BATCHES
 from minidl.outside.validation import real
+from minidl.placements import Unplaced
 from minidl.policies.literature import SOLVERS
 
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0}
@@ -78,6 +80,11 @@ def part(text: str) -> float:
     return kinds.read(real, text, most=1.0, wanted="a part from 0 to 1")
 
 
+def chosen_placements(text: str) -> list[str]:
+    """Return the placements in a comma-separated text; ``none`` is a memory without addresses."""
+    return [word if word == Unplaced.name else kinds.placement(word) for word in words(text)]
+
+
 def add_machine(parser: argparse.ArgumentParser) -> None:
     """Add the flags that describe the simulated machine on which a trace is run."""
     group = parser.add_argument_group("machine")
@@ -86,13 +93,28 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--latency", type=seconds, metavar="SECONDS", help="of a copy, like 10us")
     group.add_argument("--host", type=kinds.size, metavar="SIZE", help="host memory for swapped tensors")
     group.add_argument("--no-swap", action="store_true", help="no host memory at all")
+    group.add_argument("--spill-bytes", type=kinds.size, default=0, metavar="SIZE",
+                       help="of a file on a disk, which continues host memory")
+    group.add_argument("--placement", type=chosen_placements, default=[placements.DEFAULT], metavar="A,B",
+                       help=f"where blocks go in device memory: {', '.join(placements.names())}; none: no addresses, "
+                            f"only bytes are counted (default: {placements.DEFAULT})")
     group.add_argument("--noise", type=part, default=0.0, metavar="PART", help="by which each call may be off")
     group.add_argument("--seed", type=int, default=0, help="of the noise")
 
 
 def machine(arguments: argparse.Namespace) -> Machine:
-    """Return the simulated machine that the flags describe. Raises UserError for an unknown profile."""
-    found = Machine(arguments.device, arguments.link, arguments.latency, 0 if arguments.no_swap else arguments.host,
-                    arguments.noise, arguments.seed)
-    found.described()
+    """Return the simulated machine that the flags describe. Raises UserError for several, or an unknown profile."""
+    found = machines(arguments)
+    if len(found) > 1:
+        raise UserError("--placement takes one placement here, and several in lab run and lab trace replay")
+    return found[0]
+
+
+def machines(arguments: argparse.Namespace) -> list[Machine]:
+    """Return the simulated machines that the flags describe, which differ in their placements.
+    Raises UserError for an unknown profile."""
+    found = [Machine(arguments.device, arguments.link, arguments.latency, 0 if arguments.no_swap else arguments.host,
+                     arguments.noise, arguments.seed, placement, arguments.spill_bytes)
+             for placement in arguments.placement]
+    found[0].described()
     return found
