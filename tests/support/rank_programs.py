@@ -1,6 +1,6 @@
 """Small trainings for ranks, each of which must have the bits of slices on one device; and groups of ranks in threads.
 
-As a program, ``python rank_programs.py NETWORK POLICY SHARE FILE [DIVIDE]``, it is one rank of MPI and writes its outcome.
+As a program, ``rank_programs.py NETWORK POLICY SHARE FILE [DIVIDE]``, it is one rank of MPI and writes what came out.
 """
 
 import pickle
