@@ -20,11 +20,11 @@ from minidl.plan.costs import Costs
 
 KINDS = ("conv", "winograd", "fft", "matmul", "elementwise", "reduce", "pool", "copy")
 TERMS = ("calls", "flops", "bytes", "far_bytes", "columns", "weights")  # of work, in ``rates``
-OPTIONAL = ("rates", "rates_of", "cudnn_plans", "bf16_flops", "peer_bandwidth", "disk_out_bandwidth",
-            "disk_in_bandwidth", "disk_latency_s", "host_bandwidth")
+OPTIONAL = ("rates", "rates_of", "cudnn_plans", "bf16_flops", "peer_bandwidth", "shared_bandwidth",
+            "disk_out_bandwidth", "disk_in_bandwidth", "disk_latency_s", "host_bandwidth")
 TEXTS = ("name", "title", "rates_of", "cudnn_plans")
 MAY_BE_ZERO = ("link_latency_s", "launch_overhead_s", "kernel_floor_s", "half_fill_flops", "half_fill_bytes",
-                "bf16_flops", "peer_bandwidth", "disk_latency_s")
+                "bf16_flops", "peer_bandwidth", "shared_bandwidth", "disk_latency_s")
 # Bounds that include every machine: within them no modelled time overflows or becomes 0.
 SLOWEST, FASTEST = 1e3, 1e24  # flops or bytes a second
 LONGEST = 3600.0  # seconds of a latency, an overhead, a unit of work
@@ -57,6 +57,8 @@ class Profile:
     bf16_flops            peak that convolutions by GEMM and matrix products use on bf16 tensors: that of tensor cores
                           (dense, added up in fp32); 0 where these take no bf16, and it is as for fp32 tensors.
     peer_bandwidth        to another device of the machine, and from it at the same time; 0: as to the host.
+    shared_bandwidth      of the device's own link, each way, if copies and exchanges between devices share it: an
+                          exchange has what copies leave at that moment; 0: they do not share it.
     disk_out_bandwidth    to the file behind host memory; disk_in_bandwidth from it. By default an NVMe disk's.
     host_bandwidth        of host memory, for what the host's processors compute; by default that of two channels of
                           DDR5-4800 (76.8 GB/s), of which streaming code reaches some 80%.
@@ -82,6 +84,7 @@ class Profile:
     cudnn_plans: str = ""
     bf16_flops: float = 0.0
     peer_bandwidth: float = 0.0
+    shared_bandwidth: float = 0.0
     disk_out_bandwidth: float = 2e9
     disk_in_bandwidth: float = 3e9
     disk_latency_s: float = 1e-4
@@ -89,8 +92,8 @@ class Profile:
 
     @property
     def between_devices(self) -> float:
-        """The bandwidth of an exchange between devices."""
-        return self.peer_bandwidth or min(self.link_out_bandwidth, self.link_in_bandwidth)
+        """The bandwidth of an exchange between devices while nothing is copied."""
+        return self.peer_bandwidth or self.shared_bandwidth or min(self.link_out_bandwidth, self.link_in_bandwidth)
 
     @property
     def link_costs(self) -> Costs:
@@ -250,13 +253,13 @@ def for_bf16(profile: Profile) -> Profile:
 def shared(profile: Profile, count: int) -> Profile:
     """Return the profile of one of ``count`` devices behind one switch: each has a share of the host's bandwidth.
 
-    Without a ``peer_bandwidth`` exchanges between the devices take what copies leave of a device's own link.
+    Without a ``peer_bandwidth`` exchanges between the devices share a device's own link with its copies.
     """
     if count == 1:
         return profile
-    out, into = profile.link_out_bandwidth / count, profile.link_in_bandwidth / count
-    peer = profile.peer_bandwidth or min(profile.link_out_bandwidth - out, profile.link_in_bandwidth - into)
-    return replace(profile, link_out_bandwidth=out, link_in_bandwidth=into, peer_bandwidth=peer)
+    out, into = profile.link_out_bandwidth, profile.link_in_bandwidth
+    return replace(profile, link_out_bandwidth=out / count, link_in_bandwidth=into / count,
+                   shared_bandwidth=0.0 if profile.peer_bandwidth else min(out, into))
 
 
 def without_tf32(profile: Profile) -> Profile:

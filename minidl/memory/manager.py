@@ -20,6 +20,7 @@ from typing import Protocol
 
 from minidl.device import Device
 from minidl.device.spill import Spill
+from minidl.memory import neighbourhood
 from minidl.memory.boundary import Boundary
 from minidl.memory.evicting import Evicting
 from minidl.memory.freeing import Freeing
@@ -170,6 +171,7 @@ class Manager:
         for base in {storage.base for storage in inputs}:
             if base.status is RECOMPUTE and base.refs:
                 self.state.dropped[base.me] = None
+                neighbourhood.read_again(base)
 
     def evict(self, storage: Storage, action: Action) -> bool:
         """Take a storage off the device by a drop or a swap-out; False if it cannot leave."""

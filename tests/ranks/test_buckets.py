@@ -39,6 +39,7 @@ def test_a_bucket_is_full_with_so_many_bytes_or_tensors():
     assert sum(map(len, found)) == 40 and len(found) == 5  # four layers fill one
     assert all(BUCKET_BYTES <= sum(sizes) < BUCKET_BYTES + weight and sorted(set(sizes)) == [bias, weight]
                for sizes in found)
+    assert sorted(map(len, sums(512, 9))) == [1] * 9 + [9]  # a weight has a MiB and is sent alone; biases share one
     assert [len(sizes) for sizes in sums(4, 40)] == [MOST_OF_A_BUCKET, 80 - MOST_OF_A_BUCKET]
 
 

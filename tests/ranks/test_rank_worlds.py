@@ -14,6 +14,7 @@ from minidl.device.cpu import exchange
 from minidl.device.cpu.device import CpuDevice
 from minidl.memory.guided.planner import Planner
 from minidl.parts.slicing.buckets import Buckets
+from minidl.ranks.group import DIVIDES
 
 FEW, MANY, BLOCK = 20, 1000, 5
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -45,6 +46,7 @@ def test_the_worlds_contain_what_they_should():
     troubles = Counter(of.trouble for of in worlds)
     assert set(troubles) == {*HARMLESS, *PARTING} and min(troubles.values()) > 40
     assert {of.count for of in worlds} == set(range(2, 9))
+    assert Counter(of.divide for of in worlds).keys() == set(DIVIDES)
 
 
 def _early(self, op_name, algorithm, outputs, inputs, attrs, workspace, timed=None):
@@ -55,14 +57,14 @@ def _early(self, op_name, algorithm, outputs, inputs, attrs, workspace, timed=No
         return LAUNCH(self, op_name, algorithm, outputs, inputs, attrs, workspace, timed)
 
 
-def _skipping(self, key):
+def _skipping(self, divided, bucket):
     """Leave out every seventh sum on rank 1, and go on with this rank's own parts."""
     self.skips = getattr(self, "skips", 0) + 1
     if self._consensus.ranks.rank == 1 and not self.skips % 7:
-        for y, parts in self._open.pop(key):
+        for y, parts in bucket:
             self._put(y, parts[-1])
     else:
-        SUM(self, key)
+        SUM(self, divided, bucket)
 
 
 class Moved:

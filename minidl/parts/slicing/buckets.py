@@ -1,9 +1,9 @@
 """Collects gradients into buckets, each of which the ranks sum in one exchange.
 
 An exchange has a latency, and most gradients are small: those of biases and norms. A bucket is full when it has
-BUCKET_BYTES, so a large gradient is on its way as soon as it is computed. Which gradients share a bucket follows from
-the network alone, never from a plan or a budget: all ranks have the same buckets. The sum of an element has the same
-order in every bucket, so buckets change no bit.
+BUCKET_BYTES. A gradient of so many bytes is sent alone, as soon as it is computed. Which gradients share a bucket
+follows from the network alone, never from a plan or a budget: all ranks have the same buckets. The sum of an element
+has the same order in every bucket, so buckets change no bit.
 """
 
 from __future__ import annotations
@@ -38,22 +38,24 @@ class Buckets:
     def add(self, y: Logical, parts: tuple[Storage, ...]) -> None:
         """Take the parts of y that this rank's slices have computed; start an exchange if the bucket is full."""
         key = (y.divided, y.meta.dtype)
+        if y.nbytes >= self.full_bytes:
+            self._exchange(key[0], [(y, parts)])
+            return
         bucket = self._open.setdefault(key, [])
         bucket.append((y, parts))
         if len(bucket) == MOST_OF_A_BUCKET or sum(x.nbytes for x, _ in bucket) >= self.full_bytes:
-            self._exchange(key)
+            self._exchange(key[0], self._open.pop(key))
 
     def close(self) -> None:
         """Start the exchanges of all buckets that are not full."""
         for key in list(self._open):
-            self._exchange(key)
+            self._exchange(key[0], self._open.pop(key))
 
     def clear(self) -> None:
         """Forget all gradients that wait, as an error has ended their computation."""
         self._open.clear()
 
-    def _exchange(self, key: tuple[bool, DType]) -> None:
-        bucket, divided = self._open.pop(key), key[0]
+    def _exchange(self, divided: bool, bucket: list[tuple[Logical, tuple[Storage, ...]]]) -> None:
         parts = [x for of_slice in zip(*[parts for _, parts in bucket], strict=True) for x in of_slice]
         attrs = {"ranks": self._consensus.ranks, "each": len(bucket[0][1]), "turn": self._consensus.turn()}
         sums = self._executor.run(SUM_ROWS if divided else SUM_RANKS, tuple(parts), attrs, (1 << len(parts)) - 1)
