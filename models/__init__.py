@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from minidl.errors import UserError
-from minidl.models import bert, gpt, inception_v3, llama, unet, weights
+from minidl.models import bert, gpt, inception_v3, llama, t5, unet, weights
 from minidl.models.convnext import convnext_base, convnext_small, convnext_tiny
 from minidl.models.densenet import densenet121, densenet169, densenet201
 from minidl.models.efficientnet import efficientnet_b0, efficientnet_b2, efficientnet_b4
@@ -84,6 +84,7 @@ _LLAMA = partial(Model, text=llama.CONTEXT, text_batch=gpt.synthetic_batch,
                  score=scores.of_next_tokens)
 _QWEN = partial(Model, text=llama.QWEN_CONTEXT, text_batch=gpt.synthetic_batch,
                 score=scores.of_next_tokens)
+_T5 = partial(Model, text=t5.CONTEXT, text_batch=gpt.synthetic_batch, score=scores.of_next_tokens)
 _V3 = partial(Model, input_shape=(3, 299, 299), loss=inception_v3.loss)
 
 MODELS: dict[str, Model] = {
@@ -114,6 +115,9 @@ MODELS: dict[str, Model] = {
     "qwen2.5-0.5b": _QWEN(llama.qwen25_05b), "qwen2.5-1.5b": _QWEN(llama.qwen25_15b),
     "qwen2.5-3b": _QWEN(llama.qwen25_3b),
     "qwen2.5-7b": _QWEN(llama.qwen25_7b, text=llama.QWEN_CONTEXT.of_vocabulary(152_064)),
+    "t5-small": _T5(t5.t5_small), "t5-base": _T5(t5.t5_base), "t5-large": _T5(t5.t5_large), "t5-3b": _T5(t5.t5_3b),
+    "flan-t5-small": _T5(t5.flan_t5_small), "flan-t5-base": _T5(t5.flan_t5_base),
+    "flan-t5-large": _T5(t5.flan_t5_large), "flan-t5-xl": _T5(t5.flan_t5_xl),
 }
 
 
@@ -153,8 +157,8 @@ def create(name: str, *, num_classes: int | None = None, in_channels: int | None
     """Create a network in the current runtime; arguments of None keep the function's defaults.
 
     ``image_size`` is ignored if the function does not take it; ``vocabulary`` is for language models, ``layers`` for
-    those of ``minidl.models.llama``. Raises UserError for an unknown name, or if a function does not take a given
-    argument.
+    those of ``minidl.models.llama`` and ``t5``. Raises UserError for an unknown name, or if a function does not take a
+    given argument.
     """
     model = find(name)
     accepts = _parameters(name, model.build)

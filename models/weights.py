@@ -29,6 +29,9 @@ RENAMED: tuple[tuple[str, str], ...] = (
 TIED: tuple[tuple[str, str], ...] = (
     ("lm_head.weight", "transformer.wte.weight"),
     ("lm_head.weight", "model.embed_tokens.weight"),
+    ("lm_head.weight", "shared.weight"),
+    ("encoder.embed_tokens.weight", "shared.weight"),
+    ("decoder.embed_tokens.weight", "shared.weight"),
     ("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"),
     ("cls.predictions.decoder.bias", "cls.predictions.bias"),
 )

@@ -4,7 +4,8 @@
 """
 
 from minidl.checkpoint.safetensors import CorruptFile
-from minidl.checkpoint.state import Fixed, documents_of, restore, tensors_of
+from minidl.checkpoint.state import Fixed, documents_of, restore, send_rows, tensors_of
 from minidl.checkpoint.store import Checkpoint, Store, read_checkpoint
 
-__all__ = ["Checkpoint", "CorruptFile", "Fixed", "Store", "documents_of", "read_checkpoint", "restore", "tensors_of"]
+__all__ = ["Checkpoint", "CorruptFile", "Fixed", "Store", "documents_of", "read_checkpoint", "restore", "send_rows",
+           "tensors_of"]

@@ -115,8 +115,13 @@ class Store:
                 remove_folder(self.folder / name)
 
 
+def listed_in_order(tensors: Mapping[str, SavableTensor]) -> dict[str, tuple[str, Shape]]:
+    """Return (dtype, shape) of each tensor, in the order in which a checkpoint reads them."""
+    return aligned({name: (tensor.dtype.name, tensor.shape) for name, tensor in tensors.items()})
+
+
 def _fill(folder: Path, tensors: Mapping[str, SavableTensor], documents: Mapping[str, str]) -> None:
-    listed = aligned({name: (tensor.dtype.name, tensor.shape) for name, tensor in tensors.items()})
+    listed = listed_in_order(tensors)
     pieces = write_file(folder / TENSORS, chunks(listed, lambda name: tensors[name].numpy()))
     rows = [_row(TENSORS, name, piece) for name, piece in zip(["", *listed], pieces, strict=True)]
     for name, text in documents.items():

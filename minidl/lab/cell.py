@@ -11,14 +11,16 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache
 from time import perf_counter
 
-from minidl import policies
+from minidl import placements, policies
 from minidl.device import profiles
 from minidl.device.profiles import Profile
+from minidl.device.spill import Spill
 from minidl.errors import OutOfMemory, Unsuitable
 from minidl.lab.traced import TracedDevice, TracedProgram
 from minidl.op import READ
 from minidl.outside.stages import stage
 from minidl.outside.units import UNLIMITED, format_bytes
+from minidl.placements import DEFAULT, Placement, Unplaced
 from minidl.plan.policy import Policy
 from minidl.plan.trace import Trace
 from minidl.planning.allowance import Allowance
@@ -36,7 +38,9 @@ class Machine:
     """The modelled machine on which a trace runs: a device profile, and values that replace some of its numbers.
 
     None replaces nothing. link: bytes per second to the host and back; latency: of a copy, in seconds; host_bytes: host
-    memory. noise: the largest relative random error of a call's seconds; seed: the seed of these errors.
+    memory; spill_bytes: of a file on a disk behind it. placement: the choice of addresses, by name, or "none" for a
+    memory without addresses, in which only bytes are counted. noise: the largest relative random error of a call's
+    seconds; seed: the seed of these errors.
     """
 
     profile: str = "p100"
@@ -45,6 +49,8 @@ class Machine:
     host_bytes: int | None = None
     noise: float = 0.0
     seed: int = 0
+    placement: str = DEFAULT
+    spill_bytes: int = 0
 
     def described(self) -> Profile:
         """Return the profile of the machine, with the replaced values. Raises UserError for an unknown profile."""
@@ -52,6 +58,10 @@ class Machine:
         if self.link is not None:
             found = replace(found, link_out_bandwidth=self.link[0], link_in_bandwidth=self.link[1])
         return found if self.latency is None else replace(found, link_latency_s=self.latency)
+
+    def placed(self) -> Placement:
+        """Return a new placement of the machine. Raises UserError for an unknown name."""
+        return Unplaced() if self.placement == Unplaced.name else placements.create(self.placement)
 
 
 @dataclass(frozen=True)
@@ -63,6 +73,8 @@ class CellResult:
     unmanaged_s   seconds of an iteration with unlimited memory
     first_s       of the first iteration; settled_s: of the last one, after nothing changes any more or after ``steps``
     predicted_s   predicted by the plan that the last iteration followed
+    slid_seconds  of copies within device memory, which make one hole of several; slower_seconds: that calls took longer
+                  than with their fastest algorithm, since memory had no room for its workspace
     bound_s       a lower bound: no plan is faster; None: not asked for
     cpu_s         processor seconds, with preparation that later cells share; not compared when rows are compared
     """
@@ -78,6 +90,8 @@ class CellResult:
     predicted_s: float | None = None
     stall_seconds: float | None = None
     recompute_seconds: float | None = None
+    slid_seconds: float | None = None
+    slower_seconds: float | None = None
     out_bytes: int | None = None
     in_bytes: int | None = None
     peak_bytes: int | None = None
@@ -85,6 +99,7 @@ class CellResult:
     planning_s: float | None = None
     bound_s: float | None = None
     steps: int = 0
+    placement: str = DEFAULT
     status: str = "ok"
     cpu_s: float | None = field(default=None, compare=False)
 
@@ -94,12 +109,13 @@ class CellResult:
 
 
 FORMER_COLUMNS = {"stall_s": "stall_seconds", "replay_s": "recompute_seconds"}  # of tables made before
+LATER_COLUMNS = ("slid_seconds", "slower_seconds", "placement")  # which tables made before do not have
 COLUMNS = tuple(field.name for field in fields(CellResult))
 
 
 def unmanaged(trace: Trace, machine: Machine) -> tuple[float, int]:
     """Return the seconds of an iteration of ``trace`` with unlimited memory, and its peak in bytes."""
-    return _unmanaged(_Same(trace), replace(machine, noise=0.0))
+    return _unmanaged(_Same(trace), replace(machine, noise=0.0, placement=DEFAULT, spill_bytes=0))
 
 
 class _Same:
@@ -133,14 +149,16 @@ def run(name: str, trace: Trace, machine: Machine, policy: str | Policy, budget:
         policy = policies.create(policy)
     seconds, peak = unmanaged(trace, machine)
     budget_bytes = in_bytes(budget, peak)
-    row = CellResult(name, profile.name, policy.name, budget_bytes, budget_bytes / peak, seconds)
+    row = CellResult(name, profile.name, policy.name, budget_bytes, budget_bytes / peak, seconds,
+                     placement=machine.placement)
     if instants:
         row = replace(row, bound_s=bound_seconds(trace, machine, budget_bytes, instants))
     device = TracedDevice(profile, trace, noise=machine.noise, seed=machine.seed)
     try:
         with (stage(f"{name} under {policy.name} in {format_bytes(budget_bytes)} on {profile.name}"),
-              Runtime(device=device, policy=policy, memory_budget=budget_bytes,
-                      host_memory=machine.host_bytes) as runtime):
+              Runtime(device=device, policy=policy, memory_budget=budget_bytes, host_memory=machine.host_bytes,
+                      placement=machine.placed(),
+                      spill=Spill("", machine.spill_bytes) if machine.spill_bytes else None) as runtime):
             return _ran(row, runtime, TracedProgram(trace), steps)
     except OutOfMemory as error:
         return replace(row, status=f"no room: {error}")
@@ -163,7 +181,8 @@ def _ran(row: CellResult, runtime: Runtime, program: TracedProgram, steps: int |
     return replace(
         row, first_s=ran[0].seconds, settled_s=last.seconds,
         predicted_s=None if plan is None else plan.predicted_seconds,
-        stall_seconds=last.stall_seconds, recompute_seconds=last.recompute_seconds, out_bytes=last.swapped_out_bytes,
+        stall_seconds=last.stall_seconds, recompute_seconds=last.recompute_seconds, slid_seconds=last.slid_seconds,
+        slower_seconds=last.slower_seconds, out_bytes=last.swapped_out_bytes,
         in_bytes=last.swapped_in_bytes, peak_bytes=last.peak_bytes, host_peak_bytes=last.host_peak_bytes,
         planning_s=0.0 if guide is None else guide.allowance.seconds, steps=len(ran))
 

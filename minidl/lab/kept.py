@@ -44,6 +44,9 @@ class Cell:
         """A name for the cell, made from its settings: equal cells have equal names, on every machine."""
         said = asdict(self)
         del said["file"]
+        for name in ("placement", "spill_bytes"):  # cells that were kept before there were these keep their names
+            if said["machine"][name] == getattr(Machine, name):
+                del said["machine"][name]
         if not self.digest:
             del said["digest"]
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:20]
@@ -52,7 +55,7 @@ class Cell:
         """Return the row of a cell that has failed, without numbers. status: the reason."""
         nbytes, part = (self.budget, 0.0) if isinstance(self.budget, int) else (0, self.budget or 0.0)
         return CellResult(self.source, self.machine.profile.removeprefix("sim:"), self.policy, nbytes, part, 0.0,
-                   status=status)
+                   placement=self.machine.placement, status=status)
 
 
 def cells(sources: Iterable[str], machines: Iterable[Machine], budgets: Sequence[int | float | None],

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from minidl.lab.cell import CellResult
 from minidl.lab.drawing import figure_of
 from minidl.lab.fitting import share
+from minidl.lab.table import policy_of
 
 WIDE, HIGH = 6.4, 3.6  # of one trace on one device, in inches
 ACROSS = 2  # of them, side by side
@@ -22,7 +23,7 @@ def lines(rows: Sequence[CellResult]) -> dict[tuple[str, str], dict[str, list[tu
         of_one = found.setdefault((row.trace, row.device), {})
         budget = min(1.0, row.budget_share)
         if row.settled_s is not None:
-            of_one.setdefault(row.policy, {})[budget] = share(row)
+            of_one.setdefault(policy_of(row.values()), {})[budget] = share(row)
         if row.bound_s is not None:
             of_one.setdefault(BOUND, {})[budget] = min(1.0, row.unmanaged_s / row.bound_s)
     return {of_one: {name: sorted(points.items()) for name, points in named.items()}

@@ -8,16 +8,17 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from minidl.cli.command import note_new_name
 from minidl.errors import UserError
-from minidl.lab.cell import COLUMNS, FORMER_COLUMNS
+from minidl.lab.cell import COLUMNS, FORMER_COLUMNS, LATER_COLUMNS
 from minidl.outside.reading import read_text
 from minidl.outside.units import format_bytes
 from minidl.outside.writing import begins_with, open_whole, write_whole
+from minidl.placements import DEFAULT
 
 MOST_FILE_BYTES = 1 << 30
 Values = Mapping[str, object]
 is_own = begins_with(",".join(COLUMNS[:4]).encode())
 _is_parquet = begins_with(b"PAR1")
-_TEXTS = ("trace", "device", "policy", "status")
+_TEXTS = ("trace", "device", "policy", "placement", "status")
 _WHOLE = ("budget_bytes", "out_bytes", "in_bytes", "peak_bytes", "host_peak_bytes", "steps")
 
 
@@ -37,15 +38,20 @@ def read_csv(path: str) -> list[dict[str, object]]:
         for name in FORMER_COLUMNS.keys() & set(rows.fieldnames):
             note_new_name(f"{path}: column {name}", FORMER_COLUMNS[name])
         rows.fieldnames = [FORMER_COLUMNS.get(name, name) for name in rows.fieldnames]
-    if rows.fieldnames is None or list(rows.fieldnames) != list(COLUMNS):
+    given = rows.fieldnames or []
+    if list(given) != [name for name in COLUMNS if name in given or name not in LATER_COLUMNS]:
         raise UserError(f"{path}, line 1: not the columns of a table of the laboratory")
     found = []
     try:
         for row in rows:
-            found.append({name: _value(name, text) for name, text in row.items()})
+            known = {name: _value(name, text) for name, text in row.items()}
+            found.append({name: known.get(name, _BEFORE.get(name)) for name in COLUMNS})
     except (ValueError, TypeError, csv.Error) as error:
         raise UserError(f"{path}, line {rows.line_num}: {error}") from None
     return found
+
+
+_BEFORE = {"placement": DEFAULT}  # of rows in tables that do not say it
 
 
 def _value(name: str, text: str) -> object:
@@ -75,10 +81,10 @@ def shown(rows: Iterable[Values], *, reference: Mapping[tuple[object, ...], floa
     """Return a heading and one line of text for each row.
     reference: ``key`` of a row -> seconds to compare the row with."""
     head = f"{'trace':<22}{'policy':<20}{'budget':>10}{'share':>7}{'settled':>11}{'speed':>7}{'bound':>7}" \
-           f"{'stall':>11}{'recompute':>11}{'out':>11}{'in':>11}{'planning':>9}"
+           f"{'stall':>11}{'recompute':>11}{'slid':>10}{'slower':>10}{'out':>11}{'in':>11}{'planning':>9}"
     lines = [head + (f"{'against':>9}" if reference is not None else "")]
     for row in rows:
-        start = (f"{str(row['trace'])[-21:]:<22}{row['policy']:<20}{format_bytes(_number(row['budget_bytes'])):>10}"
+        start = (f"{str(row['trace'])[-21:]:<22}{policy_of(row):<20}{format_bytes(_number(row['budget_bytes'])):>10}"
                  f"{_number(row['budget_share']):>7.0%}")
         if row["settled_s"] is None:
             lines.append(f"{start}  {row['status']}")
@@ -86,21 +92,32 @@ def shown(rows: Iterable[Values], *, reference: Mapping[tuple[object, ...], floa
         settled, unmanaged = _number(row["settled_s"]), _number(row["unmanaged_s"])
         limit = "" if row["bound_s"] is None else f"{unmanaged / _number(row['bound_s']):.1%}"
         line = (f"{start}{settled:>10.4g}s{unmanaged / settled:>7.1%}{limit:>7}{_number(row['stall_seconds']):>10.3g}s"
-                f"{_number(row['recompute_seconds']):>10.3g}s{format_bytes(_number(row['out_bytes'])):>11}"
+                f"{_number(row['recompute_seconds']):>10.3g}s{_short(row['slid_seconds'])}{_short(row['slower_seconds'])}"
+                f"{format_bytes(_number(row['out_bytes'])):>11}"
                 f"{format_bytes(_number(row['in_bytes'])):>11}{_number(row['planning_s']):>8.2f}s")
         known = None if reference is None else reference.get(key(row))
         lines.append(line + ("" if known is None else f"{settled / known - 1:>+9.2%}"))
     return lines
 
 
+def policy_of(row: Values) -> str:
+    """Return the policy of a row, and its placement unless that is the default."""
+    placement = row["placement"]
+    return str(row["policy"]) if placement == DEFAULT else f"{row['policy']}, {placement}"
+
+
 def key(row: Values) -> tuple[object, ...]:
-    """Return the trace, device, policy and budget of a row, which identify the row."""
-    return row["trace"], row["device"], row["policy"], row["budget_bytes"]
+    """Return the trace, device, policy, budget and placement of a row, which identify the row."""
+    return row["trace"], row["device"], row["policy"], row["budget_bytes"], row["placement"]
 
 
 def settled(rows: Iterable[Values]) -> dict[tuple[object, ...], float]:
     """Return a dict from the ``key`` of each row to its settled seconds, for rows that have them."""
     return {key(row): _number(row["settled_s"]) for row in rows if row["settled_s"] is not None}
+
+
+def _short(seconds: object) -> str:
+    return f"{'':>10}" if seconds is None else f"{_number(seconds):>9.3g}s"
 
 
 def _number(value: object) -> float:

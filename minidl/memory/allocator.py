@@ -15,6 +15,7 @@ from minidl.device.spill import Spill
 from minidl.errors import HostShort
 from minidl.memory.bytes.arena import Arena
 from minidl.memory.bytes.block import Block
+from minidl.memory.bytes.byte_count import ByteCount
 from minidl.memory.bytes.host_pool import HostPool
 from minidl.memory.bytes.tiered_pool import TieredPool
 from minidl.memory.storage import IN, OUT, SWAPPING_IN, SWAPPING_OUT, Storage
@@ -30,12 +31,15 @@ def storage_of(block: Block) -> Storage | None:
 class Allocator:
     """Owns the arena and the host pool, and queues the copies between them.
 
-    swapped_out_bytes, swapped_in_bytes, moved_bytes: bytes copied to the host, back, and within the arena, so far."""
+    swapped_out_bytes, swapped_in_bytes, moved_bytes: bytes copied to the host, back, and within the arena, so far.
+    slid_seconds: the device's estimate for the copies within the arena."""
 
     def __init__(self, device: Device, budget_bytes: int, host_bytes: int, placement: Placement | None = None,
                  spill: Spill | None = None) -> None:
         self.device = device
-        self.arena = Arena(device.usable_bytes(budget_bytes), placement=placement)
+        usable = device.usable_bytes(budget_bytes)
+        counts = placement is not None and not placement.addresses
+        self.arena = ByteCount(usable, placement=placement) if counts else Arena(usable, placement=placement)
         self.host = HostPool(host_bytes) if spill is None else TieredPool(host_bytes, spill.nbytes)
         device.attach(self.arena.capacity, host_bytes)
         if spill is not None:
@@ -44,6 +48,7 @@ class Allocator:
         self._poisons = type(device).poison is not Device.poison
         self._host_read = 0  # position on the copy-in stream of the last copy whose host bytes were freed
         self.swapped_out_bytes = self.swapped_in_bytes = self.moved_bytes = 0
+        self.slid_seconds = 0.0
 
     # Swapping ------------------------------------------------------------------------------------------------
     def swap_out(self, storage: Storage) -> bool:
@@ -134,6 +139,12 @@ class Allocator:
             storage.host = None
             # A copy in may still be reading these host bytes: copies out into them wait for it.
             self._host_read = max(self._host_read, storage.copied_in)
+
+    def move(self, to: int, origin: int, nbytes: int) -> None:
+        """Copy bytes within the arena, on the compute stream, and count them. to, origin: offsets."""
+        self.device.move(to, origin, nbytes)
+        self.moved_bytes += nbytes
+        self.slid_seconds += self.device.move_seconds(nbytes)
 
     def check(self) -> None:
         """Raises AssertionError unless arena and host pool are consistent."""

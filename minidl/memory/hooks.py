@@ -92,7 +92,7 @@ class Hooks:
         """Called when a replay has read a storage for the last time."""
 
     def signatures(self) -> Iterable[Signature]:
-        """The signatures of all calls in the recorded iterations."""
+        """The signatures of all calls in the known sequences: the executor forgets others first."""
         return ()
 
 

@@ -67,6 +67,7 @@ class Leftovers:
                 return
             if missing_calls(storage) is not None:
                 self.evicting.drop(storage)
+                state.writes += 1  # a write under way may end its lineage, and then what was computed from it must stay
 
     def unshare(self, ref: weakref.ref[Storage]) -> None:
         """Free a value that was kept only for replays, unless it has other uses."""
@@ -88,6 +89,7 @@ class Leftovers:
             state.allocator.leave_device(storage)
         state.allocator.forget_host_copy(storage)
         storage.set_status(RECOMPUTE)
+        neighbourhood.read_again(storage)
         state.live_refs.pop(storage.me, None)
 
     def unshare_all(self) -> None:

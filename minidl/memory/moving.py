@@ -22,8 +22,7 @@ def slide_blocks(allocator: Allocator, first: Block, last: Block) -> None:
     end = last.offset + last.size
     moved = allocator.arena.slide(first, last)
     for block, origin in moved:
-        device.move(block.offset, origin, block.size)
-        allocator.moved_bytes += block.size
+        allocator.move(block.offset, origin, block.size)
     if moved:
         hole = moved[-1][0].next
         assert hole is not None and hole.owner is None
@@ -39,7 +38,6 @@ def move_storage(allocator: Allocator, storage: Storage, block: Block) -> None:
     assert origin is not None
     allocator.device.wait_marks(COMPUTE, unite_marks(block.marks, (0, storage.copied_out, storage.copied_in)))
     nbytes = min(origin.size, block.size)  # a placement may have made either larger than the storage
-    allocator.device.move(block.offset, origin.offset, nbytes)
-    allocator.moved_bytes += nbytes
+    allocator.move(block.offset, origin.offset, nbytes)
     allocator.leave_device(storage)
     storage.block = block

@@ -14,13 +14,22 @@ from minidl.op import Signature
 
 
 class Workspaces:
-    """Chooses the algorithm of each call, and lends it a free block as its workspace."""
+    """Chooses the algorithm of each call, and lends it a free block as its workspace.
+    slower_seconds: what the program's calls have taken longer so far than with their fastest algorithms."""
 
     def __init__(self, state: MemoryState, room: RoomMaker) -> None:
         self.state = state
         self.room = room
+        self.slower_seconds = 0.0
 
     def choose(self, signature: Signature, operands: Sequence[Storage]) -> tuple[Algorithm, Block | None]:
+        """Return what ``_chosen`` does, and count the seconds that the program loses by it; replays have their own."""
+        found = self._chosen(signature, operands)
+        if found[0] is not signature.algorithms[0] and self.state.tracker.keep_log:
+            self.slower_seconds += found[0].seconds - signature.algorithms[0].seconds
+        return found
+
+    def _chosen(self, signature: Signature, operands: Sequence[Storage]) -> tuple[Algorithm, Block | None]:
         """Return the fastest algorithm for whose workspace there is a free block, and that block.
         The block is None if the algorithm needs no workspace. operands: the call's inputs and outputs, which stay.
         Tensors are evicted only for the smallest workspace. Raises OutOfMemory."""

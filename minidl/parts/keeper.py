@@ -32,9 +32,9 @@ class PartKeeper:
         """Make a leaf in parts with these values; None if a batch of this shape stays whole. Raises OutOfMemory."""
         return None
 
-    def parameter(self, described: Meta, *, requires_grad: bool) -> Storage | None:
+    def parameter(self, described: Meta, *, requires_grad: bool, state: bool = False) -> Storage | None:
         """Make an uninitialised parameter in parts; None if it stays whole. Raises OutOfMemory.
-        described: its shape and dtype."""
+        described: its shape and dtype. state: it is an optimizer's state."""
         return None
 
     # Calls and values ----------------------------------------------------------------------------------------

@@ -47,6 +47,18 @@ class Rule:
     labels: int = -1
 
 
+def sizes_of(rows: int, count: int) -> tuple[int, ...]:
+    """Return the numbers of rows of ``count`` slices of ``rows`` rows: they differ by at most one."""
+    each, rest = divmod(rows, count)
+    return tuple([each + (i < rest) for i in range(count)])
+
+
+def rows_of_rank(rows: int, slices: int, rank: int, ranks: int) -> tuple[int, int]:
+    """Return (first row, row after the last) of the slices that a rank holds, if ``rows`` rows are cut in slices."""
+    sizes, each = sizes_of(rows, slices), slices // ranks
+    return sum(sizes[:each * rank]), sum(sizes[:each * (rank + 1)])
+
+
 # (metas of the inputs, attributes, for each input True if it is in slices) -> the rule of the call, or None if it must
 # run on whole tensors.
 Slices = Callable[[Sequence[Meta], dict[str, Any], Sequence[bool]], Rule | None]

@@ -8,6 +8,7 @@ from minidl.placements.bfc import Bfc
 from minidl.placements.caching import Caching
 from minidl.placements.first_fit import FirstFit
 from minidl.placements.placement import Hole, Place, Placement
+from minidl.placements.unplaced import Unplaced
 
 PLACEMENTS: dict[str, Callable[[], Placement]] = {
     "best-fit": BestFit,
@@ -20,4 +21,4 @@ DEFAULT = BestFit.name
 REGISTRY: Registry[Placement] = Registry("placement", "minidl.placements", PLACEMENTS)
 names, create = REGISTRY.names, REGISTRY.create
 
-__all__ = ["DEFAULT", "PLACEMENTS", "REGISTRY", "Hole", "Place", "Placement", "create", "names"]
+__all__ = ["DEFAULT", "PLACEMENTS", "REGISTRY", "Hole", "Place", "Placement", "Unplaced", "create", "names"]

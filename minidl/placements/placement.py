@@ -41,10 +41,12 @@ class Placement(ABC):
 
     ``compacts``: True if the arena may move blocks: slide them together when memory is fragmented, or put them at a
     plan's addresses. With False, as in most allocators, the placement's address is final.
+    ``addresses``: False for a memory in which only bytes are counted, which no device that computes can have.
     """
 
     name = ""
     compacts = True
+    addresses = True
 
     @abstractmethod
     def place(self, nbytes: int, holes: Sequence[Hole], *, high: bool) -> Place | None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 
 LONGEST = 192  # bytes of text by which an exchange is compared
+NOTHING, STATES, GRADIENTS = DIVIDES = "nothing", "states", "gradients"
 
 
 class RanksDiverged(UserError):
@@ -24,13 +25,20 @@ class RanksDiverged(UserError):
 
 
 class Ranks(ABC):
-    """One rank, with number ``rank`` (from 0), among the ``count`` ranks of a run: its exchanges with all of them."""
+    """One rank, with number ``rank`` (from 0), among the ``count`` ranks of a run: its exchanges with all of them.
 
-    def __init__(self, rank: int, count: int) -> None:
+    divide  what is divided among the ranks, so that each keeps its rows alone: "nothing", optimizer "states" (ZeRO-1),
+            or states and "gradients" (ZeRO-2): Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training
+            Trillion Parameter Models", 2020. Equal on all ranks"""
+
+    def __init__(self, rank: int, count: int, divide: str = NOTHING) -> None:
         if count < 1:
             raise UserError(f"there are 1 rank or more, not {count}")
+        if divide not in DIVIDES:
+            raise UserError(f"ranks divide {', '.join(DIVIDES)}, not {divide}")
         self.rank = rank
         self.count = count
+        self.divide = divide
 
     def __repr__(self) -> str:
         return f"rank {self.rank} of {self.count}"

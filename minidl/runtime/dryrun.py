@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from minidl.context import activate
 from minidl.executor import Executor
 from minidl.memory.ledger import Demand, Ledger
+from minidl.memory.storage import Storage
 from minidl.memory.tracker import Tracker
 from minidl.meta import block_bytes
+from minidl.parts.slicing.logical import Logical
 from minidl.parts.slicing.slicer import Slicer
 from minidl.runtime.ranked import silent
 from minidl.tensor import Tensor
@@ -27,17 +30,17 @@ def dry_run(runtime: Runtime, step: Callable[[], Any]) -> Demand:
     ledger = Ledger(tracker, sum(block_bytes(s.nbytes) for s in live))
     for storage in live:
         if storage.grad is not None:
-            storage.grad = Tensor(ledger.stand_in(storage.grad.storage))
+            storage.grad = Tensor(_stand_in(ledger, storage.grad.storage))
     executor = Executor(runtime.device.dry_twin(), ledger, tracker, deterministic=runtime.executor.deterministic,
                         fuses=runtime.executor.fuses, keeps_outputs=runtime.executor.keeps_outputs,
                         stands_for=(runtime.memory,))
-    # The dry run shares the runtime's sharder, which holds no calls. A slicer holds calls, so it gets its own.
-    executor.part_keepers = tuple([
-        Slicer(executor, keeper.count, silent(keeper.ranks)) if isinstance(keeper, Slicer) else keeper
-        for keeper in runtime.executor.part_keepers])
+    executor.part_keepers = runtime.executor.part_keepers
     executor.issued = runtime.executor.issued  # earlier writes in place are earlier than its calls
     try:
-        with activate(executor):
+        with ExitStack() as lent, activate(executor):
+            for keeper in executor.part_keepers:
+                if isinstance(keeper, Slicer):
+                    lent.enter_context(keeper.lent_to(executor, silent(keeper.ranks)))
             step()
             _flush(executor)
             reads_values = executor.first_read < executor.issued
@@ -50,6 +53,16 @@ def dry_run(runtime: Runtime, step: Callable[[], Any]) -> Demand:
         for storage, grad, last in kept:
             storage.grad, storage.last_access = grad, last
     return ledger.demand(reads_values=reads_values)
+
+
+def _stand_in(ledger: Ledger, gradient: Storage) -> Storage:
+    """Return a leaf that stands for a gradient in the dry run; of a divided gradient, for its parts."""
+    if not isinstance(gradient, Logical):
+        return ledger.stand_in(gradient)
+    made = gradient.like()
+    for at in range(len(gradient.parts)):
+        made.put_part(at, ledger.stand_in(gradient.part(at)))
+    return made
 
 
 def _flush(executor: Executor) -> None:

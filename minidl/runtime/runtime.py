@@ -49,7 +49,7 @@ from minidl.plan.trace import Trace
 from minidl.ranks import Ranks
 from minidl.runtime import upload
 from minidl.runtime.dryrun import dry_run
-from minidl.runtime.ranked import consensus_of, slices_of
+from minidl.runtime.ranked import consensus_of, host_update_of, slices_of
 from minidl.runtime.stats import Stats
 from minidl.tensor import Tensor
 
@@ -75,6 +75,7 @@ class Runtime(Shown):
                    needs the whole batch at once; 1: none
     shard_bytes    parameters of more bytes are cut into shards along their first dimension, so that no operation or
                    update needs the whole parameter at once; by default none is
+    host_update    True: optimizers keep their states in host memory and update parameters there (``optim.on_host``)
     ranks          this rank among those that train together (``minidl.ranks``), each of which makes a Runtime; each
                    holds as many of the slices, by default one. The smallest budget and host memory are those of all
 
@@ -86,10 +87,11 @@ class Runtime(Shown):
                  placement: str | Placement = placements.DEFAULT, precision: str = DEFAULT,
                  attention: str | None = None, seed: int = 0, poisoned: bool = False, deterministic: bool = True,
                  switches: Switches = ALL_ON, slices: int = 1, shard_bytes: int | str | None = None,
-                 ranks: Ranks | None = None) -> None:
+                 host_update: bool = False, ranks: Ranks | None = None) -> None:
         self.precision = precision_of(precision)
         self.device = (devices.create(device, poisoned=poisoned, precision=precision) if isinstance(device, str)
                        else device)
+        self.host_update = host_update_of(self.device, ranks, wanted=host_update)
         if attention is not None:
             self.device.attention = attention
         self.policy = policies.create(policy) if isinstance(policy, str) else required(policy)
@@ -104,6 +106,9 @@ class Runtime(Shown):
         self._consensus = consensus_of(ranks)
         budget, host = self._consensus.least(budget, host)
         self.placement = placements.create(placement) if isinstance(placement, str) else placement
+        if not self.placement.addresses and self.device.simulated_twin() is None:
+            raise UserError(f"placement {self.placement.name!r} is for simulated devices: bytes of {self.device.name} "
+                            "have addresses")
         self.tracker = Tracker()
         self.memory = Manager(self.device, self.policy, self.tracker, budget, host, switches, self.placement, spill)
         self._follower = attach(self.memory, self._consensus) if self.policy.plans else None
@@ -122,11 +127,10 @@ class Runtime(Shown):
     def facts(self) -> dict[str, str]:
         """Return the device, the policy and the bytes in use, for ``repr``."""
         memory = self.memory
-        return {"device": self.device.name, "policy": self.policy.name,
+        return {"device": self.device.name, "policy": self.policy.name, "iterations": str(memory.tracker.iteration),
                 "budget": format_bytes(self.budget_bytes), "in use": format_bytes(memory.arena.used_bytes),
                 "peak": format_bytes(memory.arena.peak_bytes), "host": format_bytes(self.host_bytes),
-                "host in use": format_bytes(memory.allocator.host.used_bytes),
-                "iterations": str(memory.tracker.iteration)}
+                "host in use": format_bytes(memory.allocator.host.used_bytes)}
 
     @property
     def budget_bytes(self) -> int:
@@ -251,11 +255,7 @@ class Runtime(Shown):
 
     def stats(self) -> Stats:
         """Return all counters and gauges."""
-        allocator, executor, replaying = self.memory.allocator, self.executor, self.memory.replaying
-        return Stats(self.device.now(), self.device.stall_seconds(), replaying.seconds,
-                     allocator.swapped_out_bytes, allocator.swapped_in_bytes, replaying.recomputed_bytes,
-                     allocator.moved_bytes, allocator.arena.used_bytes, allocator.arena.peak_bytes,
-                     allocator.arena.capacity, allocator.host.used_bytes, allocator.host.peak_bytes, executor.issued)
+        return Stats.of(self.device, self.memory, self.executor.issued)
 
     def reset_peak(self) -> None:
         """Set the device's ``peak_bytes`` to the bytes in use now."""
@@ -281,12 +281,12 @@ def current_runtime() -> Runtime:
     return inside[-1]
 
 
-def parameter(shape: Shape, *, dtype: DType = float32, requires_grad: bool = True) -> Tensor:
+def parameter(shape: Shape, *, dtype: DType = float32, requires_grad: bool = True, state: bool = False) -> Tensor:
     """Return an uninitialized persistent leaf: a parameter, a buffer or optimizer state; sharded if the runtime shards.
-    Raises OutOfMemory."""
+    state: it is an optimizer's state, which ranks may divide. Raises OutOfMemory."""
     executor, described = current(), meta(tuple(shape), dtype)
     for keeper in executor.part_keepers:
-        if (made := keeper.parameter(described, requires_grad=requires_grad)) is not None:
+        if (made := keeper.parameter(described, requires_grad=requires_grad, state=state)) is not None:
             return Tensor(made)
     storage: Storage = executor.leaf(described, persistent=True)
     storage.requires_grad = requires_grad

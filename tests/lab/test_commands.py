@@ -235,6 +235,39 @@ def test_a_row_that_is_damaged_counts_as_missing(tmp_path):
     assert cell.name != Cell("lenet:32", Machine(seed=1), "passive", 0.95, 2).name
 
 
+def test_a_grid_runs_each_placement_and_a_disk_behind_the_host(tmp_path, capsys):
+    words = ["--traces", "resnet20:32", "--budgets", "60%", "--policies", "passive", "--steps", "2", "--jobs", "1"]
+    assert run.main([*words, "--placement", "best-fit,bfc,none", "--out", str(tmp_path / "a")]) == 0
+    rows = table.read_csv(str(tmp_path / "a" / "table.csv"))
+    assert [row["placement"] for row in rows] == ["best-fit", "bfc", "none"]
+    assert rows[2]["settled_s"] < rows[0]["settled_s"] < rows[1]["settled_s"]
+    assert "passive, none" in capsys.readouterr().out
+    assert [label for _, of_one in speeds.lines([CellResult(**row) for row in rows]).items() for label in of_one] == [
+        "passive", "passive, bfc", "passive, none"]
+    full = [*words, "--host", "64KiB", "--out", str(tmp_path / "b")]
+    assert run.main(full) == run.main([*full, "--spill-bytes", "1GiB"]) == 0
+    without, with_disk = (CellFolder(str(tmp_path / "b")).row(cell) for cell in kept.cells(
+        ["resnet20:32"], [Machine(host_bytes=1 << 16, spill_bytes=n) for n in (0, 1 << 30)], [0.6], ["passive"],
+        steps=2))
+    assert with_disk.out_bytes > 0 == without.out_bytes
+    capsys.readouterr()
+    assert run.main([*words, "--placement", "bfc,none", "--out", "x", "--page", "x.md"]) == 2
+    assert "--page takes one placement" in capsys.readouterr().err
+    assert trace.main(["info", "lenet:2", "--placement", "bfc,none"]) == 2
+    assert "--placement takes one placement here" in capsys.readouterr().err
+
+
+def test_cells_and_tables_from_before_there_were_placements_are_read(tmp_path):
+    assert Cell("lenet:32", Machine(), "passive", 0.95, 2).name == "6776f8f6c82de7f8851e"
+    assert len({Cell("lenet:32", machine, "passive", 0.95).name for machine in (
+        Machine(), Machine(placement="none"), Machine(spill_bytes=1))}) == 3
+    row = CellResult("net:1", "p100", "passive", 100, 0.5, 1.0)
+    lines = [line.split(",") for line in table.to_csv([row.values()]).splitlines()]
+    keep = [n for n, name in enumerate(lines[0]) if name not in ("slid_seconds", "slower_seconds", "placement")]
+    (tmp_path / "rows.csv").write_text("\n".join(",".join(line[n] for n in keep) for line in lines))
+    assert CellResult(**table.read_csv(str(tmp_path / "rows.csv"))[0]) == row
+
+
 @pytest.mark.parametrize(("text", "value"), [("12GB/s", (12e9, 12e9)), ("12GB/s,10GB/s", (12e9, 10e9))])
 def test_a_link_is_read(text, value):
     assert kinds.link(text) == value

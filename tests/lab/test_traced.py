@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+import strangers
 
 from minidl import Runtime
 from minidl.device import profiles
@@ -164,3 +165,15 @@ def test_the_live_bytes_of_a_trace_count_what_took_over_a_place_once():
     trace = small(call([-1], [0]), call([0], [1], frees=[0], donated=((1, 0),)), call([1], [], frees=[1]),
                   lasting=(-1,))
     assert live_bytes(trace) == [2048, 2048, 2048]
+
+
+def test_every_second_beyond_the_unmanaged_step_has_a_column():
+    """On demand, with convolutions that have slower algorithms; what is left is the latency of copies."""
+    made = completed(strangers.vgg(1))
+    for policy, host_bytes, placement in (("passive", None, "best-fit"), ("recompute", 0, "best-fit"),
+                                          ("passive", None, "none")):
+        row = cell.run("vgg", made, cell.Machine(host_bytes=host_bytes, placement=placement), policy, 0.6, steps=3)
+        slid = row.slid_seconds
+        assert row.slower_seconds > 0.05 * row.unmanaged_s and (slid > 0.01 * row.unmanaged_s) == (placement != "none")
+        assert row.settled_s == pytest.approx(row.unmanaged_s + row.stall_seconds + row.recompute_seconds + slid
+                                              + row.slower_seconds, rel=1e-3)

@@ -23,6 +23,9 @@ from minidl.tensor import GONE, Tensor
 # of GPT-2: (V + 1024) D of embeddings, L (12 D^2 + 13 D) of blocks, 2 D of the last norm, V = 50,257; 4 + 12 L tensors;
 # of Llama: V D of embeddings (twice unless tied), L (2 D^2 + 2 D K + 3 D F + 2 D) of layers with K the width of keys
 # and F that of the feed-forward network, D of the last norm; Qwen2.5 has L (D + 2 K) of biases more;
+# of T5, with H the width of all heads and F that of the feed-forward network: V D of embeddings (twice unless tied),
+# L (4 D H + 2 D F + 2 D) of the encoder, L (8 D H + 2 D F + 3 D) of the decoder, 3 D F if gated, 2 D of the last norms
+# and 2 tables of 32 numbers a head; V = 32,128; 5 + 21 L tensors, 6 + 23 L if gated;
 # unet, in units of a width c = 64, 128, ...: each stage of the way down 9 (c / 2 or 3) c + 9 c^2 + 4 c, of the way up
 # 4 (2 c) c + c + 9 (2 c) c + 9 c^2 + 4 c, and 2 (64 + 1) at the end;
 # resnet20: 0.27 million (section 4.2's table), with option B's 16 32 + 32 64 weights and 2 (32 + 64) of norms;
@@ -85,6 +88,14 @@ SIZES = {
     "qwen2.5-1.5b": (1_543_714_304, 338),
     "qwen2.5-3b": (3_085_938_688, 434),
     "qwen2.5-7b": (7_615_616_512, 339),
+    "t5-small": (60_506_624, 131),
+    "t5-base": (222_903_552, 257),
+    "t5-large": (737_668_096, 509),
+    "t5-3b": (2_851_598_336, 509),
+    "flan-t5-small": (76_961_152, 190),
+    "flan-t5-base": (247_577_856, 282),
+    "flan-t5-large": (783_150_080, 558),
+    "flan-t5-xl": (2_849_757_184, 558),
 }
 IMAGE_MODELS = [name for name, model in MODELS.items() if model.text is None]
 
@@ -202,7 +213,8 @@ def test_a_forward_pass_leaves_no_tensor_alive_but_its_result(on_simulated_gpu, 
 @pytest.mark.default(name=["lenet", "unet-small", "bert-tiny", "mobilenet_v3_small", "vit_b_32", "llama-tiny"])
 @pytest.mark.parametrize("name", ["lenet", "vgg11", "vgg11_bn", "resnet18", "resnet50", "resnext50_32x4d",
                                   "inception_v3", "inception_v4", "densenet121", "unet-small", "bert-tiny", "gpt2",
-                                  "llama-tiny", "mobilenet_v3_small", "efficientnet_b0", "vit_b_32", "convnext_tiny"])
+                                  "llama-tiny", "t5-small", "mobilenet_v3_small", "efficientnet_b0", "vit_b_32",
+                                  "convnext_tiny"])
 def test_a_step_with_enough_memory_computes_nothing_twice(name):
     # A donated value that a gradient needs would be computed again.
     with Runtime("sim:p100", memory_budget=1 << 50, policy="passive") as runtime:
@@ -250,7 +262,7 @@ def test_the_listing_has_every_name_once_below_its_paper():
     names = [line.split()[0] for line in lines if line.startswith("  ")]
     assert names == list(MODELS)
     families = [line for line in lines if not line.startswith("  ")]
-    assert len(families) == len(set(families)) == 16 and all(family[-1] == "." for family in families)
+    assert len(families) == len(set(families)) == 17 and all(family[-1] == "." for family in families)
     assert lines[lines.index("  unet              3x224x224 images, 2 classes per pixel") - 1].startswith("U-Net: ")
 
 

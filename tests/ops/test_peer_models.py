@@ -18,6 +18,7 @@ from minidl.models import create, weights
 from minidl.models.bert import BertConfig, BertForPreTraining
 from minidl.models.gpt import GPT, GPTConfig
 from minidl.models.llama import Llama, LlamaConfig, RopeScaling
+from minidl.models.t5 import T5, T5Config, buckets
 
 torch = pytest.importorskip("torch", reason="PyTorch, the peer, is not installed (pip install -e '.[peers]')")
 
@@ -274,3 +275,46 @@ def test_llama_and_qwen_give_the_logits_of_hugging_face(tmp_path, config, tied):
         ours = model.logits(runtime.tensor(ids)).numpy()
         assert tied == ("lm_head.weight" not in model.state_dict())
     assert_near(ours, theirs.flatten(0, 1))
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_t5_gives_the_logits_and_the_loss_of_hugging_face(tmp_path, gated):
+    transformers = peer_package("transformers")
+    path = str(tmp_path / "peer.safetensors")
+    config = T5Config(3, 64, 96, 4, 24, vocab_size=300, gated=gated, tie_word_embeddings=not gated)
+    peer = transformers.T5ForConditionalGeneration(transformers.T5Config(
+        num_layers=3, d_model=64, d_ff=96, num_heads=4, d_kv=24, vocab_size=300, scale_decoder_outputs=not gated,
+        feed_forward_proj="gated-gelu" if gated else "relu", tie_word_embeddings=not gated,
+        decoder_start_token_id=0))
+    if gated:  # some versions tie the head in spite of the configuration
+        peer.lm_head.weight = torch.nn.Parameter(peer.lm_head.weight.detach().clone())
+    wide(peer)
+    with torch.no_grad():
+        for name, parameter in peer.named_parameters():
+            if name.endswith(".q.weight"):
+                parameter /= 24**0.5  # scores are not divided; beyond 10 a softmax has one 1, and magnifies roundings
+    save(peer, path)
+    rng = np.random.default_rng(0)
+    ids, labels = rng.integers(300, size=(3, 150)), rng.integers(1, 300, size=(3, 40))
+    mask = np.arange(150) < np.array([150, 31, 7])[:, None]
+    labels[1, 30:] = -100
+    with torch.no_grad():
+        theirs = peer(torch.from_numpy(ids), torch.from_numpy(mask.astype(np.int64)), labels=torch.from_numpy(labels))
+    before = np.concatenate([np.zeros((3, 1), np.int64), np.maximum(labels[:, :-1], 0)], 1)
+    with Runtime("cpu", memory_budget="64MiB", policy="none") as runtime, no_grad():
+        model = T5(config).eval()
+        weights.load(model, path)
+        seen = runtime.tensor(mask.astype(np.float32))
+        ours = model.logits(runtime.tensor(ids), runtime.tensor(before), seen).numpy()
+        loss = model.loss(runtime.tensor(ids), runtime.tensor(labels), seen).item()
+    assert_near(ours, theirs.logits.flatten(0, 1))
+    assert loss == pytest.approx(theirs.loss.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("both_sides", [False, True])
+def test_t5_counts_relative_positions_as_hugging_face_does(both_sides):
+    peer_package("transformers")
+    from transformers.models.t5.modeling_t5 import T5Attention
+    distances = torch.arange(700)[None] - torch.arange(700)[:, None]
+    theirs = T5Attention._relative_position_bucket(distances, both_sides, 32, 128)
+    assert (buckets(700, both_sides=both_sides) == theirs.numpy()).all()

@@ -107,6 +107,17 @@ def test_four_slices_go_on_from_two_ranks_to_one_device_and_to_four_ranks(tmp_pa
 
 
 @pytest.mark.slow
+def test_divided_ranks_save_whole_tensors_and_go_on_without_the_division(tmp_path):
+    run = ("--optimizer", "adam", "--run-dir", tmp_path / "run", "--steps")
+    require(start(2, *TRAIN, *run, 2, "--ranks", "mpi", "--ranks-divide", "gradients"))
+    require(start(1, *TRAIN, *run, 4, "--resume", "auto", "--slices", 2))
+    require(start(2, *TRAIN, *run, 6, "--resume", "auto", "--ranks", "mpi", "--ranks-divide", "states",
+                  "--save-weights", tmp_path / "ranks"))
+    require(start(1, *TRAIN, "--optimizer", "adam", "--steps", 6, "--slices", 2, "--save-weights", tmp_path / "slices"))
+    assert (tmp_path / "ranks").read_bytes() == (tmp_path / "slices").read_bytes()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("policy, share", [("none", 1.0), ("passive", 0.4), ("capuchin", 0.6), ("auto", 0.6)])
 @pytest.mark.parametrize("count", [2, *(pytest.param(n, marks=pytest.mark.full) for n in (3, 4))])  # threads: 2 to 4
 @pytest.mark.parametrize("network", NETWORKS)

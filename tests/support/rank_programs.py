@@ -128,7 +128,7 @@ def _budget(name, slices, ranks, share, batch):
     return budget if ranks is None else max(ranks.agree(budget))  # ranks follow the smallest, and slices differ
 
 
-def together(count, work):
+def together(count, work, divide="nothing"):
     """The results of ``work(ranks)`` on each of several ranks, each in a thread. Raises the first rank's error."""
     results, errors = [None] * count, []
 
@@ -138,7 +138,7 @@ def together(count, work):
         except BaseException as error:
             errors.append(error)
             ranks.fail()
-    workers = [Thread(target=go, args=(ranks,)) for ranks in threads(count)]
+    workers = [Thread(target=go, args=(ranks,)) for ranks in threads(count, divide=divide)]
     for worker in workers:
         worker.start()
     for worker in workers:

@@ -24,7 +24,8 @@ def choose_ranks(options: Options) -> Ranks | None:
     """Return the ranks that ``--ranks`` asks for; None for one device alone. Raises UserError if MPI is missing."""
     if options.ranks is None:
         return None
-    made = mpi() if isinstance(options.ranks, str) else modelled(options.ranks)
+    divide = options.ranks_divide
+    made = mpi(divide=divide) if isinstance(options.ranks, str) else modelled(options.ranks, divide=divide)
     return made if made.count > 1 else None
 
 

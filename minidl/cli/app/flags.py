@@ -36,6 +36,7 @@ from minidl.cli.command import Parser, running
 from minidl.errors import UserError
 from minidl.optim import SHAPES
 from minidl.outside.reading import is_there
+from minidl.ranks.group import NOTHING
 from minidl.report.result import KEYS
 
 TRUST, FORCE = "--trust", "--force"
@@ -106,6 +107,8 @@ def _refuse_what_does_not_go_together(options: Options) -> None:
                 raise UserError(f"{flag}: policy {options.policy} makes no plans; auto and capuchin do")
     if (options.spill is None) != (options.spill_bytes is None):
         raise UserError("--spill DIR and --spill-bytes N go together")
+    if options.ranks is None and options.ranks_divide != NOTHING:
+        raise UserError(f"--ranks-divide {options.ranks_divide} is for several ranks: give --ranks mpi or --ranks N")
     if options.batch is None and isinstance(options.memory_budget, Share):
         raise UserError("--batch max needs a --memory-budget in bytes: a percentage is one of the peak at a batch")
 

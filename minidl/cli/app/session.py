@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 
-from minidl.checkpoint import Checkpoint, Fixed, documents_of, read_checkpoint, restore, tensors_of
+from minidl.checkpoint import Checkpoint, Fixed, documents_of, read_checkpoint, restore, send_rows, tensors_of
 from minidl.cli.app.options import EPOCHS, SYNTHETIC_STEPS, Options
 from minidl.cli.app.run_folder import AUTO, RESULT, SUMMARY, Resolved, RunFolder, folder_of
 from minidl.cli.app.run_lock import RunLock
@@ -24,6 +24,7 @@ from minidl.device.precision import DEFAULT
 from minidl.errors import UserError
 from minidl.optim import ENDING_SHAPES
 from minidl.outside.validation import MOST_WHOLE, is_whole
+from minidl.ranks.group import NOTHING
 from minidl.report.meter import Meter
 from minidl.report.result import Result
 from minidl.runtime import current_runtime
@@ -134,7 +135,9 @@ class Session:
         except NothingToLearnFrom:
             raise
         except UserError:
-            if trainer.sound and trainer.steps_done > max(self._saved, 0) and self._folder is not None and self._keeps:
+            divided = self._options.ranks_divide != NOTHING  # then the other ranks have a part of the state
+            if (trainer.sound and trainer.steps_done > max(self._saved, 0) and self._folder is not None and self._keeps
+                    and not divided):
                 self.save(trainer)
                 print(self.how_to_go_on(trainer.steps_done), flush=True)
             raise
@@ -172,12 +175,14 @@ class Session:
     def save(self, trainer: Trainer) -> None:
         """Write a checkpoint of the training, unless this step already has one."""
         done = trainer.steps_done
-        if self._folder is None or not self._keeps or self._saved == done:
+        if self._read is None or not self._keeps or self._saved == done:
             return
-        runtime = current_runtime()
+        runtime, tensors = current_runtime(), tensors_of(trainer.model, trainer.optimizer)
         with runtime.iteration():  # reading values is an iteration of its own: the next step begins like any other
-            self._folder.store.save(done, tensors_of(trainer.model, trainer.optimizer),
-                                    documents_of(runtime, self._fixed))
+            if self._folder is not None:
+                self._folder.store.save(done, tensors, documents_of(runtime, self._fixed))
+            else:
+                send_rows(tensors)
         self._saved = done
 
     def how_to_go_on(self, done: int) -> str:
@@ -209,7 +214,8 @@ class Session:
             self._folder.keep(SUMMARY, text + "\n")
 
 
-def fixed_arguments(options: Options, batch: int, steps: int, slices: int = 1, shard_bytes: int | None = None) -> Fixed:
+def fixed_arguments(options: Options, batch: int, steps: int, slices: int = 1, shard_bytes: int | None = None,
+                    *, host_update: bool = False) -> Fixed:
     """Return the flags that decide the results, with their values: a resumed run must have the same ones."""
     fixed = {"--model": options.model, "--image-size": options.image_size, "--num-classes": options.num_classes,
              "--lora": options.lora, "--lora-alpha": options.lora_alpha,
@@ -221,6 +227,7 @@ def fixed_arguments(options: Options, batch: int, steps: int, slices: int = 1, s
              "--clip-grad": options.clip_grad, "--grad-accum-steps": options.accumulate,
              "--label-smoothing": options.label_smoothing, "--sequence-length": options.sequence_length,
              "--slices": None if slices == 1 else slices, "--shard-bytes": shard_bytes,
+             "--host-update": "always" if host_update else None,
              "--vocab": options.vocab, "--vocab-size": options.vocab_size,
              "--on-bad-file": "skip" if options.skips_bad_files else None,
              "--precision": None if options.precision == DEFAULT else options.precision,

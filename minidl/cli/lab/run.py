@@ -63,7 +63,8 @@ def parser() -> Parser:
 def tell(number: int, count: int, row: CellResult) -> None:
     """Print a line about a cell of the grid that has run, number ``number`` of ``count``."""
     became = row.status if row.settled_s is None else f"{share(row):.1%} of the unmanaged speed"
-    print(f"{number}/{count} {row.trace} {row.device} {row.policy} {row.budget_share:.0%}: {became}", flush=True)
+    print(f"{number}/{count} {row.trace} {row.device} {table.policy_of(row.values())} {row.budget_share:.0%}: {became}",
+          flush=True)
 
 
 def sources(arguments: argparse.Namespace) -> list[str]:
@@ -86,8 +87,10 @@ def story(arguments: argparse.Namespace, given: Sequence[str]) -> int:
     if arguments.plot:
         require_place(arguments.plot, is_png)
     page = paper.module("--page", "grid_page") if arguments.page else None
-    one = kinds.machine(arguments)
-    machines = [replace(one, profile=name) for name in arguments.devices or [one.profile]]
+    if page is not None and len(arguments.placement) > 1:
+        raise UserError("--page takes one placement: it has a column for each budget")
+    each = kinds.machines(arguments)
+    machines = [replace(one, profile=name) for name in arguments.devices or [arguments.device] for one in each]
     for machine in machines:
         machine.described()
     wanted = kept.cells(sources(arguments), machines, arguments.budgets, arguments.policies,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from itertools import product
 
 from minidl.cli.app.kinds import count
 from minidl.cli.command import Parser, finish
@@ -60,16 +61,15 @@ def replay(arguments: argparse.Namespace) -> int:
     if arguments.save:
         require_place(arguments.save, table.is_own, force=arguments.force)
     reference = table.settled(table.read_csv(arguments.reference)) if arguments.reference else None
-    machine = kinds.machine(arguments)
+    machines = kinds.machines(arguments)
     trace = sources.load(arguments.trace, arguments.device)
     rows: list[dict[str, object]] = []
-    for budget in arguments.budget:
-        for policy in arguments.policy:
-            row = cell.run(arguments.trace, trace, machine, policy, budget, steps=arguments.steps,
-                           instants=arguments.bound).values()
-            lines = table.shown([row], reference=reference)
-            print("\n".join(lines[1:] if rows else lines), flush=True)
-            rows.append(row)
+    for machine, budget, policy in product(machines, arguments.budget, arguments.policy):
+        row = cell.run(arguments.trace, trace, machine, policy, budget, steps=arguments.steps,
+                       instants=arguments.bound).values()
+        lines = table.shown([row], reference=reference)
+        print("\n".join(lines[1:] if rows else lines), flush=True)
+        rows.append(row)
     if arguments.save:
         table.write(arguments.save, rows, force=arguments.force)
     return 0

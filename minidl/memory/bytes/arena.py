@@ -28,9 +28,11 @@ class Arena(Compacting):
     """An allocator of blocks in ``capacity`` bytes. Offsets and sizes are multiples of ``alignment`` bytes.
 
     compacts    True if blocks may be slid, and placed at given addresses; False if only the placement chooses addresses
+    addresses   True if blocks have addresses; ``byte_count`` has an arena in which they have none
     used_bytes  bytes of all blocks in use, each rounded up to ``alignment``
     peak_bytes  the most bytes in use at once since the last ``reset_peak``"""
 
+    addresses = True
     __slots__ = ("_alignment", "_free_at", "_keys", "_mask", "_shift", "capacity", "peak_bytes", "used_bytes")
 
     def __init__(self, capacity: int, *, alignment: int = ALIGNMENT, placement: Placement | None = None) -> None:

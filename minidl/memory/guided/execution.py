@@ -8,6 +8,7 @@ decision cannot be carried out, on-demand memory does what is needed: that costs
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT
 from minidl.memory.bytes.block import Block
@@ -190,6 +191,8 @@ class GuidedExecution(Hooks):
         """Report this iteration's times to the plan follower, which lets the policy correct its plan.
         trace: builds the iteration's trace. failed: the iteration failed, so nothing is reported."""
         device, follower = self.state.device, self.follower
+        left = min(self.state.allocator.host.capacity, self.state.on_host.left_bytes)
+        follower.planner.limits = replace(follower.planner.limits, host_bytes=left)
         self._settling, self._addresses = follower.settling, follower.offsets
         if follower.observes:
             device.settle()
@@ -266,7 +269,7 @@ def attach(memory: Manager, consensus: Alone = ALONE) -> PlanFollower:
     consensus: the agreement of this rank with others."""
     state = memory.state
     device = state.device
-    limits = Limits(state.arena.capacity, state.allocator.host.capacity)
+    limits = Limits(state.arena.capacity, state.allocator.host.capacity, state.arena.addresses)
     follower = PlanFollower(state.policy, state.link_costs, limits, state.switches,
                             peak_flops=device.profile.peak_flops, measured_iterations=device.measured_iterations,
                             allowance=Allowance(device.host_now, limited=device.wall_clock), consensus=consensus)

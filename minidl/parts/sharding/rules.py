@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from minidl.dispatch import apply
 from minidl.op import Attrs, Op
@@ -82,26 +81,3 @@ def separable(op: Op, operands: Operands, attrs: Attrs) -> Rule | None:
     shapes = [x.shape for x, one in zip(operands, rule.along, strict=True) if one] + [attrs[s] for s in rule.shapes]
     alike = all(shape[0] == rows for shape in shapes)
     return rule if taken and alike and all(cut == cuts[0] for cut in cuts) else None
-
-
-# For operations in place that can run shard by shard: (attributes, first row of the shard, row after its last, elements
-# of a row) -> the attributes that the call on this shard has in place of the given ones.
-Attributes = Callable[[Attrs, int, int, int], dict[str, Any]]
-
-
-def _as_it_is(attrs: Attrs, first: int, stop: int, width: int) -> dict[str, Any]:
-    return {}
-
-
-def _random(attrs: Attrs, first: int, stop: int, width: int) -> dict[str, Any]:
-    """Return the attribute that makes a shard draw the random numbers that its rows would get in the whole tensor."""
-    start = attrs.get("start", 0) + first * width
-    return {"start": start} if start else {}
-
-
-def _data(attrs: Attrs, first: int, stop: int, width: int) -> dict[str, Any]:
-    return {} if attrs["data"] is None else {"data": attrs["data"][first:stop]}
-
-
-WRITES: dict[str, Attributes] = {"add_": _as_it_is, "copy_": _as_it_is, "fill_": _as_it_is, "normal_": _random,
-                                 "uniform_": _random, "upload_": _data}

@@ -25,8 +25,9 @@ from minidl.op import Attrs, Op
 from minidl.ops.shape import CONCAT, between, contiguous
 from minidl.ops.update import full
 from minidl.parts.keeper import PartKeeper
+from minidl.parts.row_writes import WRITES
 from minidl.parts.sharding.record import Sharded
-from minidl.parts.sharding.rules import RULES, WRITES, separable
+from minidl.parts.sharding.rules import RULES, separable
 from minidl.parts.slice_rules import Rule
 from minidl.tensor import Tensor
 
@@ -42,7 +43,7 @@ class Sharder(PartKeeper):
         self._copies: WeakSet[Storage] = WeakSet()  # joined copies of shards that the program takes for views
 
     # Making shards -------------------------------------------------------------------------------------------------
-    def parameter(self, described: Meta, *, requires_grad: bool) -> Sharded | None:
+    def parameter(self, described: Meta, *, requires_grad: bool, state: bool = False) -> Sharded | None:
         """Make a parameter in shards, whose numbers of rows differ by at most one. Raises OutOfMemory.
         None if it is small, or has fewer than two dimensions: then it stays whole. described: its shape and dtype."""
         if described.nbytes <= self.shard_bytes or len(described.shape) < 2 or described.shape[0] < 2:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from minidl.memory.storage import Storage
 from minidl.op import Attrs, Op
 from minidl.parts.slice_rules import Rule, scaled
 from minidl.parts.slicing.logical import Logical
+
+
+def is_divided(inputs: Iterable[Storage]) -> bool:
+    """True if one of some tensors is divided among the ranks by its rows."""
+    return any(isinstance(x, Logical) and x.divided for x in inputs)
 
 
 def rule_of(op: Op, inputs: tuple[Storage, ...], attrs: Attrs) -> tuple[Rule | None, tuple[int, ...]]:
@@ -14,8 +21,8 @@ def rule_of(op: Op, inputs: tuple[Storage, ...], attrs: Attrs) -> tuple[Rule | N
     examples."""
     sliced = [isinstance(x, Logical) and bool(x.sizes) for x in inputs]
     rule = op.slices([x.meta for x in inputs], attrs, sliced) if op.slices is not None and any(sliced) else None
-    if rule is None:
-        return None, ()
+    if rule is None or is_divided(inputs) and (rule.whole or rule.shared):
+        return None, ()  # a sum over a divided tensor's slices would have other bits than a sum over the tensor
     taken = [x for x, along in zip(inputs, rule.along, strict=True) if along]
     cuts = [x.sizes for x in taken if isinstance(x, Logical) and x.sizes]
     if not cuts:

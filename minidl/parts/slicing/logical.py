@@ -7,14 +7,14 @@ storages, with bytes, lineage and status. The slicer runs operations on them.
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from minidl.errors import UserError
 from minidl.memory.storage import Call, Status, Storage
 from minidl.meta import Meta
 
 if TYPE_CHECKING:
-    from minidl.parts.slicing.slicer import Slicer
+    from minidl.parts.slicing.joiner import Joiner
 
 
 class Logical(Storage):
@@ -25,13 +25,16 @@ class Logical(Storage):
     sizes    the number of rows of each slice, of all ranks; () for a tensor of the whole batch, which has one part
     waiting  how many queued calls read it or make it
     failed   why it has no value, if the calls that should have made it failed; else ""
+    divided  True for a tensor of which each rank keeps its rows alone, such as an optimizer state: it is no batch, and
+             joining it makes a copy
     owner    for a view: the tensor in slices whose elements it shows; else None
     until    a number that goes to ``saved_by`` of the parts: a part with a smaller one is needed longer. None: the
              parts are needed as long as a handle exists"""
 
-    __slots__ = ("parts", "sizes", "waiting", "failed", "owner", "until")
+    __slots__ = ("parts", "sizes", "waiting", "failed", "owner", "until", "divided")
 
-    def __init__(self, meta: Meta, slicer: Slicer, sizes: tuple[int, ...], base: Logical | None = None) -> None:
+    def __init__(self, meta: Meta, slicer: Joiner, sizes: tuple[int, ...], base: Logical | None = None, *,
+                 divided: bool = False) -> None:
         self.meta = meta
         self.keeper = slicer
         self.call: Call | None = None
@@ -51,6 +54,7 @@ class Logical(Storage):
         self.until: int | None = None
         self.failed = ""
         self.owner = base
+        self.divided = divided
 
     @property
     def base(self) -> Storage:
@@ -114,6 +118,16 @@ class Logical(Storage):
         if part is not None and self.until is not None:
             part.base.saved -= 1
         return part
+
+    def like(self) -> Logical:
+        """Return a record without parts, of the same shape and slices."""
+        slicer = cast("Joiner", self.keeper)
+        return Logical(self.meta, slicer, self.sizes, divided=self.divided)
+
+    def divide(self, sizes: tuple[int, ...], count: int) -> None:
+        """Make this record, of a whole tensor that is still to be computed, one that is divided in rows of ``sizes``,
+        of which this rank holds ``count`` parts."""
+        self.sizes, self.parts, self.divided = sizes, [None] * count, True
 
     def part(self, index: int) -> Storage:
         """Return the storage of slice ``index``. Raises UserError if it has none."""

@@ -5,22 +5,22 @@ Then all of them run on the first slice, then all on the second slice, and so on
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from minidl.memory.storage import Storage
 from minidl.op import Attrs, Op
 from minidl.ops.elementwise import ADD, SCALE
-from minidl.ops.shape import NARROW, RESHAPE
+from minidl.ops.shape import RESHAPE
 from minidl.parts.slice_rules import Rule, scaled
-from minidl.parts.slicing.exchange import SUM_RANKS, gathered
+from minidl.parts.slicing.buckets import Buckets
+from minidl.parts.slicing.exchange import gathered
 from minidl.parts.slicing.logical import Logical
 from minidl.parts.slicing.origins import Origin, Origins
+from minidl.parts.slicing.rows import narrowed, put_rows, ungraded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from minidl.executor import Executor
     from minidl.ranks.consensus import Alone
 
@@ -48,21 +48,6 @@ class Queued:
     labels: Storage | None = None
 
 
-@contextmanager
-def ungraded(executor: Executor) -> Iterator[None]:
-    """Disable gradients in a ``with`` block: autograd records the call on whole tensors, not the calls on slices."""
-    enabled, executor.grad_enabled = executor.grad_enabled, False
-    try:
-        yield
-    finally:
-        executor.grad_enabled = enabled
-
-
-def narrowed(executor: Executor, whole: Storage, start: int, size: int) -> Storage:
-    """Return a view of the rows from ``start`` to before ``start + size``; the caller releases it."""
-    return executor.run(NARROW, (whole,), {"axis": 0, "start": start, "stop": start + size})[0]
-
-
 class Queue:
     """The queued operations of one executor. Each keeps its inputs alive until it has run.
 
@@ -74,6 +59,7 @@ class Queue:
         self.held = held
         self.consensus = consensus
         self.origins = Origins(executor)
+        self._buckets = Buckets(executor, consensus, partial(_put, executor, held))
         self._waiting: list[Queued] = []
         self._after: list[Callable[[], None]] = []
 
@@ -109,6 +95,7 @@ class Queue:
                     self._run_all(waiting)
             except BaseException as error:
                 self._after.clear()
+                self._buckets.clear()
                 self._give_up(waiting, f"{type(error).__name__}: {error}")
                 raise
         after, self._after = self._after, []
@@ -146,13 +133,14 @@ class Queue:
                 for y in ending[number]:
                     if y.sizes and not y.refs:
                         y.drop_part(at)
+        self._buckets.close()
         for queued in waiting:
             if not queued.sizes:
                 parts = tuple([x.part(0) if isinstance(x, Logical) else x for x in queued.inputs])
                 with self.origins.carrying_out(queued.origin):
                     made = self.executor.run(queued.op, parts, queued.attrs)
                 for y, part in zip(queued.outputs, made, strict=True):
-                    y.put_part(0, part)
+                    _put(self.executor, self.held, y, part)
         for queued in waiting:
             self._finish(queued)
 
@@ -218,6 +206,10 @@ class Queue:
             apart.append(whole)
             if index < self.held.stop - 1:
                 return
+            if rule.fold is ADD:
+                for i, parts in zip(rule.whole, zip(*apart, strict=True), strict=True):
+                    self._buckets.add(queued.outputs[i], parts)
+                return
             whole = self._unite_ranks(queued, apart)
         elif so_far and rule.fold is not None:
             earlier = [so_far[i] for i in rule.whole]
@@ -225,7 +217,7 @@ class Queue:
         so_far.update(zip(rule.whole, whole, strict=True))
         if index == self.held.stop - 1:
             for i, x in so_far.items():
-                queued.outputs[i].put_part(0, x)
+                _put(self.executor, self.held, queued.outputs[i], x)
 
     def _fold(self, queued: Queued, index: int, earlier: list[Storage], whole: list[Storage]) -> list[Storage]:
         """Unite the rule's whole outputs of the slices before ``index`` (earlier) with those of this slice (whole)."""
@@ -239,9 +231,6 @@ class Queue:
     def _unite_ranks(self, queued: Queued, apart: list[list[Storage]]) -> list[Storage]:
         """Unite the ``whole`` outputs of this rank's slices (apart) with those of other ranks, in order of slices."""
         executor, consensus = self.executor, self.consensus
-        if queued.rule.fold is ADD:
-            return [self._folded(SUM_RANKS, parts, {"ranks": consensus.ranks, "turn": consensus.turn()})[0]
-                    for parts in zip(*apart, strict=True)]
         stacks = []
         for parts in zip(*apart, strict=True):
             rows = tuple([executor.run(RESHAPE, (x,), {"shape": (1, *x.meta.shape)})[0] for x in parts])
@@ -290,3 +279,11 @@ class Queue:
                 y.failed = why
                 y.drop()
             self._finish(queued)
+
+
+def _put(executor: Executor, held: range, y: Logical, made: Storage) -> None:
+    """Set the value of an output of the whole batch; of a divided one, this rank's rows of it."""
+    if y.divided:
+        put_rows(executor, held, y, made)
+    else:
+        y.put_part(0, made)

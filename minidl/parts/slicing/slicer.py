@@ -9,55 +9,36 @@ gradient formulas' operations run here, too.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
-from weakref import WeakSet
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from minidl.errors import UserError
 from minidl.memory.storage import Call, Storage
 from minidl.memory.writing import refuse_to_write
-from minidl.meta import DType, Shape, meta
+from minidl.meta import DType, Meta, Shape, meta
 from minidl.op import Attrs, Op, Signature
 from minidl.ops.update import UPLOAD
-from minidl.parts.keeper import PartKeeper
-from minidl.parts.slice_rules import Rule
-from minidl.parts.slicing.cuts import rule_of
-from minidl.parts.slicing.exchange import gathered
+from minidl.parts.slice_rules import Rule, sizes_of
+from minidl.parts.slicing.cuts import is_divided, rule_of
+from minidl.parts.slicing.division import divided_leaf, divisible, write_rows
+from minidl.parts.slicing.joiner import Joiner
 from minidl.parts.slicing.logical import Logical
-from minidl.parts.slicing.queue import Queue, Queued, narrowed, ungraded
+from minidl.parts.slicing.queue import Queued
+from minidl.parts.slicing.rows import put_rows, ungraded
+from minidl.ranks.group import GRADIENTS, NOTHING
 from minidl.tensor import Tensor
 
 if TYPE_CHECKING:
     from minidl.executor import Executor
-    from minidl.ranks.consensus import Alone
 
 WHOLE_BYTES = 1 << 16  # a batch of at most these bytes is uploaded as one storage, and its slices are views of it
 
 
-class Slicer(PartKeeper):
-    """Cuts the batches of one executor into ``count`` slices, and runs calls on them.
-
-    ranks    the ranks among which the slices are divided equally; None if this executor holds all slices
-    held     the numbers of the slices that this executor holds
-    joined   operation name -> how often slices were joined for it, because it cannot run slice by slice
-    origins  records the layers that made the queued calls
-    """
-
-    def __init__(self, executor: Executor, count: int, consensus: Alone) -> None:
-        self.executor = executor
-        self.count, self.consensus, self.ranks = count, consensus, consensus.ranks
-        rank, ranks = (self.ranks.rank, self.ranks.count) if self.ranks is not None else (0, 1)
-        self.held = range(count)[count // ranks * rank:][:count // ranks]
-        self.joined: Counter[str] = Counter()
-        self.tracker = executor.tracker
-        self._queue = Queue(executor, self.held, consensus)
-        self.origins = self._queue.origins
-        self._graph: WeakSet[Logical] = WeakSet()  # the tensors of this iteration that gradients flow through
-        executor.ends_at_update = True  # an update needs all slices, so no gradient is left to be taken
+class Slicer(Joiner):
+    """Cuts the batches of one executor into ``count`` slices, and runs calls on them."""
 
     # Making slices -------------------------------------------------------------------------------------------------
     def upload(self, shape: Shape, dtype: DType, values: np.ndarray | None) -> Logical | None:
@@ -65,8 +46,7 @@ class Slicer(PartKeeper):
         None if the batch has fewer examples than slices. A small batch is one storage, and its slices are views."""
         if not shape or shape[0] < self.count:
             return None
-        each, rest = divmod(shape[0], self.count)
-        made = Logical(meta(shape, dtype), self, tuple([each + (i < rest) for i in range(self.count)]))
+        made = Logical(meta(shape, dtype), self, sizes_of(shape[0], self.count))
         run = self.executor.run
         if made.nbytes <= WHOLE_BYTES and self.ranks is None:
             (whole,) = run(UPLOAD, (), {"shape": shape, "dtype": dtype, "data": values})
@@ -78,20 +58,21 @@ class Slicer(PartKeeper):
             made.put_part(at, run(UPLOAD, (), attrs)[0])
         return made
 
-    def _places(self, x: Logical) -> list[tuple[int, int, int]]:
-        """Return for each slice that this executor holds: its index in ``parts``, its first row, its number of rows."""
-        return [(at, sum(x.sizes[:i]), x.sizes[i]) for at, i in enumerate(self.held)]
-
-    def _become_views(self, x: Logical, whole: Storage) -> None:
-        """Replace the slices of x by views of ``whole``, a storage with all of x; the views keep it alive."""
-        for at, start, size in self._places(x):
-            x.drop_part(at)
-            x.put_part(at, narrowed(self.executor, whole, start, size))
-        whole.release()
+    def parameter(self, described: Meta, *, requires_grad: bool, state: bool = False) -> Logical | None:
+        """Make an optimizer's state of which each rank keeps its rows, if ranks divide states. Raises OutOfMemory."""
+        if not state or self.divides == NOTHING or not divisible(self, described):
+            return None
+        return divided_leaf(self, described)
 
     # Running operations --------------------------------------------------------------------------------------------
     def run(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs, donated: int = 0) -> tuple[Storage, ...]:
         """Run or queue a call that has an input in slices; arguments and result as ``Executor.run``."""
+        try:
+            return self._run(op, inputs, attrs)
+        finally:
+            self._give_back()
+
+    def _run(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs) -> tuple[Storage, ...]:
         executor = self.executor
         if executor.tracker.updated and not op.update and not executor.explicit_iterations:
             executor.end_iteration()  # as Executor.run, before the call is queued
@@ -127,7 +108,9 @@ class Slicer(PartKeeper):
         total = sum(sizes)
         cuts = [() if i in rule.whole else tuple([m.shape[0] * size // total for size in sizes])
                 for i, m in enumerate(made)]
-        return tuple([Logical(m, self, cut, _base(op, inputs)) for m, cut in zip(made, cuts, strict=True)])
+        divided = is_divided(inputs)
+        return tuple([Logical(m, self, cut, _base(op, inputs), divided=divided and bool(cut))
+                      for m, cut in zip(made, cuts, strict=True)])
 
     def _run_afterwards(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs) -> tuple[Storage, ...]:
         """Queue a call on whole tensors that queued calls will compute, so that the queue need not run for it now."""
@@ -173,6 +156,13 @@ class Slicer(PartKeeper):
         executor = self.executor
         refuse_to_write(op, inputs, written, differentiates=executor.grad_enabled)
         ours = [x for x in written if isinstance(x, Logical)]
+        if is_divided(inputs):
+            with ungraded(executor):
+                write_rows(self, op, inputs, attrs)
+            executor.issued += 1
+            for x in ours:
+                x.base.mutated_at = executor.issued
+            return ()
         rule, sizes = rule_of(op, inputs, attrs)
         if rule is None and any(x.sizes for x in ours):
             raise UserError(f"{op.name} writes {ours[0].named()} in place, and cannot run slice by slice")
@@ -188,16 +178,7 @@ class Slicer(PartKeeper):
             x.base.mutated_at = executor.issued
         return ()
 
-    # Whole values --------------------------------------------------------------------------------------------------
-    @property
-    def pending(self) -> bool:
-        """True if operations are queued."""
-        return bool(self._queue)
-
-    def flush(self) -> None:
-        """Run all queued calls. Raises the error of the first one that fails; then all their outputs are lost."""
-        self._queue.flush()
-
+    # Gradients and writes ------------------------------------------------------------
     def before_write(self, op: Op, inputs: Sequence[Storage]) -> None:
         """Run all queued calls before a write in place, as they may read the bytes that it overwrites."""
         if self.pending:
@@ -205,67 +186,28 @@ class Slicer(PartKeeper):
 
     def deliver(self, gradient: Tensor, leaf: Storage, add: Callable[[Tensor], None]) -> None:
         """Call ``add`` with the gradient of a leaf: at once, or after the queued calls, which may compute it."""
+        x = gradient.storage
+        divides = self.divides == GRADIENTS and divisible(self, leaf.meta)
         if self.pending:
+            if divides and isinstance(x, Logical) and not x.sizes and x.pending and x.refs == x.waiting == 1:
+                x.divide(sizes_of(x.meta.shape[0], self.count), len(self.held))  # so its sum leaves each rank its rows
             self._queue.afterwards(partial(self.deliver, gradient, leaf, add))
+        elif leaf.keeper is self or isinstance(x, Logical) and x.divided:
+            add(gradient)
+        elif divides:
+            kept = Logical(x.meta, self, sizes_of(x.meta.shape[0], self.count), divided=True)
+            put_rows(self.executor, self.held, kept, self._taken(x))
+            add(Tensor(kept))
         else:
-            add(gradient if leaf.keeper is self else Tensor(self._taken(gradient.storage)))
-
-    def _whole(self, x: Storage) -> Storage:
-        """Return a storage with all of x, whose slices become views of it. Raises UserError if x has no value."""
-        if not isinstance(x, Logical):
-            return x
-        if x.pending:
-            self.flush()
-        if not x.sizes:
-            return x.part(0)
-        whole = self._joined(x)
-        self._become_views(x, whole)  # the views keep it alive
-        return whole
-
-    def _joined(self, x: Logical) -> Storage:
-        """Return all slices of x in one storage, which the caller releases: a concatenation, or the slices' base."""
-        parts = tuple([x.part(i) for i in range(len(x.parts))])
-        base = parts[0].base
-        if all(part.base is base for part in parts) and base.meta.shape == x.meta.shape:
-            base.retain()
-            return base
-        with ungraded(self.executor):
-            return gathered(self.executor, parts, x.sizes, self.consensus)
+            add(Tensor(self._taken(x)))
 
     def _labels(self, labels: Storage) -> Storage:
         """Return the labels of the whole batch in one storage, which the queued call releases."""
         if not isinstance(labels, Logical) or self.ranks is not None:
-            return self._real(labels)  # of ranks, which keeps the joined ones: the gradient needs them too
+            return self.real(labels)  # of ranks, which keeps the joined ones: the gradient needs them too
         if labels.pending:
             self.flush()
         return self._joined(labels)
-
-    def _real(self, x: Storage) -> Storage:
-        """Return a storage with all of the tensor x, which the caller releases."""
-        whole = self._whole(x)
-        whole.retain()
-        return whole
-
-    def _taken(self, x: Storage) -> Storage:
-        """Return a storage with all of x, which the caller releases. If x has only one handle, x loses its value."""
-        whole = self._real(x)
-        if isinstance(x, Logical) and not x.sizes and x.refs == 1:
-            x.drop()
-        return whole
-
-    def look(self, x: Logical, read: Callable[[Storage], Any], *, joined: bool) -> Any:
-        """Return ``read`` of the slices joined in one storage (``joined``), or of each slice, concatenated on the host.
-        Raises UserError for a tensor without a value, OutOfMemory."""
-        if joined or x.sizes and self.ranks is not None:
-            whole = self._real(x)
-            try:
-                return read(whole)
-            finally:
-                whole.release()
-        if x.pending:
-            self.flush()
-        arrays = [read(x.part(i)) for i in range(len(x.parts))]
-        return np.concatenate(arrays) if x.sizes else arrays[0]
 
     def make_leaf(self, x: Logical) -> None:
         """Make each slice a leaf: run the calls that compute it, and cut its lineage."""
