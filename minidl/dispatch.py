@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from minidl.parts.keeper import PartKeeper
 
 
-_new = Tensor.__new__
-
-
 def donate(tensor: Tensor) -> Tensor:
     """Mark the next use of this handle as its last: the operation may overwrite its bytes, and the handle ends.
     Gradient formulas donate the tensors that they use for the last time."""
@@ -52,10 +49,7 @@ def apply_all(op: Op, *tensors: Tensor, **attrs: Any) -> tuple[Tensor, ...]:
 def apply(op: Op, *tensors: Tensor, **attrs: Any) -> Tensor:
     """Run an operation on tensors and return its first output. attrs: its attributes, such as ``axis``.
     Raises ShapeError, OutOfMemory, UserError, or the error of its kernel."""
-    result = _new(Tensor)  # its fields are set here, as every operation comes by: a call of __init__ takes longer
-    result.storage = _run(op, tensors, attrs)[0]
-    result.donated = False
-    return result
+    return Tensor(_run(op, tensors, attrs)[0])
 
 
 def _run(op: Op, tensors: tuple[Tensor, ...], attrs: Attrs) -> tuple[Storage, ...]:

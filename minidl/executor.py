@@ -150,25 +150,31 @@ class Executor:
         """Record a call and one access of each tensor that it reads or makes; return the ids of both.
         Capuchin calls this RecordTensorAccess (section 5.1)."""
         tracker = self.tracker
-        sequence = tracker.sequence
+        sequence, start = tracker.sequence, tracker.iteration_start
         read = []
         for base in inputs:
             if type(base) is View:  # a test of the type is faster than the property ``base`` of every operand
                 base = base.base
                 tracker.base_bytes[base.tensor_id] = base.nbytes
             read.append(base.tensor_id)
-            base.last_access = sequence
+            last = base.last_access
+            if last != sequence:  # a tensor that one call uses twice is accessed once
+                if last < start:
+                    base.access_count = 1
+                    base.first_access = sequence
+                else:
+                    base.access_count += 1
+                base.last_access = sequence
         made: tuple[TensorId, ...] = ()
         for storage in outputs:
             made += (storage.tensor_id,)
-            storage.last_access = sequence
+            storage.access_count = 1
+            storage.first_access = storage.last_access = sequence
         ids = tuple(read), made
         if tracker.keep_log:
             tracker.log.append((signature, algorithm, *ids))
             if len(tracker.log) > LONGEST:
                 tracker.give_up_log()
-        elif tracker.too_long:
-            tracker.accesses.note(sequence - tracker.iteration_start, *ids)
         return ids
 
     def _sign(self, key: tuple[Any, ...], op: Op, inputs: tuple[Storage, ...], attrs: Attrs) -> Signature:

@@ -70,6 +70,7 @@ class Boundary:
             _cut(storage)
         live = dict.fromkeys([*state.live(), *dropped])
         for storage in live:
+            storage.access_count = 0
             storage.residency = 0 if storage.status in AWAY else 1  # 0: its first stay is to come
             if not failed:
                 storage.missing_readers = None  # none is dropped now

@@ -74,16 +74,17 @@ class Storage:
     A new one has ``refs`` 1, which stands for its first handle."""
 
     __slots__ = ("meta", "keeper", "call", "siblings", "requires_grad", "severed", "grad", "nbytes", "tensor_id",
-                 "refs", "saved", "saved_by", "status", "block", "host", "persistent", "residency", "last_access",
-                 "replays", "replayed_at", "mutated_at", "missing_readers", "copied_out", "copied_in", "me",
-                 "__weakref__")
+                 "refs", "saved", "saved_by", "status", "block", "host", "persistent", "residency", "access_count",
+                 "first_access", "last_access", "replays", "replayed_at", "mutated_at", "missing_readers", "copied_out",
+                 "copied_in", "me", "__weakref__")
 
     def __init__(self, meta: Meta, keeper: Keeper, tensor_id: TensorId) -> None:
         self.meta = meta
         self.keeper = keeper
         self.tensor_id = tensor_id
         self.status = RECOMPUTE
-        self.last_access = -1  # the sequence number of the last call that has accessed it
+        self.access_count = 0  # in this iteration
+        self.first_access = self.last_access = -1  # sequence numbers of calls
         self.call: Call | None = None  # its lineage; None for a leaf
         self.severed: str | None = None  # the name of the operation that made it, once no gradient flows through it
         self.requires_grad = False
@@ -110,17 +111,6 @@ class Storage:
         return self
 
     # The fields of Listing 1 that are not stored --------------------------------------------------------------
-    @property
-    def access_count(self) -> int:
-        """How many calls of this iteration have accessed it; the call that made it is one of them."""
-        return self.keeper.tracker.accesses.count(self.tensor_id)
-
-    @property
-    def first_access(self) -> int:
-        """The sequence number of the first call of this iteration that has accessed it; only if one has."""
-        tracker = self.keeper.tracker
-        return tracker.iteration_start + tracker.accesses.first(self.tensor_id)
-
     @property
     def timestamp(self) -> float:
         """The start of its last access, in seconds from the iteration's start, without stalls."""

@@ -1,8 +1,7 @@
 """The log of an iteration: the executor writes each call to it, and ``Tracker.trace`` builds a Trace from it.
 
 ``Executor.record_tensor_access`` appends to ``log``; the device appends the duration of each call to ``durations``.
-The last access of each tensor is in its Storage; their number and the first one follow from the log (``Accesses``).
-Decides nothing.
+On-demand memory needs only the first and the last access of each tensor, which are in its Storage. Decides nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Set
 
 from minidl.errors import UserError
-from minidl.memory.accesses import Accesses
 from minidl.memory.storage import Storage, TensorId
 from minidl.meta import Algorithm
 from minidl.op import Signature
@@ -33,7 +31,6 @@ class Tracker:
     keep_log         False while a replay runs: its calls are not logged, as the program did not ask for them
     too_long         True if this iteration has more than LONGEST calls; then its log is empty
     temporaries      how many temporary ids this iteration has given out, which is also the next one
-    accesses         how often the calls of this iteration have accessed each tensor, and when first
     log              the calls of this iteration: (signature, algorithm, ids of tensors read, ids of tensors made)
     durations        device seconds of these calls, for the first ones that have finished
     base_bytes       bytes of each base that was read through a view (a view's size may differ from its base's)"""
@@ -47,7 +44,6 @@ class Tracker:
         self.too_long = False
         self.temporaries = 0
         self.log: list[tuple[Signature, Algorithm, tuple[TensorId, ...], tuple[TensorId, ...]]] = []
-        self.accesses = Accesses(self.log)
         self.durations: Durations = []
         self.base_bytes: dict[TensorId, int] = {}
         self._next_persistent = -1
@@ -94,7 +90,6 @@ class Tracker:
     def give_up_log(self) -> None:
         """Empty the log, as the iteration is too long for one, and log no more of it."""
         self.too_long, self.keep_log = True, False
-        self.accesses.catch_up()  # from now on each call is counted at once
         self._clear()
         self.durations = deque(maxlen=0)
 
@@ -107,7 +102,6 @@ class Tracker:
         self.durations = []  # a new list: calls that still run append to the old one
         self.temporaries = 0
         self._clear()
-        self.accesses.clear()
 
     def _clear(self) -> None:
         self.log.clear()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def dry_run(runtime: Runtime, step: Callable[[], Any]) -> Demand:
     """Run a step on shapes alone and return its demand, as ``Runtime.dry_run`` says."""
     live = runtime.memory.live()
-    kept = [(s, s.grad, s.last_access) for s in live]
+    kept = [(s, s.grad, s.access_count, s.first_access, s.last_access) for s in live]
     counters = dict(runtime.counters)
     tracker = Tracker()
     ledger = Ledger(tracker, sum(block_bytes(s.nbytes) for s in live))
@@ -50,8 +50,9 @@ def dry_run(runtime: Runtime, step: Callable[[], Any]) -> Demand:
                 _flush(executor)
     finally:
         runtime.counters = counters
-        for storage, grad, last in kept:
-            storage.grad, storage.last_access = grad, last
+        for storage, grad, count, first, last in kept:
+            storage.grad = grad
+            storage.access_count, storage.first_access, storage.last_access = count, first, last
     return ledger.demand(reads_values=reads_values)
 
 
