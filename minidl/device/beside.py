@@ -71,7 +71,7 @@ class Beside:
         self._latest = 0.0  # when the last of them ends
 
     def start(self, seconds: float, operands: Iterable[Operand]) -> None:
-        """Start an exchange on these operands after those on their way, and after the compute stream's work so far."""
+        """Start an exchange of ``seconds`` on these operands, after earlier exchanges and the work launched so far."""
         number = self._first + len(self._ends) + len(self._waiting)
         self._waiting.append((self.clock.now(), seconds))
         self.under_way.update({operand.block.offset: number for operand in operands})

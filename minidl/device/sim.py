@@ -123,6 +123,6 @@ class SimDevice(Device):
         return np.full(meta.shape, np.nan if meta.dtype.floating else 0, dtype=meta.dtype.name)
 
     def end_iteration(self) -> None:
-        """Forget what has ended."""
+        """Delete the records of exchanges between ranks, and of other work, that have ended."""
         self.beside.forget_ended()
         super().end_iteration()

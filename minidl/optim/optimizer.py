@@ -18,6 +18,7 @@ from minidl.ops.update import fill_
 from minidl.optim.on_host import HOST_UPDATES, HostArray, write
 from minidl.parts.sharding.sharder import shard_bounds
 from minidl.parts.slicing.cuts import is_divided
+from minidl.parts.slicing.logical import Logical
 from minidl.runtime import current_runtime, parameter
 from minidl.tensor import Tensor
 
@@ -70,6 +71,7 @@ class Optimizer:
         self._group: list[int] = []
         self._decays: list[bool] = []
         self._pieces: list[RowRange] = []
+        self._divided: list[bool] = []  # True for a piece whose states are divided among ranks
         self._states: dict[str, list[Any]] = {name: [] for name in states}  # of Tensor, or all of HostArray
         self._op, self._is_decayed = op, decays
         self._host_op = HOST_UPDATES.get(op.name) if current_runtime().host_update and self._plain else None
@@ -102,6 +104,9 @@ class Optimizer:
         self.param_groups += groups
         self.parameters += added
         self._pieces += pieces
+        for n in range(len(pieces)):
+            self._divided.append(is_divided([x.storage for x in (made[n] for made in states.values())
+                                             if isinstance(x, Tensor)]))
         for name, made in states.items():
             self._states[name] += made
 
@@ -179,8 +184,8 @@ class Optimizer:
         for number, piece in enumerate(self._pieces):
             gradient = self.parameters[piece.owner].grad
             if gradient is not None:
-                states = [made[number].storage for made in self._states.values()] if self._host_op is None else []
-                divided = is_divided([gradient.storage, *states])
+                storage = gradient.storage
+                divided = self._divided[number] or isinstance(storage, Logical) and storage.divided
                 alike.setdefault((self.kind(piece.owner), divided), []).append(number)
         for _, numbers in sorted(alike.items(), reverse=True):
             chunk: list[int] = []

@@ -14,6 +14,7 @@ from minidl.device.cpu import exchange
 from minidl.device.cpu.device import CpuDevice
 from minidl.memory.guided.planner import Planner
 from minidl.parts.slicing.buckets import Buckets
+from minidl.ranks.group import DIVIDES
 
 FEW, MANY, BLOCK = 20, 1000, 5
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -45,6 +46,7 @@ def test_the_worlds_contain_what_they_should():
     troubles = Counter(of.trouble for of in worlds)
     assert set(troubles) == {*HARMLESS, *PARTING} and min(troubles.values()) > 40
     assert {of.count for of in worlds} == set(range(2, 9))
+    assert Counter(of.divide for of in worlds).keys() == set(DIVIDES)
 
 
 def _early(self, op_name, algorithm, outputs, inputs, attrs, workspace, timed=None):

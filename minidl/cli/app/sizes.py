@@ -103,7 +103,7 @@ def _pays_on_host(setup: Setup, batch: int, budget: int, whole: Demand) -> bool:
 
 
 def _budget(options: Options, setup: Setup) -> int:
-    """Return the budget in bytes; a percentage is of the unmanaged peak. Raises UserError if it is too small."""
+    """Return the budget in bytes, a multiple of 256; a percentage is of the unmanaged peak. Raises UserError for 0."""
     budget = options.memory_budget
     if budget is None:
         budget, _ = default_memory(setup.device)

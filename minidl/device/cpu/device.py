@@ -111,7 +111,7 @@ class CpuDevice(Device):
             del error  # or its traceback would hold this frame, which holds it: tensors would live as long as both
 
     def _check(self) -> None:
-        """Raise the error of an earlier kernel, which was not confirmed: it has ended the device."""
+        """Raise the error of a kernel, if one has failed and ``confirm`` did not raise it: the device has ended."""
         if self.numerics.error is not None:
             self._told = True
             raise self.numerics.error
