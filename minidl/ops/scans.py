@@ -95,12 +95,12 @@ def all_of(input: Tensor, dim: Axes = None, keepdim: bool = False) -> Tensor:
 
 
 def count_nonzero(input: Tensor, dim: Axes = None) -> Tensor:
-    """Return the number of nonzero elements along ``dim``, by default of all. Raises ShapeError for a bad ``dim``."""
+    """Return the number of nonzero elements along ``dim``, by default of all. ShapeError for a ``dim`` out of range."""
     return sum_(_as_booleans(input), dim)
 
 
 def logsumexp(input: Tensor, dim: int | Shape, keepdim: bool = False) -> Tensor:
-    """Return log(sum(exp(input))) along ``dim``, without overflow. Raises ShapeError for a bad ``dim``."""
+    """Return log(sum(exp(input))) along ``dim``, without overflow. Raises ShapeError for a ``dim`` out of range."""
     top = amax(detach(input), dim, keepdim=True)
     top = masked_fill(top, logical_not(logical_and(compare(top, float("-inf"), ">"), compare(top, float("inf"), "<"))),
                       0.0)

@@ -19,7 +19,7 @@ from minidl.policies import CHOICES
 from minidl.policies.literature import SOLVERS
 
 LEAST = 0.005  # of the unmanaged seconds
-# auto has no plan here, and on demand it takes 1.6% longer than recompute.
+# auto has no plan here. On demand it does what dtr-swap does, to the byte: 1.225 times unmanaged, recompute 1.206.
 BEATEN = {("gan", 0, 0.75)}
 OTHERS = [name for name in (*CHOICES, "dtr-eqclass", "dtr-local") if name not in (*SOLVERS, "auto", "none", "vdnn-dyn")]
 
