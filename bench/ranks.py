@@ -4,8 +4,8 @@
         [--divide nothing,states,gradients] [--batch N]
 
 Each rank has the same batch whatever their number, so memory is as short on each. n ranks have an n-th of the host's
-bandwidth each; exchanges take what copies leave of a device's own link, or its NVLink. Sums of gradients run beside
-the backward pass.
+bandwidth each; exchanges have what copies leave of a device's own link at that moment, or its NVLink. Sums of gradients
+run beside the backward pass.
 """
 
 import argparse
@@ -16,16 +16,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from minidl.cli.app.train import main as train
+from minidl.device import profiles
 from minidl.outside.units import format_bytes
+from minidl.plan.trace_format import trace_from_json
+from minidl.planning.bound import bound
 
 HEAD = """# Ranks that share the host's link
 
 Made by `python -m bench.ranks{words}`: simulated devices, policy auto, the last half of {steps} steps.
 Linear: the share of n times the speed of one rank. Alone: the same share with unlimited memory, where only exchanges
-between ranks and uploads of batches over the shared link take time. Copies and recomputation: of one rank in a step.
+between ranks and uploads of batches over the shared link take time. Of the bound: the time that no plan of one rank can
+beat, apart from waits for exchanges, by the step's time. Copies and recomputation: of one rank in a step.
 """
 COLUMNS = ("network", "batch a rank", "device", "ranks", "divided", "needs", "samples/s a rank", "linear", "alone",
-           "swapped out", "recomputed", "waiting")
+           "of the bound", "swapped out", "recomputed", "waiting")
 BATCHES = {("resnet50", "p100"): 320, ("bert-base", "p100"): 200, ("gpt2", "p100"): 12,
            ("resnet50", "h100"): 1700, ("bert-base", "h100"): 1000, ("gpt2", "h100"): 60}
 
@@ -41,6 +45,7 @@ class Row:
     swapped_out_bytes: int
     recomputed_bytes: int
     stall_seconds: float
+    bound_seconds: float
 
 
 def measure(model: str, device: str, batch: int, count: int, steps: int, divide: str, policy: str = "auto") -> Row:
@@ -49,12 +54,15 @@ def measure(model: str, device: str, batch: int, count: int, steps: int, divide:
         found = Path(folder) / "result.json"
         words = ["--model", model, "--device", f"sim:{device}", "--batch", str(batch * count), "--steps", str(steps),
                  "--json", str(found), "--quiet", "--slices", str(count),
-                 "--policy", policy, "--ranks-divide", divide]
+                 "--policy", policy, "--ranks-divide", divide, "--save-trace", str(Path(folder) / "trace.json")]
         code = train([*words, "--ranks", str(count)])
         if code:
             raise SystemExit(code)
         result = json.loads(found.read_text(encoding="utf-8"))
-    return Row(count, *(result[name] for name in Row.__annotations__ if name != "count"))
+        costs = profiles.shared(profiles.get(device), count).link_costs
+        trace = trace_from_json((Path(folder) / "trace.json").read_text(encoding="utf-8"))
+        least = 0.0 if policy != "auto" else bound(trace, costs, result["budget_bytes"]).seconds
+    return Row(count, bound_seconds=least, **{name: result[name] for name in Row.__annotations__ if name in result})
 
 
 def line(model: str, device: str, row: Row, batch: int, divide: str, one: Row) -> str:
@@ -62,7 +70,8 @@ def line(model: str, device: str, row: Row, batch: int, divide: str, one: Row) -
     return "| " + " | ".join((
         model, f"{batch:,}", device, str(row.count), divide, format_bytes(row.unmanaged_peak_bytes),
         f"{batch / row.step_seconds:.1f}", f"{one.step_seconds / row.step_seconds:.1%}",
-        f"{one.unmanaged_step_seconds / row.unmanaged_step_seconds:.1%}", format_bytes(row.swapped_out_bytes),
+        f"{one.unmanaged_step_seconds / row.unmanaged_step_seconds:.1%}",
+        f"{row.bound_seconds / row.step_seconds:.1%}", format_bytes(row.swapped_out_bytes),
         format_bytes(row.recomputed_bytes), f"{row.stall_seconds / row.step_seconds:.1%}")) + " |"
 
 

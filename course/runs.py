@@ -14,6 +14,7 @@ from minidl.plan.costs import Costs
 from minidl.plan.plan import Plan
 from minidl.plan.policy import Policy
 from minidl.plan.trace import Trace
+from minidl.ranks import Ranks
 from minidl.runtime import Runtime
 from minidl.runtime.stats import Stats
 from minidl.view.recorder import Recorded, StepRecorder
@@ -46,15 +47,18 @@ class Run:
 
 
 def train(network: str, batch: int, *, budget: int = UNLIMITED, policy: str | Policy = "none", steps: int = 2,
-          device: str | Device = "sim:p100", switches: Switches = ALL_ON, slices: int = 1, record: bool = False) -> Run:
+          device: str | Device = "sim:p100", switches: Switches = ALL_ON, slices: int = 1, record: bool = False,
+          ranks: Ranks | None = None) -> Run:
     """Train a network of minidl on shapes alone. Raises OutOfMemory where an operation finds no room.
 
     ``record``: look at the arena at each event of the last step, which takes longer than the step.
+    ``ranks``: train on one of several simulated ranks; the batch is that of all ranks together.
     """
     grown: list[Stats] = []
     plans: list[Plan | None] = []
     followed: list[Followed | None] = []
-    with Runtime(device, policy=policy, memory_budget=budget, switches=switches, slices=slices) as runtime:
+    with Runtime(device, policy=policy, memory_budget=budget, switches=switches, slices=slices,
+                 ranks=ranks) as runtime:
         step, recorder = training_step(network, batch), StepRecorder(runtime)
         runtime.keeps_trace = True
         for number in range(steps):

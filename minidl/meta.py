@@ -142,12 +142,14 @@ def block_bytes(nbytes: int) -> int:
 class Cost:
     """Work of one call: floating-point operations, bytes moved to or from device memory, and the kind of work.
 
-    ``kind`` selects the efficiency constants of a simulated GPU: conv, matmul, elementwise, reduce, pool, copy, link.
+    ``kind`` selects the efficiency constants of a simulated GPU: conv, matmul, elementwise, reduce, pool, copy, link,
+    host (which does ``nbytes`` in host memory, and copies ``link_bytes`` to the host and as many back).
     """
 
     flops: float
     nbytes: float
     kind: str
+    link_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,10 +144,10 @@ class Signature:
     donates: tuple[tuple[int, int], ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        # An optional input may not have been given.
+        # An optional input may not have been given, and exchanges have any number of inputs and outputs.
         object.__setattr__(self, "donates", tuple(
             (o, i) for o, i in self.op.donates
-            if i < len(self.inputs) and _lie_alike(self.inputs[i], self.outputs[o])))
+            if i < len(self.inputs) and o < len(self.outputs) and _lie_alike(self.inputs[i], self.outputs[o])))
 
     @property
     def input_bytes(self) -> tuple[int, ...]:

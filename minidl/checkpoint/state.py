@@ -19,8 +19,8 @@ from minidl.checkpoint.safetensors import CorruptFile
 from minidl.checkpoint.store import Checkpoint, listed_in_order
 from minidl.errors import UserError
 from minidl.nn import Module
-from minidl.ops.update import upload_
 from minidl.optim import Optimizer
+from minidl.optim.on_host import HostArray, write
 from minidl.outside.validation import is_real, is_whole, shown
 from minidl.parts.slicing.cuts import is_divided
 from minidl.plan.formats import SavedPlan, plan_from_json, plan_to_json
@@ -36,17 +36,19 @@ STATE = "state.json"
 Fixed = Mapping[str, str | int | float | None]
 
 
-def tensors_of(model: Module, optimizer: Optimizer) -> dict[str, Tensor]:
+def tensors_of(model: Module, optimizer: Optimizer) -> dict[str, Tensor | HostArray]:
     """Return all tensors that a training step changes, by their names in a checkpoint, for ``Store.save``."""
-    named = {f"model.{name}": tensor for name, tensor in (*model.named_parameters(), *model.named_buffers())}
+    named: dict[str, Tensor | HostArray] = {f"model.{name}": tensor for name, tensor in (*model.named_parameters(),
+                                                                                         *model.named_buffers())}
     return named | {f"optimizer.{name}": tensor for name, tensor in optimizer.named_states().items()}
 
 
-def send_rows(tensors: Mapping[str, Tensor]) -> None:
+def send_rows(tensors: Mapping[str, Tensor | HostArray]) -> None:
     """Send this rank's rows of divided tensors to the rank that writes them by ``Store.save``, in the same order."""
     for name in listed_in_order(tensors):
-        if is_divided([tensors[name].storage]):
-            tensors[name].numpy()
+        tensor = tensors[name]
+        if isinstance(tensor, Tensor) and is_divided([tensor.storage]):
+            tensor.numpy()
 
 
 def documents_of(runtime: Runtime, fixed: Fixed) -> dict[str, str]:
@@ -103,7 +105,7 @@ def restore(checkpoint: Checkpoint, runtime: Runtime, model: Module, optimizer: 
             raise CorruptFile(where, 0, f"plans: {error}") from None
     with runtime.iteration():
         for name, tensor in targets.items():
-            upload_(tensor, checkpoint.array(name))
+            write(tensor, checkpoint.array(name))
     runtime.counters.clear()
     runtime.counters.update(counters)
     if runtime.guide is not None and recalled:
@@ -118,7 +120,7 @@ def _argument(name: str, value: object) -> str:
     return f"no {name}" if value is None else f"{name} {shown(value)}"
 
 
-def _check_tensors(checkpoint: Checkpoint, targets: Mapping[str, Tensor]) -> None:
+def _check_tensors(checkpoint: Checkpoint, targets: Mapping[str, Tensor | HostArray]) -> None:
     other = sorted(checkpoint.tensors.keys() ^ targets.keys())
     if other:
         raise UserError(f"{checkpoint.path} is not of this model and optimizer: {len(other)} tensors are missing or "

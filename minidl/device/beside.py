@@ -1,40 +1,107 @@
-"""Exchanges between ranks that run beside a simulated device's compute stream, one after the other: sums, and updated
-rows. The first work that uses their memory waits for them. Such memory is known by its offset.
+"""Exchanges between ranks on a simulated device, and the link that they share with copies to and from the host.
+
+Sums, and exchanges of updated rows, run beside the compute stream, one after the other. The first work that uses their
+memory waits for them. Such memory is known by its offset. When an exchange ends is computed only then, because copies
+that begin while it runs take their share of the link (``Profile.shared_bandwidth``), and the exchange has the rest.
 """
 
+from collections import deque
 from collections.abc import Iterable
+from math import inf
 
-from minidl.device.clock import COMPUTE, VirtualClock
+from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, VirtualClock
 from minidl.device.contract import Operand
+from minidl.device.profiles import Profile
 
-BESIDE = frozenset({"sum_ranks", "sum_rows", "gather_rows_"})  # operations that run so
+BESIDE = frozenset({"sum_ranks", "sum_rows", "gather_rows_"})  # operations that run beside the compute stream
+EXCHANGES = BESIDE | {"gather_ranks"}
+
+
+class SharedLink:
+    """The copies on a device's own link, and how long exchanges beside them take."""
+
+    def __init__(self, profile: Profile) -> None:
+        self._left: dict[int, float] = {}  # by direction: the share of the link that a copy leaves to an exchange
+        if whole := profile.shared_bandwidth:
+            for stream, copied in ((COPY_OUT, profile.link_out_bandwidth), (COPY_IN, profile.link_in_bandwidth)):
+                self._left[stream] = max(1.0 - copied / whole, 1e-3)
+        self._copies: dict[int, deque[tuple[float, float]]] = {stream: deque() for stream in self._left}
+
+    def copied(self, stream: int, start: float, end: float) -> None:
+        """Note a copy on a stream, from ``start`` to ``end``; those of one stream come in order."""
+        if stream in self._copies:
+            self._copies[stream].append((start, end))
+
+    def end_of(self, start: float, seconds: float) -> float:
+        """Return when an exchange ends that begins at ``start`` and would take ``seconds`` of the whole link."""
+        now = start
+        while seconds > 0.0:
+            share, until = 1.0, inf
+            for stream, copies in self._copies.items():
+                for first, last in copies:
+                    if first <= now < last:
+                        share, until = min(share, self._left[stream]), min(until, last)
+                        break
+                    if first > now:
+                        until = min(until, first)
+                        break
+            if now + seconds / share <= until:
+                return now + seconds / share
+            seconds -= (until - now) * share
+            now = until
+        return now
+
+    def forget_before(self, time: float) -> None:
+        """Forget the copies that have ended by ``time``."""
+        for copies in self._copies.values():
+            while copies and copies[0][1] <= time:
+                copies.popleft()
 
 
 class Beside:
-    """The sums on their way. ends: by the offset of memory that one uses, when it ends."""
+    """The exchanges on their way beside the compute stream. under_way: the offsets of the memory that they use."""
 
-    def __init__(self, clock: VirtualClock) -> None:
+    def __init__(self, clock: VirtualClock, link: SharedLink) -> None:
         self.clock = clock
-        self.ends: dict[int, float] = {}
+        self.link = link
+        self.under_way: dict[int, int] = {}  # offset -> number of the exchange
+        self._waiting: deque[tuple[float, float]] = deque()  # (time at which it may begin, seconds), not computed yet
+        self._ends: list[float] = []  # of those computed, in this iteration
+        self._first = 0  # the number of the first of them
         self._latest = 0.0  # when the last of them ends
 
     def start(self, seconds: float, operands: Iterable[Operand]) -> None:
-        """Start a sum on these operands after those on their way, and after the compute stream's work so far."""
-        self._latest = max(self._latest, self.clock.now()) + seconds
-        self.ends.update({operand.block.offset: self._latest for operand in operands})
+        """Start an exchange of ``seconds`` on these operands, after earlier exchanges and the work launched so far."""
+        number = self._first + len(self._ends) + len(self._waiting)
+        self._waiting.append((self.clock.now(), seconds))
+        self.under_way.update({operand.block.offset: number for operand in operands})
 
     def hold(self, stream: int, offset: int) -> None:
-        """Make a stream wait for the sum that uses the memory at ``offset``, if there is one."""
-        end = self.ends.pop(offset, None)
-        if end is not None:
-            self.clock.hold(stream, end)
+        """Make a stream wait for the exchange that uses the memory at ``offset``, if there is one."""
+        number = self.under_way.pop(offset, None)
+        if number is not None:
+            self.clock.hold(stream, self._end_of(number))
 
     def hold_for(self, operands: Iterable[Operand]) -> None:
-        """Make the compute stream wait for the sums that use these operands' memory."""
+        """Make the compute stream wait for the exchanges that use these operands' memory."""
         for operand in operands:
             self.hold(COMPUTE, operand.block.offset)
 
+    def _end_of(self, number: int) -> float:
+        """Return when an exchange ends, beside the copies issued so far; no later copy changes this."""
+        while self._first + len(self._ends) <= number:
+            ready, seconds = self._waiting.popleft()
+            self._latest = self.link.end_of(max(self._latest, ready), seconds)
+            self._ends.append(self._latest)
+        return self._ends[number - self._first] if number >= self._first else 0.0
+
     def forget_ended(self) -> None:
-        """Forget the sums that have ended."""
+        """Forget the exchanges that have ended, and copies that no exchange could meet any more."""
         now = self.clock.now()
-        self.ends = {offset: end for offset, end in self.ends.items() if end > now}
+        computed = self._first + len(self._ends)
+        self.under_way = {offset: number for offset, number in self.under_way.items()
+                          if number >= computed or self._end_of(number) > now}
+        keep = min(self.under_way.values(), default=computed)
+        del self._ends[:max(0, min(keep, computed) - self._first)]
+        self._first = computed - len(self._ends)
+        self.link.forget_before(self._latest if self._waiting else now)

@@ -129,7 +129,8 @@ class VirtualClock:
         return self.finish_time(COPY_OUT, copied_out) <= max(self.ready[COMPUTE], self.host)
 
     def lateness(self, copied_in: int, computed: int) -> float:
-        """Return the seconds between the time a copy to the device was due (``computed``) and its end, at least 0."""
+        """Return how many seconds the copy in at position ``copied_in`` ends too late: at least 0.
+        It was due when the compute stream reached position ``computed``."""
         return max(0.0, self.finish_time(COPY_IN, copied_in) - self.finish_time(COMPUTE, computed))
 
     def end_iteration(self) -> None:

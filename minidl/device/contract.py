@@ -122,11 +122,12 @@ class Device(Choices, Timekeeper):
 
     has_values     True if the bytes of tensors exist, so that they can be read
     joins_ranks    True if it can carry out exchanges between ranks
+    updates_on_host  True if an optimizer's step can run on the host (``optim.on_host``)
     dlpack_device  its kind and number for DLPack; (1, 0) is host memory
     """
 
     has_values = False
-    joins_ranks = False
+    joins_ranks = updates_on_host = False
     dlpack_device = (1, 0)
 
     def __init__(self, name: str, profile: Profile, clock: Clock) -> None:

@@ -52,8 +52,17 @@ def kernel_seconds(profile: Profile, kind: str, flops: float, nbytes: float) -> 
     return max(compute, memory) + profile.kernel_floor_s
 
 
+def host_seconds(profile: Profile, cost: Cost) -> float:
+    """Return the seconds of work of the kind ``host``: of its slowest part, since pieces of the others overlap it."""
+    return profile.link_latency_s + max(cost.nbytes / profile.host_bandwidth,
+                                        cost.link_bytes / profile.link_out_bandwidth,
+                                        cost.link_bytes / profile.link_in_bandwidth)
+
+
 def call_seconds(profile: Profile, outputs: Sequence[Meta], cost: Cost) -> float:
     """Return the device seconds of a call that is one kernel. A product uses the peak of its dtype."""
+    if cost.kind == "host":
+        return host_seconds(profile, cost)
     if cost.kind in TENSOR_CORE_KINDS and outputs and outputs[0].dtype is bfloat16:
         profile = for_bf16(profile)
     return kernel_seconds(profile, cost.kind, cost.flops, cost.nbytes)
@@ -77,7 +86,8 @@ def algorithms(profile: Profile, op_name: str, inputs: Sequence[Meta], outputs: 
 
 def _convolution(profile: Profile, x: Shape, w: Shape, y: Shape, attrs: Mapping[str, Any], cost: Cost, *,
                  sums_over_images: bool) -> tuple[Algorithm, ...]:
-    """Return the algorithms of a convolution or of a gradient of it: x [N, C, H, W], w [K, C, R, S], y [N, K, P, Q]."""
+    """Return the algorithms of a convolution or of a gradient of it: x [N, C, H, W], w [K, C, R, S], y [N, K, P, Q].
+    sums_over_images: True for the weight's gradient."""
     unit_stride = tuple(attrs["stride"]) == (1, 1)
     choices = _gemm(profile, w, y, cost)
     first_class = "gemm"

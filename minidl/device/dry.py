@@ -15,6 +15,7 @@ class DryDevice(SimDevice):
     def __init__(self, device: Device, *, timed: bool = True) -> None:
         super().__init__(f"dry {device.name}", device.profile)
         self._device = device
+        self.updates_on_host = device.updates_on_host
         self._algorithms = device.algorithms if timed else device.untimed_algorithms
 
     def simulated_twin(self) -> Device | None:

@@ -20,11 +20,11 @@ from minidl.plan.costs import Costs
 
 KINDS = ("conv", "winograd", "fft", "matmul", "elementwise", "reduce", "pool", "copy")
 TERMS = ("calls", "flops", "bytes", "far_bytes", "columns", "weights")  # of work, in ``rates``
-OPTIONAL = ("rates", "rates_of", "cudnn_plans", "bf16_flops", "peer_bandwidth", "disk_out_bandwidth",
-            "disk_in_bandwidth", "disk_latency_s")
+OPTIONAL = ("rates", "rates_of", "cudnn_plans", "bf16_flops", "peer_bandwidth", "shared_bandwidth",
+            "disk_out_bandwidth", "disk_in_bandwidth", "disk_latency_s", "host_bandwidth")
 TEXTS = ("name", "title", "rates_of", "cudnn_plans")
 MAY_BE_ZERO = ("link_latency_s", "launch_overhead_s", "kernel_floor_s", "half_fill_flops", "half_fill_bytes",
-                "bf16_flops", "peer_bandwidth", "disk_latency_s")
+                "bf16_flops", "peer_bandwidth", "shared_bandwidth", "disk_latency_s")
 # Bounds that include every machine: within them no modelled time overflows or becomes 0.
 SLOWEST, FASTEST = 1e3, 1e24  # flops or bytes a second
 LONGEST = 3600.0  # seconds of a latency, an overhead, a unit of work
@@ -57,7 +57,11 @@ class Profile:
     bf16_flops            peak that convolutions by GEMM and matrix products use on bf16 tensors: that of tensor cores
                           (dense, added up in fp32); 0 where these take no bf16, and it is as for fp32 tensors.
     peer_bandwidth        to another device of the machine, and from it at the same time; 0: as to the host.
+    shared_bandwidth      of the device's own link, each way, if copies and exchanges between devices share it: an
+                          exchange has what copies leave at that moment; 0: they do not share it.
     disk_out_bandwidth    to the file behind host memory; disk_in_bandwidth from it. By default an NVMe disk's.
+    host_bandwidth        of host memory, for what the host's processors compute; by default that of two channels of
+                          DDR5-4800 (76.8 GB/s), of which streaming code reaches some 80%.
     """
 
     name: str
@@ -80,14 +84,16 @@ class Profile:
     cudnn_plans: str = ""
     bf16_flops: float = 0.0
     peer_bandwidth: float = 0.0
+    shared_bandwidth: float = 0.0
     disk_out_bandwidth: float = 2e9
     disk_in_bandwidth: float = 3e9
     disk_latency_s: float = 1e-4
+    host_bandwidth: float = 60e9
 
     @property
     def between_devices(self) -> float:
-        """The bandwidth of an exchange between devices."""
-        return self.peer_bandwidth or min(self.link_out_bandwidth, self.link_in_bandwidth)
+        """The bandwidth of an exchange between devices while nothing is copied."""
+        return self.peer_bandwidth or self.shared_bandwidth or min(self.link_out_bandwidth, self.link_in_bandwidth)
 
     @property
     def link_costs(self) -> Costs:
@@ -166,6 +172,7 @@ LINK_LATENCY_S = 10e-6
 _P100 = Profile("p100", "NVIDIA P100 16 GB", 15_127 * MIB, 10.6e12, 10.6e12, 732e9, PCIE3, PCIE3, LINK_LATENCY_S,
                 launch_overhead_s=5e-6, kernel_floor_s=2.5e-6, half_fill_flops=1e8, half_fill_bytes=2e6,
                 host_memory_bytes=256_000_000_000, efficiency=PASCAL)
+DDR4_8, DDR5_8 = 160e9, 245e9  # 80% of eight channels of DDR4-3200 and DDR5-4800, in servers
 PROFILES: dict[str, Profile] = {p.name: p for p in (
     _P100,
     # The same with the paper's link: 25 GB in 1.97 s out and 2.60 s in.
@@ -184,16 +191,17 @@ PROFILES: dict[str, Profile] = {p.name: p for p in (
     # A100 SXM 80 GB: 19.5 TFLOP/s fp32, 156 TF32 (dense), 2,039 GB/s, PCIe 4.0.
     Profile("a100", "NVIDIA A100 80 GB", (81_920 - 512) * MIB, 19.5e12, 156e12, 2.039e12, PCIE4, PCIE4, LINK_LATENCY_S,
             launch_overhead_s=4e-6, kernel_floor_s=2e-6, half_fill_flops=1e9, half_fill_bytes=6e6,
-            host_memory_bytes=1_024_000_000_000, efficiency=AMPERE, bf16_flops=312e12),
+            host_memory_bytes=1_024_000_000_000, efficiency=AMPERE, bf16_flops=312e12, host_bandwidth=DDR4_8),
     # H100 SXM 80 GB: 67 TFLOP/s fp32, 989 TF32 with sparsity, so 494 dense, 3.35 TB/s, PCIe 5.0.
     Profile("h100", "NVIDIA H100 80 GB", (81_559 - 512) * MIB, 67e12, 494e12, 3.35e12, PCIE5, PCIE5, LINK_LATENCY_S,
             launch_overhead_s=4e-6, kernel_floor_s=2e-6, half_fill_flops=2e9, half_fill_bytes=10e6,
-            host_memory_bytes=1_024_000_000_000, efficiency=HOPPER, bf16_flops=989e12,
+            host_memory_bytes=1_024_000_000_000, efficiency=HOPPER, bf16_flops=989e12, host_bandwidth=DDR5_8,
             peer_bandwidth=450e9),
     # H200 SXM 141 GB: the H100's peaks, 4.8 TB/s.
     Profile("h200", "NVIDIA H200 141 GB", (143_771 - 512) * MIB, 67e12, 494e12, 4.8e12, PCIE5, PCIE5, LINK_LATENCY_S,
             launch_overhead_s=4e-6, kernel_floor_s=2e-6, half_fill_flops=2e9, half_fill_bytes=14e6,
             host_memory_bytes=1_024_000_000_000, efficiency=HOPPER, cudnn_plans="h200", bf16_flops=989e12,
+            host_bandwidth=DDR5_8,
             peer_bandwidth=450e9),
     # T4: 8.1 TFLOP/s, 16 GB GDDR6 at 320 GB/s.
     Profile("t4", "NVIDIA T4 16 GB", (15_360 - 512) * MIB, 8.1e12, 8.1e12, 320e9, PCIE3, PCIE3, LINK_LATENCY_S,
@@ -245,13 +253,13 @@ def for_bf16(profile: Profile) -> Profile:
 def shared(profile: Profile, count: int) -> Profile:
     """Return the profile of one of ``count`` devices behind one switch: each has a share of the host's bandwidth.
 
-    Without a ``peer_bandwidth`` exchanges between the devices take what copies leave of a device's own link.
+    Without a ``peer_bandwidth`` exchanges between the devices share a device's own link with its copies.
     """
     if count == 1:
         return profile
-    out, into = profile.link_out_bandwidth / count, profile.link_in_bandwidth / count
-    peer = profile.peer_bandwidth or min(profile.link_out_bandwidth - out, profile.link_in_bandwidth - into)
-    return replace(profile, link_out_bandwidth=out, link_in_bandwidth=into, peer_bandwidth=peer)
+    out, into = profile.link_out_bandwidth, profile.link_in_bandwidth
+    return replace(profile, link_out_bandwidth=out / count, link_in_bandwidth=into / count,
+                   shared_bandwidth=0.0 if profile.peer_bandwidth else min(out, into))
 
 
 def without_tf32(profile: Profile) -> Profile:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from minidl.device.beside import BESIDE, Beside
+from minidl.device.beside import BESIDE, EXCHANGES, Beside, SharedLink
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, Extents, Timed, VirtualClock
 from minidl.device.contract import Device, Operand
 from minidl.device.cost_model import algorithms as modelled_algorithms
@@ -45,14 +45,15 @@ class SimDevice(Device):
     """A device without values, on the virtual clock.
     ``ways``: a function that returns a call's algorithms; by default the cost model's."""
 
-    joins_ranks = True
+    joins_ranks = updates_on_host = True
     clock: VirtualClock
 
     def __init__(self, name: str, profile: Profile, ways: Ways | None = None) -> None:
         super().__init__(name, profile, VirtualClock())
         self.ways = partial(modelled_algorithms, profile) if ways is None else ways
         self._launch_overhead_s = profile.launch_overhead_s
-        self.beside = Beside(self.clock)
+        self.link = SharedLink(profile)
+        self.beside = Beside(self.clock, self.link)
 
     def simulated_twin(self) -> Device | None:
         """Return a new simulator with the same profile, algorithms and attention, at time 0."""
@@ -77,42 +78,51 @@ class SimDevice(Device):
         """Occupy the compute stream for the algorithm's seconds, and the host for the launch overhead."""
         clock = self.clock
         clock.host += self._launch_overhead_s
-        if self.beside.ends:
+        if self.beside.under_way:
             self.beside.hold_for((*outputs, *inputs))
         if op_name in BESIDE:
             self.beside.start(algorithm.seconds, (*outputs, *inputs))
             return clock.issue(COMPUTE, 0.0, timed=timed)
-        return clock.issue(COMPUTE, algorithm.seconds, timed=timed)
+        seconds = algorithm.seconds
+        if op_name in EXCHANGES:
+            start = clock.now()
+            seconds = self.link.end_of(start, seconds) - start
+        return clock.issue(COMPUTE, seconds, timed=timed)
 
     def move(self, to: int, origin: int, nbytes: int) -> int:
         """Occupy the compute stream for the modelled seconds of a copy within the arena."""
-        if self.beside.ends:
+        if self.beside.under_way:
             self.beside.hold(COMPUTE, origin)
         return self.clock.issue(COMPUTE, self.move_seconds(nbytes))
 
     def copy_out(self, host: Extents, offset: int, nbytes: int) -> int:
         """Occupy the copy-out stream for the modelled seconds of a copy to the host, and on to the disk if spilled."""
-        if self.beside.ends:
+        if self.beside.under_way:
             self.beside.hold(COPY_OUT, offset)
-        seconds = self.copy_seconds(COPY_OUT, host, nbytes)
-        return self.clock.issue(COPY_OUT, seconds, timed=self._noting_copy(COPY_OUT, host, nbytes))
+        return self._copy(COPY_OUT, host, nbytes)
 
     def copy_in(self, offset: int, host: Extents, nbytes: int) -> int:
         """Occupy the copy-in stream for the modelled seconds of a copy from the host, and from the disk if spilled."""
-        seconds = self.copy_seconds(COPY_IN, host, nbytes)
-        return self.clock.issue(COPY_IN, seconds, timed=self._noting_copy(COPY_IN, host, nbytes))
+        return self._copy(COPY_IN, host, nbytes)
+
+    def _copy(self, stream: int, host: Extents, nbytes: int) -> int:
+        seconds = self.copy_seconds(stream, host, nbytes)
+        position = self.clock.issue(stream, seconds, timed=self._noting_copy(stream, host, nbytes))
+        end = self.clock.ready[stream]
+        self.link.copied(stream, end - seconds, end)
+        return position
 
     def read(self, operand: Operand) -> "np.ndarray":
         """Return an array of NaN (0 for integers) in the tensor's shape, after the compute stream has finished."""
         import numpy as np
 
-        if self.beside.ends:
+        if self.beside.under_way:
             self.beside.hold_for((operand,))
         self.synchronize(COMPUTE, self.positions[COMPUTE])
         meta = operand.meta
         return np.full(meta.shape, np.nan if meta.dtype.floating else 0, dtype=meta.dtype.name)
 
     def end_iteration(self) -> None:
-        """Forget what has ended."""
+        """Delete the records of exchanges between ranks, and of other work, that have ended."""
         self.beside.forget_ended()
         super().end_iteration()

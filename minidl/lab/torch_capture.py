@@ -28,7 +28,7 @@ from minidl.errors import UserError
 from minidl.lab.functional import functional
 from minidl.lab.inferred import live_bytes, with_lasting
 from minidl.outside.user_modules import user_module
-from minidl.plan.trace import Trace
+from minidl.plan.trace import TensorId, Trace
 
 try:
     import torch
@@ -39,6 +39,7 @@ except ImportError:
     raise UserError('a PyTorch program takes PyTorch: pip install "minidl[torch]"') from None
 
 from minidl.lab.torch_gpu import as_on_gpu
+from minidl.lab.torch_origins import Origin, Origins
 from minidl.lab.torch_seen import BACKWARD, OUTSIDE, Layer, Seen
 from minidl.lab.torch_watch import CallWatch
 
@@ -85,11 +86,13 @@ class Asked:
 
 @dataclass(frozen=True)
 class Look:
-    """A recorded step: its trace, the memory of its layers, and topic -> a text about what was assumed."""
+    """A recorded step: its trace, the memory of its layers, and topic -> a text about what was assumed.
+    origins: tensor -> the module and the line of the program that made it, where known."""
 
     trace: Trace
     layers: tuple[Layer, ...]
     assumed: dict[str, str]
+    origins: dict[TensorId, Origin]
 
 
 def capture(name: str, batch: int, device: str = "p100", *, values: bool = False) -> Trace:
@@ -111,7 +114,8 @@ def record(make: Callable[[], tuple[Step, Callable[[], list[Any]]]], price: Any,
            asked: Asked = Asked()) -> Look:  # noqa: B008, it is frozen
     """Make a program (``make`` returns the same as ``program``), run one step, and return a record of a second step."""
     seen = seen or Seen()
-    watch = CallWatch(price, lambda: id(seen.running[-1]) if seen.running else None)
+    origins = Origins(seen, within=record)
+    watch = CallWatch(price, origins.place)
     cast = PRECISIONS[asked.precision]
     with seen.looking(), torch.autocast("cpu", cast) if cast is not None else nullcontext():
         step, lasting = make()
@@ -122,9 +126,10 @@ def record(make: Callable[[], tuple[Step, Callable[[], list[Any]]]], price: Any,
             step()
             trace = watch.trace()
             watch.on = False
-    return Look(with_lasting(functional(trace)), tuple(seen.layers(_activations(trace, watch, seen))),
+    made = with_lasting(functional(trace))
+    return Look(made, tuple(seen.layers(_activations(trace, watch, seen))),
                 {"precision": seen.precision(), "optimizer": seen.optimizer(),
-                 "inputs": getattr(step, "inputs", "the program's own")})
+                 "inputs": getattr(step, "inputs", "the program's own")}, origins.of(made, watch))
 
 
 def _activations(trace: Trace, watch: CallWatch, seen: Seen) -> dict[str, int]:
@@ -137,7 +142,8 @@ def _activations(trace: Trace, watch: CallWatch, seen: Seen) -> dict[str, int]:
     for n, call in enumerate(trace.calls[:peak + 1]):
         for i in call.outputs:
             if i not in gone:
-                path = paths.get(watch.places.get(i, 0), BACKWARD if n >= first else OUTSIDE)
+                place = watch.places[n]
+                path = BACKWARD if place.backward else paths.get(place.module, BACKWARD if n >= first else OUTSIDE)
                 found[path] = found.get(path, 0) + trace.tensors[i].nbytes
     return found
 

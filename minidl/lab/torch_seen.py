@@ -103,6 +103,16 @@ class Seen:
         buffers = [b for root in self._roots.values() for b in root.buffers()]
         return [*(tensor for _, tensor in self.parameters().values()), *buffers, *(t for _, t in self._states())]
 
+    def named(self) -> list[tuple[str, Any, bool]]:
+        """Return (name, tensor, True if it is a state) of parameters, buffers, and states: ``exp_avg of fc.weight``."""
+        several = len(self._roots) > 1
+        found = [(f"{type(root).__name__}.{name}" if several else name, tensor, False) for root in self._roots.values()
+                 for name, tensor in (*root.named_parameters(), *root.named_buffers())]
+        names = {id(tensor): name for name, tensor, _ in found}
+        return [*found, *((f"{what} of {names[id(parameter)]}", value, True) for optimizer in self.optimizers.values()
+                          for parameter, state in optimizer.state.items() for what, value in state.items()
+                          if id(parameter) in names and isinstance(value, torch.Tensor))]
+
     def _states(self) -> list[tuple[Any, Any]]:
         """Return pairs: a parameter, and a tensor of an optimizer's state for it."""
         return [(parameter, value) for optimizer in self.optimizers.values()

@@ -37,11 +37,10 @@ class CallWatch(TorchDispatchMode):
     def __init__(self, price: Callable[[Any, Any, Any, Any, float], float],
                  place: Callable[[], object] = lambda: None) -> None:
         """price: called with (function, args, kwargs, result, seconds taken), returns the seconds of a call.
-        place: returns the current place in the program, such as a module; ``places`` stores it for each tensor that
-        is made."""
+        place: returns the current place in the program, such as a module; ``places`` lists it for each call."""
         super().__init__()
         self.place = place
-        self.places: dict[TensorId, Any] = {}
+        self.places: list[Any] = []
         self.price = price
         self.calls: list[dict[str, Any]] = []
         self.bytes: dict[TensorId, int] = {}
@@ -66,6 +65,11 @@ class CallWatch(TorchDispatchMode):
     def _know(self, storage: Any, tensor_id: TensorId) -> None:
         self.bytes[tensor_id] = storage.size() if storage.device.type != "meta" else storage.nbytes()
         self._known[storage._cdata] = weakref.ref(storage, partial(self._ended, storage._cdata, tensor_id)), tensor_id
+
+    def known(self, tensor: Any) -> TensorId | None:
+        """Return the id of a tensor's storage, or None if no call has used it."""
+        found = self._known.get(tensor.untyped_storage()._cdata)
+        return None if found is None else found[1]
 
     def _ended(self, place: int, tensor_id: TensorId, _: object) -> None:
         known = self._known.get(place)
@@ -98,11 +102,11 @@ class CallWatch(TorchDispatchMode):
         inputs = list(dict.fromkeys(self._id(t)[0] for t in read))
         found = [self._id(t) for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
         outputs = list(dict.fromkeys(i for i, new in found if new))
-        self.places.update(dict.fromkeys(outputs, self.place()))
         writes = _written(func, args, kwargs)
         written = list(dict.fromkeys(self._id(t)[0] for t in writes))
         if not outputs and not written:
             return  # a view, or a look at a shape
+        self.places.append(self.place())
         seeded = torch.Tag.nondeterministic_seeded in func.tags
         self.calls.append({
             "op": func._schema.name.removeprefix("aten::"), "inputs": inputs, "outputs": outputs,

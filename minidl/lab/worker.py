@@ -120,8 +120,8 @@ def forked(work: Callable[[], str], limits: CellLimits) -> ProcessEnd:
 
 
 def _heard(reading: int, process: int, seconds: float | None) -> tuple[str, bool]:
-    """Return (output of a process, True if its time limit was reached).
-    It is killed then, or if this process's input ends."""
+    """Return (all that process number ``process`` writes to the pipe ``reading``, False); seconds: its time limit.
+    After that time the process is killed: ("", True); if the input of this process ends, too: ("", False)."""
     end = None if seconds is None else monotonic() + seconds
     parts: list[bytes] = []
     while True:

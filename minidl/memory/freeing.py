@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from threading import get_ident
 
-from minidl.memory.lineage import can_be_recomputed, missing_calls, reads
+from minidl.memory import neighbourhood
+from minidl.memory.lineage import can_be_recomputed
 from minidl.memory.state import MemoryState
 from minidl.memory.storage import IN, RECOMPUTE, Storage
 
@@ -44,6 +45,8 @@ class Freeing:
                 state.live_refs.pop(storage.me, None)
             elif state.dropped:
                 state.dropped.pop(storage.me, None)
+            if storage.missing_readers:
+                neighbourhood.read_again(storage)
             self.tracker.freed(storage)
         finally:
             busy.on = False
@@ -59,8 +62,12 @@ class Freeing:
         if self._known_at != state.writes:
             self._recomputable.clear()
             self._known_at = state.writes
-        return not can_be_recomputed(storage, state.writing, self._recomputable) and any(
-            reads(missing_calls(gone) or [], {storage}) for gone in state.missing() if gone.refs)
+        if can_be_recomputed(storage, state.writing, self._recomputable):
+            return False
+        if neighbourhood.starts_a_replay(storage):
+            return True
+        self._recomputable.clear()  # it goes for good, and with it what others would be computed from
+        return False
 
     def free_queued(self) -> None:
         """Free the storages that were queued while the arena was being changed."""

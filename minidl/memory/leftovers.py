@@ -54,8 +54,8 @@ class Leftovers:
                 state.writes += 1  # what was computed from it may have to stay now
 
     def drop_awaiting(self, need: int, pinned: set[Storage]) -> None:
-        """As a last resort, drop tensors that replays still need, or that must be saved before an in-place write, the
-        oldest first, until ``need`` bytes are free. Replays inside these replays compute each again. This ends, because
+        """As a last resort, drop tensors that replays still need, or that must be saved before a write in place.
+        The oldest go first, until ``need`` bytes are free; replays inside replays compute them again. It ends, because
         a replay computes only calls older than the one that it serves, but may take long: PATIENCE limits it."""
         state = self.state
         if state.nested > PATIENCE * (state.tracker.sequence - state.tracker.iteration_start + 1):
@@ -67,6 +67,7 @@ class Leftovers:
                 return
             if missing_calls(storage) is not None:
                 self.evicting.drop(storage)
+                state.writes += 1  # a write under way may end its lineage, and then what was computed from it must stay
 
     def unshare(self, ref: weakref.ref[Storage]) -> None:
         """Free a value that was kept only for replays, unless it has other uses."""
@@ -88,6 +89,7 @@ class Leftovers:
             state.allocator.leave_device(storage)
         state.allocator.forget_host_copy(storage)
         storage.set_status(RECOMPUTE)
+        neighbourhood.read_again(storage)
         state.live_refs.pop(storage.me, None)
 
     def unshare_all(self) -> None:

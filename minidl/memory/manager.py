@@ -20,6 +20,7 @@ from typing import Protocol
 
 from minidl.device import Device
 from minidl.device.spill import Spill
+from minidl.memory import neighbourhood
 from minidl.memory.boundary import Boundary
 from minidl.memory.evicting import Evicting
 from minidl.memory.freeing import Freeing
@@ -110,6 +111,10 @@ class Memory(Protocol):
         """Recompute the dropped survivors and cut all lineage; after a failure (``failed``) recompute nothing."""
         ...
 
+    def keep_on_host(self, nbytes: int) -> Callable[[], None]:
+        """Reserve host memory for a tensor that stays there; return a function that ends this. Raises OutOfMemory."""
+        ...
+
     def check(self) -> None:
         """Raises AssertionError if an invariant does not hold."""
         ...
@@ -133,6 +138,7 @@ class Manager:
         self.replaying = Replay(state, self.runner, self.room, self.evicting)
         self.guard = WriteGuard(state, self.replaying, self.leftovers)
         self.boundary = Boundary(state, self.freeing, self.replaying, self.guard, self.leftovers)
+        self.keep_on_host = state.on_host.keep
         self.update_bytes = self.arena.capacity // UPDATE_SHARE
 
     def attach(self, hooks: Hooks) -> None:
@@ -165,6 +171,7 @@ class Manager:
         for base in {storage.base for storage in inputs}:
             if base.status is RECOMPUTE and base.refs:
                 self.state.dropped[base.me] = None
+                neighbourhood.read_again(base)
 
     def evict(self, storage: Storage, action: Action) -> bool:
         """Take a storage off the device by a drop or a swap-out; False if it cannot leave."""

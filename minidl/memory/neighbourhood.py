@@ -87,6 +87,42 @@ def lost(storage: Storage) -> None:
             below.unite(region)
 
 
+def read_again(storage: Storage) -> None:
+    """Note on the inputs of a storage's call that its replay would read them: the storage has no bytes any more.
+    The same goes for those inputs that have no bytes either, so that ``starts_a_replay`` finds every reader."""
+    missing = [storage]
+    while missing:
+        call = missing.pop().call
+        if call is None:
+            continue
+        me = ref(call)
+        for given in call.inputs:
+            base = given.base
+            if base.missing_readers is None:
+                base.missing_readers = {}
+            if me not in base.missing_readers:
+                base.missing_readers[me] = None
+                if base.status is RECOMPUTE:
+                    missing.append(base)
+
+
+def starts_a_replay(storage: Storage) -> bool:
+    """True if the replay of a dropped tensor that the program needs would read the bytes of ``storage``."""
+    below, seen = [storage], set[Call]()
+    while below:
+        for reader in below.pop().missing_readers or ():
+            call = reader()
+            if call is None or call in seen:
+                continue
+            seen.add(call)
+            for made in (output() for output in call.outputs):
+                if made is not None and made.status is RECOMPUTE:
+                    if made.refs:
+                        return True
+                    below.append(made)
+    return False
+
+
 def found(storage: Storage) -> None:
     """Note that a dropped storage has its bytes again: subtract its call's seconds from its region."""
     call = storage.call

@@ -14,6 +14,7 @@ from threading import get_ident
 
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT
 from minidl.errors import OutOfMemory
+from minidl.memory import neighbourhood
 from minidl.memory.bytes.block import Block
 from minidl.memory.evicting import Evicting
 from minidl.memory.freeing import Freeing
@@ -172,6 +173,7 @@ class CallRunner:
             state.live_refs.pop(base.me, None)
             if base.refs > 1:  # it has more uses than the donated handle
                 state.dropped[base.me] = None
+                neighbourhood.read_again(base)
 
     def _donate_shared(self, output: Storage, base: Storage) -> Block:
         """Donate the block of an input that the program still needs, and return the block.

@@ -12,7 +12,7 @@ from minidl.outside.units import format_bytes
 
 def out_of_memory(state: MemoryState, need: int, op_name: str, *, in_use: int, pinned: Collection[Storage],
                   evictable: Collection[Storage], alone: bool) -> OutOfMemory:
-    """Return the error of a call that needs ``need`` bytes more and found no room for them.
+    """Return the error of a call that found no room for an allocation of ``need`` bytes.
     in_use: bytes of the call's own operands. pinned: these operands. evictable: the tensors that are still on the
     device and are no operands of the call. alone: the call does not fit even an empty device."""
     arena, host, policy = state.arena, state.allocator.host, state.policy

@@ -14,8 +14,10 @@ from threading import get_ident
 from minidl.device import Device
 from minidl.device.spill import Spill
 from minidl.memory.allocator import Allocator
+from minidl.memory.bytes.host_pool import HostPool
 from minidl.memory.hooks import Attached
 from minidl.memory.neighbourhood import GLANCES
+from minidl.memory.on_host import OnHost
 from minidl.memory.stalest import list_for
 from minidl.memory.storage import OUT, RECOMPUTE, Storage
 from minidl.memory.switches import Switches
@@ -71,8 +73,10 @@ class MemoryState(Attached):
         self.policy = policy
         self.tracker = tracker
         self.switches = switches
-        host_bytes = host_bytes if policy.regime.swaps else 0
-        self.allocator = Allocator(device, budget_bytes, host_bytes, placement, spill if policy.regime.swaps else None)
+        swaps = policy.regime.swaps
+        self.allocator = Allocator(device, budget_bytes, host_bytes if swaps else 0, placement,
+                                   spill if swaps else None)
+        self.on_host = OnHost(self.allocator.host if swaps else HostPool(host_bytes))
         self.arena = self.allocator.arena
         self.link_costs = device.link_costs
         self.live_refs: dict[weakref.ref[Storage], None] = {}
@@ -111,4 +115,6 @@ class MemoryState(Attached):
             assert storage.status is not RECOMPUTE, f"{storage} is listed as resident"
         for gone in self.missing():
             assert gone.status is RECOMPUTE, f"{gone} is listed as dropped"
-        assert self.allocator.host.used_bytes == sum(s.nbytes for s in live if s.host is not None), "host leak"
+        copies = sum(s.nbytes for s in live if s.host is not None)
+        kept = self.on_host.kept_bytes if self.on_host.pool is self.allocator.host else 0
+        assert self.allocator.host.used_bytes == copies + kept, "host leak"

@@ -27,8 +27,8 @@ class Conv2d(Module):
     """A two-dimensional convolution (cross-correlation). x: [N, in_channels, H, W] -> [N, out_channels, P, Q].
 
     ``conv(x, relu=True)`` is relu(conv(x)) without another pass over the feature map. Groups and dilation are composed
-    of other operations (``convolving``), of which depthwise convolution is the fastest. Raises UserError if the groups
-    do not divide the channels.
+    of other operations (``convolving``), of which depthwise convolution is the fastest. Raises UserError unless
+    ``groups`` divides both numbers of channels.
     """
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int | Pair, stride: int | Pair = 1,
@@ -65,7 +65,8 @@ class Conv2d(Module):
 
 
 class Conv1d(Module):
-    """A convolution of sequences. x: [N, in_channels, L] -> [N, out_channels, P]. Raises UserError for bad groups."""
+    """A convolution of sequences of length L. x: [N, in_channels, L] -> [N, out_channels, P], of P positions each.
+    Raises UserError unless ``groups`` divides both numbers of channels."""
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int, stride: int = 1, padding: int | str = 0,
                  dilation: int = 1, groups: int = 1, bias: bool = True) -> None:
@@ -88,8 +89,8 @@ class ConvReLU2d(Conv2d):
 
 
 class ConvTranspose2d(Module):
-    """A transposed convolution. x: [N, in_channels, H, W] -> [N, out_channels, H', W'] with
-    H' = (H - 1) * stride - 2 * padding + R + output_padding. Raises UserError if the groups do not divide the channels.
+    """A transposed convolution. x: [N, in_channels, H, W] -> [N, out_channels, H', W'], and for a kernel of height R
+    H' = (H - 1) * stride - 2 * padding + R + output_padding. Raises UserError unless ``groups`` divides both channels.
     """
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int | Pair, stride: int | Pair = 1,

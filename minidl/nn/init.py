@@ -63,7 +63,7 @@ def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> None:
 
 
 def kaiming_uniform_(tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> None:
-    """Fill with uniform values in +-gain * sqrt(3 / fan). Raises UserError for a bad mode, nonlinearity or shape."""
+    """Fill with uniform values in +-gain sqrt(3 / fan); mode: "fan_in" or "fan_out". Raises as ``kaiming_normal_``."""
     bound = sqrt(3.0) * _kaiming_std(tensor, a, mode, nonlinearity)
     uniform_(tensor, -bound, bound)
 

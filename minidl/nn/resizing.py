@@ -82,7 +82,8 @@ def pixel_unshuffle(x: Tensor, downscale_factor: int) -> Tensor:
 
 
 def _linear_weights(size: int, wanted: int, scale: float, align: bool) -> np.ndarray:
-    """Return linear interpolation's weights [wanted, size]: the share of each old element in each new one."""
+    """Return linear interpolation's weights [wanted, size]: the share of each old element in each new one.
+    scale: old elements per new one; with ``align`` it is not used, and the first and last elements coincide."""
     weights = np.zeros((wanted, size))
     for i in range(wanted):
         place = i * (size - 1) / max(1, wanted - 1) if align else max(0.0, (i + 0.5) * scale - 0.5)

@@ -39,7 +39,7 @@ def _leaf(made: Tensor) -> Tensor:
 
 
 def tensor(data: Any, *, dtype: DType | None = None, device: object = None, requires_grad: bool = False) -> Tensor:
-    """Return a leaf tensor with a copy of ``data``: a number, nested lists of numbers, or an array of any library.
+    """Return a leaf with a copy of ``data``: a number, nested lists of numbers, or an array; ``device`` has no effect.
     Python floats become float32, Python integers int64; arrays keep their dtype. Raises UserError for other data."""
     if data is None:
         raise UserError("tensor needs numbers, sequences of numbers, or an array, not None")
@@ -54,7 +54,7 @@ def _uploaded(values: np.ndarray, dtype: DType) -> Tensor:
 
 def full(size: Sizes, fill_value: float | Tensor, *, dtype: DType | None = None, device: object = None,
          requires_grad: bool = False) -> Tensor:
-    """Return a tensor with one value in all elements.
+    """Return a tensor with one value in all elements. ``device`` has no effect.
 
     Without ``dtype``, a float gives float32, an integer int64, a boolean booleans. A value that is a tensor without
     dimensions keeps its dtype, and gradients flow to it. Raises UserError for a value that the dtype cannot represent.
@@ -77,18 +77,18 @@ def filled_with(value: Tensor, shape: Shape, dtype: DType | None) -> Tensor:
 
 
 def zeros(*sizes: Sizes, dtype: DType = float32, device: object = None, requires_grad: bool = False) -> Tensor:
-    """Return a tensor of zeros."""
+    """Return a tensor of zeros. ``device`` has no effect: tensors live on the runtime's device."""
     return full(sizes_of(sizes), 0.0, dtype=dtype, requires_grad=requires_grad)
 
 
 def ones(*sizes: Sizes, dtype: DType = float32, device: object = None, requires_grad: bool = False) -> Tensor:
-    """Return a tensor of ones."""
+    """Return a tensor of ones. ``device`` has no effect: tensors live on the runtime's device."""
     return full(sizes_of(sizes), 1.0, dtype=dtype, requires_grad=requires_grad)
 
 
 def arange(start: float = 0, end: float | None = None, step: float = 1, *, dtype: DType | None = None,
            device: object = None, requires_grad: bool = False) -> Tensor:
-    """Return start, start + step, ... up to but not including ``end``; arange(n) counts from 0 to n - 1."""
+    """Return start, start + step, ... without ``end``; arange(n) counts from 0 to n - 1. ``device`` has no effect."""
     start, end = (0, start) if end is None else (start, end)
     if not step or not all(map(isfinite, (start, step, end))):
         raise UserError(f"arange: cannot count from {start} to {end} in steps of {step}")
@@ -102,7 +102,7 @@ def arange(start: float = 0, end: float | None = None, step: float = 1, *, dtype
 
 def linspace(start: float, end: float, steps: int, *, dtype: DType = float32, device: object = None,
              requires_grad: bool = False) -> Tensor:
-    """Return ``steps`` equally spaced numbers from ``start`` to ``end``, both included."""
+    """Return ``steps`` equally spaced numbers from ``start`` to ``end``, both included. ``device`` has no effect."""
     first, last = (float(n.item()) if isinstance(n, Tensor) else n for n in (start, end))
     made = _uploaded(np.linspace(first, last, steps), dtype)
     return _leaf(made) if requires_grad else made
@@ -110,20 +110,20 @@ def linspace(start: float, end: float, steps: int, *, dtype: DType = float32, de
 
 def eye(n: int, m: int | None = None, *, dtype: DType = float32, device: object = None,
         requires_grad: bool = False) -> Tensor:
-    """Return a matrix [n, m] with ones on the diagonal and zeros elsewhere."""
+    """Return a matrix [n, m] with ones on the diagonal and zeros elsewhere. ``device`` has no effect."""
     made = _uploaded(np.eye(n, m), dtype)
     return _leaf(made) if requires_grad else made
 
 
 def rand(*sizes: Sizes, dtype: DType = float32, device: object = None, requires_grad: bool = False) -> Tensor:
-    """Return uniform random numbers in [0, 1)."""
+    """Return uniform random numbers in [0, 1). ``device`` has no effect."""
     made = zeros(*sizes, dtype=dtype)
     uniform_(made, seed=current_runtime().next_seed())
     return _leaf(made) if requires_grad else made
 
 
 def randn(*sizes: Sizes, dtype: DType = float32, device: object = None, requires_grad: bool = False) -> Tensor:
-    """Return normal random numbers with mean 0 and variance 1."""
+    """Return normal random numbers with mean 0 and variance 1. ``device`` has no effect."""
     made = zeros(*sizes, dtype=dtype)
     normal_(made, seed=current_runtime().next_seed())
     return _leaf(made) if requires_grad else made
@@ -131,7 +131,7 @@ def randn(*sizes: Sizes, dtype: DType = float32, device: object = None, requires
 
 def randint(low: int, high: int | Shape | None = None, size: Shape = (), *, dtype: DType = int64,
             device: object = None) -> Tensor:
-    """Return random integers from ``low`` up to but not including ``high``; with one bound, from 0 up to it."""
+    """Return random integers n, low <= n < high, or with one bound 0 <= n < bound. ``device`` has no effect."""
     if isinstance(high, tuple | list):  # PyTorch's randint(high, size)
         size, high = tuple(high), None
     low, high = (0, low) if high is None else (low, high)
@@ -142,35 +142,35 @@ def randint(low: int, high: int | Shape | None = None, size: Shape = (), *, dtyp
 
 
 def randperm(n: int, *, device: object = None) -> Tensor:
-    """Return the integers 0 to n - 1 in random order."""
+    """Return the integers 0 to n - 1 in random order. ``device`` has no effect."""
     generator = np.random.Generator(np.random.Philox(key=current_runtime().next_seed()))
     return _uploaded(generator.permutation(n), int64)
 
 
 def zeros_like(x: Tensor, *, dtype: DType | None = None, device: object = None,
                requires_grad: bool = False) -> Tensor:
-    """Return zeros with x's shape and dtype."""
+    """Return zeros with x's shape and dtype. ``device`` has no effect."""
     return zeros(x.shape, dtype=dtype or x.dtype, requires_grad=requires_grad)
 
 
 def ones_like(x: Tensor, *, dtype: DType | None = None, device: object = None, requires_grad: bool = False) -> Tensor:
-    """Return ones with x's shape and dtype."""
+    """Return ones with x's shape and dtype. ``device`` has no effect."""
     return ones(x.shape, dtype=dtype or x.dtype, requires_grad=requires_grad)
 
 
 def full_like(x: Tensor, fill_value: float | Tensor, *, dtype: DType | None = None, device: object = None,
               requires_grad: bool = False) -> Tensor:
-    """Return a tensor with one value in all elements, and x's shape and dtype."""
+    """Return a tensor with one value in all elements, and x's shape and dtype. ``device`` has no effect."""
     return full(x.shape, fill_value, dtype=dtype or x.dtype, requires_grad=requires_grad)
 
 
 def rand_like(x: Tensor, *, dtype: DType | None = None, device: object = None, requires_grad: bool = False) -> Tensor:
-    """Return uniform random numbers in [0, 1) with x's shape and dtype."""
+    """Return uniform random numbers in [0, 1) with x's shape and dtype. ``device`` has no effect."""
     return rand(x.shape, dtype=dtype or x.dtype, requires_grad=requires_grad)
 
 
 def randn_like(x: Tensor, *, dtype: DType | None = None, device: object = None, requires_grad: bool = False) -> Tensor:
-    """Return normal random numbers with mean 0 and variance 1, and x's shape and dtype."""
+    """Return normal random numbers with mean 0 and variance 1, in x's shape and dtype. ``device`` has no effect."""
     return randn(x.shape, dtype=dtype or x.dtype, requires_grad=requires_grad)
 
 

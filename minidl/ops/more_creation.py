@@ -21,13 +21,13 @@ from minidl.tensor import Tensor
 
 
 def empty(*sizes: Sizes, dtype: DType | None = None, device: object = None, requires_grad: bool = False) -> Tensor:
-    """Return a tensor of zeros; old memory contents never appear, so that every run has the same bits."""
+    """Return a tensor of zeros, never old contents, so that every run has the same bits. ``device`` has no effect."""
     return zeros(*sizes, dtype=dtype_of(dtype) or float32, requires_grad=requires_grad)
 
 
 def empty_like(x: Tensor, *, dtype: DType | None = None, device: object = None,
                requires_grad: bool = False) -> Tensor:
-    """Return zeros with x's shape and dtype."""
+    """Return zeros with x's shape and dtype. ``device`` has no effect."""
     return zeros(x.shape, dtype=dtype or x.dtype, requires_grad=requires_grad)
 
 
@@ -39,7 +39,8 @@ def from_numpy(array: np.ndarray) -> Tensor:
 
 
 def as_tensor(data: Any, *, dtype: DType | None = None, device: object = None) -> Tensor:
-    """Return a tensor converted to ``dtype``, or a new tensor of other data. Raises UserError unless it has numbers."""
+    """Return a tensor converted to ``dtype`` (None: itself), or a new tensor of other data; ``device`` has no effect.
+    Raises UserError for data that are no numbers."""
     if isinstance(data, Tensor):
         return data if dtype is None else data.to(dtype)
     return tensor(data, dtype=dtype)
@@ -47,24 +48,24 @@ def as_tensor(data: Any, *, dtype: DType | None = None, device: object = None) -
 
 def new_zeros(x: Tensor, *sizes: Sizes, dtype: DType | None = None, device: object = None,
               requires_grad: bool = False) -> Tensor:
-    """Return zeros with x's dtype."""
+    """Return zeros with x's dtype. ``device`` has no effect."""
     return full(sizes_of(sizes), 0.0, dtype=dtype or x.dtype, requires_grad=requires_grad)
 
 
 def new_ones(x: Tensor, *sizes: Sizes, dtype: DType | None = None, device: object = None,
              requires_grad: bool = False) -> Tensor:
-    """Return ones with x's dtype."""
+    """Return ones with x's dtype. ``device`` has no effect."""
     return full(sizes_of(sizes), 1.0, dtype=dtype or x.dtype, requires_grad=requires_grad)
 
 
 def new_full(x: Tensor, size: Sizes, fill_value: float, *, dtype: DType | None = None, device: object = None) -> Tensor:
-    """Return a tensor with one value in all elements, and x's dtype."""
+    """Return a tensor with one value in all elements, and x's dtype. ``device`` has no effect."""
     return full(size, fill_value, dtype=dtype or x.dtype)
 
 
 def new_tensor(x: Tensor, data: Any, *, dtype: DType | None = None, device: object = None,
                requires_grad: bool = False) -> Tensor:
-    """Return a leaf tensor with a copy of ``data``, in x's dtype."""
+    """Return a leaf tensor with a copy of ``data``, in x's dtype. ``device`` has no effect."""
     return tensor(data, dtype=dtype or x.dtype, requires_grad=requires_grad)
 
 

@@ -95,12 +95,12 @@ def all_of(x: Tensor, dim: Axes = None, keepdim: bool = False) -> Tensor:
 
 
 def count_nonzero(x: Tensor, dim: Axes = None) -> Tensor:
-    """Return the number of nonzero elements along ``dim``, by default of all. Raises ShapeError for a bad ``dim``."""
+    """Return the number of nonzero elements along ``dim``, by default of all. ShapeError for a ``dim`` out of range."""
     return sum_(_as_booleans(x), dim)
 
 
 def logsumexp(x: Tensor, dim: int | Shape, keepdim: bool = False) -> Tensor:
-    """Return log(sum(exp(x))) along ``dim``, without overflow. Raises ShapeError for a bad ``dim``."""
+    """Return log(sum(exp(x))) along ``dim``, without overflow. Raises ShapeError for a ``dim`` out of range."""
     top = amax(detach(x), dim, keepdim=True)
     top = masked_fill(top, logical_not(logical_and(compare(top, float("-inf"), ">"), compare(top, float("inf"), "<"))),
                       0.0)

@@ -11,13 +11,15 @@ from minidl.autograd import no_grad
 from minidl.context import current
 from minidl.dispatch import apply_all
 from minidl.errors import UserError, WrongKind
-from minidl.meta import DTYPES, block_bytes
+from minidl.meta import DTYPES, Shape, block_bytes
 from minidl.op import Attrs, Op
 from minidl.ops.shape import between
-from minidl.ops.update import fill_, upload_
+from minidl.ops.update import fill_
+from minidl.optim.on_host import HOST_UPDATES, HostArray, write
 from minidl.parts.sharding.sharder import shard_bounds
 from minidl.parts.slicing.cuts import is_divided
-from minidl.runtime import parameter
+from minidl.parts.slicing.logical import Logical
+from minidl.runtime import current_runtime, parameter
 from minidl.tensor import Tensor
 
 # The most bytes of parameters in one update call, whose parameters, state and gradients must be on the device together.
@@ -49,8 +51,11 @@ class Optimizer:
 
     Each group of parameters has its own rates in ``param_groups``, which may change at any time; setting ``lr`` sets
     the rate of all groups. The constructor creates the state, as zeros, so that a training step's memory is known
-    before the first step. A subclass names its states, the update operation and its attributes.
+    before the first step; with ``Runtime(host_update=True)`` it is in host memory. A subclass names its states, the
+    update operation and its attributes.
     """
+
+    _plain = True  # an update is one operation
 
     def __init__(self, params: Parameters, *, op: Op, rates: dict[str, Any], states: tuple[str, ...] = (),
                  decays: Callable[[Tensor], bool] | None = None) -> None:
@@ -66,8 +71,10 @@ class Optimizer:
         self._group: list[int] = []
         self._decays: list[bool] = []
         self._pieces: list[RowRange] = []
-        self._states: dict[str, list[Tensor]] = {name: [] for name in states}
+        self._divided: list[bool] = []  # True for a piece whose states are divided among ranks
+        self._states: dict[str, list[Any]] = {name: [] for name in states}  # of Tensor, or all of HostArray
         self._op, self._is_decayed = op, decays
+        self._host_op = HOST_UPDATES.get(op.name) if current_runtime().host_update and self._plain else None
         self._extend(_groups(params, rates))
 
     def add_param_group(self, param_group: Mapping[str, Any]) -> None:
@@ -90,12 +97,16 @@ class Optimizer:
             self.check(group)
         first = len(self.parameters)
         pieces = [piece for index, p in enumerate(added, first) for piece in _pieces(index, p)]
-        states = {name: [_zeros_like(added[piece.owner - first], piece) for piece in pieces] for name in self._states}
+        zeros = _zeros_like if self._host_op is None else _zeros_on_host
+        states = {name: [zeros(added[piece.owner - first], piece) for piece in pieces] for name in self._states}
         self._group += [i for i, group in enumerate(groups, len(self.param_groups)) for _ in group["params"]]
         self._decays += [self._is_decayed is None or bool(self._is_decayed(p)) for p in added]
         self.param_groups += groups
         self.parameters += added
         self._pieces += pieces
+        for n in range(len(pieces)):
+            self._divided.append(is_divided([x.storage for x in (made[n] for made in states.values())
+                                             if isinstance(x, Tensor)]))
         for name, made in states.items():
             self._states[name] += made
 
@@ -146,11 +157,16 @@ class Optimizer:
         pieces = [self._pieces[number] for number in chunk]
         with no_grad():
             tensors = [rows_of_piece(self.parameters[piece.owner], piece) for piece in pieces]
-            for state in self._states.values():
-                tensors += [state[number] for number in chunk]
+            states = [state[number] for state in self._states.values() for number in chunk]
+            if self._host_op is None:
+                tensors += states
             tensors += [rows_of_piece(grad, piece) for piece in pieces
                         if (grad := self.parameters[piece.owner].grad) is not None]
-        apply_all(self._op, *tensors, **self.attributes(pieces[0].owner))
+        attributes = self.attributes(pieces[0].owner)
+        if self._host_op is None:
+            apply_all(self._op, *tensors, **attributes)
+        else:
+            apply_all(self._host_op, *tensors, **attributes, states=tuple(state.array for state in states))
 
     def stepped(self, updated: set[int]) -> None:
         """Called with the numbers of the parameters that a step has updated. By default no steps are counted."""
@@ -168,7 +184,8 @@ class Optimizer:
         for number, piece in enumerate(self._pieces):
             gradient = self.parameters[piece.owner].grad
             if gradient is not None:
-                divided = is_divided([gradient.storage, *[made[number].storage for made in self._states.values()]])
+                storage = gradient.storage
+                divided = self._divided[number] or isinstance(storage, Logical) and storage.divided
                 alike.setdefault((self.kind(piece.owner), divided), []).append(number)
         for _, numbers in sorted(alike.items(), reverse=True):
             chunk: list[int] = []
@@ -187,7 +204,7 @@ class Optimizer:
             if chunk:
                 yield chunk
 
-    def named_states(self) -> dict[str, Tensor]:
+    def named_states(self) -> dict[str, Tensor | HostArray]:
         """Return the state's tensors by name: ``<state>.<parameter index>``.
         For a part of a parameter ``.<first row>`` follows."""
         return {f"{name}.{piece.owner}" if piece.whole else f"{name}.{piece.owner}.{piece.start}": tensor
@@ -213,7 +230,7 @@ class Optimizer:
             if values[name].shape != shape:
                 raise UserError(f"the state does not fit {type(self).__name__}: {name} is "
                                 f"{list(values[name].shape)} and must be {list(shape)}")
-        writes: list[tuple[Tensor, np.ndarray]] = []  # check all values before the first write
+        writes: list[tuple[Tensor | HostArray, np.ndarray]] = []  # check all values before the first write
         for name, tensors in self._states.items():
             for piece, tensor in zip(self._pieces, tensors, strict=True):
                 array = values[f"{name}.{piece.owner}"]
@@ -224,7 +241,7 @@ class Optimizer:
                 writes.append((tensor, np.array(array if piece.whole else array[piece.start:piece.stop],
                                                 tensor.dtype.name, order="C")))
         for tensor, array in writes:
-            upload_(tensor, array)
+            write(tensor, array)
 
 
 def _groups(params: Parameters, rates: dict[str, Any]) -> list[dict[str, Any]]:
@@ -268,8 +285,15 @@ def rows_of_piece(tensor: Tensor, piece: RowRange) -> Tensor:
     return tensor if piece.whole else between(tensor, 0, piece.start, piece.stop)
 
 
+def _shape(tensor: Tensor, piece: RowRange) -> Shape:
+    return tensor.shape if piece.whole else (piece.stop - piece.start, *tensor.shape[1:])
+
+
+def _zeros_on_host(tensor: Tensor, piece: RowRange) -> HostArray:
+    return HostArray(_shape(tensor, piece), tensor.dtype)
+
+
 def _zeros_like(tensor: Tensor, piece: RowRange) -> Tensor:
-    shape = tensor.shape if piece.whole else (piece.stop - piece.start, *tensor.shape[1:])
-    state = parameter(shape, dtype=tensor.dtype, requires_grad=False, state=True)
+    state = parameter(_shape(tensor, piece), dtype=tensor.dtype, requires_grad=False, state=True)
     fill_(state, 0.0)
     return state

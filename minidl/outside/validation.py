@@ -23,7 +23,7 @@ def is_whole(value: object, *, least: int = 0, most: int = MOST_WHOLE) -> bool:
 
 
 def is_real(value: object, *, least: float = 0.0, most: float = MOST_REAL) -> bool:
-    """True if a value is an integer or float within bounds; NaN and booleans do not count."""
+    """True if a value is an integer or float from ``least`` to ``most``, both included; NaN and booleans are none."""
     return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
 
 
@@ -33,7 +33,8 @@ def whole(text: str, *, least: int = 0, most: int = MOST_WHOLE, wanted: str = ""
 
 
 def real(text: str, *, least: float = 0.0, most: float = MOST_REAL, wanted: str = "") -> float:
-    """Return the number in a text. Raises UserError if it is none or out of bounds; wanted: valid values, in words."""
+    """Return the number in a text. Raises UserError for a text that is no number from ``least`` to ``most``, both
+    included. wanted: the valid numbers in words, for the message."""
     return _read(text, float, least, most, wanted or f"a number of at least {least:g}")
 
 

@@ -83,6 +83,8 @@ def expand(problem: Problem, mode: Array, prefetch_at: Array, notes: Array
         _take_step(problem, walk, k, k, steps, notes)
         _after_call(problem, walk, k, notes)
         _evict(problem, walk, k, mode, prefetch_at, out, notes)
+        for i in range(problem.free_ptr[k], problem.free_ptr[k + 1]):  # the program frees them once the call is over,
+            _forget_copy(problem, walk, problem.free_idx[i])           # so what is evicted after it has no room there
     return _trimmed(steps, out, back, walk, walk.counts[NOTED], replay_seconds, calls)
 
 
@@ -225,13 +227,12 @@ def _forget_copy(problem: Problem, walk: Walk, t: int) -> None:
 
 
 def _after_call(problem: Problem, walk: Walk, k: int, notes: Array) -> None:
-    """Put call k's outputs on the device, free the tensors that end with k, and host copies that k's writes outdate."""
+    """Put call k's outputs on the device, free the tensors that end with k there, and host copies that k outdates."""
     for i in range(problem.out_ptr[k], problem.out_ptr[k + 1]):
         walk.state[problem.out_idx[i]] = RESIDENT
         walk.counts[LIVE] += problem.size[problem.out_idx[i]]
     for i in range(problem.free_ptr[k], problem.free_ptr[k + 1]):
         t = problem.free_idx[i]
-        _forget_copy(problem, walk, t)
         if walk.state[t] == RESIDENT:
             walk.counts[LIVE] -= problem.size[t]
             end_note(walk, t, notes)

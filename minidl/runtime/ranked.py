@@ -6,6 +6,7 @@ from minidl.device import Device
 from minidl.errors import UserError
 from minidl.ranks import Ranks
 from minidl.ranks.consensus import ALONE, Alone, Consensus
+from minidl.ranks.group import NOTHING
 from minidl.ranks.modelled import ModelledRanks
 
 
@@ -17,6 +18,16 @@ def consensus_of(ranks: Ranks | None) -> Alone:
 def silent(ranks: Ranks | None) -> Alone:
     """Return the agreement of a rank that runs a step on shapes alone: it says nothing to the others."""
     return ALONE if ranks is None else Consensus(ModelledRanks(ranks.rank, ranks.count, ranks.divide))
+
+
+def host_update_of(device: Device, ranks: Ranks | None, *, wanted: bool) -> bool:
+    """Return whether optimizer steps run on the host, as ``wanted``.
+    Raises UserError if the device cannot do that, or if ranks divide the states."""
+    if wanted and ranks is not None and ranks.divide != NOTHING:
+        raise UserError(f"ranks that divide {ranks.divide} keep them on the device: leave out host_update")
+    if wanted and not device.updates_on_host:
+        raise UserError(f"{device.name} cannot run optimizer steps on the host: leave out host_update")
+    return wanted
 
 
 def slices_of(ranks: Ranks | None, device: Device, slices: int) -> int:

@@ -49,7 +49,7 @@ from minidl.plan.trace import Trace
 from minidl.ranks import Ranks
 from minidl.runtime import upload
 from minidl.runtime.dryrun import dry_run
-from minidl.runtime.ranked import consensus_of, slices_of
+from minidl.runtime.ranked import consensus_of, host_update_of, slices_of
 from minidl.runtime.stats import Stats
 from minidl.tensor import Tensor
 
@@ -75,6 +75,7 @@ class Runtime(Shown):
                    needs the whole batch at once; 1: none
     shard_bytes    parameters of more bytes are cut into shards along their first dimension, so that no operation or
                    update needs the whole parameter at once; by default none is
+    host_update    True: optimizers keep their states in host memory and update parameters there (``optim.on_host``)
     ranks          this rank among those that train together (``minidl.ranks``), each of which makes a Runtime; each
                    holds as many of the slices, by default one. The smallest budget and host memory are those of all
 
@@ -86,10 +87,11 @@ class Runtime(Shown):
                  placement: str | Placement = placements.DEFAULT, precision: str = DEFAULT,
                  attention: str | None = None, seed: int = 0, poisoned: bool = False, deterministic: bool = True,
                  switches: Switches = ALL_ON, slices: int = 1, shard_bytes: int | str | None = None,
-                 ranks: Ranks | None = None) -> None:
+                 host_update: bool = False, ranks: Ranks | None = None) -> None:
         self.precision = precision_of(precision)
         self.device = (devices.create(device, poisoned=poisoned, precision=precision) if isinstance(device, str)
                        else device)
+        self.host_update = host_update_of(self.device, ranks, wanted=host_update)
         if attention is not None:
             self.device.attention = attention
         self.policy = policies.create(policy) if isinstance(policy, str) else required(policy)
@@ -125,11 +127,10 @@ class Runtime(Shown):
     def facts(self) -> dict[str, str]:
         """Return the device, the policy and the bytes in use, for ``repr``."""
         memory = self.memory
-        return {"device": self.device.name, "policy": self.policy.name,
+        return {"device": self.device.name, "policy": self.policy.name, "iterations": str(memory.tracker.iteration),
                 "budget": format_bytes(self.budget_bytes), "in use": format_bytes(memory.arena.used_bytes),
                 "peak": format_bytes(memory.arena.peak_bytes), "host": format_bytes(self.host_bytes),
-                "host in use": format_bytes(memory.allocator.host.used_bytes),
-                "iterations": str(memory.tracker.iteration)}
+                "host in use": format_bytes(memory.allocator.host.used_bytes)}
 
     @property
     def budget_bytes(self) -> int:

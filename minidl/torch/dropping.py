@@ -72,7 +72,8 @@ class Dropping:
         """Called before ``leaf`` is overwritten: recompute the dropped items whose replays read it, and swap them out.
         """
         for item in list(self._dropped):
-            if item.handles and item.here is None and item.copy is None and leaf in _leaves(item.value):
+            # The program may still hold the bytes; it may release them after the write.
+            if item.handles and item.storage is None and item.copy is None and leaf in _leaves(item.value):
                 with quiet():
                     self.saved.fetch(item)
                     item.copy = self.saved.backend.out(item.storage)

@@ -35,7 +35,8 @@ class Choice:
 class Planner:
     """Asks a policy for plans. If the policy has none, the plan only swaps, and ``remark`` has the reason.
 
-    counts_recording  True if recording the lineage of calls takes time from the program, as on a CPU.
+    counts_recording  True if recording the lineage of calls, which drops need, takes time from the program, as on a
+                      CPU: then a plan with drops must be faster than one that only swaps, recording included.
     """
 
     def __init__(self, policy: Policy, *, recompute: bool, counts_recording: bool) -> None:

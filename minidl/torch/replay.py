@@ -99,8 +99,10 @@ class Replay:
             announce(tensor.untyped_storage())
             self._keep(output() if output is not None else None, tensor.untyped_storage(), state)
         for old, changed in call.changed:
-            if old in state.scratch:
-                self._keep(changed(), state.scratch[old], state)
+            new = changed()
+            # Running statistics are not computed again: the scratch in their place does not contain them.
+            if old in state.scratch and new is not None and new.made is call:
+                self._keep(new, state.scratch[old], state)
         state.scratch.clear()
         for read in call.reads:
             state.readers[read] -= 1

@@ -63,6 +63,7 @@ def _others(trace: Trace, subjects: Sequence[Subject]) -> list[Subject]:
 def _subjects(subjects: Sequence[Subject], words: _Words) -> dict[str, Any]:
     return {"id": [str(subject.tensor_id) for subject in subjects],
             "name": column(WHOLE, [words.number(subject.name) for subject in subjects]),
+            "line": column(WHOLE, [words.number(subject.line) for subject in subjects]),
             "bytes": column(REAL, [subject.nbytes for subject in subjects]),
             "kind": column(SMALL, [subject.kind for subject in subjects])}
 

@@ -57,7 +57,7 @@ function tellSubject(recording, i) {
   const states = ["", "being copied out", "being copied in"], at = e => Math.min(events.call[e], recording.callCount);
   const visit = s => `from ${callLink(recording, at(stays.first[s]))}${stays.end[s] < recording.count ? ` to ${callLink(recording, at(stays.end[s]))}` : ""} at ${formatBytes(stays.offset[s])}${[states[stays.state[s]], fates[stays.fate[s]]].filter(Boolean).map(text => `, ${text}`).join("")}`;
   return `<h2>${escape(describe(recording, i))}</h2>` + rows([
-    ["number", subjects.id[i]], ["layer", escape(words[subjects.name[i]])],
+    ["number", subjects.id[i]], ["layer", escape(words[subjects.name[i]])], ["line", subjects.line ? escape(words[subjects.line[i]]) : ""],
     ["status", recording.statusAt(i, recording.launch[call])], ["accesses so far", `${before.length} of ${accesses[i].length}`],
     ["last access", last === undefined ? "not accessed yet" : formatSeconds(events.time[recording.launch[last]])],
     ["made by", made < 0 ? "existed before" : callLink(recording, made)],

@@ -63,12 +63,14 @@ class StayState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A tensor that had bytes on the device. ``name``: of the parameter, or of the layer that made it, or ""."""
+    """A tensor that had bytes on the device. ``name``: of the parameter, or of the layer that made it, or "".
+    line: file and line of the program that made it, or ""."""
 
     tensor_id: TensorId
     name: str
     nbytes: int
     kind: TensorKind
+    line: str = ""
 
 
 @dataclass(frozen=True, slots=True)

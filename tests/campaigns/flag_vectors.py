@@ -61,6 +61,7 @@ FLAGS = dict.fromkeys(COUNTED, NUMBERS) | dict.fromkeys(NAMED, TARGETS) | dict.f
                  "\x1b"],
     "--ranks-divide": ["nothing", "states", "gradients", "x"],
     "--ranks": ["1", "2", "3", "mpi", "0", "x", "9" * 400], "--slices": ["1", "2", "5", "auto", "0", "x", "9" * 400],
+    "--host-update": ["never", "auto", "always", "x"],
     "--shard-bytes": ["64KiB", "1MiB", "auto", "1", "0", "-1", "x", "9" * 400],
     "--placement": ["best-fit", "first-fit", "bfc", "caching", "x"], "--explain": ["3", "0", "x", "9" * 400],
     "--lora-targets": ["fc", "query,value", "fc,", ",", *NUMBERS[9:]],

@@ -102,12 +102,18 @@ WRONG = {
                 "again": lambda call, state: (import_module("torch").set_rng_state(state), call())[1],
                 "smallest_budget": lambda points, slowest: max(
                     (budget for budget, slower in points if slower <= slowest), default=0)},
+    "ranks": {"ordered_sum": lambda held: sum(map(sum, held)),  # each rank adds up its own slices first
+              "parts_at": lambda programs: next((n for n, each in enumerate(zip(*programs, strict=False))
+                                                 if len(set(each)) > 1), -1),
+              "exchanges": lambda sizes, full: [sum(sizes)],
+              "beside": lambda seconds, copy_s, share: seconds / (1 - share),
+              "kept_bytes": lambda parameters, n, divided: 16 * parameters // (1 if divided == "nothing" else n)},
 }
 TAKES_PYTORCH = {"pytorch"}
 NO_ANSWER = ("There is no answer so far", "This exercise takes PyTorch: pip install")
 
 
-def test_there_are_eight_lessons_with_a_check_a_solution_and_a_mistake_for_every_exercise():
+def test_there_are_nine_lessons_with_a_check_a_solution_and_a_mistake_for_every_exercise():
     assert [topic(path) for path in LESSONS] == list(WRONG)
     for path in LESSONS:
         solutions = vars(import_module(f"solutions.{topic(path)}"))

@@ -57,7 +57,8 @@ def test_every_profile_is_complete_and_positive(name):
     assert set(profile.efficiency) == set(KINDS)
     assert all(0 < fraction < 1 for fraction in profile.efficiency.values())
     assert profile.bf16_flops == 0 or profile.bf16_flops > profile.tensor_flops  # 0: as for fp32
-    others = ("name", "title", "efficiency", "rates", "rates_of", "cudnn_plans", "bf16_flops", "peer_bandwidth")
+    others = ("name", "title", "efficiency", "rates", "rates_of", "cudnn_plans", "bf16_flops", "peer_bandwidth",
+              "shared_bandwidth")
     numbers = [v for key, v in dataclasses.asdict(profile).items() if key not in others]
     assert all(value > 0 and math.isfinite(value) for value in numbers)
     assert isinstance(profile.memory_bytes, int) and isinstance(profile.host_memory_bytes, int)

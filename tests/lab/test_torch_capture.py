@@ -1,13 +1,19 @@
 """A PyTorch program as a trace: its peak is that of PyTorch's own tracker, and it runs again."""
 
+import inspect
+from pathlib import Path
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: the extra torch has it")
 
+from minidl.cli.traced import packed as packed_page  # noqa: E402
 from minidl.errors import UserError  # noqa: E402
 from minidl.lab import cell  # noqa: E402
 from minidl.lab.inferred import live_bytes  # noqa: E402
 from minidl.lab.torch_capture import FakeTensorMode, capture, program  # noqa: E402
+from minidl.view.packing import values  # noqa: E402
+from minidl.view.recording import TensorKind  # noqa: E402
 
 IN_PLACE = 10
 
@@ -102,3 +108,38 @@ def test_what_is_no_program_is_refused(name):
     with pytest.raises(UserError) as error:
         capture(name, 2)
     assert "\n" not in str(error.value)
+
+
+def in_place() -> "torch.nn.Module":
+    """A network whose second layer writes in place: the trace's ids differ from those of the run after it."""
+    nn = torch.nn
+    return nn.Sequential(nn.Conv2d(3, 8, 3, stride=4), nn.ReLU(inplace=True), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+                         nn.Linear(8, 1000))
+
+
+class Block(torch.nn.Module):
+    """A module with a line of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = in_place()
+
+    def forward(self, images: "torch.Tensor") -> "torch.Tensor":
+        return self.inner(images * 2.0)
+
+
+def test_a_page_names_the_module_and_the_line_that_made_a_tensor():
+    packed = packed_page(f"torch:{__name__}:Block:4", ["--steps", "2"])
+    subjects, words = packed["subjects"], packed["words"]
+    named = [(words[name], words[line], int(nbytes), int(kind)) for name, line, nbytes, kind in zip(*(
+        values(subjects[column]) for column in ("name", "line", "bytes", "kind")), strict=True)]
+    source, first = inspect.getsourcelines(Block.forward)
+    line = f"{Path(__file__).relative_to(Path.cwd())}:{first + len(source) - 1}"
+    images, found = 4 * 3 * 224 * 224 * 4, 4 * 8 * 56 * 56 * 4
+    assert named.count(("Block", line, images, TensorKind.ACTIVATION)) == 1
+    assert named.count(("inner.0", line, found, TensorKind.ACTIVATION)) == 1
+    assert named.count(("inner.1", line, found, TensorKind.ACTIVATION)) == 1  # written in place: another tensor
+    gradients = [name for name, _, nbytes, kind in named if nbytes == found and kind == TensorKind.GRADIENT]
+    assert gradients == ["inner.2", "inner.1"]  # each of the call whose gradient is being computed
+    assert named.count(("inner.4.weight", "", 8 * 1000 * 4, TensorKind.PARAMETER)) == 1
+    assert named.count(("momentum_buffer of inner.4.weight", "", 8 * 1000 * 4, TensorKind.OPTIMIZER_STATE)) == 1

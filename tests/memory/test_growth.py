@@ -77,8 +77,7 @@ def _lines_a_call(layers, widths, share, host, policy):
 
 @pytest.mark.default(share=[0.3], host=[9.0], policy=["passive", "dtr-swap"])
 @pytest.mark.parametrize(("widths", "share", "host", "policy"), [
-    pytest.param("one width", 0.0, 9.0, "passive",  # a replay of the whole program in each update
-                 marks=pytest.mark.xfail(strict=True, reason="a freed tensor asks each dropped one if it needs it")),
+    ("one width", 0.0, 9.0, "passive"),  # a replay of the whole program in each update
     ("eight widths", 0.6, 9.0, "passive"),  # memory in many pieces
     ("each its own width", 0.3, 9.0, "passive"),  # as many sizes as tensors
     ("eight widths", 0.3, 0.8, "passive"),  # and a host that is full

@@ -76,8 +76,8 @@ BUGS: dict[str, tuple[str, str, str]] = {
     "a host copy is four bytes too small": (
         POOL + "_cut", "starts[index] += nbytes", "starts[index] += nbytes - 4"),
     "a moved block is moved one unit too little of": (
-        "memory.moving:slide_blocks", "device.move(block.offset, origin, block.size)",
-        "device.move(block.offset, origin, max(256, block.size - 256))"),
+        "memory.moving:slide_blocks", "allocator.move(block.offset, origin, block.size)",
+        "allocator.move(block.offset, origin, max(256, block.size - 256))"),
     "blocks slide in descending order": (
         "memory.moving:slide_blocks", "for block, origin in moved:", "for block, origin in reversed(moved):"),
     # Blocks that are freed twice, or never.

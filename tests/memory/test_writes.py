@@ -117,6 +117,24 @@ def test_what_a_dropped_value_has_to_start_from_is_not_given_away():
         assert value(later) == 1.0
 
 
+@pytest.mark.parametrize("by", ["freed", "donated"])
+def test_what_a_dropped_value_starts_from_stays_though_the_values_between_went_after_the_drop(by):
+    """The last value is dropped while the one between is still there; then that one goes, and then its source."""
+    with small_runtime() as runtime, no_grad():
+        w, x = leaf(runtime, 2.0), leaf(runtime, 1.0)
+        with runtime.iteration():
+            source = scale(w, 3.0)
+            between = shift(source, 1.0)
+            last = scale(between, 2.0)
+            add_(w, x)  # ends the lineage of ``source``
+            drop(runtime, last)
+            if by == "donated":
+                scale(donate(between), 1.0)
+            del between
+            del source
+            assert value(last) == 14.0
+
+
 def test_what_a_dropped_value_had_to_start_from_goes_once_that_value_is_there():
     """Arena of 5 units without a host: w, x, and what was computed from the old w."""
     with small_runtime(units=5, host_memory=0) as runtime:

@@ -4,7 +4,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: the extra torch has it")
 
-from torch_nets import NETWORKS, ROOMY, forced, peak, run, same  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+from torch_nets import NETWORKS, ROOMY, Program, forced, peak, run, same  # noqa: E402
 
 import minidl.torch  # noqa: E402
 from minidl.torch.course import Phase  # noqa: E402
@@ -46,3 +48,32 @@ def test_the_plan_says_how_many_bytes_the_step_takes(network):
         memory = forced(how)
         taken = peak(make, memory)
         assert 0.9 * memory.report().planned_bytes <= taken <= memory.report().planned_bytes
+
+
+class ReadsStatistics(nn.Module):
+    """A layer whose saved results are computed from running statistics that batch norm overwrites in the same step."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.weight = how, nn.Parameter(torch.randn(48, 48))
+        self.register_buffer("mean", torch.zeros(48))
+        self.register_buffer("scale", torch.randn(48, 48))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[48, 48] -> the same."""
+        if self.how == "statistics":
+            # The replay of the sum runs batch norm again and reads what batch norm has written.
+            return F.batch_norm(x @ self.weight, self.mean, torch.ones(48), training=True) + self.mean.clone()
+        held = self.scale + self.mean.clone()  # the product saves it, and the variable holds it during the write
+        return held * self.weight + F.batch_norm(x, self.mean, torch.ones(48), training=True)
+
+
+@pytest.mark.parametrize("how", ["statistics", "held during the write"])
+def test_a_dropped_tensor_computed_from_statistics_that_the_step_overwrites_has_its_old_bits(how):
+    def make():
+        network, x = ReadsStatistics(how), torch.randn(48, 48)
+        return Program(network, torch.optim.SGD(network.parameters(), 0.1), lambda: network(x).pow(2).mean())
+
+    memory = forced("drop")
+    assert same(run(make), run(make, memory=memory))
+    assert memory.report().steps[Phase.GUIDED] == 3

@@ -83,8 +83,9 @@ def test_exchanges_are_calls_of_the_trace_and_no_replay_leads_through_one():
         ops = Counter(call.op for call in calls)
     parameters = len(list(model.parameters()))
     norms = sum(isinstance(layer, nn.BatchNorm2d) for layer in model.modules())
-    # A sum for each gradient, and for the loss; two statistics of each norm, and the labels.
-    assert ops == {"sum_ranks": parameters + 1, "gather_ranks": 2 * norms + 1} and norms > 10
+    # A sum of the gradients between two norms, and of the last ones; two statistics of each norm, and the labels.
+    assert ops == {"sum_ranks": norms + 1, "gather_ranks": 2 * norms + 1} and norms > 10
+    assert sum(len(call.inputs) for call in calls if call.op == "sum_ranks") == parameters + 1  # and the loss
     assert not any(call.replayable for call in calls)
     assert {call.op for call in calls if call.seconds} == {"gather_ranks"}  # sums run beside the compute stream
 

@@ -126,3 +126,13 @@ def test_processes_have_the_bits_of_slices(tmp_path, network, count, policy, sha
     expected = tuple(train(network, slices=count))
     for rank in range(count):
         assert pickle.loads((tmp_path / f"found.{rank}").read_bytes()) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count, policy, divide", [(2, "auto", "gradients"), (3, "capuchin", "states")])
+def test_processes_that_divide_have_the_bits_of_slices(tmp_path, count, policy, divide):
+    require(start(count, ROOT / "tests" / "support" / "rank_programs.py", "bert-tiny", policy, 0.6, tmp_path / "found",
+                  divide))
+    expected = tuple(train("bert-tiny", slices=count))
+    for rank in range(count):
+        assert pickle.loads((tmp_path / f"found.{rank}").read_bytes()) == expected

@@ -6,6 +6,8 @@ import pytest
 
 from minidl import Runtime, nn, optim
 from minidl.device import profiles
+from minidl.device.beside import SharedLink
+from minidl.device.clock import COPY_IN, COPY_OUT
 from minidl.device.cost_model import kernel_seconds
 from minidl.device.sim import SimDevice
 from minidl.ranks import modelled
@@ -51,8 +53,6 @@ def test_the_exchanges_of_a_slow_link_take_as_long_as_the_link_needs():
 
 
 def test_a_copy_of_a_sum_to_the_host_waits_for_it():
-    from minidl.device.clock import COPY_OUT
-
     profile = replace(profiles.get("p100"), peer_bandwidth=1e6, link_latency_s=0.0)  # a sum of 4 MiB takes seconds
     device = SimDevice("sim:test", profile)
     with Runtime(device, policy="passive", ranks=modelled(2), memory_budget="32MiB") as runtime:
@@ -70,6 +70,85 @@ def test_a_device_without_exchanges_has_nothing_to_wait_for(ranks):
     device = SimDevice("sim:p100", profiles.get("p100"))
     with Runtime(device, policy="none", ranks=modelled(ranks), memory_budget="1GiB") as runtime:
         x = nn.Linear(8, 8)(runtime.tensor(None, shape=(8, 8)))
-        assert not device.beside.ends
+        assert not device.beside.under_way
         x.sum().backward()
-        assert bool(device.beside.ends) == (ranks == 2)
+        assert bool(device.beside.under_way) == (ranks == 2)
+
+
+def shared_link(count, name="p100"):
+    return SharedLink(profiles.shared(profiles.get(name), count))
+
+
+def test_an_exchange_has_the_whole_link_but_for_copies():
+    link = shared_link(4)
+    assert link.end_of(2.0, 3.0) == 5.0
+    link.copied(COPY_OUT, 3.0, 5.0)  # it takes a quarter of the link, as four ranks share the host's
+    assert link.end_of(0.0, 3.0) == 3.0
+    assert link.end_of(2.0, 3.0) == pytest.approx(5.5)  # 1 s alone, 2 s at 3/4, and the last 0.5 s alone
+    assert link.end_of(3.5, 0.75) == pytest.approx(4.5)
+    link.copied(COPY_IN, 4.0, 6.0)  # the other way: an exchange goes both ways, so the slower way decides
+    assert link.end_of(2.0, 3.0) == pytest.approx(3 + 2 / 0.75)
+    link.forget_before(5.0)
+    assert link.end_of(3.0, 3.0) == pytest.approx(6.5)
+
+
+def test_the_busier_way_decides():
+    link = shared_link(4, "p100-paper")  # 12.7 GB/s out and 9.6 GB/s in, so a quarter of 12.7 is more of the link
+    for stream in (COPY_OUT, COPY_IN):
+        link.copied(stream, 0.0, 9.0)
+    assert link.end_of(0.0, 1.0) == pytest.approx(1 / (1 - 12.7 / 4 / 9.6))
+
+
+@pytest.mark.parametrize("count, name", [(1, "p100"), (8, "h100")])
+def test_nvlink_and_one_device_share_no_link(count, name):
+    link = shared_link(count, name)
+    link.copied(COPY_OUT, 0.0, 9.0)
+    assert link.end_of(1.0, 3.0) == 4.0
+
+
+def test_a_copy_that_begins_during_a_sum_delays_it():
+    profile = profiles.shared(replace(profiles.get("p100"), link_latency_s=0.0), 2)
+
+    def waited(nbytes):
+        device = SimDevice("sim:test", profile)
+        with Runtime(device, policy="passive", ranks=modelled(2), memory_budget="64MiB") as runtime:
+            layer = nn.Linear(WIDTH, WIDTH)
+            layer(runtime.tensor(None, shape=(8, WIDTH))).sum().backward()
+            if nbytes:
+                device.copy_out(((0, nbytes),), 0, nbytes)
+            before = device.now()
+            layer.weight.grad.numpy()
+            return device.now() - before
+
+    alone = WIDTH * WIDTH * 4 / profile.shared_bandwidth  # half of the tensor each way, twice
+    assert waited(0) == pytest.approx(alone, rel=0.02)
+    assert waited(1 << 26) == pytest.approx(2 * alone, rel=0.02)  # a copy has half of the link
+
+
+def test_gathered_statistics_share_the_link_too():
+    device = SimDevice("sim:test", profiles.shared(profiles.get("p100"), 2))
+    with Runtime(device, policy="passive", ranks=modelled(2), memory_budget="64MiB") as runtime:
+        x = runtime.tensor(None, shape=(1 << 20, 8))
+
+        def gathers():
+            before = device.now()
+            x.permute(1, 0)
+            return device.now() - before
+
+        alone = gathers()
+        x = runtime.tensor(None, shape=(1 << 20, 8))
+        device.copy_out(((0, 1 << 26),), 0, 1 << 26)
+        assert 1.5 * alone < gathers() < 2 * alone
+
+
+def test_exchanges_of_earlier_iterations_are_forgotten():
+    device = SimDevice("sim:test", profiles.shared(profiles.get("p100"), 2))
+    with Runtime(device, policy="passive", ranks=modelled(2), memory_budget="64MiB") as runtime:
+        layer = nn.Linear(64, 64)
+        optimizer = optim.SGD(layer.parameters(), lr=0.1)
+        for _ in range(20):
+            with runtime.iteration():
+                optimizer.zero_grad()
+                layer(runtime.tensor(None, shape=(8, 64))).sum().backward()
+                optimizer.step()
+        assert len(device.beside.under_way) <= 4 and len(device.beside._ends) <= 4 and not device.beside._waiting

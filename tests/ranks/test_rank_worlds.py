@@ -13,7 +13,8 @@ from rank_worlds import HARMLESS, PARTING, survive, world
 from minidl.device.cpu import exchange
 from minidl.device.cpu.device import CpuDevice
 from minidl.memory.guided.planner import Planner
-from minidl.parts.slicing.queue import Queue
+from minidl.parts.slicing.buckets import Buckets
+from minidl.ranks.group import DIVIDES
 
 FEW, MANY, BLOCK = 20, 1000, 5
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -45,6 +46,7 @@ def test_the_worlds_contain_what_they_should():
     troubles = Counter(of.trouble for of in worlds)
     assert set(troubles) == {*HARMLESS, *PARTING} and min(troubles.values()) > 40
     assert {of.count for of in worlds} == set(range(2, 9))
+    assert Counter(of.divide for of in worlds).keys() == set(DIVIDES)
 
 
 def _early(self, op_name, algorithm, outputs, inputs, attrs, workspace, timed=None):
@@ -55,13 +57,14 @@ def _early(self, op_name, algorithm, outputs, inputs, attrs, workspace, timed=No
         return LAUNCH(self, op_name, algorithm, outputs, inputs, attrs, workspace, timed)
 
 
-def _skipping(self, queued, apart):
-    """Leave out every seventh exchange on rank 1, and go on with the sums of this rank."""
+def _skipping(self, divided, bucket):
+    """Leave out every seventh sum on rank 1, and go on with this rank's own parts."""
     self.skips = getattr(self, "skips", 0) + 1
-    if self.consensus.ranks.rank == 1 and not self.skips % 7 and queued.rule.fold is not None and (
-            queued.rule.fold.name == "add"):
-        return apart[-1]
-    return UNITE(self, queued, apart)
+    if self._consensus.ranks.rank == 1 and not self.skips % 7:
+        for y, parts in bucket:
+            self._put(y, parts[-1])
+    else:
+        SUM(self, divided, bucket)
 
 
 class Moved:
@@ -80,8 +83,8 @@ class Moved:
         return self.ranks.swap(parts)
 
 
-def _moved(y, *parts, add, ranks, rows=()):
-    exchange.sum_ranks(y, *parts, add=add, ranks=Moved(ranks), rows=rows)
+def _moved(*arrays, add, ranks, each):
+    exchange.sum_ranks(*arrays, add=add, ranks=Moved(ranks), each=each)
 
 
 def _alone(self, make):
@@ -93,11 +96,11 @@ def _alone(self, make):
         self.consensus.decide = before
 
 
-LAUNCH, UNITE, ADOPT = CpuDevice.launch, Queue._unite_ranks, Planner._adopt
+LAUNCH, SUM, ADOPT = CpuDevice.launch, Buckets._exchange, Planner._adopt
 
 
 @pytest.mark.parametrize("owner, name, bug, told", [
-    (CpuDevice, "launch", _early, "labels from|the bits differ"), (Queue, "_unite_ranks", _skipping, "sum_ranks"),
+    (CpuDevice, "launch", _early, "labels from|the bits differ"), (Buckets, "_exchange", _skipping, "sum_ranks"),
     (Planner, "_adopt", _alone, "exchange 0, plans ")],
     ids=["a missing wait before an exchange", "a rank that skips", "each rank plans for itself"])
 def test_a_planted_bug_is_found(owner, name, bug, told):

@@ -1,6 +1,6 @@
 """Small trainings for ranks, each of which must have the bits of slices on one device; and groups of ranks in threads.
 
-As a program, ``python rank_programs.py NETWORK POLICY SHARE FILE``, it is one rank of MPI and writes what came out.
+As a program, ``rank_programs.py NETWORK POLICY SHARE FILE [DIVIDE]``, it is one rank of MPI and writes what came out.
 """
 
 import pickle
@@ -171,7 +171,7 @@ def outcomes(count, work, made=lambda ranks: Runtime("cpu", memory_budget=1 << 2
 
 
 if __name__ == "__main__":
-    mine = mpi()
+    mine = mpi(divide=sys.argv[5] if len(sys.argv) > 5 else "nothing")
     outcome = train(sys.argv[1], ranks=mine, policy=sys.argv[2], share=float(sys.argv[3]))
     with open(f"{sys.argv[4]}.{mine.rank}", "wb") as file:
         pickle.dump(tuple(outcome), file)

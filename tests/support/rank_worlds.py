@@ -26,6 +26,7 @@ from minidl.ops.loss import cross_entropy
 from minidl.optim import SGD, Adam
 from minidl.policies.auto import policy as auto
 from minidl.ranks import RanksDiverged
+from minidl.ranks.group import GRADIENTS, NOTHING, STATES
 from minidl.ranks.threads import ThreadRanks, threads
 
 CLASSES, AMPLE, STEPS = 8, 1 << 22, 6
@@ -38,7 +39,8 @@ PARTING = ("raises", "is short of memory", "stops", "other batch", "other branch
 @dataclass(frozen=True)
 class World:
     """Everything that decides one run. trouble: what happens to rank ``who`` in iteration ``when``, after ``layer``.
-    delays: the probability that a rank sleeps before it meets the others. straggler: a rank on a slower device."""
+    delays: the probability that a rank sleeps before it meets the others. straggler: a rank on a slower device.
+    divide: what the ranks divide."""
 
     seed: int
     count: int
@@ -51,6 +53,7 @@ class World:
     layer: int
     delays: float
     straggler: int
+    divide: str
 
     @property
     def parts(self) -> bool:
@@ -65,14 +68,15 @@ def world(seed: int) -> World:
     trouble = draw.choice(HARMLESS if draw.random() < 0.6 else PARTING)
     return World(seed, count, draw.choice(POLICIES), draw.choice([0.0, 0.3, 0.6, draw.random()]),
                  2 * draw.randint(max((count + 1) // 2, 3), 6), trouble, draw.randrange(count), draw.randrange(STEPS),
-                 draw.randrange(-1, 4), draw.choice([0.0, 0.1, 0.4]), draw.randrange(-1, count))
+                 draw.randrange(-1, 4), draw.choice([0.0, 0.1, 0.4]), draw.randrange(-1, count),
+                 draw.choice([NOTHING, NOTHING, STATES, GRADIENTS]))
 
 
 class Delayed(ThreadRanks):
     """A rank that sleeps now and then before it meets the others. passed: what it has compared with them, in order."""
 
     def __init__(self, ranks: ThreadRanks, of: World) -> None:
-        super().__init__(ranks.rank, ranks.count, ranks._tensors, ranks._words)
+        super().__init__(ranks.rank, ranks.count, ranks._tensors, ranks._words, ranks.divide)
         self.passed: list[str] = []
         self._of, self._draw = of, random.Random(of.seed * 8 + ranks.rank)
 
@@ -181,7 +185,8 @@ def survive(seed: int) -> World:
     with small_work():
         right, least, peak = reference(of)
         found: list[object] = [None] * of.count
-        everyone = [Delayed(each, of) for each in threads(of.count, patience_s=2 * WATCHDOG_S)]
+        everyone = [Delayed(each, of) for each in threads(of.count, patience_s=2 * WATCHDOG_S,
+                                                               divide=of.divide)]
         plans: list[list[object]] = [[] for _ in everyone]
 
         def go(ranks: Delayed) -> None:

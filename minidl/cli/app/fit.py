@@ -2,8 +2,8 @@
 
 A trial is a dry run of a few iterations on a twin: the device's profile and algorithms, the budget and the policy, with
 shapes instead of values. It runs out of memory exactly if the real device would. A search starts from ``demand``, the
-bytes that one dry run without a budget needs. It assumes that if a batch fits, so do smaller batches (``largest``) and
-larger budgets. Each answer was itself tried, and the next larger batch, or smaller budget, was tried and does not fit.
+bytes that one dry run without a budget needs. If a batch fits, smaller ones and larger budgets are taken to fit, too.
+Each answer was itself tried, and the next larger batch, or smaller budget, was tried and does not fit.
 """
 
 from collections.abc import Callable
@@ -26,9 +26,9 @@ from minidl.outside.units import UNLIMITED, format_bytes
 from minidl.ranks import Ranks
 from minidl.runtime import Runtime
 
-ITERATIONS = 2  # of steps: the first has no gradients yet; from the second on all are alike
 MOST_ITERATIONS, ALIKE = 200, 3  # where blocks stay where they are put: until so many in a row leave the same holes
 NEARLY_FULL, WITH_FULL_HOST = 0.9, 8  # of the host's memory; iterations
+ITERATIONS = 2  # of steps: the first has no gradients yet; from the second on all are alike
 UNTIL_PLANNED = 8  # iterations, at most, until one follows a first plan to its end
 FIRST_BUDGET_STEP = 1 << 20  # bytes; where a search for the smallest budget begins
 CPU_BUDGET_SHARE, CPU_HOST_SHARE = 0.6, 0.3  # of the machine's free memory, of which both are taken
@@ -64,6 +64,7 @@ class Setup:
     slices       number of slices of a batch
     spill        the spill file, which continues host memory on a disk; or None
     shard_bytes  parameters larger than this are cut into shards of at most this size; None: none are cut
+    host_update  True if the optimizer's states are in host memory, and are updated there
     ranks        the ranks that train together; the dry runs are those of the first rank, which has the largest slice
     work         the limit on the total work of all trials of a search
     """
@@ -81,6 +82,7 @@ class Setup:
     steps: int = MOST_ITERATIONS
     spill: Spill | None = None
     shard_bytes: int | None = None
+    host_update: bool = False
     ranks: Ranks | None = None
     work: Work = field(default_factory=Work, compare=False)
 
@@ -99,10 +101,10 @@ class Setup:
         self.work.go_on()
         keeps = policies.create(self.policy).regime.keeps_outputs  # then it needs more
         with (stage(f"dry run of {self._named(batch)}"),
-              Runtime(self.device.dry_twin(timed=timed), memory_budget=UNLIMITED,
+              Runtime(self.device.dry_twin(timed=timed), memory_budget=UNLIMITED, host_memory=UNLIMITED,
                       policy=self.policy if keeps else "none", precision=self.precision, seed=self.seed,
                       switches=self.switches, slices=self.slices, shard_bytes=self.shard_bytes,
-                      ranks=self.ranks) as twin):
+                      host_update=self.host_update, ranks=self.ranks) as twin):
             found = twin.dry_run(self.program(batch).all)
         self.work.spent += found.calls
         self.work.calls[self.slices] = found.calls
@@ -184,7 +186,8 @@ class Setup:
         """Return a runtime on the twin ``device`` with the memory that a run with this batch and budget would have."""
         return Runtime(device, memory_budget=budget_bytes, host_memory=self.for_tensors(batch), policy=self.policy,
                        placement=self.placement, precision=self.precision, seed=self.seed, switches=self.switches,
-                       slices=self.slices, spill=self.spill, shard_bytes=self.shard_bytes, ranks=self.ranks)
+                       slices=self.slices, spill=self.spill, shard_bytes=self.shard_bytes,
+                       host_update=self.host_update, ranks=self.ranks)
 
     def planned_seconds(self, batch: int, budget_bytes: int) -> float | None:
         """Return the modelled seconds of a step under the policy's first plan; infinite if it does not fit.
@@ -194,8 +197,7 @@ class Setup:
     def managed_seconds(self, batch: int, budget_bytes: int) -> float | None:
         """Return the modelled seconds of a step under the policy's first plan; without plans, of the second step.
         Infinite if it does not fit; None for a device that is not simulated."""
-        simulated = self.device.simulated_twin()
-        if simulated is None:
+        if (simulated := self.device.simulated_twin()) is None:
             return None
         begin, plans = self.work.count(simulated, self.slices), policies.create(self.policy).plans
         self.work.spent += PLAN if plans else 0
@@ -216,8 +218,7 @@ class Setup:
 
     def unmanaged_seconds(self, batch: int) -> float | None:
         """Return modelled seconds of a step with unlimited memory; None for a device that is not simulated."""
-        unused = self.device.simulated_twin()
-        if unused is None:
+        if (unused := self.device.simulated_twin()) is None:
             return None
         with (stage(f"timing {self._named(batch)} with unlimited memory"),
               Runtime(unused, memory_budget=UNLIMITED, policy="none", precision=self.precision, seed=self.seed,
@@ -254,8 +255,7 @@ def _run_until_alike(twin: Runtime, steps: TrainingParts, begin: Callable[[], No
         begin()
         steps.all()
         left = [(block.offset, block.size) for block in twin.memory.arena.blocks()], id(twin.plan)
-        alike = alike + 1 if left == before else 0
-        if alike == ALIKE:
+        if (alike := alike + 1 if left == before else 0) == ALIKE:
             return
         before = left
 

@@ -5,7 +5,7 @@ import argparse
 from minidl import placements, policies
 from minidl.cli.app import kinds
 from minidl.cli.app.kinds import CHOSEN
-from minidl.cli.app.options import POLICY
+from minidl.cli.app.options import HOST_UPDATE, POLICY
 from minidl.device.contract import ATTENTION
 from minidl.device.precision import DEFAULT, PRECISIONS
 from minidl.ranks.group import DIVIDES, NOTHING
@@ -47,6 +47,9 @@ def add_device_and_memory(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--shard-bytes", type=kinds.shard_bytes, default=CHOSEN, metavar="64MiB|auto",
                        help="keep larger parameters in shards of so many bytes along their first dimension (default: "
                             "auto, which is whole unless not even a batch of 1 fits so)")
+    group.add_argument("--host-update", choices=HOST_UPDATE, default=HOST_UPDATE[0],
+                       help="always: keep the optimizer's states in host memory and update there; auto: if a step is "
+                            "predicted to be faster so, on a simulated device (default: never)")
     decides = group.add_mutually_exclusive_group()
     decides.add_argument("--policy", type=kinds.policy, metavar="NAME",
                          help=f"what to do when memory is short: {', '.join(policies.choices())} (default: {POLICY}); "

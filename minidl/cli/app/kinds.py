@@ -33,22 +33,22 @@ class Share:
 
 
 def whole(text: str) -> int:
-    """Return the text as an integer of at least 1."""
+    """Return the text as an integer of at least 1. Raises ArgumentTypeError for another text."""
     return read(numbers.whole, text, least=1)
 
 
 def count(text: str) -> int:
-    """Return the text as an integer of at least 0."""
+    """Return the text as an integer of at least 0. Raises ArgumentTypeError for another text."""
     return read(numbers.whole, text)
 
 
 def positive(text: str) -> float:
-    """Return the text as a finite number above 0."""
+    """Return the text as a finite number above 0. Raises ArgumentTypeError for another text."""
     return read(numbers.real, text, least=_ABOVE_0, wanted="a number above 0")
 
 
 def part(text: str) -> float:
-    """Return the text as a number of at least 0 and below 1."""
+    """Return the text as a number of at least 0 and below 1. Raises ArgumentTypeError for another text."""
     wanted = "a number of at least 0 and below 1"
     value = read(numbers.real, text, wanted=wanted)
     if value >= 1:
@@ -57,24 +57,24 @@ def part(text: str) -> float:
 
 
 def rate(text: str) -> float:
-    """Return the text as a finite number of at least 0."""
+    """Return the text as a finite number of at least 0. Raises ArgumentTypeError for another text."""
     return read(numbers.real, text)
 
 
 def batch(text: str) -> int | None:
-    """Return the text as a batch size; None for ``max``, the largest that fits."""
+    """Return the text as an integer of at least 1; None for ``max``, the largest batch that fits."""
     return None if text == "max" else read(numbers.whole, text, least=1, wanted="max or a whole number of at least 1")
 
 
 def path(text: str) -> str:
-    """Return the name of a file or folder; an empty one, for instance from an unset shell variable, is refused."""
+    """Return the text, the name of a file or folder. Raises ArgumentTypeError for "", as from an unset variable."""
     if not text:
         raise argparse.ArgumentTypeError("must name a file or a folder, and is empty")
     return text
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Return words that commas separate; an empty word is refused."""
+    """Return the words that commas separate. Raises ArgumentTypeError if one is empty."""
     words = tuple(text.split(","))
     if not all(words):
         raise argparse.ArgumentTypeError(f"must be names with commas between, not {text!r}")
@@ -82,12 +82,12 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def size(text: str) -> int:
-    """Return the bytes of a text such as ``16GiB``, ``512MB`` or ``1048576``."""
+    """Return the bytes of a text such as ``16GiB``, ``512MB`` or ``1048576``. Raises ArgumentTypeError."""
     return read(parse_bytes, text)
 
 
 def budget(text: str) -> int | Share:
-    """Return the bytes of a text as ``size`` does, or a Share for a percentage."""
+    """Return the bytes of a text as ``size`` does, or a Share for a percentage; both must be above 0."""
     if text.endswith("%"):
         return Share(read(numbers.real, text[:-1], least=_ABOVE_0, most=MOST_PERCENT,
                           wanted="a percentage above 0") / 100)
@@ -95,7 +95,7 @@ def budget(text: str) -> int | Share:
 
 
 def _some(text: str) -> int:
-    """Return the bytes of a text as ``size`` does; 0 is refused."""
+    """Return the bytes of a text as ``size`` does. Raises ArgumentTypeError for 0, too."""
     nbytes = size(text)
     if nbytes < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1 byte, not {text}")
@@ -139,7 +139,7 @@ def _known(registry: Registry[Any], name: str) -> str:
 
 
 def slices(text: str) -> int:
-    """Return the text as a number of slices; ``auto`` as the number that stands for it."""
+    """Return the text as a number of slices; for ``auto`` CHOSEN, which means that minidl chooses the number."""
     return CHOSEN if text == "auto" else whole(text)
 
 
@@ -149,5 +149,5 @@ def ranks(text: str) -> int | str:
 
 
 def shard_bytes(text: str) -> int:
-    """Return the text as the largest bytes of a shard; ``auto`` as the number that stands for it."""
+    """Return the text as the most bytes of a shard; for ``auto`` CHOSEN, which means that minidl chooses them."""
     return CHOSEN if text == "auto" else _some(text)

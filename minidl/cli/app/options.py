@@ -7,6 +7,7 @@ from minidl.cli.app.kinds import Share
 from minidl.memory.switches import Switches
 
 MODEL, POLICY = "resnet50", "auto"
+HOST_UPDATE = ("never", "auto", "always")
 SYNTHETIC_STEPS = 10
 SYNTHETIC_BATCH = 32
 EPOCHS = 15
@@ -72,6 +73,7 @@ class Options:
     ranks: int | str | None
     ranks_divide: str
     shard_bytes: int
+    host_update: str
     plan: str | None
     decoupled_swap: bool
     collective: bool

@@ -214,7 +214,8 @@ class Session:
             self._folder.keep(SUMMARY, text + "\n")
 
 
-def fixed_arguments(options: Options, batch: int, steps: int, slices: int = 1, shard_bytes: int | None = None) -> Fixed:
+def fixed_arguments(options: Options, batch: int, steps: int, slices: int = 1, shard_bytes: int | None = None,
+                    *, host_update: bool = False) -> Fixed:
     """Return the flags that decide the results, with their values: a resumed run must have the same ones."""
     fixed = {"--model": options.model, "--image-size": options.image_size, "--num-classes": options.num_classes,
              "--lora": options.lora, "--lora-alpha": options.lora_alpha,
@@ -226,6 +227,7 @@ def fixed_arguments(options: Options, batch: int, steps: int, slices: int = 1, s
              "--clip-grad": options.clip_grad, "--grad-accum-steps": options.accumulate,
              "--label-smoothing": options.label_smoothing, "--sequence-length": options.sequence_length,
              "--slices": None if slices == 1 else slices, "--shard-bytes": shard_bytes,
+             "--host-update": "always" if host_update else None,
              "--vocab": options.vocab, "--vocab-size": options.vocab_size,
              "--on-bad-file": "skip" if options.skips_bad_files else None,
              "--precision": None if options.precision == DEFAULT else options.precision,

@@ -23,6 +23,7 @@ from minidl.outside.units import format_bytes
 from minidl.ranks import Ranks, modelled
 
 ENDLESS = 1 << 30  # examples, of data that has no end
+FASTER = 0.85  # of the seconds without them, at most, updates on the host must promise, to be chosen
 LEAST = 2  # examples in a batch that tells what parameters need: batch norm cannot do with one
 
 
@@ -63,7 +64,8 @@ def setup_of(options: Options, device: Device, data: Data, ranks: Ranks | None =
     steps = options.steps or (MOST_ITERATIONS if data.train_size else SYNTHETIC_STEPS)
     return Setup(program, device, options.policy, host, options.precision, options.seed,
                  options.placement, ahead, options.switches, max(options.slices, 1), steps, spill,
-                 options.shard_bytes or None, modelled(ranks.count, divide=ranks.divide) if ranks is not None else None)
+                 options.shard_bytes or None, options.host_update == "always",
+                 modelled(ranks.count, divide=ranks.divide) if ranks is not None else None)
 
 
 def settle(options: Options, setup: Setup, data: Data) -> Sizes:
@@ -83,14 +85,25 @@ def settle(options: Options, setup: Setup, data: Data) -> Sizes:
                else Cut(setup.slices, "as asked for"))
     cut = _cut_that_fits(replace(setup, slices=cut.slices), cut, batch, budget, most, chosen=chosen)
     setup = replace(setup, slices=cut.slices)
+    if options.host_update == "auto":
+        setup = replace(setup, host_update=_pays_on_host(setup, batch, budget, whole))
     demand = whole
     if cut.slices > 1:
         demand = replace(setup.demand(batch, timed=True), unmanaged_peak_bytes=whole.unmanaged_peak_bytes)
     return Sizes(batch, budget, demand, most, cut, setup)
 
 
+def _pays_on_host(setup: Setup, batch: int, budget: int, whole: Demand) -> bool:
+    """Return True if a planned step is predicted to be faster with the optimizer's states and updates on the host, by
+    more than first plans improve later. False if nothing has to leave the device, or if the device is not simulated."""
+    if whole.unmanaged_peak_bytes <= budget - setup.device.reserved_bytes:
+        return False
+    seconds = [replace(setup, host_update=on_host).managed_seconds(batch, budget) for on_host in (False, True)]
+    return seconds[0] is not None and seconds[1] is not None and seconds[1] < FASTER * seconds[0]
+
+
 def _budget(options: Options, setup: Setup) -> int:
-    """Return the budget in bytes; a percentage is of the unmanaged peak. Raises UserError if it is too small."""
+    """Return the budget in bytes, a multiple of 256; a percentage is of the unmanaged peak. Raises UserError for 0."""
     budget = options.memory_budget
     if budget is None:
         budget, _ = default_memory(setup.device)

@@ -75,8 +75,8 @@ def main(arguments: Sequence[str] | None, *, name: str = "train.py") -> int:
 
 
 def train(options: Options, lock: RunLock, out: TextIO, ranks: Ranks | None = None) -> int:
-    """Do the whole run; return the exit code. Raises UserError. ``out``: the stream for ``--json -``.
-    ``ranks``: the ranks that train together, this process among them; None: it trains alone."""
+    """Do the whole run; return the exit code. Raises UserError. lock: the lock on the run folder, against a second run.
+    out: the stream for ``--json -``. ranks: the ranks that train together, this process among them; None if alone."""
     first = ranks is None or not ranks.rank
     device, policy = choose_device(options), choose_policy(options)
     if first:
@@ -100,12 +100,12 @@ def train(options: Options, lock: RunLock, out: TextIO, ranks: Ranks | None = No
 
     length = Length.of(options, data.train_size, a_step)
     resolved = Resolved(options.device, sizes.budget_bytes, setup.host_memory, batch)
-    fixed = fixed_arguments(options, batch, length.steps, slices, setup.shard_bytes)
+    fixed = fixed_arguments(options, batch, length.steps, slices, setup.shard_bytes, host_update=setup.host_update)
     session = Session(options, length, fixed, resolved, lock, has_values=device.has_values, first=first)
     with Runtime(device, memory_budget=sizes.budget_bytes, host_memory=setup.for_tensors(batch), policy=policy,
                  placement=options.placement, precision=options.precision, seed=options.seed,
                  switches=options.switches, slices=setup.slices, shard_bytes=setup.shard_bytes,
-                 spill=setup.spill, ranks=ranks) as runtime:
+                 host_update=setup.host_update, spill=setup.spill, ranks=ranks) as runtime:
         # A new network, or one that a run before this one has trained.
         trainer = build(options, data, steps=length.steps)
         done = session.restore(trainer)
@@ -186,6 +186,8 @@ def _told_slices(sizes: Sizes, ranks: Ranks | None) -> int:
         print(f"in {slices} slices: {sizes.cut.why}", flush=True)
     if sizes.setup.shard_bytes is not None:
         print(f"parameters of more than {format_bytes(sizes.setup.shard_bytes)} in shards of no more", flush=True)
+    if sizes.setup.host_update:
+        print("the optimizer's states are in host memory, and are updated there", flush=True)
     return slices
 
 

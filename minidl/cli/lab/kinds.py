@@ -19,7 +19,7 @@ _ABOVE_0 = nextafter(0, 1)
 
 
 def words(text: str) -> list[str]:
-    """Return the comma-separated words of a text, each once."""
+    """Return the comma-separated words of a text, each once. Raises ArgumentTypeError if there is none."""
     found = list(dict.fromkeys(word for part in text.split(",") if (word := part.strip())))
     if not found:
         raise argparse.ArgumentTypeError("names nothing")
@@ -27,7 +27,8 @@ def words(text: str) -> list[str]:
 
 
 def chosen_policies(text: str) -> list[str]:
-    """Return the policy names in a comma-separated text; ``all`` means every policy that solves no integer program."""
+    """Return the policy names in a comma-separated text; ``all``: those that evict and solve no integer program.
+    Raises ArgumentTypeError for an unknown name."""
     names = [name for word in words(text) for name in (
         _without_solvers() if word == "all" else [kinds.current_policy(kinds.policy(word))])]
     return list(dict.fromkeys(names))
@@ -38,24 +39,24 @@ def _without_solvers() -> list[str]:
 
 
 def chosen_models(text: str) -> list[str]:
-    """Return the network names in a comma-separated text; ``all`` means every network that minidl has."""
+    """Return the network names in a comma-separated text, unchecked; ``all``: every network with a batch in BATCHES."""
     return [name for word in words(text) for name in (BATCHES if word == "all" else [word])]
 
 
 def budgets(text: str) -> list[int | float]:
-    """Return budgets in bytes, or as parts of the unmanaged peak (0.5 for ``50%``)."""
+    """Return budgets in bytes, or as parts of the unmanaged peak (0.5 for ``50%``). Raises ArgumentTypeError."""
     found = [kinds.budget(word) for word in words(text)]
     return [each.of_peak if isinstance(each, kinds.Share) else each for each in found]
 
 
 def grid_budgets(text: str) -> list[int | float | None]:
-    """Return budgets as ``budgets`` does; ``device`` gives None, the whole memory of the device."""
+    """Return budgets as ``budgets`` does; ``device`` gives None, which means the whole memory of the device."""
     return [None if word == "device" else budgets(word)[0] for word in words(text)]
 
 
 def link(text: str) -> tuple[float, float]:
-    """Return (bytes per second to the host, bytes per second to the device) of a text:
-    ``12GB/s`` for both, or ``12GB/s,10GB/s``."""
+    """Return (bytes per second to the host, bytes per second to the device) of a text: ``12GB/s`` for both, or
+    ``12GB/s,10GB/s``. Raises ArgumentTypeError for another text, and for 0."""
     rates = [kinds.size(part.strip().removesuffix("/s")) for part in text.split(",")]
     if len(rates) > 2 or not all(rates):
         raise argparse.ArgumentTypeError(f"{text} is no link: write it like 12GB/s, or 12GB/s,10GB/s for out and in")
@@ -63,19 +64,19 @@ def link(text: str) -> tuple[float, float]:
 
 
 def seconds(text: str) -> float:
-    """Return the seconds of a text such as ``1e-5``, ``10us`` or ``2ms``."""
+    """Return the seconds of a text such as ``1e-5``, ``10us`` or ``2ms``. Raises ArgumentTypeError for another text."""
     unit = next(unit for unit in _SECONDS if text.endswith(unit))
     number = text[:len(text) - len(unit)]
     return kinds.read(real, number, wanted="seconds, like 1e-5 or 10us") * _SECONDS[unit]
 
 
 def duration(text: str) -> float:
-    """Return the seconds of a text as ``seconds`` does; 0 is refused."""
+    """Return the number above 0 in a text, in seconds, without a unit. Raises ArgumentTypeError for another text."""
     return kinds.read(real, text, least=_ABOVE_0, wanted="seconds above 0")
 
 
 def part(text: str) -> float:
-    """Return a text as a number from 0 to 1."""
+    """Return a text as a number from 0 to 1. Raises ArgumentTypeError for another text."""
     return kinds.read(real, text, most=1.0, wanted="a part from 0 to 1")
 
 

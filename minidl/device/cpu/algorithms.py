@@ -6,6 +6,7 @@ workspaces.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from minidl.device.cost_model import kernel_seconds
@@ -20,6 +21,8 @@ def cpu_algorithms(profile: Profile, op_name: str, inputs: Sequence[Meta], outpu
     """Return the algorithms of a call on the CPU, with measured, scaled or modelled seconds (see this module)."""
     if not all(m.size for m in (*inputs, *outputs)):
         return (Algorithm("", 0.0),)  # there is nothing to choose between
+    if cost.kind == "host":  # the device's memory is the host's
+        cost = replace(cost, kind="elementwise")
     variants = ALGORITHMS.get(op_name)
     if variants is None:
         seconds = call_seconds(profile, op_name, "", inputs, outputs, attrs, cost)

@@ -32,7 +32,7 @@ from minidl.meta import Algorithm, Cost, Meta
 class CpuDevice(Device):
     """A device with real values in an arena of fixed size; ``poisoned`` fills the arena and freed bytes with NaN."""
 
-    has_values = joins_ranks = True
+    has_values = joins_ranks = updates_on_host = True
     clock: EffectClock
 
     def __init__(self, name: str, profile: Profile, clock: EffectClock, *, poisoned: bool = False) -> None:
@@ -111,7 +111,7 @@ class CpuDevice(Device):
             del error  # or its traceback would hold this frame, which holds it: tensors would live as long as both
 
     def _check(self) -> None:
-        """Raise the error of an earlier kernel, which was not confirmed: it has ended the device."""
+        """Raise the error of a kernel, if one has failed and ``confirm`` did not raise it: the device has ended."""
         if self.numerics.error is not None:
             self._told = True
             raise self.numerics.error

@@ -8,7 +8,8 @@ another batch or took another branch, all raise RanksDiverged; otherwise they wo
 do not belong together.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -25,36 +26,73 @@ Add = Callable[[np.ndarray, np.ndarray, np.ndarray], None]  # (sum, one, other)
 Exchange = Callable[..., None]
 
 
-def sum_ranks(y: np.ndarray, *parts: np.ndarray, add: Add, ranks: Ranks) -> None:
-    """Write the sum of all ranks' tensors to y, which may be the first of them."""
-    mine, total = [np.ascontiguousarray(x).reshape(-1) for x in parts], y.reshape(-1)
+class _Joined:
+    """Arrays of one dtype, each flat, as if they were one array."""
+
+    def __init__(self, arrays: Sequence[np.ndarray]) -> None:
+        self._arrays = arrays
+        self._starts = [0, *accumulate(x.size for x in arrays)]
+        self.size, self.dtype = self._starts[-1], arrays[0].dtype
+
+    def pieces(self, start: int, stop: int) -> list[np.ndarray]:
+        """Return views of the elements from ``start`` to before ``stop``, in order."""
+        return [x[max(start - first, 0):stop - first] for x, first in zip(self._arrays, self._starts, strict=False)
+                if start < first + x.size and first < stop]
+
+    def write(self, start: int, values: np.ndarray) -> None:
+        """Overwrite the elements from ``start`` on."""
+        for piece in self.pieces(start, start + values.size):
+            piece[:], values = values[:piece.size], values[piece.size:]
+
+
+def _slices(parts: Sequence[np.ndarray], each: int) -> list[list[np.ndarray]]:
+    """Return the flat tensors of each of the ``each`` slices that this rank holds."""
+    count = len(parts) // each
+    flat = [np.ascontiguousarray(x).reshape(-1) for x in parts]
+    return [flat[i:i + count] for i in range(0, len(flat), count)]
+
+
+def _swapped_sum(ranks: Ranks, sent: Sequence[Sequence[np.ndarray]], each: int, dtype: np.dtype[Any], add: Add
+                 ) -> np.ndarray:
+    """Send the arrays sent[i], of all slices one after the other, to rank i; return the sum of what this rank gets."""
+    found = ranks.swap([_bytes(np.concatenate(arrays)) if arrays else np.empty(0, np.uint8) for arrays in sent])
+    first, *others = (one for of_rank in found for one in np.split(of_rank.view(dtype), each))
+    for other in others:
+        if other.size:
+            add(first, first, other)
+    return first
+
+
+def sum_ranks(*arrays: np.ndarray, add: Add, ranks: Ranks, each: int) -> None:
+    """Write the sums of all ranks' tensors to the outputs, which may be the tensors of the first slice.
+    arrays: the outputs, then the tensors of each slice. each: the number of slices that a rank holds."""
+    made = len(arrays) // (each + 1)
+    total, mine = _Joined([y.reshape(-1) for y in arrays[:made]]), [_Joined(x) for x in _slices(arrays[made:], each)]
     step = PIECE * ranks.count
     for start in range(0, total.size, step):
-        pieces, into = [x[start:start + step] for x in mine], total[start:start + step]
-        cuts = [into.size * i // ranks.count for i in range(ranks.count + 1)]
+        count = min(step, total.size - start)
+        cuts = [start + count * i // ranks.count for i in range(ranks.count + 1)]
         shares = list(zip(cuts, cuts[1:], strict=False))
-        found = ranks.swap([_bytes(np.concatenate([x[a:b] for x in pieces])) for a, b in shares])
-        first, *others = (one for sent in found for one in np.split(sent.view(y.dtype), len(parts)))
-        for other in others:
-            if other.size:
-                add(first, first, other)
-        ranks.gather(_bytes(first), [(b - a) * y.itemsize for a, b in shares], _bytes(into))
+        sent = [[piece for x in mine for piece in x.pieces(a, b)] for a, b in shares]
+        part = _swapped_sum(ranks, sent, each, total.dtype, add)
+        into = np.empty(count, total.dtype)
+        ranks.gather(_bytes(part), [(b - a) * into.itemsize for a, b in shares], _bytes(into))
+        total.write(start, into)
 
 
-def sum_rows(y: np.ndarray, *parts: np.ndarray, add: Add, ranks: Ranks, slices: int) -> None:
-    """Write this rank's rows of the sum of all ranks' tensors to y: the same bits as in ``sum_ranks``."""
-    mine, total = [np.ascontiguousarray(x).reshape(-1) for x in parts], y.reshape(-1)
-    rows = parts[0].shape[0]
-    width = mine[0].size // max(1, rows)
-    shares = [tuple(row * width for row in rows_of_rank(rows, slices, i, ranks.count)) for i in range(ranks.count)]
-    for start in range(0, max(stop - first for first, stop in shares), PIECE):
-        cuts = [(min(first + start, stop), min(first + start + PIECE, stop)) for first, stop in shares]
-        found = ranks.swap([_bytes(np.concatenate([x[a:b] for x in mine])) for a, b in cuts])
-        first, *others = (one for sent in found for one in np.split(sent.view(y.dtype), len(parts)))
-        for other in others:
-            if other.size:
-                add(first, first, other)
-        total[start:start + PIECE] = first
+def sum_rows(*arrays: np.ndarray, add: Add, ranks: Ranks, each: int) -> None:
+    """Write this rank's rows of the sums of all ranks' tensors to the outputs: the same bits as in ``sum_ranks``."""
+    made = len(arrays) // (each + 1)
+    total, parts = _Joined([y.reshape(-1) for y in arrays[:made]]), arrays[made:]
+
+    def rows(rank: int) -> list[_Joined]:
+        cuts = [rows_of_rank(len(x), each * ranks.count, rank, ranks.count) for x in parts]
+        return [_Joined(x) for x in _slices([x[a:b] for x, (a, b) in zip(parts, cuts, strict=True)], each)]
+
+    mine = [rows(rank) for rank in range(ranks.count)]
+    for start in range(0, max(one.size for one, *_ in mine), PIECE):
+        sent = [[piece for x in one for piece in x.pieces(start, start + PIECE)] for one in mine]
+        total.write(start, _swapped_sum(ranks, sent, each, total.dtype, add))
 
 
 def gather_rows(*tensors: np.ndarray, add: Add, ranks: Ranks, slices: int) -> None:

@@ -5,7 +5,7 @@ Each is a plain function that runs at once. Knows places and kernels; no time, n
 
 import ctypes
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any
 
@@ -51,6 +51,17 @@ def _add(total: np.ndarray, one: np.ndarray, other: np.ndarray) -> None:
         KERNELS["add"](total, one, other)
 
 
+# Optimizer steps on states that are arrays of the host: the kernels of the steps on the device.
+HOST_STEPS = {f"host_{name}": KERNELS[name] for name in ("sgd_momentum_", "adam_", "adadelta_")}
+
+
+def _step_on_host(step: Callable[..., None], /, *tensors: np.ndarray, states: Sequence[np.ndarray],
+                  **numbers: Any) -> None:
+    """Run a step in place. tensors: parameters, then gradients; states: all of the first kind, then of the next."""
+    count = len(tensors) // 2
+    step(*tensors[:count], *states, *tensors[count:], **numbers)
+
+
 class Numerics:
     """The bytes of an arena and of a host pool (sizes in bytes), with kernels and copies that run at once.
 
@@ -75,7 +86,10 @@ class Numerics:
             arrays = [self.array(at) for at in places]
             if made and not all(array.size for array in arrays) and self._is_trivial(op_name, arrays, made):
                 return
-            if op_name in EXCHANGES:  # without the lock: it waits for ranks that may be threads of this process
+            if op_name in HOST_STEPS:
+                with _one_kernel:
+                    _step_on_host(HOST_STEPS[op_name], *arrays, **attrs)
+            elif op_name in EXCHANGES:  # without the lock: it waits for ranks that may be threads of this process
                 EXCHANGES[op_name](*arrays, add=_add, **attrs)
             else:
                 with _one_kernel:

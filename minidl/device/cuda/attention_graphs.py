@@ -27,7 +27,8 @@ NAMES = ("q", "k", "v", "mask", "y", "lse", "dy", "dq", "dk", "dv")
 
 
 class AttentionGraphs:
-    """Graphs of attention on the current GPU, by a cuDNN handle; or for another GPU, by its properties (JSON)."""
+    """Finds and runs cuDNN plans of attention on the current GPU, by a cuDNN handle.
+    With the properties of another GPU (JSON) it only finds plans, for that one."""
 
     def __init__(self, handle: Any, properties: str | None = None) -> None:
         self._handle = handle
@@ -90,7 +91,8 @@ class AttentionGraphs:
         self._built.clear()
 
     def _execute_of(self, attention: Attention, plan: str) -> Execute:
-        """Return the function that runs the plan of this name, building the plan if needed. Raises DeviceError."""
+        """Return the function that runs the plan of this name, which is built at the first request.
+        Raises DeviceError if cuDNN fails to build the plan, or has none of this name."""
         execute = self._built.get((attention, plan))
         if execute is not None:
             return execute

@@ -99,7 +99,7 @@ class CudnnGraphs:
             self.handle = None
 
     def _exact(self, convolution: Convolution) -> list[Any]:
-        """Return the notes that plans must not have: tensor cores would round the factors of fp32 products."""
+        """Return the notes of plans that round the factors of fp32 products, if these must be exact; else []."""
         if convolution.dtype == "float32" and not convolution.tf32:
             return [cudnn.numerical_note.TENSOR_CORE, cudnn.numerical_note.DOWN_CONVERT_INPUTS]
         return []

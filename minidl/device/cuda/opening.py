@@ -55,7 +55,7 @@ def refuse_what_it_cannot(properties: Properties, precision: Precision) -> None:
 
 
 def profile_of(vendor: Vendor, host_bytes: int) -> Profile:
-    """Return the profile of GPUs of this name, with the memory that is free now and the measured link.
+    """Return the profile of GPUs of this name, with ``host_bytes``, the free device memory, and the measured link.
 
     A GPU without a profile gets that of its generation. Durations are modelled by it until calls are timed.
     """

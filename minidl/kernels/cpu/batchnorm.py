@@ -188,7 +188,7 @@ def _affine_constants(gamma: Array, beta: Array, mean: Array, var: Array, eps: f
 
 def batch_norm(y: Array, x: Array, gamma: Array, beta: Array, mean: Array, var: Array, *,
                eps: float, training: bool) -> None:
-    """y = (x - mean) / sqrt(var + eps) * gamma + beta, for each channel."""
+    """y = (x - mean) / sqrt(var + eps) * gamma + beta, for each channel; ``training`` has no effect."""
     _over_images(_apply, y, x, channels=_affine_constants(gamma, beta, mean, var, eps))
 
 

@@ -51,15 +51,16 @@ def compiled(function: Callable[..., Any], **options: Any) -> Any:
 
 
 def summing(function: Callable[..., Any]) -> Any:
-    """Like ``compiled``, for loops that add up: the compiler may reorder the sum to fill vector registers.
+    """Return a loop that adds up, compiled so that the sum may be reordered to fill vector registers.
 
-    The order is chosen here, once for all kernels that call the function, so their bits agree.
+    Kernels call this one compiled function, so the order, and thus the bits, are the same in all of them.
     """
     return compiled(function, fastmath={"contract", "reassoc", "nsz"})
 
 
 class PieceLoop:
-    """A compiled loop, called as ``kernel(work, *arguments)``; for few elements of ``work`` one thread runs it."""
+    """A loop compiled for one thread and for all of them, called as ``kernel(work, *arguments)``.
+    work: a number of elements or of multiplications; below PARALLEL_FROM one thread runs the loop."""
 
     def __init__(self, function: Callable[..., None]) -> None:
         self.serial = compiled(function)

@@ -35,7 +35,7 @@ class CpuAlgorithm:
     """One algorithm of a convolution.
 
     workspace      ``(inputs, outputs, attrs) -> bytes``
-    relative_time  1.0 for the preferred one
+    relative_time  its time divided by that of the preferred algorithm
     run            ``(*outputs, *inputs, workspace=<uint8 array of that many bytes>, **attrs)``
     """
 

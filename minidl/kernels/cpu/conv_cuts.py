@@ -31,7 +31,7 @@ class Cuts:
 
 @dataclass(frozen=True)
 class ConvolutionCut:
-    """How one convolution is cut, from shapes alone: x [N, C, H, W], w [K, C, R, S], y [N, K, P, Q]."""
+    """How convolution ``op`` is cut into tasks, from shapes alone: x [N, C, H, W], w [K, C, R, S], y [N, K, P, Q]."""
 
     op: str
     x: Shape

@@ -50,7 +50,8 @@ def _add_mask(line: Array, mask: Array, at: int, causal: bool, hidden: int) -> N
 
 @compiled
 def _dropout_row(line: Array, key: int, first: int, threshold: int, keep_scale: Any) -> None:
-    """Apply dropout to a row of scores, of which the first has number ``first`` (mod 2^32) among all scores."""
+    """Apply dropout to a row of scores, of which the first has number ``first`` (mod 2^32) among all scores.
+    key: the seed, folded to 32 bits; threshold: 2^32 p; keep_scale: 1 / (1 - p)."""
     for j in range(line.size):
         line[j] = scalar.dropout(line[j], random_bits(np.uint32(key), np.uint32(first + j)), threshold, keep_scale)
 
@@ -73,7 +74,8 @@ def _online_softmax_row(line: Array, top: Any, out: Array) -> tuple[Any, Any, fl
 @compiled
 def _score_gradients(p: Array, ds: Array, lse: Any, level: Any, key: int, first: int, threshold: int,
                      keep_scale: Any) -> None:
-    """Turn a row p of scores into probabilities after dropout, and the row ds of dy v' into the scores' gradient."""
+    """Turn a row p of scores into probabilities after dropout, and the row ds of dy v' into the scores' gradient.
+    lse: log(sum(exp(scores))) of the row; level: its sum(dy y); others: as in ``_dropout_row``."""
     for j in range(p.size):
         p[j] = scalar.exp(p[j] - lse)
     if threshold:
@@ -103,7 +105,8 @@ def _attention(y: Array, lse: Array, q: Array, k: Array, v: Array, mask: Array, 
 
     y, q: [count, length, heads, depth], k, v: [count, keys, heads, depth], lse: [count, heads, length]. mask: empty, or
     element (n, h, i, j) at n mask_n + h mask_h + i mask_l + j. first: the number, in the whole batch, of the first
-    sequence of this slice, from which the random numbers of dropout are counted (key, threshold, keep_scale).
+    sequence of this slice, from which the random numbers of dropout are counted; key, threshold, keep_scale: as in
+    ``_dropout_row``. workers: how many threads share the tasks.
     """
     kind = q.dtype.type
     width, down = heads * depth, (length + ROWS - 1) // ROWS
@@ -224,7 +227,7 @@ def _mask(mask: Array | None, sequences: slice, keys: int, dtype: np.dtype[Any])
 def _parts(mask: Array | None, keys: int, arrays: tuple[Array, ...], heads: int, causal: bool, p: float,
            seed: int, before: int) -> Iterator[tuple[slice, tuple[Any, ...]]]:
     """Yield (slice of sequences to compute at once, the kernel's arguments after its arrays).
-    before: the number of sequences before these, which decides their random numbers."""
+    before: the number, in the whole batch, of the first of these sequences, which decides their random numbers."""
     q = arrays[0]
     length, width = q.shape[1:]
     for index in pieces(q.shape, *arrays, whole=2):

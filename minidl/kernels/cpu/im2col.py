@@ -107,7 +107,8 @@ def fprop(y: Any, x: Any, x_strides: Any, w: Any, b: Any, relu: bool, buffer: An
 
 @compiled
 def _plane(out: Any, at: int, size: Any, onto: Any, origin: int, strides: Any) -> None:
-    """Copy one channel of an image of ``onto`` to ``out`` from element ``at`` on; zeros if ``onto`` is empty."""
+    """Copy one channel of an image, from element ``origin`` of ``onto`` on, to ``out`` from element ``at`` on.
+    size: (height, width). If ``onto`` is empty, write zeros."""
     height, width = size
     for h in range(height):
         row, start = out[at + h * width:at + (h + 1) * width], origin + h * strides[2]

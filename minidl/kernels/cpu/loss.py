@@ -86,7 +86,7 @@ def cross_entropy_grad(dx: Array, dloss: Array, residual: Array, labels: Array, 
 
 
 def label_share(y: Array, value: Array, part: Array, labels: Array, *, ignore_index: int = -100) -> None:
-    """y = value times the share of labels not ignored that are in ``part``; 0 if it has none, NaN if there are none."""
+    """y = value * (number of labels not ignored in ``part``) / (in ``labels``); 0 for none in part, NaN for none."""
     counted, every = (int(np.count_nonzero(a != ignore_index)) for a in (part, labels))
     if not every:
         y[...] = math.nan

@@ -63,6 +63,7 @@ def products(c: Any, a: Any, a_starts: Any, a_row: int, a_column: int, b: Any, b
 
     C is contiguous: [count, m, n]. A[i, j] starts at element a_starts[i parts + j]; its rows and columns are a_row and
     a_column elements apart; B has the same form. A task makes ``height`` rows and ``width`` columns, of whole panels.
+    half: the matrices are 16-bit floats. workers: the number of threads that share the tasks.
     """
     across, down = (n + width - 1) // width, (m + height - 1) // height
     tasks = a_starts.size // parts * across * down

@@ -126,7 +126,7 @@ def _planes(a: Array) -> Array:
 
 
 def _by_planes(run: Callable[..., None], result: Array, *operands: Array, options: tuple[Pair, ...] = ()) -> None:
-    """Run a kernel on pieces of whole planes: its result, its operands and its options."""
+    """Run the kernel ``run(work, result, *operands, *options)`` on pieces of [N, C, H, W] that are whole planes."""
     largest = max((result, *operands), key=lambda a: a.size)
     for planes in pieces(largest.shape, result, *operands, whole=2):
         places = planes[:2]

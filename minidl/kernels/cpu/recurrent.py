@@ -167,8 +167,9 @@ def _gru_grad(dgiven: Array, dkept: Array, dh0: Array, dy: Array, y: Array, gate
 
 def _run(kernel: PieceLoop, work: int, outputs: tuple[Array, ...], inputs: tuple[Array, ...], whole: tuple[Array, ...],
          backwards: bool, order: Any) -> None:
-    """Run a kernel on pieces of the batch.
-    whole: operands without a batch dimension; order(pieces, whole) returns the kernel's inputs in order."""
+    """Run a kernel; on pieces of the batch if an array is strided or 16-bit. work: number of multiply-adds.
+    whole: operands without a batch dimension. order(pieces, whole): the kernel's inputs in its order. backwards: the
+    sequences are read from their last step to their first."""
     shape = max((a.shape for a in (*outputs, *inputs)), key=len)
     rest = [source(a) for a in whole]
     for index in pieces(shape, *outputs, *inputs, whole=len(shape) - 1):
@@ -185,7 +186,9 @@ def _bias(b: Array | None, w: Array) -> Array:
 
 def lstm(y: Array, gates: Array, cells: Array, given: Array, w: Array, h: Array, c: Array, b: Array | None = None, *,
          backwards: bool) -> None:
-    """y = h, then the states of all steps, then the last cell state; also sets gates (i, f, g, o) and cells."""
+    """y = h, then the states of all steps, then the last cell state; also sets gates (i, f, g, o) and cells.
+    y: [N, T + 2, H]; given [N, T, 4 H]: the inputs' terms of the gates; h, c: the first states; w, b: the recurrent
+    weight and bias."""
     _run(_lstm, given.size * w.shape[1], (y, gates, cells), (given, h, c), (w, _bias(b, w)), backwards,
          lambda own, rest: (own[0], rest[0], own[1], own[2], rest[1]))
 
@@ -199,7 +202,9 @@ def lstm_grad(dgiven: Array, dh: Array, dc: Array, dy: Array, gates: Array, cell
 
 def gru(y: Array, gates: Array, terms: Array, given: Array, w: Array, h: Array, b: Array | None = None, *,
         backwards: bool) -> None:
-    """y = h, then the states of all steps; also sets gates (r, z, n) and terms, the state's linear terms in n."""
+    """y = h, then the states of all steps; also sets gates (r, z, n) and terms, the state's linear terms in n.
+    y: [N, T + 1, H]; given [N, T, 3 H]: the inputs' terms of the gates; h: the first state; w, b: the recurrent weight
+    and bias."""
     _run(_gru, given.size * w.shape[1], (y, gates, terms), (given, h), (w, _bias(b, w)), backwards,
          lambda own, rest: (own[0], rest[0], own[1], rest[1]))
 

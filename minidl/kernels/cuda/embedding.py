@@ -107,7 +107,7 @@ def exchanged(tools: Tools, *, threads: int) -> Callable[..., None]:
 
 
 def chunk_sums(tools: Tools, *, dtype: str, result: str, threads: int) -> Callable[..., None]:
-    """Return a kernel: it sums the rows of each number within a chunk of sorted positions into the table.
+    """Return a kernel that sums, within a chunk of sorted positions, the rows of each number into the table.
     The table has the dtype ``result``.
 
     A run that continues in the next chunk goes into ``tails``, one that began in an earlier chunk into ``heads``.
@@ -142,7 +142,7 @@ def chunk_sums(tools: Tools, *, dtype: str, result: str, threads: int) -> Callab
 
 
 def united_chunks(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
-    """Return a kernel: it adds up the sums of runs of one number that begin in a chunk and end in a later one."""
+    """Return a kernel that adds up the parts of runs of one number that begin in a chunk and end in a later one."""
     cuda, (_, store) = tools.cuda, tools.memory(dtype)
 
     def kernel(table: Any, heads: Any, tails: Any, keys: Any, count: Any, width: Any) -> None:

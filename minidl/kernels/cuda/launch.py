@@ -218,9 +218,8 @@ class Kernel:
 
     add_launches   ``(builder, *views of outputs and inputs, **attributes)``: adds launches to the Launches ``builder``.
                    Called once for the same descriptions and attributes.
-    numbers        ``(**attributes) -> {name: value}`` for the attributes that change from call to call: its parameters
-                   name
-                   them, ``add_launches`` does not get them, and its launches refer to the values by name (Number).
+    numbers        ``(**attributes) -> {name: value}`` for the attributes that change from call to call, which are its
+                   parameters. ``add_launches`` does not get them; its launches refer to the values by name (Number).
     """
 
     def __init__(self, add_launches: Callable[..., None], numbers: Callable[..., dict[str, Any]] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Optimizer steps over many parameters, in place, by one launch.
+"""Optimizer steps over many parameters, in place, by one launch for all tensors of equal dtypes.
 
 A table, uploaded, tells where each parameter's tensors are and which thread block is its first; a block finds its
 parameter by bisection. A group is all parameters, all tensors of one state, or all gradients; offsets count from its
@@ -175,13 +175,14 @@ class PreparedStep(PreparedLaunches):
 
 
 class OptimizerStepKernel(Kernel):
-    """The kernel of an optimizer step over groups of tensors:
-    all parameters, then each kind of state, then all gradients."""
+    """The kernel of an optimizer step; parameters with the same dtypes are updated by one launch.
+    Its operands are all parameters, then all tensors of each kind of state, then all gradients."""
 
     def __init__(self, make: Callable[..., Any], groups: int, names: tuple[str, ...], numbers: Callable[..., Any], *,
                  once: str = "") -> None:
-        """names: the numbers that the kernel takes, in order; once: the attribute that becomes the option ``begins``.
-        """
+        """make: returns the device function; groups: how many groups of operands (parameters, ...) there are.
+        names: the numbers that the kernel takes, in order; numbers: returns their values for a call's attributes.
+        once: the attribute that is true in the first step, when the state has no values yet ("": none)."""
         super().__init__(lambda *_: None, numbers)
         self._make, self._groups, self._names, self._once = make, groups, names, once
 

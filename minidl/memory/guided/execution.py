@@ -8,6 +8,7 @@ decision cannot be carried out, on-demand memory does what is needed: that costs
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT
 from minidl.memory.bytes.block import Block
@@ -65,7 +66,8 @@ class GuidedExecution(Hooks):
         return self.ahead.place_at(storage, self.follower.address(storage), donor, stays)
 
     def gather(self, nbytes: int, owner: object, *, high: bool) -> Block | None:
-        """Allocate a block made of blocks whose tensors are being copied out; None if there are none, or too few."""
+        """Allocate a block made of blocks whose tensors are being copied out; None if these are too few.
+        high: near the top of the arena."""
         return self.leaving.gather(nbytes, owner, high=high) if self.leaving else None
 
     def reclaim(self, need: int, *, everything: bool = False) -> None:
@@ -190,6 +192,8 @@ class GuidedExecution(Hooks):
         """Report this iteration's times to the plan follower, which lets the policy correct its plan.
         trace: builds the iteration's trace. failed: the iteration failed, so nothing is reported."""
         device, follower = self.state.device, self.follower
+        left = min(self.state.allocator.host.capacity, self.state.on_host.left_bytes)
+        follower.planner.limits = replace(follower.planner.limits, host_bytes=left)
         self._settling, self._addresses = follower.settling, follower.offsets
         if follower.observes:
             device.settle()
@@ -205,7 +209,8 @@ class GuidedExecution(Hooks):
 
     def pack(self, survivors: Collection[Storage], fresh: Collection[Storage], *, failed: bool) -> None:
         """Move survivors to the addresses that the plan expects, so that they do not split the free bytes.
-        What the plan had left to do in this iteration is cancelled. fresh: survivors that this iteration has made."""
+        What the plan had left to do in this iteration is cancelled. fresh: survivors that this iteration has made.
+        failed: an error ended the iteration; then no survivor is moved."""
         if not failed:
             self._pack(survivors, fresh)
         self.ahead.end_iteration()

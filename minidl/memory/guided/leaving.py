@@ -53,9 +53,9 @@ class Leaving:
         self._queue = deque(storage.me for storage in dict.fromkeys(going))
 
     def gather(self, nbytes: int, owner: object, *, high: bool) -> Block | None:
-        """Allocate a block without an eviction; None if that is not possible.
+        """Allocate a block without an eviction; None if that is not possible. high: near the top of the arena.
         If enough bytes are free in total, blocks are slid together, which costs little. Otherwise blocks that are being
-        copied out are freed, the earliest first."""
+        copied out are freed, the earliest first; the next user of their bytes, not the host, waits for the copies."""
         state, arena = self.state, self.state.arena
         need = arena.rounded(nbytes)
         self.free_landed()

@@ -1,7 +1,8 @@
 """The operations between ranks. Each is a call like any other: in the log, the trace and the plan, with a cost.
 
-  sum_ranks     adds up the tensors of all ranks, in the order of ranks and operands, on all of them
-  sum_rows      forms the same sum, and leaves each rank its own rows of it
+  sum_ranks     adds up tensors of all ranks, in the order of the slices, on all of them. Its inputs are several tensors
+                of the first slice that a rank holds, then the same tensors of the next slice
+  sum_rows      forms the same sums, and leaves each rank its own rows of them
   gather_ranks  joins the tensors of all ranks along the first dimension, in rank order
   gather_rows_  writes to tensors, which every rank has whole, the rows that the other ranks have updated
 
@@ -29,8 +30,11 @@ if TYPE_CHECKING:
     from minidl.memory.storage import Storage
 
 
-def _sum_infer(*parts: Meta, ranks: Ranks, turn: str) -> Meta:
-    return meta(parts[0].shape, parts[0].dtype)
+MOST_OF_A_BUCKET = 64  # tensors that one exchange sums, at most
+
+
+def _sum_infer(*parts: Meta, ranks: Ranks, each: int, turn: str) -> tuple[Meta, ...]:
+    return tuple([meta(x.shape, x.dtype) for x in parts[:len(parts) // each]])
 
 
 def _gather_infer(x: Meta, *, ranks: Ranks, rows: tuple[int, ...], turn: str) -> Meta:
@@ -39,14 +43,17 @@ def _gather_infer(x: Meta, *, ranks: Ranks, rows: tuple[int, ...], turn: str) ->
     return meta((sum(rows), *x.shape[1:]), x.dtype)
 
 
-def _rows_infer(*parts: Meta, ranks: Ranks, slices: int, turn: str) -> Meta:
-    start, stop = rows_of_rank(parts[0].shape[0], slices, ranks.rank, ranks.count)
-    return meta((stop - start, *parts[0].shape[1:]), parts[0].dtype)
+def _rows_infer(*parts: Meta, ranks: Ranks, each: int, turn: str) -> tuple[Meta, ...]:
+    made = []
+    for x in parts[:len(parts) // each]:
+        start, stop = rows_of_rank(x.shape[0], each * ranks.count, ranks.rank, ranks.count)
+        made.append(meta((stop - start, *x.shape[1:]), x.dtype))
+    return tuple(made)
 
 
 def _sum_rows_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost:
     count = attrs["ranks"].count
-    return Cost(0.0, len(inputs) * (count - 1) / count * inputs[0].nbytes, "exchange")
+    return Cost(0.0, (count - 1) / count * sum(x.nbytes for x in inputs), "exchange")
 
 
 def _gather_rows_infer(*tensors: Meta, ranks: Ranks, slices: int, turn: str) -> tuple[Meta, ...]:
@@ -61,15 +68,16 @@ def _gather_rows_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: At
 def _sum_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost:
     """Each rank sends a k-th of its tensors to each other rank, and then a k-th of the sum: as many bytes each way."""
     count = attrs["ranks"].count
-    return Cost(0.0, (len(inputs) + 1.0) * (count - 1) / count * inputs[0].nbytes, "exchange")
+    nbytes = sum(x.nbytes for x in inputs) + sum(y.nbytes for y in outputs)
+    return Cost(0.0, (count - 1) / count * nbytes, "exchange")
 
 
 def _gather_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost:
     return Cost(0.0, float(outputs[0].nbytes - inputs[0].nbytes), "exchange")
 
 
-SUM_RANKS = Op("sum_ranks", _sum_infer, _sum_cost, donates=((0, 0),), long_lived=True, replayable=False,
-               volatile=("turn",))
+SUM_RANKS = Op("sum_ranks", _sum_infer, _sum_cost, donates=tuple([(i, i) for i in range(MOST_OF_A_BUCKET)]),
+               long_lived=True, replayable=False, volatile=("turn",))
 GATHER_RANKS = Op("gather_ranks", _gather_infer, _gather_cost, exact=True, replayable=False, volatile=("turn",))
 SUM_ROWS = Op("sum_rows", _rows_infer, _sum_rows_cost, long_lived=True, replayable=False, volatile=("turn",))
 GATHER_ROWS = Op("gather_rows_", _gather_rows_infer, _gather_rows_cost, exact=True, replayable=False, update=True,

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from minidl.memory.storage import Storage
@@ -13,7 +14,8 @@ from minidl.op import Attrs, Op
 from minidl.ops.elementwise import ADD, SCALE
 from minidl.ops.shape import RESHAPE
 from minidl.parts.slice_rules import Rule, scaled
-from minidl.parts.slicing.exchange import SUM_RANKS, SUM_ROWS, gathered
+from minidl.parts.slicing.buckets import Buckets
+from minidl.parts.slicing.exchange import gathered
 from minidl.parts.slicing.logical import Logical
 from minidl.parts.slicing.origins import Origin, Origins
 from minidl.parts.slicing.rows import narrowed, put_rows, ungraded
@@ -57,6 +59,7 @@ class Queue:
         self.held = held
         self.consensus = consensus
         self.origins = Origins(executor)
+        self._buckets = Buckets(executor, consensus, partial(_put, executor, held))
         self._waiting: list[Queued] = []
         self._after: list[Callable[[], None]] = []
 
@@ -92,6 +95,7 @@ class Queue:
                     self._run_all(waiting)
             except BaseException as error:
                 self._after.clear()
+                self._buckets.clear()
                 self._give_up(waiting, f"{type(error).__name__}: {error}")
                 raise
         after, self._after = self._after, []
@@ -129,13 +133,14 @@ class Queue:
                 for y in ending[number]:
                     if y.sizes and not y.refs:
                         y.drop_part(at)
+        self._buckets.close()
         for queued in waiting:
             if not queued.sizes:
                 parts = tuple([x.part(0) if isinstance(x, Logical) else x for x in queued.inputs])
                 with self.origins.carrying_out(queued.origin):
                     made = self.executor.run(queued.op, parts, queued.attrs)
                 for y, part in zip(queued.outputs, made, strict=True):
-                    self._put(y, part)
+                    _put(self.executor, self.held, y, part)
         for queued in waiting:
             self._finish(queued)
 
@@ -201,6 +206,10 @@ class Queue:
             apart.append(whole)
             if index < self.held.stop - 1:
                 return
+            if rule.fold is ADD:
+                for i, parts in zip(rule.whole, zip(*apart, strict=True), strict=True):
+                    self._buckets.add(queued.outputs[i], parts)
+                return
             whole = self._unite_ranks(queued, apart)
         elif so_far and rule.fold is not None:
             earlier = [so_far[i] for i in rule.whole]
@@ -208,14 +217,7 @@ class Queue:
         so_far.update(zip(rule.whole, whole, strict=True))
         if index == self.held.stop - 1:
             for i, x in so_far.items():
-                self._put(queued.outputs[i], x)
-
-    def _put(self, y: Logical, made: Storage) -> None:
-        """Set the value of an output of the whole batch; of a divided one, this rank's rows of it."""
-        if y.divided:
-            put_rows(self.executor, self.held, y, made)
-        else:
-            y.put_part(0, made)
+                _put(self.executor, self.held, queued.outputs[i], x)
 
     def _fold(self, queued: Queued, index: int, earlier: list[Storage], whole: list[Storage]) -> list[Storage]:
         """Unite the rule's whole outputs of the slices before ``index`` (earlier) with those of this slice (whole)."""
@@ -229,9 +231,6 @@ class Queue:
     def _unite_ranks(self, queued: Queued, apart: list[list[Storage]]) -> list[Storage]:
         """Unite the ``whole`` outputs of this rank's slices (apart) with those of other ranks, in order of slices."""
         executor, consensus = self.executor, self.consensus
-        if queued.rule.fold is ADD:
-            return [self._sum(queued.outputs[i].divided, parts)
-                    for i, parts in zip(queued.rule.whole, zip(*apart, strict=True), strict=True)]
         stacks = []
         for parts in zip(*apart, strict=True):
             rows = tuple([executor.run(RESHAPE, (x,), {"shape": (1, *x.meta.shape)})[0] for x in parts])
@@ -245,15 +244,6 @@ class Queue:
         for stack in stacks:
             stack.release()
         return united
-
-    def _sum(self, divided: bool, parts: tuple[Storage, ...]) -> Storage:
-        """Return the sum of all ranks' parts; of a divided tensor, this rank's rows of it."""
-        ranks = self.consensus.ranks
-        assert ranks is not None
-        attrs = {"ranks": ranks, "turn": self.consensus.turn()}
-        if divided:
-            return self._folded(SUM_ROWS, parts, attrs | {"slices": len(parts) * ranks.count})[0]
-        return self._folded(SUM_RANKS, parts, attrs)[0]
 
     def _row(self, stack: Storage, number: int) -> Storage:
         """Return a view of row ``number`` of a stacked tensor, without its first dimension; the caller releases it."""
@@ -289,3 +279,11 @@ class Queue:
                 y.failed = why
                 y.drop()
             self._finish(queued)
+
+
+def _put(executor: Executor, held: range, y: Logical, made: Storage) -> None:
+    """Set the value of an output of the whole batch; of a divided one, this rank's rows of it."""
+    if y.divided:
+        put_rows(executor, held, y, made)
+    else:
+        y.put_part(0, made)

@@ -32,7 +32,8 @@ def reaching(size: int, step: int, pad: int) -> range:
 
 
 def held_width(width: int, kernel: Pair, stride: Pair, padding: Pair) -> int:
-    """Return the channels that a thread handles, at most ``width``; 0 if it would need too many sums or windows."""
+    """Return how many channels a thread handles, at most ``width``; 0 if another kernel must be used.
+    That is so if a thread would have more than MOST_HELD sums, or a tile more than MOST_PARTS windows."""
     pixels = tile_of(stride[0]) * tile_of(stride[1])
     down, right = (len(reaching(*along)) for along in zip(kernel, stride, padding, strict=True))
     fitting = [w for w in (width, INDEX_BYTES) if 0 < w <= width and w * pixels <= MOST_HELD]
