@@ -34,15 +34,19 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 @pytest.hookimpl(tryfirst=True)  # before -m is looked at
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as slow what ``default`` does not name; what is ``full`` or needs a GPU stays that."""
+    """Mark as slow what ``default`` does not name, and as full what ``sampled`` does not; a mark of its own stays."""
     for item in items:
-        wanted: dict[str, Any] = {name: values for mark in item.iter_markers("default")
-                                  for name, values in mark.kwargs.items()}
-        if wanted:
-            given = item.callspec.params  # type: ignore[attr-defined]
-            chosen = all(str(given[name]) in map(str, values) for name, values in wanted.items())
-            if not chosen and not any(item.get_closest_marker(name) for name in ("full", "gpu")):
-                item.add_marker(pytest.mark.slow)
+        if any(item.get_closest_marker(name) for name in ("full", "gpu")) or _chosen(item, "default"):
+            continue
+        item.add_marker(pytest.mark.slow if _chosen(item, "sampled") else pytest.mark.full)
+
+
+def _chosen(item: pytest.Item, mark: str) -> bool:
+    """True if the item is among the cells that its marks of this name list; True without such marks."""
+    wanted: dict[str, Any] = {name: values for marked in item.iter_markers(mark)
+                              for name, values in marked.kwargs.items()}
+    given = item.callspec.params if wanted else {}  # type: ignore[attr-defined]
+    return all(str(given[name]) in map(str, values) for name, values in wanted.items())
 
 
 @pytest.fixture(scope="module")

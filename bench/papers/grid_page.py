@@ -59,7 +59,9 @@ def write(path: str, command: str, rows: Sequence[CellResult], wanted: int, step
 def _about(content: Content, rows: Sequence[CellResult], wanted: int, steps: int | None) -> None:
     missing = f" of {wanted:,}; the others were not run" if len(rows) < wanted else ""
     last = f", or iteration {steps}" if steps else ""
-    content.say(f"{len(rows):,} cells{missing}. A speed is a percentage of the speed with unlimited memory, measured "
+    content.say(f"{len(rows):,} cells{missing}. All are simulated. `vgg11:96` is the network vgg11 at batch 96. "
+                "Budgets in percent are of the unmanaged peak. A speed is a percentage of the speed with unlimited "
+                "memory, measured "
                 f"in the last iteration: the one after which nothing changes any more{last}. The bound "
                 "(`minidl/planning/bound.py`) is a speed that no plan can exceed; it may not be reachable. Instead of "
                 "a speed: \"no room\" means that an operation found no memory, \"cannot\" that the policy refused, "

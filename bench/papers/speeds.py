@@ -102,7 +102,7 @@ def _speed(model: str, batch: int, policy: Policy, switches: Switches, steps: in
 
 def graph_speeds(content: Content, quick: bool) -> None:
     """Fill the page of Figure 9: speeds by batch in TensorFlow's graph mode."""
-    content.say("Images (BERT: sequences of 128 tokens) a second by batch, on a P100, with no operations fused; "
+    content.say("Images (BERT: sequences of 128 tokens) a second by batch, on a simulated P100, no operations fused; "
                 "in brackets the share of the speed with unlimited memory at the same batch. The paper's figure "
                 "is a drawing without numbers; the first table has the numbers that the paper's text gives.")
     curves_of: dict[str, Speeds] = {}

@@ -11,7 +11,7 @@ from __future__ import annotations
 from minidl.errors import UserError
 from minidl.lab.inferred import completed
 from minidl.lab.traced import check
-from minidl.lab.training_step import SEPARATE, trace_of
+from minidl.lab.training_step import SEPARATE, USUAL, Setting, trace_of
 from minidl.memory.switches import ALL_ON
 from minidl.outside.stages import stage
 from minidl.outside.validation import shown, whole
@@ -23,16 +23,17 @@ LOGS = (".csv", ".log", ".csv.gz", ".log.gz")
 FILES = (".json", *LOGS)
 
 
-def load(source: str, device: str = "p100", *, fused: bool = True, measured: bool = False) -> Trace:
+def load(source: str, device: str = "p100", *, fused: bool = True, measured: bool = False,
+         setting: Setting = USUAL) -> Trace:
     """Return the trace that a word of the command line names, completed so that the engine can run it.
     device: the profile that predicts the seconds of a network's calls; measured: time a PyTorch program on this CPU.
-    fused: False: run minidl's networks without fused operations. Raises UserError.
+    fused: False: run minidl's networks without fused operations; setting: theirs, too. Raises UserError.
     """
     with stage(f"taking the step {shown(source)}"):
-        return _loaded(source, device, fused=fused, measured=measured)
+        return _loaded(source, device, fused=fused, measured=measured, setting=setting)
 
 
-def _loaded(source: str, device: str, *, fused: bool, measured: bool) -> Trace:
+def _loaded(source: str, device: str, *, fused: bool, measured: bool, setting: Setting) -> Trace:
     if source.endswith(".json"):
         return read_file(source)
     if source.endswith(LOGS):
@@ -45,7 +46,7 @@ def _loaded(source: str, device: str, *, fused: bool, measured: bool) -> Trace:
 
         return checked(capture(name.removeprefix(TORCH), batch, device, values=measured))
     return trace_of(name, batch, device=f"sim:{device.removeprefix('sim:')}",
-                    switches=ALL_ON if fused else SEPARATE)
+                    switches=ALL_ON if fused else SEPARATE, setting=setting)
 
 
 def read_file(path: str) -> Trace:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from minidl import models
+from minidl.errors import UserError
 from minidl.memory.switches import ALL_ON, Switches
 from minidl.meta import int64
-from minidl.nn import Module
+from minidl.nn import Module, lora
 from minidl.optim import SGD, AdamW, Optimizer
 from minidl.outside.units import UNLIMITED
 from minidl.plan.trace import Trace
@@ -28,6 +30,23 @@ BATCHES = {  # networks at a batch of about a second on a modelled P100
 SEPARATE = Switches(fused=False)  # as in the frameworks whose speeds were published
 
 
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The settings of a training step.
+
+    tokens     of a text; None: the network's own
+    precision  of the runtime
+    lora       the rank of adapters (``nn.lora``), which are then all that is trained; None: everything is
+    """
+
+    tokens: int | None = None
+    precision: str = "fp32"
+    lora: int | None = None
+
+
+USUAL = Setting()
+
+
 class TrainedNetwork:
     """A network of ``minidl.models`` with its batch and its optimizer, in the current runtime.
 
@@ -38,15 +57,20 @@ class TrainedNetwork:
     """
 
     def __init__(self, name: str, batch: int, *, side: int | None = None, learning_rate: float | None = None,
-                 options: Mapping[str, Any] = MappingProxyType({})) -> None:
+                 options: Mapping[str, Any] = MappingProxyType({}), setting: Setting = USUAL) -> None:
         self.runtime, self.known, self.batch = current_runtime(), models.find(name), batch
-        self.text = self.known.text
+        if setting.tokens is not None and self.known.text is None:
+            raise UserError(f"{name} reads images, so it takes no number of tokens")
+        self.text = self.known.text and self.known.text.of_length(setting.tokens)
         self.model: Module = models.create(name, **options)
+        if setting.lora is not None:
+            lora.add(self.model, setting.lora)
+        learning = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizer: Optimizer
         if self.text is not None:
-            self.optimizer = AdamW(self.model.parameters(), lr=learning_rate or 1e-3)
+            self.optimizer = AdamW(learning, lr=learning_rate or 1e-3)
         else:
-            self.optimizer = SGD(self.model.parameters(), lr=learning_rate or 0.1, momentum=0.9, weight_decay=1e-4)
+            self.optimizer = SGD(learning, lr=learning_rate or 0.1, momentum=0.9, weight_decay=1e-4)
         channels, height, width = self.known.input_shape
         self.images_shape = (batch, channels, side or height, side or width)
         self.labels_shape = (batch, *self.images_shape[2:]) if self.known.pixel_labels else (batch,)
@@ -72,20 +96,21 @@ class TrainedNetwork:
         self.optimizer.step()
 
 
-def training_step(name: str, batch: int, side: int | None = None) -> Callable[[], None]:
+def training_step(name: str, batch: int, side: int | None = None, setting: Setting = USUAL) -> Callable[[], None]:
     """Return a function that runs a training step of a network in the current runtime, on inputs without values.
     side: of images in pixels; None: the network's own. Raises UserError for an unknown name."""
-    return TrainedNetwork(name, batch, side=side).step
+    return TrainedNetwork(name, batch, side=side, setting=setting).step
 
 
 def trace_of(name: str, batch: int, *, device: str = "sim:p100", switches: Switches = ALL_ON,
-             side: int | None = None) -> Trace:
+             side: int | None = None, setting: Setting = USUAL) -> Trace:
     """Train a network for two iterations with unlimited memory; return the trace of the second.
 
     It has all that running it again needs: which tensors each call saves for its gradient, how long, and all persistent
     tensors."""
-    with Runtime(device=device, policy="none", memory_budget=UNLIMITED, switches=switches) as runtime:
-        step = training_step(name, batch, side)
+    with Runtime(device=device, policy="none", memory_budget=UNLIMITED, switches=switches,
+                 precision=setting.precision) as runtime:
+        step = training_step(name, batch, side, setting)
         with recording(runtime) as recorder:
             with runtime.iteration():
                 step()

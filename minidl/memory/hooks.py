@@ -43,7 +43,8 @@ class Hooks:
         return None
 
     def gather(self, nbytes: int, owner: object, *, high: bool) -> Block | None:
-        """Allocate a block, without an eviction, from blocks that are being copied out; None if they are too small."""
+        """Allocate a block, without an eviction, from blocks that are being copied out; None if they are too small.
+        high: near the top of the arena."""
         return None
 
     def after_call(self, signature: Signature, read: tuple[TensorId, ...], made: tuple[TensorId, ...],
@@ -54,10 +55,11 @@ class Hooks:
         """Called when the program begins an iteration. The time since the last one counts for neither iteration."""
 
     def end_iteration(self, trace: Callable[[], Trace], *, failed: bool) -> None:
-        """Called when an iteration has ended, before ``pack``. trace: builds the iteration's trace."""
+        """Called when an iteration has ended, before ``pack``. trace: builds its trace. failed: an error ended it."""
 
     def pack(self, survivors: Collection[Storage], fresh: Collection[Storage], *, failed: bool) -> None:
-        """Move survivors to the addresses that the next iteration expects. fresh: those made in this iteration."""
+        """Move survivors to the addresses that the next iteration expects; after an error (``failed``) move none.
+        fresh: the survivors that this iteration has made."""
 
     def start(self) -> None:
         """Called after ``pack``, when the next iteration may begin."""

@@ -54,8 +54,8 @@ class Leftovers:
                 state.writes += 1  # what was computed from it may have to stay now
 
     def drop_awaiting(self, need: int, pinned: set[Storage]) -> None:
-        """As a last resort, drop tensors that replays still need, or that must be saved before an in-place write, the
-        oldest first, until ``need`` bytes are free. Replays inside these replays compute each again. This ends, because
+        """As a last resort, drop tensors that replays still need, or that must be saved before a write in place.
+        The oldest go first, until ``need`` bytes are free; replays inside replays compute them again. It ends, because
         a replay computes only calls older than the one that it serves, but may take long: PATIENCE limits it."""
         state = self.state
         if state.nested > PATIENCE * (state.tracker.sequence - state.tracker.iteration_start + 1):

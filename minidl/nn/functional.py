@@ -102,12 +102,12 @@ def gelu(x: Tensor, approximate: str = "none") -> Tensor:
     return elementwise.gelu(x) if approximate == "none" else elementwise.gelu_tanh(x)
 
 
-def dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """In training, zero each element with probability p and divide the rest by 1 - p; otherwise return x."""
+def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """In training, zero each element with probability p and divide the rest by 1 - p; otherwise return input."""
     if not training or not p:
-        return x
+        return input
     seed = current_runtime().next_seed()
-    return written(x, lambda y: elementwise.dropout(y, p, seed)) if inplace else elementwise.dropout(x, p, seed)
+    return written(input, lambda y: elementwise.dropout(y, p, seed)) if inplace else elementwise.dropout(input, p, seed)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -115,35 +115,37 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return linear_.linear(lowered(x), lowered(weight), bias)
 
 
-def embedding(ids: Tensor, weight: Tensor) -> Tensor:
-    """Return rows of the table ``weight`` [rows, width], selected by ids: [*ids.shape, width]."""
-    return embedding_.embedding(weight, ids, dtype=computed_in(weight.dtype))
+def embedding(input: Tensor, weight: Tensor) -> Tensor:
+    """Return rows of the table ``weight`` [rows, width], selected by input: [*input.shape, width]."""
+    return embedding_.embedding(weight, input, dtype=computed_in(weight.dtype))
 
 
 
 
-def layer_norm(x: Tensor, normalized_shape: int | Shape, weight: Tensor | None = None, bias: Tensor | None = None,
+def layer_norm(input: Tensor, normalized_shape: int | Shape, weight: Tensor | None = None, bias: Tensor | None = None,
                eps: float = 1e-5) -> Tensor:
-    """Return (x - mean) / sqrt(var + eps) * weight + bias, with mean and variance over the last dimensions.
-    ``normalized_shape`` is the shape of these dimensions. Raises ShapeError if x does not end in it."""
+    """Return (input - mean) / sqrt(var + eps) * weight + bias, with mean and variance over the last dimensions.
+    ``normalized_shape`` is the shape of these dimensions. Raises ShapeError if input does not end in it."""
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
-    rows = reshape(x, (*x.shape[:x.ndim - len(shape)], -1)) if len(shape) != 1 else x
+    rows = reshape(input, (*input.shape[:input.ndim - len(shape)], -1)) if len(shape) != 1 else input
     width, kind = rows.shape[-1], None if weight is None else weight.dtype
-    kind = kind or wide(x.dtype)
+    kind = kind or wide(input.dtype)
     gamma = update_.full((width,), 1.0, kind) if weight is None else reshape(weight, (width,))
     beta = update_.full((width,), 0.0, kind) if bias is None else reshape(bias, (width,))
-    return reshape(layernorm.layer_norm(rows, gamma, beta, eps=eps), x.shape)
+    return reshape(layernorm.layer_norm(rows, gamma, beta, eps=eps), input.shape)
 
 
-def group_norm(x: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None,
+def group_norm(input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None,
                eps: float = 1e-5) -> Tensor:
-    """Normalise groups of channels (Wu & He 2018), then multiply by weight and add bias per channel. x: [N, C, ...].
+    """Normalise groups of channels (Wu & He 2018).
+
+    Then multiply by weight and add bias per channel. input: [N, C, ...].
     Raises UserError if ``num_groups`` does not divide the channels."""
-    if x.ndim < 2 or x.shape[1] % num_groups:
-        raise UserError(f"group_norm: {num_groups} groups do not divide the channels of {list(x.shape)}")
-    groups = reshape(x, (x.shape[0], num_groups, prod(x.shape[1:]) // num_groups))
-    y = reshape(layer_norm(groups, groups.shape[-1], eps=eps), x.shape)
-    channels = (x.shape[1], *(1,) * (x.ndim - 2))
+    if input.ndim < 2 or input.shape[1] % num_groups:
+        raise UserError(f"group_norm: {num_groups} groups do not divide the channels of {list(input.shape)}")
+    groups = reshape(input, (input.shape[0], num_groups, prod(input.shape[1:]) // num_groups))
+    y = reshape(layer_norm(groups, groups.shape[-1], eps=eps), input.shape)
+    channels = (input.shape[1], *(1,) * (input.ndim - 2))
     y = y if weight is None else mul(y, reshape(weight.cast(y.dtype), channels))
     return y if bias is None else add(y, reshape(bias.cast(y.dtype), channels))
 

@@ -29,9 +29,9 @@ def gain(nonlinearity: str, a: float = 0.0) -> float:
     return gains[nonlinearity]
 
 
-def constant_(tensor: Tensor, value: float) -> None:
+def constant_(tensor: Tensor, val: float) -> None:
     """Fill a tensor with one value."""
-    update.fill_(tensor, value)
+    update.fill_(tensor, val)
 
 
 def zeros_(tensor: Tensor) -> None:
@@ -49,9 +49,9 @@ def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> None:
     update.normal_(tensor, seed=current_runtime().next_seed(), mean=mean, std=std)
 
 
-def uniform_(tensor: Tensor, low: float = 0.0, high: float = 1.0) -> None:
-    """Fill a tensor with uniform values in [low, high)."""
-    update.uniform_(tensor, seed=current_runtime().next_seed(), low=low, high=high)
+def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> None:
+    """Fill a tensor with uniform values in [a, b)."""
+    update.uniform_(tensor, seed=current_runtime().next_seed(), low=a, high=b)
 
 
 def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> None:
@@ -63,7 +63,7 @@ def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> None:
 
 
 def kaiming_uniform_(tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> None:
-    """Fill with uniform values in +-gain * sqrt(3 / fan). Raises UserError for a bad mode, nonlinearity or shape."""
+    """Fill with uniform values in +-gain sqrt(3 / fan); mode: "fan_in" or "fan_out". Raises as ``kaiming_normal_``."""
     bound = sqrt(3.0) * _kaiming_std(tensor, a, mode, nonlinearity)
     uniform_(tensor, -bound, bound)
 

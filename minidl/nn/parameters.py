@@ -7,7 +7,7 @@ from minidl.tensor import Tensor
 
 
 def kept(x: Tensor, requires_grad: bool = False) -> Tensor:
-    """Return a persistent leaf with a copy of x's value."""
+    """Return a persistent leaf with a copy of x's value, such as a parameter (``requires_grad``) or a buffer."""
     made = parameter(x.shape, dtype=x.dtype, requires_grad=False)
     with no_grad():
         copy_(made, x)

@@ -19,33 +19,35 @@ from minidl.tensor import Tensor
 PAD_MODES = ("constant", "reflect", "replicate", "circular")
 
 
-def pad(x: Tensor, pad: Sequence[int], mode: str = "constant", value: float = 0.0) -> Tensor:
-    """Return x padded along its last dimensions.
+def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float = 0.0) -> Tensor:
+    """Return input padded along its last dimensions.
 
     pad: numbers of elements before and after the last dimension, then before and after the second to last, and so on.
-    Mode "constant" pads with ``value``, and negative numbers cut; "reflect" mirrors x without repeating the edge,
+    Mode "constant" pads with ``value``, and negative numbers cut; "reflect" mirrors input without repeating the edge,
     "replicate" repeats the edge, "circular" takes the elements of the opposite side. Raises ShapeError; UserError for
     an unknown mode.
     """
     if mode not in PAD_MODES:
         raise UserError(f"pad: mode must be one of {', '.join(PAD_MODES)}, not {mode!r}")
-    if len(pad) % 2 or len(pad) > 2 * x.ndim:
-        raise ShapeError(f"pad takes two numbers for each of the last dimensions, not {list(pad)} for {list(x.shape)}")
+    if len(pad) % 2 or len(pad) > 2 * input.ndim:
+        raise ShapeError(f"pad takes two numbers for each of the last dimensions, not {list(pad)} for "
+                         f"{list(input.shape)}")
     for number in range(len(pad) // 2):
-        axis, (before, after) = x.ndim - 1 - number, pad[2 * number:2 * number + 2]
-        size = x.shape[axis]
+        axis, (before, after) = input.ndim - 1 - number, pad[2 * number:2 * number + 2]
+        size = input.shape[axis]
         if mode != "constant" and min(before, after) < 0:
-            x = at(x, axis, slice(max(0, -before), max(0, size - max(0, -after))))
-            before, after, size = max(0, before), max(0, after), x.shape[axis]
+            input = at(input, axis, slice(max(0, -before), max(0, size - max(0, -after))))
+            before, after, size = max(0, before), max(0, after), input.shape[axis]
         if mode == "constant":
             if size + before + after < 0:
                 raise ShapeError(f"pad: {before} and {after} remove more than the {size} elements of dimension {axis}")
-            y = at(x, axis, slice(max(0, -before), size - max(0, -after)))
-            parts = [full((*x.shape[:axis], max(0, n), *x.shape[axis + 1:]), value, x.dtype) for n in (before, after)]
-            x = concat([part for part in (parts[0], y, parts[1]) if part.shape[axis]] or [y], axis)
+            y = at(input, axis, slice(max(0, -before), size - max(0, -after)))
+            parts = [full((*input.shape[:axis], max(0, n), *input.shape[axis + 1:]), value, input.dtype)
+                     for n in (before, after)]
+            input = concat([part for part in (parts[0], y, parts[1]) if part.shape[axis]] or [y], axis)
         elif before or after:
-            x = at(x, axis, _places(mode, size, before, after))
-    return x
+            input = at(input, axis, _places(mode, size, before, after))
+    return input
 
 
 def _places(mode: str, size: int, before: int, after: int) -> np.ndarray:
@@ -59,30 +61,31 @@ def _places(mode: str, size: int, before: int, after: int) -> np.ndarray:
     return places % size if mode == "circular" else np.clip(places, 0, size - 1)
 
 
-def pixel_shuffle(x: Tensor, upscale_factor: int) -> Tensor:
+def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     """Move channels into pixels (Shi et al. 2016): [N, C r^2, H, W] -> [N, C, H r, W r] with r = ``upscale_factor``.
     Raises ShapeError for other shapes."""
-    n, c, h, w = x.shape
+    n, c, h, w = input.shape
     r = upscale_factor
     if c % (r * r):
         raise ShapeError(f"pixel_shuffle: {c} channels are not a multiple of {r * r}")
-    y = permute(reshape(x, (n, c // (r * r), r, r, h, w)), (0, 1, 4, 2, 5, 3))
+    y = permute(reshape(input, (n, c // (r * r), r, r, h, w)), (0, 1, 4, 2, 5, 3))
     return reshape(y, (n, c // (r * r), h * r, w * r))
 
 
-def pixel_unshuffle(x: Tensor, downscale_factor: int) -> Tensor:
+def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     """Move pixels into channels, the inverse of ``pixel_shuffle``: [N, C, H r, W r] -> [N, C r^2, H, W].
     Raises ShapeError for a height or width that is no multiple of r = ``downscale_factor``."""
-    n, c, h, w = x.shape
+    n, c, h, w = input.shape
     r = downscale_factor
     if h % r or w % r:
         raise ShapeError(f"pixel_unshuffle: {h} x {w} is not a multiple of {r}")
-    y = permute(reshape(x, (n, c, h // r, r, w // r, r)), (0, 1, 3, 5, 2, 4))
+    y = permute(reshape(input, (n, c, h // r, r, w // r, r)), (0, 1, 3, 5, 2, 4))
     return reshape(y, (n, c * r * r, h // r, w // r))
 
 
 def _linear_weights(size: int, wanted: int, scale: float, align: bool) -> np.ndarray:
-    """Return linear interpolation's weights [wanted, size]: the share of each old element in each new one."""
+    """Return linear interpolation's weights [wanted, size]: the share of each old element in each new one.
+    scale: old elements per new one; with ``align`` it is not used, and the first and last elements coincide."""
     weights = np.zeros((wanted, size))
     for i in range(wanted):
         place = i * (size - 1) / max(1, wanted - 1) if align else max(0.0, (i + 0.5) * scale - 0.5)
@@ -124,42 +127,43 @@ DIMENSIONS = {"linear": 1, "bilinear": 2, "trilinear": 3, "bicubic": 2}
 NEAREST = {"nearest": 0.0, "nearest-exact": 0.5}  # the position within a new element that is mapped to an old one
 
 
-def interpolate(x: Tensor, size: int | Sequence[int] | None = None, scale_factor: float | Sequence[float] | None = None,
+def interpolate(input: Tensor, size: int | Sequence[int] | None = None,
+                scale_factor: float | Sequence[float] | None = None,
                 mode: str = "nearest", align_corners: bool | None = None, recompute_scale_factor: bool | None = None,
                 antialias: bool = False) -> Tensor:
-    """Return x [N, C, ...] resized to ``size`` or by ``scale_factor``. mode: nearest, nearest-exact, linear, bilinear,
-    trilinear, bicubic or area. ``recompute_scale_factor`` uses the ratio of the sizes instead of the given factor.
-    Raises ShapeError; UserError for an unknown mode and for ``antialias``."""
+    """Return input [N, C, ...] resized to ``size`` or by ``scale_factor``. mode: nearest, nearest-exact, linear,
+    bilinear, trilinear, bicubic or area. ``recompute_scale_factor`` uses the ratio of the sizes
+    instead of the given factor. Raises ShapeError; UserError for an unknown mode and for ``antialias``."""
     known = (*NEAREST, *WEIGHTS)
     if antialias:
         raise UserError("interpolate: antialias is not supported")
     if mode not in known:
         raise UserError(f"interpolate: mode must be one of {', '.join(known)}, not {mode!r}")
-    spatial = x.ndim - 2
+    spatial = input.ndim - 2
     if spatial < 1 or DIMENSIONS.get(mode, spatial) != spatial or (size is None) == (scale_factor is None):
-        raise ShapeError(f"interpolate: {mode} cannot resize {list(x.shape)} to size {size}, factor {scale_factor}")
+        raise ShapeError(f"interpolate: {mode} cannot resize {list(input.shape)} to size {size}, factor {scale_factor}")
     if size is not None:
         sizes = [size] * spatial if isinstance(size, int) else list(size)
         scales = [0.0] * spatial
     else:
         assert scale_factor is not None
         scales = [float(scale_factor)] * spatial if isinstance(scale_factor, int | float) else list(scale_factor)
-        sizes = [floor(n * s) for n, s in zip(x.shape[2:], scales, strict=True)]
+        sizes = [floor(n * s) for n, s in zip(input.shape[2:], scales, strict=True)]
         if recompute_scale_factor:
             scales = [0.0] * spatial
     for axis, (wanted, factor) in enumerate(zip(sizes, scales, strict=True), 2):
-        n = x.shape[axis]
+        n = input.shape[axis]
         if wanted < 1 or n < 1:
             raise ShapeError(f"interpolate: {n} elements cannot become {wanted}")
         scale = 1.0 / factor if factor else n / wanted
         if mode in NEAREST:
             places = np.floor((np.arange(wanted) + NEAREST[mode]) * scale).astype(np.int64)
-            x = at(x, axis, np.minimum(places, n - 1))
+            input = at(input, axis, np.minimum(places, n - 1))
             continue
-        weights = convert(uploaded(WEIGHTS[mode](n, wanted, scale, bool(align_corners)), float32), x.dtype)
-        order = tuple(i for i in range(x.ndim) if i != axis)
-        rows = permute(x, (*order, axis))
+        weights = convert(uploaded(WEIGHTS[mode](n, wanted, scale, bool(align_corners)), float32), input.dtype)
+        order = tuple(i for i in range(input.ndim) if i != axis)
+        rows = permute(input, (*order, axis))
         y = matmul(reshape(rows, (-1, n)), weights, transpose_b=True)
-        y = reshape(y, (*[x.shape[i] for i in order], wanted))
-        x = permute(y, tuple(sorted(range(x.ndim), key=(*order, axis).__getitem__)))
-    return x
+        y = reshape(y, (*[input.shape[i] for i in order], wanted))
+        input = permute(y, tuple(sorted(range(input.ndim), key=(*order, axis).__getitem__)))
+    return input

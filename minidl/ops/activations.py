@@ -16,18 +16,18 @@ from minidl.tensor import Tensor
 SAFE = 20.0  # above it, softplus(x) is x except for the last digits
 
 
-def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
-    """Return x where x > 0, negative_slope * x elsewhere (Maas, Hannun & Ng 2013)."""
-    return where(compare(x, 0, ">"), x, scale(x, negative_slope))
+def leaky_relu(input: Tensor, negative_slope: float = 0.01) -> Tensor:
+    """Return input where input > 0, negative_slope * input elsewhere (Maas, Hannun & Ng 2013)."""
+    return where(compare(input, 0, ">"), input, scale(input, negative_slope))
 
 
-def prelu(x: Tensor, weight: Tensor) -> Tensor:
-    """Return x where x > 0, weight * x elsewhere (He et al. 2015).
+def prelu(input: Tensor, weight: Tensor) -> Tensor:
+    """Return input where input > 0, weight * input elsewhere (He et al. 2015).
     weight: one number, or one per channel (dimension 1).
     """
-    channels = (-1, *(1,) * (x.ndim - 2)) if weight.numel() > 1 else ()
+    channels = (-1, *(1,) * (input.ndim - 2)) if weight.numel() > 1 else ()
     weight = reshape(weight, channels)
-    return where(compare(x, 0, ">"), x, mul(x, weight))
+    return where(compare(input, 0, ">"), input, mul(input, weight))
 
 
 def _expm1_below_zero(x: Tensor) -> Tensor:
@@ -35,43 +35,43 @@ def _expm1_below_zero(x: Tensor) -> Tensor:
     return expm1(clamp(x, max=0.0))
 
 
-def elu(x: Tensor, alpha: float = 1.0) -> Tensor:
-    """Return x where x > 0, alpha * expm1(x) elsewhere (Clevert, Unterthiner & Hochreiter 2016)."""
-    return where(compare(x, 0, ">"), x, scale(_expm1_below_zero(x), alpha))
+def elu(input: Tensor, alpha: float = 1.0) -> Tensor:
+    """Return input where input > 0, alpha * expm1(input) elsewhere (Clevert, Unterthiner & Hochreiter 2016)."""
+    return where(compare(input, 0, ">"), input, scale(_expm1_below_zero(input), alpha))
 
 
-def celu(x: Tensor, alpha: float = 1.0) -> Tensor:
-    """Return x where x > 0, alpha * expm1(x / alpha) elsewhere (Barron 2017)."""
-    return where(compare(x, 0, ">"), x, scale(_expm1_below_zero(scale(x, 1.0 / alpha)), alpha))
+def celu(input: Tensor, alpha: float = 1.0) -> Tensor:
+    """Return input where input > 0, alpha * expm1(input / alpha) elsewhere (Barron 2017)."""
+    return where(compare(input, 0, ">"), input, scale(_expm1_below_zero(scale(input, 1.0 / alpha)), alpha))
 
 
-def selu(x: Tensor) -> Tensor:
-    """Return elu(x, alpha) * factor, with constants that preserve mean 0 and variance 1 (Klambauer et al. 2017)."""
-    return scale(elu(x, 1.6732632423543772848170429916717), 1.0507009873554804934193349852946)
+def selu(input: Tensor) -> Tensor:
+    """Return elu(input, alpha) * factor, with constants that preserve mean 0 and variance 1 (Klambauer et al. 2017)."""
+    return scale(elu(input, 1.6732632423543772848170429916717), 1.0507009873554804934193349852946)
 
 
-def hardtanh(x: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
-    """Return x limited to [min_val, max_val]; the gradient is 0 outside of the bounds and at them."""
-    if not x.dtype.floating:
+def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
+    """Return input limited to [min_val, max_val]; the gradient is 0 outside of the bounds and at them."""
+    if not input.dtype.floating:
         min_val, max_val = int(min_val), int(max_val)
-    inside = clamp(x, min_val, max_val)
-    inside = masked_fill(inside, compare(x, min_val, "<="), min_val)
-    return masked_fill(inside, compare(x, max_val, ">="), max_val)
+    inside = clamp(input, min_val, max_val)
+    inside = masked_fill(inside, compare(input, min_val, "<="), min_val)
+    return masked_fill(inside, compare(input, max_val, ">="), max_val)
 
 
-def relu6(x: Tensor) -> Tensor:
-    """Return min(max(x, 0), 6)."""
-    return hardtanh(x, 0.0, 6.0)
+def relu6(input: Tensor) -> Tensor:
+    """Return min(max(input, 0), 6)."""
+    return hardtanh(input, 0.0, 6.0)
 
 
-def hardsigmoid(x: Tensor) -> Tensor:
-    """Return min(max(x + 3, 0), 6) / 6 (Howard et al. 2019)."""
-    return scale(relu6(shift(x, 3.0)), 1.0 / 6.0)
+def hardsigmoid(input: Tensor) -> Tensor:
+    """Return min(max(input + 3, 0), 6) / 6 (Howard et al. 2019)."""
+    return scale(relu6(shift(input, 3.0)), 1.0 / 6.0)
 
 
-def hardswish(x: Tensor) -> Tensor:
-    """Return x * min(max(x + 3, 0), 6) / 6 (Howard et al. 2019)."""
-    return mul(x, hardsigmoid(x))
+def hardswish(input: Tensor) -> Tensor:
+    """Return input * min(max(input + 3, 0), 6) / 6 (Howard et al. 2019)."""
+    return mul(input, hardsigmoid(input))
 
 
 def logsigmoid(x: Tensor) -> Tensor:
@@ -79,19 +79,19 @@ def logsigmoid(x: Tensor) -> Tensor:
     return neg(softplus(neg(x)))
 
 
-def mish(x: Tensor) -> Tensor:
-    """Return x * tanh(softplus(x)) (Misra 2019)."""
-    return mul(x, tanh(softplus(x)))
+def mish(input: Tensor) -> Tensor:
+    """Return input * tanh(softplus(input)) (Misra 2019)."""
+    return mul(input, tanh(softplus(input)))
 
 
-def softsign(x: Tensor) -> Tensor:
-    """Return x / (1 + |x|)."""
-    return div(x, shift(absolute(x), 1.0))
+def softsign(input: Tensor) -> Tensor:
+    """Return input / (1 + |input|)."""
+    return div(input, shift(absolute(input), 1.0))
 
 
-def tanhshrink(x: Tensor) -> Tensor:
-    """Return x - tanh(x)."""
-    return sub(x, tanh(x))
+def tanhshrink(input: Tensor) -> Tensor:
+    """Return input - tanh(input)."""
+    return sub(input, tanh(input))
 
 
 def softshrink(x: Tensor, lambd: float = 0.5) -> Tensor:
@@ -99,28 +99,28 @@ def softshrink(x: Tensor, lambd: float = 0.5) -> Tensor:
     return sub(relu(shift(x, -lambd)), relu(shift(neg(x), -lambd)))
 
 
-def hardshrink(x: Tensor, lambd: float = 0.5) -> Tensor:
-    """Return x where |x| > lambd, 0 elsewhere."""
-    return masked_fill(x, compare(absolute(x), lambd, "<="), 0.0)
+def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
+    """Return input where |input| > lambd, 0 elsewhere."""
+    return masked_fill(input, compare(absolute(input), lambd, "<="), 0.0)
 
 
-def threshold(x: Tensor, threshold: float, value: float) -> Tensor:
-    """Return x where x > threshold, ``value`` elsewhere."""
-    return masked_fill(x, compare(x, threshold, "<="), value)
+def threshold(input: Tensor, threshold: float, value: float) -> Tensor:
+    """Return input where input > threshold, ``value`` elsewhere."""
+    return masked_fill(input, compare(input, threshold, "<="), value)
 
 
-def glu(x: Tensor, dim: int = -1) -> Tensor:
-    """Return a * sigmoid(b) for the halves a and b of x along ``dim`` (Dauphin et al. 2017).
+def glu(input: Tensor, dim: int = -1) -> Tensor:
+    """Return a * sigmoid(b) for the halves a and b of input along ``dim`` (Dauphin et al. 2017).
     Raises ShapeError for a dimension of odd size."""
-    if not x.ndim or x.shape[dim] % 2:
-        raise ShapeError(f"glu needs a dimension of even size, not {dim} of {list(x.shape)}")
-    a, b = chunk(x, 2, dim)
+    if not input.ndim or input.shape[dim] % 2:
+        raise ShapeError(f"glu needs a dimension of even size, not {dim} of {list(input.shape)}")
+    a, b = chunk(input, 2, dim)
     return mul(a, sigmoid(b))
 
 
-def softmin(x: Tensor, dim: int = -1, dtype: DType | None = None) -> Tensor:
+def softmin(input: Tensor, dim: int = -1, dtype: DType | None = None) -> Tensor:
     """Return the softmax of -x, computed in ``dtype``, if given."""
-    return softmax(neg(x), dim, dtype)
+    return softmax(neg(input), dim, dtype)
 
 
 def softplus_of(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:

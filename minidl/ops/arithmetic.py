@@ -64,40 +64,41 @@ def _times(what: str, b: Operand, alpha: float) -> Operand:
     return b if alpha == 1 else mul(b, alpha) if isinstance(b, Tensor) else b * alpha
 
 
-def add(a: Tensor, b: Operand, *, alpha: float = 1) -> Tensor:
-    """Return a + alpha * b, with broadcasting. Raises ShapeError for a misfit of shapes or dtypes."""
-    a, b = promoted("add", a, _times("add", b, alpha))
-    return logical_or(a, _mask(a, b)) if a.dtype is boolean else elementwise.add(a, b)
+def add(input: Tensor, other: Operand, *, alpha: float = 1) -> Tensor:
+    """Return input + alpha * other, with broadcasting. Raises ShapeError for a misfit of shapes or dtypes."""
+    input, other = promoted("add", input, _times("add", other, alpha))
+    return logical_or(input, _mask(input, other)) if input.dtype is boolean else elementwise.add(input, other)
 
 
-def sub(a: Tensor, b: Operand, *, alpha: float = 1) -> Tensor:
-    """Return a - alpha * b, with broadcasting. Raises ShapeError for booleans, or a misfit of shapes or dtypes."""
-    a, b = promoted("sub", a, _times("sub", b, alpha))
-    return elementwise.sub(a, b)
+def sub(input: Tensor, other: Operand, *, alpha: float = 1) -> Tensor:
+    """Return input - alpha * other, with broadcasting.
+    Raises ShapeError for booleans, or a misfit of shapes or dtypes."""
+    input, other = promoted("sub", input, _times("sub", other, alpha))
+    return elementwise.sub(input, other)
 
 
-def mul(a: Tensor, b: Operand) -> Tensor:
-    """Return a * b, by element, with broadcasting. Raises ShapeError for a misfit of shapes or dtypes."""
-    a, b = promoted("mul", a, b)
-    return logical_and(a, _mask(a, b)) if a.dtype is boolean else elementwise.mul(a, b)
+def mul(input: Tensor, other: Operand) -> Tensor:
+    """Return input * other, by element, with broadcasting. Raises ShapeError for a misfit of shapes or dtypes."""
+    input, other = promoted("mul", input, other)
+    return logical_and(input, _mask(input, other)) if input.dtype is boolean else elementwise.mul(input, other)
 
 
 def _mask(a: Tensor, b: Operand) -> Tensor:
     return b if isinstance(b, Tensor) else full((), bool(b), boolean)
 
 
-def div(a: Tensor, b: Operand, *, rounding_mode: str | None = None) -> Tensor:
-    """Return a / b, element by element, with broadcasting; the quotient of integers is float32.
+def div(input: Tensor, other: Operand, *, rounding_mode: str | None = None) -> Tensor:
+    """Return input / other, element by element, with broadcasting; the quotient of integers is float32.
 
     ``rounding_mode``: "floor" is ``//``, "trunc" rounds towards 0. Raises ShapeError for a misfit of shapes or dtypes.
     """
-    a, b = promoted("div", a, b)
-    kind = a.dtype
+    input, other = promoted("div", input, other)
+    kind = input.dtype
     if not kind.floating:
         fraction = float64 if rounding_mode else float32  # float32 does not represent all integers
-        a = convert(a, fraction)
-        b = convert(b, fraction) if isinstance(b, Tensor) else b
-    y = elementwise.div(a, b)
+        input = convert(input, fraction)
+        other = convert(other, fraction) if isinstance(other, Tensor) else other
+    y = elementwise.div(input, other)
     if rounding_mode is None:
         return y
     if rounding_mode == "floor":
@@ -109,23 +110,25 @@ def div(a: Tensor, b: Operand, *, rounding_mode: str | None = None) -> Tensor:
     return convert(y, kind)
 
 
-def floor_divide(a: Tensor, b: Operand) -> Tensor:
-    """Return floor(a / b), by element, with broadcasting. Raises ShapeError for a misfit of shapes or dtypes."""
-    return div(a, b, rounding_mode="floor")
+def floor_divide(input: Tensor, other: Operand) -> Tensor:
+    """Return floor(input / other), by element, with broadcasting.
+    Raises ShapeError for a misfit of shapes or dtypes."""
+    return div(input, other, rounding_mode="floor")
 
 
-def remainder(a: Tensor, b: Operand) -> Tensor:
-    """Return a - b * floor(a / b), element by element, with b's sign, like ``%``. Raises ShapeError on a misfit.
+def remainder(input: Tensor, other: Operand) -> Tensor:
+    """Return input - other * floor(input / other), element by element, with other's sign, like ``%``.
+    Raises ShapeError on a misfit.
 
     For floats below 64 bits it is computed in the next wider dtype, because the difference of two large numbers would
     lose all digits.
     """
-    a, b = promoted("remainder", a, b)
-    kind = a.dtype
+    input, other = promoted("remainder", input, other)
+    kind = input.dtype
     if kind.floating and kind is not float64:
         more = float64 if kind is float32 else float32
-        a, b = convert(a, more), convert(b, more) if isinstance(b, Tensor) else b
-    return convert(sub(a, mul(floor_divide(a, b), b)), kind)
+        input, other = convert(input, more), convert(other, more) if isinstance(other, Tensor) else other
+    return convert(sub(input, mul(floor_divide(input, other), other)), kind)
 
 
 def power(a: Tensor, exponent: Operand) -> Tensor:
@@ -198,8 +201,8 @@ def compare(a: Tensor, b: Operand, relation: str) -> Tensor:
 
 
 def _named(relation: str) -> Binary:
-    def function(a: Tensor, b: Operand) -> Tensor:
-        return compare(a, b, relation)
+    def function(input: Tensor, other: Operand) -> Tensor:
+        return compare(input, other, relation)
     function.__doc__ = f"Return booleans a {relation} b, by element, with broadcasting. Raises ShapeError on a misfit."
     return function
 

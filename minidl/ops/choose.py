@@ -81,15 +81,15 @@ def compare(a: Tensor, b: Tensor | float, relation: str) -> Tensor:
     return apply(COMPARE_NUMBER, a, relation=relation, value=number_for(relation, a.meta, b))
 
 
-def masked_fill(x: Tensor, mask: Tensor, value: Tensor | float) -> Tensor:
-    """Return ``value`` where the mask is true, x elsewhere. The mask broadcasts with x.
+def masked_fill(input: Tensor, mask: Tensor, value: Tensor | float) -> Tensor:
+    """Return ``value`` where the mask is true, input elsewhere. The mask broadcasts with input.
     value: a number, or a tensor without dimensions, to which gradients flow. Raises ShapeError on a misfit."""
     if isinstance(value, Tensor):
         if value.shape:
             raise ShapeError(f"masked_fill takes a number or a tensor without dimensions, not {list(value.shape)}")
-        return apply(WHERE, mask, convert(value, x.dtype), x)
-    wide = expand(x, broadcast(x.shape, mask.shape))
-    return _filled(wide, mask, number_for("masked_fill", x.meta, value), inverted=False)
+        return apply(WHERE, mask, convert(value, input.dtype), input)
+    wide = expand(input, broadcast(input.shape, mask.shape))
+    return _filled(wide, mask, number_for("masked_fill", input.meta, value), inverted=False)
 
 
 def where(mask: Tensor, a: Tensor | float, b: Tensor | float) -> Tensor:
@@ -114,9 +114,9 @@ def convert(x: Tensor, dtype: DType) -> Tensor:
     return compare(x, 0, "!=") if dtype is boolean else apply(CONVERT, x, dtype=dtype)
 
 
-def logical_not(x: Tensor) -> Tensor:
-    """Return booleans that are True where x is zero."""
-    return compare(x, 0, "==")
+def logical_not(input: Tensor) -> Tensor:
+    """Return booleans that are True where input is zero."""
+    return compare(input, 0, "==")
 
 
 def logical_and(a: Tensor, b: Tensor) -> Tensor:

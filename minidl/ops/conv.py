@@ -43,7 +43,8 @@ def check_window(what: str, kernel: Pair, stride: Pair, padding: Pair) -> None:
 
 
 def window_output(x: Shape, kernel: Pair, stride: Pair, padding: Pair, *, what: str) -> Pair:
-    """Return the output's (height, width) for a window over [N, C, H, W]. Raises ShapeError if none fits."""
+    """Return the output's (height, width) for a window over x [N, C, H, W]; ``what``: the operation, for messages.
+    Raises ShapeError if x has other dimensions, or if no window fits."""
     if len(x) != 4:
         raise ShapeError(f"{what} needs [N, C, H, W], not {list(x)}")
     check_window(what, kernel, stride, padding)

@@ -147,31 +147,34 @@ def randperm(n: int, *, device: object = None) -> Tensor:
     return _uploaded(generator.permutation(n), int64)
 
 
-def zeros_like(x: Tensor, *, dtype: DType | None = None, device: object = None,
+def zeros_like(input: Tensor, *, dtype: DType | None = None, device: object = None,
                requires_grad: bool = False) -> Tensor:
-    """Return zeros with x's shape and dtype. ``device`` has no effect."""
-    return zeros(x.shape, dtype=dtype or x.dtype, requires_grad=requires_grad)
+    """Return zeros with input's shape and dtype. ``device`` has no effect."""
+    return zeros(input.shape, dtype=dtype or input.dtype, requires_grad=requires_grad)
 
 
-def ones_like(x: Tensor, *, dtype: DType | None = None, device: object = None, requires_grad: bool = False) -> Tensor:
-    """Return ones with x's shape and dtype. ``device`` has no effect."""
-    return ones(x.shape, dtype=dtype or x.dtype, requires_grad=requires_grad)
-
-
-def full_like(x: Tensor, fill_value: float | Tensor, *, dtype: DType | None = None, device: object = None,
+def ones_like(input: Tensor, *, dtype: DType | None = None, device: object = None,
               requires_grad: bool = False) -> Tensor:
-    """Return a tensor with one value in all elements, and x's shape and dtype. ``device`` has no effect."""
-    return full(x.shape, fill_value, dtype=dtype or x.dtype, requires_grad=requires_grad)
+    """Return ones with input's shape and dtype. ``device`` has no effect."""
+    return ones(input.shape, dtype=dtype or input.dtype, requires_grad=requires_grad)
 
 
-def rand_like(x: Tensor, *, dtype: DType | None = None, device: object = None, requires_grad: bool = False) -> Tensor:
-    """Return uniform random numbers in [0, 1) with x's shape and dtype. ``device`` has no effect."""
-    return rand(x.shape, dtype=dtype or x.dtype, requires_grad=requires_grad)
+def full_like(input: Tensor, fill_value: float | Tensor, *, dtype: DType | None = None, device: object = None,
+              requires_grad: bool = False) -> Tensor:
+    """Return a tensor with one value in all elements, and input's shape and dtype. ``device`` has no effect."""
+    return full(input.shape, fill_value, dtype=dtype or input.dtype, requires_grad=requires_grad)
 
 
-def randn_like(x: Tensor, *, dtype: DType | None = None, device: object = None, requires_grad: bool = False) -> Tensor:
-    """Return normal random numbers with mean 0 and variance 1, in x's shape and dtype. ``device`` has no effect."""
-    return randn(x.shape, dtype=dtype or x.dtype, requires_grad=requires_grad)
+def rand_like(input: Tensor, *, dtype: DType | None = None, device: object = None,
+              requires_grad: bool = False) -> Tensor:
+    """Return uniform random numbers in [0, 1) with input's shape and dtype. ``device`` has no effect."""
+    return rand(input.shape, dtype=dtype or input.dtype, requires_grad=requires_grad)
+
+
+def randn_like(input: Tensor, *, dtype: DType | None = None, device: object = None,
+               requires_grad: bool = False) -> Tensor:
+    """Return normal random numbers with mean 0 and variance 1, in input's shape and dtype. ``device`` has no effect."""
+    return randn(input.shape, dtype=dtype or input.dtype, requires_grad=requires_grad)
 
 
 def _lower_triangle(what: str, x: Tensor, diagonal: int) -> np.ndarray:
@@ -183,37 +186,39 @@ def _triangle(x: Tensor, values: np.ndarray) -> Tensor:
     return where(_uploaded(values, boolean), x, 0)
 
 
-def tril(x: Tensor, diagonal: int = 0) -> Tensor:
+def tril(input: Tensor, diagonal: int = 0) -> Tensor:
     """Return matrices with 0 above a diagonal, ``diagonal`` columns right of the main one. Vectors raise ShapeError."""
-    return _triangle(x, _lower_triangle("tril", x, diagonal))
+    return _triangle(input, _lower_triangle("tril", input, diagonal))
 
 
-def triu(x: Tensor, diagonal: int = 0) -> Tensor:
+def triu(input: Tensor, diagonal: int = 0) -> Tensor:
     """Return matrices with 0 below a diagonal, ``diagonal`` columns right of the main one. Vectors raise ShapeError."""
-    return _triangle(x, ~_lower_triangle("triu", x, diagonal - 1))
+    return _triangle(input, ~_lower_triangle("triu", input, diagonal - 1))
 
 
-def multinomial(p: Tensor, num_samples: int, replacement: bool = False) -> Tensor:
-    """Return indices drawn without replacement with the probabilities (or weights) of each row of p: [.., num_samples].
+def multinomial(input: Tensor, num_samples: int, replacement: bool = False) -> Tensor:
+    """Return indices drawn without replacement with the probabilities (or weights)
+    of each row of input: [.., num_samples].
 
-    They are the indices of the largest p / e, with e exponential random numbers (Efraimidis & Spirakis 2006). Raises
+    They are the indices of the largest input / e, with e exponential random numbers
+    (Efraimidis & Spirakis 2006). Raises
     UserError for several draws with replacement, and, if the device has values, for weights that are negative,
     infinite or NaN, or too few positive weights.
     """
     if replacement and num_samples > 1:
         raise UserError(f"multinomial draws {num_samples} only without replacement; call it more than once")
-    if not p.dtype.floating:
-        raise ShapeError(f"multinomial needs probabilities, not {p.meta}")
+    if not input.dtype.floating:
+        raise ShapeError(f"multinomial needs probabilities, not {input.meta}")
     with no_grad():
         if current().device.has_values:
-            weights = p.detach().float().numpy()
+            weights = input.detach().float().numpy()
             if not (np.isfinite(weights) & (weights >= 0)).all():
                 raise UserError("multinomial: weights must be finite and not negative; these range from "
                                 f"{weights.min()} to {weights.max()}")
             fewest = int((weights > 0).sum(-1).min(initial=num_samples))
             if fewest < num_samples:
                 raise UserError(f"multinomial: cannot draw {num_samples} from a row with {fewest} positive weights")
-        return topk(div(p, neg(log(rand_like(p)))), num_samples).indices
+        return topk(div(input, neg(log(rand_like(input)))), num_samples).indices
 
 
 def one_hot(x: Tensor, num_classes: int) -> Tensor:
@@ -233,6 +238,6 @@ def taken(x: Any) -> Any:
     return current_runtime().tensor(x) if type(x).__module__ == "torch" and hasattr(x, "__dlpack__") else x
 
 
-def is_tensor(x: object) -> bool:
-    """True if x is a Tensor."""
-    return isinstance(x, Tensor)
+def is_tensor(obj: object) -> bool:
+    """True if obj is a Tensor."""
+    return isinstance(obj, Tensor)

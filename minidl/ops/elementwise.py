@@ -152,9 +152,9 @@ DROPOUT: Op = Op("dropout", _dropout_infer, donates=FIRST, volatile=("seed",), s
              vjp=lambda needs, dy, *, p, seed: (apply(DROPOUT, donate(dy), p=p, seed=seed),))
 
 
-def neg(x: Tensor) -> Tensor:
+def neg(input: Tensor) -> Tensor:
     """Return -x, element by element."""
-    return apply(NEG, x)
+    return apply(NEG, input)
 
 
 def exp(x: Tensor) -> Tensor:
@@ -172,19 +172,19 @@ def sqrt(x: Tensor) -> Tensor:
     return apply(SQRT, x)
 
 
-def relu(x: Tensor) -> Tensor:
-    """Return max(x, 0), element by element; NaN stays NaN."""
-    return apply(RELU, x)
+def relu(input: Tensor) -> Tensor:
+    """Return max(input, 0), element by element; NaN stays NaN."""
+    return apply(RELU, input)
 
 
-def tanh(x: Tensor) -> Tensor:
+def tanh(input: Tensor) -> Tensor:
     """Return the hyperbolic tangent of every element."""
-    return apply(TANH, x)
+    return apply(TANH, input)
 
 
-def sigmoid(x: Tensor) -> Tensor:
+def sigmoid(input: Tensor) -> Tensor:
     """Return 1 / (1 + exp(-x)), element by element."""
-    return apply(SIGMOID, x)
+    return apply(SIGMOID, input)
 
 
 def gelu(x: Tensor) -> Tensor:
@@ -248,13 +248,13 @@ def _sum(x: Tensor, dim: int | Shape | None, keepdim: bool, dtype: DType) -> Ten
     return total if keepdim else reshape(total, tuple(d for i, d in enumerate(x.shape) if i not in dims))
 
 
-def sum(x: Tensor, dim: int | Shape | None = None, keepdim: bool = False, *,  # noqa: A001
+def sum(input: Tensor, dim: int | Shape | None = None, keepdim: bool = False, *,  # noqa: A001
         dtype: DType | None = None) -> Tensor:
     """Return the sum over ``dim``, by default over all dimensions; ``keepdim`` keeps them with size 1.
     Negative axes count from the end; sums of integers are int64. All is added in ``dtype``, if given.
     Raises ShapeError for an axis that is repeated or out of range."""
-    x = _in_dtype(x, dtype)
-    total = _sum(x, dim, keepdim, x.dtype)
+    input = _in_dtype(input, dtype)
+    total = _sum(input, dim, keepdim, input.dtype)
     return total if dtype is None else _in_dtype(total, dtype)
 
 
@@ -263,15 +263,15 @@ def _in_dtype(x: Tensor, dtype: DType | None) -> Tensor:
     return x if dtype is None else convert(x, dtype)
 
 
-def mean(x: Tensor, dim: int | Shape | None = None, keepdim: bool = False, *, dtype: DType | None = None) -> Tensor:
+def mean(input: Tensor, dim: int | Shape | None = None, keepdim: bool = False, *, dtype: DType | None = None) -> Tensor:
     """Return the mean over ``dim``, by default over all; 16-bit floats are summed in float32; an empty mean is NaN.
     Raises ShapeError for integers."""
     from minidl.ops.shape import cast
-    x = _in_dtype(x, dtype)
-    if not x.dtype.floating:
-        raise ShapeError(f"mean needs floating-point numbers, not {x.meta}: upload it with a floating dtype")
-    count = prod(x.shape[i] for i in axes_of("mean", x.shape, dim))
-    return cast(scale(_sum(x, dim, keepdim, wide(x.dtype)), 1.0 / count if count else nan), x.dtype)
+    input = _in_dtype(input, dtype)
+    if not input.dtype.floating:
+        raise ShapeError(f"mean needs floating-point numbers, not {input.meta}: upload it with a floating dtype")
+    count = prod(input.shape[i] for i in axes_of("mean", input.shape, dim))
+    return cast(scale(_sum(input, dim, keepdim, wide(input.dtype)), 1.0 / count if count else nan), input.dtype)
 
 
 for _name, _function in {"__neg__": neg, "sum": sum, "mean": mean,

@@ -97,15 +97,15 @@ def _whole_power(x: Tensor, value: float) -> Tensor:
     return y
 
 
-def reciprocal(x: Tensor, value: float = 1.0) -> Tensor:
-    """Return ``value`` / x, element by element."""
-    x = floating(x)
-    return div(full((), value, x.dtype), x)
+def reciprocal(input: Tensor, value: float = 1.0) -> Tensor:
+    """Return ``value`` / input, element by element."""
+    input = floating(input)
+    return div(full((), value, input.dtype), input)
 
 
-def silu(x: Tensor) -> Tensor:
-    """Return x * sigmoid(x), element by element (Hendrycks & Gimpel 2016; Elfwing, Uchibe & Doya 2018)."""
-    return apply(SILU, x)
+def silu(input: Tensor) -> Tensor:
+    """Return input * sigmoid(input), element by element (Hendrycks & Gimpel 2016; Elfwing, Uchibe & Doya 2018)."""
+    return apply(SILU, input)
 
 
 def softplus(x: Tensor) -> Tensor:
@@ -145,21 +145,21 @@ def in_dtype(x: Tensor, dtype: DType | None) -> Tensor:
 
 
 @of_numbers_too
-def log_softmax(x: Tensor, dim: int = -1, dtype: DType | None = None) -> Tensor:
-    """Return log(softmax(x)) over one dimension, by default the last, computed in ``dtype`` if given.
+def log_softmax(input: Tensor, dim: int = -1, dtype: DType | None = None) -> Tensor:
+    """Return log(softmax(input)) over one dimension, by default the last, computed in ``dtype`` if given.
     Raises ShapeError for a dimension out of range."""
-    x = in_dtype(x, dtype)
-    moved, back = over_last(x, dim, "log_softmax")
+    input = in_dtype(input, dtype)
+    moved, back = over_last(input, dim, "log_softmax")
     y = apply(LOG_SOFTMAX, moved)
     return permute(y, back) if back else y
 
 
 @of_numbers_too
-def softmax(x: Tensor, dim: int = -1, dtype: DType | None = None) -> Tensor:
-    """Return exp(x) / sum(exp(x)) over one dimension, by default the last, computed in ``dtype`` if given.
+def softmax(input: Tensor, dim: int = -1, dtype: DType | None = None) -> Tensor:
+    """Return exp(input) / sum(exp(input)) over one dimension, by default the last, computed in ``dtype`` if given.
     Raises ShapeError for a dimension out of range."""
-    x = in_dtype(x, dtype)
-    moved, back = over_last(x, dim, "softmax")
+    input = in_dtype(input, dtype)
+    moved, back = over_last(input, dim, "softmax")
     y = last_softmax(moved)
     return permute(y, back) if back else y
 
@@ -167,23 +167,23 @@ def softmax(x: Tensor, dim: int = -1, dtype: DType | None = None) -> Tensor:
 Bound = Tensor | float | None
 
 
-def clamp(x: Tensor, min: Bound = None, max: Bound = None) -> Tensor:  # noqa: A002 - PyTorch's names
-    """Return x limited to the range from ``min`` to ``max``; NaN stays NaN.
+def clamp(input: Tensor, min: Bound = None, max: Bound = None) -> Tensor:  # noqa: A002 - PyTorch's names
+    """Return input limited to the range from ``min`` to ``max``; NaN stays NaN.
     A bound may be a tensor, to which gradients flow. Raises UserError without a bound; ShapeError on a misfit."""
     if min is None and max is None:
         raise UserError("clamp needs at least one of min and max")
     for bound, relation in ((min, "<"), (max, ">")):
         if isinstance(bound, Tensor):
-            x = (maximum if relation == "<" else minimum)(x, convert(bound, x.dtype))
+            input = (maximum if relation == "<" else minimum)(input, convert(bound, input.dtype))
         elif bound is not None:
-            x = x if x.dtype.floating or float(bound).is_integer() else convert(x, float32)
-            x = masked_fill(x, compare(x, bound, relation), bound)
-    return x
+            input = input if input.dtype.floating or float(bound).is_integer() else convert(input, float32)
+            input = masked_fill(input, compare(input, bound, relation), bound)
+    return input
 
 
-def var(x: Tensor, dim: int | Shape | bool | None = None, unbiased: bool | None = None, keepdim: bool = False, *,
+def var(input: Tensor, dim: int | Shape | bool | None = None, unbiased: bool | None = None, keepdim: bool = False, *,
         correction: float | None = None) -> Tensor:
-    """Return the variance over ``dim``, by default over all dimensions: sum((x - mean)^2) / (count - correction).
+    """Return the variance over ``dim``, by default over all dimensions: sum((input - mean)^2) / (count - correction).
     ``correction`` is 1 by default; ``unbiased=False`` sets it to 0. The variance of too few elements is NaN.
     ``var(False)`` means ``var(unbiased=False)``, as in PyTorch. Raises ShapeError for integers or a bad ``dim``."""
     if isinstance(dim, bool):
@@ -191,9 +191,9 @@ def var(x: Tensor, dim: int | Shape | bool | None = None, unbiased: bool | None 
     if unbiased is not None and correction is not None:
         raise ShapeError(f"var takes unbiased or correction, not {unbiased} and {correction}")
     correction = float(unbiased) if unbiased is not None else 1.0 if correction is None else correction
-    axes = axes_of("var", x.shape, dim)
-    count = prod(x.shape[axis] for axis in axes)
-    apart = sub(x, mean(x, axes, keepdim=True))
+    axes = axes_of("var", input.shape, dim)
+    count = prod(input.shape[axis] for axis in axes)
+    apart = sub(input, mean(input, axes, keepdim=True))
     spread = mean(mul(apart, apart), axes, keepdim=keepdim)
     rest = count - correction
     return scale(spread, count / rest if rest > 0 else nan)
@@ -205,10 +205,10 @@ def root(x: Tensor) -> Tensor:
     return masked_fill(sqrt(masked_fill(x, zero, 1.0)), zero, 0.0)
 
 
-def std(x: Tensor, dim: int | Shape | bool | None = None, unbiased: bool | None = None, keepdim: bool = False, *,
+def std(input: Tensor, dim: int | Shape | bool | None = None, unbiased: bool | None = None, keepdim: bool = False, *,
         correction: float | None = None) -> Tensor:
-    """Return the square root of ``var(x, ...)``, the standard deviation; its gradient is 0 if all values are equal."""
-    return root(var(x, dim, unbiased, keepdim, correction=correction))
+    """Return the standard deviation, the root of ``var(input, ...)``. Its gradient is 0 if all values are equal."""
+    return root(var(input, dim, unbiased, keepdim, correction=correction))
 
 
 for _name, _function in {"__abs__": absolute, "abs": absolute, "clamp": clamp, "softmax": softmax,

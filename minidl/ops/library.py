@@ -94,55 +94,55 @@ MINIMUM = Op("minimum", _like_both, donates=EITHER, exact=True, slices=BROADCAST
 POW = Op("pow", _pow_infer, donates=EITHER, slices=BROADCAST, vjp=_pow_vjp)
 
 
-def absolute(x: Tensor) -> Tensor:
-    """Return |x|, element by element; the gradient at 0 is 0."""
-    return apply(ABS, x)
+def absolute(input: Tensor) -> Tensor:
+    """Return |input|, element by element; the gradient at 0 is 0."""
+    return apply(ABS, input)
 
 
-def sign(x: Tensor) -> Tensor:
+def sign(input: Tensor) -> Tensor:
     """Return the sign of every element: 1, -1, or 0 for 0 and NaN; the gradient is 0."""
-    return apply(SIGN, x)
+    return apply(SIGN, input)
 
 
-def floor(x: Tensor) -> Tensor:
-    """Return floor(x), element by element; the gradient is 0."""
-    return apply(FLOOR, x) if x.dtype.floating else x.clone()
+def floor(input: Tensor) -> Tensor:
+    """Return floor(input), element by element; the gradient is 0."""
+    return apply(FLOOR, input) if input.dtype.floating else input.clone()
 
 
-def sin(x: Tensor) -> Tensor:
+def sin(input: Tensor) -> Tensor:
     """Return the sine of every element, in radians."""
-    return apply(SIN, floating(x))
+    return apply(SIN, floating(input))
 
 
-def cos(x: Tensor) -> Tensor:
+def cos(input: Tensor) -> Tensor:
     """Return the cosine of every element, in radians."""
-    return apply(COS, floating(x))
+    return apply(COS, floating(input))
 
 
-def erf(x: Tensor) -> Tensor:
-    """Return the error function of every element: 2 / sqrt(pi) times the integral of exp(-t^2) from 0 to x."""
-    return apply(ERF, floating(x))
+def erf(input: Tensor) -> Tensor:
+    """Return the error function of every element: 2 / sqrt(pi) times the integral of exp(-t^2) from 0 to input."""
+    return apply(ERF, floating(input))
 
 
-def log1p(x: Tensor) -> Tensor:
-    """Return log(1 + x), element by element, accurate near 0."""
-    return apply(LOG1P, floating(x))
+def log1p(input: Tensor) -> Tensor:
+    """Return log(1 + input), element by element, accurate near 0."""
+    return apply(LOG1P, floating(input))
 
 
-def expm1(x: Tensor) -> Tensor:
-    """Return exp(x) - 1, element by element, accurate near 0."""
-    return apply(EXPM1, floating(x))
+def expm1(input: Tensor) -> Tensor:
+    """Return exp(input) - 1, element by element, accurate near 0."""
+    return apply(EXPM1, floating(input))
 
 
-def maximum(a: Tensor, b: Tensor) -> Tensor:
+def maximum(input: Tensor, other: Tensor) -> Tensor:
     """Return the larger of two elements, with broadcasting; NaN if one of them is NaN.
     Two equal elements each get half of the gradient. Raises ShapeError on a misfit of shapes or dtypes."""
-    return apply(MAXIMUM, a, b)
+    return apply(MAXIMUM, input, other)
 
 
-def minimum(a: Tensor, b: Tensor) -> Tensor:
+def minimum(input: Tensor, other: Tensor) -> Tensor:
     """Return the smaller of two elements, with broadcasting; NaN if one is NaN. Two equal ones share the gradient."""
-    return apply(MINIMUM, a, b)
+    return apply(MINIMUM, input, other)
 
 
 def pow_of(a: Tensor, b: Tensor) -> Tensor:
@@ -156,8 +156,8 @@ def pow_of(a: Tensor, b: Tensor) -> Tensor:
 
 def _of_any_number(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     """Return a version of a function that also accepts integers and booleans, as float32."""
-    def of_any_number(x: Tensor) -> Tensor:
-        return function(floating(x))
+    def of_any_number(input: Tensor) -> Tensor:
+        return function(floating(input))
     of_any_number.__name__ = function.__name__
     of_any_number.__doc__ = f"{function.__doc__} Integers become float32."
     return of_any_number

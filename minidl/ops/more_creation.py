@@ -25,17 +25,17 @@ def empty(*sizes: Sizes, dtype: DType | None = None, device: object = None, requ
     return zeros(*sizes, dtype=dtype_of(dtype) or float32, requires_grad=requires_grad)
 
 
-def empty_like(x: Tensor, *, dtype: DType | None = None, device: object = None,
+def empty_like(input: Tensor, *, dtype: DType | None = None, device: object = None,
                requires_grad: bool = False) -> Tensor:
-    """Return zeros with x's shape and dtype. ``device`` has no effect."""
-    return zeros(x.shape, dtype=dtype or x.dtype, requires_grad=requires_grad)
+    """Return zeros with input's shape and dtype. ``device`` has no effect."""
+    return zeros(input.shape, dtype=dtype or input.dtype, requires_grad=requires_grad)
 
 
-def from_numpy(array: np.ndarray) -> Tensor:
-    """Return a tensor with a copy of a NumPy array, in its dtype. Raises UserError for other objects."""
-    if not isinstance(array, np.ndarray):
-        raise UserError(f"from_numpy takes an array, not a {type(array).__name__}; tensor(x) takes other data")
-    return tensor(array)
+def from_numpy(ndarray: np.ndarray) -> Tensor:
+    """Return a tensor with a copy of a NumPy ndarray, in its dtype. Raises UserError for other objects."""
+    if not isinstance(ndarray, np.ndarray):
+        raise UserError(f"from_numpy takes an array, not a {type(ndarray).__name__}; tensor(x) takes other data")
+    return tensor(ndarray)
 
 
 def as_tensor(data: Any, *, dtype: DType | None = None, device: object = None) -> Tensor:
@@ -93,11 +93,11 @@ def normal(mean: float, std: float, size: Sequence[int]) -> Tensor:
     return normal_(zeros(tuple(size)), mean, std)
 
 
-def bernoulli(p: Tensor) -> Tensor:
-    """Return a tensor of p's shape whose element i is 1 with probability p[i], else 0."""
-    draws = zeros(p.shape)
+def bernoulli(input: Tensor) -> Tensor:
+    """Return a tensor of input's shape whose element i is 1 with probability input[i], else 0."""
+    draws = zeros(input.shape)
     uniform_(draws)
-    return (draws < p).to(p.dtype)
+    return (draws < input).to(input.dtype)
 
 
 class FloatTensor:
@@ -129,9 +129,9 @@ class IntTensor(FloatTensor):
     dtype = int32
 
 
-def is_floating_point(x: Tensor) -> bool:
-    """Return True if x's elements are floating-point numbers."""
-    return x.dtype.floating
+def is_floating_point(input: Tensor) -> bool:
+    """Return True if input's elements are floating-point numbers."""
+    return input.dtype.floating
 
 
 for _name, _function in {"new_zeros": new_zeros, "new_ones": new_ones, "new_full": new_full, "new_tensor": new_tensor,

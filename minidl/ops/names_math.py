@@ -18,122 +18,123 @@ from minidl.tensor import Tensor
 INFINITY = float("inf")
 
 
-def ceil(x: Tensor) -> Tensor:
-    """Return ceil(x), element by element; the gradient is 0."""
-    return neg(floor(neg(x)))
+def ceil(input: Tensor) -> Tensor:
+    """Return ceil(input), element by element; the gradient is 0."""
+    return neg(floor(neg(input)))
 
 
-def trunc(x: Tensor) -> Tensor:
+def trunc(input: Tensor) -> Tensor:
     """Return every element rounded towards 0; the gradient is 0."""
-    return where(compare(x, 0, "<"), ceil(x), floor(x))
+    return where(compare(input, 0, "<"), ceil(input), floor(input))
 
 
-def frac(x: Tensor) -> Tensor:
-    """Return the fractional part x - trunc(x) of every element."""
-    return sub(x, trunc(x))
+def frac(input: Tensor) -> Tensor:
+    """Return the fractional part input - trunc(input) of every element."""
+    return sub(input, trunc(input))
 
 
-def round(x: Tensor, *, decimals: int = 0) -> Tensor:  # noqa: A001 - PyTorch's name
+def round(input: Tensor, *, decimals: int = 0) -> Tensor:  # noqa: A001 - PyTorch's name
     """Return every element rounded to ``decimals`` decimals, halves to the even neighbour. The gradient is 0."""
     if decimals:
-        return scale(round(scale(x, 10.0**decimals)), 10.0**-decimals)
-    if not x.dtype.floating:
-        return x.clone()
-    below = floor(x)
-    rest = sub(x, below)
+        return scale(round(scale(input, 10.0**decimals)), 10.0**-decimals)
+    if not input.dtype.floating:
+        return input.clone()
+    below = floor(input)
+    rest = sub(input, below)
     half = scale(below, 0.5)
     odd = compare(half, floor(half), "!=")
     up = logical_or(compare(rest, 0.5, ">"), logical_and(compare(rest, 0.5, "=="), odd))
     return where(up, shift(below, 1.0), below)
 
 
-def rsqrt(x: Tensor) -> Tensor:
-    """Return 1 / sqrt(x), element by element."""
-    return reciprocal(sqrt(x))
+def rsqrt(input: Tensor) -> Tensor:
+    """Return 1 / sqrt(input), element by element."""
+    return reciprocal(sqrt(input))
 
 
-def square(x: Tensor) -> Tensor:
-    """Return x * x, element by element; booleans give int64."""
-    x = convert(x, beside(x.dtype, 2))
-    return mul(x, x)
+def square(input: Tensor) -> Tensor:
+    """Return input * input, element by element; booleans give int64."""
+    input = convert(input, beside(input.dtype, 2))
+    return mul(input, input)
 
 
-def tan(x: Tensor) -> Tensor:
+def tan(input: Tensor) -> Tensor:
     """Return the tangent of every element, in radians."""
-    return div(sin(x), cos(x))
+    return div(sin(input), cos(input))
 
 
-def sinh(x: Tensor) -> Tensor:
-    """Return the hyperbolic sine of every element, (u + u / (u + 1)) / 2 with u = expm1(x), accurate near 0."""
-    u = expm1(absolute(floating(x)))
+def sinh(input: Tensor) -> Tensor:
+    """Return the hyperbolic sine of every element, (u + u / (u + 1)) / 2 with u = expm1(input), accurate near 0."""
+    u = expm1(absolute(floating(input)))
     y = scale(add(u, div(u, shift(u, 1.0))), 0.5)
     y = where(compare(u, INFINITY, "=="), u, y)
-    return where(compare(x, 0, "<"), neg(y), y)
+    return where(compare(input, 0, "<"), neg(y), y)
 
 
-def cosh(x: Tensor) -> Tensor:
+def cosh(input: Tensor) -> Tensor:
     """Return the hyperbolic cosine of every element."""
-    u = exp(absolute(floating(x)))
+    u = exp(absolute(floating(input)))
     return scale(add(u, reciprocal(u)), 0.5)
 
 
-def log2(x: Tensor) -> Tensor:
+def log2(input: Tensor) -> Tensor:
     """Return the logarithm to base 2 of every element."""
-    return scale(natural_log(x), 1.0 / log(2.0))
+    return scale(natural_log(input), 1.0 / log(2.0))
 
 
-def log10(x: Tensor) -> Tensor:
+def log10(input: Tensor) -> Tensor:
     """Return the logarithm to base 10 of every element."""
-    return scale(natural_log(x), 1.0 / log(10.0))
+    return scale(natural_log(input), 1.0 / log(10.0))
 
 
-def exp2(x: Tensor) -> Tensor:
-    """Return 2 ** x, element by element."""
-    return 2.0 ** floating(x)
+def exp2(input: Tensor) -> Tensor:
+    """Return 2 ** input, element by element."""
+    return 2.0 ** floating(input)
 
 
-def erfc(x: Tensor) -> Tensor:
-    """Return 1 - erf(x), element by element, by that formula: 0 where erf(x) rounds to 1."""
-    return shift(neg(erf(x)), 1.0)
+def erfc(input: Tensor) -> Tensor:
+    """Return 1 - erf(input), element by element, by that formula: 0 where erf(input) rounds to 1."""
+    return shift(neg(erf(input)), 1.0)
 
 
-def deg2rad(x: Tensor) -> Tensor:
+def deg2rad(input: Tensor) -> Tensor:
     """Return angles in radians, given in degrees."""
-    return scale(floating(x), pi / 180.0)
+    return scale(floating(input), pi / 180.0)
 
 
-def rad2deg(x: Tensor) -> Tensor:
+def rad2deg(input: Tensor) -> Tensor:
     """Return angles in degrees, given in radians."""
-    return scale(floating(x), 180.0 / pi)
+    return scale(floating(input), 180.0 / pi)
 
 
-def isnan(x: Tensor) -> Tensor:
-    """Return booleans that are True where x is NaN."""
-    return compare(x, x, "!=")
+def isnan(input: Tensor) -> Tensor:
+    """Return booleans that are True where input is NaN."""
+    return compare(input, input, "!=")
 
 
-def isinf(x: Tensor) -> Tensor:
-    """Return booleans that are True where x is infinite, of either sign."""
-    return compare(absolute(x), INFINITY, "==") if x.dtype.floating else compare(x, x, "!=")
+def isinf(input: Tensor) -> Tensor:
+    """Return booleans that are True where input is infinite, of either sign."""
+    return compare(absolute(input), INFINITY, "==") if input.dtype.floating else compare(input, input, "!=")
 
 
-def isfinite(x: Tensor) -> Tensor:
-    """Return booleans that are True where x is neither infinite nor NaN."""
-    return compare(absolute(x), INFINITY, "<") if x.dtype.floating else compare(x, x, "==")
+def isfinite(input: Tensor) -> Tensor:
+    """Return booleans that are True where input is neither infinite nor NaN."""
+    return compare(absolute(input), INFINITY, "<") if input.dtype.floating else compare(input, input, "==")
 
 
 LARGEST = {"float64": 1.7976931348623157e308, "float32": 3.4028234663852886e38, "bfloat16": 3.3895313892515355e38,
            "float16": 65504.0}
 
 
-def nan_to_num(x: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
-    """Return x with NaN and infinities replaced, by default by 0 and by the largest finite numbers of x's dtype."""
-    if not x.dtype.floating:
-        return x.clone()
-    most = LARGEST[x.dtype.name]
-    x = masked_fill(x, isnan(x), nan)
-    x = masked_fill(x, compare(x, INFINITY, "=="), most if posinf is None else posinf)
-    return masked_fill(x, compare(x, -INFINITY, "=="), -most if neginf is None else neginf)
+def nan_to_num(input: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
+    """Return input with NaN and infinities replaced.
+    By default they become 0 and the largest finite numbers of input's dtype."""
+    if not input.dtype.floating:
+        return input.clone()
+    most = LARGEST[input.dtype.name]
+    input = masked_fill(input, isnan(input), nan)
+    input = masked_fill(input, compare(input, INFINITY, "=="), most if posinf is None else posinf)
+    return masked_fill(input, compare(input, -INFINITY, "=="), -most if neginf is None else neginf)
 
 
 def lerp(start: Tensor, end: Tensor, weight: Operand) -> Tensor:
@@ -141,59 +142,62 @@ def lerp(start: Tensor, end: Tensor, weight: Operand) -> Tensor:
     return add(start, mul(sub(end, start), weight))
 
 
-def addcmul(x: Tensor, a: Tensor, b: Tensor, *, value: float = 1) -> Tensor:
-    """Return x + value * a * b, with broadcasting. Raises ShapeError for a misfit of shapes or dtypes."""
-    return add(x, mul(a, b), alpha=value)
+def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+    """Return input + value * tensor1 * tensor2, with broadcasting.
+    Raises ShapeError for a misfit of shapes or dtypes."""
+    return add(input, mul(tensor1, tensor2), alpha=value)
 
 
-def addcdiv(x: Tensor, a: Tensor, b: Tensor, *, value: float = 1) -> Tensor:
-    """Return x + value * a / b, with broadcasting. Raises ShapeError for a misfit of shapes or dtypes."""
-    return add(x, div(a, b), alpha=value)
+def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+    """Return input + value * tensor1 / tensor2, with broadcasting.
+    Raises ShapeError for a misfit of shapes or dtypes."""
+    return add(input, div(tensor1, tensor2), alpha=value)
 
 
-def hypot(a: Tensor, b: Tensor) -> Tensor:
-    """Return sqrt(a^2 + b^2), with broadcasting. Raises ShapeError for a misfit of shapes or dtypes."""
-    return sqrt(add(mul(a, a), mul(b, b)))
+def hypot(input: Tensor, other: Tensor) -> Tensor:
+    """Return sqrt(a^2 + other^2), with broadcasting. Raises ShapeError for a misfit of shapes or dtypes."""
+    return sqrt(add(mul(input, input), mul(other, other)))
 
 
-def logaddexp(a: Tensor, b: Tensor) -> Tensor:
-    """Return log(exp(a) + exp(b)), without overflow. Raises ShapeError for a misfit of shapes or dtypes."""
-    apart = absolute(sub(a, b))
+def logaddexp(input: Tensor, other: Tensor) -> Tensor:
+    """Return log(exp(input) + exp(other)), without overflow. Raises ShapeError for a misfit of shapes or dtypes."""
+    apart = absolute(sub(input, other))
     apart = where(isnan(apart), mul(apart, 0.0), apart)  # the difference of two equal infinities
-    return add(where(compare(a, b, ">="), a, b), softplus(neg(apart)))
+    return add(where(compare(input, other, ">="), input, other), softplus(neg(apart)))
 
 
-def logit(x: Tensor, eps: float | None = None) -> Tensor:
-    """Return log(x / (1 - x)); ``eps`` first limits x to [eps, 1 - eps]."""
+def logit(input: Tensor, eps: float | None = None) -> Tensor:
+    """Return log(input / (1 - input)); ``eps`` first limits input to [eps, 1 - eps]."""
     if eps is not None:
-        x = floating(x)
-        x = masked_fill(masked_fill(x, compare(x, 1.0 - eps, ">"), 1.0 - eps), compare(x, eps, "<"), eps)
-    return natural_log(div(x, shift(neg(x), 1.0)))
+        input = floating(input)
+        below = masked_fill(input, compare(input, 1.0 - eps, ">"), 1.0 - eps)
+        input = masked_fill(below, compare(input, eps, "<"), eps)
+    return natural_log(div(input, shift(neg(input), 1.0)))
 
 
 def _as_booleans(x: Tensor) -> Tensor:
     return x if x.dtype is boolean else compare(x, 0, "!=")
 
 
-def logical_and_of(a: Tensor, b: Tensor) -> Tensor:
-    """Return booleans that are True where a and b are both nonzero. Raises ShapeError on a misfit."""
-    return logical_and(_as_booleans(a), _as_booleans(b))
+def logical_and_of(input: Tensor, other: Tensor) -> Tensor:
+    """Return booleans that are True where input and other are both nonzero. Raises ShapeError on a misfit."""
+    return logical_and(_as_booleans(input), _as_booleans(other))
 
 
-def logical_or_of(a: Tensor, b: Tensor) -> Tensor:
-    """Return booleans that are True where a or b is nonzero. Raises ShapeError if they do not broadcast."""
-    return logical_or(_as_booleans(a), _as_booleans(b))
+def logical_or_of(input: Tensor, other: Tensor) -> Tensor:
+    """Return booleans that are True where input or other is nonzero. Raises ShapeError if they do not broadcast."""
+    return logical_or(_as_booleans(input), _as_booleans(other))
 
 
-def logical_xor_of(a: Tensor, b: Tensor) -> Tensor:
-    """Return booleans that are True where exactly one of a and b is nonzero. Misfits raise ShapeError."""
-    return logical_xor(_as_booleans(a), _as_booleans(b))
+def logical_xor_of(input: Tensor, other: Tensor) -> Tensor:
+    """Return booleans that are True where exactly one of input and other is nonzero. Misfits raise ShapeError."""
+    return logical_xor(_as_booleans(input), _as_booleans(other))
 
 
-def sinc(x: Tensor) -> Tensor:
-    """Return sin(pi x) / (pi x), element by element; 1 at 0."""
-    zero = compare(x, 0, "==")
-    turned = scale(masked_fill(floating(x), zero, 1.0), pi)
+def sinc(input: Tensor) -> Tensor:
+    """Return sin(pi input) / (pi input), element by element; 1 at 0."""
+    zero = compare(input, 0, "==")
+    turned = scale(masked_fill(floating(input), zero, 1.0), pi)
     return masked_fill(div(sin(turned), turned), zero, 1.0)
 
 

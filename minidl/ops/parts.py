@@ -52,50 +52,52 @@ def view_of(x: Tensor, parts: Parts) -> Tensor:
     return apply(INDEX, x, parts=parts)
 
 
-def transpose(x: Tensor, first: int, second: int) -> Tensor:
-    """Return a view of x with dimensions ``first`` and ``second`` swapped. Raises ShapeError if out of range."""
-    if not x.shape and {first, second} <= {0, -1}:
-        return permute(x, ())
-    order = list(range(x.ndim))
-    a, b = axis_of("transpose", x.shape, first), axis_of("transpose", x.shape, second)
+def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
+    """Return a view of input with dimensions ``dim0`` and ``dim1`` swapped. Raises ShapeError if out of range."""
+    if not input.shape and {dim0, dim1} <= {0, -1}:
+        return permute(input, ())
+    order = list(range(input.ndim))
+    a, b = axis_of("transpose", input.shape, dim0), axis_of("transpose", input.shape, dim1)
     order[a], order[b] = b, a
-    return permute(x, tuple(order))
+    return permute(input, tuple(order))
 
 
-def unsqueeze(x: Tensor, dim: int) -> Tensor:
-    """Return a view of x with a new dimension of size 1 at position ``dim``. Raises ShapeError if out of range."""
-    at = axis_of("unsqueeze", (*x.shape, 1), dim)
-    return view_of(x, (*((),) * at, None, *((),) * (x.ndim - at)))
+def unsqueeze(input: Tensor, dim: int) -> Tensor:
+    """Return a view of input with a new dimension of size 1 at position ``dim``. Raises ShapeError if out of range."""
+    at = axis_of("unsqueeze", (*input.shape, 1), dim)
+    return view_of(input, (*((),) * at, None, *((),) * (input.ndim - at)))
 
 
-def squeeze(x: Tensor, dim: int | Shape | None = None) -> Tensor:
-    """Return a view of x without those of the dimensions ``dim`` (None: all) that have size 1. Raises ShapeError."""
-    gone = axes_of("squeeze", x.shape, dim)
-    return view_of(x, tuple(0 if n == 1 and i in gone else () for i, n in enumerate(x.shape)))
+def squeeze(input: Tensor, dim: int | Shape | None = None) -> Tensor:
+    """Return a view of input without those of the dimensions ``dim`` (None: all) that have size 1.
+    Raises ShapeError."""
+    gone = axes_of("squeeze", input.shape, dim)
+    return view_of(input, tuple(0 if n == 1 and i in gone else () for i, n in enumerate(input.shape)))
 
 
-def split(x: Tensor, sizes: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
-    """Return views of x's parts along one dimension, of one size (the last may be smaller) or of the given sizes.
-    Raises ShapeError if a list of sizes does not add up to the dimension, or a single size is below 1."""
-    axis = axis_of("split", x.shape, dim)
-    total = x.shape[axis]
-    if isinstance(sizes, int):
-        if sizes < 1:
-            raise ShapeError(f"split: parts must have at least 1 element, not {sizes}")
-        sizes = [min(sizes, total - start) for start in range(0, total, sizes)] or [0]
-    if sum(sizes) != total or min(sizes, default=0) < 0:
-        raise ShapeError(f"split: parts {list(sizes)} do not add up to dimension {axis} of {list(x.shape)}")
-    ends = list(accumulate(sizes))
-    return tuple(view_of(x, (*((),) * axis, (end - size, end, 1), *((),) * (x.ndim - axis - 1)))
-                 for size, end in zip(sizes, ends, strict=True))
+def split(tensor: Tensor, split_size: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+    """Return views of the tensor's parts along one dimension, of one size or of the sizes in a list.
+    With one size the last part may be smaller. Raises ShapeError if a list does not add up to the dimension, or a size
+    is below 1."""
+    axis = axis_of("split", tensor.shape, dim)
+    total = tensor.shape[axis]
+    if isinstance(split_size, int):
+        if split_size < 1:
+            raise ShapeError(f"split: parts must have at least 1 element, not {split_size}")
+        split_size = [min(split_size, total - start) for start in range(0, total, split_size)] or [0]
+    if sum(split_size) != total or min(split_size, default=0) < 0:
+        raise ShapeError(f"split: parts {list(split_size)} do not add up to dimension {axis} of {list(tensor.shape)}")
+    ends = list(accumulate(split_size))
+    return tuple(view_of(tensor, (*((),) * axis, (end - size, end, 1), *((),) * (tensor.ndim - axis - 1)))
+                 for size, end in zip(split_size, ends, strict=True))
 
 
-def chunk(x: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
-    """Return views of at most ``chunks`` parts of x along one dimension, of one size except for the last.
+def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
+    """Return views of at most ``chunks`` parts of input along one dimension, of one size except for the last.
     Raises ShapeError for a dimension out of range or fewer than 1 part."""
     if chunks < 1:
         raise ShapeError(f"chunk: there must be at least 1 part, not {chunks}")
-    return split(x, max(1, -(-x.shape[axis_of("chunk", x.shape, dim)] // chunks)), dim)
+    return split(input, max(1, -(-input.shape[axis_of("chunk", input.shape, dim)] // chunks)), dim)
 
 
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:

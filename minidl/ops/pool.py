@@ -81,7 +81,7 @@ def max_pool2d(x: Tensor, kernel: int | Pair, *, stride: int | Pair | None = Non
 def avg_pool2d(x: Tensor, kernel: int | Pair, *, stride: int | Pair | None = None, padding: int | Pair = 0,
                count_include_pad: bool = True) -> Tensor:
     """Return the mean of each window of [N, C, H, W]; the default stride is the window's size.
-    With ``count_include_pad`` padding counts as zeros, otherwise not at all. Raises ShapeError for a bad window."""
+    With ``count_include_pad`` padding counts as zeros, otherwise not at all. Raises ShapeError if no window fits."""
     kernel, padding = pair(kernel), pair(padding)
     window = {"kernel": kernel, "stride": pair(kernel if stride is None else stride), "padding": padding}
     y = apply(AVG_POOL2D, x, **window)

@@ -27,19 +27,20 @@ from minidl.tensor import Tensor
 Axes = int | Shape | None
 
 
-def matmul(a: Tensor, b: Tensor) -> Tensor:
+def matmul(input: Tensor, other: Tensor) -> Tensor:
     """Return the product of matrices, broadcast over leading dimensions; a vector is a row if left, a column if right.
     Raises ShapeError for inner sizes or leading dimensions that do not fit."""
-    if a.ndim > 1 and b.ndim > 1:
-        return linear.matmul(a, b)
-    if not a.ndim or not b.ndim:
-        raise ShapeError(f"matmul needs matrices or vectors, not {list(a.shape)} and {list(b.shape)}")
-    y = linear.matmul(unsqueeze(a, 0) if a.ndim == 1 else a, unsqueeze(b, 1) if b.ndim == 1 else b)
+    if input.ndim > 1 and other.ndim > 1:
+        return linear.matmul(input, other)
+    if not input.ndim or not other.ndim:
+        raise ShapeError(f"matmul needs matrices or vectors, not {list(input.shape)} and {list(other.shape)}")
+    y = linear.matmul(unsqueeze(input, 0) if input.ndim == 1 else input,
+                      unsqueeze(other, 1) if other.ndim == 1 else other)
     shape = list(y.shape)
-    if b.ndim == 1:
+    if other.ndim == 1:
         del shape[-1]
-    if a.ndim == 1:
-        del shape[-2 if b.ndim > 1 else -1]
+    if input.ndim == 1:
+        del shape[-2 if other.ndim > 1 else -1]
     return reshape(y, tuple(shape))
 
 
@@ -49,115 +50,116 @@ def _dims(what: str, *pairs: tuple[Tensor, int]) -> None:
                          f"{' and '.join(str(list(x.shape)) for x, _ in pairs)}")
 
 
-def mm(a: Tensor, b: Tensor) -> Tensor:
+def mm(input: Tensor, mat2: Tensor) -> Tensor:
     """Return the product of two matrices. Raises ShapeError for other dimensions, or inner sizes that differ."""
-    _dims("mm", (a, 2), (b, 2))
-    return linear.matmul(a, b)
+    _dims("mm", (input, 2), (mat2, 2))
+    return linear.matmul(input, mat2)
 
 
-def bmm(a: Tensor, b: Tensor) -> Tensor:
+def bmm(input: Tensor, mat2: Tensor) -> Tensor:
     """Return the products of two batches of matrices, [B, n, k] and [B, k, m]. Others raise ShapeError."""
-    _dims("bmm", (a, 3), (b, 3))
-    if a.shape[0] != b.shape[0]:
-        raise ShapeError(f"bmm: the batches have {a.shape[0]} and {b.shape[0]} matrices")
-    return linear.matmul(a, b)
+    _dims("bmm", (input, 3), (mat2, 3))
+    if input.shape[0] != mat2.shape[0]:
+        raise ShapeError(f"bmm: the batches have {input.shape[0]} and {mat2.shape[0]} matrices")
+    return linear.matmul(input, mat2)
 
 
-def mv(a: Tensor, b: Tensor) -> Tensor:
+def mv(input: Tensor, vec: Tensor) -> Tensor:
     """Return the product of a matrix and a vector. Raises ShapeError for other dimensions, or sizes that differ."""
-    _dims("mv", (a, 2), (b, 1))
-    return matmul(a, b)
+    _dims("mv", (input, 2), (vec, 1))
+    return matmul(input, vec)
 
 
-def dot(a: Tensor, b: Tensor) -> Tensor:
+def dot(input: Tensor, tensor: Tensor) -> Tensor:
     """Return the dot product of two vectors. Raises ShapeError for other dimensions, or sizes that differ."""
-    _dims("dot", (a, 1), (b, 1))
-    if a.shape != b.shape:
-        raise ShapeError(f"dot: the vectors {list(a.shape)} and {list(b.shape)} differ in size")
-    return sum_(mul(a, b))
+    _dims("dot", (input, 1), (tensor, 1))
+    if input.shape != tensor.shape:
+        raise ShapeError(f"dot: the vectors {list(input.shape)} and {list(tensor.shape)} differ in size")
+    return sum_(mul(input, tensor))
 
 
-def outer(a: Tensor, b: Tensor) -> Tensor:
+def outer(input: Tensor, vec2: Tensor) -> Tensor:
     """Return the outer product of two vectors: [n] and [m] -> [n, m]. Raises ShapeError for other tensors."""
-    _dims("outer", (a, 1), (b, 1))
-    return mul(unsqueeze(a, 1), b)
+    _dims("outer", (input, 1), (vec2, 1))
+    return mul(unsqueeze(input, 1), vec2)
 
 
-def addmm(x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """Return beta * x + alpha * (a b) for matrices a and b. Raises ShapeError."""
-    y = scale(mm(a, b), alpha) if alpha != 1 else mm(a, b)
-    return y if beta == 0 else add(y, scale(x, beta) if beta != 1 else x)
+def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """Return beta * input + alpha * (mat1 mat2) for matrices mat1 and mat2. Raises ShapeError."""
+    y = scale(mm(mat1, mat2), alpha) if alpha != 1 else mm(mat1, mat2)
+    return y if beta == 0 else add(y, scale(input, beta) if beta != 1 else input)
 
 
-def baddbmm(x: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """Return beta * x + alpha * (a b) for batches of matrices a and b. Raises ShapeError."""
-    y = scale(bmm(a, b), alpha) if alpha != 1 else bmm(a, b)
-    return y if beta == 0 else add(y, scale(x, beta) if beta != 1 else x)
+def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """Return beta * input + alpha * (batch1 batch2) for batches of matrices batch1 and batch2. Raises ShapeError."""
+    y = scale(bmm(batch1, batch2), alpha) if alpha != 1 else bmm(batch1, batch2)
+    return y if beta == 0 else add(y, scale(input, beta) if beta != 1 else input)
 
 
-def trace(x: Tensor) -> Tensor:
+def trace(input: Tensor) -> Tensor:
     """Return the sum of a matrix's diagonal. Raises ShapeError for anything but a matrix."""
-    _dims("trace", (x, 2))
-    return sum_(diagonal(x))
+    _dims("trace", (input, 2))
+    return sum_(diagonal(input))
 
 
-def diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
     """Return a copy of the diagonals of the matrices in dimensions dim1 and dim2, as the last dimension.
     ``offset``: columns to the right of the main diagonal. Raises ShapeError for a dimension that is out of range."""
-    rows, columns = axis_of("diagonal", x.shape, dim1), axis_of("diagonal", x.shape, dim2)
+    rows, columns = axis_of("diagonal", input.shape, dim1), axis_of("diagonal", input.shape, dim2)
     if rows == columns:
-        raise ShapeError(f"diagonal: dimensions {dim1} and {dim2} of {list(x.shape)} are the same")
-    size = max(0, min(x.shape[rows] - max(0, -offset), x.shape[columns] - max(0, offset)))
-    order = (rows, columns, *(i for i in range(x.ndim) if i not in (rows, columns)))
+        raise ShapeError(f"diagonal: dimensions {dim1} and {dim2} of {list(input.shape)} are the same")
+    size = max(0, min(input.shape[rows] - max(0, -offset), input.shape[columns] - max(0, offset)))
+    order = (rows, columns, *(i for i in range(input.ndim) if i not in (rows, columns)))
     first, second = np.arange(size) + max(0, -offset), np.arange(size) + max(0, offset)
-    y = permute(x, order)[first, second]
+    y = permute(input, order)[first, second]
     return permute(y, (*range(1, y.ndim), 0))
 
 
-def norm(x: Tensor, p: float | str | None = 2, dim: Axes = None, keepdim: bool = False) -> Tensor:
-    """Return the p-norm (sum of |x|^p)^(1/p) over ``dim``, by default over all dimensions.
+def norm(input: Tensor, p: float | str | None = 2, dim: Axes = None, keepdim: bool = False) -> Tensor:
+    """Return the p-norm (sum of |input|^p)^(1/p) over ``dim``, by default over all dimensions.
 
-    p = inf gives the largest |x|, p = 0 the number of nonzero elements. A norm of 0 has gradient 0. Raises ShapeError.
+    p = inf gives the largest |input|, p = 0 the number of nonzero elements. A norm of 0 has gradient 0.
+    Raises ShapeError.
     """
     if p in ("fro", None):
         p = 2
     if isinstance(p, str):
         raise ShapeError(f"norm: p must be a number, inf or 'fro', not {p!r}")
     if p == 2:
-        return root(sum_(mul(x, x), dim, keepdim))
-    size = absolute(x)
+        return root(sum_(mul(input, input), dim, keepdim))
+    size = absolute(input)
     if p == float("inf"):
         return amax(size, dim, keepdim)
     if p == -float("inf"):
         return amin(size, dim, keepdim)
     if p == 0:
-        return convert(sum_(compare(x, 0, "!="), dim, keepdim), x.dtype)
+        return convert(sum_(compare(input, 0, "!="), dim, keepdim), input.dtype)
     if p == 1:
         return sum_(size, dim, keepdim)
-    total = sum_(pow_of(size, full((), float(p), x.dtype)), dim, keepdim)
+    total = sum_(pow_of(size, full((), float(p), input.dtype)), dim, keepdim)
     zero = compare(total, 0, "==")
-    return masked_fill(pow_of(masked_fill(total, zero, 1.0), full((), 1.0 / p, x.dtype)), zero, 0.0)
+    return masked_fill(pow_of(masked_fill(total, zero, 1.0), full((), 1.0 / p, input.dtype)), zero, 0.0)
 
 
-def normalize(x: Tensor, p: float = 2.0, dim: int | Shape = 1, eps: float = 1e-12) -> Tensor:
-    """Return x / max(p-norm of x along ``dim``, eps). Raises ShapeError for a dimension out of range."""
-    return div(x, clamp(norm(x, p, dim, keepdim=True), min=eps))
+def normalize(input: Tensor, p: float = 2.0, dim: int | Shape = 1, eps: float = 1e-12) -> Tensor:
+    """Return input / max(p-norm of input along ``dim``, eps). Raises ShapeError for a dimension out of range."""
+    return div(input, clamp(norm(input, p, dim, keepdim=True), min=eps))
 
 
-def cosine_similarity(a: Tensor, b: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
-    """Return the cosine of the angle between a and b along ``dim``; norms count as at least ``eps``.
+def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
+    """Return the cosine of the angle between x1 and x2 along ``dim``; norms count as at least ``eps``.
     Raises ShapeError for a misfit of shapes."""
     def unit(x: Tensor) -> Tensor:
         return div(x, clamp(norm(x, 2, dim, keepdim=True), min=eps))
-    shape = broadcast(a.shape, b.shape)
-    a, b = expand(a, shape), expand(b, shape)
-    return sum_(mul(unit(a), unit(b)), dim)
+    shape = broadcast(x1.shape, x2.shape)
+    x1, x2 = expand(x1, shape), expand(x2, shape)
+    return sum_(mul(unit(x1), unit(x2)), dim)
 
 
-def cdist(a: Tensor, b: Tensor, p: float = 2.0, compute_mode: str | None = None) -> Tensor:
+def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None = None) -> Tensor:
     """Return the p-norm distances of all pairs of rows: [..., n, d] and [..., m, d] -> [..., n, m].
     ``compute_mode`` has no effect. Raises ShapeError if d differs or the leading dimensions do not broadcast."""
-    return norm(sub(unsqueeze(a, -2), unsqueeze(b, -3)), p, -1)
+    return norm(sub(unsqueeze(x1, -2), unsqueeze(x2, -3)), p, -1)
 
 
 # Einstein's sums ----------------------------------------------------------------------------------------------------

@@ -43,10 +43,10 @@ TOPK = Op("topk", _infer, _cost, outputs=("y", "index"), vjp=_vjp, exact=True, s
 
 
 @of_numbers_too
-def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Ranked:
+def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Ranked:
     """Return the k largest (or smallest) elements along one dimension and their positions, always sorted.
     Raises ShapeError for a dimension out of range, or k above its size."""
-    moved, back = over_last(x, dim, "topk")
+    moved, back = over_last(input, dim, "topk")
     values, index = apply_all(TOPK, moved, k=k, largest=largest)
     return Ranked(permute(values, back), permute(index, back)) if back else Ranked(values, index)
 
@@ -69,15 +69,16 @@ def _either(x: Tensor, other: int | Tensor | None, keepdim: bool, largest: bool)
     return _extreme(x, other, keepdim, largest)
 
 
-def max(x: Tensor, dim: int | Tensor | None = None, keepdim: bool = False) -> Tensor | Ranked:  # noqa: A001
+def max(input: Tensor, dim: int | Tensor | None = None, keepdim: bool = False) -> Tensor | Ranked:  # noqa: A001
     """Return the largest element; with ``dim``, the largest ones along it and their positions.
-    With a tensor in place of ``dim``, return ``maximum(x, dim)``."""
-    return _either(x, dim, keepdim, True)
+    With a tensor in place of ``dim``, return ``maximum(input, dim)``."""
+    return _either(input, dim, keepdim, True)
 
 
-def min(x: Tensor, dim: int | Tensor | None = None, keepdim: bool = False) -> Tensor | Ranked:  # noqa: A001
-    """Return the smallest element; with ``dim``, the smallest along it and their positions; or ``minimum(x, dim)``."""
-    return _either(x, dim, keepdim, False)
+def min(input: Tensor, dim: int | Tensor | None = None, keepdim: bool = False) -> Tensor | Ranked:  # noqa: A001
+    """Return the smallest element; with ``dim``, the smallest along it and their positions.
+    With a tensor in place of ``dim``, return ``minimum(input, dim)``."""
+    return _either(input, dim, keepdim, False)
 
 
 def _extreme_over(x: Tensor, dim: int | Shape | None, keepdim: bool, largest: bool) -> Tensor:
@@ -89,48 +90,48 @@ def _extreme_over(x: Tensor, dim: int | Shape | None, keepdim: bool, largest: bo
     return reshape(y, tuple(1 if i in axes else n for i, n in enumerate(x.shape) if keepdim or i not in axes))
 
 
-def amax(x: Tensor, dim: int | Shape | None = None, keepdim: bool = False) -> Tensor:
+def amax(input: Tensor, dim: int | Shape | None = None, keepdim: bool = False) -> Tensor:
     """Return the largest element over ``dim``, by default over all dimensions.
     The first of equal ones gets the gradient.
 
     Raises ShapeError for a dimension that is repeated or out of range.
     """
-    return _extreme_over(x, dim, keepdim, True)
+    return _extreme_over(input, dim, keepdim, True)
 
 
-def amin(x: Tensor, dim: int | Shape | None = None, keepdim: bool = False) -> Tensor:
+def amin(input: Tensor, dim: int | Shape | None = None, keepdim: bool = False) -> Tensor:
     """Return the smallest element over ``dim``, by default over all dimensions. Raises ShapeError for a bad ``dim``."""
-    return _extreme_over(x, dim, keepdim, False)
+    return _extreme_over(input, dim, keepdim, False)
 
 
-def argmax(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
     """Return the position of the largest element along ``dim``, or in the flattened tensor for None.
     Raises ShapeError for a dimension out of range."""
-    return _extreme(detach(x), dim, keepdim, True).indices if dim is not None else _first(x, True)
+    return _extreme(detach(input), dim, keepdim, True).indices if dim is not None else _first(input, True)
 
 
-def argmin(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
     """Return the position of the smallest element along ``dim``, or in the flattened tensor for None."""
-    return _extreme(detach(x), dim, keepdim, False).indices if dim is not None else _first(x, False)
+    return _extreme(detach(input), dim, keepdim, False).indices if dim is not None else _first(input, False)
 
 
 def _first(x: Tensor, largest: bool) -> Tensor:
     return _extreme(flatten(detach(x), 0), 0, False, largest).indices
 
 
-def gather(x: Tensor, dim: int, index: Tensor) -> Tensor:
-    """Return x's elements at the positions in ``index`` along ``dim``.
-    Raises ShapeError for an index larger than x in other dimensions; UserError for a position out of range."""
-    if not x.shape:
-        return reshape(gather(reshape(x, (1,)), dim, reshape(index, (-1,))), index.shape)
-    axis = axes_of("gather", x.shape, dim)[0]
+def gather(input: Tensor, dim: int, index: Tensor) -> Tensor:
+    """Return input's elements at the positions in ``index`` along ``dim``.
+    Raises ShapeError for an index larger than input in other dimensions; UserError for a position out of range."""
+    if not input.shape:
+        return reshape(gather(reshape(input, (1,)), dim, reshape(index, (-1,))), index.shape)
+    axis = axes_of("gather", input.shape, dim)[0]
     for i, size in enumerate(index.shape):
-        if x.ndim == index.ndim and i != axis and size < x.shape[i]:
-            x = between(x, i, 0, size)
-    moved, back = over_last(x, dim, "gather")
+        if input.ndim == index.ndim and i != axis and size < input.shape[i]:
+            input = between(input, i, 0, size)
+    moved, back = over_last(input, dim, "gather")
     at, _ = over_last(index, dim, "gather")
     if moved.shape[:-1] != at.shape[:-1]:
-        raise ShapeError(f"gather along {dim}: {list(index.shape)} does not fit {list(x.shape)}")
+        raise ShapeError(f"gather along {dim}: {list(index.shape)} does not fit {list(input.shape)}")
     rows, width, count = prod(moved.shape[:-1]), moved.shape[-1], at.shape[-1]
     y = reshape(gather_rows(reshape(moved, (rows, width, 1)), reshape(at, (rows, count))), at.shape)
     return permute(y, back) if back else y

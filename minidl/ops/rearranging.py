@@ -43,61 +43,63 @@ def values_of(what: str, x: Tensor) -> np.ndarray:
     return x.numpy()
 
 
-def unbind(x: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
-    """Return views of x's parts along one dimension, which is removed. Raises ShapeError if it is out of range."""
-    axis = axis_of("unbind", x.shape, dim)
-    return tuple(at(x, axis, i) for i in range(x.shape[axis]))
+def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
+    """Return views of input's parts along one dimension, which is removed. Raises ShapeError if it is out of range."""
+    axis = axis_of("unbind", input.shape, dim)
+    return tuple(at(input, axis, i) for i in range(input.shape[axis]))
 
 
-def select(x: Tensor, dim: int, index: int) -> Tensor:
+def select(input: Tensor, dim: int, index: int) -> Tensor:
     """Return a view of part ``index`` along one dimension, which is removed. Raises ShapeError if out of range."""
-    return at(x, axis_of("select", x.shape, dim), index)
+    return at(input, axis_of("select", input.shape, dim), index)
 
 
 @of_numbers_too
-def index_select(x: Tensor, dim: int, index: Tensor) -> Tensor:
-    """Return a copy of the parts number ``index`` of x along ``dim``. Raises ShapeError if that is out of range."""
-    return at(x, axis_of("index_select", x.shape, dim), reshape(index, (-1,)))
+def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
+    """Return a copy of the parts number ``index`` of input along ``dim``. Raises ShapeError if that is out of range."""
+    return at(input, axis_of("index_select", input.shape, dim), reshape(index, (-1,)))
 
 
-def flip(x: Tensor, *axes: int | Shape, dims: Shape | None = None) -> Tensor:
-    """Return a copy of x, reversed along some dimensions, which may be given as ``dims``. Raises ShapeError."""
+def flip(input: Tensor, *axes: int | Shape, dims: Shape | None = None) -> Tensor:
+    """Return a copy of input, reversed along some dimensions, which may be given as ``dims``. Raises ShapeError."""
     named = dims if dims is not None else axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes
-    y = x
-    for axis in axes_of("flip", x.shape, tuple(named)):  # type: ignore[arg-type]
-        y = at(y, axis, np.arange(x.shape[axis])[::-1]) if x.shape[axis] > 1 else y
-    return y if y is not x else x.clone()
+    y = input
+    for axis in axes_of("flip", input.shape, tuple(named)):  # type: ignore[arg-type]
+        y = at(y, axis, np.arange(input.shape[axis])[::-1]) if input.shape[axis] > 1 else y
+    return y if y is not input else input.clone()
 
 
-def roll(x: Tensor, shifts: int | Shape, dims: int | Shape | None = None) -> Tensor:
-    """Return x rotated along some dimensions; elements shifted past the end reappear at the start.
-    Without dimensions, x is rotated in C order. Raises ShapeError for a dimension out of range."""
+def roll(input: Tensor, shifts: int | Shape, dims: int | Shape | None = None) -> Tensor:
+    """Return input rotated along some dimensions; elements shifted past the end reappear at the start.
+    Without dimensions, input is rotated in C order. Raises ShapeError for a dimension out of range."""
     if dims is None:
         if not isinstance(shifts, int):
             raise ShapeError("roll: several distances need several dimensions")
-        return reshape(roll(reshape(x, (-1,)), shifts, 0), x.shape)
+        return reshape(roll(reshape(input, (-1,)), shifts, 0), input.shape)
     distances = (shifts,) if isinstance(shifts, int) else tuple(shifts)
-    axes = axes_of("roll", x.shape, dims)
+    axes = axes_of("roll", input.shape, dims)
     if len(axes) != len(distances):
         raise ShapeError(f"roll: {len(distances)} distances along {len(axes)} dimensions")
     for axis, distance in zip(axes, distances, strict=True):
-        size = x.shape[axis]
+        size = input.shape[axis]
         cut = size - distance % size if size else 0
-        x = concat([at(x, axis, slice(cut, None)), at(x, axis, slice(0, cut))], axis) if cut != size else x.clone()
-    return x
+        input = (concat([at(input, axis, slice(cut, None)), at(input, axis, slice(0, cut))], axis) if cut != size
+                 else input.clone())
+    return input
 
 
-def movedim(x: Tensor, source: int | Shape, destination: int | Shape) -> Tensor:
-    """Return a view of x with dimensions moved to other positions; the others keep their order. Raises ShapeError."""
-    origins, targets = axes_of("movedim", x.shape, source), axes_of("movedim", x.shape, destination)
-    rest = iter([i for i in range(x.ndim) if i not in origins])
+def movedim(input: Tensor, source: int | Shape, destination: int | Shape) -> Tensor:
+    """Return a view of input with dimensions moved to other positions; the others keep their order.
+    Raises ShapeError."""
+    origins, targets = axes_of("movedim", input.shape, source), axes_of("movedim", input.shape, destination)
+    rest = iter([i for i in range(input.ndim) if i not in origins])
     places = dict(zip(targets, origins, strict=True))
-    return permute(x, tuple(places[i] if i in places else next(rest) for i in range(x.ndim)))
+    return permute(input, tuple(places[i] if i in places else next(rest) for i in range(input.ndim)))
 
 
-def broadcast_to(x: Tensor, size: Shape) -> Tensor:
-    """Return a view of x broadcast to the shape ``size``. Raises ShapeError if x does not broadcast to it."""
-    return expand(x, tuple(size))
+def broadcast_to(input: Tensor, size: Shape) -> Tensor:
+    """Return a view of input broadcast to the shape ``size``. Raises ShapeError if input does not broadcast to it."""
+    return expand(input, tuple(size))
 
 
 def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -108,19 +110,20 @@ def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(expand(x, shape) for x in tensors)
 
 
-def tile(x: Tensor, *dims: int | Shape) -> Tensor:
-    """Return a copy of x repeated ``dims`` times along its last dimensions. Raises ShapeError for negative counts."""
+def tile(input: Tensor, *dims: int | Shape) -> Tensor:
+    """Return a copy of input repeated ``dims`` times along its last dimensions.
+    Raises ShapeError for negative counts."""
     counts = tuple(dims[0]) if len(dims) == 1 and not isinstance(dims[0], int) else dims
-    return x.repeat(*(1,) * (x.ndim - len(counts)), *counts)
+    return input.repeat(*(1,) * (input.ndim - len(counts)), *counts)
 
 
-def unflatten(x: Tensor, dim: int, sizes: Shape) -> Tensor:
-    """Return x with dimension ``dim`` split into ``sizes``, of which one may be -1. Misfits raise ShapeError."""
-    axis = axis_of("unflatten", x.shape, dim)
-    rest = x.shape[axis]
+def unflatten(input: Tensor, dim: int, sizes: Shape) -> Tensor:
+    """Return input with dimension ``dim`` split into ``sizes``, of which one may be -1. Misfits raise ShapeError."""
+    axis = axis_of("unflatten", input.shape, dim)
+    rest = input.shape[axis]
     known = int(np.prod([n for n in sizes if n != -1]))
     full_sizes = tuple(rest // max(1, known) if n == -1 else n for n in sizes)
-    return reshape(x, (*x.shape[:axis], *full_sizes, *x.shape[axis + 1:]))
+    return reshape(input, (*input.shape[:axis], *full_sizes, *input.shape[axis + 1:]))
 
 
 def hstack(tensors: Sequence[Tensor]) -> Tensor:
@@ -169,33 +172,33 @@ def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
     return convert(compare(convert(unsqueeze(x, x.ndim), int64), uploaded(np.arange(num_classes)), "=="), int64)
 
 
-def take_along_dim(x: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
-    """Return ``gather(x, dim, indices)``, with both broadcast in the other dimensions; without one, in C order.
+def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
+    """Return ``gather(input, dim, indices)``, with both broadcast in the other dimensions; without one, in C order.
     Raises ShapeError for a misfit of shapes, UserError for an index out of range."""
     if dim is None:
-        return gather(reshape(x, (-1,)), 0, reshape(indices, (-1,)))
-    axis = axis_of("take_along_dim", x.shape, dim)
-    if x.ndim != indices.ndim:
-        raise ShapeError(f"take_along_dim: {list(indices.shape)} and {list(x.shape)} differ in their dimensions")
+        return gather(reshape(input, (-1,)), 0, reshape(indices, (-1,)))
+    axis = axis_of("take_along_dim", input.shape, dim)
+    if input.ndim != indices.ndim:
+        raise ShapeError(f"take_along_dim: {list(indices.shape)} and {list(input.shape)} differ in their dimensions")
 
     def wide(y: Tensor, other: Tensor) -> Tensor:
         return expand(y, tuple(m if n == 1 and i != axis else n
                                for i, (n, m) in enumerate(zip(y.shape, other.shape, strict=True))))
-    return gather(wide(x, indices), axis, wide(indices, x))
+    return gather(wide(input, indices), axis, wide(indices, input))
 
 
 # Places that values decide ------------------------------------------------------------------------------------------
-def nonzero(x: Tensor, *, as_tuple: bool = False) -> Any:
+def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
     """Return the indices of nonzero elements: int64 [count, dimensions], or with ``as_tuple`` a vector per dimension.
     The values are copied to the host. Raises UserError on a device without values."""
-    values = values_of("nonzero", x)
+    values = values_of("nonzero", input)
     return tuple(map(uploaded, np.nonzero(np.atleast_1d(values)))) if as_tuple else uploaded(np.argwhere(values))
 
 
-def masked_select(x: Tensor, mask: Tensor) -> Tensor:
+def masked_select(input: Tensor, mask: Tensor) -> Tensor:
     """Return the elements where a mask is true, in C order. The mask is read on the host; without values UserError."""
-    shape = broadcast(x.shape, mask.shape)
-    return index(reshape(expand(x, shape), (-1,)), reshape(expand(mask, shape), (-1,)))
+    shape = broadcast(input.shape, mask.shape)
+    return index(reshape(expand(input, shape), (-1,)), reshape(expand(mask, shape), (-1,)))
 
 
 FUNCTIONS: dict[str, Any] = {

@@ -50,95 +50,96 @@ def _summed_up(x: Tensor, dtype: DType | None) -> Tensor:
     return in_dtype(x, dtype) if dtype is not None or x.dtype.floating else convert(x, int64)
 
 
-def cumsum(x: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
+def cumsum(input: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
     """Return cumulative sums along a dimension; integers and booleans give int64, or ``dtype``.
     Raises ShapeError for a dimension out of range."""
-    return _scanned(_summed_up(x, dtype), dim, "cumsum", 0, add)
+    return _scanned(_summed_up(input, dtype), dim, "cumsum", 0, add)
 
 
-def cumprod(x: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
+def cumprod(input: Tensor, dim: int, *, dtype: DType | None = None) -> Tensor:
     """Return cumulative products along a dimension; integers give int64, or ``dtype``.
     Raises ShapeError for a dimension out of range."""
-    return _scanned(_summed_up(x, dtype), dim, "cumprod", 1, mul)
+    return _scanned(_summed_up(input, dtype), dim, "cumprod", 1, mul)
 
 
 @of_numbers_too
-def prod(x: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: DType | None = None) -> Tensor:
+def prod(input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: DType | None = None) -> Tensor:
     """Return the product along a dimension, or of all elements; integers give int64, or ``dtype``.
     Raises ShapeError for a dimension out of range."""
-    x = _summed_up(x, dtype)
+    input = _summed_up(input, dtype)
     if dim is None:
-        return prod(reshape(x, (-1,)), 0)
-    axis = axis_of("prod", x.shape, dim)
-    while (n := x.shape[axis]) > 1:
+        return prod(reshape(input, (-1,)), 0)
+    axis = axis_of("prod", input.shape, dim)
+    while (n := input.shape[axis]) > 1:
         half = n // 2
-        both = mul(at(x, axis, slice(0, half)), at(x, axis, slice(half, 2 * half)))
-        x = concat([both, at(x, axis, slice(2 * half, n))], axis) if n % 2 else both
-    if not x.shape[axis]:
-        x = full((*x.shape[:axis], 1, *x.shape[axis + 1:]), 1, x.dtype)
-    return x if keepdim else squeeze(x, axis)
+        both = mul(at(input, axis, slice(0, half)), at(input, axis, slice(half, 2 * half)))
+        input = concat([both, at(input, axis, slice(2 * half, n))], axis) if n % 2 else both
+    if not input.shape[axis]:
+        input = full((*input.shape[:axis], 1, *input.shape[axis + 1:]), 1, input.dtype)
+    return input if keepdim else squeeze(input, axis)
 
 
 def _as_booleans(x: Tensor) -> Tensor:
     return x if x.dtype is boolean else compare(x, 0, "!=")
 
 
-def any_of(x: Tensor, dim: Axes = None, keepdim: bool = False) -> Tensor:
+def any_of(input: Tensor, dim: Axes = None, keepdim: bool = False) -> Tensor:
     """Return booleans that are True if any element along ``dim`` is nonzero, by default any of all.
     Raises ShapeError for a dimension out of range."""
-    return compare(sum_(_as_booleans(x), dim, keepdim), 0, ">")
+    return compare(sum_(_as_booleans(input), dim, keepdim), 0, ">")
 
 
-def all_of(x: Tensor, dim: Axes = None, keepdim: bool = False) -> Tensor:
+def all_of(input: Tensor, dim: Axes = None, keepdim: bool = False) -> Tensor:
     """Return booleans that are True if all elements along ``dim`` are nonzero, by default all. Raises ShapeError."""
-    return compare(sum_(logical_not(_as_booleans(x)), dim, keepdim), 0, "==")
+    return compare(sum_(logical_not(_as_booleans(input)), dim, keepdim), 0, "==")
 
 
-def count_nonzero(x: Tensor, dim: Axes = None) -> Tensor:
-    """Return the number of nonzero elements along ``dim``, by default of all. Raises ShapeError for a bad ``dim``."""
-    return sum_(_as_booleans(x), dim)
+def count_nonzero(input: Tensor, dim: Axes = None) -> Tensor:
+    """Return the number of nonzero elements along ``dim``, by default of all. ShapeError for a ``dim`` out of range."""
+    return sum_(_as_booleans(input), dim)
 
 
-def logsumexp(x: Tensor, dim: int | Shape, keepdim: bool = False) -> Tensor:
-    """Return log(sum(exp(x))) along ``dim``, without overflow. Raises ShapeError for a bad ``dim``."""
-    top = amax(detach(x), dim, keepdim=True)
+def logsumexp(input: Tensor, dim: int | Shape, keepdim: bool = False) -> Tensor:
+    """Return log(sum(exp(input))) along ``dim``, without overflow. Raises ShapeError for a ``dim`` out of range."""
+    top = amax(detach(input), dim, keepdim=True)
     top = masked_fill(top, logical_not(logical_and(compare(top, float("-inf"), ">"), compare(top, float("inf"), "<"))),
                       0.0)
-    y = add(log(sum_(exp(add(x, neg(top))), dim, keepdim=True)), top)
-    return y if keepdim else squeeze(y, axes_of("logsumexp", x.shape, dim))
+    y = add(log(sum_(exp(add(input, neg(top))), dim, keepdim=True)), top)
+    return y if keepdim else squeeze(y, axes_of("logsumexp", input.shape, dim))
 
 
 # Order --------------------------------------------------------------------------------------------------------------
 @of_numbers_too
-def sort(x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = True) -> Ranked:
+def sort(input: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = True) -> Ranked:
     """Return the elements along a dimension in order, and their positions; the sort is stable and NaN is largest.
     Raises ShapeError for a dimension out of range."""
-    axis = axis_of("sort", x.shape, dim)
-    n = x.shape[axis]
+    axis = axis_of("sort", input.shape, dim)
+    n = input.shape[axis]
     if descending or n < 2:
-        return topk(x, n, axis, largest=True) if n else Ranked(x.clone(), convert(x, int64))
+        return topk(input, n, axis, largest=True) if n else Ranked(input.clone(), convert(input, int64))
     # Reverse, sort with the largest first, and reverse again, so that equal elements keep their order.
-    values, places = topk(flip(x, axis), n, axis, largest=True)
+    values, places = topk(flip(input, axis), n, axis, largest=True)
     return Ranked(flip(values, axis), shift(neg(flip(places, axis)), n - 1))
 
 
-def argsort(x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = True) -> Tensor:
-    """Return the positions of x's elements in order along a dimension. Raises ShapeError if that is out of range."""
-    return sort(detach(x), dim, descending, stable=stable).indices
+def argsort(input: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = True) -> Tensor:
+    """Return the positions of input's elements in order along a dimension.
+    Raises ShapeError if that is out of range."""
+    return sort(detach(input), dim, descending, stable=stable).indices
 
 
 # Into other places --------------------------------------------------------------------------------------------------
 @of_numbers_too
-def scatter_add(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
-    """Return x with the elements of ``src`` added at the positions ``index`` along ``dim``.
-    index and src have one shape; in the other dimensions index has x's size. Raises ShapeError; UserError for a
+def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
+    """Return input with the elements of ``src`` added at the positions ``index`` along ``dim``.
+    index and src have one shape; in the other dimensions index has input's size. Raises ShapeError; UserError for a
     position out of range."""
-    axis = axis_of("scatter_add", x.shape, dim)
-    if index.shape != src.shape or any(i != axis and n != m for i, (n, m) in
-                                       enumerate(zip(index.shape, x.shape, strict=False))) or index.ndim != x.ndim:
+    axis = axis_of("scatter_add", input.shape, dim)
+    sizes = enumerate(zip(index.shape, input.shape, strict=False))
+    if index.shape != src.shape or index.ndim != input.ndim or any(i != axis and n != m for i, (n, m) in sizes):
         raise ShapeError(f"scatter_add along {dim}: index {list(index.shape)} and src {list(src.shape)} do not fit "
-                         f"{list(x.shape)}")
-    return add(x, _scattered(x, dim, index, src))
+                         f"{list(input.shape)}")
+    return add(input, _scattered(input, dim, index, src))
 
 
 def _scattered(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
@@ -172,36 +173,38 @@ class _DifferentiableScatter:
 
 
 @of_numbers_too
-def scatter(x: Tensor, dim: int, index: Tensor, value: float) -> Tensor:
-    """Return x with a number written at positions ``index`` along ``dim``. Raises UserError for a tensor ``value``."""
+def scatter(input: Tensor, dim: int, index: Tensor, value: float) -> Tensor:
+    """Return input with a number written at positions ``index`` along ``dim``.
+    Raises UserError for a tensor ``value``."""
     if isinstance(value, Tensor):
         raise UserError("scatter takes a number; scatter_add takes a tensor, and adds elements with equal positions")
-    with_hits = _scattered(full(x.shape, 0.0), dim, index, full(index.shape, 1.0))
-    return masked_fill(x, compare(with_hits, 0, "!="), value)
+    with_hits = _scattered(full(input.shape, 0.0), dim, index, full(index.shape, 1.0))
+    return masked_fill(input, compare(with_hits, 0, "!="), value)
 
 
-def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
-    """Return x with ``alpha`` * ``source`` added at the positions ``index`` along ``dim``, by a one-hot matrix product.
-    Raises ShapeError if ``source`` does not have x's shape with len(index) along ``dim``."""
-    axis = axis_of("index_add", x.shape, dim)
-    if index.ndim != 1 or source.shape != (*x.shape[:axis], index.shape[0], *x.shape[axis + 1:]):
+def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
+    """Return input with ``alpha`` * ``source`` added at the positions ``index`` along ``dim``.
+    This is a product with a one-hot matrix.
+    Raises ShapeError if ``source`` does not have input's shape with len(index) along ``dim``."""
+    axis = axis_of("index_add", input.shape, dim)
+    if index.ndim != 1 or source.shape != (*input.shape[:axis], index.shape[0], *input.shape[axis + 1:]):
         raise ShapeError(f"index_add along {dim}: index {list(index.shape)} and source {list(source.shape)} do not fit "
-                         f"{list(x.shape)}")
-    order = (axis, *(i for i in range(x.ndim) if i != axis))
+                         f"{list(input.shape)}")
+    order = (axis, *(i for i in range(input.ndim) if i != axis))
     rows = reshape(permute(source, order), (index.shape[0], -1))
-    hits = convert(one_hot(index, x.shape[axis]), source.dtype)
-    sums = reshape(matmul(hits, rows, transpose_a=True), tuple(x.shape[i] for i in order))
-    return add(x, permute(sums, tuple(sorted(range(x.ndim), key=order.__getitem__))), alpha=alpha)
+    hits = convert(one_hot(index, input.shape[axis]), source.dtype)
+    sums = reshape(matmul(hits, rows, transpose_a=True), tuple(input.shape[i] for i in order))
+    return add(input, permute(sums, tuple(sorted(range(input.ndim), key=order.__getitem__))), alpha=alpha)
 
 
-def allclose(a: Tensor, b: Tensor, rtol: float = 1e-5, atol: float = 1e-8) -> bool:
-    """Return True if |a - b| <= atol + rtol * |b| everywhere. The values are copied to the host."""
-    return bool(np.allclose(a.numpy(), b.numpy(), rtol, atol))
+def allclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8) -> bool:
+    """Return True if |input - other| <= atol + rtol * |other| everywhere. The values are copied to the host."""
+    return bool(np.allclose(input.numpy(), other.numpy(), rtol, atol))
 
 
-def equal(a: Tensor, b: Tensor) -> bool:
+def equal(input: Tensor, other: Tensor) -> bool:
     """Return True if two tensors have the same shape and values. The values are copied to the host."""
-    return a.shape == b.shape and bool(np.array_equal(a.numpy(), b.numpy()))
+    return input.shape == other.shape and bool(np.array_equal(input.numpy(), other.numpy()))
 
 
 FUNCTIONS: dict[str, Any] = {

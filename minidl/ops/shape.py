@@ -108,32 +108,35 @@ def sizes_of(given: tuple[int | Shape, ...]) -> Shape:
     return tuple(first) if len(given) == 1 and not isinstance(first, int) else given  # type: ignore[return-value]
 
 
-def reshape(x: Tensor, *sizes: int | Shape) -> Tensor:
-    """Return a view of x in another shape, of a copy if x is not contiguous; one size may be -1. Raises ShapeError."""
+def reshape(input: Tensor, *sizes: int | Shape) -> Tensor:
+    """Return a view of input in another shape, of a copy if input is not contiguous; one size may be -1.
+    Raises ShapeError."""
     shape = sizes_of(sizes)
     if any(d < -1 for d in shape) or shape.count(-1) > 1:
-        raise ShapeError(f"cannot reshape {list(x.shape)} to {list(shape)}: only one size may be negative, -1")
+        raise ShapeError(f"cannot reshape {list(input.shape)} to {list(shape)}: only one size may be negative, -1")
     if shape.count(-1) == 1:
         known = -prod(shape)
-        if known == 0 or x.numel() % known:
-            raise ShapeError(f"cannot reshape {list(x.shape)} ({x.numel()} elements) to {list(shape)}")
-        shape = tuple(x.numel() // known if d == -1 else d for d in shape)
-    return x if shape == x.shape and not loses_gradient(x) else apply(RESHAPE, contiguous(x), shape=shape)
+        if known == 0 or input.numel() % known:
+            raise ShapeError(f"cannot reshape {list(input.shape)} ({input.numel()} elements) to {list(shape)}")
+        shape = tuple(input.numel() // known if d == -1 else d for d in shape)
+    if shape == input.shape and not loses_gradient(input):
+        return input
+    return apply(RESHAPE, contiguous(input), shape=shape)
 
 
-def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
-    """Return x with the dimensions ``start_dim`` to ``end_dim`` (included) merged, a view if contiguous.
+def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
+    """Return input with the dimensions ``start_dim`` to ``end_dim`` (included) merged, a view if contiguous.
     Raises ShapeError for dimensions out of range or order.
     """
-    shape = x.shape or (1,)
+    shape = input.shape or (1,)
     start, end = axis_of("flatten", shape, start_dim), axis_of("flatten", shape, end_dim) + 1
-    return reshape(x, shape[:start] + (prod(shape[start:end]),) + shape[end:])
+    return reshape(input, shape[:start] + (prod(shape[start:end]),) + shape[end:])
 
 
-def permute(x: Tensor, *axes: int | Shape) -> Tensor:
-    """Return a view of x with its dimensions in the given order; negative axes count from the end.
+def permute(input: Tensor, *axes: int | Shape) -> Tensor:
+    """Return a view of input with its dimensions in the given order; negative axes count from the end.
     Raises ShapeError unless each axis is given once."""
-    return apply(PERMUTE, x, axes=axes_of("permute", x.shape, sizes_of(axes)))
+    return apply(PERMUTE, input, axes=axes_of("permute", input.shape, sizes_of(axes)))
 
 
 def between(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
@@ -142,13 +145,13 @@ def between(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
     return apply(NARROW, x, axis=axis_of("narrow", x.shape, axis), start=start, stop=stop)
 
 
-def narrow(x: Tensor, dim: int, start: int | Tensor, length: int) -> Tensor:
+def narrow(input: Tensor, dim: int, start: int | Tensor, length: int) -> Tensor:
     """Return a view of ``length`` elements along one dimension from ``start`` on; a negative start counts from the end.
     A start in a tensor is copied to the host. Raises ShapeError if the elements are out of range."""
-    axis = axis_of("narrow", x.shape, dim)
+    axis = axis_of("narrow", input.shape, dim)
     start = int(start.item()) if isinstance(start, Tensor) else start
-    first = start + x.shape[axis] if start < 0 else start
-    return between(x, axis, first, first + length)
+    first = start + input.shape[axis] if start < 0 else start
+    return between(input, axis, first, first + length)
 
 
 def concat(tensors: Sequence[Tensor], axis: int = 1) -> Tensor:
@@ -158,9 +161,9 @@ def concat(tensors: Sequence[Tensor], axis: int = 1) -> Tensor:
     return apply(CONCAT, *tensors, axis=axis_of("concat", tensors[0].shape, axis))
 
 
-def detach(x: Tensor) -> Tensor:
-    """Return a view of x through which no gradient flows."""
-    return apply(DETACH, x)
+def detach(input: Tensor) -> Tensor:
+    """Return a view of input through which no gradient flows."""
+    return apply(DETACH, input)
 
 
 DETACH = Op("detach", lambda x: x, view=True, exact=True, slices=along(0))

@@ -79,7 +79,8 @@ class RMSprop(Composed):
     def __init__(self, params: Parameters, lr: float = 1e-2, alpha: float = 0.99, eps: float = 1e-8,
                  weight_decay: float = 0.0, momentum: float = 0.0, centered: bool = False, *, maximize: bool = False,
                  decays: Callable[[Tensor], bool] | None = None) -> None:
-        """``decays``: returns True for parameters that weight decay is for; default: all. Bad rates raise UserError."""
+        """``decays``: returns True for parameters that weight decay is for; default: all. Raises UserError for rates
+        out of range, such as a negative ``lr``."""
         states = ("square_avg", *(("grad_avg",) if centered else ()), *(("momentum_buffer",) if momentum else ()))
         super().__init__(params, rates={"lr": lr, "alpha": alpha, "eps": eps, "weight_decay": weight_decay,
                                         "momentum": momentum, "maximize": maximize}, op=SGD, states=states,

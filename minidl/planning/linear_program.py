@@ -53,7 +53,7 @@ class LinearProgram:
         self._row_high: list[float] = []
 
     def variable(self, *, low: float = 0.0, high: float = inf, cost: float = 0.0, integer: bool = False) -> int:
-        """Add a variable with low <= value <= high and return its number."""
+        """Add a variable with low <= value <= high; return its number. cost: its factor in the objective."""
         self._cost.append(cost)
         self._low.append(low)
         self._high.append(high)
@@ -61,7 +61,7 @@ class LinearProgram:
         return len(self._cost) - 1
 
     def binary(self, *, high: float = 1.0) -> int:
-        """Add a variable that is 0 or 1 and return its number."""
+        """Add a variable that is 0 or 1 (``high`` 0: only 0); return its number."""
         return self.variable(high=high, integer=True)
 
     def price(self, variable: int, cost: float) -> None:

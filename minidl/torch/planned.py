@@ -100,7 +100,8 @@ def _replayed(facts: Problem, mode: Array, seen: Seen) -> frozenset[int]:
 
 
 def completed(facts: Problem, mode: Array, prefetch_at: Array, limits: Limits, *, ahead: bool) -> int:
-    """Add swaps to ``mode`` (the plan, gap by gap) until it holds the budget, if it can; return its peak in bytes."""
+    """Add swaps to ``mode`` (the plan, gap by gap) until it holds the budget, if it can; return its peak in bytes.
+    ahead: True if swap-ins may start before their tensor is needed."""
     while True:
         during = bytes_during(facts, mode, prefetch_at, limits, ahead=ahead)
         if during is None:  # a dropped tensor cannot be recomputed

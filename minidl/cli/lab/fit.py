@@ -18,6 +18,7 @@ from minidl.errors import UserError
 from minidl.lab import sources
 from minidl.lab.cell import Machine
 from minidl.lab.fitting import KNOWN_ERRORS, Needs, ProgramAtBatch, peak, share
+from minidl.lab.training_step import Setting
 from minidl.outside.stages import stage
 from minidl.outside.units import format_bytes
 from minidl.plan.trace import Trace
@@ -38,11 +39,16 @@ def parser() -> Parser:
     found.add_argument("--advice", action="store_true",
                        help="of a PyTorch program, changes that lower its memory, on the first device")
     found.add_argument("--json", action="store_true", help="print one JSON object instead of the tables")
-    alone = found.add_argument_group("PyTorch", "inputs and precision of a network that is given without a step")
-    alone.add_argument("--tokens", type=whole, default=128, metavar="N", help="of a text (default: 128)")
-    alone.add_argument("--image-size", type=whole, default=224, metavar="PIXELS", help="side (default: 224)")
+    alone = found.add_argument_group("the step", "of a network of minidl, or of a PyTorch network given without a step")
+    alone.add_argument("--tokens", type=whole, metavar="N",
+                       help="of a text (default: the network's; of PyTorch's, 128)")
+    alone.add_argument("--lora", type=whole, metavar="RANK",
+                       help="of minidl's networks: freeze all, and train adapters of this rank")
+    alone.add_argument("--image-size", type=whole, default=224, metavar="PIXELS",
+                       help="of PyTorch's networks, a side (default: 224)")
     alone.add_argument("--precision", choices=("fp32", "bf16", "fp16"), default="fp32",
-                       help="bf16, fp16: the step, also one of your own, runs under torch.autocast (default: fp32)")
+                       help="bf16, fp16: PyTorch's step, also one of your own, runs under torch.autocast; minidl's "
+                            "networks compute in it (default: fp32)")
     kinds.add_machine(found)
     return found
 
@@ -55,15 +61,18 @@ def story(arguments: argparse.Namespace) -> int:
     looked: list[Any] = []
     if arguments.advice and not name.startswith(sources.TORCH):
         raise UserError("--advice takes a PyTorch program, like torch:package.module:function:8")
+    if arguments.lora and name.startswith(sources.TORCH):
+        raise UserError("--lora is for networks of minidl; a PyTorch program adapts its layers itself")
     if arguments.advice or any(policies.create(policy).plans for policy in arguments.policies):
         beside.begin()
 
     def load(device: str, count: int) -> Trace:
         if not name.startswith(sources.TORCH):
-            return sources.load(f"{name}:{count}", device)
-        from minidl.lab.torch_capture import Asked, look  # loads PyTorch
+            return sources.load(f"{name}:{count}", device,
+                                setting=Setting(arguments.tokens, arguments.precision, arguments.lora))
+        from minidl.lab.torch_capture import look  # loads PyTorch
 
-        asked = Asked(arguments.tokens, arguments.image_size, arguments.precision)
+        asked = _asked(arguments)
         with stage(f"taking the step of {name} at {count}"):
             looked.append(look(name.removeprefix(sources.TORCH), count, device, asked))
         return sources.checked(looked[-1].trace)
@@ -100,12 +109,18 @@ def story(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _asked(arguments: argparse.Namespace) -> Any:
+    """Return the inputs and precision that the flags ask for, of a PyTorch network."""
+    from minidl.lab.torch_capture import Asked
+
+    return Asked(arguments.tokens or 128, arguments.image_size, arguments.precision)
+
+
 def _advise(said: dict[str, Any], name: str, machine: Machine, arguments: argparse.Namespace, looked: Any) -> None:
     """Add the changes that lower the program's memory to ``said``, and print them unless JSON was asked for."""
     from minidl.lab.changes import changes  # loads PyTorch
-    from minidl.lab.torch_capture import Asked
 
-    asked = Asked(arguments.tokens, arguments.image_size, arguments.precision)
+    asked = _asked(arguments)
     memory = arguments.memory or machine.described().memory_bytes
     found = changes(name, said["batch"], machine, memory, asked, looked)
     said["changes"] = [asdict(change) for change in found]

@@ -66,7 +66,8 @@ class GuidedExecution(Hooks):
         return self.ahead.place_at(storage, self.follower.address(storage), donor, stays)
 
     def gather(self, nbytes: int, owner: object, *, high: bool) -> Block | None:
-        """Allocate a block made of blocks whose tensors are being copied out; None if there are none, or too few."""
+        """Allocate a block made of blocks whose tensors are being copied out; None if these are too few.
+        high: near the top of the arena."""
         return self.leaving.gather(nbytes, owner, high=high) if self.leaving else None
 
     def reclaim(self, need: int, *, everything: bool = False) -> None:
@@ -208,7 +209,8 @@ class GuidedExecution(Hooks):
 
     def pack(self, survivors: Collection[Storage], fresh: Collection[Storage], *, failed: bool) -> None:
         """Move survivors to the addresses that the plan expects, so that they do not split the free bytes.
-        What the plan had left to do in this iteration is cancelled. fresh: survivors that this iteration has made."""
+        What the plan had left to do in this iteration is cancelled. fresh: survivors that this iteration has made.
+        failed: an error ended the iteration; then no survivor is moved."""
         if not failed:
             self._pack(survivors, fresh)
         self.ahead.end_iteration()

@@ -14,7 +14,8 @@ from minidl.planning.problem import Problem
 
 @dataclass(frozen=True)
 class ExecutionStep:
-    """One place in the order of execution: it executes ``call``, itself or as a replay for the later call ``group``."""
+    """One place in the order of execution: it executes ``call``, in its own place (``group`` equals ``call``), or again
+    as a replay just before the later call ``group``. index: the number of the place."""
 
     index: int
     group: int

@@ -45,7 +45,7 @@ class Work:
 
 
 def borders(trace: Trace, *, most: int) -> list[CallRange]:
-    """Cut a trace into at most ``most`` blocks.
+    """Cut a trace into at most ``most`` blocks of calls; return the range of each.
     Starting with one block per call, neighbours are joined, those with the least sum of time and output bytes first."""
     calls = trace.calls
     seconds = trace.seconds or 1.0
