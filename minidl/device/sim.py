@@ -108,8 +108,9 @@ class SimDevice(Device):
     def _copy(self, stream: int, host: Extents, nbytes: int) -> int:
         seconds = self.copy_seconds(stream, host, nbytes)
         position = self.clock.issue(stream, seconds, timed=self._noting_copy(stream, host, nbytes))
-        end = self.clock.ready[stream]
-        self.link.copied(stream, end - seconds, end)
+        if self.profile.shared_bandwidth:
+            end = self.clock.ready[stream]
+            self.link.copied(stream, end - seconds, end)
         return position
 
     def read(self, operand: Operand) -> "np.ndarray":

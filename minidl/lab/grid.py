@@ -130,16 +130,17 @@ def run(wanted: Sequence[Cell], folder: str, *, jobs: int = 1, limits: CellLimit
         if row is not None and not (again and row.status.startswith(TRIED_AGAIN)):
             rows[cell] = row
     missing = [cell for cell in dict.fromkeys(wanted) if cell not in rows]
-    with stage("running", len(missing), "cells") as running:
-        for cell, row in _rows([_with_trace(cell, kept) for cell in missing], jobs, limits, scheduler):
-            kept.keep(cell, row)
-            rows[cell] = row
-            running.done += 1
-            if told is not None:
-                told(len(rows), len(set(wanted)), row)
-    found = [rows[cell] for cell in wanted]
-    table.write(str(kept.folder / "table.csv"), [row.values() for row in found])
-    return found
+    try:
+        with stage("running", len(missing), "cells") as running:
+            for cell, row in _rows([_with_trace(cell, kept) for cell in missing], jobs, limits, scheduler):
+                kept.keep(cell, row)
+                rows[cell] = row
+                running.done += 1
+                if told is not None:
+                    told(len(rows), len(set(wanted)), row)
+    finally:  # a run that is stopped has a table of the cells that have ended
+        table.write(str(kept.folder / "table.csv"), [rows[cell].values() for cell in wanted if cell in rows])
+    return [rows[cell] for cell in wanted]
 
 
 def _with_trace(cell: Cell, kept: CellFolder) -> Cell:

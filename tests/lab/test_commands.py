@@ -227,6 +227,15 @@ def test_a_cluster_gives_the_same_table(tmp_path):
     assert there == grid.run(lenet_cells(), str(tmp_path / "here"), jobs=2)
 
 
+def test_a_grid_that_is_stopped_leaves_a_table_of_what_has_ended(tmp_path):
+    def told(number, count, row):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        grid.run(lenet_cells(), str(tmp_path), told=told)
+    assert [row["status"] for row in table.read_csv(str(tmp_path / "table.csv"))] == ["ok"]
+
+
 def test_a_row_that_is_damaged_counts_as_missing(tmp_path):
     folder, cell = CellFolder(str(tmp_path)), lenet_cells()[0]
     assert folder.row(cell) is None
