@@ -162,7 +162,7 @@ def test_the_sittings_of_the_reading_guide_are_as_long_as_it_says():
 
 def test_an_eviction_enters_few_files_and_few_lines_and_the_policy_is_asked_early():
     walk = typical("out")
-    assert len(walk.files) <= 15 and walk.lines <= 2530, f"{walk.lines} lines in {walk.files}"
+    assert len(walk.files) <= 15 and walk.lines <= 2500, f"{walk.lines} lines in {walk.files}"
     assert walk.depth("Passive.victims") <= 7
     assert {"executor.py", "memory/room.py", "policies/passive.py"} <= set(walk.files)
 

@@ -3,7 +3,7 @@
 import sys
 from types import ModuleType
 
-from minidl.device import profiles, sim
+from minidl.device import profiles, simulators
 from minidl.device.contract import Device
 from minidl.device.numba_settings import require_numba
 from minidl.device.precision import DEFAULT, precision_of
@@ -39,7 +39,7 @@ def create(name: str, *, poisoned: bool = False, precision: str = DEFAULT, cupti
     if name.startswith("sim:"):
         profile = profiles.named(name[4:])
         profile = profiles.shared(profile, sharing)
-        return sim.create(name, profile if chosen.tf32 else profiles.without_tf32(profile))
+        return simulators.create(name, profile if chosen.tf32 else profiles.without_tf32(profile))
     if sharing > 1:
         raise UserError(f"{name} computes: its ranks are processes that mpiexec starts, not {sharing} simulated ones")
     if name == "cuda" or name.startswith("cuda:"):

@@ -27,10 +27,14 @@ class SharedLink:
                 self._left[stream] = max(1.0 - copied / whole, 1e-3)
         self._copies: dict[int, deque[tuple[float, float]]] = {stream: deque() for stream in self._left}
 
-    def copied(self, stream: int, start: float, end: float) -> None:
-        """Note a copy on a stream, from ``start`` to ``end``; those of one stream come in order."""
+    def copied(self, stream: int, seconds: float, end: float) -> None:
+        """Note a copy on a stream that takes ``seconds`` until ``end``; those of one stream come in order."""
         if stream in self._copies:
-            self._copies[stream].append((start, end))
+            self._copies[stream].append((end - seconds, end))
+
+    def seconds_from(self, start: float, seconds: float) -> float:
+        """Return how long an exchange takes that begins at ``start`` and would take ``seconds`` of the whole link."""
+        return self.end_of(start, seconds) - start
 
     def end_of(self, start: float, seconds: float) -> float:
         """Return when an exchange ends that begins at ``start`` and would take ``seconds`` of the whole link."""

@@ -23,24 +23,6 @@ Ways = Callable[[str, Sequence[Meta], Sequence[Meta], dict[str, Any], Cost], tup
 """A function like ``Choices.algorithms``: (operation, inputs, outputs, attributes, cost) -> algorithms."""
 
 
-def create(name: str, profile: Profile) -> Device:
-    """Return the simulator of a profile, with the algorithms of the profile's device.
-    Raises UserError if the profile names cuDNN plans that were not listed."""
-    if profile.rates and profile.rates_of == "cuda":
-        from minidl.device.cuda.simulated import MeasuredWays
-
-        return SimDevice(name, profile, MeasuredWays(profile))
-    if profile.rates:
-        from minidl.device.cpu.algorithms import cpu_algorithms
-
-        return SimDevice(name, profile, partial(cpu_algorithms, profile))
-    if profile.cudnn_plans:
-        from minidl.device.cuda.simulated import ListedWays
-
-        return SimDevice(name, profile, ListedWays(profile))
-    return SimDevice(name, profile)
-
-
 class SimDevice(Device):
     """A device without values, on the virtual clock.
     ``ways``: a function that returns a call's algorithms; by default the cost model's."""
@@ -85,8 +67,7 @@ class SimDevice(Device):
             return clock.issue(COMPUTE, 0.0, timed=timed)
         seconds = algorithm.seconds
         if op_name in EXCHANGES:
-            start = clock.now()
-            seconds = self.link.end_of(start, seconds) - start
+            seconds = self.link.seconds_from(clock.now(), seconds)
         return clock.issue(COMPUTE, seconds, timed=timed)
 
     def move(self, to: int, origin: int, nbytes: int) -> int:
@@ -109,8 +90,7 @@ class SimDevice(Device):
         seconds = self.copy_seconds(stream, host, nbytes)
         position = self.clock.issue(stream, seconds, timed=self._noting_copy(stream, host, nbytes))
         if self.profile.shared_bandwidth:
-            end = self.clock.ready[stream]
-            self.link.copied(stream, end - seconds, end)
+            self.link.copied(stream, seconds, self.clock.ready[stream])
         return position
 
     def read(self, operand: Operand) -> "np.ndarray":

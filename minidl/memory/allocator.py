@@ -13,9 +13,8 @@ from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT
 from minidl.device.contract import Device
 from minidl.device.spill import Spill
 from minidl.errors import HostShort
-from minidl.memory.bytes.arena import Arena
 from minidl.memory.bytes.block import Block
-from minidl.memory.bytes.byte_count import ByteCount
+from minidl.memory.bytes.byte_count import arena
 from minidl.memory.bytes.host_pool import HostPool
 from minidl.memory.bytes.tiered_pool import TieredPool
 from minidl.memory.storage import IN, OUT, SWAPPING_IN, SWAPPING_OUT, Storage
@@ -37,9 +36,7 @@ class Allocator:
     def __init__(self, device: Device, budget_bytes: int, host_bytes: int, placement: Placement | None = None,
                  spill: Spill | None = None) -> None:
         self.device = device
-        usable = device.usable_bytes(budget_bytes)
-        counts = placement is not None and not placement.addresses
-        self.arena = ByteCount(usable, placement=placement) if counts else Arena(usable, placement=placement)
+        self.arena = arena(device.usable_bytes(budget_bytes), placement)
         self.host = HostPool(host_bytes) if spill is None else TieredPool(host_bytes, spill.nbytes)
         device.attach(self.arena.capacity, host_bytes)
         if spill is not None:

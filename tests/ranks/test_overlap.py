@@ -82,11 +82,11 @@ def shared_link(count, name="p100"):
 def test_an_exchange_has_the_whole_link_but_for_copies():
     link = shared_link(4)
     assert link.end_of(2.0, 3.0) == 5.0
-    link.copied(COPY_OUT, 3.0, 5.0)  # it takes a quarter of the link, as four ranks share the host's
+    link.copied(COPY_OUT, 2.0, 5.0)  # it takes a quarter of the link, as four ranks share the host's
     assert link.end_of(0.0, 3.0) == 3.0
     assert link.end_of(2.0, 3.0) == pytest.approx(5.5)  # 1 s alone, 2 s at 3/4, and the last 0.5 s alone
     assert link.end_of(3.5, 0.75) == pytest.approx(4.5)
-    link.copied(COPY_IN, 4.0, 6.0)  # the other way: an exchange goes both ways, so the slower way decides
+    link.copied(COPY_IN, 2.0, 6.0)  # the other way: an exchange goes both ways, so the slower way decides
     assert link.end_of(2.0, 3.0) == pytest.approx(3 + 2 / 0.75)
     link.forget_before(5.0)
     assert link.end_of(3.0, 3.0) == pytest.approx(6.5)
@@ -95,14 +95,14 @@ def test_an_exchange_has_the_whole_link_but_for_copies():
 def test_the_busier_way_decides():
     link = shared_link(4, "p100-paper")  # 12.7 GB/s out and 9.6 GB/s in, so a quarter of 12.7 is more of the link
     for stream in (COPY_OUT, COPY_IN):
-        link.copied(stream, 0.0, 9.0)
+        link.copied(stream, 9.0, 9.0)
     assert link.end_of(0.0, 1.0) == pytest.approx(1 / (1 - 12.7 / 4 / 9.6))
 
 
 @pytest.mark.parametrize("count, name", [(1, "p100"), (8, "h100")])
 def test_nvlink_and_one_device_share_no_link(count, name):
     link = shared_link(count, name)
-    link.copied(COPY_OUT, 0.0, 9.0)
+    link.copied(COPY_OUT, 9.0, 9.0)
     assert link.end_of(1.0, 3.0) == 4.0
 
 

@@ -101,3 +101,9 @@ class ByteCount(Arena):
         self.used_bytes += size
         self.peak_bytes = max(self.peak_bytes, self.used_bytes)
         return Block(next(self._numbers), size, owner, marks, None, None)
+
+
+def arena(capacity: int, placement: Placement | None) -> Arena:
+    """Return an arena of ``capacity`` bytes: one that only counts if the placement gives no addresses."""
+    counts = placement is not None and not placement.addresses
+    return (ByteCount if counts else Arena)(capacity, placement=placement)
