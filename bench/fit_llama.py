@@ -36,16 +36,13 @@ def row_of(model: str, rank: int | None, device: str, policy: str) -> dict[str, 
         return sources.load(f"{model}:{batch}", device, setting=Setting(TOKENS, "bf16", rank))
     machine = Machine(profile=device)
     budget = machine.described().memory_bytes
-    program = ProgramAtBatch(model, load, 1)
-    largest = program.largest(machine, policy, budget, parts=PARTS)
+    program = ProgramAtBatch(model, load, 1, interpolates=False)
+    largest, ran, status = program.fitted(machine, policy, budget, steps=STEPS, parts=PARTS)
     row: dict[str, Any] = dict.fromkeys(FIELDS, "") | {"largest_batch": largest, "tokens_a_step": TOKENS * largest,
-                                                       "status": "ok" if largest else "no batch of 1 fits"}
-    ran = program.row(machine, policy, budget, largest, STEPS) if largest else None
-    if ran is not None:
-        row["status"] = ran.status.partition(":")[0]
-        if ran.settled_s:
-            row["tokens_per_second"] = round(TOKENS * largest / ran.settled_s)
-            row["share_of_unmanaged"] = round(ran.unmanaged_s / ran.settled_s, 3)
+                                                       "status": status}
+    if ran is not None and ran.settled_s:
+        row["tokens_per_second"] = round(TOKENS * largest / ran.settled_s)
+        row["share_of_unmanaged"] = round(ran.unmanaged_s / ran.settled_s, 3)
     return row
 
 
@@ -103,9 +100,10 @@ Made by `python -m bench.fit_llama`: simulated, no GPU was used. Texts of 2,048 
 `full`: parameters, gradients and two states a parameter, 16 bytes each parameter, in float32. `LoRA 16`: adapters of
 rank 16 in all linear layers; the frozen weights are in bfloat16. The host has 64 GB beside an RTX 3090 or 4090, and
 1 TB beside an A100 or H100; the simulated links are PCIe 4 and (H100) 5. The largest batch is found to a 16th. A speed
-is that of the largest batch, at which nearly everything moves; smaller batches keep more of the unmanaged speed.
-Attention is composed, so its probabilities are stored: a fused one needs less. The speeds of the A100 and H100 profiles
-are within 16% of published ones for other networks; those of the RTX profiles have not been compared.
+is that of the largest batch, at which nearly everything moves, in the last of at most 8 iterations; smaller batches
+keep more of the unmanaged speed. Attention is composed, so its probabilities are stored: a fused one needs less. The
+speeds of the A100 and H100 profiles are within 16% of published ones for other networks; those of the RTX profiles have
+not been compared.
 """
 TAIL = """## Published figures of systems for one GPU
 

@@ -1,13 +1,15 @@
-"""Predicts the memory and seconds of a program at any batch, by linear interpolation between its traces at two batches.
+"""Finds the largest batch of a program that fits, and its speed there.
 
-So a program that takes long to trace (PyTorch's) is traced only twice, and the search for the largest batch does not
-run it. The program is traced once more at the batch that is found.
+A program that takes long to trace (PyTorch's) is traced at two batches: its memory and seconds at others are predicted
+by linear interpolation between these traces, and it is traced once more at the batch that is found. A network of minidl
+is traced at each batch that is tried, since its calls may depend on the batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from math import inf
 
 from minidl import policies
@@ -17,6 +19,7 @@ from minidl.lab import cell
 from minidl.lab.cell import CellResult, Machine
 from minidl.lab.inferred import live_bytes
 from minidl.meta import Algorithm
+from minidl.outside.units import UNLIMITED, format_bytes
 from minidl.plan.trace import Trace, TraceCall
 
 MOST_BATCH = 1 << 20
@@ -70,31 +73,86 @@ def _first_uses(trace: Trace, lasting: set[int]) -> tuple[dict[int, int], dict[i
 
 
 class ProgramAtBatch:
-    """A program whose batch can be chosen; its traces at other batches are predicted from those at two batches."""
+    """A program whose batch can be chosen."""
 
-    def __init__(self, name: str, load: Load, batch: int) -> None:
-        """Trace the program at ``batch`` and at its double. load: called with a batch, returns the trace at it."""
-        self.name, self.load, self.batch = name, load, batch
+    def __init__(self, name: str, load: Load, batch: int, *, interpolates: bool = True) -> None:
+        """Trace the program at ``batch`` and at its double. load: called with a batch, returns the trace at it.
+        interpolates: predict the traces at other batches from these two; False: take those, too."""
+        self.name, self.load, self.batch, self.interpolates = name, load, batch, interpolates
         self.known = {batch: load(batch), 2 * batch: load(2 * batch)}
 
     def at(self, batch: int) -> Trace:
         """Return the program's trace at a batch: a recorded one, or one interpolated from the two recorded ones."""
-        return self.known[batch] if batch in self.known else self._line(batch)
+        if batch in self.known:
+            return self.known[batch]
+        return self._line(batch) if self.interpolates else self._taken(batch)
+
+    def _taken(self, batch: int) -> Trace:
+        if batch not in self.known:
+            self.known[batch] = self.load(batch)
+        return self.known[batch]
 
     def _line(self, batch: int) -> Trace:
         return between(self.known[self.batch], self.known[2 * self.batch], (batch - self.batch) / self.batch)
 
-    def largest(self, machine: Machine, policy: str, budget: int, *, steps: int = 2, parts: int = 0) -> int:
-        """Return the largest batch with which ``steps`` iterations run in the budget, under the policy.
+    def fitted(self, machine: Machine, policy: str, budget: int, *, steps: int | None,
+               parts: int = 0) -> tuple[int, CellResult | None, str]:
+        """Return the largest batch that runs, its row and the row's status; or 0, None, and why nothing fits.
+
+        steps: iterations that must run; None: as many as a speed takes. parts: as in ``largest``. The answer may be
+        too small by a 64th if iterations after the second find no room."""
+        batch = self.largest(machine, policy, budget, parts=parts)
+        while batch:
+            row = self.row(machine, policy, budget, batch, steps)
+            if row.status == "ok":
+                return batch, row, row.status
+            below = batch - max(1, batch // 64)  # predicted sizes may be too small again just below
+            batch = self.largest(machine, policy, budget, steps=steps, parts=parts, most=below) if below else 0
+        return 0, None, self._why_nothing_fits(machine, policy, budget)
+
+    def largest(self, machine: Machine, policy: str, budget: int, *, steps: int | None = 2, parts: int = 0,
+                most: int = MOST_BATCH) -> int:
+        """Return the largest batch up to ``most`` with which ``steps`` iterations run in the budget, under the policy.
         parts: the answer may be too small by a share of 1 / parts; 0: it is exact."""
-        guess = self.guess(peak, self.batch, budget)
-        if policies.create(policy).moves_tensors:  # the largest of large batches: small ones have it in an update
-            guess = self.guess(_working_set, 4 * guess, budget)
+        lasting = sum(t.nbytes for t in self.known[self.batch].tensors.values() if t.persistent)
+        if lasting > _room(machine, budget):
+            return 0
+        most = min(most, self.guess(peak, self.batch, UNLIMITED))
+        guess = self._largest_of_each_call(budget)
+        if not policies.create(policy).moves_tensors:
+            guess = min(guess, self.guess(peak, self.batch, budget))
+            if not self.interpolates:  # the line is another where other calls are made
+                guess = self.guess(peak, -(-guess // 2), budget)
 
         def runs(batch: int) -> bool:
             return cell.run(self.name, self.at(batch), machine, policy, budget, steps=steps).status == "ok"
 
-        return largest_number(runs, guess=guess, most=MOST_BATCH, parts=parts)
+        return largest_number(runs, guess=guess, most=most, parts=parts)
+
+    def _why_nothing_fits(self, machine: Machine, policy: str, budget: int) -> str:
+        needs = Needs.of(self.known[self.batch])
+        if needs.parameters + needs.gradients + needs.state <= _room(machine, budget):
+            return cell.run(self.name, self.at(1), machine, policy, budget, steps=2).status
+        behind = f" and {format_bytes(machine.spill_bytes)} of a disk" if machine.spill_bytes else ""
+        return (f"nothing fits: parameters {format_bytes(needs.parameters)}, gradients {format_bytes(needs.gradients)} "
+                f"and optimizer state {format_bytes(needs.state)} do not fit {format_bytes(budget)} of the device and "
+                f"{format_bytes(_host(machine))} of the host{behind}")
+
+    def _largest_of_each_call(self, budget: int) -> int:
+        """Return the largest batch at which the operands of each call fit the budget.
+
+        The bytes of a call lie on a line through the two recorded batches. If the two make different calls, only those
+        before and after the difference count."""
+        one, two = self.known[self.batch], self.known[2 * self.batch]
+        paired = list(takewhile(_alike, zip(one.calls, two.calls, strict=False)))
+        if len(paired) < len(one.calls):
+            paired += takewhile(_alike, zip(reversed(one.calls), reversed(two.calls), strict=False))
+        found = MOST_BATCH
+        for a, b in paired:
+            small, large = _operands(one, a), _operands(two, b)
+            if large > small:
+                found = min(found, self.batch + (budget - small) * self.batch // (large - small))
+        return max(1, found)
 
     def guess(self, need: Callable[[Trace], int], batch: int, budget: int) -> int:
         """Return the batch at which ``need(trace)`` bytes equal the budget, by a line through ``batch`` and twice it.
@@ -105,7 +163,7 @@ class ProgramAtBatch:
 
     def row(self, machine: Machine, policy: str, budget: int, batch: int, steps: int | None) -> CellResult:
         """Trace the program at ``batch``, run the trace on the machine, and return the row with its speed."""
-        return cell.run(f"{self.name}:{batch}", self.load(batch), machine, policy, budget, steps=steps)
+        return cell.run(f"{self.name}:{batch}", self._taken(batch), machine, policy, budget, steps=steps)
 
 
 def peak(trace: Trace) -> int:
@@ -113,11 +171,23 @@ def peak(trace: Trace) -> int:
     return max(live_bytes(trace))
 
 
-def _working_set(trace: Trace) -> int:
-    """Return the bytes of the largest call's operands, without outputs to which an input's bytes may be donated."""
-    size = {i: t.nbytes for i, t in trace.tensors.items()}
-    return max(sum(size[i] for i in {*call.inputs, *call.outputs}.difference(o for o, _ in call.may_donate))
-               for call in trace.calls)
+def _host(machine: Machine) -> int:
+    return machine.described().host_memory_bytes if machine.host_bytes is None else machine.host_bytes
+
+
+def _room(machine: Machine, budget: int) -> int:
+    """Return the bytes of a budget on the device and of all memory behind it."""
+    return budget + _host(machine) + machine.spill_bytes
+
+
+def _alike(calls: tuple[TraceCall, TraceCall]) -> bool:
+    return calls[0].op == calls[1].op
+
+
+def _operands(trace: Trace, call: TraceCall) -> int:
+    """Return the bytes of a call's operands, without outputs to which an input's bytes may be donated."""
+    operands = {*call.inputs, *call.outputs}.difference(o for o, _ in call.may_donate)
+    return sum(trace.tensors[i].nbytes for i in operands)
 
 
 def between(one: Trace, two: Trace, part: float) -> Trace:

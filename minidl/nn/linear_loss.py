@@ -23,6 +23,7 @@ from minidl.tensor import Tensor
 
 LEAST_ROWS = 128  # of a chunk: fewer make slow products
 CHUNKS = 8  # at least, of many rows
+MOST_CHUNKS = 256  # however many rows there are: each chunk is some ten calls
 
 
 def linear_cross_entropy(input: Tensor, linear_weight: Tensor, target: Tensor, *, ignore_index: int = -100,
@@ -32,7 +33,7 @@ def linear_cross_entropy(input: Tensor, linear_weight: Tensor, target: Tensor, *
     input         [N, width], computed in the runtime's precision
     linear_weight [classes, width]; target: [N], integers; rows with the label ``ignore_index`` do not count
     rows          of a chunk. None: the N rows in at least 8 chunks, none of fewer than 128 rows, and none whose logits
-                  have more elements than the weight
+                  have more elements than the weight, unless there were more than 256 chunks
 
     The gradient of the weight is summed over chunks in float32. If all rows are ignored the loss is NaN. Raises
     ShapeError for other shapes; UserError for chunks without rows.
@@ -43,7 +44,7 @@ def linear_cross_entropy(input: Tensor, linear_weight: Tensor, target: Tensor, *
     if rows is not None and rows < 1:
         raise UserError(f"linear_cross_entropy: a chunk needs at least 1 row, not {rows}")
     n, width = input.shape
-    rows = rows or max(LEAST_ROWS, min(width, -(-n // CHUNKS)))
+    rows = rows or max(LEAST_ROWS, min(width, -(-n // CHUNKS)), -(-n // MOST_CHUNKS))
     learns = current().grad_enabled
     for_input, for_weight = learns and input.requires_grad, learns and linear_weight.requires_grad
     total: Tensor | None = None

@@ -28,8 +28,8 @@ from minidl.policies import beside
 def parser() -> Parser:
     """Return the parser of the command's flags."""
     found = Parser(prog="minidl fit", description=__doc__,
-                   epilog="Bytes at other batches follow from those at BATCH and twice that; speeds are of traces that "
-                          "were taken at the batch that is told.")
+                   epilog="Bytes of a PyTorch program at other batches follow from those at BATCH and twice that; "
+                          "speeds are of traces that were taken at the batch that is told.")
     found.add_argument("program", metavar="NAME:BATCH", help="like resnet50:32, or torch:package.module:function:8")
     found.add_argument("--devices", type=kinds.words, metavar="A,B", help="several profiles, instead of --device")
     found.add_argument("--policies", type=kinds.chosen_policies, default=["none", "passive", "capuchin"], metavar="A,B")
@@ -81,7 +81,8 @@ def story(arguments: argparse.Namespace) -> int:
     rows: list[dict[str, Any]] = []
     for number, machine in enumerate(machines):
         profile = machine.described()
-        program = ProgramAtBatch(name, partial(load, machine.profile), batch)
+        program = ProgramAtBatch(name, partial(load, machine.profile), batch,
+                                 interpolates=name.startswith(sources.TORCH))
         budget = arguments.memory or profile.memory_bytes
         host = profile.host_memory_bytes if machine.host_bytes is None else machine.host_bytes
         if not number:
@@ -92,14 +93,13 @@ def story(arguments: argparse.Namespace) -> int:
             if not arguments.json:
                 print("\n".join(_head(said, layers=arguments.layers)), flush=True)
         for policy in arguments.policies:
-            largest = program.largest(machine, policy, budget)
-            row = program.row(machine, policy, budget, largest, arguments.steps or None) if largest else None
+            largest, row, status = program.fitted(machine, policy, budget, steps=arguments.steps or None)
             ran = row is not None and row.settled_s is not None
             rows.append({"device": profile.name, "memory_bytes": budget, "host_bytes": host, "policy": policy,
                          "largest_batch": largest,
                          "examples_per_second": largest / row.settled_s if row and row.settled_s else None,
                          "share_of_unmanaged": share(row) if row is not None and ran else None,
-                         "known_error": KNOWN_ERRORS.get(profile.name), "status": "ok" if row is None else row.status})
+                         "known_error": KNOWN_ERRORS.get(profile.name), "status": status})
             if not arguments.json:
                 print(_line(rows[-1]), flush=True)
     if arguments.advice:
@@ -170,8 +170,6 @@ def _head(said: dict[str, Any], *, layers: bool) -> list[str]:
 def _line(row: dict[str, Any]) -> str:
     line = (f"{row['device']:<14}{format_bytes(row['memory_bytes']):>10}{format_bytes(row['host_bytes']):>11}  "
             f"{row['policy']:<20}{row['largest_batch']:>14}")
-    if not row["largest_batch"]:
-        return line
     if row["examples_per_second"] is None:
         return f"{line}  {row['status']}"
     return (f"{line}{row['examples_per_second']:>12.4g}{row['share_of_unmanaged']:>14.1%}"
