@@ -1,5 +1,6 @@
-"""Writes the numbers of each step, as soon as it ends, to a CSV file (--csv), to TensorBoard files (--tensorboard) and
-to a function of the user's (--logger), which sends them to another logger.
+"""Writes the numbers of each step, as soon as it ends, to files and to the user's logger.
+
+The files are a table (--csv) and TensorBoard's (--tensorboard); the logger is a function (--logger).
 
 The CSV file has the columns of the run folder's table. A resumed run keeps the rows of the earlier steps.
 """
@@ -79,8 +80,8 @@ class StepLog:
             self._call(self._logger, full)
 
     def _call(self, logger: Callable[..., Any], row: Mapping[str, Any]) -> None:
-        """Call the user's function with the numbers that the row has, and ``step``, its number. Whatever the function
-        raises becomes a UserError that names it."""
+        """Call the user's function with the row's values, without those of None, and with ``step``, its number.
+        Raises UserError, with the function's name, for every error of the function."""
         numbers = {name: value for name, value in row.items() if value is not None and name != "step"}
         try:
             logger(numbers, step=row["step"])

@@ -1,5 +1,4 @@
-"""Asks for --trust before running a model or a logger that a run folder names, as it may be any function outside of
-minidl."""
+"""Asks for --trust before running a run folder's model or logger, which may be any function outside of minidl."""
 
 from minidl.errors import UserError
 
@@ -13,7 +12,6 @@ def is_foreign(name: str) -> bool:
 
 
 def require_trust(folder: object, name: str, *, trusted: bool, role: str = "model") -> None:
-    """Raise UserError if a function that a run folder names, its model or its logger, is outside of minidl, unless
-    ``trusted``."""
+    """Raise UserError if a run folder's model or logger is a function outside of minidl, unless ``trusted``."""
     if is_foreign(name) and not trusted:
         raise UserError(f"--resume {folder}: its {role} is {name}, code that is not minidl's: --trust runs it")
