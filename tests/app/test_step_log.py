@@ -1,4 +1,4 @@
-"""--csv, --tensorboard, --logger: a row for every step, also of a run that goes on; a stranger's file stays as it is."""
+"""--csv, --tensorboard, --logger: a row a step, also of a run that goes on; a stranger's file stays as it is."""
 
 import csv
 import sys
