@@ -45,8 +45,8 @@ class StepLog:
         self._logger = None if options.logger is None else user_function(options.logger, "logger")
 
     def begin(self, done: int) -> None:
-        """Create the files. ``done``: the number of steps of the run that this one resumes.
-        Raises UserError for a file that cannot be written."""
+        """Create the files. done: the number of steps of the run that this one resumes; an existing CSV file keeps the
+        rows of these steps and loses later ones. Raises UserError for a file that cannot be written."""
         path, folder = self._options.csv, self._options.tensorboard
         if path is not None:
             kept = self._rows_up_to(done, path) if done else ""
