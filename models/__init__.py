@@ -28,7 +28,7 @@ from minidl.models.vgg import vgg11, vgg11_bn, vgg13, vgg13_bn, vgg16, vgg16_bn,
 from minidl.models.vit import vit_b_16, vit_b_32, vit_l_16
 from minidl.nn import Module
 from minidl.ops import cross_entropy
-from minidl.outside.user_modules import user_module
+from minidl.outside.user_modules import user_function
 from minidl.tensor import Tensor
 from minidl.training import scores
 from minidl.training.metrics import Score
@@ -144,7 +144,7 @@ def find(name: str) -> Model:
     """Return the entry of a known name, or a new one for ``package.module:function``, 224x224 images and 1000 classes.
     Raises UserError, with the nearest known names, for an unknown name."""
     if ":" in name:
-        return Model(_import(name))
+        return Model(user_function(name, "model"))
     if name not in MODELS:
         near = get_close_matches(name, MODELS, n=3)
         hint = f"did you mean {' or '.join(near)}?" if near else "--list-models lists all names"
@@ -197,17 +197,3 @@ def _built(name: str, build: Callable[[], Module]) -> Module:
         # If the call itself failed, the function does not accept our arguments.
         place = CONTRACT if where.filename == __file__ else f"{where.filename}:{where.lineno}"
         raise UserError(f"cannot make the model {name}: {type(error).__name__}: {error} ({place})") from error
-
-
-def _import(name: str) -> Callable[..., Module]:
-    module_name, _, function_name = name.partition(":")
-    try:
-        function = getattr(user_module(module_name), function_name)
-    except (MemoryError, KeyboardInterrupt):
-        raise
-    except BaseException as error:  # importing a foreign module may raise anything
-        raise UserError(f"cannot load the model {name}: {type(error).__name__}: {error}") from error
-    if not callable(function):
-        raise UserError(f"cannot load the model {name}: {function_name} cannot be called")
-    build: Callable[..., Module] = function
-    return build

@@ -14,12 +14,13 @@ from collections.abc import Sequence
 from minidl.cli import pytorch
 from minidl.cli.app.flags import all_flags
 from minidl.cli.command import Parser, finish
-from minidl.cli.lab import fit, placement, run, trace
+from minidl.cli.lab import curves, fit, placement, run, trace
 from minidl.cli.view import own_flags
 from minidl.errors import UserError
 
 SHELLS = ("bash", "zsh", "tcsh")
-LAB = {"trace": trace.parser, "run": run.parser, "fit": fit.parser, "placement": placement.parser}
+LAB = {"trace": trace.parser, "run": run.parser, "fit": fit.parser, "placement": placement.parser,
+       "curves": curves.parser}
 
 
 def all_commands() -> argparse.ArgumentParser:

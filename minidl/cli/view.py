@@ -46,7 +46,7 @@ EXPORTS: dict[str, tuple[Callable[[Mapping[str, Any]], str | bytes], Own]] = {
 STEPS = 12  # of a training on real data that is made again to be looked at: enough for a plan to be followed
 # The flags of a run folder's command line for its own files, which are left out here.
 OWN_FILES = ("--run-dir", "--resume", "--json", "--save-weights", "--save-plan", "--save-trace", "--report",
-             "--checkpoint-every", "--keep-checkpoints", "--explain", FLAG)
+             "--csv", "--tensorboard", "--logger", "--checkpoint-every", "--keep-checkpoints", "--explain", FLAG)
 
 
 @dataclass(frozen=True, slots=True)

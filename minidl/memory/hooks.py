@@ -43,8 +43,8 @@ class Hooks:
         return None
 
     def gather(self, nbytes: int, owner: object, *, high: bool) -> Block | None:
-        """Allocate a block, without an eviction, from blocks that are being copied out; None if they are too small.
-        high: near the top of the arena."""
+        """Allocate a block without an eviction: slide blocks together, or free those that are being copied out.
+        None if that is not enough, or none is being copied out. high: near the top of the arena."""
         return None
 
     def after_call(self, signature: Signature, read: tuple[TensorId, ...], made: tuple[TensorId, ...],

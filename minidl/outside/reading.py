@@ -56,7 +56,7 @@ def reason(error: OSError | ValueError) -> str:
 
 # Files ---------------------------------------------------------------------------------------------------------------
 def descriptor(path: Path) -> int:
-    """Open a regular file for reading and return its descriptor, which the caller closes. Raises Unreadable."""
+    """Open a regular file and return its descriptor, which the caller closes. Raises Unreadable if that fails."""
     _require_file(path, _system_call(path, os.stat))  # checked first, because opening a device may have effects
     number: int = _system_call(path, lambda name: os.open(name, _TO_READ))
     try:
@@ -68,7 +68,7 @@ def descriptor(path: Path) -> int:
 
 
 def open_file(path: Path) -> BufferedReader:
-    """Open a regular file for reading bytes and return it. Raises Unreadable."""
+    """Open a regular file for reading bytes and return it. Raises Unreadable if that fails."""
     return os.fdopen(descriptor(path), "rb")
 
 
@@ -82,7 +82,7 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def read_bytes(path: Path, *, most: int) -> bytes:
-    """Return the content of a file of at most ``most`` bytes. Raises Unreadable."""
+    """Return the content of a file. Raises Unreadable if it cannot be read or has more than ``most`` bytes."""
     with reading(path), open_file(path) as file:
         data = file.read(most + 1)
     if len(data) > most:
@@ -91,8 +91,8 @@ def read_bytes(path: Path, *, most: int) -> bytes:
 
 
 def read_text(path: Path, *, most: int) -> str:
-    """Return the text of a UTF-8 file of at most ``most`` bytes, without a byte order mark. Raises Unreadable.
-    A file that gzip has compressed is decompressed; its text may have at most ``most`` bytes, too."""
+    """Return the text of a UTF-8 file of at most ``most`` bytes, without a byte order mark. Raises Unreadable for any
+    other. A file that gzip has compressed is decompressed; its text may have at most ``most`` bytes, too."""
     data = read_bytes(path, most=most)
     try:
         if data.startswith(_GZIP):
@@ -131,7 +131,7 @@ def is_folder(path: Path) -> bool:
 
 
 def names_in(folder: Path) -> list[str]:
-    """Return the sorted names in a folder. Raises Unreadable."""
+    """Return the sorted names in a folder. Raises Unreadable if there is no such folder, or it cannot be read."""
     return sorted(_system_call(folder, os.listdir))
 
 

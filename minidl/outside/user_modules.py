@@ -7,9 +7,13 @@ comes after it, although train.py puts that folder first.
 """
 
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Any
+
+from minidl.errors import UserError
 
 HOME = Path(__file__).resolve().parents[2]  # the folder that contains the package minidl
 
@@ -28,6 +32,24 @@ def user_module(name: str) -> ModuleType:
         if error.name is None or name != error.name and not name.startswith(f"{error.name}."):
             raise  # the missing module is one that the user's module imports
         raise ModuleNotFoundError(f"{error.msg} (nor is it in the current folder, {folder})", name=error.name) from None
+
+
+def user_function(name: str, role: str) -> Callable[..., Any]:
+    """Return the user's function with this name, such as ``package.module:function``.
+    role: the purpose of the function, for messages. Raises UserError if it cannot be imported, or is no function."""
+    module_name, colon, function_name = name.partition(":")
+    if not (module_name and colon and function_name):
+        raise UserError(f"{name} is no {role}: package.module:function names one")
+    try:
+        function = getattr(user_module(module_name), function_name)
+    except (MemoryError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # importing a foreign module may raise anything
+        raise UserError(f"cannot load the {role} {name}: {type(error).__name__}: {error}") from error
+    if not callable(function):
+        raise UserError(f"cannot load the {role} {name}: {function_name} cannot be called")
+    found: Callable[..., Any] = function
+    return found
 
 
 def _put_last(folder: Path, *, again: bool = False) -> None:

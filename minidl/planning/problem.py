@@ -170,8 +170,8 @@ def _latest_replay(trace: Trace, number: dict[TensorId, int], writes: list[list[
     """Return per tensor the last call that its replay can precede, whatever else is dropped: the first write in place
     of a tensor that the replay, or the replay of its sources, would read.
 
-    writes, cut: per tensor, the calls that write it, and the call before which its lineage ends. What has none any
-    more, and what a call has made that gives other outputs when repeated, is no limit: it is there for replays."""
+    writes, cut: per tensor, the calls that write it, and the call before which its lineage ends. A source without a
+    lineage then, or whose call is not repeatable, is never dropped: only writes to it are limits, not its replay."""
     latest = np.full(len(cut), NEVER, np.int64)
     for k, call in enumerate(trace.calls):
         limit = NEVER

@@ -222,7 +222,8 @@ class managed:  # noqa: N801 # programs call it like a function
         return explanation(self.course.latest("explain()"), self.deciding.costs, rows)
 
     def save_trace(self, path: str) -> None:
-        """Write the trace of the recorded step to a JSON file, which ``minidl lab trace`` and ``minidl view`` read."""
+        """Write the trace of a recorded step to a JSON file, which ``minidl lab trace`` and ``minidl view`` read.
+        If the program has several kinds of steps, it is of the kind that ran last among those that have a plan."""
         save_trace(self.course.latest("save_trace()"), path)
 
     def save_plan(self, path: str) -> None:

@@ -92,7 +92,8 @@ def closure_then(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs
                  then: Callable[[], None]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """Return a step's arguments, with the closure replaced by one that also calls ``then`` at its end.
 
-    Return None if there is no closure, or for an optimizer outside ``BY_PARAMETER``: it may use its state earlier.
+    Return None if there is no closure, or for an optimizer outside ``BY_PARAMETER``, such as LBFGS, because it may use
+    its state before the closure has ended.
     """
     closure = args[1] if len(args) > 1 else kwargs.get("closure")
     if closure is None or not _by_parameter(optimizer):

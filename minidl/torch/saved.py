@@ -65,7 +65,8 @@ class Saved:
             self._by_tensor, self._kept = {}, []
 
     def manages(self, tensor: torch.Tensor) -> bool:
-        """True if a tensor may be evicted: an ordinary one on the device, large enough, and no parameter."""
+        """Return True if a tensor may be evicted: ordinary, on the device, large enough, no parameter or view of one.
+        Ordinary: not sparse, not quantized, of no subclass of Tensor. Large enough: at least LEAST_BYTES."""
         if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided or tensor.is_quantized or (
                 tensor.device.type != self.device_type or tensor._is_zerotensor()):  # zeros without any bytes
             return False

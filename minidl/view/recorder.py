@@ -65,7 +65,7 @@ class SeenTensor:
 
 @dataclass(frozen=True)
 class Recorded:
-    """A recorded step, whose tensors have no names yet; events and stays refer to tensors by position."""
+    """A recorded step, whose tensors have no names yet; events and stays refer to them by index in ``tensors``."""
 
     trace: Trace
     tensors: tuple[SeenTensor, ...]
@@ -220,8 +220,8 @@ class StepRecorder:
         return found
 
     def _record_arena(self, at: int = -1, state: StayState | None = None) -> int:
-        """Record the arena's changes since the last event; return the position of the tensor at address ``at``, or -1.
-        ``state``: the new state of that tensor's bytes, which are about to be copied."""
+        """Record the arena's changes since the last event; return the index in ``Recorded.tensors`` of the tensor at
+        address ``at``, -1 if no tensor is there. state: the new state of its bytes, which are about to be copied."""
         now, event = {}, len(self._events)
         for block in self._memory.arena.blocks():
             if block.owner is None:

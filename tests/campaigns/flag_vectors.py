@@ -49,7 +49,7 @@ SWITCHES = ("--detect-anomaly", "--cupti", "--no-decoupled-swap", "--no-collecti
             "--no-measured-times", "--no-fused", "--force", "--quiet", "--trust", "--list-models", "--thorough",
             "--help")
 FLAGS = dict.fromkeys(COUNTED, NUMBERS) | dict.fromkeys(NAMED, TARGETS) | dict.fromkeys(SWITCHES, []) | {
-    "--model": NAMES, "--image-size": ["8", "28", "32", *NUMBERS],
+    "--model": NAMES, "--logger": NAMES, "--image-size": ["8", "28", "32", *NUMBERS],
     "--data": ["digits", "synthetic", "shapes", *TARGETS], "--on-bad-file": ["skip", "error", "x"],
     "--batch": ["1", "8", "max", *NUMBERS], "--steps": NUMBERS[:7], "--epochs": NUMBERS[:7],
     "--optimizer": ["sgd", "adam", "adamw", "x"], "--decay": ["all", "matrices", "x"],

@@ -68,6 +68,8 @@ def parse(arguments: Sequence[str] | None) -> Options:
         known.run = str(folder)
         if given.model is None:
             require_trust(folder, known.model or "", trusted=given.trust)
+        if given.logger is None:
+            require_trust(folder, known.logger or "", trusted=given.trust, role="logger")
     if unknown:
         flags = [flag for action in parser._actions for flag in action.option_strings]
         near = get_close_matches(unknown[0].split("=")[0], flags, n=3)
@@ -230,6 +232,9 @@ def _output(parser: argparse.ArgumentParser) -> None:
                             "copied, who waited (docs/view.md)")
     group.add_argument("--csv", type=kinds.path, metavar="FILE.csv", help="write a row there for every step")
     group.add_argument("--tensorboard", type=kinds.path, metavar="DIR", help="write TensorBoard's files there")
+    group.add_argument("--logger", metavar="MODULE:FUNCTION",
+                       help="call this function of yours after every step: function(numbers, step=N), like "
+                            "mlflow:log_metrics")
     group.add_argument("--quiet", "-q", action="store_true", help="tell errors alone")
     group.add_argument(FLAG, metavar="FILE.yaml", help="flags by their names, like `batch: 32`; those given here count "
                                                        "more")

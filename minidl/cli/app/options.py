@@ -86,6 +86,7 @@ class Options:
     report: str | None
     csv: str | None
     tensorboard: str | None
+    logger: str | None
     quiet: bool
     json: str | None
     save: str | None
@@ -105,8 +106,8 @@ class Options:
     @property
     def without_files(self) -> "Options":
         """The options of every rank but the first: the same run, but no output files."""
-        return replace(self, json=None, save=None, csv=None, tensorboard=None, report=None, save_plan=None,
-                       save_trace=None, explain=None, quiet=True)
+        return replace(self, json=None, save=None, csv=None, tensorboard=None, logger=None, report=None,
+                       save_plan=None, save_trace=None, explain=None, quiet=True)
 
     @property
     def switches(self) -> Switches:

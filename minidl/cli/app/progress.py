@@ -40,7 +40,7 @@ class Lines:
             self._tell(always=self._done == self._steps)
 
     def set_description_str(self, desc: str, refresh: bool = True) -> None:
-        """Set the text beside the bar."""
+        """Set the text of the next lines. refresh: print one now, unless the last was less than LINES_SECONDS ago."""
         self._text = desc
         if refresh:
             self._tell()

@@ -168,9 +168,9 @@ class Session:
             "peak_bytes": step.grown.peak_bytes, "swapped_out_bytes": step.grown.swapped_out_bytes,
             "swapped_in_bytes": step.grown.swapped_in_bytes, "recomputed_bytes": step.grown.recomputed_bytes,
             "data_seconds": step.data_seconds} | (score.named if score else {})
-        self._log.add(row)
         if self._folder is not None:
             self._folder.add(row)
+        self._log.add(row)  # last, as it may call a function of the user's
 
     def save(self, trainer: Trainer) -> None:
         """Write a checkpoint of the training, unless this step already has one."""
@@ -200,7 +200,7 @@ class Session:
                 "with another name for the file writes it")
 
     def _resuming(self, folder: RunFolder) -> str:
-        trust = " --trust" if is_foreign(self._options.model) else ""
+        trust = " --trust" if any(map(is_foreign, (self._options.model, self._options.logger or ""))) else ""
         return f"{training_command()} --resume {shlex.quote(str(folder.path))}{trust}"
 
     def keep_result(self, result: Result) -> None:

@@ -1,4 +1,6 @@
-"""Writes the numbers of each step, as soon as it ends, to a CSV file (--csv) and to TensorBoard files (--tensorboard).
+"""Writes the numbers of each step, as soon as it ends, to files and to the user's logger.
+
+The files are a table (--csv) and TensorBoard's (--tensorboard); the logger is a function (--logger).
 
 The CSV file has the columns of the run folder's table. A resumed run keeps the rows of the earlier steps.
 """
@@ -7,7 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from minidl.cli.app.options import Options
 from minidl.cli.app.run_folder import COLUMNS, MOST_METRICS_BYTES, finite, table_rows
 from minidl.errors import UserError
 from minidl.outside.reading import is_there, read_text
+from minidl.outside.user_modules import user_function
 from minidl.outside.validation import is_whole
 from minidl.outside.writing import append_to_file, begins_with, write_whole
 
@@ -24,10 +27,10 @@ is_table = begins_with(HEADER.encode())
 
 
 class StepLog:
-    """The writer of each step's numbers to a CSV file and to TensorBoard files, as far as flags ask for them.
+    """The writer of each step's numbers to a CSV file, TensorBoard files and a function, as far as flags ask for them.
 
     Call ``begin`` before the first step, ``add`` after each, ``close`` after the last. Raises UserError if tensorboardX
-    is needed and not installed.
+    is needed and not installed, or if the function cannot be imported.
     """
 
     def __init__(self, options: Options) -> None:
@@ -39,10 +42,11 @@ class StepLog:
             except ImportError:
                 raise UserError('--tensorboard takes tensorboardX: pip install "minidl[tensorboard]"') from None
             self._open = SummaryWriter
+        self._logger = None if options.logger is None else user_function(options.logger, "logger")
 
     def begin(self, done: int) -> None:
-        """Create the files. ``done``: the number of steps of the run that this one resumes.
-        Raises UserError for a file that cannot be written."""
+        """Create the files. done: the number of steps of the run that this one resumes; an existing CSV file keeps the
+        rows of these steps and loses later ones. Raises UserError for a file that cannot be written."""
         path, folder = self._options.csv, self._options.tensorboard
         if path is not None:
             kept = self._rows_up_to(done, path) if done else ""
@@ -71,6 +75,20 @@ class StepLog:
                 for name, value in full.items():
                     if name != "step" and value is not None:
                         self._board.add_scalar(name, value, full["step"])
+
+        if self._logger is not None:
+            self._call(self._logger, full)
+
+    def _call(self, logger: Callable[..., Any], row: Mapping[str, Any]) -> None:
+        """Call the user's function with the row's values, without those of None, and with ``step``, its number.
+        Raises UserError, with the function's name, for every error of the function."""
+        numbers = {name: value for name, value in row.items() if value is not None and name != "step"}
+        try:
+            logger(numbers, step=row["step"])
+        except (UserError, MemoryError, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # also sys.exit, which must not end this program
+            raise UserError(f"--logger {self._options.logger}: {type(error).__name__}: {error}") from error
 
     def close(self) -> None:
         """Write the numbers that are still buffered, and close the files."""

@@ -13,6 +13,7 @@ COMMANDS = {
     "run": ("minidl.cli.lab.run", "a grid of traces, budgets, machines and policies; one table"),
     "fit": ("minidl.cli.lab.fit", "the largest batches that fit, and their speeds"),
     "placement": ("minidl.cli.lab.placement", "where buffers go: strategies on a log of lifetimes, or on a trace"),
+    "curves": ("minidl.cli.lab.curves", "the loss and the score of run folders, as a picture (extra viz)"),
     "paper": ("minidl.cli.lab.paper", "published tables and figures, made again (in a checkout of minidl)"),
 }
 

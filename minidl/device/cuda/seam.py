@@ -212,7 +212,7 @@ class Vendor(Protocol):
         """
 
     def gemm(self, product: Gemm, c: int, a: int, b: int, stream: Handle) -> None:
-        """Run a product on operands at these addresses, in the workspace of ``set_workspace``."""
+        """Run a product in the workspace of ``set_workspace``. c, a, b: the addresses of the result and the factors."""
 
     def set_workspace(self, address: int, nbytes: int, stream: Handle) -> None:
         """Set the workspace of products on a stream, for good: cuBLAS chooses algorithms by its size."""

@@ -22,7 +22,8 @@ def _gather(y: Array, table: Array, numbers: Array) -> None:
 
 @PieceLoop
 def _scatter(table: Array, rows: Array, order: Array, starts: Array, targets: Array) -> None:
-    """table[targets[g]] += the sum of rows[order[i]] for starts[g] <= i < starts[g + 1], in float64, in that order."""
+    """table[targets[g]] += the sum of rows[order[i]] for starts[g] <= i < starts[g + 1], in float64, in that order.
+    The gradients of embedding and gather use it."""
     for g in prange(targets.size):
         total = np.zeros(table.shape[1])
         for i in range(starts[g], starts[g + 1]):

@@ -66,8 +66,8 @@ class GuidedExecution(Hooks):
         return self.ahead.place_at(storage, self.follower.address(storage), donor, stays)
 
     def gather(self, nbytes: int, owner: object, *, high: bool) -> Block | None:
-        """Allocate a block made of blocks whose tensors are being copied out; None if these are too few.
-        high: near the top of the arena."""
+        """Allocate a block as ``Leaving.gather`` does: slide blocks together, or free those that are being copied out.
+        None if that is not enough, or none is being copied out. high: near the top of the arena."""
         return self.leaving.gather(nbytes, owner, high=high) if self.leaving else None
 
     def reclaim(self, need: int, *, everything: bool = False) -> None:

@@ -55,7 +55,7 @@ def _change(facts: Problem, away: Array) -> Array:
 
 
 def live_bytes(facts: Problem) -> Array:
-    """Return the bytes on the device during each call, without evictions and donations."""
+    """Return the bytes of the tensors alive during each call if none is evicted or donated; workspaces not counted."""
     calls = len(facts.gap_ptr) - 1
     change = np.zeros(calls + 1, np.int64)
     np.add.at(change, np.maximum(facts.produced, 0), facts.size)

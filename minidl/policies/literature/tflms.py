@@ -44,7 +44,8 @@ class Tflms(Static):
         return self._rewritten(network, level, lengths[-1 - min(low, len(lengths) - 1)])
 
     def trigger(self, network: IterationNetwork, level: list[int], swap: Swap, ahead: int) -> int:
-        """Return the call after which a swap-in starts."""
+        """Return the call after which a swap-in starts: the last one at least ``ahead`` levels below its reader.
+        level: the level of each call, from ``levels``."""
         return direct_order(level, swap, ahead)
 
     def _rewritten(self, network: IterationNetwork, level: list[int], least_length: int) -> Plan:
@@ -63,7 +64,8 @@ class TflmsChain(Tflms):
     name = "tflms-chain"
 
     def trigger(self, network: IterationNetwork, level: list[int], swap: Swap, ahead: int) -> int:
-        """Return the call after which a swap-in starts."""
+        """Return the call after which a swap-in starts, by the chain rule, otherwise in direct order.
+        level: the level of each call, from ``levels``."""
         found = chain_rule(network, level, swap, ahead)
         return direct_order(level, swap, ahead) if found is None else found
 

@@ -20,7 +20,8 @@ HELD = 32  # elements of a row per lane: with twice as many bfloat16 the compile
 
 
 def shape_of(*wide: View) -> dict[str, int] | None:
-    """Return the kernel options for these operands' rows; None if rows are no whole groups of 16 bytes, or too long."""
+    """Return the kernel's options. wide: the operands that have full rows, unlike weights (one row) and statistics.
+    None if these are not dense, aligned rows of whole groups of 16 bytes, or if a row is too long for one block."""
     length = wide[0].shape[-1]
     width = group_width(length, *wide)
     if not width or not all(a.contiguous for a in wide):

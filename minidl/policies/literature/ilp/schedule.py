@@ -33,13 +33,13 @@ class Fetch:
 
 @dataclass(frozen=True)
 class StageSchedule:
-    """The decisions for all stages.
+    """The decisions for all stages. Stage t runs node t (a call, or a block of calls), after replays of earlier nodes.
 
     repeats   per stage: the nodes that are replayed, in order
     resident  per stage: the values on the device when it begins, of those that may leave
     copies    value -> its only copy to the host
     fetches   the copies back to the device
-    ways      (stage, node) -> the index of its choice of algorithms; empty: the fastest whose workspace is free
+    ways      (stage, node) -> index in the node's ways (or replay_ways); no entry: the fastest whose workspace is free
     """
 
     repeats: tuple[tuple[int, ...], ...]
