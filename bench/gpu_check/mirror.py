@@ -213,12 +213,14 @@ def _by(function: Callable[..., Any]) -> Formula:
 
 FORMULAS: dict[str, Formula] = {
     "upload": lambda t, a, side, kind: _uploaded(a, kind),
-    "full": lambda t, a, side, kind: torch.full(a["shape"], a["value"], dtype=kind[0], device=kind[1]),
+    "full": lambda t, a, side, kind: torch.full(
+        a["shape"], a["value"], dtype=kind[0] if a["dtype"].floating else torch.long, device=kind[1]),
     "add": _by(torch.add), "sub": _by(torch.sub), "mul": _by(torch.mul), "div": _by(torch.div), "neg": _by(torch.neg),
     "exp": _by(torch.exp), "log": _by(torch.log), "sqrt": _by(torch.sqrt), "tanh": _by(torch.tanh),
     "sigmoid": _by(torch.sigmoid), "gelu": _by(F.gelu), "gelu_tanh": _by(lambda x: F.gelu(x, approximate="tanh")),
     "silu": _by(F.silu),
     "contiguous": _by(lambda x: x), "cast": _by(lambda x: x), "detach": _by(lambda x: x.detach()),
+    "convert": lambda t, a, side, kind: t[0].to(kind[0]) if a["dtype"].floating else t[0].long(),
     "scale": lambda t, a, side, kind: t[0] * a["value"], "shift": lambda t, a, side, kind: t[0] + a["value"],
     "relu": lambda t, a, side, kind: t[0] * side, "dropout": lambda t, a, side, kind: t[0] * side,
     "compare_number": lambda t, a, side, kind: side,

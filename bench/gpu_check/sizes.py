@@ -29,7 +29,11 @@ MIRRORED = (
     Training("llama-tiny", 2, length=64), Training("llama-1b", 1, length=64, options=CUT),
     Training("llama-3b", 1, length=64, options=CUT), Training("llama-8b", 1, length=64, options=CUT),
     Training("qwen2.5-0.5b", 1, length=64, options=CUT), Training("qwen2.5-1.5b", 1, length=64, options=CUT),
-    Training("qwen2.5-3b", 1, length=64, options=CUT), Training("qwen2.5-7b", 1, length=64, options=CUT))
+    Training("qwen2.5-3b", 1, length=64, options=CUT), Training("qwen2.5-7b", 1, length=64, options=CUT),
+    Training("t5-small", 2, length=64), Training("t5-base", 2, length=64),
+    Training("t5-large", 1, length=64, options=CUT), Training("t5-3b", 1, length=64, options=CUT),
+    Training("flan-t5-small", 2, length=64), Training("flan-t5-base", 2, length=64),
+    Training("flan-t5-large", 1, length=64, options=CUT), Training("flan-t5-xl", 1, length=64, options=CUT))
 
 FULL = Sizes(
     ops_block=4 * launch.THREADS, ops_every=1, mirrored=MIRRORED,

@@ -2,7 +2,8 @@
 
 The common part of cells is made once: modules, the trace, its step with unlimited memory, the bound of a budget. Each
 cell then runs in a process of its own, a fork of this one, so that a limit or a crash ends that cell alone. When
-standard input ends, the parent is gone, and the running cell is ended.
+standard input ends, the parent is gone, and the running cell is ended. Windows has no forks: cells run here, unlimited,
+and a crash ends this process, which is started again for the next cell.
 """
 
 from __future__ import annotations
@@ -76,11 +77,16 @@ def prepared(cell: Cell) -> Callable[[], CellResult]:
 
 
 def carried_out(cell: Cell, limits: CellLimits) -> CellResult:
-    """Run a cell in a fork of this process, within limits; return its row, with a failure as its ``status``."""
+    """Run a cell in a fork of this process, within limits; return its row, with a failure as its ``status``.
+    Without ``os.fork`` it runs in this process, and limits are refused."""
     try:
         work = prepared(cell)
     except UserError as error:
         return cell.failed(f"cannot: {error}")
+    if not hasattr(os, "fork"):
+        if limits != CellLimits():
+            return cell.failed("cannot: limits of time and memory need os.fork, which this system does not have")
+        return CellResult(**parse_json(_row(cell, work)))
     ended = forked(lambda: _row(cell, work), limits)
     return replace(_outcome(cell, ended, limits), cpu_s=ended.cpu_s)
 

@@ -20,7 +20,7 @@ from bench.gpu_check import command as gpu
 from bench.gpu_check.parts import PARTS, run
 from bench.gpu_check.report import SECTIONS, markdown
 from bench.gpu_check.setting import Record, Setting, Training
-from bench.gpu_check.sizes import FULL, MIRRORED, NAMED, QUICK, TINY
+from bench.gpu_check.sizes import CUT, FULL, MIRRORED, NAMED, QUICK, TINY
 from bench.support.kernel_cases import OPS, Case
 from minidl import Runtime, models
 from minidl.device import profiles
@@ -332,7 +332,8 @@ FAMILIES = (Training("vgg11", 2, side=32), Training("vgg11_bn", 2, side=32), Tra
             Training("resnext50_32x4d", 2, side=32), Training("mobilenet_v3_small", 2, side=32),
             Training("mobilenet_v3_large", 2, side=32), Training("efficientnet_b0", 2, side=32),
             Training("vit_b_32", 2, side=32), Training("convnext_tiny", 2, side=32),
-            Training("llama-tiny", 2, length=16), Training("lenet", 2), Training("mlp", 2))
+            Training("llama-tiny", 2, length=16), Training("t5-small", 1, length=16),
+            Training("flan-t5-small", 1, length=16), Training("lenet", 2), Training("mlp", 2))
 
 
 def test_every_operation_of_a_forward_pass_has_a_formula_in_pytorch():
@@ -356,7 +357,8 @@ def test_every_operation_of_a_forward_pass_has_a_formula_in_pytorch():
 
 @pytest.mark.parametrize("training", [Training("lenet", 4), Training("unet-small", 1, side=32),
                                       Training("bert-tiny", 2, length=16, options={"vocabulary": 100}),
-                                      Training("llama-tiny", 3, length=64, options={"vocabulary": 100})],
+                                      Training("llama-tiny", 3, length=64, options={"vocabulary": 100}),
+                                      Training("flan-t5-small", 2, length=16, options=CUT | {"layers": 1})],
                          ids=lambda training: training.model)
 def test_losses_and_gradients_in_every_precision_are_those_of_pytorch(tmp_path, training):
     pytest.importorskip("torch")

@@ -97,3 +97,13 @@ def test_who_wants_no_more_rows_waits_for_no_other_cell_of_the_worker(monkeypatc
     next(rows)
     rows.close()
     assert carried_out == ["passive", "lru"]
+
+
+def test_without_forks_a_cell_has_the_same_row_and_limits_are_refused(monkeypatch, asking):
+    one = kept.Cell("lenet:12", Machine(), "capuchin", 0.9, steps=3)
+    forked = worker.carried_out(one, CellLimits())
+    monkeypatch.delattr(os, "fork")  # as on Windows
+    alone = worker.carried_out(one, CellLimits())
+    assert alone.settled_s == forked.settled_s is not None and alone.status == forked.status
+    limited = worker.carried_out(one, CellLimits(seconds=60))
+    assert limited.status.startswith("cannot: limits of time and memory need os.fork")
