@@ -66,8 +66,16 @@ class Freeing:
             return False
         if neighbourhood.starts_a_replay(storage):
             return True
-        self._recomputable.clear()  # it goes for good, and with it what others would be computed from
+        self._forget_after(storage.call.sequence)  # it goes for good, and with it what later calls would read
         return False
+
+    def _forget_after(self, sequence: int) -> None:
+        """Forget which calls after this one can be replayed: only they may read what it made."""
+        known = self._recomputable
+        while known and (last := next(reversed(known))) > sequence:  # mostly what was asked last is the latest call
+            del known[last]
+        if known and max(known) > sequence:
+            known.clear()
 
     def free_queued(self) -> None:
         """Free the storages that were queued while the arena was being changed."""
