@@ -45,6 +45,7 @@ def test_updates_on_the_host_have_the_bits_of_updates_on_the_cpu_device(optimize
 
 
 @pytest.mark.default(percent=[50], policy=["recompute", "capuchin"], device=["cpu:virtual"])
+@pytest.mark.sampled(device=["cpu:virtual"])
 @pytest.mark.parametrize("device", ["cpu", "cpu:virtual"])
 @pytest.mark.parametrize("percent", BUDGETS)
 @pytest.mark.parametrize("policy", POLICIES)

@@ -103,6 +103,7 @@ def test_a_few_steps_learn_a_batch_by_heart():
 
 
 @pytest.mark.default(percent=[50], policy=["passive", "recompute"], device=["cpu"])
+@pytest.mark.sampled(device=["cpu:virtual"])
 @pytest.mark.parametrize("device", ["cpu", "cpu:virtual"])
 @pytest.mark.parametrize("percent", BUDGETS)
 @pytest.mark.parametrize("policy", POLICIES)

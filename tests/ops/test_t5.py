@@ -84,6 +84,7 @@ unlimited = cache(train)
 
 
 @pytest.mark.default(percent=[50], policy=["recompute"], device=["cpu:virtual"])
+@pytest.mark.sampled(device=["cpu:virtual"])
 @pytest.mark.parametrize("device", ["cpu", "cpu:virtual"])
 @pytest.mark.parametrize("percent", BUDGETS)
 @pytest.mark.parametrize("policy", POLICIES)

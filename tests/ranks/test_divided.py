@@ -67,6 +67,7 @@ def _small(runtime, optimizer_of, *, clips, twice):
 
 
 @pytest.mark.default(optimizer=["adam", "rmsprop"])
+@pytest.mark.sampled(count=[2])
 @pytest.mark.parametrize("count, cut, clips, twice", [(2, 4, False, True), (3, 3, True, False)])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("divide", DIVIDES)
