@@ -81,7 +81,7 @@ def test_the_largest_whole_batch_that_the_host_allows_runs_in_slices_where_one_o
     assert "in 8 slices: conv2d alone takes 3.8 MiB of 4.0 MiB" in out
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_where_slices_leave_no_room_and_the_whole_does_it_runs_whole(capsys, monkeypatch):
     """One operation takes most of the budget, so the batch would be cut; then, as trials in slices tell, the host is
     full."""

@@ -192,7 +192,7 @@ def test_a_small_resnet_on_digits_reaches_98_percent_in_half_of_its_memory(tmp_p
     assert json.loads((tmp_path / "json").read_text())["accuracy"] >= 0.98
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_small_resnet_learns_digits_in_four_slices_as_well_as_whole(tmp_path):
     """359 digits are tested, so two accuracies of the same network differ by chance: that of 97% has a standard
     deviation of sqrt(0.97 x 0.03 / 359) = 0.9 points, a difference of two 1.3, and three of these are 3.8."""

@@ -76,6 +76,7 @@ def _lines_a_call(layers, widths, share, host, policy):
 
 
 @pytest.mark.default(share=[0.3], host=[9.0], policy=["passive", "dtr-swap"])
+@pytest.mark.sampled(policy=["passive", "lru", "dtr-swap", "dtr"])
 @pytest.mark.parametrize(("widths", "share", "host", "policy"), [
     ("one width", 0.0, 9.0, "passive"),  # a replay of the whole program in each update
     ("eight widths", 0.6, 9.0, "passive"),  # memory in many pieces

@@ -169,7 +169,7 @@ assert plan.evictions
 """
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_on_a_fresh_machine_two_processes_compile_each_function_once_and_a_training_none(tmp_path):
     environment = {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), beside.VARIABLE: "1"}
     options = {"env": environment, "cwd": ROOT}
