@@ -38,7 +38,7 @@ def beside(answer: Any) -> str:
     cases = []
     for seconds, copy_s, ranks in ((3.0, 0.0, 2), (3.0, 2.0, 4), (1.0, 9.0, 2), (2.0, 2.0, 8)):
         link = SharedLink(shared(named("p100"), ranks))
-        link.copied(COPY_OUT, 0.0, copy_s)
+        link.copied(COPY_OUT, copy_s, copy_s)
         cases.append(((seconds, copy_s, 1 / ranks), link.end_of(0.0, seconds)))
     return first_difference(answer, cases)
 
