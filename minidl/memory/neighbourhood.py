@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from math import inf
 from weakref import ref
 
 from minidl.memory.lineage import missing_calls
@@ -108,11 +109,17 @@ def read_again(storage: Storage) -> None:
 
 def starts_a_replay(storage: Storage) -> bool:
     """True if the replay of a dropped tensor that the program needs would read the bytes of ``storage``."""
-    below, seen = [storage], set[Call]()
-    while below:
+    return _needed_below(storage, set(), most=inf, follows=lambda call: True)
+
+
+def _needed_below(storage: Storage, seen: set[Call], *, most: float, follows: Callable[[Call], bool]) -> bool:
+    """True if a dropped tensor that the program needs would be computed from ``storage`` by calls that ``follows``
+    accepts, other than those in ``seen``. most: the size of ``seen`` from which on no further reader is looked at."""
+    below = [storage]
+    while below and len(seen) <= most:
         for reader in below.pop().missing_readers or ():
             call = reader()
-            if call is None or call in seen:
+            if call is None or call in seen or not follows(call):
                 continue
             seen.add(call)
             for made in (output() for output in call.outputs):
@@ -206,19 +213,7 @@ def _starts_from_what_goes(call: Call, storage: Storage) -> bool:
 def read_by_missing(storage: Storage, other: Call) -> bool:
     """True if a dropped tensor that the program needs would be computed from a storage, by another call than ``other``;
     of long chains of freed calls between the two, MOST_FREED calls are looked at."""
-    below, seen = [storage], {other}
-    while below and len(seen) <= MOST_FREED:
-        for reader in below.pop().missing_readers or ():
-            call = reader()
-            if call is None or call.region is None or call in seen:
-                continue
-            seen.add(call)
-            for made in (output() for output in call.outputs):
-                if made is not None and made.status is RECOMPUTE:
-                    if made.refs:
-                        return True
-                    below.append(made)
-    return False
+    return _needed_below(storage, {other}, most=MOST_FREED, follows=lambda call: call.region is not None)
 
 
 # Prices as published, without regions: exact, and slower. Beyond MOST_WALKED calls the regions give the price ---------
