@@ -23,13 +23,6 @@ class Workspaces:
         self.slower_seconds = 0.0
 
     def choose(self, signature: Signature, operands: Sequence[Storage]) -> tuple[Algorithm, Block | None]:
-        """Return what ``_chosen`` does, and count the seconds that the program loses by it; replays have their own."""
-        found = self._chosen(signature, operands)
-        if found[0] is not signature.algorithms[0] and self.state.tracker.keep_log:
-            self.slower_seconds += found[0].seconds - signature.algorithms[0].seconds
-        return found
-
-    def _chosen(self, signature: Signature, operands: Sequence[Storage]) -> tuple[Algorithm, Block | None]:
         """Return the fastest algorithm for whose workspace there is a free block, and that block.
         The block is None if the algorithm needs no workspace. operands: the call's inputs and outputs, which stay.
         Tensors are evicted only for the smallest workspace. Raises OutOfMemory."""
@@ -37,20 +30,24 @@ class Workspaces:
         named = state.hooks.algorithm(signature)
         names = [algorithm.name for algorithm in algorithms] if named is not None else []
         first = names.index(named) if named in names else 0
+        block: Block | None = None
         for position, algorithm in enumerate(algorithms[first:], first):
             if not algorithm.workspace:
-                return algorithm, None
+                break
             block = arena.lend(algorithm.workspace)
             if block is None and position + 1 < len(algorithms) and not state.hooks.places:
                 gain_seconds = algorithms[position + 1].seconds - algorithm.seconds
                 if self.room.one_hole.slide_for(algorithm.workspace, gain_seconds):
                     block = arena.lend(algorithm.workspace)
             if block is not None:
-                state.device.wait_marks(COMPUTE, block.marks)
-                return algorithm, block
-        algorithm = min(algorithms, key=lambda a: a.workspace)
-        self.room.make(algorithm.workspace, with_bytes(*operands), signature.op.name)
-        block = arena.lend(algorithm.workspace)
-        assert block is not None
-        state.device.wait_marks(COMPUTE, block.marks)
+                break
+        else:
+            algorithm = min(algorithms, key=lambda a: a.workspace)
+            self.room.make(algorithm.workspace, with_bytes(*operands), signature.op.name)
+            block = arena.lend(algorithm.workspace)
+            assert block is not None
+        if block is not None:
+            state.device.wait_marks(COMPUTE, block.marks)
+        if algorithm is not algorithms[0] and state.tracker.keep_log:  # replays have their own seconds
+            self.slower_seconds += algorithm.seconds - algorithms[0].seconds
         return algorithm, block
