@@ -51,16 +51,12 @@ def _rows_infer(*parts: Meta, ranks: Ranks, each: int, turn: str) -> tuple[Meta,
     return tuple(made)
 
 
-def _sum_rows_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost:
-    count = attrs["ranks"].count
-    return Cost(0.0, (count - 1) / count * sum(x.nbytes for x in inputs), "exchange")
-
-
 def _gather_rows_infer(*tensors: Meta, ranks: Ranks, slices: int, turn: str) -> tuple[Meta, ...]:
     return ()
 
 
-def _gather_rows_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost:
+def _rows_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -> Cost:
+    """Each rank sends a k-th of its tensors to each other rank, or gets it from them."""
     count = attrs["ranks"].count
     return Cost(0.0, (count - 1) / count * sum(x.nbytes for x in inputs), "exchange")
 
@@ -79,8 +75,8 @@ def _gather_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) 
 SUM_RANKS = Op("sum_ranks", _sum_infer, _sum_cost, donates=tuple([(i, i) for i in range(MOST_OF_A_BUCKET)]),
                long_lived=True, replayable=False, volatile=("turn",))
 GATHER_RANKS = Op("gather_ranks", _gather_infer, _gather_cost, exact=True, replayable=False, volatile=("turn",))
-SUM_ROWS = Op("sum_rows", _rows_infer, _sum_rows_cost, long_lived=True, replayable=False, volatile=("turn",))
-GATHER_ROWS = Op("gather_rows_", _gather_rows_infer, _gather_rows_cost, exact=True, replayable=False, update=True,
+SUM_ROWS = Op("sum_rows", _rows_infer, _rows_cost, long_lived=True, replayable=False, volatile=("turn",))
+GATHER_ROWS = Op("gather_rows_", _gather_rows_infer, _rows_cost, exact=True, replayable=False, update=True,
                  mutates=range, volatile=("turn",))
 
 
