@@ -59,6 +59,11 @@ class Machine:
             found = replace(found, link_out_bandwidth=self.link[0], link_in_bandwidth=self.link[1])
         return found if self.latency is None else replace(found, link_latency_s=self.latency)
 
+    @property
+    def host_memory(self) -> int:
+        """The bytes of host memory."""
+        return self.described().host_memory_bytes if self.host_bytes is None else self.host_bytes
+
     def placed(self) -> Placement:
         """Return a new placement of the machine. Raises UserError for an unknown name."""
         return Unplaced() if self.placement == Unplaced.name else placements.create(self.placement)

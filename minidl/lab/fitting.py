@@ -83,9 +83,7 @@ class ProgramAtBatch:
 
     def at(self, batch: int) -> Trace:
         """Return the program's trace at a batch: a recorded one, or one interpolated from the two recorded ones."""
-        if batch in self.known:
-            return self.known[batch]
-        return self._line(batch) if self.interpolates else self._taken(batch)
+        return self._line(batch) if self.interpolates and batch not in self.known else self._taken(batch)
 
     def _taken(self, batch: int) -> Trace:
         if batch not in self.known:
@@ -136,7 +134,7 @@ class ProgramAtBatch:
         behind = f" and {format_bytes(machine.spill_bytes)} of a disk" if machine.spill_bytes else ""
         return (f"nothing fits: parameters {format_bytes(needs.parameters)}, gradients {format_bytes(needs.gradients)} "
                 f"and optimizer state {format_bytes(needs.state)} do not fit {format_bytes(budget)} of the device and "
-                f"{format_bytes(_host(machine))} of the host{behind}")
+                f"{format_bytes(machine.host_memory)} of the host{behind}")
 
     def _largest_of_each_call(self, budget: int) -> int:
         """Return the largest batch at which the operands of each call fit the budget.
@@ -171,13 +169,9 @@ def peak(trace: Trace) -> int:
     return max(live_bytes(trace))
 
 
-def _host(machine: Machine) -> int:
-    return machine.described().host_memory_bytes if machine.host_bytes is None else machine.host_bytes
-
-
 def _room(machine: Machine, budget: int) -> int:
     """Return the bytes of a budget on the device and of all memory behind it."""
-    return budget + _host(machine) + machine.spill_bytes
+    return budget + machine.host_memory + machine.spill_bytes
 
 
 def _alike(calls: tuple[TraceCall, TraceCall]) -> bool:

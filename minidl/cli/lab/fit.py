@@ -84,7 +84,7 @@ def story(arguments: argparse.Namespace) -> int:
         program = ProgramAtBatch(name, partial(load, machine.profile), batch,
                                  interpolates=name.startswith(sources.TORCH))
         budget = arguments.memory or profile.memory_bytes
-        host = profile.host_memory_bytes if machine.host_bytes is None else machine.host_bytes
+        host = machine.host_memory
         if not number:
             said = {"program": name, "batch": batch, "assumed": looked[0].assumed if looked else {},
                     "needs": asdict(Needs.of(program.at(batch)) if not looked else _needs(looked[0])),
