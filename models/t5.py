@@ -1,6 +1,5 @@
 """T5: Raffel et al., "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer", JMLR 2020.
 
-
 An encoder and a decoder with RMSNorm before each part of a layer, linear layers without bias, and attention whose
 scores are not divided by sqrt(D) but get a learned bias per head and relative position (section 2.1). The sizes small
 to 3b are those of section 3.7; the flan names have those of T5 1.1 (Chung et al., "Scaling Instruction-Finetuned
