@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from minidl import Runtime, device, models, policies
-from minidl.cli.app.fit import default_memory
+from minidl.cli.app.default_memory import default_memory
 from minidl.meta import int64
 from minidl.models import bert
 from minidl.models.text import Text

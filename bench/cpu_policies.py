@@ -22,7 +22,7 @@ from time import perf_counter
 
 from bench.cpu_cases import CASES, half_of_peak, runtime_for, training_step
 from minidl import Runtime, device, policies
-from minidl.cli.app.fit import default_memory
+from minidl.cli.app.default_memory import default_memory
 from minidl.device.clock import STREAM_NAMES
 from minidl.plan.costs import Costs
 from minidl.plan.trace import Trace, scaled

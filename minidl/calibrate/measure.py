@@ -11,7 +11,7 @@ from typing import Any
 from minidl.calibrate import fitting
 from minidl.calibrate.fitting import Sample
 from minidl.calibrate.workloads import QUICK, THOROUGH, Workload
-from minidl.cli.app.fit import CPU_BUDGET_SHARE, CPU_HOST_SHARE
+from minidl.cli.app.default_memory import CPU_BUDGET_SHARE, CPU_HOST_SHARE
 from minidl.device import profiles
 from minidl.device.clock import Timed
 from minidl.device.contract import Operand

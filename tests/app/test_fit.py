@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import train
 from minidl import OutOfMemory, Runtime, current_runtime, device, models
-from minidl.cli.app import fit, largest
+from minidl.cli.app import default_memory, fit, largest
 from minidl.cli.app.bisection import largest_number
 from minidl.cli.app.fit import Setup, TrainingParts, smallest_budget
 from minidl.cli.app.largest import largest_batch, largest_batch_cut
@@ -235,19 +235,19 @@ def test_what_is_whole_or_cannot_be_cut_further_is_not_tried(slices, batch, monk
 
 
 def test_a_simulator_has_its_profiles_memory_and_cpu_shares_of_what_is_free(monkeypatch):
-    monkeypatch.setattr(fit, "free_memory", lambda: 10**9)
-    assert fit.default_memory(device.create("sim:p100")) == (P100_BYTES, 256 * 10**9)
-    assert fit.default_memory(device.create("cpu")) == (6 * 10**8, 3 * 10**8)
-    monkeypatch.setattr(fit, "free_memory", lambda: None)
-    assert fit.default_memory(device.create("cpu")) == (16 * 2**30, 16 * 2**30)
+    monkeypatch.setattr(default_memory, "free_memory", lambda: 10**9)
+    assert default_memory.default_memory(device.create("sim:p100")) == (P100_BYTES, 256 * 10**9)
+    assert default_memory.default_memory(device.create("cpu")) == (6 * 10**8, 3 * 10**8)
+    monkeypatch.setattr(default_memory, "free_memory", lambda: None)
+    assert default_memory.default_memory(device.create("cpu")) == (16 * 2**30, 16 * 2**30)
 
 
 def test_a_gpu_has_a_budget_of_its_own_memory_whatever_is_free_on_the_host(monkeypatch):
     profile = replace(profiles.get("h100"), memory_bytes=78 << 30, host_memory_bytes=16 << 30)
     gpu = JudgedCuda(profile)
     for free in (32 << 30, 256 << 30):  # 0.6 of 32 GiB would be 19.2
-        monkeypatch.setattr(fit, "free_memory", lambda free=free: free)
-        assert fit.default_memory(gpu) == (78 << 30, 16 << 30)
+        monkeypatch.setattr(default_memory, "free_memory", lambda free=free: free)
+        assert default_memory.default_memory(gpu) == (78 << 30, 16 << 30)
     gpu.close()
 
 

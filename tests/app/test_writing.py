@@ -230,7 +230,7 @@ def test_what_a_killed_run_has_left_goes_when_it_goes_on_though_nothing_is_left_
 
 def test_a_run_that_goes_on_has_the_memory_that_was_resolved(tmp_path, monkeypatch):
     flags = ["--model", "mlp", "--data", "digits", "--device", "cpu:virtual", "--steps", "2", "--batch", "24"]
-    monkeypatch.setattr("minidl.cli.app.fit.free_memory", lambda: 100 << 20)
+    monkeypatch.setattr("minidl.cli.app.default_memory.free_memory", lambda: 100 << 20)
     assert train.main([*flags, "--run-dir", str(tmp_path)]) == 0
     _, resolved = read_arguments(tmp_path)
     assert (resolved.device, resolved.memory_budget, resolved.host_memory, resolved.batch) == (

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from minidl import device as devices
 from minidl import policies
+from minidl.cli.app.default_memory import default_memory
 from minidl.cli.app.files import check_places
-from minidl.cli.app.fit import default_memory
 from minidl.cli.app.kinds import Share
 from minidl.cli.app.options import Options
 from minidl.cli.app.run_folder import RunFolder

@@ -2,8 +2,8 @@
 
 A trial is a dry run of a few iterations on a twin: the device's profile and algorithms, the budget and the policy, with
 shapes instead of values. It runs out of memory exactly if the real device would. A search starts from ``demand``, the
-bytes that one dry run without a budget needs. If a batch fits, smaller ones and larger budgets are taken to fit, too.
-Each answer was itself tried, and the next larger batch, or smaller budget, was tried and does not fit.
+bytes that one dry run without a budget needs. It assumes that if a batch fits, so do smaller batches (``largest``) and
+larger budgets. Each answer was itself tried, and the next larger batch, or smaller budget, was tried and does not fit.
 """
 
 from collections.abc import Callable
@@ -20,18 +20,16 @@ from minidl.errors import OutOfMemory, UserError
 from minidl.memory.ledger import Demand
 from minidl.memory.switches import ALL_ON, Switches
 from minidl.meta import ALIGNMENT
-from minidl.outside.machine import free_memory
 from minidl.outside.stages import stage
 from minidl.outside.units import UNLIMITED, format_bytes
 from minidl.ranks import Ranks
 from minidl.runtime import Runtime
 
+ITERATIONS = 2  # of steps: the first has no gradients yet; from the second on all are alike
 MOST_ITERATIONS, ALIKE = 200, 3  # where blocks stay where they are put: until so many in a row leave the same holes
 NEARLY_FULL, WITH_FULL_HOST = 0.9, 8  # of the host's memory; iterations
-ITERATIONS = 2  # of steps: the first has no gradients yet; from the second on all are alike
 UNTIL_PLANNED = 8  # iterations, at most, until one follows a first plan to its end
 FIRST_BUDGET_STEP = 1 << 20  # bytes; where a search for the smallest budget begins
-CPU_BUDGET_SHARE, CPU_HOST_SHARE = 0.6, 0.3  # of the machine's free memory, of which both are taken
 
 
 class TrainingParts(NamedTuple):
@@ -197,7 +195,8 @@ class Setup:
     def managed_seconds(self, batch: int, budget_bytes: int) -> float | None:
         """Return the modelled seconds of a step under the policy's first plan; without plans, of the second step.
         Infinite if it does not fit; None for a device that is not simulated."""
-        if (simulated := self.device.simulated_twin()) is None:
+        simulated = self.device.simulated_twin()
+        if simulated is None:
             return None
         begin, plans = self.work.count(simulated, self.slices), policies.create(self.policy).plans
         self.work.spent += PLAN if plans else 0
@@ -218,7 +217,8 @@ class Setup:
 
     def unmanaged_seconds(self, batch: int) -> float | None:
         """Return modelled seconds of a step with unlimited memory; None for a device that is not simulated."""
-        if (unused := self.device.simulated_twin()) is None:
+        unused = self.device.simulated_twin()
+        if unused is None:
             return None
         with (stage(f"timing {self._named(batch)} with unlimited memory"),
               Runtime(unused, memory_budget=UNLIMITED, policy="none", precision=self.precision, seed=self.seed,
@@ -255,7 +255,8 @@ def _run_until_alike(twin: Runtime, steps: TrainingParts, begin: Callable[[], No
         begin()
         steps.all()
         left = [(block.offset, block.size) for block in twin.memory.arena.blocks()], id(twin.plan)
-        if (alike := alike + 1 if left == before else 0) == ALIKE:
+        alike = alike + 1 if left == before else 0
+        if alike == ALIKE:
             return
         before = left
 
@@ -288,13 +289,3 @@ def _smallest(setup: Setup, batch: int, fits: Callable[..., bool]) -> int:
     while setup.drifts and not fits(enough, thorough=True):
         enough, step = enough + step, 2 * step
     return enough
-
-
-def default_memory(device: Device) -> tuple[int, int]:
-    """Return (budget, host memory) in bytes for a run without such flags: those of the device's profile.
-    A CPU device takes both from the machine's own memory, so it gets parts of the free memory if these are smaller."""
-    budget, host = device.profile.memory_bytes, device.profile.host_memory_bytes
-    free = free_memory()
-    if device.arena_in_host_memory and free is not None:
-        budget, host = min(budget, int(free * CPU_BUDGET_SHARE)), min(host, int(free * CPU_HOST_SHARE))
-    return budget, host

@@ -6,7 +6,8 @@ from functools import partial
 
 from minidl import policies
 from minidl.cli.app.build import build
-from minidl.cli.app.fit import MOST_ITERATIONS, Setup, TrainingParts, default_memory, smallest_budget
+from minidl.cli.app.default_memory import default_memory
+from minidl.cli.app.fit import MOST_ITERATIONS, Setup, TrainingParts, smallest_budget
 from minidl.cli.app.inputs import made_ahead
 from minidl.cli.app.kinds import CHOSEN, Share
 from minidl.cli.app.largest import REPLAYS, WORK, cut_that_holds, largest_batch, largest_batch_cut, speeds
