@@ -120,7 +120,7 @@ def test_what_a_dropped_value_has_to_start_from_is_not_given_away():
 @pytest.mark.parametrize("by", ["freed", "donated"])
 def test_what_a_dropped_value_starts_from_stays_though_the_values_between_went_after_the_drop(by):
     """The last value is dropped while the one between is still there; then that one goes, and then its source."""
-    with small_runtime() as runtime, no_grad():
+    with small_runtime(units=5) as runtime, no_grad():
         w, x = leaf(runtime, 2.0), leaf(runtime, 1.0)
         with runtime.iteration():
             source = scale(w, 3.0)
@@ -128,9 +128,13 @@ def test_what_a_dropped_value_starts_from_stays_though_the_values_between_went_a
             last = scale(between, 2.0)
             add_(w, x)  # ends the lineage of ``source``
             drop(runtime, last)
-            if by == "donated":
-                scale(donate(between), 1.0)
-            del between
+            if by == "freed":
+                del between
+            else:
+                filler = leaf(runtime)
+                taking = scale(between, 1.0)  # finds no other bytes
+                assert between.storage.status is RECOMPUTE
+                del filler, taking
             del source
             assert value(last) == 14.0
 
