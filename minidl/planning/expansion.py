@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from minidl.planning.lineages import can_replay, end_note, find_due, find_replays, free_sources
-from minidl.planning.problem import DROP, KEEP, SWAP, Array, Problem
+from minidl.planning.lineages import can_replay, drop_leftovers, end_note, find_due, find_replays, free_sources
+from minidl.planning.problem import DROP, ENDLESS, KEEP, SWAP, Array, Problem
 from minidl.planning.walk import (
     ABSENT,
     AWAY,
@@ -20,6 +20,7 @@ from minidl.planning.walk import (
     HOST,
     IN_MEMORY,
     KEPT,
+    LEFTOVERS,
     LIVE,
     MOST_ON_HOST,
     NOTED,
@@ -52,12 +53,13 @@ def expand(problem: Problem, mode: Array, prefetch_at: Array, notes: Array
     back = SwapIns(np.empty(gaps, np.int64), np.empty(gaps, np.int64), np.empty(gaps, np.int64),
                    np.empty(gaps, np.int64), np.empty(gaps, np.int64), np.empty(gaps, np.int64),
                    np.empty(gaps, np.bool_))
-    walk = Walk(np.zeros(13, np.int64), np.zeros(tensors, np.int64), np.zeros(tensors, np.int64),
+    walk = Walk(np.zeros(14, np.int64), np.zeros(tensors, np.int64), np.zeros(tensors, np.int64),
                 np.zeros(tensors, np.int64), np.full(tensors, -1, np.int64), np.full(tensors, -1, np.int64),
                 np.zeros(tensors, np.bool_), np.zeros(tensors, np.bool_), np.full(tensors, -1, np.int64),
                 np.zeros(tensors, np.int64), np.full(tensors, -1, np.int64), np.zeros(calls, np.int64),
                 np.zeros(calls, np.int64), np.zeros(tensors + 8, np.int64), np.zeros(2 * tensors, np.int64),
-                np.zeros(gaps, np.int64), np.zeros(tensors, np.int64))
+                np.zeros(gaps, np.int64), np.zeros(tensors, np.int64),
+                np.zeros(2 * tensors, np.int64))
     replay_seconds = 0.0
     _start(problem, walk, mode, notes)
     for k in range(calls):
@@ -157,6 +159,8 @@ def _take_step(problem: Problem, walk: Walk, c: int, k: int, steps: StepArrays, 
             extra -= problem.size[problem.may_out[j]]
             walk.donor[problem.may_out[j]] = t
             break
+    if walk.counts[LEFTOVERS] and problem.leftovers_bytes < ENDLESS:
+        drop_leftovers(problem, walk, c, k, extra, notes)
     steps.call[s], steps.group[s], steps.during[s] = c, k, walk.counts[LIVE] + extra
     for j in range(problem.out_ptr[c], problem.out_ptr[c + 1]):
         t = problem.out_idx[j]
@@ -185,6 +189,9 @@ def _after_replay(problem: Problem, walk: Walk, c: int, notes: Array) -> None:
         if walk.state[t] == DROPPED:
             walk.state[t] = RESIDENT
             walk.counts[LIVE] += problem.size[t]
+            if walk.counts[LEFTOVERS] < len(walk.leftovers):
+                walk.leftovers[walk.counts[LEFTOVERS]] = t
+                walk.counts[LEFTOVERS] += 1
         elif walk.state[t] == ABSENT and walk.remaining[t] > 0:
             walk.state[t] = TEMPORARY
             walk.counts[LIVE] += problem.size[t]
