@@ -26,7 +26,7 @@ TELLS = """<script>
 drawNow();
 const [picture] = pictures;
 const told = {label: picture.canvas.getAttribute("aria-label"), ranked, began: recordings.map(each => each.offset),
-  counts: picture.exchanges.map(each => each.events.length), number: recordings.map(each => each.exchanged.length),
+  counts: picture.exchanges.map(each => each.events.length), last: picture.exchanges.map(each => each.last), number: recordings.map(each => each.exchanged.length),
   inside: picture.exchanges.every(({events, comes}) => events.every(
     (e, rank) => recordings[rank].events.end[e] >= Math.max(...comes) - 1e-9)),
   titles: [...document.querySelectorAll("section h2")].map(each => each.textContent)};
@@ -96,6 +96,7 @@ def test_a_page_shows_ranks_on_one_clock_and_joins_their_exchanges(tmp_path):
     told = json.loads(html.unescape(re.search(r'data-told="([^"]*)"', dom)[1]))
     assert told["ranked"] and "on one clock" in told["label"] and told["chosen"] == 1
     assert told["began"] == pytest.approx([each.began_s - later[0].began_s for each in later])
+    assert told["last"] == [2] * number  # it began half a second after the first
     assert told["number"] == [number] * 3 and told["counts"] == [3] * number
     assert told["titles"] == ["Ranks on one clock", "Rank 0", "Rank 1", "Rank 2"]
     assert "the last to come" in told["tip"] and f"of {number}" in told["tip"]
