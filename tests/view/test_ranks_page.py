@@ -26,7 +26,8 @@ TELLS = """<script>
 drawNow();
 const [picture] = pictures;
 const told = {label: picture.canvas.getAttribute("aria-label"), ranked, began: recordings.map(each => each.offset),
-  counts: picture.exchanges.map(each => each.events.length), last: picture.exchanges.map(each => each.last), number: recordings.map(each => each.exchanged.length),
+  counts: picture.exchanges.map(each => each.events.length),
+  last: picture.exchanges.map(each => each.last), number: recordings.map(each => each.exchanged.length),
   inside: picture.exchanges.every(({events, comes}) => events.every(
     (e, rank) => recordings[rank].events.end[e] >= Math.max(...comes) - 1e-9)),
   titles: [...document.querySelectorAll("section h2")].map(each => each.textContent)};
