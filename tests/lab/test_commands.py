@@ -295,6 +295,13 @@ def test_a_grid_runs_ranks_that_share_the_hosts_link_with_the_seconds_of_a_train
         assert said in capsys.readouterr().err
 
 
+def test_a_picture_is_refused_before_the_first_cell_where_matplotlib_is_missing(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # as if it was not installed
+    words = ["--traces", "lenet:32", "--out", str(tmp_path / "grid"), "--plot", str(tmp_path / "a.png")]
+    assert run.main(words) == 2
+    assert "minidl[viz]" in capsys.readouterr().err and not (tmp_path / "grid").exists()
+
+
 def test_cells_and_tables_from_before_there_were_placements_are_read(tmp_path):
     assert Cell("lenet:32", Machine(), "passive", 0.95, 2).name == "6776f8f6c82de7f8851e"
     assert len({Cell("lenet:32", machine, "passive", 0.95).name for machine in (

@@ -16,7 +16,7 @@ from minidl.cli.lab import kinds, paper
 from minidl.errors import UserError
 from minidl.lab import grid, kept, speeds, table
 from minidl.lab.cell import CellResult
-from minidl.lab.drawing import is_png
+from minidl.lab.drawing import is_png, require_matplotlib
 from minidl.lab.fitting import share
 from minidl.lab.sources import FILES, TORCH
 from minidl.lab.training_step import BATCHES
@@ -99,6 +99,7 @@ def refuse_ranks(arguments: argparse.Namespace) -> None:
 def story(arguments: argparse.Namespace, given: Sequence[str]) -> int:
     """Run the missing cells of the grid, write and print the table, and return the exit code."""
     if arguments.plot:
+        require_matplotlib()  # before the first cell runs
         require_place(arguments.plot, is_png)
     page = paper.module("--page", "grid_page") if arguments.page else None
     if page is not None and max(len(arguments.placement), len(arguments.ranks)) > 1:
