@@ -95,9 +95,9 @@ def _found(name: str) -> Callable[..., Any]:
 
 
 def _configured(name: str) -> Callable[[], Any]:
-    """Return a function that makes the model of transformers whose configuration has this name.
-    It names a folder that contains CONFIGURATION, or a model of Hugging Face's hub whose CONFIGURATION is in the local
-    cache. Raises UserError."""
+    """Return a function that makes a model of transformers with the configuration that is named.
+    name: a folder with CONFIGURATION, or a model of Hugging Face's hub whose CONFIGURATION is in the local cache.
+    Raises UserError for any other name."""
     try:
         import huggingface_hub
         import transformers

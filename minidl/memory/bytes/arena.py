@@ -161,8 +161,8 @@ class Arena(Compacting):
         place = placement.place(size, holes, high=high) if holes else None
         if place is None:
             return None
-        wrong = (f"its size is below {size} bytes" if place.size < size else "its offset or size is no multiple of "
-                 f"{self._alignment}" if place.offset % self._alignment or place.size % self._alignment else "")
+        odd = place.offset % self._alignment or place.size % self._alignment
+        wrong = "its size is less" if place.size < size else odd and f"it has no multiples of {self._alignment}"
         block = None if wrong else self._counted(self._tiling.carve(place.offset, place.size, owner))
         if block is None:
             raise AssertionError(f"placement {placement.name!r} answers {place} for {size} bytes, and "
