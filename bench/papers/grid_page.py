@@ -17,7 +17,6 @@ from bench.papers.page import Content, Page, percent
 from minidl.lab.cell import CellResult
 from minidl.lab.fitting import share
 
-A_HUNDRED = 100  # cells, from which an average is worth telling
 EQUAL = 0.005  # of the fastest's speed: who is within it counts as first, too
 KEPT_WORD = 0.01  # of an iteration: what a prediction may be off
 OURS, PAPERS = "auto", "capuchin"
@@ -73,12 +72,11 @@ def _about(content: Content, rows: Sequence[CellResult], wanted: int, steps: int
         for row in rows:
             by_trace.setdefault(row.trace, []).append(row.cpu_s or 0.0)
         trace, most = max(by_trace.items(), key=lambda entry: mean(entry[1]))
-        content.say(f"These cells took {seconds:,.0f} s of processor time, bounds included."
-                    + ("" if len(rows) < A_HUNDRED else " A hundred cells took "
+        content.say(f"These cells took {seconds:,.0f} s of processor time, bounds included. A hundred cells took "
                     f"{_hundred(row.cpu_s for row in rows)} on average: "
                     f"{_hundred(row.cpu_s for row in rows if row.policy == OURS)} under `{OURS}`, "
                     f"{_hundred(row.cpu_s for row in rows if row.policy != OURS)} under all other policies; "
-                    f"{_hundred(most)} on {trace}, where they take longest."))
+                    f"{_hundred(most)} on {trace}, where they take longest.")
 
 
 def _hundred(seconds: Iterable[float | None]) -> str:
