@@ -19,7 +19,8 @@ PARTS = 24  # of all functions; one of them is a default test
 # The functions of which all samples are tried by default: they write statistics, or draw.
 SURE = ("nn.functional.batch_norm", "native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update",
         "nn.functional.dropout", "nn.functional.rrelu", "bernoulli", "nn.functional.instance_norm")
-UNFILLED = ("empty", "resize", "new_empty")  # their results are any bytes
+# Their results are any bytes; those of _ctc_loss in places that no target reaches, which its gradient does not read.
+UNFILLED = ("empty", "resize", "new_empty", "_ctc_loss")
 
 
 def bits(tensor):
@@ -29,6 +30,11 @@ def bits(tensor):
         return None
     storage = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
     return storage.clone()
+
+
+def elements(tensor):
+    """The bytes of a tensor's elements."""
+    return tensor.resolve_conj().resolve_neg().reshape(-1).contiguous().view(torch.uint8)
 
 
 class Looking(TorchDispatchMode):
@@ -60,8 +66,8 @@ class Looking(TorchDispatchMode):
             torch.set_rng_state(after)
             for one, other in zip(*(tensors_in(r if isinstance(r, (tuple, list)) else (r,)) for r in (result, again)),
                                   strict=True):
-                first, second = bits(one), bits(other)
-                if first is not None and not first.equal(second):
+                # The elements alone: the storage of a mean may have room for more, with any bytes.
+                if bits(one) is not None and not elements(one).equal(elements(other)):
                     self.found.add(f"{schema.name} gives other bits again")
         return result
 
@@ -97,5 +103,6 @@ def test_what_writes_statistics_or_draws_is_in_the_tables():
 @pytest.mark.default(part=[0])
 @pytest.mark.parametrize("part", range(PARTS))
 def test_no_sample_of_a_function_writes_or_draws_without_saying_so(part):
-    found, calls = looked_at([op for op in opinfo.op_db if zlib.crc32(op.name.encode()) % PARTS == part], 2)
+    found, calls = looked_at([op for op in opinfo.op_db if zlib.crc32(op.name.encode()) % PARTS == part
+                               and "jiterator" not in op.name], 2)  # those compile for GPUs
     assert not found and calls > 20
