@@ -247,6 +247,7 @@ class StepRecorder:
         """Yield the events with their times, in seconds from the beginning."""
         clock, now = self._device.clock, 0.0
         spans = clock.spans if isinstance(clock, Measured) else None
+        exchanged = self._beside.spans or {} if self._beside is not None else {}
         free = 0.0  # when the compute stream has finished its work so far
         for noted in self._events:
             start, end = noted.span or (self._began + free, self._began + free)
@@ -255,8 +256,7 @@ class StepRecorder:
                          if p in spans[noted.stream]]
                 if works:
                     start, end = works[0][0], works[-1][1]
-            if self._beside is not None and self._beside.spans is not None:
-                start, end = self._beside.spans.get(noted.exchange, (start, end))
+            start, end = exchanged.get(noted.exchange, (start, end))
             start, end = start - self._began, end - self._began
             if noted.stream == COMPUTE and noted.exchange < 0:
                 now, free = max(now, start), max(free, end)
