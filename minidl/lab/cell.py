@@ -18,7 +18,7 @@ from minidl.device.profiles import Profile
 from minidl.device.spill import Spill
 from minidl.errors import OutOfMemory, Unsuitable
 from minidl.lab.traced import TracedDevice, TracedProgram
-from minidl.lab.training_step import SEPARATE, training_step
+from minidl.lab.training_step import SEPARATE, USUAL, training_step
 from minidl.memory.switches import ALL_ON
 from minidl.op import READ
 from minidl.outside.stages import stage
@@ -170,8 +170,9 @@ def _runtime(trace: Trace, machine: Machine, network: RankedNetwork | None, **me
     profile = machine.described()
     if network is None:
         return Runtime(device=TracedDevice(profile, trace, noise=machine.noise, seed=machine.seed), **memory)
-    return Runtime(device=simulators.create(f"sim:{profile.name}", profile), ranks=modelled(machine.ranks),
-                   switches=ALL_ON if network.fused else SEPARATE, **memory)
+    exact = profiles.without_tf32(profile)  # as traces are taken
+    return Runtime(device=simulators.create(f"sim:{profile.name}", exact), ranks=modelled(machine.ranks),
+                   precision=USUAL.precision, switches=ALL_ON if network.fused else SEPARATE, **memory)
 
 
 def _step(trace: Trace, machine: Machine, network: RankedNetwork | None) -> Callable[[], None]:

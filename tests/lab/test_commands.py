@@ -16,10 +16,10 @@ from minidl import device as devices
 from minidl.cli import lab
 from minidl.cli.lab import kinds, paper, run, trace
 from minidl.lab import grid, kept, speeds, table
-from minidl.lab.cell import COLUMNS, LATER_COLUMNS, CellResult, Machine
+from minidl.lab.cell import COLUMNS, LATER_COLUMNS, CellResult, Machine, RankedNetwork, unmanaged
 from minidl.lab.grid import CellLimits
 from minidl.lab.kept import Cell, CellFolder
-from minidl.lab.training_step import training_step
+from minidl.lab.training_step import trace_of, training_step
 
 
 @pytest.fixture(scope="module")
@@ -293,6 +293,13 @@ def test_a_grid_runs_ranks_that_share_the_hosts_link_with_the_seconds_of_a_train
         with suppress(SystemExit):
             assert run.main([*words, "--ranks", "1,4", "--out", str(tmp_path / "a"), *others]) == 2
         assert said in capsys.readouterr().err
+
+
+def test_a_network_that_runs_itself_computes_in_the_precision_of_its_trace():
+    machine = Machine("h100")
+    trace_alone = trace_of("lenet", 256, device="sim:h100")
+    itself = unmanaged(trace_alone, machine, RankedNetwork("lenet", 256))
+    assert itself == pytest.approx(unmanaged(trace_alone, machine), rel=1e-9)
 
 
 def test_a_picture_is_refused_before_the_first_cell_where_matplotlib_is_missing(tmp_path, monkeypatch, capsys):
