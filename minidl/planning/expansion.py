@@ -75,6 +75,8 @@ def expand(problem: Problem, mode: Array, prefetch_at: Array, notes: Array
             for r in range(replays):
                 c = walk.replay[r]
                 _bring_back(problem, walk, c, back, notes)
+                if walk.counts[LEFTOVERS] and problem.leftovers_bytes < ENDLESS:
+                    drop_leftovers(problem, walk, c, k, notes)
                 _take_step(problem, walk, c, k, steps, notes)
                 replay_seconds += problem.algorithm_seconds[problem.algorithm_ptr[c]]
                 _after_replay(problem, walk, c, notes)
@@ -82,6 +84,8 @@ def expand(problem: Problem, mode: Array, prefetch_at: Array, notes: Array
                 free_sources(problem, walk, notes)
         _bring_back(problem, walk, k, back, notes)
         _find_endings(problem, walk, k, mode)
+        if walk.counts[LEFTOVERS] and problem.leftovers_bytes < ENDLESS:
+            drop_leftovers(problem, walk, k, k, notes)
         _take_step(problem, walk, k, k, steps, notes)
         _after_call(problem, walk, k, notes)
         _evict(problem, walk, k, mode, prefetch_at, out, notes)
@@ -159,8 +163,6 @@ def _take_step(problem: Problem, walk: Walk, c: int, k: int, steps: StepArrays, 
             extra -= problem.size[problem.may_out[j]]
             walk.donor[problem.may_out[j]] = t
             break
-    if walk.counts[LEFTOVERS] and problem.leftovers_bytes < ENDLESS:
-        drop_leftovers(problem, walk, c, k, extra, notes)
     steps.call[s], steps.group[s], steps.during[s] = c, k, walk.counts[LIVE] + extra
     for j in range(problem.out_ptr[c], problem.out_ptr[c + 1]):
         t = problem.out_idx[j]

@@ -152,12 +152,12 @@ def free_sources(problem: Problem, walk: Walk, notes: Array) -> None:
     walk.counts[SOURCES] = left
 
 
-def drop_leftovers(problem: Problem, walk: Walk, c: int, k: int, extra: int, notes: Array) -> None:
-    """Drop leftovers, the oldest first, until the next step fits ``leftovers_bytes``.
-    A leftover is a tensor that a replay has computed for a call after k. c: the call of that step, which makes
-    ``extra`` bytes more."""
-    workspace = problem.algorithm_bytes[problem.algorithm_ptr[c + 1] - 1]
-    over = walk.counts[LIVE] + extra + workspace - problem.leftovers_bytes
+def drop_leftovers(problem: Problem, walk: Walk, c: int, k: int, notes: Array) -> None:
+    """Drop leftovers, the oldest first, until the next step fits ``leftovers_bytes`` without donations.
+    A leftover is a tensor that a replay has computed for a call after k. c: the call of that step."""
+    over = walk.counts[LIVE] + problem.algorithm_bytes[problem.algorithm_ptr[c + 1] - 1] - problem.leftovers_bytes
+    for j in range(problem.out_ptr[c], problem.out_ptr[c + 1]):
+        over += problem.size[problem.out_idx[j]]
     left = 0
     for n in range(walk.counts[LEFTOVERS]):
         t = walk.leftovers[n]

@@ -25,6 +25,7 @@ ENOUGH = 4000         # the most simulations per gap
 FEWEST = 40           # the fewest simulations from one choice, however long the iteration
 STARTS = 8            # the most choices that a search improves a little before it goes on with the best
 STRIDE = 3            # it takes every third choice
+DEARER = 2            # a call is so many times as long to simulate if leftovers of replays are dropped
 RISING = (1e-5, 1e-4, 1e-3, 1e-2)  # of EXCESS_WEIGHT: the rising prices of a search from scratch
 
 
@@ -61,7 +62,8 @@ def search(trace: Trace, facts: Problem, costs: Costs, limits: Limits, begin: It
         improve(facts, room, prices, moves, Effort(max(FEWEST, int(evaluations)), heat, seed), choice, prefetch_at)
         return choice
 
-    evaluations = min(work / len(trace.calls), ENOUGH * len(facts.gap_call))
+    each = len(trace.calls) * (1 if facts.leftovers_bytes == ENDLESS else DEARER)
+    evaluations = min(work / each, ENOUGH * len(facts.gap_call))
     if begin is None:
         mode, evaluations = np.zeros(len(facts.gap_call), np.int64), evaluations / 2
         for part in RISING:
