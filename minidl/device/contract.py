@@ -23,7 +23,7 @@ from minidl.device.profiles import Profile
 from minidl.device.spill import Spill
 from minidl.device.timekeeper import Timekeeper
 from minidl.errors import UserError
-from minidl.meta import Algorithm, Cost, Meta
+from minidl.meta import Algorithm, Cost, DType, Meta
 
 if TYPE_CHECKING:
     import numpy as np
@@ -107,10 +107,17 @@ class Choices(ABC):
     def fuses_attention(self, q: Meta, k: Meta, mask: Meta | None, *, heads: int, causal: bool, p: float) -> bool:
         """Return True if attention of these operands runs as one operation, False if it is composed.
 
-        ``auto`` means composed here: the simulator's constants are calibrated on frameworks that composed attention,
-        and a program on the CPU keeps the bits that it had before.
+        ``auto`` means composed here: the simulator's constants are calibrated on frameworks that composed attention.
         """
         return self.attention == "fused"
+
+    def composes_attention_in(self, dtype: DType) -> DType:
+        """Return the dtype in which attention of a dtype is composed, from scores to result; here the same.
+
+        So a simulator composes attention of 16-bit floats as the frameworks did on which it is calibrated. A device
+        with values returns float32 for them, since a score of 50 in bfloat16 is 0.1 off, and so is its probability.
+        """
+        return dtype
 
     def fuses_recurrence(self, x: Meta) -> bool:
         """Return True if an LSTM or GRU over x runs as one operation; a GPU and its simulator compose it."""
