@@ -23,7 +23,7 @@ from minidl.device.profiles import Profile
 from minidl.device.spill import Spill
 from minidl.device.timekeeper import Timekeeper
 from minidl.errors import UserError
-from minidl.meta import Algorithm, Cost, DType, Meta
+from minidl.meta import Algorithm, Cost, DType, Meta, wide
 
 if TYPE_CHECKING:
     import numpy as np
@@ -111,14 +111,6 @@ class Choices(ABC):
         """
         return self.attention == "fused"
 
-    def composes_attention_in(self, dtype: DType) -> DType:
-        """Return the dtype in which attention of a dtype is composed, from scores to result; here the same.
-
-        So a simulator composes attention of 16-bit floats as the frameworks did on which it is calibrated. A device
-        with values returns float32 for them, since a score of 50 in bfloat16 is 0.1 off, and so is its probability.
-        """
-        return dtype
-
     def fuses_recurrence(self, x: Meta) -> bool:
         """Return True if an LSTM or GRU over x runs as one operation; a GPU and its simulator compose it."""
         return False
@@ -141,6 +133,12 @@ class Device(Choices, Timekeeper):
         Choices.__init__(self, profile)
         Timekeeper.__init__(self, profile, clock)
         self.name = name
+
+    def composes_attention_in(self, dtype: DType) -> DType:
+        """Return the dtype in which attention of a dtype is composed, from scores to result: float32 for 16-bit floats,
+        since a score of 50 in bfloat16 is 0.1 off. A simulator composes in ``dtype``, as the frameworks did on which it
+        is calibrated."""
+        return wide(dtype) if self.has_values else dtype
 
     @property
     def arena_in_host_memory(self) -> bool:

@@ -31,7 +31,7 @@ from minidl.device.profiles import Profile
 from minidl.errors import DeviceError, UserError
 from minidl.kernels.cuda.launch import Kernel
 from minidl.kernels.empty import SUMS
-from minidl.meta import Algorithm, Cost, DType, Meta, aligned, row_major, wide
+from minidl.meta import Algorithm, Cost, Meta, aligned, row_major
 from minidl.outside.units import format_bytes
 
 RESERVE_BYTES = 32 * 2**20  # what NVIDIA recommends for cuBLAS on Hopper
@@ -99,10 +99,6 @@ class CudaDevice(Device):
     def fuses_attention(self, q: Meta, k: Meta, mask: Meta | None, *, heads: int, causal: bool, p: float) -> bool:
         """Return True if cuDNN has a plan for this attention, unless ``attention`` is ``composed``."""
         return self.attention != "composed" and self.attention_plans.fits(q, k, mask, heads=heads, causal=causal, p=p)
-
-    def composes_attention_in(self, dtype: DType) -> DType:
-        """Return float32 for 16-bit floats, other dtypes unchanged."""
-        return wide(dtype)
 
     # Alternatives --------------------------------------------------------------------------------------------
     def algorithms(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any],
