@@ -8,7 +8,16 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
-from minidl.device.cuda.seam import Attention, Convolution, Gemm, PlanInfo, Properties, StreamRecorder
+from minidl.device.cuda.seam import (
+    Attention,
+    Communicator,
+    Convolution,
+    Gemm,
+    Message,
+    PlanInfo,
+    Properties,
+    StreamRecorder,
+)
 
 
 class NullCuda:
@@ -111,6 +120,26 @@ class NullCuda:
                stream: Any) -> None:
         """Add 1 to ``calls``."""
         self.calls += 1
+
+    def meeting(self, *, first: bool) -> Any:
+        """Return None: there is no id."""
+
+    def communicator(self, meeting: Any, count: int, rank: int) -> Communicator:
+        """Return a communicator that sends nothing."""
+        return NullCommunicator()
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class NullCommunicator:
+    """An implementation of ``minidl.device.cuda.seam.Communicator`` that does nothing."""
+
+    def exchange(self, messages: Sequence[Message], stream: Any) -> None:
+        """Do nothing."""
+
+    def abort(self) -> None:
+        """Do nothing."""
 
     def close(self) -> None:
         """Do nothing."""

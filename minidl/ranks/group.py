@@ -27,6 +27,7 @@ class RanksDiverged(UserError):
 class Ranks(ABC):
     """One rank, with number ``rank`` (from 0), among the ``count`` ranks of a run: its exchanges with all of them.
 
+    local   the number of this rank among those on its machine, from 0
     divide  what is divided among the ranks, so that each keeps its rows alone: "nothing", optimizer "states" (ZeRO-1),
             or states and "gradients" (ZeRO-2): Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training
             Trillion Parameter Models", 2020. Equal on all ranks"""
@@ -36,7 +37,7 @@ class Ranks(ABC):
             raise UserError(f"there are 1 rank or more, not {count}")
         if divide not in DIVIDES:
             raise UserError(f"ranks divide {', '.join(DIVIDES)}, not {divide}")
-        self.rank = rank
+        self.rank = self.local = rank
         self.count = count
         self.divide = divide
 

@@ -39,8 +39,6 @@ def slices_of(ranks: Ranks | None, device: Device, slices: int) -> int:
         return slices
     if slices > 1 and slices % ranks.count:
         raise UserError(f"each of {ranks.count} ranks has as many slices, and {slices} slices cannot be shared out so")
-    if not device.joins_ranks:
-        raise UserError(f"{device.name} cannot be one of several ranks: cpu can, and sim:NAME models one")
     if device.has_values and isinstance(ranks, ModelledRanks):
         raise UserError(f"modelled ranks have no values, and {device.name} computes some: they are for sim:NAME")
     return max(slices, ranks.count)

@@ -90,10 +90,12 @@ NETWORKS = {
 }
 
 
-def train(name, *, slices=1, ranks=None, policy="none", share=1.0, device="cpu", batches=BATCHES):
-    """Train with clipped gradients; ``share``: the budget, of what a step of the largest rank needs unmanaged."""
+def train(name, *, slices=1, ranks=None, policy="none", share=1.0, device="cpu", batches=BATCHES, budget=0):
+    """Train with clipped gradients; ``share``: the budget, of what a step of the largest rank needs unmanaged.
+    budget: in bytes, in place of a share."""
     make, loss, optimizer_of = NETWORKS[name]
-    budget = 1 << 30 if share == 1.0 and policy == "none" else _budget(name, slices, ranks, share, batches[0])
+    budget = budget or (1 << 30 if share == 1.0 and policy == "none"
+                        else _budget(name, slices, ranks, share, batches[0]))
     with Runtime(device, memory_budget=budget, host_memory=1 << 30, policy=policy, slices=slices, ranks=ranks,
                  seed=11) as runtime:
         model = make()

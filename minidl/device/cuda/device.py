@@ -21,6 +21,7 @@ from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, Extents, Timed
 from minidl.device.contract import Device, Operand
 from minidl.device.cost_model import call_seconds
 from minidl.device.cuda import attention, convolution, memory_format, products
+from minidl.device.cuda.group import OPERATIONS, Group
 from minidl.device.cuda.page_locked import PageLocked
 from minidl.device.cuda.programs import ComputeStream, Program, Programs
 from minidl.device.cuda.seam import Vendor
@@ -33,6 +34,7 @@ from minidl.kernels.cuda.launch import Kernel
 from minidl.kernels.empty import SUMS
 from minidl.meta import Algorithm, Cost, Meta, aligned, row_major
 from minidl.outside.units import format_bytes
+from minidl.ranks import Ranks
 
 RESERVE_BYTES = 32 * 2**20  # what NVIDIA recommends for cuBLAS on Hopper
 PIECES = 16  # a block is slid directly in at most this many copies; if it needs more, through the reserve
@@ -66,6 +68,7 @@ class CudaDevice(Device):
         self.attention_plans = attention.AttentionPlans(vendor, cache)
         stream = ComputeStream(vendor, self.streams.handles[COMPUTE], self.staging)
         self.programs = Programs(stream, kernels, tf32=tf32)
+        self.group = Group(vendor, stream.handle, self.programs)
         self.reserved_bytes = aligned(reserve_bytes)
         self._arena = self._reserve = 0
         self._pages = PageLocked(vendor, 0)
@@ -99,6 +102,11 @@ class CudaDevice(Device):
     def fuses_attention(self, q: Meta, k: Meta, mask: Meta | None, *, heads: int, causal: bool, p: float) -> bool:
         """Return True if cuDNN has a plan for this attention, unless ``attention`` is ``composed``."""
         return self.attention != "composed" and self.attention_plans.fits(q, k, mask, heads=heads, causal=causal, p=p)
+
+    def join(self, ranks: Ranks) -> None:
+        """Connect this GPU with those of the other ranks. Raises UserError, on all ranks, if they cannot be connected.
+        """
+        self.group.join(ranks)
 
     # Alternatives --------------------------------------------------------------------------------------------
     def algorithms(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any],
@@ -141,6 +149,8 @@ class CudaDevice(Device):
         """Return the program and the workspace of an operation that has a single algorithm."""
         if op_name in products.OPERATIONS:
             return self.programs.product(op_name, inputs, outputs[0], attrs)
+        if op_name in OPERATIONS:
+            return self.group.program(op_name, inputs, outputs, attrs)
         if op_name not in self.programs.kernels:  # reading a value is no launch
             return _nothing, 0
         metas = (*outputs, *inputs)
@@ -288,6 +298,7 @@ class CudaDevice(Device):
         """Wait for the streams, then free all memory, events and streams."""
         for stream in (COMPUTE, COPY_OUT, COPY_IN):
             self.streams.synchronize(stream, self.positions[stream])
+        self.group.close()
         self.staging.close()
         self._pages.close()
         if self._arena:

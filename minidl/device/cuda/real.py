@@ -1,4 +1,4 @@
-"""The vendor's libraries: the driver by cuda.bindings, cuBLAS by ctypes, cuDNN by its frontend.
+"""The vendor's libraries: the driver by cuda.bindings, cuBLAS by ctypes, cuDNN by its frontend, NCCL by CuPy.
 
 It executes the seam's calls one for one, and decides nothing. The driver works in the context that is current in the
 calling thread, so each call first makes this GPU's context current: several GPUs may be open, and any thread may call.
@@ -16,11 +16,21 @@ from cuda.bindings import driver
 from cuda.core import Device as CoreDevice
 from cuda.pathfinder import load_nvidia_dynamic_lib
 
+from minidl.device.cuda import nccl
 from minidl.device.cuda.attention_graphs import AttentionGraphs
 from minidl.device.cuda.cublas import Cublas
 from minidl.device.cuda.cudnn_graphs import CudnnGraphs
 from minidl.device.cuda.packed import PackedKernel
-from minidl.device.cuda.seam import Attention, Convolution, Extent, Gemm, PlanInfo, Properties, StreamRecorder
+from minidl.device.cuda.seam import (
+    Attention,
+    Communicator,
+    Convolution,
+    Extent,
+    Gemm,
+    PlanInfo,
+    Properties,
+    StreamRecorder,
+)
 from minidl.errors import DeviceError
 from minidl.kernels.cuda.compile import Compiler
 from minidl.kernels.cuda.launch import DeviceFunction
@@ -43,12 +53,17 @@ class CudaStream:
     address: int
 
 
+def count_gpus() -> int:
+    """Return the number of GPUs that this process sees (CUDA_VISIBLE_DEVICES)."""
+    check(driver.cuInit(0), "cuInit")
+    return int(check(driver.cuDeviceGetCount(), "cuDeviceGetCount"))
+
+
 class Cuda:
     """``seam.Vendor`` on the GPU of this number. Raises DeviceError if it does not exist or cannot be used."""
 
     def __init__(self, number: int = 0) -> None:
-        check(driver.cuInit(0), "cuInit")
-        count = check(driver.cuDeviceGetCount(), "cuDeviceGetCount")
+        count = count_gpus()
         if number >= count:
             raise DeviceError(f"cuda:{number} does not exist: there are {count} GPUs")
         self._device = CoreDevice(number)
@@ -63,7 +78,8 @@ class Cuda:
         runtime = check(driver.cuDriverGetVersion(), "cuDriverGetVersion")
         self.properties = Properties(
             self._device.name, total, free, (capability.major, capability.minor),
-            f"cudnn{self._graphs.version}-cublas{self._cublas.version}-driver{runtime}", self._graphs.version)
+            f"cudnn{self._graphs.version}-cublas{self._cublas.version}-driver{runtime}", self._graphs.version,
+            self._device.uuid)
         self._compiler = Compiler((capability.major, capability.minor))
         self._kernels: dict[DeviceFunction, PackedKernel] = {}
         self._product_stream: CudaStream | None = None
@@ -241,6 +257,18 @@ class Cuda:
         if _bound.vendor is not self:
             self._bind()
         self._attention.run(attention, plan, operands, seed, workspace, stream.address)
+
+    # NCCL ----------------------------------------------------------------------------------------------------
+    def meeting(self, *, first: bool) -> Any:
+        """Return NCCL's unique id for a new group on its first rank, None on others. Raises UserError without NCCL."""
+        self._bind()
+        library = nccl.load()
+        return library.get_unique_id() if first else None
+
+    def communicator(self, meeting: Any, count: int, rank: int) -> Communicator:
+        """Return this GPU's communicator in the group; waits for the other ranks."""
+        self._bind()
+        return nccl.NcclRank(nccl.load(), self._bind, meeting, count, rank)
 
     def close(self) -> None:
         """Destroy handles, events and streams, whose work must have ended; modules end with the context."""
