@@ -8,7 +8,7 @@ from typing import Any
 from minidl.lab.lifetimes import Lifetime
 from minidl.plan.trace import Trace
 from minidl.planning.lifetimes import Lifetimes
-from minidl.view.recorder import Recorded
+from minidl.view.recorded import Recorded
 from minidl.view.recording import EventKind
 
 GIB = 2**30

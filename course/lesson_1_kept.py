@@ -91,15 +91,24 @@ def _():
     ## Memory through a step
 
     Add up what is live during each call, and a picture appears that every deep network shares: up during the forward
-    pass, while one saved tensor joins another, and down during the backward pass, which sets them free.
+    pass, while one saved tensor joins another, and down during the backward pass, which sets them free. Choose another
+    network, and move the batch.
     """)
     return
 
 
 @app.cell
 def _():
-    step = trace_of("resnet50", 64)
-    drawn.memory(step, title="ResNet-50 at a batch of 64")
+    network = mo.ui.dropdown(["resnet18", "resnet50", "vgg16", "densenet121"], value="resnet50", label="network")
+    batch = mo.ui.slider(16, 256, step=16, value=64, label="batch", show_value=True)
+    mo.hstack([network, batch], justify="start", gap=2)
+    return batch, network
+
+
+@app.cell
+def _(batch, network):
+    step = trace_of(network.value, batch.value)
+    drawn.memory(step, title=f"{network.value} at a batch of {batch.value}")
     return (step,)
 
 

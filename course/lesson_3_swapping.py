@@ -231,6 +231,28 @@ def _(GIB, p100):
     return
 
 
+@app.cell
+def _():
+    card = mo.ui.dropdown(["p100", "v100", "a100"], value="p100", label="card")
+    times = mo.ui.slider(0.25, 4, step=0.25, value=1, label="its link, times", show_value=True)
+    room = mo.ui.slider(11, 21, value=13, label="memory, GiB", show_value=True)
+    mo.vstack([mo.md("Which card, link and memory lose nothing? Move them:"),
+               mo.hstack([card, times, room], justify="start", gap=2)])
+    return card, room, times
+
+
+@app.cell
+def _(GIB, card, room, times):
+    chosen = named(card.value)
+    wider = replace(chosen, link_out_bandwidth=times.value * chosen.link_out_bandwidth,
+                    link_in_bandwidth=times.value * chosen.link_in_bandwidth)
+    moved = train("vgg16", 280, budget=room.value * GIB, policy="capuchin-swap", steps=6, record=True,
+                  device=SimDevice("sim:chosen", wider))
+    drawn.streams(moved.recorded, title=f"{min(moved.seconds):.2f} s a step; computation waits "
+                                        f"{moved.steps[-1].stall_seconds:.2f} s of the last one")
+    return
+
+
 @app.cell(hide_code=True)
 def _():
     mo.md("""

@@ -53,6 +53,24 @@ def _():
     return
 
 
+@app.cell
+def _():
+    apart = mo.ui.slider(steps=[1, 2, 4, 5, 10, 20, 25, 50, 100], value=25, show_value=True,
+                         label="of 100 layers, a checkpoint every so many")
+    mo.vstack([apart])
+    return (apart,)
+
+
+@app.cell
+def _(apart):
+    k, stretches = apart.value, range(100 // apart.value)
+    forward = [layer // k + 1 for layer in range(100)]
+    backward = [stretch + 1 + held for stretch in reversed(stretches)
+                for held in (*range(1, k + 1), *range(k, 0, -1))]  # replay a stretch, then use its results backwards
+    drawn.lines({f"at most {max(backward)} bytes": forward + backward}, across="second", upwards="bytes held")
+    return
+
+
 @app.cell(hide_code=True)
 def _():
     mo.md("""

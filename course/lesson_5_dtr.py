@@ -203,6 +203,33 @@ def _():
     notice that a gap between two dropped tensors is dear, and pays more the longer the chain is. `dtr-eqclass` counts
     the neighbourhood approximately, in next to no time; on this chain that is no better than not at all.
 
+    Where does it get dear? Move the memory of a chain of 64 layers, in units of the square root of its length:
+    """)
+    return
+
+
+@app.cell
+def _():
+    roots = mo.ui.slider(1.5, 5, step=0.25, value=2, label="memory, times 8 units", show_value=True)
+    mo.vstack([roots])
+    return (roots,)
+
+
+@app.cell
+def _(roots):
+    def forward_passes(policy: str) -> float:
+        trace = chain(64)
+        row = run_cell("chain", trace, Machine(), policy, round((8 * roots.value + 3) * MIB), steps=2)
+        return (row.settled_s - row.unmanaged_s) / (64 * trace.calls[1].seconds)
+
+    mo.md("\n".join(f"* {name}: {forward_passes(name):.2f} forward passes again"
+                    for name in ("dtr", "dtr-eqclass", "dtr-local")))
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
     ## What to take along
 
     * On demand, a policy sees the present and the past. Price, bytes and staleness make a good guess of the future.

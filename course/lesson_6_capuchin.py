@@ -208,6 +208,23 @@ def _(coupled, free, managed, room):
     return
 
 
+@app.cell
+def _():
+    share = mo.ui.slider(45, 95, step=5, value=70, label="memory, % of what the step needs", show_value=True)
+    mo.vstack([mo.md("The same network in more memory, or in less:"), share])
+    return (share,)
+
+
+@app.cell
+def _(free, share):
+    moved = train("resnet50", 250, budget=round(share.value / 100 * free.steps[-1].peak_bytes), policy="capuchin",
+                  steps=5, record=True)
+    ended = moved.steps[-1]
+    drawn.streams(moved.recorded, title=f"{free.seconds[-1] / ended.seconds:.0%} of the speed; waited "
+                                        f"{ended.stall_seconds:.2f} s, replayed {ended.recompute_seconds:.2f} s")
+    return
+
+
 @app.cell(hide_code=True)
 def _():
     mo.md("""

@@ -17,7 +17,8 @@ from minidl.plan.trace import Trace
 from minidl.ranks import Ranks
 from minidl.runtime import Runtime
 from minidl.runtime.stats import Stats
-from minidl.view.recorder import Recorded, StepRecorder
+from minidl.view.recorded import Recorded
+from minidl.view.recorder import StepRecorder
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ Beside the runtime the names of PyTorch that programs use: functions of tensors,
 
 import os
 import sys
+from contextlib import suppress
 from importlib import import_module
 from math import e as _e
 from math import inf as _inf
@@ -217,6 +218,9 @@ from minidl.ops.scans import any_of as any  # noqa: A004
 from minidl.ops.shape import detach
 from minidl.runtime import Runtime, current_runtime, parameter
 from minidl.tensor import Tensor
+
+with suppress(ImportError):  # of einops, an extra
+    from minidl import einops  # noqa: F401 - einops finds the backend that it defines
 
 __version__ = "0.2.0"
 

@@ -4,9 +4,13 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
+
+from minidl.meta import ALIGNMENT
+from minidl.plan.policy import Pressure, Residency
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -33,6 +37,13 @@ def test_a_placement_of_ones_own_is_compared_with_all_of_ours(tmp_path):
     assert len(set(lines.values())) == 5
     for name, text in lines.items():
         assert (" 0 B moved " in text) == (name in ("bfc", "caching")), text
+
+
+def test_the_guides_name_all_that_a_policy_and_a_placement_of_ones_own_see():
+    guides = ROOT / "docs" / "guides"
+    named = set(re.findall(r"`(\w+)`", (guides / "policy.md").read_text(encoding="utf-8")))
+    assert {*Residency._fields, *(field.name for field in fields(Pressure))} - named == set()
+    assert f"multiples of the alignment, {ALIGNMENT} bytes" in (guides / "placement.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", ["own_policy", "own_placement"])

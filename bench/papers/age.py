@@ -9,7 +9,7 @@ from bench.papers import page
 from minidl.outside.reading import is_file, read_text
 
 MOST_BYTES = 1 << 20
-CAPTURE = ("lab/functional.py", "lab/torch_capture.py")
+CAPTURE = ("lab/functional.py", "lab/torch_capture.py", "lab/torch_programs.py")
 UNSEEN = (  # by pages, which are of modelled devices, without values, and of networks of ours, if they do not say more
     *CAPTURE, "calibrate", "cli/calibrate.py", "cli/compare.py", "cli/completion.py", "cli/convert.py",
     "cli/explain.py", "cli/models.py", "cli/traced.py", "cli/train.py", "cli/view.py", "device/cpu", "device/cuda",

@@ -19,7 +19,8 @@ from minidl.plan.plan import EMPTY_PLAN, Plan
 from minidl.plan.trace import TensorId, Trace
 from minidl.runtime import Runtime
 from minidl.view.packing import pack
-from minidl.view.recorder import SeenTensor, StepRecorder
+from minidl.view.recorded import SeenTensor
+from minidl.view.recorder import StepRecorder
 from minidl.view.recording import RecordedStep, Recording, Subject, TensorKind
 
 if TYPE_CHECKING:

@@ -182,7 +182,7 @@ def _join(pages: Sequence[str], options: Any) -> int:
     """Write one page with the recordings of several ``pages``, and those exports of the first that the flags ask for.
     """
     recordings = [recording for path in pages for recording in read_page(path)]
-    if len(recordings) > 2:
+    if len(recordings) > 2 and len(pages) > 1:  # one page may have several ranks
         raise UserError(f"{len(recordings)} recordings, and a page shows two at most")
     write_page(options.out, recordings, force=options.force)
     print(f"wrote {options.out}")

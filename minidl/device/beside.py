@@ -63,7 +63,8 @@ class SharedLink:
 
 
 class Beside:
-    """The exchanges on their way beside the compute stream. under_way: the offsets of the memory that they use."""
+    """The exchanges on their way beside the compute stream. under_way: the offsets of the memory that they use.
+    spans: when exchanges began and ended, by number, as soon as that is computed; None: not kept."""
 
     def __init__(self, clock: VirtualClock, link: SharedLink) -> None:
         self.clock = clock
@@ -73,10 +74,16 @@ class Beside:
         self._ends: list[float] = []  # of those computed, in this iteration
         self._first = 0  # the number of the first of them
         self._latest = 0.0  # when the last of them ends
+        self.spans: dict[int, tuple[float, float]] | None = None
+
+    @property
+    def count(self) -> int:
+        """Number of exchanges started so far; the number of the next one."""
+        return self._first + len(self._ends) + len(self._waiting)
 
     def start(self, seconds: float, operands: Iterable[Operand]) -> None:
         """Start an exchange of ``seconds`` on these operands, after earlier exchanges and the work launched so far."""
-        number = self._first + len(self._ends) + len(self._waiting)
+        number = self.count
         self._waiting.append((self.clock.now(), seconds))
         self.under_way.update({operand.block.offset: number for operand in operands})
 
@@ -95,7 +102,10 @@ class Beside:
         """Return when an exchange ends, beside the copies issued so far; no later copy changes this."""
         while self._first + len(self._ends) <= number:
             ready, seconds = self._waiting.popleft()
-            self._latest = self.link.end_of(max(self._latest, ready), seconds)
+            begins = max(self._latest, ready)
+            self._latest = self.link.end_of(begins, seconds)
+            if self.spans is not None:
+                self.spans[self._first + len(self._ends)] = begins, self._latest
             self._ends.append(self._latest)
         return self._ends[number - self._first] if number >= self._first else 0.0
 

@@ -1,4 +1,5 @@
-"""Elementwise formulas of comparison and selection, under the rules of ``scalar``. A NaN operand gives NaN."""
+"""Elementwise formulas of comparison and selection, under the rules of ``scalar``.
+A NaN operand gives NaN; ``sign`` gives 0, as PyTorch's does."""
 
 import numpy as np
 

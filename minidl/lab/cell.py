@@ -6,17 +6,20 @@ row's ``status`` says so.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache
 from time import perf_counter
+from typing import Any
 
 from minidl import placements, policies
-from minidl.device import profiles
+from minidl.device import profiles, simulators
 from minidl.device.profiles import Profile
 from minidl.device.spill import Spill
 from minidl.errors import OutOfMemory, Unsuitable
 from minidl.lab.traced import TracedDevice, TracedProgram
+from minidl.lab.training_step import SEPARATE, USUAL, training_step
+from minidl.memory.switches import ALL_ON
 from minidl.op import READ
 from minidl.outside.stages import stage
 from minidl.outside.units import UNLIMITED, format_bytes
@@ -24,6 +27,7 @@ from minidl.placements import DEFAULT, Placement, Unplaced
 from minidl.plan.policy import Policy
 from minidl.plan.trace import Trace
 from minidl.planning.allowance import Allowance
+from minidl.ranks import modelled
 from minidl.runtime import Runtime
 from minidl.runtime.stats import Stats
 
@@ -40,7 +44,8 @@ class Machine:
     None replaces nothing. link: bytes per second to the host and back; latency: of a copy, in seconds; host_bytes: host
     memory; spill_bytes: of a file on a disk behind it. placement: the choice of addresses, by name, or "none" for a
     memory without addresses, in which only bytes are counted. noise: the largest relative random error of a call's
-    seconds; seed: the seed of these errors.
+    seconds; seed: the seed of these errors. ranks: number of such devices behind one switch, of which this is one: it
+    has a share of the host's bandwidth and memory (``profiles.shared``).
     """
 
     profile: str = "p100"
@@ -51,18 +56,21 @@ class Machine:
     seed: int = 0
     placement: str = DEFAULT
     spill_bytes: int = 0
+    ranks: int = 1
 
     def described(self) -> Profile:
         """Return the profile of the machine, with the replaced values. Raises UserError for an unknown profile."""
         found = profiles.named(self.profile.removeprefix("sim:"))
         if self.link is not None:
             found = replace(found, link_out_bandwidth=self.link[0], link_in_bandwidth=self.link[1])
-        return found if self.latency is None else replace(found, link_latency_s=self.latency)
+        if self.latency is not None:
+            found = replace(found, link_latency_s=self.latency)
+        return profiles.shared(found, self.ranks)
 
     @property
     def host_memory(self) -> int:
-        """The bytes of host memory."""
-        return self.described().host_memory_bytes if self.host_bytes is None else self.host_bytes
+        """The bytes of host memory that this device may use: the given ones, or its share of its machine's."""
+        return self.described().host_memory_bytes // self.ranks if self.host_bytes is None else self.host_bytes
 
     def placed(self) -> Placement:
         """Return a new placement of the machine. Raises UserError for an unknown name."""
@@ -105,6 +113,7 @@ class CellResult:
     bound_s: float | None = None
     steps: int = 0
     placement: str = DEFAULT
+    ranks: int = 1
     status: str = "ok"
     cpu_s: float | None = field(default=None, compare=False)
 
@@ -114,13 +123,26 @@ class CellResult:
 
 
 FORMER_COLUMNS = {"stall_s": "stall_seconds", "replay_s": "recompute_seconds"}  # of tables made before
-LATER_COLUMNS = ("slid_seconds", "slower_seconds", "placement")  # which tables made before do not have
+LATER_COLUMNS = ("slid_seconds", "slower_seconds", "placement", "ranks")  # which tables made before do not have
 COLUMNS = tuple(field.name for field in fields(CellResult))
 
 
-def unmanaged(trace: Trace, machine: Machine) -> tuple[float, int]:
-    """Return the seconds of an iteration of ``trace`` with unlimited memory, and its peak in bytes."""
-    return _unmanaged(_Same(trace), replace(machine, noise=0.0, placement=DEFAULT, spill_bytes=0))
+@dataclass(frozen=True)
+class RankedNetwork:
+    """A network that several devices train, as many as ``Machine.ranks``, each with ``batch`` examples.
+
+    Its training step runs in place of its trace, because a trace does not say how long exchanges run beside other work.
+    name: of the network; fused: False to run it without fused operations."""
+
+    name: str
+    batch: int
+    fused: bool = True
+
+
+def unmanaged(trace: Trace, machine: Machine, network: RankedNetwork | None = None) -> tuple[float, int]:
+    """Return the seconds of an iteration with unlimited memory, and its peak in bytes.
+    network: what runs in place of ``trace``, if there are several ranks."""
+    return _unmanaged(_Same(trace), replace(machine, noise=0.0, placement=DEFAULT, spill_bytes=0), network)
 
 
 class _Same:
@@ -137,34 +159,50 @@ class _Same:
 
 
 @lru_cache(maxsize=8)
-def _unmanaged(same: _Same, machine: Machine) -> tuple[float, int]:
-    with Runtime(device=TracedDevice(machine.described(), same.trace), policy="none", memory_budget=UNLIMITED,
-                 host_memory=0) as runtime:
-        steps = _steps(runtime, TracedProgram(same.trace), most=2)
+def _unmanaged(same: _Same, machine: Machine, network: RankedNetwork | None) -> tuple[float, int]:
+    with _runtime(same.trace, machine, network, policy="none", memory_budget=UNLIMITED, host_memory=0) as runtime:
+        steps = _steps(runtime, _step(same.trace, machine, network), most=2)
     return steps[-1].seconds, steps[-1].peak_bytes
 
 
+def _runtime(trace: Trace, machine: Machine, network: RankedNetwork | None, **memory: Any) -> Runtime:
+    """Return a runtime on the machine, for the trace or the network. memory: further arguments of ``Runtime``."""
+    profile = machine.described()
+    if network is None:
+        return Runtime(device=TracedDevice(profile, trace, noise=machine.noise, seed=machine.seed), **memory)
+    exact = profiles.without_tf32(profile)  # as traces are taken
+    return Runtime(device=simulators.create(f"sim:{profile.name}", exact), ranks=modelled(machine.ranks),
+                   precision=USUAL.precision, switches=ALL_ON if network.fused else SEPARATE, **memory)
+
+
+def _step(trace: Trace, machine: Machine, network: RankedNetwork | None) -> Callable[[], None]:
+    """Return a function that runs the trace's calls, or a step of the network, in the current runtime."""
+    if network is None:
+        return TracedProgram(trace).step
+    return training_step(network.name, network.batch * machine.ranks)
+
+
 def run(name: str, trace: Trace, machine: Machine, policy: str | Policy, budget: int | float, *,
-        steps: int | None = None, instants: int = 0) -> CellResult:
+        steps: int | None = None, instants: int = 0, network: RankedNetwork | None = None) -> CellResult:
     """Run a trace, called ``name`` in the row, on a machine under a policy (an object or its name); return the row.
     budget: bytes, or a share of the unmanaged peak. steps: at most so many iterations. instants: as in
-    ``bound_seconds``; 0: no bound. Raises UserError for an unknown profile or policy."""
+    ``bound_seconds``; 0: no bound. network: what runs in place of the trace, if there are several ranks.
+    Raises UserError for an unknown profile or policy."""
     profile = machine.described()
     if isinstance(policy, str):
         policy = policies.create(policy)
-    seconds, peak = unmanaged(trace, machine)
+    seconds, peak = unmanaged(trace, machine, network)
     budget_bytes = in_bytes(budget, peak)
     row = CellResult(name, profile.name, policy.name, budget_bytes, budget_bytes / peak, seconds,
-                     placement=machine.placement)
+                     placement=machine.placement, ranks=machine.ranks)
     if instants:
         row = replace(row, bound_s=bound_seconds(trace, machine, budget_bytes, instants))
-    device = TracedDevice(profile, trace, noise=machine.noise, seed=machine.seed)
     try:
         with (stage(f"{name} under {policy.name} in {format_bytes(budget_bytes)} on {profile.name}"),
-              Runtime(device=device, policy=policy, memory_budget=budget_bytes, host_memory=machine.host_bytes,
-                      placement=machine.placed(),
-                      spill=Spill("", machine.spill_bytes) if machine.spill_bytes else None) as runtime):
-            return _ran(row, runtime, TracedProgram(trace), steps)
+              _runtime(trace, machine, network, policy=policy, memory_budget=budget_bytes,
+                       host_memory=machine.host_memory, placement=machine.placed(),
+                       spill=Spill("", machine.spill_bytes) if machine.spill_bytes else None) as runtime):
+            return _ran(row, runtime, _step(trace, machine, network), steps)
     except OutOfMemory as error:
         return replace(row, status=f"no room: {error}")
     except Unsuitable as error:
@@ -176,11 +214,11 @@ def in_bytes(budget: int | float, peak: int) -> int:
     return budget if isinstance(budget, int) else int(budget * peak)
 
 
-def _ran(row: CellResult, runtime: Runtime, program: TracedProgram, steps: int | None) -> CellResult:
+def _ran(row: CellResult, runtime: Runtime, step: Callable[[], None], steps: int | None) -> CellResult:
     guide = runtime.guide
     if guide is not None:
         guide.planner.allowance = Allowance(perf_counter, limited=False)
-    ran = _steps(runtime, program, most=steps or MOST_STEPS, settles=True)
+    ran = _steps(runtime, step, most=steps or MOST_STEPS, settles=True)
     runtime.check()
     last, plan = ran[-1], runtime.plan
     return replace(
@@ -192,7 +230,7 @@ def _ran(row: CellResult, runtime: Runtime, program: TracedProgram, steps: int |
         planning_s=0.0 if guide is None else guide.allowance.seconds, steps=len(ran))
 
 
-def _steps(runtime: Runtime, program: TracedProgram, *, most: int, settles: bool = False) -> list[Stats]:
+def _steps(runtime: Runtime, step: Callable[[], None], *, most: int, settles: bool = False) -> list[Stats]:
     """Run at most ``most`` iterations; return the counters of each. ``settles``: stop once nothing changes any more."""
     ran: list[Stats] = []
     answers: list[object] = []  # of the policy: a search may go on behind a plan that stays
@@ -201,7 +239,7 @@ def _steps(runtime: Runtime, program: TracedProgram, *, most: int, settles: bool
     with stage(lambda: f"iteration {len(ran) + 1} of at most {most}"):
         while len(ran) < most:
             with runtime.iteration():
-                program.step()
+                step()
             now = runtime.stats()
             ran.append(now.since(before))
             active = None if runtime.guide is None else runtime.guide.active

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from minidl.lab import cell, sources
 from minidl.lab.cell import Machine
 from minidl.lab.fitting import peak
-from minidl.lab.torch_capture import Asked, Look, look
+from minidl.lab.torch_capture import Look, look
+from minidl.lab.torch_programs import Asked
 from minidl.lab.torch_seen import Layer
 from minidl.outside.stages import stage
 from minidl.plan.trace import Trace

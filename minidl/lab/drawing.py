@@ -13,15 +13,20 @@ from minidl.outside.writing import begins_with
 is_png = begins_with(b"\x89PNG")
 
 
-@contextmanager
-def figure_of(width: float, height: float) -> Iterator[tuple[Any, Any, Callable[[], bytes]]]:
-    """Yield a figure of this size in inches, its axes, and a function that returns the figure as bytes of a PNG file.
-    Raises UserError without matplotlib."""
+def require_matplotlib() -> Any:
+    """Return the module matplotlib. Raises UserError without it."""
     try:
         import matplotlib
     except ImportError:
         raise UserError('a picture takes matplotlib: pip install "minidl[viz]"') from None
-    matplotlib.use("Agg")
+    return matplotlib
+
+
+@contextmanager
+def figure_of(width: float, height: float) -> Iterator[tuple[Any, Any, Callable[[], bytes]]]:
+    """Yield a figure of this size in inches, its axes, and a function that returns the figure as bytes of a PNG file.
+    Raises UserError without matplotlib."""
+    require_matplotlib().use("Agg")
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(width, height))

@@ -24,6 +24,7 @@ from minidl.lab import table
 from minidl.lab.cell import CellResult
 from minidl.lab.kept import Cell, CellFolder
 from minidl.lab.sources import load
+from minidl.lab.training_step import Setting
 from minidl.outside.reading import is_file, parse_json
 from minidl.outside.stages import stage
 from minidl.outside.writing import replace_file
@@ -147,7 +148,7 @@ def _with_trace(cell: Cell, kept: CellFolder) -> Cell:
     """Return the cell with ``file`` set to a file with its trace, which is written if it is missing."""
     path = kept.trace_file(cell)
     if not is_file(path):
-        trace = load(cell.source, cell.machine.profile, fused=cell.fused)
+        trace = load(cell.source, cell.machine.profile, fused=cell.fused, setting=Setting(ranks=cell.machine.ranks))
         replace_file(path, trace_to_json(trace).encode())
     return replace(cell, file=str(path.absolute()))
 

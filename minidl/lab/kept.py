@@ -44,7 +44,7 @@ class Cell:
         """A name for the cell, made from its settings: equal cells have equal names, on every machine."""
         said = asdict(self)
         del said["file"]
-        for name in ("placement", "spill_bytes"):  # cells that were kept before there were these keep their names
+        for name in ("placement", "spill_bytes", "ranks"):  # which cells of before do not have
             if said["machine"][name] == getattr(Machine, name):
                 del said["machine"][name]
         if not self.digest:
@@ -55,7 +55,7 @@ class Cell:
         """Return the row of a cell that has failed, without numbers. status: the reason."""
         nbytes, part = (self.budget, 0.0) if isinstance(self.budget, int) else (0, self.budget or 0.0)
         return CellResult(self.source, self.machine.profile.removeprefix("sim:"), self.policy, nbytes, part, 0.0,
-                   placement=self.machine.placement, status=status)
+                          placement=self.machine.placement, ranks=self.machine.ranks, status=status)
 
 
 def cells(sources: Iterable[str], machines: Iterable[Machine], budgets: Sequence[int | float | None],
@@ -104,7 +104,7 @@ class CellFolder:
     def trace_file(self, cell: Cell) -> Path:
         """Return the path of the file for the trace of a cell, which may not exist yet."""
         made = f".{cell.machine.profile.removeprefix('sim:').replace('/', '_')}{'' if cell.fused else '.separate'}"
-        made += f".{cell.digest}" if cell.digest else ""
+        made += f".{cell.digest}" if cell.digest else f".ranks{cell.machine.ranks}" if cell.machine.ranks > 1 else ""
         name = "".join(c if c.isalnum() or c in "-_.:" else "_" for c in cell.source).replace(":", "-")
         return self.folder / "traces" / f"{name}{made}.json"
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from minidl.lab.cell import CellResult
 from minidl.lab.drawing import figure_of
 from minidl.lab.fitting import share
-from minidl.lab.table import policy_of
+from minidl.lab.table import policy_of, trace_of
 
 WIDE, HIGH = 6.4, 3.6  # of one trace on one device, in inches
 ACROSS = 2  # of them, side by side
@@ -20,7 +20,7 @@ def lines(rows: Sequence[CellResult]) -> dict[tuple[str, str], dict[str, list[tu
     too, called BOUND. Cells that did not come to their end have no point."""
     found: dict[tuple[str, str], dict[str, dict[float, float]]] = {}
     for row in rows:
-        of_one = found.setdefault((row.trace, row.device), {})
+        of_one = found.setdefault((trace_of(row.values()), row.device), {})
         budget = min(1.0, row.budget_share)
         if row.settled_s is not None:
             of_one.setdefault(policy_of(row.values()), {})[budget] = share(row)

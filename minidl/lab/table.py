@@ -19,7 +19,7 @@ Values = Mapping[str, object]
 is_own = begins_with(",".join(COLUMNS[:4]).encode())
 _is_parquet = begins_with(b"PAR1")
 _TEXTS = ("trace", "device", "policy", "placement", "status")
-_WHOLE = ("budget_bytes", "out_bytes", "in_bytes", "peak_bytes", "host_peak_bytes", "steps")
+_WHOLE = ("budget_bytes", "out_bytes", "in_bytes", "peak_bytes", "host_peak_bytes", "steps", "ranks")
 
 
 def to_csv(rows: Iterable[Values]) -> str:
@@ -51,7 +51,7 @@ def read_csv(path: str) -> list[dict[str, object]]:
     return found
 
 
-_BEFORE = {"placement": DEFAULT}  # of rows in tables that do not say it
+_BEFORE = {"placement": DEFAULT, "ranks": 1}  # of rows in tables that do not say it
 
 
 def _value(name: str, text: str) -> object:
@@ -84,7 +84,7 @@ def shown(rows: Iterable[Values], *, reference: Mapping[tuple[object, ...], floa
            f"{'stall':>11}{'recompute':>11}{'slid':>10}{'slower':>10}{'out':>11}{'in':>11}{'planning':>9}"
     lines = [head + (f"{'against':>9}" if reference is not None else "")]
     for row in rows:
-        start = (f"{str(row['trace'])[-21:]:<22}{policy_of(row):<20}{format_bytes(_number(row['budget_bytes'])):>10}"
+        start = (f"{trace_of(row)[-21:]:<22}{policy_of(row):<20}{format_bytes(_number(row['budget_bytes'])):>10}"
                  f"{_number(row['budget_share']):>7.0%}")
         if row["settled_s"] is None:
             lines.append(f"{start}  {row['status']}")
@@ -100,6 +100,11 @@ def shown(rows: Iterable[Values], *, reference: Mapping[tuple[object, ...], floa
     return lines
 
 
+def trace_of(row: Values) -> str:
+    """Return the trace of a row, and the number of ranks if there are several."""
+    return str(row["trace"]) if row["ranks"] == 1 else f"{row['trace']} x{row['ranks']}"
+
+
 def policy_of(row: Values) -> str:
     """Return the policy of a row, and its placement unless that is the default."""
     placement = row["placement"]
@@ -107,8 +112,8 @@ def policy_of(row: Values) -> str:
 
 
 def key(row: Values) -> tuple[object, ...]:
-    """Return the trace, device, policy, budget and placement of a row, which identify the row."""
-    return row["trace"], row["device"], row["policy"], row["budget_bytes"], row["placement"]
+    """Return the trace, device, policy, budget, placement and ranks of a row, which identify the row."""
+    return row["trace"], row["device"], row["policy"], row["budget_bytes"], row["placement"], row["ranks"]
 
 
 def settled(rows: Iterable[Values]) -> dict[tuple[object, ...], float]:

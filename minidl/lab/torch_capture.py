@@ -7,14 +7,11 @@ returns views of its inputs makes no tensor. A tensor ends when PyTorch frees it
 which tensors each call keeps for its gradient. Seconds are those of a device profile's cost model, or with ``measured``
 those of a run of the same step with values on this CPU.
 
-The program is named by ``package.module:function``. Called with the batch, the function returns a step without
-arguments; called with nothing, it returns a network, which is given images of 3x224x224 or, where its configuration has
-a vocabulary, text. A name that the package makes by ``create_model`` (timm) is accepted, too.
+``torch_programs`` makes the step.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -27,12 +24,11 @@ from minidl.device.profiles import Profile
 from minidl.errors import UserError
 from minidl.lab.functional import functional
 from minidl.lab.inferred import live_bytes, with_lasting
-from minidl.outside.user_modules import user_module
 from minidl.plan.trace import TensorId, Trace
 
 try:
     import torch
-    from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode, unset_fake_temporarily
+    from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.utils._pytree import tree_leaves
     from torch.utils.flop_counter import flop_registry
 except ImportError:
@@ -40,14 +36,13 @@ except ImportError:
 
 from minidl.lab.torch_gpu import as_on_gpu
 from minidl.lab.torch_origins import Origin, Origins
+from minidl.lab.torch_programs import Asked, Step, program
 from minidl.lab.torch_seen import BACKWARD, OUTSIDE, Layer, Seen
 from minidl.lab.torch_watch import CallWatch
 
-IMAGE, CLASSES, LENGTH = (3, 224, 224), 1000, 128
 PRECISIONS: dict[str, Any] = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 KINDS = (("pool", "pool"), ("sum", "reduce"), ("mean", "reduce"), ("norm", "reduce"), ("softmax", "reduce"),
          ("loss", "reduce"), ("copy", "copy"), ("clone", "copy"), ("cat", "copy"))  # of work, by what a name has in it
-Step = Callable[[], Any]
 
 
 # Seconds -------------------------------------------------------------------------------------------------------------
@@ -71,19 +66,7 @@ def measured(func: Any, args: Any, kwargs: Any, result: Any, took: float) -> flo
     return took
 
 
-# Programs ------------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Asked:
-    """Settings for a network that comes without a training step. tokens: length of a text.
-    image: side of an image in pixels. precision: a name of PRECISIONS, for autocast. checkpointed: paths of modules,
-    whose results the recorded step computes again in its backward pass."""
-
-    tokens: int = LENGTH
-    image: int = IMAGE[1]
-    precision: str = "fp32"
-    checkpointed: tuple[str, ...] = ()
-
-
+# Records -------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Look:
     """A recorded step: its trace, the memory of its layers, and topic -> a text about what was assumed.
@@ -146,95 +129,3 @@ def _activations(trace: Trace, watch: CallWatch, seen: Seen) -> dict[str, int]:
                 path = BACKWARD if place.backward else paths.get(place.module, BACKWARD if n >= first else OUTSIDE)
                 found[path] = found.get(path, 0) + trace.tensors[i].nbytes
     return found
-
-
-def program(name: str, batch: int, asked: Asked = Asked()) -> tuple[Step, Callable[[], list[Any]]]:  # noqa: B008
-    """Return the step of a named program, and a function that returns tensors that outlive it. Raises UserError."""
-    function = _found(name)
-    try:
-        wants = [p for p in inspect.signature(function).parameters.values()
-                 if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
-        made = function(batch) if wants else _made(function)
-        if isinstance(made, torch.nn.Module):
-            return _of_network(made.train(), batch, asked)
-        if not callable(made):
-            raise UserError(f"{name} returns {type(made).__name__}: a step without arguments is wanted, or a network")
-        lasting = getattr(made, "lasting", None)
-        return made, lasting if lasting is not None else lambda: []
-    except UserError:
-        raise
-    except Exception as error:  # whatever a foreign program does
-        raise UserError(f"{name} cannot be made: {type(error).__name__}: {error}") from None
-
-
-def _made(function: Callable[[], Any]) -> Any:
-    """Call a function that makes a network, on fake tensors, and return the network.
-    If the function reads values, it is called with ordinary tensors, which are made fake afterwards."""
-    try:
-        return function()
-    except DataDependentOutputException:
-        fake: Any = torch._guards.detect_fake_mode()
-        with unset_fake_temporarily():
-            made = function()
-    for module in made.modules():
-        for kind in (module._parameters, module._buffers):
-            for name, tensor in kind.items():
-                if tensor is not None:
-                    kind[name] = fake.from_tensor(tensor)
-    return made
-
-
-def _found(name: str) -> Callable[..., Any]:
-    module_name, colon, attribute = name.partition(":")
-    if not colon:
-        raise UserError(f"{name} is no program: torch:package.module:function:batch names one")
-    try:
-        module = user_module(module_name)
-    except Exception as error:  # a foreign module may raise anything
-        raise UserError(f"{name}: {type(error).__name__}: {error}") from None
-    if hasattr(module, attribute):
-        found = getattr(module, attribute)
-        configured = getattr(found, "config_class", None)
-        return found if configured is None else lambda: found(configured())
-    if hasattr(module, "create_model"):
-        return lambda: module.create_model(attribute, pretrained=False)
-    raise UserError(f"{module_name} has no {attribute}")
-
-
-def _of_network(network: Any, batch: int, asked: Asked) -> tuple[Step, Callable[[], list[Any]]]:
-    """Return a training step of a network (SGD with momentum; AdamW for text), and a function as in ``program``."""
-    vocabulary = getattr(getattr(network, "config", None), "vocab_size", None)
-    parameters = [p for p in network.parameters() if p.requires_grad]
-    optimizer: torch.optim.Optimizer
-    if vocabulary is None:
-        optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
-    else:
-        optimizer = torch.optim.AdamW(parameters, lr=1e-3, capturable=False)
-
-    def loss() -> Any:
-        if vocabulary is not None:
-            length = min(asked.tokens, getattr(network.config, "max_position_embeddings", asked.tokens))
-            tokens = torch.zeros(batch, length, dtype=torch.long)
-            found = network(input_ids=tokens, labels=tokens) if "labels" in inspect.signature(
-                network.forward).parameters else network(input_ids=tokens)
-            value = getattr(found, "loss", None)
-            return found[0].float().mean() if value is None else value
-        images = torch.empty(batch, IMAGE[0], asked.image, asked.image, dtype=parameters[0].dtype)
-        labels = torch.zeros(batch, dtype=torch.long)
-        found = network(images)
-        outputs = found if isinstance(found, torch.Tensor) else found[0]
-        return torch.nn.functional.cross_entropy(outputs, labels)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        loss().backward()
-        optimizer.step()
-
-    step.inputs = (f"{asked.image} x {asked.image} images" if vocabulary is None else  # type: ignore[attr-defined]
-                   f"{asked.tokens} tokens")
-
-    def lasting() -> list[Any]:
-        state = [t for each in optimizer.state.values() for t in each.values() if isinstance(t, torch.Tensor)]
-        return [*network.parameters(), *network.buffers(), *state]
-
-    return step, lasting

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from minidl import device as devices
 from minidl import models
 from minidl.errors import UserError
 from minidl.memory.switches import ALL_ON, Switches
@@ -15,6 +16,7 @@ from minidl.nn import Module, lora
 from minidl.optim import SGD, AdamW, Optimizer
 from minidl.outside.units import UNLIMITED
 from minidl.plan.trace import Trace
+from minidl.ranks import modelled
 from minidl.report.recording import recording
 from minidl.runtime import Runtime, current_runtime
 from minidl.tensor import Tensor
@@ -37,11 +39,13 @@ class Setting:
     tokens     of a text; None: the network's own
     precision  of the runtime
     lora       the rank of adapters (``nn.lora``), which are then all that is trained; None: everything is
+    ranks      number of simulated ranks, each with the given batch; the step is that of one of them
     """
 
     tokens: int | None = None
     precision: str = "fp32"
     lora: int | None = None
+    ranks: int = 1
 
 
 USUAL = Setting()
@@ -108,9 +112,10 @@ def trace_of(name: str, batch: int, *, device: str = "sim:p100", switches: Switc
 
     It has all that running it again needs: which tensors each call saves for its gradient, how long, and all persistent
     tensors."""
-    with Runtime(device=device, policy="none", memory_budget=UNLIMITED, switches=switches,
-                 precision=setting.precision) as runtime:
-        step = training_step(name, batch, side, setting)
+    with Runtime(device=devices.create(device, precision=setting.precision, sharing=setting.ranks),
+                 policy="none", memory_budget=UNLIMITED, switches=switches,
+                 precision=setting.precision, ranks=modelled(setting.ranks)) as runtime:
+        step = training_step(name, batch * setting.ranks, side, setting)
         with recording(runtime) as recorder:
             with runtime.iteration():
                 step()

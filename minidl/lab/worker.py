@@ -25,7 +25,8 @@ from minidl.lab import cell as cells
 from minidl.lab.cell import CellResult, Machine
 from minidl.lab.grid import CellLimits
 from minidl.lab.kept import Cell
-from minidl.lab.sources import load, read_file
+from minidl.lab.sources import load, named, read_file
+from minidl.lab.training_step import Setting
 from minidl.outside.reading import is_file, parse_json
 from minidl.plan.trace import Trace
 
@@ -60,20 +61,24 @@ def cell_of(said: dict[str, Any]) -> Cell:
 
 
 @lru_cache(maxsize=2)
-def trace_of(file: str, source: str, profile: str, fused: bool) -> Trace:
+def trace_of(file: str, source: str, profile: str, fused: bool, ranks: int) -> Trace:
     """Return the trace that cells share: from ``file`` if it exists, else made from ``source``. Raises UserError."""
-    return read_file(file) if file and is_file(file) else load(source, profile, fused=fused)
+    return read_file(file) if file and is_file(file) else load(
+        source, profile, fused=fused, setting=Setting(ranks=ranks))
 
 
 def prepared(cell: Cell) -> Callable[[], CellResult]:
     """Do the preparation that this cell shares with others; return a function that runs the cell. Raises UserError."""
-    trace = trace_of(cell.file, cell.source, cell.machine.profile, cell.fused)
+    trace = trace_of(cell.file, cell.source, cell.machine.profile, cell.fused, cell.machine.ranks)
     budget = cell.machine.described().memory_bytes if cell.budget is None else cell.budget
-    _, peak = cells.unmanaged(trace, cell.machine)
+    network = None
+    if cell.machine.ranks > 1:
+        network = cells.RankedNetwork(*named(cell.source), cell.fused)
+    _, peak = cells.unmanaged(trace, cell.machine, network)
     if cell.instants:
         cells.bound_seconds(trace, cell.machine, cells.in_bytes(budget, peak), cell.instants)
     return lambda: cells.run(cell.source, trace, cell.machine, cell.policy, budget, steps=cell.steps,
-                             instants=cell.instants)
+                             instants=cell.instants, network=network)
 
 
 def carried_out(cell: Cell, limits: CellLimits) -> CellResult:

@@ -12,6 +12,8 @@ from minidl.report.decisions import Decision
 from minidl.report.explain import observed
 
 TOLD = 5  # largest decisions, if not all are described
+OBSERVED = {"stayed": "it stayed, as it was used again before its memory was needed",  # ``explain.observed`` in words
+            "came by": "the replay of another tensor computed it, too"}
 
 
 def sentences(found: Sequence[Decision], calls: int, returns: Returns, names: Mapping[TensorId, str], *,
@@ -41,8 +43,9 @@ def sentence(decision: Decision, calls: int, returns: Returns, name: str, *, cop
     again = ("is not used again in this iteration" if d.back >= calls else
              f"is used again by call {d.back}, {seconds(d.back_s - d.evict_s)} later")
     way = _swap(d) if d.action is Action.SWAP_OUT else _drop(d, copying_s)
+    came = observed(d, returns)
     return (f"Tensor {d.tensor_id} ({told}) {leaves} after call {d.evict} and {again}. {way} It was expected to lose "
-            f"{seconds(d.expected_s)}; observed: {observed(d, returns)}{_unit(d, returns)}.")
+            f"{seconds(d.expected_s)}{_why_more(d)}; observed: {OBSERVED.get(came, came)}{_unit(came)}.")
 
 
 def _swap(d: Decision) -> str:
@@ -65,8 +68,17 @@ def _drop(d: Decision, copying_s: float) -> str:
     return told[0].upper() + told[1:]
 
 
-def _unit(d: Decision, returns: Returns) -> str:
-    return " ms" if observed(d, returns)[-1].isdigit() else ""
+def _why_more(d: Decision) -> str:
+    """Return why more seconds are expected than if this were the only decision; "" if as many are."""
+    if d.action is Action.SWAP_OUT:
+        alone, why = d.swap_seconds, "its copy back starts late or waits for others"
+    else:
+        alone, why = d.recompute_seconds or 0.0, "its replay also computes other dropped tensors"
+    return f", since {why}" if d.expected_s > alone and seconds(d.expected_s) != seconds(alone) else ""
+
+
+def _unit(came: str) -> str:
+    return " ms" if came[-1].isdigit() else ""
 
 
 def seconds(value: float) -> str:

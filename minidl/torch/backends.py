@@ -18,6 +18,7 @@ from minidl.plan.costs import Costs
 from minidl.torch.host import HostPool
 
 LEAST_SECONDS = 1e-12  # per byte, before the first copy
+CPU = torch.device("cpu")
 MOST_AT_ONCE = 32 << 10  # bytes that one thread copies: PyTorch divides larger copies among its threads
 
 
@@ -114,7 +115,7 @@ def announce(storage: Any) -> None:
 
 def empty_storage(nbytes: int, device: torch.device) -> Any:
     """Return an uninitialized storage of ``nbytes`` bytes on the device."""
-    storage = torch.UntypedStorage(nbytes, device=device)
+    storage = torch.UntypedStorage(nbytes) if device == CPU else torch.UntypedStorage(nbytes, device=device)
     if unseen:
         announce(storage)
     return storage
@@ -123,7 +124,7 @@ def empty_storage(nbytes: int, device: torch.device) -> Any:
 def copy_bytes(target: Any, source: Any) -> None:
     """Copy the bytes of ``source`` into ``target``, a storage of equal size; return when the bytes are there."""
     nbytes = source.nbytes()
-    if nbytes <= MOST_AT_ONCE and source.device.type == target.device.type == "cpu":
+    if nbytes <= MOST_AT_ONCE and source.device == target.device == CPU:
         ctypes.memmove(target.data_ptr(), source.data_ptr(), nbytes)  # ``copy_`` takes five times as long
     else:
         target.copy_(source)

@@ -75,20 +75,21 @@ class Hold:
 class Handle(Hold):
     """The object that autograd keeps in place of a tensor that may be evicted."""
 
-    __slots__ = ("alias", "bits", "dtype", "offset", "size", "stride", "version")
+    __slots__ = ("alias", "bits", "offset", "size", "stride", "version")
 
     def __init__(self, item: Item, tensor: torch.Tensor, alias: torch.Tensor) -> None:
         self.item, self.alias = item, alias  # without ``super()``: hundreds are made in a step
         item.handles += 1
         self.version = tensor._version
         self.size, self.stride, self.offset = tensor.shape, tensor.stride(), tensor.storage_offset()
-        self.dtype = tensor.dtype
         self.bits = CONJUGATE * tensor.is_conj() + NEGATIVE * tensor.is_neg()
 
     def tensor(self) -> torch.Tensor:
         """Return the saved tensor, as a view of the item's storage. The storage must be on the device."""
-        tensor = torch.empty(0, dtype=self.dtype, device=self.item.device)
+        tensor = self.alias.data  # a new tensor of the right type, in a third of the time of ``torch.empty``
         tensor.set_(self.item.storage, self.offset, self.size, self.stride)
+        if not self.bits:
+            return tensor
         if self.bits & CONJUGATE:
             tensor = torch._conj(tensor)
         return torch._neg_view(tensor) if self.bits & NEGATIVE else tensor

@@ -77,7 +77,7 @@ class Report:
         if self.planned_bytes:
             lines.append(("peak of the plan", format_bytes(self.planned_bytes)))
         lines += [("copied out", format_bytes(self.out_bytes)), ("copied in", format_bytes(self.in_bytes)),
-                  ("of these the optimizer's state", format_bytes(self.state_bytes)),
+                  ("of both, the optimizer's state", format_bytes(self.state_bytes)),
                   ("most on the host", format_bytes(self.host_bytes)),
                   ("calls replayed", str(self.replayed_calls)), ("brought back late", str(self.late)),
                   ("stalled", f"{self.stalled_seconds * 1e3:.1f} ms")]

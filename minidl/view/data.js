@@ -8,6 +8,7 @@ const STAYS = 0, FREED = 1, SWAPPED = 2, DROPPED = 3, OVERWRITTEN = 4, MOVED = 5
 const PARAMETER = 0, GRADIENT = 1, OPTIMIZER = 2, ACTIVATION = 3, OTHER = 4;
 const KINDS = ["parameter", "gradient", "optimizer state", "activation", "other tensor"];
 const MOST_GROUPS = 12;
+const EXCHANGES = new Set(["sum_ranks", "sum_rows", "gather_ranks", "gather_rows_"]);  // operations between ranks
 
 function column(packed) {
   const text = atob(packed.data), bytes = new Uint8Array(text.length);
@@ -27,12 +28,13 @@ function lists(packed) {
 
 // One recorded step. Bands are the categories of the stack of memory, from below; each has its bytes at every event.
 class Recording {
-  constructor(packed) {
-    Object.assign(this, {title: packed.title, budget: packed.budget, unmanaged: packed.unmanaged, host: packed.host,
+  constructor(packed, offset = 0) {  // offset: seconds from the beginning of the page's clock to that of the step
+    Object.assign(this, {offset, rank: packed.rank, title: packed.title, budget: packed.budget, unmanaged: packed.unmanaged, host: packed.host,
                          facts: packed.facts, words: packed.words, remarks: new Map()});
     for (const name of ["subjects", "calls", "events", "stays", "steps"]) this[name] = columns(packed[name]);
     for (const [subject, text] of packed.remarks)
       this.remarks.set(subject, [...(this.remarks.get(subject) || []), text]);
+    for (const name of ["start", "end", "time"]) this.events[name] = this.events[name].map(seconds => seconds + offset);
     this.count = this.events.kind.length;
     this.callCount = this.calls.op.length;
     this.seconds = this.events.time[this.count - 1];
@@ -110,10 +112,13 @@ class Recording {
     this.number = new Map(subjects.id.map((id, i) => [id, i]));
     this.compute = [];
     for (let e = 0; e < this.count; e++)
-      if ([CALL, REPLAY, MOVE].includes(events.kind[e])) this.compute.push(e);
-    this.copies = Array.from({length: this.count}, (_, e) => e).filter(
-      e => events.kind[e] === COPY_OUT || events.kind[e] === COPY_IN);
+      if ([CALL, REPLAY, MOVE].includes(events.kind[e]) && !this.exchanges(e)) this.compute.push(e);
+    const all = Array.from({length: this.count}, (_, e) => e);
+    this.exchanged = all.filter(e => this.exchanges(e));  // in the order that all ranks share
+    this.awaited = all.filter(e => events.kind[e] === COPY_OUT || events.kind[e] === COPY_IN || this.exchanges(e));
   }
+
+  exchanges(event) { return this.events.kind[event] === CALL && EXCHANGES.has(this.words[this.events.op[event]]); }
 
   // Bytes of every band at every event, and a check that they add up to the arena's count.
   stack() {
@@ -153,12 +158,12 @@ class Recording {
     return axis === "time" ? (event < this.count ? this.events.time[event] : this.seconds) : this.order[event];
   }
 
-  // How long the compute stream waited before each piece of its work, and the copy that it waited for.
+  // How long the compute stream waited before each piece of its work, and the copy or exchange that it waited for.
   waits() {
-    const {start, end} = this.events, sorted = [...this.copies].sort((a, b) => end[a] - end[b]);
+    const {start, end} = this.events, sorted = [...this.awaited].sort((a, b) => end[a] - end[b]);
     this.waited = new Float64Array(this.count);
     this.waitedFor = new Int32Array(this.count).fill(-1);
-    let free = 0;
+    let free = this.offset;
     for (const event of this.compute) {
       const gap = start[event] - free;
       if (gap > 1e-12) {
@@ -199,7 +204,7 @@ class Recording {
       else if (one.way !== way) one.way = "both";
     });
     this.waitedFor.forEach((copy, e) => {
-      if (copy >= 0 && found.has(events.subject[copy])) found.get(events.subject[copy]).stalled += this.waited[e];
+      if (copy >= 0 && !this.exchanges(copy) && found.has(events.subject[copy])) found.get(events.subject[copy]).stalled += this.waited[e];
     });
     return [...found.values()].sort((a, b) => subjects.bytes[b.subject] - subjects.bytes[a.subject] || a.subject - b.subject);
   }

@@ -2,7 +2,7 @@
 // Pictures of a recording on canvases. Each draws a range of the axis, and tells what is at a point.
 
 const SAFE = {parameters: "#0072b2", optimizer: "#56b4e9", gradients: "#d55e00", other: "#8a8f98",
-              leaving: "#cc79a7", arriving: "#f0e442", workspace: "#e69f00", host: "#56b4e9"};
+              leaving: "#cc79a7", arriving: "#f0e442", workspace: "#e69f00", host: "#56b4e9", exchange: "#009e73"};
 const FATES = [["stays", "#8a8f98"], ["freed after its last use", "#56b4e9"], ["swapped out", "#cc79a7"],
                ["dropped, to be recomputed", "#e69f00"], ["donated to an output", "#009e73"]];
 const GREENS = [["#c9ecd0", "#0b4f2c"], ["#e0ea8f", "#5f6d12"]], RAMP = ["#00204d", "#31446b", "#666870", "#958f78", "#cbba69", "#ffea46"];
@@ -298,12 +298,18 @@ class Addresses extends Picture {
 class Lanes extends Picture {
   constructor(recording, view, height) {
     super(recording, view, height, "Computation, copies out, copies in, and host memory over time");
-    this.rows = ["compute", "copy out", "copy in", "host"];
+    this.rows = ["compute", "copy out", "copy in", ...(recording.exchanged.length ? ["exchange"] : []), "host"];
   }
 
   row(n) {
     const each = (this.height - BOTTOM - TOP) / this.rows.length;
     return [TOP + n * each, each - 3];
+  }
+
+  // The row of an event: exchanges between ranks have one of their own.
+  rowOf(event) {
+    const kind = this.recording.events.kind[event];
+    return kind === COPY_OUT ? 1 : kind === COPY_IN ? 2 : this.recording.exchanges(event) ? 3 : 0;
   }
 
   across(event) {
@@ -319,9 +325,9 @@ class Lanes extends Picture {
                      [COPY_OUT]: SAFE.leaving, [COPY_IN]: SAFE.arriving};
     for (let e = 0; e < recording.count; e++) {
       if (kind[e] === BOUNDARY) continue;
-      const [y, height] = this.row(kind[e] === COPY_OUT ? 1 : kind[e] === COPY_IN ? 2 : 0), [x, end] = this.across(e);
+      const [y, height] = this.row(this.rowOf(e)), [x, end] = this.across(e);
       if (end < LEFT || x > this.width) continue;
-      context.fillStyle = colours[kind[e]];
+      context.fillStyle = recording.exchanges(e) ? SAFE.exchange : colours[kind[e]];
       context.fillRect(x, y, Math.max(0.6, end - x - (end - x > 4 ? 0.7 : 0)), height);
       if (recording.waited[e] && this.view.axis === "time") {
         context.fillStyle = this.fill("split");
@@ -329,7 +335,7 @@ class Lanes extends Picture {
         context.fillRect(from, y + height / 4, x - from, height / 2);
       }
     }
-    const [y, height] = this.row(3), most = Math.max(1, host.reduce((a, b) => Math.max(a, b), 0));
+    const [y, height] = this.row(this.rows.length - 1), most = Math.max(1, host.reduce((a, b) => Math.max(a, b), 0));
     context.fillStyle = SAFE.host;
     for (let e = this.from; e <= this.to; e++) {
       const x = this.eventX(e), tall = host[e] / most * height;
@@ -341,7 +347,7 @@ class Lanes extends Picture {
   eventUnder(px, y) {
     const {kind} = this.recording.events;
     for (let e = this.recording.count - 1; e >= 0; e--) {
-      const row = kind[e] === COPY_OUT ? 1 : kind[e] === COPY_IN ? 2 : 0, [top, height] = this.row(row);
+      const [top, height] = this.row(this.rowOf(e));
       const [x, end] = this.across(e);
       if (kind[e] !== BOUNDARY && y >= top && y < top + height && px >= x && px <= Math.max(end, x + 1)) return e;
     }
@@ -357,6 +363,91 @@ class Lanes extends Picture {
     const event = this.eventUnder(px, y);
     if (event >= 0) return tellEvent(this.recording, event);
     const at = this.recording.eventAt(this.at(px), this.view.axis);
-    return y >= this.row(3)[0] ? `on the host: ${formatBytes(this.recording.events.host[at])}` : "";
+    return y >= this.row(this.rows.length - 1)[0] ? `on the host: ${formatBytes(this.recording.events.host[at])}` : "";
   }
+}
+
+// Ranks side by side on one clock. An exchange begins on a rank when that rank comes to it, and moves bytes once the last
+// one has come: arrows lead from the last to the others, whose time until then is hatched.
+class RanksPicture extends Picture {
+  constructor(recordings, view, height) {
+    super(recordings[0], view, height, "Computation of the ranks, and their exchanges, on one clock");
+    this.ranks = recordings;
+    this.exchanges = recordings[0].exchanged.map((_, n) => {  // the events of one exchange, and the rank that came last
+      const events = recordings.map(each => each.exchanged[n]).filter(e => e !== undefined);
+      const comes = events.map((e, rank) => recordings[rank].events.start[e]);
+      return {events, comes, last: comes.indexOf(Math.max(...comes))};
+    }).filter(each => each.events.length === recordings.length);
+  }
+
+  row(rank) {
+    const each = (this.height - BOTTOM - TOP) / this.ranks.length;
+    return [TOP + rank * each, each * 0.6];
+  }
+
+  across(rank, event) {
+    const {events, order} = this.ranks[rank];
+    return this.view.axis === "time" ? [this.px(events.start[event]), this.px(events.end[event])] : [this.px(order[event]), this.px(order[event + 1])];
+  }
+
+  paint() {
+    this.clip();
+    const {context, width} = this;
+    this.ranks.forEach((recording, rank) => {
+      const [y, height] = this.row(rank);
+      for (const e of recording.compute) {
+        const [x, end] = this.across(rank, e);
+        if (end < LEFT || x > width) continue;
+        context.fillStyle = recording.events.kind[e] === REPLAY ? SAFE.workspace : recording.events.kind[e] === MOVE ? this.ink.soft : SAFE.parameters;
+        context.fillRect(x, y, Math.max(0.6, end - x - (end - x > 4 ? 0.7 : 0)), height);
+      }
+    });
+    let drawn = -Infinity;
+    for (const {events, comes, last} of this.exchanges) {
+      const all = this.view.axis === "time" ? this.px(comes[last]) : this.across(last, events[last])[0];
+      events.forEach((e, rank) => {
+        const [y, height] = this.row(rank), [x, end] = this.across(rank, e);
+        if (end < LEFT || x > width) return;
+        context.fillStyle = SAFE.exchange;
+        context.fillRect(x, y, Math.max(0.6, end - x), height);
+        if (this.view.axis !== "time" || all - x < 1) return;
+        context.fillStyle = this.ink.back;
+        context.fillRect(x, y, all - x, height);
+        context.fillStyle = this.fill("split");
+        context.fillRect(x, y, all - x, height);
+      });
+      if (this.view.axis !== "time" || all < LEFT || all > width || all - drawn < 5) continue;  // arrows would run together
+      drawn = all;
+      context.strokeStyle = context.fillStyle = this.ink.fore;
+      events.forEach((_, rank) => { if (rank !== last) this.arrow(all, last, rank); });
+    }
+    this.axes(this.ranks.map((each, rank) => [this.row(rank)[0] + this.row(rank)[1] / 2, `rank ${each.rank}`]));
+  }
+
+  arrow(x, from, to) {
+    const {context} = this, [start, tall] = this.row(from), [end, height] = this.row(to), down = to > from;
+    const y = down ? end : end + height, tail = down ? start + tall : start, head = down ? -4 : 4;
+    context.beginPath(); context.moveTo(x, tail); context.lineTo(x, y); context.stroke();
+    context.beginPath(); context.moveTo(x, y); context.lineTo(x - 2.5, y + head); context.lineTo(x + 2.5, y + head); context.fill();
+  }
+
+  rankAt(y) {
+    return this.ranks.findIndex((_, rank) => y >= this.row(rank)[0] && y < this.row(rank)[0] + this.row(rank)[1]);
+  }
+
+  tip(px, y) {
+    const rank = this.rankAt(y);
+    if (rank < 0) return "";
+    const number = this.exchanges.findIndex(({events}) => {
+      const [x, end] = this.across(rank, events[rank]);
+      return px >= x - 1 && px <= Math.max(end, x + 1);
+    });
+    const {events, words} = this.ranks[rank];
+    if (number < 0) return tellEvent(this.ranks[rank], this.ranks[rank].eventAt(this.at(px), this.view.axis));
+    const {events: each, comes, last} = this.exchanges[number], late = comes[last] - comes[rank];
+    return `exchange ${number} of ${this.exchanges.length}, ${words[events.op[each[rank]]]}, on rank ${this.ranks[rank].rank}: ` +
+      (rank === last ? "the last to come" : `${formatSeconds(late)} before rank ${this.ranks[last].rank}, the last`);
+  }
+
+  hit() { return -1; }
 }

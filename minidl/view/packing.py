@@ -26,7 +26,8 @@ def pack(recording: Recording) -> dict[str, Any]:
     row = {subject.tensor_id: n for n, subject in reversed(list(enumerate(subjects)))}
     return {
         "title": recording.title, "budget": recording.budget_bytes, "unmanaged": recording.unmanaged_peak_bytes,
-        "host": recording.host_capacity_bytes, "facts": [list(fact) for fact in recording.facts],
+        "host": recording.host_capacity_bytes, "began": recording.began_s, "rank": recording.rank,
+        "facts": [list(fact) for fact in recording.facts],
         "subjects": _subjects(subjects, words), "calls": _calls(recording.trace, row, words),
         "events": _events(recording.events, words), "stays": _stays(recording.stays),
         "steps": {"seconds": column(REAL, [step.seconds for step in recording.steps]),

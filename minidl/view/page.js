@@ -2,7 +2,10 @@
 // The page: the chosen call and tensor, their description, zooming and moving.
 
 const $ = id => document.getElementById(id);
-const recordings = JSON.parse($("data").textContent).map(packed => new Recording(packed));
+const packedRecordings = JSON.parse($("data").textContent);
+const ranked = packedRecordings.length > 1 && packedRecordings.every(packed => packed.rank >= 0);  // else they begin together
+const beginning = Math.min(...packedRecordings.map(packed => packed.began));
+const recordings = packedRecordings.map(packed => new Recording(packed, ranked ? packed.began - beginning : 0));
 const chosen = {call: 0, subject: -1, which: 0};
 const view = {from: 0, to: 1, axis: "time", only: -1};  // only: the band that a click on the legend has left, or -1
 const pictures = [];
@@ -17,7 +20,7 @@ function tellEvent(recording, event) {
   const {events, words} = recording, i = events.subject[event], took = formatSeconds(events.end[event] - events.start[event]);
   const what = i >= 0 ? `tensor ${recording.subjects.id[i]}` : formatBytes(events.bytes[event]);
   switch (events.kind[event]) {
-    case CALL: return `call ${events.call[event]}, ${words[events.op[event]]}, ${took}`;
+    case CALL: return `${recording.exchanges(event) ? "exchange in " : ""}call ${events.call[event]}, ${words[events.op[event]]}, ${took}`;
     case REPLAY: return `replay of ${words[events.op[event]]} for call ${events.call[event]}, ${took}`;
     case COPY_OUT: return `copy out of ${what}, ${formatBytes(events.bytes[event])}, ${took}`;
     case COPY_IN: return `copy in of ${what}, ${formatBytes(events.bytes[event])}, ${took}`;
@@ -114,7 +117,7 @@ function tellLargest(recording) {
 function tell() {
   const recording = recordings[chosen.which], others = recordings.filter(each => each !== recording);
   $("details").innerHTML = (chosen.subject >= 0 ? tellSubject(recording, chosen.subject) : tellLargest(recording)) +
-    tellCall(recording, chosen.call) + others.map(other => twin(other) < 0 ? "" : `<h2>In ${escape(other.title)}</h2>${tellSubject(other, twin(other))}`).join("");
+    tellCall(recording, chosen.call) + others.map(other => twin(other) < 0 ? "" : `<h2>${ranked ? `On rank ${other.rank}` : `In ${escape(other.title)}`}</h2>${tellSubject(other, twin(other))}`).join("");
 }
 
 function choose(call, subject = chosen.subject, which = chosen.which) {
@@ -130,7 +133,7 @@ function choose(call, subject = chosen.subject, which = chosen.which) {
 }
 
 function followLink() {
-  const wanted = new URLSearchParams(location.hash.slice(1)), which = wanted.get("of") === "1" && recordings[1] ? 1 : 0;
+  const wanted = new URLSearchParams(location.hash.slice(1)), which = recordings[wanted.get("of")] ? Number(wanted.get("of")) : 0;
   const subject = recordings[which].number.get(wanted.get("tensor"));
   const accesses = subject === undefined ? [] : recordings[which].accesses[subject];
   choose(Number(wanted.has("call") ? wanted.get("call") : accesses[0] || 0), subject === undefined ? -1 : subject, which);

@@ -16,10 +16,12 @@ OPENS, CLOSES = '<script type="application/json" id="data">', "</script>"
 
 
 def page(packed: Sequence[Mapping[str, Any]]) -> str:
-    """Return the HTML page of one recording, or of two on one time axis, each given as ``packing.pack`` returns it."""
+    """Return the HTML page of one recording, or of several on one time axis, each as ``packing.pack`` returns it.
+    Recordings of ranks are on one clock; others begin together."""
     here = files(__package__)
     template = here.joinpath("page.html").read_text(encoding="utf-8")
-    title = " against ".join(each["title"] for each in packed)
+    ranked = len(packed) > 1 and all(each.get("rank", -1) >= 0 for each in packed)
+    title = f"{packed[0]['title']}, {len(packed)} ranks" if ranked else " against ".join(e["title"] for e in packed)
     parts = {"@TITLE@": html.escape(title), "@STYLE@": here.joinpath("page.css").read_text(encoding="utf-8"),
              "@PROGRAM@": "".join(here.joinpath(name).read_text(encoding="utf-8") for name in PROGRAM),
              "@DATA@": json.dumps(packed, separators=(",", ":")).replace("<", "\\u003c")}

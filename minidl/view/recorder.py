@@ -7,21 +7,23 @@ device's methods are wrapped during the step, and no other code knows of it.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from minidl.device.beside import BESIDE
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, VirtualClock
 from minidl.device.cpu.workers import WorkerStreams
 from minidl.device.cuda.streams import EventStreams
+from minidl.device.sim import SimDevice
 from minidl.memory.allocator import storage_of
 from minidl.memory.storage import RECOMPUTE, SWAPPING_IN, SWAPPING_OUT, Storage, TensorId
 from minidl.memory.tracker import GRADIENT_ID
 from minidl.parts.slicing.slicer import slicer_of
-from minidl.plan.trace import Trace
 from minidl.runtime import Runtime
-from minidl.view.recording import EventKind, Fate, Stay, StayState, Subject, TensorKind, WorkEvent
+from minidl.view.recorded import Recorded, SeenTensor
+from minidl.view.recording import EventKind, Fate, Stay, StayState, WorkEvent
 
 Place = tuple[int, int, StayState]  # (position of the tensor among the subjects, bytes, state of the bytes)
 Measured = WorkerStreams | EventStreams  # clocks on real time
@@ -46,47 +48,7 @@ class _Noted:
     largest_bytes: int
     host_bytes: int
     workspace: tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class SeenTensor:
-    """A tensor as it was when the recorder first saw it.
-
-    backward: True if it was made while gradients were not recorded. owner: the (negative) id of the parameter whose
-    gradient it is, or 0.
-    """
-
-    tensor_id: TensorId
-    nbytes: int
-    persistent: bool
-    backward: bool
-    owner: TensorId = 0
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """A recorded step, whose tensors have no names yet; events and stays refer to them by index in ``tensors``."""
-
-    trace: Trace
-    tensors: tuple[SeenTensor, ...]
-    events: tuple[WorkEvent, ...]
-    stays: tuple[Stay, ...]
-
-    def subjects(self, names: Mapping[TensorId, str], parameters: Mapping[TensorId, str]) -> tuple[Subject, ...]:
-        """Return the tensors with their names, from layers and parameters."""
-        found = []
-        for seen in self.tensors:
-            if seen.tensor_id in parameters:
-                kind = TensorKind.PARAMETER
-            elif seen.owner or seen.backward and not seen.persistent:
-                kind = TensorKind.GRADIENT
-            elif seen.persistent:
-                kind = TensorKind.OPTIMIZER_STATE
-            else:
-                kind = TensorKind.ACTIVATION if seen.tensor_id in names else TensorKind.OTHER
-            name = parameters.get(seen.owner) or names.get(seen.tensor_id, "")
-            found.append(Subject(seen.tensor_id, name, seen.nbytes, kind))
-        return tuple(found)
+    exchange: int = -1  # its number, if it runs beside the compute stream
 
 
 class StepRecorder:
@@ -96,6 +58,7 @@ class StepRecorder:
         self.recorded: Recorded | None = None
         self._runtime = runtime
         self._device = runtime.device
+        self._beside = runtime.device.beside if isinstance(runtime.device, SimDevice) else None
         self._memory = runtime.memory
         self._tracker = runtime.tracker
 
@@ -110,6 +73,8 @@ class StepRecorder:
         if isinstance(device.clock, Measured):
             device.settle()
             device.clock.measure()
+        if self._beside is not None:
+            self._beside.spans = {}
         self._begin()
         for name, verb in wrapped.items():
             setattr(device, name, verb)
@@ -122,11 +87,14 @@ class StepRecorder:
             runtime.keeps_trace = keeps_trace
             if isinstance(device.clock, Measured):
                 device.clock.measure(False)
+            if self._beside is not None:
+                self._beside.spans = None
 
     def _begin(self) -> None:
         """Delete all records, and start from the arena's present contents."""
         self._iteration = self._tracker.iteration
         self._began = self._device.now()
+        self._began_s = self._began if isinstance(self._device.clock, VirtualClock) else self._device.host_now()
         self._owners: dict[weakref.ref[Storage], int] = {}  # kept, so that no new owner gets the same reference
         self._refs: list[weakref.ref[Storage]] = []
         self._rows: list[SeenTensor] = []
@@ -149,10 +117,12 @@ class StepRecorder:
                 self._backward.update(output.tensor_id for output in outputs)
             self._record_arena()
             before = self._before(COMPUTE)
+            beside = -1 if self._beside is None or op_name not in BESIDE else self._beside.count
             position = launch(op_name, algorithm, outputs, inputs, attrs, workspace, *timed)
             subject = self._subject(outputs[0].base) if outputs else -1
             lent = (workspace, algorithm.workspace) if algorithm.workspace else (0, 0)
-            self._note(EventKind.REPLAY if replayed else EventKind.CALL, op_name, subject, 0, COMPUTE, before, lent)
+            self._note(EventKind.REPLAY if replayed else EventKind.CALL, op_name, subject, 0, COMPUTE, before, lent,
+                       beside)
             return position
         return noted
 
@@ -192,7 +162,7 @@ class StepRecorder:
         return self._device.positions[stream], clock.busy[stream] if isinstance(clock, VirtualClock) else 0.0
 
     def _note(self, kind: EventKind, op: str, subject: int, nbytes: int, stream: int,
-              before: tuple[int, float], workspace: tuple[int, int] = (0, 0)) -> None:
+              before: tuple[int, float], workspace: tuple[int, int] = (0, 0), exchange: int = -1) -> None:
         clock, arena, last = self._device.clock, self._memory.arena, self._device.positions[stream]
         span = None
         if isinstance(clock, VirtualClock):  # its times are known at once, and deleted at the iteration's end
@@ -203,7 +173,7 @@ class StepRecorder:
             self._launched = call
         self._events.append(_Noted(kind, op, call, subject, nbytes, stream, (before[0] + 1, last), span,
                                    arena.used_bytes, arena.largest_free, self._memory.allocator.host.used_bytes,
-                                   workspace))
+                                   workspace, exchange))
 
     # The arena -----------------------------------------------------------------------------------------------
     def _subject(self, storage: Storage) -> int:
@@ -271,12 +241,13 @@ class StepRecorder:
         # A tensor that has outlived its iteration as a parameter's gradient is named after the parameter.
         owners = {n: _owner(storage) for n, ref in enumerate(self._refs) if (storage := ref()) is not None}
         seen = tuple(replace(row, owner=owners.get(n) or row.owner) for n, row in enumerate(self._rows))
-        return Recorded(trace, seen, tuple(self._timed()), tuple(stays))
+        return Recorded(trace, seen, tuple(self._timed()), tuple(stays), self._began_s)
 
     def _timed(self) -> Iterator[WorkEvent]:
         """Yield the events with their times, in seconds from the beginning."""
         clock, now = self._device.clock, 0.0
         spans = clock.spans if isinstance(clock, Measured) else None
+        exchanged = self._beside.spans or {} if self._beside is not None else {}
         free = 0.0  # when the compute stream has finished its work so far
         for noted in self._events:
             start, end = noted.span or (self._began + free, self._began + free)
@@ -285,8 +256,9 @@ class StepRecorder:
                          if p in spans[noted.stream]]
                 if works:
                     start, end = works[0][0], works[-1][1]
+            start, end = exchanged.get(noted.exchange, (start, end))
             start, end = start - self._began, end - self._began
-            if noted.stream == COMPUTE:
+            if noted.stream == COMPUTE and noted.exchange < 0:
                 now, free = max(now, start), max(free, end)
             else:
                 now = max(now, free)

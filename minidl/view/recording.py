@@ -131,7 +131,12 @@ class RecordedStep:
 
 @dataclass(frozen=True)
 class Recording:
-    """One recorded step of a run. ``remarks``: (tensor, sentences about why the plan evicts it)."""
+    """One recorded step of a run.
+
+    remarks  (tensor, sentence about why the plan evicts it)
+    began_s  the time of its beginning, on a clock that the ranks of a run share
+    rank     of those that a page shows side by side; -1: the run has one device
+    """
 
     title: str
     budget_bytes: int
@@ -144,6 +149,8 @@ class Recording:
     steps: Sequence[RecordedStep] = ()
     remarks: Sequence[tuple[TensorId, str]] = ()
     facts: Sequence[tuple[str, Any]] = ()
+    began_s: float = 0.0
+    rank: int = -1
 
     def check(self) -> None:
         """Raise AssertionError unless at every event the stays are disjoint, in the budget, and sum to the used bytes.

@@ -13,12 +13,22 @@ function build() {
   document.documentElement.dataset.wrong = wrong;
   if (wrong) { $("wrong").hidden = false; $("wrong").textContent = `At ${wrong} events the stack differs from the arena's count.`; }
   const tall = recordings.length > 1 ? [150, 190, 96] : [230, 320, 120];
+  if (ranked) {
+    const section = document.createElement("section"), picture = new RanksPicture(recordings, view, 30 + 44 * recordings.length);
+    section.innerHTML = "<h2>Ranks on one clock</h2>";
+    section.append(picture.canvas);
+    section.insertAdjacentHTML("beforeend", legend([["call", SAFE.parameters], ["replay", SAFE.workspace], ["exchange", SAFE.exchange], ["waiting for the last rank", "split"]]) +
+      "<p class=\"said\">An arrow leads from the rank that was the last to come to an exchange; the others have waited for it.</p>");
+    $("pictures").append(section);
+    pictures.push(picture);
+    watch(picture);
+  }
   recordings.forEach((recording, which) => {
     const section = document.createElement("section");
-    section.innerHTML = (recordings.length > 1 ? `<h2>${escape(recording.title)}</h2><p class="said">${escape(recording.facts.map(([name, value]) => `${name}: ${value}`).join(" · "))}</p>` : "") + `<p class="said" id="said${which}" aria-live="polite"></p>`;
+    section.innerHTML = (recordings.length > 1 ? `<h2>${ranked ? `Rank ${recording.rank}` : escape(recording.title)}</h2><p class="said">${escape(recording.facts.map(([name, value]) => `${name}: ${value}`).join(" · "))}</p>` : "") + `<p class="said" id="said${which}" aria-live="polite"></p>`;
     const made = [new Stack(recording, view, tall[0]), new Addresses(recording, view, tall[1]), new Lanes(recording, view, tall[2])];
     const used = recording.bands.map((name, band) => [name, bandColour(recording, band), band]).filter(([, , band]) => recording.heights[band].some(bytes => bytes > 0));
-    const below = [legend(used), "<div class='addresses'></div>", legend([["call", SAFE.parameters], ["replay", SAFE.workspace], ["move", "var(--soft)"], ["copy out", SAFE.leaving], ["copy in", SAFE.arriving], ["waiting", "split"], ["bytes on the host", SAFE.host]])];
+    const below = [legend(used), "<div class='addresses'></div>", legend([["call", SAFE.parameters], ["replay", SAFE.workspace], ["move", "var(--soft)"], ["copy out", SAFE.leaving], ["copy in", SAFE.arriving], ...(recording.exchanged.length ? [["exchange between ranks", SAFE.exchange]] : []), ["waiting", "split"], ["bytes on the host", SAFE.host]])];
     const names = ["Memory by category", "Addresses", "Streams and host memory"];
     made.forEach((picture, n) => {
       const heading = document.createElement("h3");

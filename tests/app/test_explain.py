@@ -198,12 +198,24 @@ def test_a_decision_in_words_says_why_what_else_and_what_came_of_it():
     text = sentence(d, len(WIDE.calls), Returns(late={(0, 1): 0.0}), "block.conv")
     assert text == ("Tensor 0 (block.conv, op0, 4.0 MiB) is copied to the host after call 0 and is used again by "
                     "call 3, 10.0 ms later. Both copies fit into that time, with 2.0 ms to spare; to recompute it "
-                    "would take 3.0 ms. It was expected to lose 4.0 ms; observed: in time.")
+                    "would take 3.0 ms. It was expected to lose 4.0 ms, since its copy back starts late or waits for "
+                    "others; observed: in time.")
     d, = decisions(WIDE, Plan({(0, 1): DROP}), COSTS)
     text = sentence(d, 3, Returns(recomputed={(0, 1): 3e-3}), "")
     assert text == ("Tensor 0 (op0, 4.0 MiB) is dropped after call 0 and is not used again in this iteration. To "
                     "recompute it takes 3.0 ms, which saves 1.3 GiB for each second; a swap could be hidden if "
                     "it were the only one. It was expected to lose 3.0 ms; observed: replayed 3.0 ms.")
+
+
+def test_a_decision_in_words_says_why_it_stayed_or_came_by_and_why_it_costs_more_than_alone():
+    out, = decisions(WIDE, Plan({(0, 1): OUT}), COSTS)
+    drop, = decisions(WIDE, Plan({(0, 1): DROP}), COSTS)
+    assert "observed: it stayed, as it was used again before its memory was needed." in sentence(
+        out, 3, Returns(late={(0, 2): 1.0}), "")
+    text = sentence(replace(drop, expected_s=7 * drop.recompute_seconds), 3, Returns(), "")
+    assert "lose 21.0 ms, since its replay also computes other dropped tensors; observed: the replay of another" in text
+    for d, way in ((drop, "lose 3.0 ms;"), (replace(out, free_time_s=-4e-3), "lose 4.0 ms;")):
+        assert way in sentence(d, 3, Returns(late={(0, 1): 0.0}), "")
 
 
 def test_a_drop_whose_swap_could_be_hidden_alone_says_how_busy_the_link_is_already():

@@ -23,18 +23,18 @@ def test_the_page_of_a_trace_numbers_the_plans_of_its_steps_and_explains_none_if
 def test_a_step_that_followed_no_plan_is_not_explained_by_an_earlier_one(monkeypatch, follows):
     monkeypatch.setattr(report_page, "remarks", lambda *known: [(7, "it leaves")])
     monkeypatch.setattr(report_page, "StepRecorder", lambda runtime: SimpleNamespace(recorded=SimpleNamespace(
-        trace=None, subjects=lambda *names: (), events=(), stays=())))
+        trace=None, subjects=lambda *names: (), events=(), stays=(), began_s=0.0)))
     monkeypatch.setattr(report_page, "Recording", lambda *facts: SimpleNamespace(told=facts[9], check=lambda: None))
     monkeypatch.setattr(report_page, "pack", lambda recording: recording.told)
-    monkeypatch.setattr(report_page, "page", lambda packed: packed)
     monkeypatch.setattr(ReportPage, "_facts", lambda *meter: [])
-    page = ReportPage(SimpleNamespace(budget_bytes=1, host_bytes=1), SimpleNamespace(of=lambda trace: {}, owned={}))
+    page = ReportPage(SimpleNamespace(budget_bytes=1, host_bytes=1, ranks=None),
+                      SimpleNamespace(of=lambda trace: {}, owned={}))
     earlier, now = SimpleNamespace(plan=Plan()), SimpleNamespace(plan=Plan())
     page.note(earlier)
     page.note(now if follows else None)
     meter = SimpleNamespace(steps=[SimpleNamespace(seconds=1.0, grown=SimpleNamespace(
         swapped_out_bytes=0, swapped_in_bytes=0, recomputed_bytes=0))] * 2)
-    assert page.text("", meter, 1, (None, now if follows else earlier)) == [[(7, "it leaves")] if follows else []]
+    assert page.packed("", meter, 1, (None, now if follows else earlier)) == [[(7, "it leaves")] if follows else []]
 
 
 def test_plans_have_numbers_in_the_order_of_their_first_steps():

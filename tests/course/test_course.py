@@ -47,6 +47,37 @@ outputs, there = lesson.app.run(defs={"compiled": SimpleNamespace(value=True)})
 memory = there["managed"].report()
 print(json.dumps([there["same"], memory.floor_bytes, memory.planned_bytes, there["half"], memory.unmanaged_bytes]))
 """
+SLIDES = """
+import base64, io, json, sys
+from importlib import import_module
+from types import SimpleNamespace
+import marimo as mo
+from matplotlib.figure import Figure
+
+def text(output):
+    if isinstance(output, Figure):
+        picture = io.BytesIO()
+        output.savefig(picture, format="png")
+        return base64.b64encode(picture.getvalue()).decode()
+    return output.text if type(output).__name__ == "_md" else ""  # elements have ids drawn by lot
+
+found = {}
+for name in json.loads(sys.argv[1]):
+    app = import_module(name).app
+    _, there = app.run()
+    ends = {}
+    for key, value in there.items():
+        if isinstance(value, mo.ui.slider):
+            ends[key] = (value.steps or [value.start, value.stop])[::len(value.steps or [0, 1]) - 1]
+        elif isinstance(value, mo.ui.dropdown):
+            ends[key] = [list(value.options)[0], list(value.options)[-1]]
+    found[name] = {}
+    for key, values in ends.items():
+        defs = {other: SimpleNamespace(value=there[other].value) for other in ends}
+        runs = [app.run(defs={**defs, key: SimpleNamespace(value=value)})[0] for value in values]
+        found[name][key] = len({json.dumps([text(output) for output in run]) for run in runs})
+print(json.dumps(found))
+"""
 PACKS = """
 import json
 from types import SimpleNamespace
@@ -110,6 +141,8 @@ WRONG = {
               "kept_bytes": lambda parameters, n, divided: 16 * parameters // (1 if divided == "nothing" else n)},
 }
 TAKES_PYTORCH = {"pytorch"}
+SLIDERS = {"kept": ("network", "batch"), "swapping": ("card", "times", "room"), "recomputing": ("apart",),
+           "dtr": ("roots",), "capuchin": ("share",)}
 NO_ANSWER = ("There is no answer so far", "This exercise takes PyTorch: pip install")
 
 
@@ -145,9 +178,10 @@ def test_a_verdict_is_shown_and_what_a_student_wrote_is_escaped():
 @pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
 def test_a_lesson_is_of_a_size_to_teach_says_what_it_needs_and_checks_each_exercise_once(path):
     source = path.read_text(encoding="utf-8")
-    assert 120 <= len(source.splitlines()) <= 250
+    assert 120 <= len(source.splitlines()) <= 270
     says = ast.get_docstring(ast.parse(source)) or ""
     assert re.search(r"Needs neither a GPU nor a compiler|needs Numba", says)
+    assert set(re.findall(r"(\w+) = mo\.ui\.(?:slider|dropdown)\(", source)) == set(SLIDERS.get(topic(path), ()))
     assert ("compiled" in source) == ("needs Numba" in says)
     assert ("minidl.torch" in source) == ("Needs PyTorch" in says) == (topic(path) in TAKES_PYTORCH)
     assert sorted(re.findall(r"\bcheck\.(\w+)\((\w+)\)", source)) == sorted((n, n) for n in checks(topic(path)))
@@ -184,6 +218,14 @@ def test_an_exercise_that_takes_pytorch_says_what_to_install_where_it_is_missing
 @pytest.mark.slow
 def test_the_lesson_on_pytorch_says_what_to_install_where_it_is_missing(tmp_path):
     assert "PyTorch is missing." in printed(WITHOUT_PYTORCH, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lesson", SLIDERS)
+def test_a_slider_s_first_and_last_positions_run_and_show_different_things(lesson, tmp_path):
+    path, = (path for path in LESSONS if topic(path) == lesson)
+    found = printed(SLIDES, tmp_path, json.dumps([path.stem]))
+    assert found[path.stem] == dict.fromkeys(SLIDERS[lesson], 2)
 
 
 @pytest.mark.slow

@@ -33,7 +33,8 @@ from minidl.ops.loss import cross_entropy
 from minidl.plan.plan import Action, Eviction
 from minidl.plan.trace import Trace
 from minidl.policies.passive import Passive
-from minidl.view.recorder import Recorded, StepRecorder
+from minidl.view.recorded import Recorded
+from minidl.view.recorder import StepRecorder
 from minidl.view.recording import EventKind, Fate
 
 AMPLE = 1 << 34  # bytes

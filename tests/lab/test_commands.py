@@ -5,17 +5,21 @@ import random
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import minidl
+from minidl import device as devices
 from minidl.cli import lab
 from minidl.cli.lab import kinds, paper, run, trace
 from minidl.lab import grid, kept, speeds, table
-from minidl.lab.cell import COLUMNS, CellResult, Machine
+from minidl.lab.cell import COLUMNS, LATER_COLUMNS, CellResult, Machine, RankedNetwork, unmanaged
 from minidl.lab.grid import CellLimits
 from minidl.lab.kept import Cell, CellFolder
+from minidl.lab.training_step import trace_of, training_step
 
 
 @pytest.fixture(scope="module")
@@ -261,18 +265,57 @@ def test_a_grid_runs_each_placement_and_a_disk_behind_the_host(tmp_path, capsys)
     assert with_disk.out_bytes > 0 == without.out_bytes
     capsys.readouterr()
     assert run.main([*words, "--placement", "bfc,none", "--out", "x", "--page", "x.md"]) == 2
-    assert "--page takes one placement" in capsys.readouterr().err
+    assert "--page takes one placement and one number of ranks" in capsys.readouterr().err
     assert trace.main(["info", "lenet:2", "--placement", "bfc,none"]) == 2
     assert "--placement takes one placement here" in capsys.readouterr().err
+
+
+def test_a_grid_runs_ranks_that_share_the_hosts_link_with_the_seconds_of_a_training(tmp_path, capsys):
+    words = ["--traces", "resnet20:32", "--budgets", "60%", "--policies", "passive", "--steps", "2", "--jobs", "1"]
+    assert run.main([*words, "--ranks", "1,4", "--out", str(tmp_path / "a")]) == 0
+    one, four = table.read_csv(str(tmp_path / "a" / "table.csv"))
+    assert (one["ranks"], four["ranks"]) == (1, 4) and "resnet20:32 x4" in capsys.readouterr().out
+    assert four["unmanaged_s"] > 1.1 * one["unmanaged_s"] and four["settled_s"] > 2.0 * one["settled_s"]
+    with minidl.Runtime(devices.create("sim:p100", sharing=4), policy="passive", memory_budget=four["budget_bytes"],
+                        ranks=minidl.ranks.modelled(4)) as runtime:
+        step, seconds = training_step("resnet20", 4 * 32), []
+        for _ in range(3):
+            before = runtime.stats()
+            with runtime.iteration():
+                step()
+            seconds.append(runtime.stats().since(before).seconds)
+    assert four["settled_s"] == pytest.approx(seconds[-1], rel=1e-6)
+    assert run.main([*words, "--ranks", "1,4", "--kept", "--out", str(tmp_path / "a")]) == 0  # no cell is run again
+    capsys.readouterr()
+    for others, said in ((["--traces", "torch:a.module:f:2"], "torch:a.module:f:2 has no exchanges"),
+                         (["--noise", "0.1"], "--ranks and --noise do not go together"),
+                         (["--ranks", "1,0"], "numbers from 1")):
+        with suppress(SystemExit):
+            assert run.main([*words, "--ranks", "1,4", "--out", str(tmp_path / "a"), *others]) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_a_network_that_runs_itself_computes_in_the_precision_of_its_trace():
+    machine = Machine("h100")
+    trace_alone = trace_of("lenet", 256, device="sim:h100")
+    itself = unmanaged(trace_alone, machine, RankedNetwork("lenet", 256))
+    assert itself == pytest.approx(unmanaged(trace_alone, machine), rel=1e-9)
+
+
+def test_a_picture_is_refused_before_the_first_cell_where_matplotlib_is_missing(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # as if it was not installed
+    words = ["--traces", "lenet:32", "--out", str(tmp_path / "grid"), "--plot", str(tmp_path / "a.png")]
+    assert run.main(words) == 2
+    assert "minidl[viz]" in capsys.readouterr().err and not (tmp_path / "grid").exists()
 
 
 def test_cells_and_tables_from_before_there_were_placements_are_read(tmp_path):
     assert Cell("lenet:32", Machine(), "passive", 0.95, 2).name == "6776f8f6c82de7f8851e"
     assert len({Cell("lenet:32", machine, "passive", 0.95).name for machine in (
-        Machine(), Machine(placement="none"), Machine(spill_bytes=1))}) == 3
+        Machine(), Machine(placement="none"), Machine(spill_bytes=1), Machine(ranks=2))}) == 4
     row = CellResult("net:1", "p100", "passive", 100, 0.5, 1.0)
     lines = [line.split(",") for line in table.to_csv([row.values()]).splitlines()]
-    keep = [n for n, name in enumerate(lines[0]) if name not in ("slid_seconds", "slower_seconds", "placement")]
+    keep = [n for n, name in enumerate(lines[0]) if name not in LATER_COLUMNS]
     (tmp_path / "rows.csv").write_text("\n".join(",".join(line[n] for n in keep) for line in lines))
     assert CellResult(**table.read_csv(str(tmp_path / "rows.csv"))[0]) == row
 

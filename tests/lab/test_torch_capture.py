@@ -11,7 +11,8 @@ from minidl.cli.traced import packed as packed_page  # noqa: E402
 from minidl.errors import UserError  # noqa: E402
 from minidl.lab import cell  # noqa: E402
 from minidl.lab.inferred import live_bytes  # noqa: E402
-from minidl.lab.torch_capture import FakeTensorMode, capture, program  # noqa: E402
+from minidl.lab.torch_capture import FakeTensorMode, capture  # noqa: E402
+from minidl.lab.torch_programs import program  # noqa: E402
 from minidl.view.packing import values  # noqa: E402
 from minidl.view.recording import TensorKind  # noqa: E402
 

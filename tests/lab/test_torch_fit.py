@@ -14,7 +14,8 @@ from minidl.lab import changes as advised  # noqa: E402
 from minidl.lab.cell import Machine  # noqa: E402
 from minidl.lab.changes import blocks_of, changes  # noqa: E402
 from minidl.lab.fitting import between, peak  # noqa: E402
-from minidl.lab.torch_capture import Asked, look  # noqa: E402
+from minidl.lab.torch_capture import look  # noqa: E402
+from minidl.lab.torch_programs import Asked  # noqa: E402
 from minidl.lab.torch_seen import Layer  # noqa: E402
 
 WIDE, DEEP = 32, 2  # of the network: 4,256 parameters

@@ -71,7 +71,7 @@ def test_what_cells_have_in_common_is_made_once(monkeypatch, asking):
     wanted = kept.cells(["lenet:12"], [Machine()], [0.9], ["passive", "lru"], steps=1, instants=3)
     rows = [worker.carried_out(one, CellLimits()) for one in wanted]
     assert len(asked) == 1 and rows[0].bound_s == rows[1].bound_s > 0
-    assert worker.trace_of("", "lenet:12", "p100", True) is worker.trace_of("", "lenet:12", "p100", True)
+    assert worker.trace_of("", "lenet:12", "p100", True, 1) is worker.trace_of("", "lenet:12", "p100", True, 1)
     unknown = worker.carried_out(kept.Cell("lenat:12", Machine(), "lru", 0.9), CellLimits())
     assert unknown.status.startswith("cannot: ") and json.loads(json.dumps(unknown.values()))
 

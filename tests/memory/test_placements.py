@@ -168,10 +168,10 @@ def test_the_limits_of_caching_are_those_of_pytorch():
 
 
 @pytest.mark.parametrize(("answer", "why"), [
-    (Place(0, UNIT), "smaller than asked for"), (Place(3 * UNIT, 2 * UNIT), "where a block is"),
-    (Place(UNIT // 2, 2 * UNIT), "not aligned"), (Place(0, 2 * UNIT + 1), "not whole units"),
-    (Place(7 * UNIT, 2 * UNIT), "behind the end")])
-def test_an_answer_that_no_arena_can_follow_is_an_error_that_names_the_placement(answer, why):
+    (Place(0, UNIT), "its size is less"), (Place(3 * UNIT, 2 * UNIT), "in none of the holes"),
+    (Place(UNIT // 2, 2 * UNIT), f"no multiples of {UNIT}"), (Place(0, 2 * UNIT + 1), f"no multiples of {UNIT}"),
+    (Place(7 * UNIT, 2 * UNIT), "in none of the holes")])
+def test_an_answer_that_no_arena_can_follow_is_an_error_that_names_the_placement_and_what_is_wrong(answer, why):
     class Wrong(Placement):
         name = "wrong"
 
@@ -179,9 +179,9 @@ def test_an_answer_that_no_arena_can_follow_is_an_error_that_names_the_placement
             return answer
     arena = Arena(8 * UNIT, alignment=UNIT, placement=Wrong())
     arena._tiling.carve(4 * UNIT, UNIT, "in the way")
-    with pytest.raises(AssertionError, match="placement 'wrong' answers Place"):
+    with pytest.raises(AssertionError, match=f"placement 'wrong' answers Place.*{why}"):
         arena.allocate(2 * UNIT, "a")
-    assert [b.owner for b in arena.blocks() if b.owner] == ["in the way"], why
+    assert [b.owner for b in arena.blocks() if b.owner] == ["in the way"]
 
 
 @pytest.mark.parametrize("name", PLACEMENTS)

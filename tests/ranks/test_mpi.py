@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from rank_programs import NETWORKS, train
 
+from minidl.view.saved import read_page
+
 pytest.importorskip("mpi4py", reason="ranks as processes need mpi4py")
 ROOT = Path(__file__).resolve().parents[2]
 MPIEXEC = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
@@ -44,7 +46,8 @@ def require(run: subprocess.CompletedProcess[str]) -> str:
 
 def test_train_on_two_ranks_has_the_bits_of_two_slices_and_the_first_rank_alone_writes(tmp_path):
     told = require(start(2, *TRAIN, "--steps", 3, "--ranks", "mpi", "--save-weights", tmp_path / "ranks",
-                         "--csv", tmp_path / "ranks.csv", "--json", tmp_path / "ranks.json"))
+                         "--csv", tmp_path / "ranks.csv", "--json", tmp_path / "ranks.json",
+                         "--report", tmp_path / "ranks.html"))
     require(start(1, *TRAIN, "--steps", 3, "--slices", 2, "--save-weights", tmp_path / "slices"))
     assert (tmp_path / "ranks").read_bytes() == (tmp_path / "slices").read_bytes()
     assert told.count("2 ranks, each with 1 of 2 slices of a batch") == told.count("device cpu") == 1
@@ -52,6 +55,8 @@ def test_train_on_two_ranks_has_the_bits_of_two_slices_and_the_first_rank_alone_
     first, second = json.loads((tmp_path / "ranks.json").read_text())["ranks"]
     assert (first["rank"], second["rank"]) == (0, 1) and first["budget_bytes"] == second["budget_bytes"] == 2 << 20
     assert 2 << 20 >= first["peak_bytes"] > second["peak_bytes"] > 0  # 5 of the 9 images, and 4
+    shown = read_page(tmp_path / "ranks.html")
+    assert [each["rank"] for each in shown] == [0, 1] and shown[0]["began"] != shown[1]["began"]
 
 
 FAILS = """

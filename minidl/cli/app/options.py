@@ -105,9 +105,10 @@ class Options:
 
     @property
     def without_files(self) -> "Options":
-        """The options of every rank but the first: the same run, but no output files."""
-        return replace(self, json=None, save=None, csv=None, tensorboard=None, logger=None, report=None,
-                       save_plan=None, save_trace=None, explain=None, quiet=True)
+        """The options of every rank but the first: the same run, but no output files.
+        ``report`` stays, because each rank records its step for the first one's page."""
+        return replace(self, json=None, save=None, csv=None, tensorboard=None, logger=None, save_plan=None,
+                       save_trace=None, explain=None, quiet=True)
 
     @property
     def switches(self) -> Switches:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
 
 from minidl.memory.guided.sequence import Followed
 from minidl.outside.units import format_bytes
@@ -15,7 +17,6 @@ from minidl.report.meter import Meter, rate, share
 from minidl.report.sentences import sentences
 from minidl.runtime import Runtime
 from minidl.view.packing import pack
-from minidl.view.page import page
 from minidl.view.recorder import StepRecorder
 from minidl.view.recording import RecordedStep, Recording
 
@@ -57,10 +58,14 @@ class ReportPage:
         is_new = followed is not None and all(followed is not other for other in self._noted)
         self._noted.append(followed if is_new else None)  # what is known from before says nothing of this step
 
-    def text(self, title: str, meter: Meter, unmanaged_peak_bytes: int, followed: tuple[Trace, Followed] | None) -> str:
-        """Return the page as HTML.
+    def packed(self, title: str, meter: Meter, unmanaged_peak_bytes: int,
+               followed: tuple[Trace, Followed] | None) -> list[dict[str, Any]]:
+        """Return the page's recordings: of this device, or of all ranks, which all call this.
         Raises AssertionError if no step was recorded, or if the recording contradicts itself."""
-        return page([pack(self._recording(title, meter, unmanaged_peak_bytes, followed))])
+        ranks, mine = self._runtime.ranks, self._recording(title, meter, unmanaged_peak_bytes, followed)
+        if ranks is None or not self._runtime.device.has_values:  # of simulated ranks, one is there
+            return [pack(mine)]
+        return ranks.agree(pack(replace(mine, rank=ranks.rank)))
 
     def _recording(self, title: str, meter: Meter, unmanaged_peak_bytes: int,
                    followed: tuple[Trace, Followed] | None) -> Recording:
@@ -77,7 +82,7 @@ class ReportPage:
                  for step, plan in zip(meter.steps, plans, strict=True)]
         recording = Recording(title, runtime.budget_bytes, unmanaged_peak_bytes, runtime.host_bytes, recorded.trace,
                               recorded.subjects(names, self._names.owned), recorded.events, recorded.stays, steps,
-                              told, self._facts(meter))
+                              told, self._facts(meter), recorded.began_s)
         recording.check()
         return recording
 

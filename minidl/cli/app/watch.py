@@ -23,6 +23,7 @@ from minidl.report.recording import CallFactRecorder, recording
 from minidl.report.sentences import TOLD, sentences
 from minidl.runtime import Runtime
 from minidl.view.page import is_page
+from minidl.view.page import page as to_page
 
 
 class MemoryWatch:
@@ -94,8 +95,9 @@ class MemoryWatch:
         """
         if (page := self._page) is not None:
             title = f"{self._options.model}, batch {meter.batch}, {self._options.manager}"
-            leaving.text(self._options.report, is_page,
-                         lambda: page.text(title, meter, unmanaged_peak_bytes, self._followed))
+            packed = page.packed(title, meter, unmanaged_peak_bytes, self._followed)
+            if self._runtime.ranks is None or not self._runtime.ranks.rank:
+                leaving.text(self._options.report, is_page, lambda: to_page(packed))
         options, guide = self._options, self._runtime.guide
         if self._trace is not None:
             trace_of_step = self._trace

@@ -30,7 +30,8 @@ def parser() -> Parser:
     found = Parser(prog="minidl fit", description=__doc__,
                    epilog="Bytes of a PyTorch program at other batches follow from those at BATCH and twice that; "
                           "speeds are of traces that were taken at the batch that is told.")
-    found.add_argument("program", metavar="NAME:BATCH", help="like resnet50:32, or torch:package.module:function:8")
+    found.add_argument("program", metavar="NAME:BATCH", help="like resnet50:32, torch:package.module:function:8, or "
+                       "torch:FOLDER:8 for the config.json of a model of transformers")
     found.add_argument("--devices", type=kinds.words, metavar="A,B", help="several profiles, instead of --device")
     found.add_argument("--policies", type=kinds.chosen_policies, default=["none", "passive", "capuchin"], metavar="A,B")
     found.add_argument("--steps", type=count, default=12, help="at most so many iterations for a speed")
@@ -44,8 +45,8 @@ def parser() -> Parser:
                        help="of a text (default: the network's; of PyTorch's, 128)")
     alone.add_argument("--lora", type=whole, metavar="RANK",
                        help="of minidl's networks: freeze all, and train adapters of this rank")
-    alone.add_argument("--image-size", type=whole, default=224, metavar="PIXELS",
-                       help="of PyTorch's networks, a side (default: 224)")
+    alone.add_argument("--image-size", type=whole, metavar="PIXELS",
+                       help="of PyTorch's networks, a side (default: the configuration's, or 224)")
     alone.add_argument("--precision", choices=("fp32", "bf16", "fp16"), default="fp32",
                        help="bf16, fp16: PyTorch's step, also one of your own, runs under torch.autocast; minidl's "
                             "networks compute in it (default: fp32)")
@@ -111,7 +112,7 @@ def story(arguments: argparse.Namespace) -> int:
 
 def _asked(arguments: argparse.Namespace) -> Any:
     """Return the inputs and precision that the flags ask for, of a PyTorch network."""
-    from minidl.lab.torch_capture import Asked
+    from minidl.lab.torch_programs import Asked
 
     return Asked(arguments.tokens or 128, arguments.image_size, arguments.precision)
 

@@ -10,7 +10,7 @@ from minidl.cli.app import kinds
 from minidl.errors import UserError
 from minidl.lab.cell import Machine
 from minidl.lab.training_step import BATCHES
-from minidl.outside.validation import real
+from minidl.outside.validation import real, whole
 from minidl.placements import Unplaced
 from minidl.policies.literature import SOLVERS
 
@@ -24,6 +24,11 @@ def words(text: str) -> list[str]:
     if not found:
         raise argparse.ArgumentTypeError("names nothing")
     return found
+
+
+def counts(text: str) -> list[int]:
+    """Return the numbers from 1 in a comma-separated text. Raises ArgumentTypeError for another text."""
+    return [kinds.read(whole, word, least=1, wanted="numbers from 1, like 1,2,4") for word in words(text)]
 
 
 def chosen_policies(text: str) -> list[str]:

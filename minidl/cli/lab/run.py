@@ -16,8 +16,9 @@ from minidl.cli.lab import kinds, paper
 from minidl.errors import UserError
 from minidl.lab import grid, kept, speeds, table
 from minidl.lab.cell import CellResult
-from minidl.lab.drawing import is_png
+from minidl.lab.drawing import is_png, require_matplotlib
 from minidl.lab.fitting import share
+from minidl.lab.sources import FILES, TORCH
 from minidl.lab.training_step import BATCHES
 from minidl.outside.machine import processors
 from minidl.outside.writing import require_place, write_whole
@@ -57,14 +58,18 @@ def parser() -> Parser:
     limits.add_argument("--timeout", type=kinds.duration, metavar="SECONDS", help="of a cell")
     limits.add_argument("--memory", type=size, metavar="SIZE", help="of a cell's process")
     kinds.add_machine(found)
+    found.add_argument("--ranks", type=kinds.counts, default=[1], metavar="N,M",
+                       help="so many devices behind one switch train a network, each with its batch; rows are of one "
+                            "of them")
     return found
 
 
 def tell(number: int, count: int, row: CellResult) -> None:
     """Print a line about a cell of the grid that has run, number ``number`` of ``count``."""
     became = row.status if row.settled_s is None else f"{share(row):.1%} of the unmanaged speed"
-    print(f"{number}/{count} {row.trace} {row.device} {table.policy_of(row.values())} {row.budget_share:.0%}: {became}",
-          flush=True)
+    values = row.values()
+    print(f"{number}/{count} {table.trace_of(values)} {row.device} {table.policy_of(values)} {row.budget_share:.0%}: "
+          f"{became}", flush=True)
 
 
 def sources(arguments: argparse.Namespace) -> list[str]:
@@ -82,17 +87,30 @@ def sources(arguments: argparse.Namespace) -> list[str]:
     return list(dict.fromkeys(named))
 
 
+def refuse_ranks(arguments: argparse.Namespace) -> None:
+    """Raise UserError for flags that do not go with several ranks."""
+    other = next((source for source in sources(arguments) if source.endswith(FILES) or source.startswith(TORCH)), None)
+    if other is not None:
+        raise UserError(f"--ranks takes networks of minidl, as resnet50:220: {other} has no exchanges")
+    if arguments.noise:
+        raise UserError("--ranks and --noise do not go together: errors of ranks would not be the same")
+
+
 def story(arguments: argparse.Namespace, given: Sequence[str]) -> int:
     """Run the missing cells of the grid, write and print the table, and return the exit code."""
     if arguments.plot:
+        require_matplotlib()  # before the first cell runs
         require_place(arguments.plot, is_png)
     page = paper.module("--page", "grid_page") if arguments.page else None
-    if page is not None and len(arguments.placement) > 1:
-        raise UserError("--page takes one placement: it has a column for each budget")
+    if page is not None and max(len(arguments.placement), len(arguments.ranks)) > 1:
+        raise UserError("--page takes one placement and one number of ranks: it has a column for each budget")
     each = kinds.machines(arguments)
-    machines = [replace(one, profile=name) for name in arguments.devices or [arguments.device] for one in each]
+    machines = [replace(one, profile=name, ranks=ranks) for name in arguments.devices or [arguments.device]
+                for ranks in arguments.ranks for one in each]
     for machine in machines:
         machine.described()
+    if max(arguments.ranks) > 1:
+        refuse_ranks(arguments)
     wanted = kept.cells(sources(arguments), machines, arguments.budgets, arguments.policies,
                         steps=arguments.steps or None, instants=arguments.bound, fused=not arguments.separate)
     wanted = [replace(cell, steps=None) if cell.policy in arguments.settled else cell for cell in wanted]

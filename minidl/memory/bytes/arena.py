@@ -161,11 +161,12 @@ class Arena(Compacting):
         place = placement.place(size, holes, high=high) if holes else None
         if place is None:
             return None
-        wrong = place.size < size or place.offset % self._alignment or place.size % self._alignment
+        odd = place.offset % self._alignment or place.size % self._alignment
+        wrong = "its size is less" if place.size < size else odd and f"it has no multiples of {self._alignment}"
         block = None if wrong else self._counted(self._tiling.carve(place.offset, place.size, owner))
         if block is None:
-            raise AssertionError(f"placement {placement.name!r} answers {place} for {size} bytes, and the holes are "
-                                 f"{holes}")
+            raise AssertionError(f"placement {placement.name!r} answers {place} for {size} bytes, and "
+                                 f"{wrong or f'it lies in none of the holes {holes}'}")
         placement.taken(place)
         return block
 
