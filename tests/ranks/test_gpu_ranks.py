@@ -28,7 +28,7 @@ from minidl.device.cuda.exchange import Copied, Sent
 from minidl.device.cuda.group import Group
 from minidl.errors import DeviceError, UserError
 from minidl.kernels.cpu import KERNELS
-from minidl.meta import Cost, aligned, float32, meta
+from minidl.meta import Cost, Meta, aligned, float32, meta
 from minidl.parts.slice_rules import rows_of_rank, sizes_of
 from minidl.parts.slicing.exchange import GATHER_RANKS, GATHER_ROWS, SUM_RANKS, SUM_ROWS
 from minidl.ranks import RanksDiverged, modelled, threads
@@ -104,7 +104,7 @@ def test_two_gpus_hold_two_of_four_slices_each():
 @pytest.mark.parametrize("policy, share", [("passive", 0.6), ("capuchin", 0.7), ("auto", 0.6)])
 def test_gpus_short_of_memory_keep_the_bits_and_wait_where_they_must(policy, share):
     """Copies to and from the host run beside the exchanges; the watched device knows what each of them waits for."""
-    found, _ = on_gpus("resnet20", 2, policy=policy, share=share, made=WatchedCuda, batches=LONGER)
+    found, _ = on_gpus("resnet20", 2, policy=policy, share=share, made=WatchedCuda, batches=LONGER, host=1 << 24)
     assert found == [slices("resnet20", 2, LONGER)] * 2
 
 
@@ -148,7 +148,7 @@ class Bench:
         """Launch the exchange; return the outputs. donated: they take the bytes of the first inputs where they can."""
         metas = tuple([x.meta for x in inputs])
         fixed = attrs | {"ranks": self.ranks, "turn": "a test"}
-        made = self.device.lay_out(op.name, metas, op.infer(*metas, **fixed))
+        made = self.device.lay_out(op.name, metas, inferred(op, metas, fixed))
         takes = donated and op is SUM_RANKS
         outputs = [Operand(inputs[i].block.offset, y) if takes and inputs[i].meta == y else self.empty(y)
                    for i, y in enumerate(made)]
@@ -157,6 +157,12 @@ class Bench:
         self.free += aligned(algorithm.workspace)
         self.device.streams.settle()
         return [self.array(y).copy() for y in outputs], algorithm.workspace
+
+
+def inferred(op, metas, attrs):
+    """The outputs of an operation as a tuple."""
+    found = op.infer(*metas, **attrs)
+    return (found,) if isinstance(found, Meta) else found
 
 
 def layouts(shape, draw):
@@ -212,8 +218,8 @@ def exchanges_alike(seed, count, each, shapes, op, network):
         metas = [meta(shape, float32) if op is GATHER_ROWS else layouts(shape, draw) for shape in mine]
         inputs = [bench.put(m, numbers.standard_normal(m.shape)) for m in metas]
         arrays = [bench.array(x).copy() for x in inputs]
-        infers = op.infer(*metas, ranks=ranks, turn="", **attrs)
-        wanted = right(op, arrays, ranks, infers, attrs)
+        outputs = inferred(op, metas, attrs | {"ranks": ranks, "turn": ""})
+        wanted = right(op, arrays, ranks, outputs, attrs)
         found, workspace = bench.run(op, inputs, attrs, donated=draw.random() < 0.5)
         if op is GATHER_ROWS:
             found = [bench.array(x).copy() for x in inputs]
