@@ -13,4 +13,4 @@ def text_of(name: str, operands: Sequence[Any], *, turn: str, layout: str = "", 
     turn: the exchange's number (``ranks.consensus``). layout: more that must be equal. how: its other attributes."""
     x = operands[0 if name.startswith("gather") else -1]  # the same on all ranks, but for the rows of a slice
     of = f"rows {how['rows']}" if "rows" in how else f"{len(operands)} tensors"
-    return f"{name} of {x.dtype.name}{list(x.shape)}, {of}, in {turn}{layout and ', layout '}{layout}"
+    return f"{name} of {x.dtype.name}{list(x.shape)}, {of}{layout and ', layout '}{layout}, in {turn}"

@@ -7,7 +7,7 @@ not wait for each other: exchanges of tensors, which a device's stream makes, an
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from minidl.errors import UserError
@@ -74,5 +74,10 @@ class Ranks(ABC):
         """Send ``value`` (pickled) to all ranks; return all ranks' values, in rank order. Raises RanksDiverged."""
 
     @abstractmethod
-    def fail(self, code: int = 1) -> None:
-        """Tell the other ranks that this one has failed, so that they end, too. code: the exit code of processes."""
+    def fail(self, code: int = 1, why: str = "") -> None:
+        """Tell the other ranks that this one has failed, so that they end, too.
+        code: the exit code of processes. why: a text for stderr, where processes end at once."""
+
+    def when_failed(self, end: Callable[[], None]) -> None:
+        """Have ``end`` called once a rank that shares this process has failed. It ends waits that ``fail`` does not
+        know, such as those of a GPU. By default no other rank shares the process, which ends as a whole."""

@@ -45,8 +45,10 @@ class MpiRanks(Ranks):
         found: list[Any] = self._words.allgather(value)
         return found
 
-    def fail(self, code: int = 1) -> None:
-        """End the processes of all ranks, this one included, with exit code ``code``."""
+    def fail(self, code: int = 1, why: str = "") -> None:
+        """Print why, if there is a text; end the processes of all ranks, this one included, with exit code ``code``."""
+        if why:
+            print(f"{self}: {why}", file=sys.stderr)
         sys.stdout.flush()
         sys.stderr.flush()
         self._words.Abort(code)

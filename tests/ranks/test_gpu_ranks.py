@@ -28,10 +28,11 @@ from minidl.device.cuda.exchange import Copied, Sent
 from minidl.device.cuda.group import Group
 from minidl.errors import DeviceError, UserError
 from minidl.kernels.cpu import KERNELS
-from minidl.meta import Cost, Meta, aligned, float32, meta
+from minidl.meta import Cost, aligned, float32, meta
 from minidl.parts.slice_rules import rows_of_rank, sizes_of
 from minidl.parts.slicing.exchange import GATHER_RANKS, GATHER_ROWS, SUM_RANKS, SUM_ROWS
-from minidl.ranks import RanksDiverged, modelled, threads
+from minidl.ranks import Ranks, RanksDiverged, modelled, threads
+from minidl.ranks.mpi import MpiRanks
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 PROFILE = profiles.get("h200")
@@ -112,9 +113,9 @@ def test_gpus_short_of_memory_keep_the_bits_and_wait_where_they_must(policy, sha
 class Operand:
     """A tensor that lies at an offset of the arena."""
 
-    def __init__(self, offset, described):
+    def __init__(self, offset, size, described):
         self.meta = described
-        self.block = SimpleNamespace(offset=offset, size=aligned(described.nbytes))
+        self.block = SimpleNamespace(offset=offset, size=size)
         self.base = self
 
 
@@ -130,8 +131,8 @@ class Bench:
     def empty(self, described):
         """An operand with bytes of its own that holds nonsense. Views have them behind an offset."""
         extent = described.offset + 1 + sum((d - 1) * s for d, s in zip(described.shape, described.strides, strict=True))
-        made = Operand(self.free, described)
-        self.free += aligned(extent * described.dtype.itemsize) + 256
+        made = Operand(self.free, aligned(extent * described.dtype.itemsize), described)
+        self.free += made.block.size + 256
         self.array(made)[...] = -77
         return made
 
@@ -148,21 +149,15 @@ class Bench:
         """Launch the exchange; return the outputs. donated: they take the bytes of the first inputs where they can."""
         metas = tuple([x.meta for x in inputs])
         fixed = attrs | {"ranks": self.ranks, "turn": "a test"}
-        made = self.device.lay_out(op.name, metas, inferred(op, metas, fixed))
+        made = self.device.lay_out(op.name, metas, op.describe(metas, fixed))
         takes = donated and op is SUM_RANKS
-        outputs = [Operand(inputs[i].block.offset, y) if takes and inputs[i].meta == y else self.empty(y)
+        outputs = [Operand(inputs[i].block.offset, inputs[i].block.size, y) if takes and inputs[i].meta == y else self.empty(y)
                    for i, y in enumerate(made)]
         (algorithm,) = self.device.algorithms(op.name, metas, made, fixed, Cost(0.0, 0.0, "exchange"))
         self.device.launch(op.name, algorithm, outputs, inputs, fixed, self.free)
         self.free += aligned(algorithm.workspace)
         self.device.streams.settle()
         return [self.array(y).copy() for y in outputs], algorithm.workspace
-
-
-def inferred(op, metas, attrs):
-    """The outputs of an operation as a tuple."""
-    found = op.infer(*metas, **attrs)
-    return (found,) if isinstance(found, Meta) else found
 
 
 def layouts(shape, draw):
@@ -218,7 +213,7 @@ def exchanges_alike(seed, count, each, shapes, op, network):
         metas = [meta(shape, float32) if op is GATHER_ROWS else layouts(shape, draw) for shape in mine]
         inputs = [bench.put(m, numbers.standard_normal(m.shape)) for m in metas]
         arrays = [bench.array(x).copy() for x in inputs]
-        outputs = inferred(op, metas, attrs | {"ranks": ranks, "turn": ""})
+        outputs = op.describe(metas, attrs | {"ranks": ranks, "turn": ""})
         wanted = right(op, arrays, ranks, outputs, attrs)
         found, workspace = bench.run(op, inputs, attrs, donated=draw.random() < 0.5)
         if op is GATHER_ROWS:
@@ -337,24 +332,24 @@ def step(runtime, batch=4):
         layer(runtime.tensor(np.ones((batch, 4), "float32"))).sum().backward()
 
 
-def test_ranks_that_part_raise_before_a_message_is_sent_and_end_the_group():
+def test_ranks_that_part_raise_before_a_message_is_sent():
     network = FakeNccl()
-    made = runtimes([network] * 2)
+    before = []
 
     def work(runtime, rank):
         step(runtime)
         before.append(network.groups)
         step(runtime, batch=4 + 2 * rank)
-    before = []
-    errors = outcomes(2, work, made)
-    assert all(isinstance(error, RanksDiverged) for error in errors), errors
+    errors = outcomes(2, work, runtimes([network] * 2))
+    assert all(isinstance(error, RanksDiverged) and "a batch of 6" in str(error) for error in errors), errors
     assert network.groups == max(before)
-    assert all(device.group._communicator is None for device in made.devices.values())
 
 
-def test_an_error_of_nccl_ends_its_group_and_is_told_to_the_others_at_the_next_turn():
+@pytest.mark.parametrize("caught", [True, False])
+def test_an_error_of_nccl_ends_all_ranks_though_the_program_catches_it(caught):
+    """The other rank's GPU waits for messages that never come: the wait ends, and the next turn raises."""
     network = FakeNccl()
-    made, told = runtimes([network] * 2), []
+    told = {}
 
     def work(runtime, rank):
         step(runtime)
@@ -363,25 +358,33 @@ def test_an_error_of_nccl_ends_its_group_and_is_told_to_the_others_at_the_next_t
         try:
             step(runtime)
         except DeviceError as error:
-            told.append((rank, str(error)))
+            told[rank] = str(error)
+            if not caught:
+                raise
         step(runtime)
-    errors = outcomes(2, work, made)
-    ((rank, words),) = told
-    assert rank == 1 and "sum_ranks: NCCL: NCCL_ERROR_SYSTEM_ERROR: planted" in words
-    assert all(isinstance(error, RanksDiverged) for error in errors), errors
-    assert any("after a failed iteration (DeviceError)" in str(error) for error in errors)
-    for wire in network.wires.values():
-        assert wire.members == {0, 1}
+    first, second = outcomes(2, work, runtimes([network] * 2))
+    assert "sum_ranks: NCCL: NCCL_ERROR_SYSTEM_ERROR: planted" in told[1]
+    assert isinstance(first, (RanksDiverged, DeviceError)) and "another rank has failed" in str(first)
+    assert isinstance(second, RanksDiverged if caught else DeviceError)
 
 
-def test_an_exchange_of_a_group_that_has_ended_is_an_error():
-    network = FakeNccl()
+def test_a_process_that_cannot_issue_an_exchange_ends_all_and_says_why(capfd):
+    """With MPI a rank that fails ends the processes, so the program cannot catch the error."""
+    network, codes = FakeNccl(), []
+    mpi_ranks = MpiRanks.__new__(MpiRanks)
+    Ranks.__init__(mpi_ranks, 1, 2)
+    mpi_ranks._words = SimpleNamespace(Abort=codes.append)
 
     def work(runtime, rank):
-        runtime.device.group.abort()
         step(runtime)
-    for error in outcomes(2, work, runtimes([network] * 2)):
-        assert isinstance(error, DeviceError) and "the group of this rank has ended" in str(error)
+        if rank:
+            network.failing.add(1)
+            fail = runtime.ranks.fail
+            runtime.ranks.fail = lambda *why: (MpiRanks.fail(mpi_ranks, *why), fail())
+        step(runtime)
+    outcomes(2, work, runtimes([network] * 2))
+    assert codes[0] == 2
+    assert capfd.readouterr().err == "rank 1 of 2: sum_ranks: NCCL: NCCL_ERROR_SYSTEM_ERROR: planted\n"
 
 
 # Which GPU, and which library -------------------------------------------------------------------------------------

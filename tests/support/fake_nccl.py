@@ -85,7 +85,7 @@ class FakeNccl:
         self.late, self.patience_s = late, patience_s
         self.here = _Here()
         self.draw = random.Random(seed)
-        self.failing: set[int] = set()  # ranks whose next group fails
+        self.failing: set[int] = set()  # ranks whose next group fails, once the others have issued theirs
         self.groups = 0  # that were issued
         self.wires: dict[bytes, _Wire] = {}
         self._ids = count(1)
@@ -135,6 +135,8 @@ class NcclCommunicator:
     def _check(self) -> None:
         if self.module.here.vendor is not self.vendor:
             raise Violation("another GPU is current")
+        if self.aborted:
+            raise NcclError("NCCL_ERROR_INVALID_ARGUMENT: the communicator was aborted")
         if self.ended:
             raise Violation("a call to a communicator that has ended")
 
@@ -174,6 +176,10 @@ class NcclCommunicator:
         """Issue a group to its stream."""
         self._check()
         if self.rank in self.module.failing:
+            others = [call.peer for call in calls if not call.sends]
+            with self.wire.changed:  # the others have sent theirs, and wait
+                self.wire.until(lambda: all(len(self.wire.sent[peer, self.rank]) > self.received[peer]
+                                            for peer in others), f"rank {self.rank} waits to fail")
             raise NcclError("NCCL_ERROR_SYSTEM_ERROR: planted")
         (address,) = {call.stream for call in calls}
         stream = self.vendor.streams[address]

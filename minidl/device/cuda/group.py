@@ -1,8 +1,9 @@
 """The GPUs of all ranks as one group, which makes exchanges between them on the compute stream.
 
 Before an exchange is issued, the ranks compare by MPI, from the host, which exchange each is about to make. So either
-every rank issues it, or none does, and no GPU waits for messages that no one sends. Issuing waits for nothing. Ranks
-that have parted, and errors of NCCL, end the group: the work that waits for other ranks ends, too.
+every rank issues it, or none does. A rank that cannot issue what all have agreed on, because NCCL or the GPU has
+failed, ends all ranks: no GPU waits for messages that no one sends. Issuing waits for no GPU, but for the first messages
+between two ranks, which connect them.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from minidl.device.cuda.seam import Communicator, Handle, Message, Vendor
 from minidl.device.turns import text_of
 from minidl.errors import DeviceError, UserError
 from minidl.meta import Meta
-from minidl.ranks import Ranks, RanksDiverged
+from minidl.ranks import Ranks
 
 OPERATIONS = frozenset(exchange.MAKERS)
+FAILED = 2  # the exit code of a program that an error of a device has ended (``cli.command``)
 Places = tuple[int, ...]  # the addresses of the operands' blocks, and of the workspace
 
 
@@ -47,6 +49,7 @@ class Group:
                                 "no more ranks than GPUs, with device cuda, or another CUDA_VISIBLE_DEVICES for each")
         self.close()
         self._communicator = self._vendor.communicator(found[0][0], ranks.count, ranks.rank)
+        ranks.when_failed(self.abort)
 
     def program(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta],
                 attrs: dict[str, Any]) -> tuple[Program, int]:
@@ -57,23 +60,17 @@ class Group:
         operands = (*outputs, *inputs)
 
         def program(blocks: Sequence[int], attrs: dict[str, Any], workspace: int) -> None:
-            self._require_alike(op_name, operands, attrs, made.compared)
+            ranks: Ranks = attrs["ranks"]
+            told = {key: value for key, value in attrs.items() if key != "ranks"}
+            ranks.require_alike(text_of(op_name, operands, layout=made.compared, **told))
             places = (*blocks, workspace)
-            for issue in issues:
-                issue(places)
+            try:
+                for issue in issues:
+                    issue(places)
+            except BaseException as error:  # the GPUs of the others would wait for ever for what this one has not sent
+                ranks.fail(FAILED, f"{op_name}: {str(error) or type(error).__name__}")
+                raise
         return program, made.workspace
-
-    def _require_alike(self, op_name: str, operands: Sequence[Meta], attrs: dict[str, Any], compared: str) -> None:
-        """Raise RanksDiverged, on all ranks, if another rank is about to make another exchange, or none."""
-        ranks: Ranks = attrs["ranks"]
-        told = {key: value for key, value in attrs.items() if key != "ranks"}
-        try:
-            ranks.require_alike(text_of(op_name, operands, layout=compared, **told))
-        except RanksDiverged:
-            self.abort()
-            raise
-        if self._communicator is None:
-            raise DeviceError("NCCL: the group of this rank has ended, as an earlier exchange failed")
 
     def _issue(self, step: exchange.Step, itemsize: int) -> Callable[[Places], None]:
         """Return the function that issues a step, given the operands' addresses."""
@@ -88,17 +85,14 @@ class Group:
         messages = [(peer, x.operand, x.start * itemsize, x.size * itemsize, sends) for peer, x, sends in step.messages]
 
         def send(places: Places) -> None:
-            assert self._communicator is not None
-            try:
-                self._communicator.exchange([Message(peer, places[operand] + start, nbytes, sends)
-                                             for peer, operand, start, nbytes, sends in messages], self._stream)
-            except DeviceError:
-                self._communicator = None  # which has aborted
-                raise
+            if self._communicator is None:
+                raise DeviceError("NCCL: another rank has failed, and ended the exchanges of all")
+            self._communicator.exchange([Message(peer, places[operand] + start, nbytes, sends)
+                                         for peer, operand, start, nbytes, sends in messages], self._stream)
         return send
 
     def abort(self) -> None:
-        """End the group without a wait; the work that waits for other ranks ends."""
+        """End the group without a wait, from any thread; work that waits for other ranks ends."""
         if self._communicator is not None:
             communicator, self._communicator = self._communicator, None
             communicator.abort()

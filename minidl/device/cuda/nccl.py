@@ -1,7 +1,6 @@
 """Messages between the GPUs of several ranks by NCCL, through CuPy's binding of it (``cupy.cuda.nccl``).
 
-One exchange is one group of NCCL: all its messages are under way at once, as one kernel on the given stream. An error
-ends the communicator: without ``abort`` the kernels that wait for other ranks would occupy the GPU for ever.
+The messages of one call are one group of NCCL: all are under way at once, as one kernel on the given stream.
 
 Knows addresses and bytes; no tensors and no order of sums.
 """
@@ -46,7 +45,7 @@ class NcclRank:
             raise DeviceError(f"NCCL has not joined rank {rank} of {count}: {error}") from error
 
     def exchange(self, messages: Sequence[Message], stream: Any) -> None:
-        """Issue one group of messages to a stream. Raises DeviceError, after it has aborted the communicator."""
+        """Issue one group of messages to a stream. Raises DeviceError."""
         self._bind()
         library, group, kind, address = self._library, self._group, self._library.NCCL_UINT8, stream.address
         try:
@@ -59,7 +58,6 @@ class NcclRank:
             finally:
                 library.groupEnd()
         except library.NcclError as error:
-            self.abort()
             raise DeviceError(f"NCCL: {error}") from error
 
     def abort(self) -> None:

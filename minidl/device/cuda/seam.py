@@ -165,11 +165,10 @@ class Communicator(Protocol):
 
     def exchange(self, messages: Sequence[Message], stream: Handle) -> None:
         """Send and receive some messages at once, in stream order; the host does not wait. What is received must not
-        overlap another message. Raises DeviceError; then the communicator has ended, and the work of all its earlier
-        calls too."""
+        overlap another message. Raises DeviceError; then the communicator must be aborted."""
 
     def abort(self) -> None:
-        """End the communicator, and the work that waits for other ranks."""
+        """End the communicator, and the work that waits for other ranks. Any thread may call this."""
 
     def close(self) -> None:
         """End the communicator, whose work must have ended."""
