@@ -28,6 +28,7 @@ class NullCuda:
 
     def __init__(self, memory_bytes: int = 1 << 40, *, seconds: float = 1e-5) -> None:
         self.properties = Properties("null", memory_bytes, memory_bytes, (9, 0), "0")
+        self.network = NullNetwork()
         self.calls = 0
         self.seconds = seconds
         self._handles = count(1)
@@ -121,15 +122,19 @@ class NullCuda:
         """Add 1 to ``calls``."""
         self.calls += 1
 
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class NullNetwork:
+    """An implementation of ``minidl.device.cuda.seam.Network``."""
+
     def meeting(self, *, first: bool) -> Any:
         """Return None: there is no id."""
 
     def communicator(self, meeting: Any, count: int, rank: int) -> Communicator:
         """Return a communicator that sends nothing."""
         return NullCommunicator()
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 class NullCommunicator:

@@ -78,6 +78,6 @@ class Ranks(ABC):
         """Tell the other ranks that this one has failed, so that they end, too.
         code: the exit code of processes. why: a text for stderr, where processes end at once."""
 
-    def when_failed(self, end: Callable[[], None]) -> None:
+    def when_failed(self, end: Callable[[], None]) -> None:  # noqa: B027 - not abstract: mostly nothing is to be done
         """Have ``end`` called once a rank that shares this process has failed. It ends waits that ``fail`` does not
         know, such as those of a GPU. By default no other rank shares the process, which ends as a whole."""

@@ -10,9 +10,13 @@ from minidl.ranks.group import NOTHING
 from minidl.ranks.modelled import ModelledRanks
 
 
-def consensus_of(ranks: Ranks | None) -> Alone:
-    """Return the agreement of a runtime with the other ranks; without ranks, that of one device."""
-    return ALONE if ranks is None else Consensus(ranks)
+def consensus_of(ranks: Ranks | None, device: Device) -> Alone:
+    """Connect the device with those of the other ranks, and return the agreement with them; without ranks, that of one
+    device. Raises UserError, on all ranks, if the devices cannot be connected."""
+    if ranks is None:
+        return ALONE
+    device.join(ranks)
+    return Consensus(ranks)
 
 
 def silent(ranks: Ranks | None) -> Alone:

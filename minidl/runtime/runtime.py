@@ -103,9 +103,7 @@ class Runtime(Shown):
             spill = None if spill is None else Spill(fspath(spill), _bytes(spill_bytes, 0, "spill_bytes"))
         self.ranks = ranks = ranks if ranks is not None and ranks.count > 1 else None
         self.slices = slices = slices_of(ranks, self.device, slices)
-        if ranks is not None:
-            self.device.join(ranks)
-        self._consensus = consensus_of(ranks)
+        self._consensus = consensus_of(ranks, self.device)
         budget, host = self._consensus.least(budget, host)
         self.placement = placements.create(placement) if isinstance(placement, str) else placement
         if not self.placement.addresses and self.device.simulated_twin() is None:

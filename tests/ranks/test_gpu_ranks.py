@@ -3,16 +3,15 @@
 No GPU is needed: the bits of slices on one device, whichever layout and order of arrival; planted bugs; and the ends.
 """
 
-import itertools
 import random
 import sys
-from functools import cache, partial
+from functools import cache
 from types import SimpleNamespace
 from unittest.mock import patch
 
 import numpy as np
 import pytest
-from fake_cuda import JudgedCuda, WatchedCuda, stand_ins
+from fake_cuda import JudgedCuda, WatchedCuda, strided
 from fake_nccl import FakeNccl
 from races import Violation
 from rank_programs import NETWORKS, Outcome, outcomes, together, train
@@ -29,7 +28,7 @@ from minidl.device.cuda.group import Group
 from minidl.errors import DeviceError, UserError
 from minidl.kernels.cpu import KERNELS
 from minidl.meta import Cost, aligned, float32, meta
-from minidl.parts.slice_rules import rows_of_rank, sizes_of
+from minidl.parts.slice_rules import sizes_of
 from minidl.parts.slicing.exchange import GATHER_RANKS, GATHER_ROWS, SUM_RANKS, SUM_ROWS
 from minidl.ranks import Ranks, RanksDiverged, modelled, threads
 from minidl.ranks.mpi import MpiRanks
@@ -105,8 +104,8 @@ def test_two_gpus_hold_two_of_four_slices_each():
 @pytest.mark.parametrize("policy, share", [("passive", 0.6), ("capuchin", 0.7), ("auto", 0.6)])
 def test_gpus_short_of_memory_keep_the_bits_and_wait_where_they_must(policy, share):
     """Copies to and from the host run beside the exchanges; the watched device knows what each of them waits for."""
-    found, _ = on_gpus("resnet20", 2, policy=policy, share=share, made=WatchedCuda, batches=LONGER, host=1 << 24)
-    assert found == [slices("resnet20", 2, LONGER)] * 2
+    found, _ = on_gpus("gpt2-tiny", 2, policy=policy, share=share, made=WatchedCuda, batches=LONGER, host=1 << 24)
+    assert found == [slices("gpt2-tiny", 2, LONGER)] * 2
 
 
 # One exchange, in every layout ------------------------------------------------------------------------------------
@@ -130,7 +129,8 @@ class Bench:
 
     def empty(self, described):
         """An operand with bytes of its own that holds nonsense. Views have them behind an offset."""
-        extent = described.offset + 1 + sum((d - 1) * s for d, s in zip(described.shape, described.strides, strict=True))
+        reach = sum((d - 1) * s for d, s in zip(described.shape, described.strides, strict=True))
+        extent = described.offset + 1 + reach
         made = Operand(self.free, aligned(extent * described.dtype.itemsize), described)
         self.free += made.block.size + 256
         self.array(made)[...] = -77
@@ -142,7 +142,6 @@ class Bench:
         return made
 
     def array(self, operand):
-        from fake_cuda import strided
         return strided(self.device.address(operand), operand.meta.shape, operand.meta.strides, operand.meta.dtype.name)
 
     def run(self, op, inputs, attrs, donated=False):
@@ -151,8 +150,7 @@ class Bench:
         fixed = attrs | {"ranks": self.ranks, "turn": "a test"}
         made = self.device.lay_out(op.name, metas, op.describe(metas, fixed))
         takes = donated and op is SUM_RANKS
-        outputs = [Operand(inputs[i].block.offset, inputs[i].block.size, y) if takes and inputs[i].meta == y else self.empty(y)
-                   for i, y in enumerate(made)]
+        outputs = [inputs[i] if takes and inputs[i].meta == y else self.empty(y) for i, y in enumerate(made)]
         (algorithm,) = self.device.algorithms(op.name, metas, made, fixed, Cost(0.0, 0.0, "exchange"))
         self.device.launch(op.name, algorithm, outputs, inputs, fixed, self.free)
         self.free += aligned(algorithm.workspace)
@@ -226,9 +224,10 @@ def exchanges_alike(seed, count, each, shapes, op, network):
     assert len(set(found)) == 1, f"workspaces {found}"
 
 
-@pytest.mark.parametrize("first", range(0, 60, 20))
+@pytest.mark.default(first=[0])
+@pytest.mark.parametrize("first", range(0, 60, 10))
 def test_an_exchange_of_any_layout_has_the_bits_of_that_on_arrays_on_the_host(first):
-    for seed in range(first, first + 20):
+    for seed in range(first, first + 10):
         with patch.object(exchange, "PIECE", random.Random(seed).choice([64, 256, 1 << 20])):
             exchanges_alike(seed, *case(seed), FakeNccl(late=seed % 2 > 0, seed=seed))
 
@@ -323,7 +322,7 @@ def test_gpus_are_refused_on_every_rank_if_one_lacks_nccl_or_two_are_one():
     for error in outcomes(3, lambda *_: None, runtimes([network, network, None])):
         assert isinstance(error, UserError) and str(error) == "rank 2: NCCL is missing here"
     for error in outcomes(3, lambda *_: None, runtimes([network] * 3, [7, 8, 7])):
-        assert isinstance(error, UserError) and "ranks 0 and 2 have one GPU, GPU-7, and each needs its own" in str(error)
+        assert isinstance(error, UserError) and "ranks 0 and 2 have one GPU, GPU-7, and each needs" in str(error)
 
 
 def step(runtime, batch=4):

@@ -37,7 +37,7 @@ from minidl.device.clock import STREAM_NAMES, Timed
 from minidl.device.contract import Operand
 from minidl.device.cuda.device import CudaDevice
 from minidl.device.cuda.memory_format import channels_last_strides
-from minidl.device.cuda.nccl import NcclRank
+from minidl.device.cuda.nccl import Nccl
 from minidl.device.cuda.seam import ATTENTION_OPERANDS, Attention, Convolution, Gemm, PlanInfo, Properties, TimedWork
 from minidl.device.cuda.streams import DEPTH
 from minidl.device.profiles import Profile
@@ -104,7 +104,8 @@ class FakeCuda:
     def __init__(self, *, numerics: bool = False, memory_bytes: int = FREE_BYTES,
                  lockable_bytes: int = FREE_BYTES, network: FakeNccl | None = None, uuid: str = "GPU-0") -> None:
         self.properties = Properties("Fake", memory_bytes, memory_bytes, (9, 0), "1", uuid=uuid)
-        self.network = network
+        self.module = network
+        self.network = Nccl(self._bind, self._nccl)
         self.numerics = numerics
         self.lockable_bytes = lockable_bytes
         self.failing: set[str] = set()  # plans that are listed but do not run
@@ -407,16 +408,13 @@ class FakeCuda:
 
     # NCCL ----------------------------------------------------------------------------------------------------
     def _bind(self) -> None:
-        assert self.network is not None
-        self.network.here.vendor = self
+        assert self.module is not None
+        self.module.here.vendor = self
 
-    def meeting(self, *, first: bool) -> bytes | None:
-        if self.network is None:
+    def _nccl(self) -> FakeNccl:
+        if self.module is None:
             raise UserError("NCCL is missing here")
-        return self.network.get_unique_id() if first else None
-
-    def communicator(self, meeting: bytes, count: int, rank: int) -> NcclRank:
-        return NcclRank(self.network, self._bind, meeting, count, rank)
+        return self.module
 
     def close(self) -> None:
         if self._device or self._host:

@@ -23,7 +23,7 @@ from minidl.device.cost_model import call_seconds
 from minidl.device.cuda import attention, convolution, memory_format, products
 from minidl.device.cuda.group import OPERATIONS, Group
 from minidl.device.cuda.page_locked import PageLocked
-from minidl.device.cuda.programs import ComputeStream, Program, Programs
+from minidl.device.cuda.programs import ComputeStream, Program, Programs, do_nothing
 from minidl.device.cuda.seam import Vendor
 from minidl.device.cuda.staging import Staging
 from minidl.device.cuda.streams import DEPTH, EventStreams
@@ -31,7 +31,6 @@ from minidl.device.cuda.timed_plans import PlanTable
 from minidl.device.profiles import Profile
 from minidl.errors import DeviceError, UserError
 from minidl.kernels.cuda.launch import Kernel
-from minidl.kernels.empty import SUMS
 from minidl.meta import Algorithm, Cost, Meta, aligned, row_major
 from minidl.outside.units import format_bytes
 from minidl.ranks import Ranks
@@ -122,7 +121,7 @@ class CudaDevice(Device):
     def _algorithms(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any],
                     cost: Cost, *, timed: bool) -> tuple[Algorithm, ...]:
         seconds = call_seconds(self.profile, outputs, cost)
-        trivial = outputs and not all(m.size for m in (*inputs, *outputs)) and self._program_for_empty(op_name, outputs)
+        trivial = outputs and not all(m.size for m in (*inputs, *outputs)) and self.programs.of_empty(op_name, outputs)
         if trivial:
             algorithm = Algorithm("", seconds)
             self._keep(algorithm, trivial)
@@ -152,22 +151,9 @@ class CudaDevice(Device):
         if op_name in OPERATIONS:
             return self.group.program(op_name, inputs, outputs, attrs)
         if op_name not in self.programs.kernels:  # reading a value is no launch
-            return _nothing, 0
+            return do_nothing, 0
         metas = (*outputs, *inputs)
         return (self.programs.kernel(op_name, metas, attrs), self.programs.kernel_workspace(op_name, metas, attrs))
-
-    def _program_for_empty(self, op_name: str, outputs: Sequence[Meta]) -> Program | None:
-        """Return a program for a call on empty tensors, which fills sums with zeros; None if it needs a kernel."""
-        if not any(m.size for m in outputs):
-            return _nothing
-        if op_name not in SUMS:
-            return None
-        fills = [self.programs.kernel("full", (m,), {"value": 0.0}) if m.size else _nothing for m in outputs]
-
-        def program(blocks: Sequence[int], attrs: dict[str, Any], workspace: int) -> None:
-            for fill, block in zip(fills, blocks, strict=False):  # outputs come first
-                fill((block,), {"value": 0.0}, workspace)
-        return program
 
     def _keep(self, algorithm: Algorithm, program: Program) -> None:
         self._programs[id(algorithm)] = algorithm, program
@@ -305,7 +291,3 @@ class CudaDevice(Device):
             self.vendor.free(self._arena)
         self._arena = 0
         self.vendor.close()
-
-
-def _nothing(blocks: Sequence[int], attrs: dict[str, Any], workspace: int) -> None:
-    """Do nothing: the program of an operation without a launch."""

@@ -2,8 +2,8 @@
 
 Before an exchange is issued, the ranks compare by MPI, from the host, which exchange each is about to make. So either
 every rank issues it, or none does. A rank that cannot issue what all have agreed on, because NCCL or the GPU has
-failed, ends all ranks: no GPU waits for messages that no one sends. Issuing waits for no GPU, but for the first messages
-between two ranks, which connect them.
+failed, ends all ranks: no GPU waits for messages that no one sends. The host waits for the other ranks in that
+comparison alone, and in NCCL before the first messages between two of them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Group:
         Raises UserError, on all ranks, if NCCL is missing on one of them or two have the same GPU."""
         meeting, missing = None, ""
         try:
-            meeting = self._vendor.meeting(first=not ranks.rank)
+            meeting = self._vendor.network.meeting(first=not ranks.rank)
         except (UserError, DeviceError) as error:
             missing = str(error)
         found = ranks.agree((meeting, self._vendor.properties.uuid, missing))
@@ -48,7 +48,7 @@ class Group:
                 raise UserError(f"ranks {owners[uuid]} and {rank} have one GPU, {uuid}, and each needs its own: start "
                                 "no more ranks than GPUs, with device cuda, or another CUDA_VISIBLE_DEVICES for each")
         self.close()
-        self._communicator = self._vendor.communicator(found[0][0], ranks.count, ranks.rank)
+        self._communicator = self._vendor.network.communicator(found[0][0], ranks.count, ranks.rank)
         ranks.when_failed(self.abort)
 
     def program(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta],

@@ -28,6 +28,22 @@ def load() -> Any:
     return nccl
 
 
+class Nccl:
+    """``seam.Network``. bind: makes this rank's GPU current in the calling thread. load: returns CuPy's module."""
+
+    def __init__(self, bind: Callable[[], None], load: Callable[[], Any] = load) -> None:
+        self._bind, self._load = bind, load
+
+    def meeting(self, *, first: bool) -> Any:
+        """Return NCCL's unique id for a new group on its first rank, None on others. Raises UserError without NCCL."""
+        library = self._load()
+        return library.get_unique_id() if first else None
+
+    def communicator(self, meeting: Any, count: int, rank: int) -> "NcclRank":
+        """Return this GPU's communicator in the group; waits for the other ranks. Raises DeviceError."""
+        return NcclRank(self._load(), self._bind, meeting, count, rank)
+
+
 class NcclRank:
     """``seam.Communicator``: one rank of a group.
 

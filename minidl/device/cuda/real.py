@@ -16,21 +16,12 @@ from cuda.bindings import driver
 from cuda.core import Device as CoreDevice
 from cuda.pathfinder import load_nvidia_dynamic_lib
 
-from minidl.device.cuda import nccl
 from minidl.device.cuda.attention_graphs import AttentionGraphs
 from minidl.device.cuda.cublas import Cublas
 from minidl.device.cuda.cudnn_graphs import CudnnGraphs
+from minidl.device.cuda.nccl import Nccl
 from minidl.device.cuda.packed import PackedKernel
-from minidl.device.cuda.seam import (
-    Attention,
-    Communicator,
-    Convolution,
-    Extent,
-    Gemm,
-    PlanInfo,
-    Properties,
-    StreamRecorder,
-)
+from minidl.device.cuda.seam import Attention, Convolution, Extent, Gemm, PlanInfo, Properties, StreamRecorder
 from minidl.errors import DeviceError
 from minidl.kernels.cuda.compile import Compiler
 from minidl.kernels.cuda.launch import DeviceFunction
@@ -80,6 +71,7 @@ class Cuda:
             self._device.name, total, free, (capability.major, capability.minor),
             f"cudnn{self._graphs.version}-cublas{self._cublas.version}-driver{runtime}", self._graphs.version,
             self._device.uuid)
+        self.network = Nccl(self._bind)
         self._compiler = Compiler((capability.major, capability.minor))
         self._kernels: dict[DeviceFunction, PackedKernel] = {}
         self._product_stream: CudaStream | None = None
@@ -257,18 +249,6 @@ class Cuda:
         if _bound.vendor is not self:
             self._bind()
         self._attention.run(attention, plan, operands, seed, workspace, stream.address)
-
-    # NCCL ----------------------------------------------------------------------------------------------------
-    def meeting(self, *, first: bool) -> Any:
-        """Return NCCL's unique id for a new group on its first rank, None on others. Raises UserError without NCCL."""
-        self._bind()
-        library = nccl.load()
-        return library.get_unique_id() if first else None
-
-    def communicator(self, meeting: Any, count: int, rank: int) -> Communicator:
-        """Return this GPU's communicator in the group; waits for the other ranks."""
-        self._bind()
-        return nccl.NcclRank(nccl.load(), self._bind, meeting, count, rank)
 
     def close(self) -> None:
         """Destroy handles, events and streams, whose work must have ended; modules end with the context."""

@@ -164,8 +164,8 @@ class Communicator(Protocol):
     """This GPU among those of all ranks."""
 
     def exchange(self, messages: Sequence[Message], stream: Handle) -> None:
-        """Send and receive some messages at once, in stream order; the host does not wait. What is received must not
-        overlap another message. Raises DeviceError; then the communicator must be aborted."""
+        """Send and receive messages at once, in stream order; the host does not wait. Messages that are received must
+        not overlap others. Raises DeviceError; then the communicator must be aborted."""
 
     def abort(self) -> None:
         """End the communicator, and the work that waits for other ranks. Any thread may call this."""
@@ -174,10 +174,27 @@ class Communicator(Protocol):
         """End the communicator, whose work must have ended."""
 
 
+class Network(Protocol):
+    """The way to the GPUs of other ranks."""
+
+    def meeting(self, *, first: bool) -> Any:
+        """Return the id by which the GPUs of a group find each other, on its first rank; None on the others.
+        Raises UserError, on every rank where NCCL is missing."""
+
+    def communicator(self, meeting: Any, count: int, rank: int) -> Communicator:
+        """Return the communicator of rank ``rank`` of ``count``; wait until all of them have called this.
+        meeting: the id of the first rank. Raises DeviceError."""
+
+
 class Vendor(Protocol):
     """The calls to the vendor's libraries. A call that fails raises ``DeviceError`` with the vendor's message."""
 
     properties: Properties
+
+    @property
+    def network(self) -> Network:
+        """The way to the GPUs of other ranks."""
+
 
     # Memory --------------------------------------------------------------------------------------------------
     def allocate(self, nbytes: int) -> int:
@@ -264,15 +281,6 @@ class Vendor(Protocol):
 
         seed: the address of two 64-bit integers on the device that seed its random numbers; not read without dropout.
         """
-
-    # NCCL ----------------------------------------------------------------------------------------------------
-    def meeting(self, *, first: bool) -> Any:
-        """Return the id by which the GPUs of a group find each other, on its first rank; None on the others.
-        Raises UserError, on every rank where NCCL is missing."""
-
-    def communicator(self, meeting: Any, count: int, rank: int) -> Communicator:
-        """Return the communicator of rank ``rank`` of ``count``; wait until all of them have called this.
-        meeting: the id of the first rank."""
 
     def close(self) -> None:
         """Free everything that is left: handles, events and streams, whose work must have ended."""
