@@ -11,8 +11,8 @@ from minidl.ranks.modelled import ModelledRanks
 
 
 def consensus_of(ranks: Ranks | None, device: Device) -> Alone:
-    """Connect the device with those of the other ranks, and return the agreement with them; without ranks, that of one
-    device. Raises UserError, on all ranks, if the devices cannot be connected."""
+    """Connect the device with those of the other ranks, and return the agreement with them.
+    Raises UserError, on all ranks, if the devices cannot be connected."""
     if ranks is None:
         return ALONE
     device.join(ranks)

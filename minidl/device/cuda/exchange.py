@@ -151,8 +151,8 @@ class _Maker:
 
 
 def same_format(x: Meta, like: Meta) -> bool:
-    """Return True if the elements of x follow each other in memory in the order of ``like``, a dense tensor whose shape
-    may differ in the number of rows."""
+    """Return True if the elements of x follow each other in memory in the order of those of ``like``.
+    like: a dense tensor whose shape may differ in the number of rows."""
     dense = like.strides[1:] == x.strides[1:] or all(
         d == 1 or s == t for d, s, t in zip(x.shape[1:], x.strides[1:], like.strides[1:], strict=True))
     return not x.size or dense and (not x.shape or x.shape[0] == 1 or x.strides[0] == like.strides[0])

@@ -164,8 +164,8 @@ class Communicator(Protocol):
     """This GPU among those of all ranks."""
 
     def exchange(self, messages: Sequence[Message], stream: Handle) -> None:
-        """Send and receive messages at once, in stream order; the host does not wait. Messages that are received must
-        not overlap others. Raises DeviceError; then the communicator must be aborted."""
+        """Send and receive messages at once, in stream order; the host does not wait.
+        Messages that are received must not overlap others. Raises DeviceError; then the communicator must be aborted."""
 
     def abort(self) -> None:
         """End the communicator, and the work that waits for other ranks. Any thread may call this."""
