@@ -23,7 +23,7 @@ from minidl.device.profiles import Profile
 from minidl.device.spill import Spill
 from minidl.device.timekeeper import Timekeeper
 from minidl.errors import UserError
-from minidl.meta import Algorithm, Cost, Meta
+from minidl.meta import Algorithm, Cost, DType, Meta, wide
 
 if TYPE_CHECKING:
     import numpy as np
@@ -109,8 +109,7 @@ class Choices(ABC):
     def fuses_attention(self, q: Meta, k: Meta, mask: Meta | None, *, heads: int, causal: bool, p: float) -> bool:
         """Return True if attention of these operands runs as one operation, False if it is composed.
 
-        ``auto`` means composed here: the simulator's constants are calibrated on frameworks that composed attention,
-        and a program on the CPU keeps the bits that it had before.
+        ``auto`` means composed here: the simulator's constants are calibrated on frameworks that composed attention.
         """
         return self.attention == "fused"
 
@@ -135,6 +134,12 @@ class Device(Choices, Timekeeper):
         Choices.__init__(self, profile)
         Timekeeper.__init__(self, profile, clock)
         self.name = name
+
+    def composes_attention_in(self, dtype: DType) -> DType:
+        """Return the dtype in which attention of a dtype is composed, from scores to result: float32 for 16-bit floats,
+        since a score of 50 in bfloat16 is 0.1 off. A simulator composes in ``dtype``, as the frameworks did on which it
+        is calibrated."""
+        return wide(dtype) if self.has_values else dtype
 
     @property
     def arena_in_host_memory(self) -> bool:

@@ -181,11 +181,9 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     if is_causal and length != keys:
         attn_mask, is_causal = current_runtime().tensor(np.tri(length, keys, dtype=bool)), False
     mask, blind = (None, None) if attn_mask is None else _additive_mask(attn_mask, query)
-    if scale is not None:
-        query = query * (scale * query.shape[3] ** 0.5)
     heads = query.shape[1]
     q, k, v = (attention_.merge_heads(x) for x in (query, key, value))
-    y = attend(q, k, v, Causal() if is_causal else mask, heads=heads, dropout=Dropout(dropout_p))
+    y = attend(q, k, v, Causal() if is_causal else mask, heads=heads, dropout=Dropout(dropout_p), factor=scale)
     y = permute(reshape(y, (y.shape[0], y.shape[1], heads, -1)), (0, 2, 1, 3))
     return y if blind is None else masked_fill(y, blind, 0.0)
 
