@@ -165,7 +165,7 @@ class Communicator(Protocol):
 
     def exchange(self, messages: Sequence[Message], stream: Handle) -> None:
         """Send and receive messages at once, in stream order; the host does not wait.
-        Messages that are received must not overlap others. Raises DeviceError; then the communicator must be aborted."""
+        Messages that are received must not overlap others. If it raises DeviceError, it must be aborted."""
 
     def abort(self) -> None:
         """End the communicator, and the work that waits for other ranks. Any thread may call this."""
