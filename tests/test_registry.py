@@ -10,6 +10,7 @@ import pytest
 from foreign_package import install
 
 from minidl import placements, policies
+from minidl.__main__ import main as minidl
 from minidl.errors import UserError
 from minidl.outside.registry import Registry
 from minidl.plan.plan import NO_PLAN
@@ -95,6 +96,29 @@ def test_what_a_foreign_package_offers_appears_in_help_and_can_be_chosen_on_the_
     assert "policy largest, placement worst-fit" in done.stdout
     done = ended(tmp_path, "train.py", "--policy", "largst")
     assert done.returncode == 2 and "there is no policy 'largst'; did you mean largest or" in done.stderr
+
+
+def test_a_class_of_a_module_in_the_current_folder_needs_no_package(tmp_path, monkeypatch, capsys):
+    """The name is known to all commands; a run folder's is run for ``--trust`` alone, and viewed alike."""
+    (tmp_path / "own_plugs.py").write_text(FOREIGN + "\nclass Broken:\n    def __init__(self, needed): pass\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert policies.create("own_plugs:LargestFirst").name == "largest"
+    assert placements.create("own_plugs:WorstFit").name == "worst-fit"
+    replay = ["lab", "trace", "replay", "lenet:64", "--policy"]
+    assert minidl([*replay, "lru,own_plugs:LargestFirst", "--budget", "80%"]) == 0
+    assert " largest " in capsys.readouterr().out
+    for wrong, why in (("own_plugs:Smallest", "no attribute 'Smallest'"), ("own_plugs:Broken", "TypeError"),
+                       ("no_such_module:Own", "nor is it in the current folder")):
+        assert minidl([*replay, wrong]) == 2
+        assert why in capsys.readouterr().err
+    training = ["train", "--model", "lenet", "--batch", "64", "--steps", "2", "--quiet"]
+    for flag, name in (("policy", "own_plugs:LargestFirst"), ("placement", "own_plugs:WorstFit")):
+        assert minidl([*training, f"--{flag}", name, "--run-dir", flag]) == 0
+        for again in (["train", "--resume", flag, "--steps", "3"], ["view", flag]):
+            assert minidl(again) == 2
+            assert f"its {flag} is {name}, code that is not minidl's: --trust runs it" in capsys.readouterr().err
+        assert minidl(["view", flag, "--trust", "-o", f"{flag}.html"]) == 0
 
 
 def test_nothing_of_a_package_is_imported_before_it_is_asked_for(tmp_path):

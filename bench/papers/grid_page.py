@@ -19,6 +19,7 @@ from minidl.lab.fitting import share
 
 EQUAL = 0.005  # of the fastest's speed: who is within it counts as first, too
 KEPT_WORD = 0.01  # of an iteration: what a prediction may be off
+HUNDRED = 100  # cells: below, the page tells the seconds of one
 OURS, PAPERS = "auto", "capuchin"
 CELL_COLUMNS = ("trace", "device", "policy")
 NOTHING = "nothing fits"
@@ -71,18 +72,18 @@ def _about(content: Content, rows: Sequence[CellResult], wanted: int, steps: int
         by_trace: dict[str, list[float]] = {}
         for row in rows:
             by_trace.setdefault(row.trace, []).append(row.cpu_s or 0.0)
-        trace, most = max(by_trace.items(), key=lambda entry: mean(entry[1]))
-        content.say(f"These cells took {seconds:,.0f} s of processor time, bounds included. A hundred cells took "
-                    f"{_hundred(row.cpu_s for row in rows)} on average: "
-                    f"{_hundred(row.cpu_s for row in rows if row.policy == OURS)} under `{OURS}`, "
-                    f"{_hundred(row.cpu_s for row in rows if row.policy != OURS)} under all other policies; "
-                    f"{_hundred(most)} on {trace}, where they take longest.")
+        trace = max(by_trace, key=lambda name: mean(by_trace[name]))
+        many = len(rows) >= HUNDRED
 
+        def on_average(found: Iterable[CellResult]) -> str:
+            taken = [row.cpu_s or 0.0 for row in found]
+            return "none" if not taken else f"{HUNDRED * mean(taken):,.0f} s" if many else f"{mean(taken):,.1f} s"
 
-def _hundred(seconds: Iterable[float | None]) -> str:
-    """The seconds of a hundred cells, from the seconds of some, as text."""
-    found = [each or 0.0 for each in seconds]
-    return f"{100 * mean(found):,.0f} s" if found else "none"
+        content.say(f"These cells took {seconds:,.0f} s of processor time, bounds included. "
+                    f"{'A hundred cells' if many else 'A cell'} took {on_average(rows)} on average: "
+                    f"{on_average(row for row in rows if row.policy == OURS)} under `{OURS}`, "
+                    f"{on_average(row for row in rows if row.policy != OURS)} under all other policies; "
+                    f"{on_average(row for row in rows if row.trace == trace)} on {trace}, where they take longest.")
 
 
 def limit(found: Iterable[CellResult]) -> float | None:

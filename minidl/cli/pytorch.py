@@ -11,6 +11,7 @@ import argparse
 import runpy
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from minidl.plan.trace_format import is_trace
 from minidl.view.page import is_page
 
 NAME = "minidl torch"
+UNMANAGED = "none"  # the budget under which a script runs without management
 # By its flag: what a file holds, the method that writes it, and which files may be written over.
 FILES: dict[str, tuple[str, str, Own]] = {
     "--page": ("a page of the planned step's memory", "page", is_page),
@@ -36,10 +38,13 @@ def parser() -> Parser:
                   description="Run a PyTorch program within a budget of device memory, with the bits that it has "
                               "without.")
     made.add_argument("action", choices=["run"], metavar="run", help="run a script")
-    made.add_argument("--budget", metavar="BYTES", required=True, help="of the device, like 12GiB")
+    made.add_argument("--budget", metavar="BYTES", required=True,
+                      help="of the device, like 12GiB; none: the script runs as without minidl")
     made.add_argument("--host", metavar="BYTES", help="of the host, for copies (default: no limit)")
     made.add_argument("--policy", metavar="NAME", default="auto", help="what plans (default: auto)")
     made.add_argument("--no-recompute", action="store_true", help="swap only: nothing is computed again")
+    made.add_argument("--digest", action="store_true",
+                      help="print in the end a SHA-256 of all parameters and optimizer states, to compare two runs")
     made.add_argument("--explain", action="store_true", help="say in the end what leaves by the plan, and why")
     for flag, (what, _, _) in FILES.items():
         made.add_argument(flag, metavar="FILE", help=f"write {what} in the end")
@@ -55,8 +60,11 @@ def main(words: Sequence[str]) -> int:
     def understand() -> int:
         nonlocal options
         found = parser().parse_args(list(words))
+        if found.budget == UNMANAGED and (found.explain or any(_path(found, flag) for flag in FILES)):
+            raise UserError(f"--budget {UNMANAGED} manages nothing: it takes neither --explain nor "
+                            f"{', '.join(FILES)}")
         for size in (found.budget, found.host):
-            if size is not None:
+            if size is not None and size != UNMANAGED:
                 parse_bytes(size)
         policies.create(found.policy)
         if not Path(found.script).is_file():
@@ -81,14 +89,21 @@ def _run(options: Any) -> int:
     sys.path[0] = str(Path(options.script).resolve().parent)
     try:
         from minidl import torch
+        from minidl.torch.digest import digest, stepping
 
-        memory = torch.managed(options.budget, policy=options.policy, host=options.host,
-                               recompute=not options.no_recompute)
-        with memory:
+        if options.budget != UNMANAGED:
+            memory = torch.managed(options.budget, policy=options.policy, host=options.host,
+                                   recompute=not options.no_recompute)
+        with stepping() as optimizers, memory or nullcontext():
             runpy.run_path(options.script, run_name="__main__")
-        _tell(memory, options)
+        if memory is not None:
+            _tell(memory, options)
+        if options.digest:
+            print(f"digest  {digest(optimizers)}", file=sys.stderr)
     except UserError as error:
         print(f"{NAME}: error: {error}", file=sys.stderr)
+        if isinstance(error, MemoryError):  # the budget was refused
+            _tell(memory, options, refused=True)
         return REFUSED
     finally:
         sys.argv, sys.path[:] = before
@@ -101,12 +116,21 @@ def _path(options: Any, flag: str) -> Any:
     return getattr(options, flag.strip("-").replace("-", "_"))
 
 
-def _tell(memory: Any, options: Any) -> None:
-    """Write the report on memory and the files that the flags name. Raises UserError for a file that cannot be written.
-    """
+def _tell(memory: Any, options: Any, *, refused: bool = False) -> None:
+    """Write the files that the flags name, and the explanation. Raises UserError for a file that cannot be written.
+    refused: the budget was; then a line on stderr takes the place of an error."""
+    def one(flag: str, method: str, *path: str) -> None:
+        try:
+            said = getattr(memory, method)(*path)
+        except UserError as error:
+            if not refused:
+                raise
+            print(f"{flag}: nothing to show: {error}", file=sys.stderr)
+        else:
+            print(said or f"wrote {path[0]}", file=sys.stderr)
+
     for flag, (_, method, _) in FILES.items():
         if _path(options, flag) is not None:
-            getattr(memory, method)(_path(options, flag))
-            print(f"wrote {_path(options, flag)}", file=sys.stderr)
+            one(flag, method, _path(options, flag))
     if options.explain:
-        print(memory.explain(), file=sys.stderr)
+        one("--explain", "explain")

@@ -21,7 +21,7 @@ from typing import Any
 from minidl import policies
 from minidl.cli.app import train
 from minidl.cli.app.config import FLAG
-from minidl.cli.app.flags import parse
+from minidl.cli.app.flags import all_flags, parse
 from minidl.cli.app.run_folder import ARGUMENTS, read_arguments
 from minidl.cli.app.trust import require_trust
 from minidl.cli.app.words import renamed, without
@@ -112,7 +112,7 @@ def _record(source: RecordingSource, path: str) -> int:
 def _other(first: RecordingSource, name: str, flags: Sequence[str], *, trusted: bool) -> RecordingSource:
     """Return the second recording of a page:
     the source called ``name`` or, if ``name`` is a policy, the first source under that policy."""
-    if first.page is None and name in policies.names() and not Path(name).exists():
+    if first.page is None and (name in policies.names() or ":" in name) and not Path(name).exists():
         return RecordingSource(None, (*without(first.words, "--policy", "--plan"), "--policy", name), first.trace)
     return _source(name, flags, trusted=trusted)
 
@@ -167,9 +167,10 @@ def _again(folder: Path, *, trusted: bool) -> list[str]:
     if not is_file(folder / ARGUMENTS):
         raise UserError(f"{folder} is no run folder: it has no {ARGUMENTS}")
     noted, resolved = read_arguments(folder)
-    options = parse(without(renamed(noted), *OWN_FILES))
+    words = without(renamed(noted), *OWN_FILES)
+    require_trust(folder, all_flags().parse_known_args(words)[0], trusted=trusted)
+    options = parse(words)
     words = list(options.arguments)
-    require_trust(folder, options.model, trusted=trusted)
     if resolved is not None:
         words += ["--memory-budget", str(resolved.memory_budget), "--host-memory", str(resolved.host_memory),
                   "--batch", str(resolved.batch)]

@@ -23,10 +23,12 @@ from minidl.device.profiles import Profile
 from minidl.device.spill import Spill
 from minidl.device.timekeeper import Timekeeper
 from minidl.errors import UserError
-from minidl.meta import Algorithm, Cost, Meta
+from minidl.meta import Algorithm, Cost, DType, Meta, wide
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from minidl.ranks import Ranks
 
 ATTENTION = ("auto", "composed", "fused")
 
@@ -107,8 +109,7 @@ class Choices(ABC):
     def fuses_attention(self, q: Meta, k: Meta, mask: Meta | None, *, heads: int, causal: bool, p: float) -> bool:
         """Return True if attention of these operands runs as one operation, False if it is composed.
 
-        ``auto`` means composed here: the simulator's constants are calibrated on frameworks that composed attention,
-        and a program on the CPU keeps the bits that it had before.
+        ``auto`` means composed here: the simulator's constants are calibrated on frameworks that composed attention.
         """
         return self.attention == "fused"
 
@@ -121,19 +122,24 @@ class Device(Choices, Timekeeper):
     """A device that holds tensors and runs operations.
 
     has_values     True if the bytes of tensors exist, so that they can be read
-    joins_ranks    True if it can carry out exchanges between ranks
     updates_on_host  True if an optimizer's step can run on the host (``optim.on_host``)
     dlpack_device  its kind and number for DLPack; (1, 0) is host memory
     """
 
     has_values = False
-    joins_ranks = updates_on_host = False
+    updates_on_host = False
     dlpack_device = (1, 0)
 
     def __init__(self, name: str, profile: Profile, clock: Clock) -> None:
         Choices.__init__(self, profile)
         Timekeeper.__init__(self, profile, clock)
         self.name = name
+
+    def composes_attention_in(self, dtype: DType) -> DType:
+        """Return the dtype in which attention of a dtype is composed, from scores to result: float32 for 16-bit floats,
+        since a score of 50 in bfloat16 is 0.1 off. A simulator composes in ``dtype``, as the frameworks did on which it
+        is calibrated."""
+        return wide(dtype) if self.has_values else dtype
 
     @property
     def arena_in_host_memory(self) -> bool:
@@ -155,6 +161,10 @@ class Device(Choices, Timekeeper):
     @abstractmethod
     def attach(self, budget_bytes: int, host_bytes: int) -> None:
         """Allocate the arena (``budget_bytes``) and the host pool (``host_bytes``)."""
+
+    def join(self, ranks: "Ranks") -> None:
+        """Prepare exchanges with the devices of the other ranks; all ranks call this. Raises UserError, on all ranks.
+        By default nothing is to be prepared."""
 
     def spill_to(self, spill: Spill, host_bytes: int) -> None:
         """Continue the host pool in a file from host offset ``host_bytes`` on. Raises UserError if it cannot."""

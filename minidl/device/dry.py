@@ -6,7 +6,7 @@ from typing import Any
 from minidl.device.clock import Timed
 from minidl.device.contract import Device, Operand
 from minidl.device.sim import SimDevice
-from minidl.meta import Algorithm, Cost, Meta
+from minidl.meta import Algorithm, Cost, DType, Meta
 
 
 class DryDevice(SimDevice):
@@ -42,6 +42,10 @@ class DryDevice(SimDevice):
     def fuses_attention(self, q: Meta, k: Meta, mask: Meta | None, *, heads: int, causal: bool, p: float) -> bool:
         """Return the choice of the wrapped device."""
         return self._device.fuses_attention(q, k, mask, heads=heads, causal=causal, p=p)
+
+    def composes_attention_in(self, dtype: DType) -> DType:
+        """Return the choice of the wrapped device."""
+        return self._device.composes_attention_in(dtype)
 
     def fuses_recurrence(self, x: Meta) -> bool:
         """Return the choice of the wrapped device."""

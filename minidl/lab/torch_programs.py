@@ -15,6 +15,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +34,14 @@ Step = Callable[[], Any]
 class Asked:
     """Settings for a network that comes without a training step. tokens: length of a text.
     image: side of an image in pixels; None: the network's, or 224. precision: a name of PRECISIONS, for autocast.
+    optimizer: ``sgd``, ``momentum``, ``adam`` or ``adamw``; None: ``adamw`` for text, else ``momentum``.
     checkpointed: paths of modules, whose results the recorded step computes again in its backward pass."""
 
     tokens: int = LENGTH
     image: int | None = None
     precision: str = "fp32"
     checkpointed: tuple[str, ...] = ()
+    optimizer: str | None = None
 
 
 def program(name: str, batch: int, asked: Asked = Asked()) -> tuple[Step, Callable[[], list[Any]]]:  # noqa: B008
@@ -132,15 +135,14 @@ def _unknown(name: str) -> str:
 
 
 def _of_network(network: Any, batch: int, asked: Asked) -> tuple[Step, Callable[[], list[Any]]]:
-    """Return a training step of a network (SGD with momentum; AdamW for text), and a function as in ``program``."""
+    """Return a training step of a network, and a function as in ``program``."""
     config = getattr(network, "config", None)
     vocabulary = getattr(config, "vocab_size", None)
     parameters = [p for p in network.parameters() if p.requires_grad]
-    optimizer: torch.optim.Optimizer
-    if vocabulary is None:
-        optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
-    else:
-        optimizer = torch.optim.AdamW(parameters, lr=1e-3, capturable=False)
+    make = {"sgd": partial(torch.optim.SGD, lr=0.1), "momentum": partial(torch.optim.SGD, lr=0.1, momentum=0.9),
+            "adam": partial(torch.optim.Adam, lr=1e-3), "adamw": partial(torch.optim.AdamW, lr=1e-3)}
+    optimizer: torch.optim.Optimizer = make[asked.optimizer or ("momentum" if vocabulary is None else "adamw")](
+        parameters)
 
     length = min(asked.tokens, getattr(config, "max_position_embeddings", None) or asked.tokens)
     side = asked.image or _side(config)

@@ -13,7 +13,7 @@ from minidl.errors import UserError
 from minidl.memory.switches import ALL_ON, Switches
 from minidl.meta import int64
 from minidl.nn import Module, lora
-from minidl.optim import SGD, AdamW, Optimizer
+from minidl.optim import SGD, Adam, AdamW, Optimizer
 from minidl.outside.units import UNLIMITED
 from minidl.plan.trace import Trace
 from minidl.ranks import modelled
@@ -40,12 +40,14 @@ class Setting:
     precision  of the runtime
     lora       the rank of adapters (``nn.lora``), which are then all that is trained; None: everything is
     ranks      number of simulated ranks, each with the given batch; the step is that of one of them
+    optimizer  ``sgd``, ``momentum``, ``adam`` or ``adamw``; None: ``adamw`` for text, else ``momentum``
     """
 
     tokens: int | None = None
     precision: str = "fp32"
     lora: int | None = None
     ranks: int = 1
+    optimizer: str | None = None
 
 
 USUAL = Setting()
@@ -54,7 +56,7 @@ USUAL = Setting()
 class TrainedNetwork:
     """A network of ``minidl.models`` with its batch and its optimizer, in the current runtime.
 
-    The optimizer is SGD with momentum, or AdamW for text. Raises UserError for an unknown name.
+    Without another setting the optimizer is SGD with momentum, or AdamW for text. Raises UserError for an unknown name.
     side     of images in pixels; None: the network's own
     text     the shape of a batch of text; None for a network that reads images
     options  arguments of ``models.create``
@@ -70,11 +72,13 @@ class TrainedNetwork:
         if setting.lora is not None:
             lora.add(self.model, setting.lora)
         learning = [p for p in self.model.parameters() if p.requires_grad]
+        kind = setting.optimizer or ("momentum" if self.text is None else "adamw")
         self.optimizer: Optimizer
-        if self.text is not None:
-            self.optimizer = AdamW(learning, lr=learning_rate or 1e-3)
+        if kind in ("sgd", "momentum"):
+            self.optimizer = SGD(learning, lr=learning_rate or 0.1, momentum=0.9 if kind == "momentum" else 0.0,
+                                 weight_decay=1e-4)
         else:
-            self.optimizer = SGD(learning, lr=learning_rate or 0.1, momentum=0.9, weight_decay=1e-4)
+            self.optimizer = (AdamW if kind == "adamw" else Adam)(learning, lr=learning_rate or 1e-3)
         channels, height, width = self.known.input_shape
         self.images_shape = (batch, channels, side or height, side or width)
         self.labels_shape = (batch, *self.images_shape[2:]) if self.known.pixel_labels else (batch,)

@@ -37,33 +37,38 @@ class Causal:
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | Causal | None = None, *, heads: int,
-           dropout: Dropout) -> Tensor:
-    """Return softmax(q k^T / sqrt(D) + mask) v per head. q, k, v and the result: [N, L, heads * D].
+           dropout: Dropout, factor: float | None = None) -> Tensor:
+    """Return softmax(factor q k^T + mask) v per head, by default with the factor 1 / sqrt(D).
 
-    The mask broadcasts to [N, heads, L, L]; dropout is applied to the softmax's output. The device decides whether this
-    is one operation or several (``Device.fuses_attention``). On the CPU both have the same dropout mask, but round
-    differently.
+    q, k, v and the result: [N, L, heads * D]. The mask broadcasts to [N, heads, L, L]; dropout is applied to the
+    softmax's output. The device decides whether this is one operation or several (``Device.fuses_attention``), and in
+    which dtype several compute (``Device.composes_attention_in``): scores of 16-bit operands are float32. On the CPU
+    both have the same dropout mask, but round differently.
     """
+    usual = (q.shape[2] // heads) ** -0.5
     causal, added = (mask, None) if isinstance(mask, Causal) else (None, mask)
     p = dropout.p if dropout.training else 0.0
-    if _fuses(q, k, added, heads=heads, causal=causal is not None, p=p):
+    if _fuses(q, k, v, added, heads=heads, causal=causal is not None, p=p):
         seed = current_runtime().next_seed() if p else 0
+        q = q if factor is None else scale(q, factor / usual)
         return scaled_dot_product_attention(q, k, v, added, heads=heads, causal=causal is not None, p=p, seed=seed)
     if causal is not None:
         added = causal.tensor(q.shape[1])
-    q = scale(q, (q.shape[2] // heads) ** -0.5)
+    given, kind = q.dtype, current().device.composes_attention_in(q.dtype)
+    q, k, v = (cast(x, kind) for x in (q, k, v))
+    q = scale(q, usual if factor is None else factor)
     q, k, v = (split_heads(y, heads) for y in (q, k, v))
     # Rebinding y frees each intermediate as soon as it has been used.
     y = matmul(q, k, transpose_b=True)
     y = softmax(donate(y), added if added is None else cast(added, y.dtype))
     y = dropout(y)
     y = matmul(y, v)
-    return merge_heads(y)
+    return cast(merge_heads(y), given)
 
 
-def _fuses(q: Tensor, k: Tensor, mask: Tensor | None, *, heads: int, causal: bool, p: float) -> bool:
-    if mask is not None and mask.requires_grad:
-        return False  # only unfused attention has a gradient for the mask
+def _fuses(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, heads: int, causal: bool, p: float) -> bool:
+    if mask is not None and mask.requires_grad or v.shape != k.shape or not k.shape[1]:
+        return False  # only unfused attention has a gradient for the mask, values of other sizes, or no keys at all
     return current().device.fuses_attention(q.meta, k.meta, None if mask is None else mask.meta, heads=heads,
                                             causal=causal, p=p)
 

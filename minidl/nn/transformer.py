@@ -9,6 +9,7 @@ import copy
 from collections.abc import Callable
 from math import sqrt
 
+from minidl.context import current
 from minidl.errors import UserError
 from minidl.meta import boolean
 from minidl.nn import functional, init
@@ -22,7 +23,7 @@ from minidl.ops.elementwise import add, mean, scale
 from minidl.ops.functions import softmax
 from minidl.ops.linear import matmul
 from minidl.ops.parts import chunk, squeeze, transpose, unsqueeze
-from minidl.ops.shape import permute, reshape
+from minidl.ops.shape import cast, permute, reshape
 from minidl.runtime import parameter
 from minidl.tensor import Tensor
 
@@ -94,9 +95,10 @@ class MultiheadAttention(Module):
             padding = reshape(padding, (n, 1, 1, key.shape[1]))
             mask = padding if mask is None else add(mask, padding)
         if need_weights:
-            scores = matmul(scale(q, 1.0 / sqrt(width)), k, transpose_b=True)
-            seen = self.dropout(softmax(scores if mask is None else add(scores, mask)))
-            y = matmul(seen, v)
+            given, kind = q.dtype, current().device.composes_attention_in(q.dtype)
+            scores = matmul(scale(cast(q, kind), 1.0 / sqrt(width)), cast(k, kind), transpose_b=True)
+            seen = self.dropout(softmax(scores if mask is None else add(scores, cast(mask, kind))))
+            y, seen = cast(matmul(seen, cast(v, kind)), given), cast(seen, given)
         else:
             p = self.dropout.p if self.training else 0.0
             seen, y = None, functional.scaled_dot_product_attention(q, k, v, mask, p)
@@ -109,7 +111,16 @@ def _activation(named: Activation) -> Callable[[Tensor], Tensor]:
     known: dict[str, Callable[[Tensor], Tensor]] = {"relu": ReLU(), "gelu": GELU()}
     if isinstance(named, str) and named not in known:
         raise UserError(f"activation must be relu, gelu or a function, not {named!r}")
-    return known[named] if isinstance(named, str) else named
+    if isinstance(named, str):
+        return known[named]
+    # A function of PyTorch takes no tensors of minidl; minidl's function of its name does.
+    if str(getattr(named, "__module__", "")).partition(".")[0] == "torch":
+        name = getattr(named, "__name__", type(named).__name__)
+        if name not in functional.__all__:
+            raise UserError(f"activation is PyTorch's {name}: pass a function or module of minidl.nn")
+        found: Callable[[Tensor], Tensor] = getattr(functional, name)
+        return found
+    return named
 
 
 class _Layer(Module):

@@ -8,7 +8,8 @@ metadata):
 
 
 Its name must differ from minidl's own names. The package is imported when the plug-in is first requested. Installed
-packages are searched once per process.
+packages are searched once per process. A name with a colon needs no package: ``my_module:Class`` is the class of that
+name in a module of the current folder, or of any other on Python's path.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from minidl.errors import UserError
+from minidl.outside.user_modules import user_function
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -64,7 +66,10 @@ class Registry(Generic[T]):
         return self._former.get(name, name)
 
     def require(self, name: str) -> None:
-        """Raise UserError if no plug-in has this name (with the nearest names), or if two have it."""
+        """Raise UserError if no plug-in has this name (with the nearest names), or if two have it.
+        A name with a colon is accepted: its module is imported by :meth:`create` alone."""
+        if ":" in name:
+            return
         name = self.current(name)
         offered = self._offered.get(name, [])
         sources = [*(["minidl itself"] if name in self._ours else []), *map(_source, offered)]
@@ -82,6 +87,8 @@ class Registry(Generic[T]):
         Raises UserError like :meth:`require`, or if a package's plug-in fails to load."""
         self.require(name)
         name = self.current(name)
+        if ":" in name:
+            return self._own(name)
         if name in self._ours:
             return self._ours[name]()
         entry = self._offered[name][0]
@@ -90,6 +97,15 @@ class Registry(Generic[T]):
         except Exception as error:  # importing a foreign package may raise anything
             raise UserError(f"{self.kind} {name!r} of {_source(entry)} cannot be loaded from {entry.value!r}: "
                             f"{type(error).__name__}: {error}") from error
+        return made
+
+    def _own(self, name: str) -> T:
+        """Create and return the plug-in of the user's class ``module:Class``. Raises UserError if that fails."""
+        make = user_function(name, self.kind)
+        try:
+            made: T = make()
+        except Exception as error:  # the user's class may raise anything
+            raise UserError(f"{self.kind} {name} cannot be made: {type(error).__name__}: {error}") from error
         return made
 
 

@@ -47,7 +47,7 @@ for part in PARTS:
 for part in PIECES:
     register_jitable(_nrt=False)(part)
 
-weighed: Weighed = njit(cache=True)(schedule.weighed)
+weighed: Weighed = njit(cache=True, nogil=True)(schedule.weighed)
 forget_older(weighed, MODULES)
 
 

@@ -5,8 +5,9 @@ paper (sections 4.3 to 4.5):
 
   free time     (back-access - SwapTime in) - (evicted-access + SwapTime out): if at least 0, the copies can be hidden.
   MSPS          memory saving per second: bytes / seconds of recomputation from tensors on the device or the host.
-  swap costs    seconds by which both copies exceed the gap, if this were the only swap.
-  again costs   seconds of recomputation, if this were the only drop.
+  copies        seconds of both copies: a swap adds them to those of the plan's other swaps on the link.
+  swap alone    seconds by which both copies exceed the gap, if this were the only swap.
+  again alone   seconds of recomputation, if this were the only drop.
   expected      seconds lost by this decision when all of them are carried out. Calls start as without stalls, later by
                 each wait before them; swap-ins queue; a tensor that another tensor's replay also computes costs
                 nothing.
@@ -55,6 +56,11 @@ class Decision:
     def key(self) -> AccessKey:
         """The access after which the tensor leaves, in the form of plans."""
         return self.tensor_id, self.count
+
+    @property
+    def copy_seconds(self) -> float:
+        """Seconds of the two copies, out and in, of the tensor."""
+        return self.back_s - self.evict_s - self.free_time_s
 
     @property
     def swap_seconds(self) -> float:
@@ -177,9 +183,9 @@ def _in_seconds(costs: Costs, nbytes: int) -> float:
 
 
 # For people ----------------------------------------------------------------------------------------------------------
-HEADINGS = ("layer", "made by", "bytes", "away from", "to", "free time", "saved/s", "swap costs", "again costs",
-            "chosen", "expected", "observed")
-RIGHT = {2, 3, 4, 5, 6, 7, 8, 10}  # columns of numbers
+HEADINGS = ("layer", "made by", "bytes", "away from", "to", "free time", "saved/s", "copies", "swap alone",
+            "again alone", "chosen", "expected", "observed")
+RIGHT = {2, 3, 4, 5, 6, 7, 8, 9, 11}  # columns of numbers
 
 
 def table(found: Sequence[Decision], names: Mapping[TensorId, str], observed: Callable[[Decision], str], *, rows: int
@@ -194,13 +200,14 @@ def table(found: Sequence[Decision], names: Mapping[TensorId, str], observed: Ca
         cells.append((
             names.get(d.tensor_id, "-"), d.op or "-", format_bytes(d.nbytes), f"#{d.evict} {in_ms(d.evict_s)}",
             f"#{d.back} {in_ms(d.back_s)}", in_ms(d.free_time_s), "-" if d.msps is None else f"{format_bytes(d.msps)}",
-            in_ms(d.swap_seconds), "-" if d.recompute_seconds is None else in_ms(d.recompute_seconds), d.action.value,
-            in_ms(d.expected_s), observed(d)))
+            in_ms(d.copy_seconds), in_ms(d.swap_seconds),
+            "-" if d.recompute_seconds is None else in_ms(d.recompute_seconds), d.action.value, in_ms(d.expected_s),
+            observed(d)))
     widths = [max(len(row[n]) for row in cells) for n in range(len(HEADINGS))]
     lines = ["  ".join(cell.rjust(width) if n in RIGHT else cell.ljust(width)
                        for n, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip() for row in cells]
     shown = f"the {rows} largest of {len(found)}" if rows < len(found) else f"all {len(found)}"
-    return [f"plan: what leaves the device, {shown}; times in ms", *lines]
+    return [f"plan: what leaves the device, {shown}; times in ms; alone: if nothing else left", *lines]
 
 
 def totals(found: Sequence[Decision]) -> list[str]:
@@ -208,7 +215,8 @@ def totals(found: Sequence[Decision]) -> list[str]:
     lines = []
     for action, verb in ((Action.SWAP_OUT, "swapped"), (Action.DROP, "dropped")):
         chosen = [d for d in found if d.action is action]
-        lines.append(f"  {verb}: {len(chosen)} tensors, {format_bytes(sum(d.nbytes for d in chosen))}, "
+        copies = f"copies {in_ms(sum(d.copy_seconds for d in chosen))} ms, " if action is Action.SWAP_OUT else ""
+        lines.append(f"  {verb}: {len(chosen)} tensors, {format_bytes(sum(d.nbytes for d in chosen))}, {copies}"
                      f"expected to lose {in_ms(sum(d.expected_s for d in chosen))} ms")
     return lines
 

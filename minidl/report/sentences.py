@@ -22,14 +22,9 @@ def sentences(found: Sequence[Decision], calls: int, returns: Returns, names: Ma
 
     calls: the number of calls of the iteration.
     """
-    copying = sum(copy_seconds(decision) for decision in found if decision.action is Action.SWAP_OUT)
+    copying = sum(decision.copy_seconds for decision in found if decision.action is Action.SWAP_OUT)
     return [sentence(decision, calls, returns, names.get(decision.tensor_id, ""), copying_s=copying)
             for decision in found[:told]]
-
-
-def copy_seconds(decision: Decision) -> float:
-    """Return the seconds of the two copies, out and in, of a decision's tensor."""
-    return decision.back_s - decision.evict_s - decision.free_time_s
 
 
 def sentence(decision: Decision, calls: int, returns: Returns, name: str, *, copying_s: float = 0.0) -> str:
@@ -63,7 +58,7 @@ def _drop(d: Decision, copying_s: float) -> str:
     other = ("a swap could be hidden if it were the only one" if d.free_time_s >= 0 else
              f"the copies of a swap would take {seconds(d.swap_seconds)} more than the gap")
     if d.free_time_s >= 0 and copying_s:
-        other += f": its copies would add {seconds(copy_seconds(d))} to {seconds(copying_s)} of this plan's others"
+        other += f": its copies would add {seconds(d.copy_seconds)} to {seconds(copying_s)} of this plan's others"
     told = f"{takes}{other}."
     return told[0].upper() + told[1:]
 

@@ -11,8 +11,9 @@ from minidl.errors import UserError
 from minidl.outside.units import format_bytes, parse_bytes
 from minidl.plan.costs import Costs, Limits
 from minidl.planning.lifetimes import Lifetimes
+from minidl.planning.modes import to_plan
 from minidl.planning.problem import SWAP, problem
-from minidl.torch.planned import bytes_during
+from minidl.torch.planned import Obeyed, bytes_during, obeyed
 from minidl.torch.seen import Kind, Seen
 
 AT_WORK, STAYS = "at work", "other tensors that stay"
@@ -59,6 +60,14 @@ def floor_of(seen: Seen, costs: Costs, limits: Limits) -> Floor:
     call = int(calls[worst])
     op, origin = seen.trace.calls[call].op, seen.origins[call] if seen.origins else ""
     return Floor(int(most[worst]), f"{op} ({origin})" if str(origin) else op, _parts(seen, call, int(most[worst])))
+
+
+def fullest(seen: Seen, costs: Costs, limits: Limits) -> Obeyed:
+    """Return the plan of the floor: every tensor that may be swapped out is swapped out in every gap."""
+    facts = problem(seen.trace, costs)
+    mode = np.full(len(facts.gap_call), SWAP, np.int64)
+    plan = to_plan(seen.trace, facts, mode, np.full(len(mode), -1, np.int64))
+    return obeyed(plan, seen, costs, limits, recompute=False)
 
 
 def _parts(seen: Seen, call: int, total: int) -> dict[str, int]:

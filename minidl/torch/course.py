@@ -54,6 +54,7 @@ class Known:
     recorded  its recording; seen: the variant of the recording that the plan is made for.
     obeyed    its plan, by the numbers of saved tensors; proposal: the policy's answer; limits: the plan's memory
               limits.
+    refused   if its budget was refused: the plan with the least memory, which no step follows.
     next      the kind of the step that came after the latest step of this kind.
     late      tensor of the plan -> how often the backward pass found it evicted in the last planned step.
     trusted   number of its steps that have followed the plan since the last step that did not.
@@ -64,6 +65,7 @@ class Known:
     recorded: Seen | None = None
     seen: Seen | None = None
     obeyed: Obeyed | None = None
+    refused: Obeyed | None = None
     proposal: Proposal | None = None
     limits: Limits | None = None
     next: Known | None = None
@@ -80,6 +82,11 @@ class Known:
         seen = self.recorded
         return sum(seen.trace.tensors[i].nbytes for i, kind in seen.kinds.items()
                    if kind is Kind.PARAMETER and i in seen.trace.tensors) if seen is not None else 0
+
+    @property
+    def shown(self) -> Obeyed | None:
+        """The plan that pages and tables show: the one that steps follow, else the refused one."""
+        return self.obeyed or self.refused
 
     def obey(self, obeyed: Obeyed) -> None:
         """Set the plan that steps of this kind follow from the next one on."""
@@ -180,8 +187,9 @@ class Course:
             known.obeyed, known.ahead, known.trusted, known.calls = None, (), 0, None
 
     def latest(self, what: str) -> Known:
-        """Return the kind with a plan that ran last. Raises UserError, with ``what`` (the caller), if there is none."""
-        planned = [known for known in self.known if known.obeyed is not None]
+        """Return the kind with a plan, also a refused one, that ran last.
+        Raises UserError, with ``what`` (the caller), if there is none."""
+        planned = [known for known in self.known if known.shown is not None]
         if not planned:
             raise UserError(f"{what} needs a recorded step: call it after the second step has ended")
         return max(planned, key=lambda known: known.used)

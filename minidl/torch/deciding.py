@@ -10,7 +10,7 @@ import torch
 from minidl.plan.costs import Costs, Limits
 from minidl.planning.allowance import Allowance
 from minidl.torch.backends import Backend
-from minidl.torch.budget import floor_of, refuse
+from minidl.torch.budget import floor_of, fullest, refuse
 from minidl.torch.correcting import corrected
 from minidl.torch.course import Course, Known, Phase
 from minidl.torch.optimizers import listed
@@ -44,6 +44,7 @@ class Deciding:
         floor = floor_of(seen, costs, self.limits)
         self.report.measured(unmanaged(seen.staying(1.0).trace), floor)
         if floor.nbytes > self.limits.device_bytes:
+            known.seen, known.refused = seen, fullest(seen, costs, self.limits)
             refuse(self.limits.device_bytes, floor, states=bool(seen.states))
         with self.allowance.planning(exempt=True):
             best = self.planner.best(seen, costs, self.limits, most=self.share,

@@ -66,7 +66,7 @@ class _Layout:
 
 def drawn(known: Known, costs: Costs, budget: int, unmanaged_bytes: int) -> Recording:
     """Return the recording from which ``minidl view`` draws the memory of a planned step over time."""
-    seen, plan = known.seen, known.obeyed
+    seen, plan = known.seen, known.shown
     assert seen is not None and plan is not None
     facts = problem(seen.trace, costs)
     mode = modes_of(plan.plan, facts, seen.trace)
@@ -83,12 +83,15 @@ def drawn(known: Known, costs: Costs, budget: int, unmanaged_bytes: int) -> Reco
     again = sum(seen.trace.tensors[t].nbytes for (t, _), action in plan.plan.evictions.items() if action is Action.DROP)
     took = known.seconds[-1] if known.seconds else plan.seconds
     shown = [("addresses", DRAWN), ("budget", format_bytes(budget)),
-             ("peak of the plan", format_bytes(plan.peak_bytes)), ("copied out and in", format_bytes(moved)),
+             ("peak of the plan", format_bytes(plan.peak_bytes)),
+             *([("refused", f"{format_bytes(plan.over_bytes)} more than the budget")] if known.obeyed is None else ()),
+             ("copied out and in", format_bytes(moved)),
              ("recomputed", format_bytes(again)), ("a step", f"{in_ms(took)} ms")]
     top = max((stay.offset + stay.size for stay in stays), default=0)
     recording = Recording(f"PyTorch, addresses {DRAWN}", max(top, min(budget, unmanaged_bytes)), unmanaged_bytes, 0,
                           seen.trace, _subjects(facts, seen), events, stays,
-                          (RecordedStep(took, plan.seconds, moved, again, 1),), _remarks(known, costs), shown)
+                          (RecordedStep(took, plan.seconds, moved, again, 1),), _remarks(known, costs), shown,
+                          limit_bytes=budget if known.obeyed is None else 0)
     recording.check()
     return recording
 
@@ -147,14 +150,14 @@ def _events(facts: Problem, steps: StepArrays, copies: Sequence[_Copy], seen: Se
             seconds = nbytes * (costs.out_seconds_per_byte if copy.out else costs.in_seconds_per_byte)
             events.append(WorkEvent(EventKind.COPY_OUT if copy.out else EventKind.COPY_IN, "", group, copy.tensor,
                                     nbytes,
-                                now, now + seconds, now, int(used[s - 1]) if s else 0, 0, host, (0, 0)))
+                                now, now + seconds, now, int(used[s - 1]) if s else 0, -1, host, (0, 0)))
         at.append(len(events))
         one = seen.trace.calls[call]
         events.append(WorkEvent(EventKind.CALL if call == group else EventKind.REPLAY, one.op, group, -1, 0, now,
-                            now + one.seconds, now, int(used[s]), 0, host, (0, 0)))
+                            now + one.seconds, now, int(used[s]), -1, host, (0, 0)))
         now += one.seconds
     at.append(len(events))
-    events.append(WorkEvent(EventKind.BOUNDARY, "", len(seen.trace.calls), -1, 0, now, now, now, 0, 0, host, (0, 0)))
+    events.append(WorkEvent(EventKind.BOUNDARY, "", len(seen.trace.calls), -1, 0, now, now, now, 0, -1, host, (0, 0)))
     return tuple(events), at
 
 
@@ -177,8 +180,8 @@ def _subjects(facts: Problem, seen: Seen) -> tuple[Subject, ...]:
 
 
 def _remarks(known: Known, costs: Costs) -> list[tuple[TensorId, str]]:
-    assert known.seen is not None and known.obeyed is not None
-    found = decisions(known.seen.trace, known.obeyed.plan, costs)
+    assert known.seen is not None and known.shown is not None
+    found = decisions(known.seen.trace, known.shown.plan, costs)
     return [(d.tensor_id, f"leaves by {d.action.value}; the gap is {in_ms(d.back_s - d.evict_s)} ms, two copies take "
                           f"{in_ms(d.back_s - d.evict_s - d.free_time_s)} ms"
                           + ("" if d.recompute_seconds is None else

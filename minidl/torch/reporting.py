@@ -10,6 +10,8 @@ from minidl.outside.units import format_bytes
 from minidl.torch.budget import Floor
 from minidl.torch.course import Course, Known, Phase
 
+SWAPPING = "with swaps alone"  # planned steps, if the policy has no plan of its own
+
 
 @dataclass
 class Report:
@@ -81,7 +83,8 @@ class Report:
                   ("most on the host", format_bytes(self.host_bytes)),
                   ("calls replayed", str(self.replayed_calls)), ("brought back late", str(self.late)),
                   ("stalled", f"{self.stalled_seconds * 1e3:.1f} ms")]
-        lines += [(f"steps, {phase.value}", f"{count}, {self.seconds[phase] * 1e3:.1f} ms each")
+        names = {phase: SWAPPING if phase is Phase.GUIDED and self.remark else phase.value for phase in self.steps}
+        lines += [(f"steps, {names[phase]}", f"{count}, {self.seconds[phase] * 1e3:.1f} ms each")
                   for phase, count in self.steps.items()]
         if self.diverged:
             lines.append(("of these like no known step", str(self.diverged)))

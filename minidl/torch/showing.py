@@ -23,8 +23,8 @@ def names_of(seen: Seen) -> dict[TensorId, str]:
 
 def explanation(known: Known, costs: Costs, rows: int) -> str:
     """Return a table of a plan's largest evictions (at most ``rows``) with reasons and costs, and their totals."""
-    assert known.seen is not None and known.obeyed is not None
-    seen, plan = known.seen, known.obeyed.plan
+    assert known.seen is not None and known.shown is not None
+    seen, plan = known.seen, known.shown.plan
     found = decisions(seen.trace, plan, costs)
     if not found:
         return "plan: nothing leaves the device"
@@ -34,7 +34,7 @@ def explanation(known: Known, costs: Costs, rows: int) -> str:
             return "recomputed" if decision.action is Action.DROP else "waited for"
         return "in time"
 
-    took = in_ms(known.obeyed.seconds) + " predicted"
+    took = in_ms(known.shown.seconds) + " predicted"
     took += f", {in_ms(known.seconds[-1])} observed" if known.seconds else ""
     return "\n".join([*table(found, names_of(seen), observed, rows=rows), *totals(found),
                       f"  optimizer state on the host between steps: {len(seen.states)} tensors",
@@ -49,5 +49,5 @@ def save_trace(known: Known, path: str) -> None:
 
 def save_plan(known: Known, path: str) -> None:
     """Write the plan that a kind of step follows to a JSON file. Raises UserError if it cannot be written."""
-    assert known.seen is not None and known.obeyed is not None
-    write_whole(path, plan_to_json(SavedPlan.of(known.obeyed.plan, known.seen.trace)).encode(), is_plan)
+    assert known.seen is not None and known.shown is not None
+    write_whole(path, plan_to_json(SavedPlan.of(known.shown.plan, known.seen.trace)).encode(), is_plan)

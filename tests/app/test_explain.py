@@ -117,7 +117,10 @@ def test_the_table_is_cut_and_the_totals_are_not():
     lines = explanation(WIDE, followed, decisions(WIDE, plan, COSTS), {0: "block.conv"}, rows=1).splitlines()
     assert "the 1 largest of 2" in lines[0] and len(lines) == 1 + 1 + 1 + 4
     assert lines[2].split()[:4] == ["block.conv", "op0", "4.0", "MiB"]
-    assert lines[3] == "  swapped: 1 tensors, 4.0 MiB, expected to lose 2.0 ms"
+    # Both copies of 4 MiB take 8 ms; alone the swap would fit, so its column is 0.0.
+    assert lines[3] == "  swapped: 1 tensors, 4.0 MiB, copies 8.0 ms, expected to lose 2.0 ms"
+    assert "copies  swap alone  again alone" in lines[1] and lines[2].split()[11:14] == ["8.0", "0.0", "3.0"]
+    assert lines[0].endswith("alone: if nothing else left")
     assert lines[4] == "  dropped: 1 tensors, 1.0 MiB, expected to lose 0.0 ms"
     assert "0.0 ms of replays; 5.0 ms of waiting for copies, of these 2.0 for swap-ins" in lines[5]
     assert lines[6] == "  step: 11.0 ms without memory management, 13.0 predicted, 14.0 observed"

@@ -71,7 +71,7 @@ def test_in_slices_device_and_host_hold_what_a_step_keeps(capsys):
     assert count > 1 and batch < int(said[1]) < int(said[3]) and float(said[2]) > 204
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_largest_whole_batch_that_the_host_allows_runs_in_slices_where_one_operation_takes_most(capsys):
     """It is found whole; then it is cut, for one operation takes most of the budget, and slices have room, too."""
     flags = ["--model", "resnet20", "--memory-budget", "4MiB", "--host-memory", "10MiB"]

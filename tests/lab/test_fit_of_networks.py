@@ -31,3 +31,22 @@ def test_adapters_alone_need_gradients_and_states_and_tokens_and_precision_decid
 def test_flags_that_a_program_cannot_have_are_refused(capsys, flags, message):
     assert main(["fit", *flags]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_the_optimizer_of_the_step_is_a_flag_and_decides_the_states(capsys):
+    """4 bytes for each of 4,433,468 parameters: none, one or two states of each."""
+    assert [needs(capsys, "--optimizer", name)["state"] for name in ("sgd", "momentum", "adam", "adamw")] == [
+        4 * 4_433_468 * states for states in (0, 1, 2, 2)]
+
+
+def test_a_sentence_answers_whether_the_batch_fits(capsys):
+    """Lenet at 2,048 takes some 90 MiB; in 1 GiB it fits, in 80 MiB under a policy, in 1 MiB never."""
+    def told(memory, policies="none,passive"):
+        assert main(["fit", "lenet:2048", "--policies", policies, "--memory", memory]) == 0
+        return capsys.readouterr().out.splitlines()[-1]
+
+    assert told("1GiB").startswith("batch 2048 fits p100 with nothing moved: ")
+    assert told("1GiB", "passive").startswith("batch 2048 fits p100 with nothing moved: ")
+    some = told("80MiB")
+    assert "does not fit p100 with nothing moved, " in some and "it fits under passive, up to " in some
+    assert told("1MiB").endswith("nor does it fit under any policy of this table (none, passive)")

@@ -24,7 +24,7 @@ def test_a_grid_s_page_tells_the_fastest_the_share_of_the_bound_and_who_is_first
     text = page_of([row("a", 0.9, 2.0), row("b", 0.9, 4.0), row("a", 0.5, None, bound=2.0, status="no room: need 3 B"),
                     row("b", 0.5, 2.005, bound=2.0)], 5, 6)
     assert "4 cells of 5; the others were not run" in text
-    assert "8 s of processor time, bounds included. A hundred cells took 200 s on average: none under `auto`" in text
+    assert "8 s of processor time, bounds included. A cell took 2.0 s on average: none under `auto`" in text
     assert "| trace | device | 90% | 50% |\n|---|--:|--:|--:|\n| net:1 | p100 | 62.5% `a` | 99.8% `b` |" in text
     assert "| `a` | 1 of 2 | 50.0% | 62.5% | 62.5% | 1 |" in text
     assert "| `b` | 2 of 2 | 37.4% | 65.5% | 31.2% | 1 |" in text  # (25 + 49.9) / 2; (31.25 + 99.8) / 2
@@ -40,7 +40,9 @@ def test_a_grid_s_page_names_the_fastest_where_auto_is_behind_and_what_a_hundred
     assert "| net:1 | p100 | 99.6% | 100.0% `a` |\n| other:1 | p100 | 50.0% `capuchin` | - |" in text
     assert "The speed of `capuchin`, as a percentage of the same bound:" in text
     assert "| net:1 | p100 | - | - |\n| other:1 | p100 | 50.0% | - |" in text
-    assert "340 s on average: 200 s under `auto`, 433 s under all other policies; 900 s on other:1" in text
+    assert "A cell took 3.4 s on average: 2.0 s under `auto`, 4.3 s under all other policies; 9.0 s on other:1" in text
+    text = page_of([slow] * 100, 100, 6)
+    assert "A hundred cells took 900 s on average: none under `auto`, 900 s under" in text
 
 
 def test_without_bounds_a_grid_s_page_has_speeds():

@@ -127,7 +127,7 @@ def test_what_the_call_under_way_writes_over_stays():
         runtime.check()
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_parameters_that_come_and_go_find_their_addresses():
     # Half of what ResNet-18 takes at 8 images of 224 x 224, most of which are parameters, momentum and gradients.
     with Runtime("sim:p100", policy="auto", memory_budget="150MiB") as runtime:

@@ -274,7 +274,7 @@ def test_a_crash_is_not_taken_for_a_finding(bug, wrong, by):
     assert found is not None and found.by is by and found.words
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_same_worlds_show_nothing_wrong_without_a_bug():
     for seed in range(SEEDS):
         simulate(seed)

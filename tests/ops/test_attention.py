@@ -8,7 +8,7 @@ from minidl.cli.app.fit import Setup, TrainingParts
 from minidl.device import create
 from minidl.dispatch import apply_all
 from minidl.errors import ShapeError, UserError
-from minidl.meta import float32, float64, meta
+from minidl.meta import bfloat16, float16, float32, float64, meta
 from minidl.models import bert, gpt
 from minidl.models.text import Text
 from minidl.ops.attention import ATTENTION, ATTENTION_GRAD
@@ -111,6 +111,64 @@ def test_a_nan_reaches_its_own_rows_alone():
     assert np.isnan(y[0, 7, :2]).all() and np.isnan(y).sum() == 2
 
 
+# 16-bit floats --------------------------------------------------------------------------------------------------------
+def exact(q, k, v, mask, dy, factor):
+    """The result of attention of [N, heads, L, D], and the gradients of q, k, v and the mask [L, S], in float64."""
+    scores = factor * q @ k.swapaxes(-1, -2) + mask
+    seen = np.exp(scores - scores.max(-1, keepdims=True))
+    seen /= seen.sum(-1, keepdims=True)
+    change = dy @ v.swapaxes(-1, -2)
+    change = seen * (change - (change * seen).sum(-1, keepdims=True))
+    return [seen @ v, factor * change @ k, factor * change.swapaxes(-1, -2) @ q, seen.swapaxes(-1, -2) @ dy,
+            change.sum((0, 1))]
+
+
+@pytest.mark.parametrize("dtype", [bfloat16, float16])
+@pytest.mark.parametrize(("attention", "factor", "trained"), [
+    ("composed", None, True), ("composed", 0.7, False), ("fused", None, False)])
+def test_of_16_bit_floats_only_results_are_rounded_and_neither_scores_nor_probabilities(dtype, attention, factor,
+                                                                                        trained):
+    rng = np.random.default_rng(4)
+    arrays = [rng.standard_normal(s) * f for s, f in (((2, 3, 5, 8), 6), ((2, 3, 7, 8), 4), ((2, 3, 7, 8), 4),
+                                                     ((5, 7), 9), ((2, 3, 5, 8), 1))]  # scores up to some 100
+    with Runtime("cpu:virtual", memory_budget=BUDGET, attention=attention):
+        leaves = [leaf(leaf(a, requires_grad=False).cast(dtype).numpy()) for a in arrays]
+        q, k, v, mask, dy = leaves
+        mask.requires_grad = trained
+        y = nn.functional.scaled_dot_product_attention(q, k, v, mask, scale=factor)
+        assert y.dtype is dtype
+        y.backward(dy)
+        found = [y, *(t.grad for t in ((q, k, v, mask) if trained else (q, k, v)))]
+        found = [t.cast(float32).numpy() for t in found]
+        values = [t.cast(float32).numpy().astype("f8") for t in leaves]
+    unit = 2.0 ** (-8 if dtype is bfloat16 else -11)  # half the distance between 1 and the next number
+    allowed = unit if attention == "composed" else 6 * unit  # the fused gradient reads the result, which is rounded
+    for one, right in zip(found, exact(*values, factor or 8 ** -0.5), strict=trained):
+        # Gradients are rounded once as one tensor of [N, heads, L, D]; sums over 2 x 3 heads of the mask, once more.
+        np.testing.assert_allclose(one, right, rtol=2 * unit, atol=allowed * np.abs(right).max())
+
+
+def test_weights_of_16_bit_attention_that_are_asked_for_follow_from_float32_scores():
+    rng = np.random.default_rng(5)
+    with Runtime("cpu:virtual", memory_budget=BUDGET, precision="bf16", seed=2):
+        layer = nn.MultiheadAttention(8, 2, batch_first=True)
+        x = leaf(rng.standard_normal((2, 6, 8)) * 12, requires_grad=False).cast(bfloat16)
+        y, weights = layer(x, x, x, average_attn_weights=False)
+        assert y.dtype is weights.dtype is bfloat16
+        q, k = (layer._heads(x, number).cast(float32).numpy().astype("f8") for number in (0, 1))
+        found = weights.cast(float32).numpy()
+    right = np.exp(q @ k.swapaxes(-1, -2) / 2)
+    np.testing.assert_allclose(found, right / right.sum(-1, keepdims=True), rtol=2.0**-8, atol=1e-6)
+
+
+def test_a_simulator_composes_16_bit_attention_in_16_bits_as_the_frameworks_of_its_calibration():
+    with Runtime("sim:p100", memory_budget=BUDGET, precision="bf16") as runtime:
+        x = runtime.tensor(None, shape=X, dtype=bfloat16)
+        with runtime.iteration():
+            nn.attend(x, x, x, heads=2, dropout=nn.Dropout(0.0))
+            assert "cast" not in {call.op for call in runtime.trace().calls}
+
+
 # What is refused ------------------------------------------------------------------------------------------------------
 X = (2, 4, 6)
 
@@ -176,6 +234,16 @@ def called(runtime):
             model(*batch).backward()
             found.append([call.op for call in runtime.trace().calls])
     return found
+
+
+def test_by_default_the_cpu_has_attention_of_16_bit_floats_as_one_operation_unless_values_have_another_size():
+    with Runtime("cpu:virtual", memory_budget=BUDGET) as runtime:
+        x, v = (runtime.tensor(np.ones((1, 2, 4, size))).cast(bfloat16) for size in (6, 5))
+        for values, fused in ((x, True), (v, False)):
+            with runtime.iteration():
+                y = nn.functional.scaled_dot_product_attention(x, x, values)
+                assert (y.shape, y.dtype) == (values.shape, bfloat16) and y.cast(float32).numpy().min() == 1
+                assert bool(FUSED & {call.op for call in runtime.trace().calls}) == fused
 
 
 @pytest.mark.parametrize("device", ["cpu:virtual", "sim:p100"])

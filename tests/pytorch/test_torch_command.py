@@ -1,5 +1,6 @@
 """``minidl torch run`` and the page that tells of it."""
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: the extra torch has it")
 
 from minidl.__main__ import main  # noqa: E402
+from minidl.view.saved import read_page  # noqa: E402
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "torch.md"
 SCRIPT = '''
@@ -89,3 +91,29 @@ def test_a_script_leaves_its_page_its_trace_its_plan_and_an_explanation(script, 
     Path(plan).write_text("mine")
     assert main([*words, script, "5"]) == 2
     assert "p.json" in capfd.readouterr().err
+
+
+def test_a_refused_budget_leaves_a_page_that_shows_by_how_much_and_where(script, tmp_path, capfd):
+    """The tables have what the plan of the floor swaps; without a recorded step a line says why there is no page."""
+    page = tmp_path / "m.html"
+    words = ["torch", "run", "--explain", "--page", str(page)]
+    assert main([*words, "--budget", "210kB", script, "5"]) == 2
+    told = capfd.readouterr().err
+    assert f"wrote {page}" in told and "swapped: " in told and "nothing leaves" not in told
+    assert "more than the budget" in json.dumps(read_page(str(page)))
+    page.unlink()
+    assert main([*words, "--budget", "20kB", script, "5"]) == 2
+    told = capfd.readouterr().err
+    assert "--page: nothing to show" in told and "--explain: nothing to show" in told and not page.exists()
+
+
+def test_two_runs_are_compared_by_their_digests(script, capfd):
+    def told(*words):
+        assert main(["torch", "run", "--digest", *words]) == 0
+        return next(line for line in capfd.readouterr().err.splitlines() if line.startswith("digest "))
+
+    unmanaged = told("--budget", "none", script, "4")
+    assert unmanaged.endswith(" of 12 parameters and 0 tensors of optimizer state") and len(unmanaged.split()[1]) == 64
+    assert told("--budget", "262kB", script, "4") == unmanaged != told("--budget", "none", script, "5")
+    assert main(["torch", "run", "--budget", "none", "--explain", script]) == 2
+    assert "manages nothing" in capfd.readouterr().err

@@ -25,7 +25,7 @@ def slices(network: str, count: int, batches: tuple[int, ...] = SHORT) -> Outcom
 
 
 @pytest.mark.default(network=["resnet20", "lstm"], count=[3], policy=["none"])
-@pytest.mark.sampled(count=[2, 4], policy=["passive", "auto"])
+@pytest.mark.sampled(count=[4], policy=["passive", "auto"])
 @pytest.mark.parametrize("policy, share", CASES)
 @pytest.mark.parametrize("count", [2, 3, 4])
 @pytest.mark.parametrize("network", NETWORKS)

@@ -66,10 +66,7 @@ def parse(arguments: Sequence[str] | None) -> Options:
         words = earlier if earlier[len(earlier) - len(words):] == words else earlier + words
         known, unknown = parser.parse_known_args(words)
         known.run = str(folder)
-        if given.model is None:
-            require_trust(folder, known.model or "", trusted=given.trust)
-        if given.logger is None:
-            require_trust(folder, known.logger or "", trusted=given.trust, role="logger")
+        require_trust(folder, known, given, trusted=given.trust)
     if unknown:
         flags = [flag for action in parser._actions for flag in action.option_strings]
         near = get_close_matches(unknown[0].split("=")[0], flags, n=3)

@@ -11,6 +11,7 @@ from typing import Any
 
 from minidl import policies
 from minidl.cli.app.kinds import count, size, whole
+from minidl.cli.app.options import OPTIMIZERS
 from minidl.cli.command import Parser, finish
 from minidl.cli.lab import kinds
 from minidl.cli.lab.placement import aligned
@@ -47,6 +48,8 @@ def parser() -> Parser:
                        help="of minidl's networks: freeze all, and train adapters of this rank")
     alone.add_argument("--image-size", type=whole, metavar="PIXELS",
                        help="of PyTorch's networks, a side (default: the configuration's, or 224)")
+    alone.add_argument("--optimizer", choices=OPTIMIZERS,
+                       help="(default: momentum, which is SGD with it; adamw for text)")
     alone.add_argument("--precision", choices=("fp32", "bf16", "fp16"), default="fp32",
                        help="bf16, fp16: PyTorch's step, also one of your own, runs under torch.autocast; minidl's "
                             "networks compute in it (default: fp32)")
@@ -70,7 +73,8 @@ def story(arguments: argparse.Namespace) -> int:
     def load(device: str, count: int) -> Trace:
         if not name.startswith(sources.TORCH):
             return sources.load(f"{name}:{count}", device,
-                                setting=Setting(arguments.tokens, arguments.precision, arguments.lora))
+                                setting=Setting(arguments.tokens, arguments.precision, arguments.lora,
+                                                optimizer=arguments.optimizer))
         from minidl.lab.torch_capture import look  # loads PyTorch
 
         asked = _asked(arguments)
@@ -97,12 +101,15 @@ def story(arguments: argparse.Namespace) -> int:
             largest, row, status = program.fitted(machine, policy, budget, steps=arguments.steps or None)
             ran = row is not None and row.settled_s is not None
             rows.append({"device": profile.name, "memory_bytes": budget, "host_bytes": host, "policy": policy,
-                         "largest_batch": largest,
+                         "largest_batch": largest, "fits": largest >= batch,
                          "examples_per_second": largest / row.settled_s if row and row.settled_s else None,
                          "share_of_unmanaged": share(row) if row is not None and ran else None,
                          "known_error": KNOWN_ERRORS.get(profile.name), "status": status})
             if not arguments.json:
                 print(_line(rows[-1]), flush=True)
+        if not arguments.json:
+            print(_answer(batch, [row for row in rows if row["device"] == profile.name], peak(program.at(batch))),
+                  flush=True)
     if arguments.advice:
         _advise(said, name.removeprefix(sources.TORCH), machines[0], arguments, looked[0])
     if arguments.json:
@@ -114,7 +121,7 @@ def _asked(arguments: argparse.Namespace) -> Any:
     """Return the inputs and precision that the flags ask for, of a PyTorch network."""
     from minidl.lab.torch_programs import Asked
 
-    return Asked(arguments.tokens or 128, arguments.image_size, arguments.precision)
+    return Asked(arguments.tokens or 128, arguments.image_size, arguments.precision, optimizer=arguments.optimizer)
 
 
 def _advise(said: dict[str, Any], name: str, machine: Machine, arguments: argparse.Namespace, looked: Any) -> None:
@@ -175,6 +182,20 @@ def _line(row: dict[str, Any]) -> str:
         return f"{line}  {row['status']}"
     return (f"{line}{row['examples_per_second']:>12.4g}{row['share_of_unmanaged']:>14.1%}"
             f"{row['known_error'] or 'unknown':>9}")
+
+
+def _answer(batch: int, rows: Sequence[dict[str, Any]], peak_bytes: int) -> str:
+    """Return one sentence: does the batch fit a device, as it is or by a policy of the device's rows?
+    peak_bytes: of the step at this batch, if nothing is moved."""
+    first = rows[0]
+    needs = f"{format_bytes(peak_bytes)} of {format_bytes(first['memory_bytes'])}"
+    if peak_bytes <= first["memory_bytes"] and all(row["fits"] for row in rows if row["policy"] == "none"):
+        return f"batch {batch} fits {first['device']} with nothing moved: {needs}"
+    found = {row["policy"]: row["largest_batch"] for row in rows if row["fits"]}
+    tried = ", ".join(row["policy"] for row in rows)
+    moved = (f"it fits under {', '.join(found)}, up to {max(found.values())}" if found
+             else f"nor does it fit under any policy of this table ({tried})")
+    return f"batch {batch} does not fit {first['device']} with nothing moved, {needs}; {moved}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

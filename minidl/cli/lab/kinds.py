@@ -36,6 +36,8 @@ def chosen_policies(text: str) -> list[str]:
     Raises ArgumentTypeError for an unknown name."""
     names = [name for word in words(text) for name in (
         _without_solvers() if word == "all" else [kinds.current_policy(kinds.policy(word))])]
+    for name in names:
+        kinds.read(policies.create, name)  # imports the user's, to refuse it before anything runs
     return list(dict.fromkeys(names))
 
 

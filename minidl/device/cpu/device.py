@@ -26,13 +26,13 @@ from minidl.device.cpu.algorithms import cpu_algorithms
 from minidl.device.cpu.numerics import Numerics
 from minidl.device.profiles import Profile
 from minidl.device.spill import DiskQueue, Spill, SpillFile
-from minidl.meta import Algorithm, Cost, Meta
+from minidl.meta import Algorithm, Cost, Meta, wide
 
 
 class CpuDevice(Device):
     """A device with real values in an arena of fixed size; ``poisoned`` fills the arena and freed bytes with NaN."""
 
-    has_values = joins_ranks = updates_on_host = True
+    has_values = updates_on_host = True
     clock: EffectClock
 
     def __init__(self, name: str, profile: Profile, clock: EffectClock, *, poisoned: bool = False) -> None:
@@ -62,6 +62,10 @@ class CpuDevice(Device):
         from minidl.kernels.cpu.compiled import kernels_used
 
         return kernels_used(KERNELS.get(op) for op in ops)
+
+    def fuses_attention(self, q: Meta, k: Meta, mask: Meta | None, *, heads: int, causal: bool, p: float) -> bool:
+        """Return True if ``attention`` is ``fused``, or ``auto`` for 16-bit floats: no scores are stored in float32."""
+        return self.attention == "fused" or self.attention == "auto" and wide(q.dtype) is not q.dtype
 
     def fuses_recurrence(self, x: Meta) -> bool:
         """Return True: the CPU has kernels that compute all time steps of an LSTM or GRU in one call."""
