@@ -21,7 +21,7 @@ from minidl.policies.literature import SOLVERS
 LEAST = 0.005  # of the unmanaged seconds
 # Cells where another policy is faster than auto, and the seconds of both. In the first, a plan computes the value that
 # two dropped concatenations read twice; on demand, without a plan, it stays after the first replay. In the others, auto
-# finds no plan and runs on demand as dtr-swap does; passive mode (capuchin has no plan either) and dtr-eqclass do better.
+# finds no plan and runs on demand as dtr-swap does; passive mode (capuchin has no plan) and dtr-eqclass do better.
 OPEN = {("dense", 0, 0.9): (1.0200, 1.0144), ("experts", 0, 0.75): (2.033, 1.963),
         ("experts", 0, 0.6): (9.962, 9.734)}
 OTHERS = [name for name in (*CHOICES, "dtr-eqclass", "dtr-local") if name not in (*SOLVERS, "auto", "none", "vdnn-dyn")]
