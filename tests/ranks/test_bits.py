@@ -12,8 +12,8 @@ from minidl.parts.slicing.slicer import slicer_of
 from minidl.ranks import modelled, threads
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-CASES = [("none", 1.0), ("passive", 0.6), ("passive", 0.4), ("capuchin", 1.0), ("capuchin", 0.6), ("capuchin", 0.4),
-         ("auto", 0.6), ("auto", 0.4)]
+CASES = [("none", 1.0), ("passive", 1.0), ("passive", 0.6), ("passive", 0.4), ("capuchin", 1.0), ("capuchin", 0.6),
+         ("capuchin", 0.4), ("auto", 1.0), ("auto", 0.6), ("auto", 0.4)]
 
 
 SHORT = (10, 7)  # batches, where no plan is made
