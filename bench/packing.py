@@ -77,7 +77,7 @@ def lifetimes() -> Iterator[tuple[str, Strip]]:
         last = np.minimum(first + draw.geometric(20 / count, count), 2 * count)
         yield f"{count:,} random lifetimes", strip(first, last, 512 * draw.geometric(1e-3, count), 0)
     one = cut(100, 150)
-    yield "ten copies of a full strip", strip(*(np.tile(part, 10) for part in (one.first, one.last, one.size)), 0)
+    yield "ten copies of a full strip", one.of(np.tile(np.arange(len(one.size)), 10))
 
 
 def beside_greedy() -> None:
