@@ -1,8 +1,8 @@
-"""Depthwise convolutions of 3 x 3 at MobileNet's shapes on the CPU: one operation, composed, and PyTorch's, in turns.
+"""Depthwise convolutions at MobileNet's shapes on the CPU, beside their composition and beside PyTorch, in turns.
 
     python -m bench.depthwise > bench/results/depthwise.md
 
-One process and one thread. Times are the processor's, medians of the turns; a ratio is the median of the turns' ratios
+All windows are 3 x 3. One process and one thread. Times are the processor's, medians of the turns; a ratio is the median of the turns' ratios
 to PyTorch's time. A step is that of a program: results are new tensors, and the gradients are those of both operands.
 """
 
@@ -51,7 +51,7 @@ def steps(shape: tuple[int, int, int]) -> dict[str, Step]:
 
     def ours(*, fused: bool) -> Step:
         runtime = Runtime("cpu", memory_budget="1GiB", policy="none")
-        runtime.device.fuses_depthwise = lambda meta: fused  # type: ignore[method-assign]
+        runtime.device.fuses_depthwise = lambda meta: fused  # type: ignore[method-assign, assignment]
 
         def run() -> tuple[float, float]:
             with runtime:
