@@ -2,8 +2,9 @@
 
     python -m bench.depthwise > bench/results/depthwise.md
 
-All windows are 3 x 3. One process and one thread. Times are the processor's, medians of the turns; a ratio is the median of the turns' ratios
-to PyTorch's time. A step is that of a program: results are new tensors, and the gradients are those of both operands.
+All windows are 3 x 3. One process and one thread. Times are the processor's, medians of the turns; a ratio is the
+median of the turns' ratios to PyTorch's time. A step is that of a program: results are new tensors, and the gradients
+are those of both operands.
 """
 
 from __future__ import annotations
