@@ -77,3 +77,15 @@ def lines(series: Mapping[str, Sequence[float]], *, across: str, upwards: str, s
     axes.set(xlabel=across, ylabel=upwards)
     axes.legend()
     return figure
+
+
+def pieces(bars: Sequence[tuple[str, int, float, float]], *, title: str = "") -> Any:
+    """Some pieces of work, each (text, lane, start in seconds, end), in the lanes of the three streams."""
+    figure, axes = _axes(11, 2.4)
+    for text, lane, start, end in bars:
+        axes.broken_barh([(1e6 * start, 1e6 * (end - start))], (lane - 0.4, 0.8), facecolor=COLOURS[lane * 2],
+                         edgecolor="white")
+        axes.text(5e5 * (start + end), lane, text, ha="center", va="center", fontsize=8)
+    axes.set(xlabel="microseconds", title=title, yticks=range(len(LANE_NAMES)), yticklabels=LANE_NAMES)
+    axes.invert_yaxis()
+    return figure

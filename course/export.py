@@ -20,7 +20,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("build/course"), help="(default: build/course)")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    for lesson in sorted(COURSE.glob("lesson_*.py")):
+    for lesson in sorted(COURSE.glob("lesson_*.py"), key=lambda path: int(path.stem.split("_")[1])):
         if options.lessons and lesson.stem.split("_")[1] not in options.lessons:
             continue
         page = options.out.absolute() / f"{lesson.stem}.html"

@@ -15,9 +15,11 @@ from typing import Any
 import pytest
 
 from checks.verdict import Check
+from checks.waits import PLANTED, planted, right
+from virtual import first_wrong, history, overlap, train
 
 COURSE = Path(__file__).resolve().parents[2] / "course"
-LESSONS = sorted(COURSE.glob("lesson_*.py"))
+LESSONS = sorted(COURSE.glob("lesson_*.py"), key=lambda path: int(path.stem.split("_")[1]))
 PATIENCE_S = 600
 RUNS = """
 import json, sys
@@ -139,6 +141,13 @@ WRONG = {
               "exchanges": lambda sizes, full: [sum(sizes)],
               "beside": lambda seconds, copy_s, share: seconds / (1 - share),
               "kept_bytes": lambda parameters, n, divided: 16 * parameters // (1 if divided == "nothing" else n)},
+    "waits": {"starts": lambda work: [sum(seconds for other, seconds, _ in work[:n] if other == stream)
+                                      for n, (stream, _, _) in enumerate(work)],  # as if nothing waited
+              "must_wait": lambda earlier, later: any(a < d and c < b for a, b in earlier[2] for c, d in later[1]),
+              "puzzles": {"A": "copy-out on compute", "B": "compute on copy-in", "C": "copy-in on compute"},
+              "missing_wait": lambda log: next((
+                  f"{later.stream} on {earlier.stream}" for n, later in enumerate(log) for earlier in log[:n]
+                  if later.stream != earlier.stream and later.start < earlier.end), "")},  # whichever bytes they use
 }
 TAKES_PYTORCH = {"pytorch"}
 SLIDERS = {"kept": ("network", "batch"), "swapping": ("card", "times", "room"), "recomputing": ("apart",),
@@ -146,7 +155,7 @@ SLIDERS = {"kept": ("network", "batch"), "swapping": ("card", "times", "room"), 
 NO_ANSWER = ("There is no answer so far", "This exercise takes PyTorch: pip install")
 
 
-def test_there_are_nine_lessons_with_a_check_a_solution_and_a_mistake_for_every_exercise():
+def test_every_exercise_of_every_lesson_has_a_check_a_solution_and_a_mistake():
     assert [topic(path) for path in LESSONS] == list(WRONG)
     for path in LESSONS:
         solutions = vars(import_module(f"solutions.{topic(path)}"))
@@ -226,6 +235,23 @@ def test_a_slider_s_first_and_last_positions_run_and_show_different_things(lesso
     path, = (path for path in LESSONS if topic(path) == lesson)
     found = printed(SLIDES, tmp_path, json.dumps([path.stem]))
     assert found[path.stem] == dict.fromkeys(SLIDERS[lesson], 2)
+
+
+def test_in_lesson_10_all_waits_give_the_bits_of_the_unmanaged_training():
+    assert right().losses == train(share=1).losses
+    assert any(work.stream == "copy-in" for work in right().log)
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_in_lesson_10_a_training_without_a_wait_falls_has_other_bits_and_a_history_that_shows_the_wait(name):
+    losses, log = planted(name).losses, planted(name).log
+    assert losses[-1] < losses[0] and losses != right().losses
+    told = [log[n] for n in history(log, *first_wrong(log, right().log))]
+    late = {f"{later.stream} on {earlier.stream}" for n, later in enumerate(told) for earlier in told[:n]
+            if later.start < earlier.end and (overlap(earlier.writes, [*later.reads, *later.writes])
+                                              or overlap(earlier.reads, later.writes))}
+    assert late == {import_module("solutions.waits").puzzles[name]}
+    assert planted(name, poisoned=True).losses[-1] != planted(name, poisoned=True).losses[-1]  # NaN
 
 
 @pytest.mark.slow
