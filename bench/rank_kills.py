@@ -1,6 +1,6 @@
 """Kills one of several ranks at random moments: all end soon, nothing of them is left, and the run goes on.
 
-    python -m bench.rank_kills [--kills 100] [--ranks 2,3] [--seed 0] > bench/results/rank_kills.md
+    python -m bench.rank_kills [--kills 100] [--ranks 2,3] [--seed 0] [--latest 18] > bench/results/rank_kills.md
 
 Each time `train.py --ranks mpi --resume auto` starts where the last checkpoint was made, and one of its processes gets
 SIGKILL between the start and some seconds later. At the end the run goes on to its last step without a kill, and its
@@ -25,7 +25,6 @@ ROOT = Path(__file__).resolve().parent.parent
 TRAIN = (sys.executable, "train.py", "--model", "lenet", "--data", "digits", "--device", "cpu", "--batch", "9",
          "--policy", "passive", "--memory-budget", "4MiB", "--host-memory", "64MiB", "--checkpoint-every", "3")
 MOST_S = 10.0  # between the kill of one rank and the end of all
-LATEST_S = 18.0  # of a kill, after the start
 HEAD = """# Ranks that are killed
 
 Made by `python -m bench.rank_kills{words}`: LeNet on digits, processes of MPI on the CPU, SIGKILL for one of them at a
@@ -92,6 +91,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--ranks", default="2,3")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--latest", type=float, default=18.0,
+                        help="seconds between the start and the latest kill: enough for some steps")
     options = parser.parse_args(arguments)
     draw = random.Random(options.seed)
     counts = [int(count) for count in options.ranks.split(",")]
@@ -102,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         shared = set(os.listdir("/dev/shm"))
         for number in range(options.kills):
             before = steps_of(run)
-            took.append(killed(run, counts[number % len(counts)], 1 << 20, draw.random() * LATEST_S, draw, out))
+            took.append(killed(run, counts[number % len(counts)], 1 << 20, draw.random() * options.latest, draw, out))
             after = steps_of(run)
             if after < before:
                 raise SystemExit(f"a kill has lost checkpoints: step {before} before it, {after} after it")
@@ -119,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         of_mpi = set(os.listdir("/dev/shm")) - shared
         left = processes(str(run))
     words = "".join(f" --{name} {value}" for name, value in vars(options).items() if value != parser.get_default(name))
-    print(HEAD.format(words=words, latest=LATEST_S))
+    print(HEAD.format(words=words, latest=options.latest))
     print(f"| {options.kills} | {fruitless} | {options.kills - fruitless} | {max(took):.1f} s | "
           f"{sorted(took)[len(took) // 2]:.1f} s | {len(left)} | {len(hidden)} | {len(of_mpi)} | "
           f"{'yes' if same else 'NO'} |")

@@ -8,7 +8,16 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
-from minidl.device.cuda.seam import Attention, Convolution, Gemm, PlanInfo, Properties, StreamRecorder
+from minidl.device.cuda.seam import (
+    Attention,
+    Communicator,
+    Convolution,
+    Gemm,
+    Message,
+    PlanInfo,
+    Properties,
+    StreamRecorder,
+)
 
 
 class NullCuda:
@@ -19,6 +28,7 @@ class NullCuda:
 
     def __init__(self, memory_bytes: int = 1 << 40, *, seconds: float = 1e-5) -> None:
         self.properties = Properties("null", memory_bytes, memory_bytes, (9, 0), "0")
+        self.network = NullNetwork()
         self.calls = 0
         self.seconds = seconds
         self._handles = count(1)
@@ -111,6 +121,30 @@ class NullCuda:
                stream: Any) -> None:
         """Add 1 to ``calls``."""
         self.calls += 1
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class NullNetwork:
+    """An implementation of ``minidl.device.cuda.seam.Network``."""
+
+    def meeting(self, *, first: bool) -> Any:
+        """Return None: there is no id."""
+
+    def communicator(self, meeting: Any, count: int, rank: int) -> Communicator:
+        """Return a communicator that sends nothing."""
+        return NullCommunicator()
+
+
+class NullCommunicator:
+    """An implementation of ``minidl.device.cuda.seam.Communicator`` that does nothing."""
+
+    def exchange(self, messages: Sequence[Message], stream: Any) -> None:
+        """Do nothing."""
+
+    def abort(self) -> None:
+        """Do nothing."""
 
     def close(self) -> None:
         """Do nothing."""

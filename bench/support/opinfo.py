@@ -50,6 +50,7 @@ LISTED = [
     ("nn.functional.layer_norm", "gradient", "of one value it is a rounding times 1 / sqrt(eps), and not 0"),
     ("nn.functional.cross_entropy", "dtype float32 for bfloat16", "losses of halves are float32"),
     ("nn.functional.nll_loss", "dtype float32 for bfloat16", "losses of halves are float32"),
+    ("nn.functional.linear_cross_entropy", "dtype float32 for bfloat16", "losses of halves are float32"),
     ("topk", "values", "of equal elements the first comes first; PyTorch says nothing of them"),
     ("sort", "values", "of equal elements the first comes first, also if it need not be stable"),
     ("argsort", "values", "of equal elements the first comes first, also if it need not be stable"),

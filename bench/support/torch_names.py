@@ -139,7 +139,8 @@ def differences(mine: Arguments, right: Arguments) -> tuple[str, ...]:
                 found.append(f"no `{wanted.name}`")
             continue
         if ours.default != wanted.default and not (ours.default is None and wanted.several):
-            found.append(f"`{wanted.name}` is {ours.default or 'required'} by default, not {wanted.default}")
+            given, theirs = (a.default or "required" for a in (ours, wanted))
+            found.append(f"`{wanted.name}` is {given} by default, not {theirs}")
         if ours.keyword and not wanted.keyword:
             found.append(f"`{wanted.name}` by name alone")
         elif not ours.keyword:

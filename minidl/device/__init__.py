@@ -11,13 +11,13 @@ from minidl.errors import UserError
 
 
 def create(name: str, *, poisoned: bool = False, precision: str = DEFAULT, cupti: bool = False,
-           sharing: int = 1) -> Device:
+           sharing: int = 1, local_rank: int = 0) -> Device:
     """Return a new device for this name. Raises UserError if the name is unknown or the device cannot be used.
 
     "cpu" or "cpu:threads": computes on worker threads, on the wall clock; measures memory copies when it is made.
     "cpu:FILE.json": the same, with the copy speeds and kernel times of a file that ``minidl.calibrate`` wrote.
     "cpu:virtual": computes on a virtual clock, so every run interleaves streams in the same order.
-    "cuda" or "cuda:NUMBER": an NVIDIA GPU.
+    "cuda" or "cuda:NUMBER": an NVIDIA GPU. "cuda" is the first one or, for one of several ranks, that of its number.
     "sim:PROFILE" or "sim:FILE.json": computes no numbers; simulates the time of a GPU.
 
     poisoned: fill the arena and freed memory with NaN (CPU only), so that a use of freed memory shows in the results.
@@ -25,6 +25,7 @@ def create(name: str, *, poisoned: bool = False, precision: str = DEFAULT, cupti
     TF32, which changes numbers on a GPU and times on a simulated one; the CPU is exact. A GPU that cannot compute in
     bf16 refuses bf16.
     sharing: the number of simulated devices that share the host's link and memory.
+    local_rank: the number of this rank among those on its machine (``Ranks.local``).
     cupti: True to time each kernel of a measured iteration with CUPTI (GPU only), instead of the gaps between events.
     """
     chosen = precision_of(precision)
@@ -47,7 +48,7 @@ def create(name: str, *, poisoned: bool = False, precision: str = DEFAULT, cupti
             raise UserError(f"{name}: freed memory can be poisoned on the CPU only")
         from minidl.device import cuda
 
-        return cuda.create(name, precision=chosen, cupti=cupti)
+        return cuda.create(name, precision=chosen, cupti=cupti, local_rank=local_rank)
     known = ", ".join(sorted(profiles.PROFILES))
     raise UserError(f"unknown device {name!r}: cuda, cpu, cpu:virtual, cpu:<file.json>, or sim:<profile> with one of "
                     f"{known}")

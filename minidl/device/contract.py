@@ -28,6 +28,8 @@ from minidl.meta import Algorithm, Cost, DType, Meta, wide
 if TYPE_CHECKING:
     import numpy as np
 
+    from minidl.ranks import Ranks
+
 ATTENTION = ("auto", "composed", "fused")
 
 Place = tuple[int, Meta]  # the offset of a tensor's bytes in the arena, and the layout of its elements from there
@@ -120,13 +122,12 @@ class Device(Choices, Timekeeper):
     """A device that holds tensors and runs operations.
 
     has_values     True if the bytes of tensors exist, so that they can be read
-    joins_ranks    True if it can carry out exchanges between ranks
     updates_on_host  True if an optimizer's step can run on the host (``optim.on_host``)
     dlpack_device  its kind and number for DLPack; (1, 0) is host memory
     """
 
     has_values = False
-    joins_ranks = updates_on_host = False
+    updates_on_host = False
     dlpack_device = (1, 0)
 
     def __init__(self, name: str, profile: Profile, clock: Clock) -> None:
@@ -160,6 +161,10 @@ class Device(Choices, Timekeeper):
     @abstractmethod
     def attach(self, budget_bytes: int, host_bytes: int) -> None:
         """Allocate the arena (``budget_bytes``) and the host pool (``host_bytes``)."""
+
+    def join(self, ranks: "Ranks") -> None:
+        """Prepare exchanges with the devices of the other ranks; all ranks call this. Raises UserError, on all ranks.
+        By default nothing is to be prepared."""
 
     def spill_to(self, spill: Spill, host_bytes: int) -> None:
         """Continue the host pool in a file from host offset ``host_bytes`` on. Raises UserError if it cannot."""

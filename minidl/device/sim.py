@@ -27,7 +27,7 @@ class SimDevice(Device):
     """A device without values, on the virtual clock.
     ``ways``: a function that returns a call's algorithms; by default the cost model's."""
 
-    joins_ranks = updates_on_host = True
+    updates_on_host = True
     clock: VirtualClock
 
     def __init__(self, name: str, profile: Profile, ways: Ways | None = None) -> None:

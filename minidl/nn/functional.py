@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from inspect import Parameter, signature
 from math import prod
 
 import numpy as np
@@ -82,10 +83,15 @@ __all__ = [
 def _in_place_too(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Return an activation with a further argument ``inplace``: True writes the result into the operand."""
     @wraps(function)
-    def either(x: Tensor, *args: object, inplace: bool = False, **options: object) -> Tensor:
+    def either(input: Tensor, *args: object, inplace: bool = False, **options: object) -> Tensor:
         if args and isinstance(args[-1], bool):  # inplace, PyTorch's last positional argument
             *args, inplace = args  # type: ignore[assignment]
-        return written(x, lambda y: function(y, *args, **options)) if inplace else function(x, *args, **options)
+        if inplace:
+            return written(input, lambda y: function(y, *args, **options))
+        return function(input, *args, **options)
+    own = signature(function)
+    further = Parameter("inplace", Parameter.POSITIONAL_OR_KEYWORD, default=False, annotation="bool")
+    either.__signature__ = own.replace(parameters=[*own.parameters.values(), further])  # type: ignore[attr-defined]
     return either
 
 
@@ -95,11 +101,12 @@ celu, elu, hardsigmoid, hardswish, hardtanh, leaky_relu, mish, relu, relu6, selu
     _in_place_too(function) for function in _ACTIVATIONS]
 
 
-def gelu(x: Tensor, approximate: str = "none") -> Tensor:
-    """Return x * Phi(x) with the normal distribution function Phi: exact ("none") or "tanh"; others raise UserError."""
+def gelu(input: Tensor, approximate: str = "none") -> Tensor:
+    """Return input * Phi(input) with the normal distribution function Phi, exact ("none") or as "tanh".
+    Raises UserError for another ``approximate``."""
     if approximate not in ("none", "tanh"):
         raise UserError(f"gelu: approximate must be none or tanh, not {approximate!r}")
-    return elementwise.gelu(x) if approximate == "none" else elementwise.gelu_tanh(x)
+    return elementwise.gelu(input) if approximate == "none" else elementwise.gelu_tanh(input)
 
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
@@ -110,16 +117,14 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
     return written(input, lambda y: elementwise.dropout(y, p, seed)) if inplace else elementwise.dropout(input, p, seed)
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return x weight^T + bias. x: [..., in], weight: [out, in]."""
-    return linear_.linear(lowered(x), lowered(weight), bias)
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return input weight^T + bias. input: [..., in], weight: [out, in]."""
+    return linear_.linear(lowered(input), lowered(weight), bias)
 
 
 def embedding(input: Tensor, weight: Tensor) -> Tensor:
     """Return rows of the table ``weight`` [rows, width], selected by input: [*input.shape, width]."""
     return embedding_.embedding(weight, input, dtype=computed_in(weight.dtype))
-
-
 
 
 def layer_norm(input: Tensor, normalized_shape: int | Shape, weight: Tensor | None = None, bias: Tensor | None = None,

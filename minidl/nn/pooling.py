@@ -42,7 +42,7 @@ def max_pool2d(input: Tensor, kernel_size: Window, stride: Window | None = None,
     step = kernel if stride is None else pair(stride)
 
     def of(x: Tensor) -> Tensor:
-        wide = _up_to_the_end(x, kernel, step, around) if ceil_mode and x.ndim == 4 else x
+        wide = _up_to_the_end(x, kernel, step, around) if ceil_mode and x.ndim == 4 and x.dtype.floating else x
         return pool.max_pool2d(wide, kernel, stride=step, padding=around)
     return _of_images(of, input)
 

@@ -8,7 +8,7 @@ from math import floor
 import numpy as np
 
 from minidl.errors import ShapeError, UserError
-from minidl.meta import float32
+from minidl.meta import wide
 from minidl.ops.choose import convert
 from minidl.ops.linear import matmul
 from minidl.ops.rearranging import at, uploaded
@@ -160,7 +160,8 @@ def interpolate(input: Tensor, size: int | Sequence[int] | None = None,
             places = np.floor((np.arange(wanted) + NEAREST[mode]) * scale).astype(np.int64)
             input = at(input, axis, np.minimum(places, n - 1))
             continue
-        weights = convert(uploaded(WEIGHTS[mode](n, wanted, scale, bool(align_corners)), float32), input.dtype)
+        shares = WEIGHTS[mode](n, wanted, scale, bool(align_corners))
+        weights = convert(uploaded(shares, wide(input.dtype)), input.dtype)
         order = tuple(i for i in range(input.ndim) if i != axis)
         rows = permute(input, (*order, axis))
         y = matmul(reshape(rows, (-1, n)), weights, transpose_b=True)

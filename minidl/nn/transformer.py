@@ -111,7 +111,16 @@ def _activation(named: Activation) -> Callable[[Tensor], Tensor]:
     known: dict[str, Callable[[Tensor], Tensor]] = {"relu": ReLU(), "gelu": GELU()}
     if isinstance(named, str) and named not in known:
         raise UserError(f"activation must be relu, gelu or a function, not {named!r}")
-    return known[named] if isinstance(named, str) else named
+    if isinstance(named, str):
+        return known[named]
+    # A function of PyTorch takes no tensors of minidl; minidl's function of its name does.
+    if str(getattr(named, "__module__", "")).partition(".")[0] == "torch":
+        name = getattr(named, "__name__", type(named).__name__)
+        if name not in functional.__all__:
+            raise UserError(f"activation is PyTorch's {name}: pass a function or module of minidl.nn")
+        found: Callable[[Tensor], Tensor] = getattr(functional, name)
+        return found
+    return named
 
 
 class _Layer(Module):

@@ -74,9 +74,9 @@ def hardswish(input: Tensor) -> Tensor:
     return mul(input, hardsigmoid(input))
 
 
-def logsigmoid(x: Tensor) -> Tensor:
-    """Return log(sigmoid(x)), computed without overflow."""
-    return neg(softplus(neg(x)))
+def logsigmoid(input: Tensor) -> Tensor:
+    """Return log(sigmoid(input)), computed without overflow."""
+    return neg(softplus(neg(input)))
 
 
 def mish(input: Tensor) -> Tensor:
@@ -94,9 +94,9 @@ def tanhshrink(input: Tensor) -> Tensor:
     return sub(input, tanh(input))
 
 
-def softshrink(x: Tensor, lambd: float = 0.5) -> Tensor:
-    """Return x moved towards 0 by ``lambd``; 0 where |x| <= lambd."""
-    return sub(relu(shift(x, -lambd)), relu(shift(neg(x), -lambd)))
+def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
+    """Return input moved towards 0 by ``lambd``; 0 where |input| <= lambd."""
+    return sub(relu(shift(input, -lambd)), relu(shift(neg(input), -lambd)))
 
 
 def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
@@ -123,10 +123,10 @@ def softmin(input: Tensor, dim: int = -1, dtype: DType | None = None) -> Tensor:
     return softmax(neg(input), dim, dtype)
 
 
-def softplus_of(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
-    """Return log(1 + exp(beta * x)) / beta; x itself where beta * x is above the threshold."""
-    y = softplus(x) if beta == 1 else scale(softplus(scale(x, beta)), 1.0 / beta)
-    return y if threshold >= SAFE else where(compare(scale(x, beta), threshold, ">"), x, y)
+def softplus_of(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
+    """Return log(1 + exp(beta * input)) / beta; input itself where beta * input is above the threshold."""
+    y = softplus(input) if beta == 1 else scale(softplus(scale(input, beta)), 1.0 / beta)
+    return y if threshold >= SAFE else where(compare(scale(input, beta), threshold, ">"), input, y)
 
 
 __all__ = ["celu", "elu", "glu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh",

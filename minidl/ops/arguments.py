@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from minidl.context import current
-from minidl.errors import ShapeError, WrongKind
+from minidl.errors import ShapeError, UserError, WrongKind
 from minidl.meta import DType, Meta, Shape, boolean, uint8
 from minidl.tensor import Tensor
 
@@ -50,6 +50,13 @@ def number_for(what: str, x: Meta, value: float) -> float:
                                  or abs(value) >= _beyond(x.dtype)):
         raise ShapeError(f"{what}: {x} with {value} is not {x.dtype.name}: upload it with a floating dtype")
     return float(value)
+
+
+def must_hold(dtype: DType, value: float) -> None:
+    """Raise UserError for a number beyond the range of an integer dtype; its kernel would fail. Fractions are cut."""
+    least = 0 if dtype is uint8 else -_beyond(dtype)
+    if not dtype.floating and dtype is not boolean and not least <= value < _beyond(dtype):  # NaN, too
+        raise UserError(f"a value of {value} does not fit {dtype.name}")
 
 
 def plain_number(what: str, value: object) -> float:

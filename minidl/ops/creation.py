@@ -25,7 +25,6 @@ from minidl.ops.shape import CONTIGUOUS, sizes_of
 from minidl.ops.update import UPLOAD, normal_, uniform_
 from minidl.ops.update import full as full_
 from minidl.runtime import current_runtime
-from minidl.runtime.upload import checked
 from minidl.tensor import Tensor
 
 Sizes = int | Shape
@@ -64,8 +63,6 @@ def full(size: Sizes, fill_value: float | Tensor, *, dtype: DType | None = None,
         if value.shape:
             raise ShapeError(f"full takes a number or a tensor without dimensions, not {list(value.shape)}")
         return filled_with(value, shape, dtype)
-    if dtype is not None and not dtype.floating:
-        checked(np.asarray(value), None, dtype)
     kind = boolean if isinstance(value, bool) else int64 if isinstance(value, int) else float32
     made = full_(shape, value, dtype or kind)
     return _leaf(made) if requires_grad else made

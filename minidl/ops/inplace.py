@@ -16,6 +16,7 @@ from minidl.dispatch import apply_all, donate
 from minidl.errors import ShapeError, UserError
 from minidl.meta import Meta, boolean
 from minidl.ops import elementwise, functions
+from minidl.ops.arguments import must_hold
 from minidl.ops.arithmetic import Operand, add, div, mul, power, sub
 from minidl.ops.arithmetic import and_ as both
 from minidl.ops.arithmetic import or_ as either
@@ -151,11 +152,13 @@ def apply_copy(other: Tensor, x: Tensor) -> Tensor:
 
 
 def fill_(x: Tensor, value: Operand) -> Tensor:
-    """Overwrite x with a number or a tensor without dimensions; returns x. Raises UserError if gradients forbid it."""
+    """Overwrite x with a number or a tensor without dimensions; returns x.
+    Raises UserError if gradients forbid it, or if x's dtype cannot hold the number."""
     if isinstance(value, Tensor):
         if value.shape:
             raise ShapeError(f"fill_ takes a number or a tensor without dimensions, not {list(value.shape)}")
         return copy_(x, value)
+    must_hold(x.dtype, value)
     if not _overwrites(x):
         return _rebind(x, lambda y: full(y.shape, value, y.dtype), may_donate=False)
     apply_all(FILL_, x, value=value)

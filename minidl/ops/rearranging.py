@@ -164,12 +164,13 @@ def repeat_interleave(x: Tensor, repeats: int | Tensor, dim: int | None = None, 
     return reshape(wide, (*x.shape[:axis], x.shape[axis] * repeats, *x.shape[axis + 1:]))
 
 
-def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
-    """Return a one-hot encoding of integers, int64 [*x.shape, num_classes].
-    The default number of classes is 1 + the largest value of x, which is copied to the host. Raises UserError."""
+def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
+    """Return a one-hot encoding of integers, int64 [*tensor.shape, num_classes].
+    The default number of classes is 1 + the largest value, which is copied to the host. Raises UserError."""
     if num_classes < 0:
-        num_classes = int(values_of("one_hot", x).max(initial=-1)) + 1
-    return convert(compare(convert(unsqueeze(x, x.ndim), int64), uploaded(np.arange(num_classes)), "=="), int64)
+        num_classes = int(values_of("one_hot", tensor).max(initial=-1)) + 1
+    places = uploaded(np.arange(num_classes))
+    return convert(compare(convert(unsqueeze(tensor, tensor.ndim), int64), places, "=="), int64)
 
 
 def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:

@@ -197,9 +197,10 @@ def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: 
     return add(input, permute(sums, tuple(sorted(range(input.ndim), key=order.__getitem__))), alpha=alpha)
 
 
-def allclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8) -> bool:
-    """Return True if |input - other| <= atol + rtol * |other| everywhere. The values are copied to the host."""
-    return bool(np.allclose(input.numpy(), other.numpy(), rtol, atol))
+def allclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> bool:
+    """Return True if |input - other| <= atol + rtol * |other| everywhere, with ``equal_nan`` also where both are NaN.
+    The values are copied to the host."""
+    return bool(np.allclose(input.numpy(), other.numpy(), rtol, atol, equal_nan))
 
 
 def equal(input: Tensor, other: Tensor) -> bool:

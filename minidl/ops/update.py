@@ -13,7 +13,7 @@ from minidl.dispatch import apply, apply_all
 from minidl.errors import ShapeError
 from minidl.meta import Cost, DType, Meta, Shape, float32, meta
 from minidl.op import Attrs, Op
-from minidl.ops.arguments import numbers
+from minidl.ops.arguments import must_hold, numbers
 from minidl.ops.shape import copy_cost
 from minidl.parts.slice_rules import along
 from minidl.tensor import Tensor
@@ -88,7 +88,8 @@ UPLOAD_ = Op("upload_", _no_output, lambda inputs, outputs, attrs: Cost(0.0, flo
 
 
 def full(shape: Shape, value: float, dtype: DType = float32) -> Tensor:
-    """Return a new tensor of the given shape and dtype with ``value`` in all elements."""
+    """Return a new tensor with ``value`` in all elements. Raises UserError if the dtype cannot hold it."""
+    must_hold(dtype, value)
     return apply(FULL, shape=tuple(shape), dtype=dtype, value=value)
 
 
@@ -103,7 +104,8 @@ def copy_(a: Tensor, b: Tensor) -> None:
 
 
 def fill_(a: Tensor, value: float) -> None:
-    """Overwrite every element of a with ``value``."""
+    """Overwrite every element of a with ``value``. Raises UserError if a's dtype cannot hold it."""
+    must_hold(a.dtype, value)
     apply_all(FILL_, a, value=value)
 
 

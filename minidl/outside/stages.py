@@ -20,7 +20,8 @@ EVERY, TICK = 1.5, 0.25  # seconds: without output before a line is printed; bet
 
 # Held while text is printed. A fork must not happen meanwhile, because the child could not print any more.
 LOCK = threading.RLock()
-os.register_at_fork(before=LOCK.acquire, after_in_parent=LOCK.release, after_in_child=LOCK.release)
+if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+    os.register_at_fork(before=LOCK.acquire, after_in_parent=LOCK.release, after_in_child=LOCK.release)
 
 
 class Stage:

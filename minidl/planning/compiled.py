@@ -25,7 +25,7 @@ PARTS: tuple[Function, ...] = (expansion.expand, expansion._trimmed, timing.begi
 # arrays, and counting their references takes fifty times as long as the rest.
 PIECES: tuple[Function, ...] = (
     expansion._start, expansion._arrive, lineages.end_note, lineages.can_replay,
-    lineages.find_due, lineages.free_sources, lineages.find_replays, expansion._bring_back,
+    lineages.find_due, lineages.free_sources, lineages.drop_leftovers, lineages.find_replays, expansion._bring_back,
     expansion._find_endings, expansion._take_step, expansion._after_replay, expansion._copy, expansion._forget_copy,
     expansion._after_call, expansion._evict, levels.reach, levels.lift,
     levels.settle, timing._lost)
@@ -47,7 +47,7 @@ for part in PARTS:
 for part in PIECES:
     register_jitable(_nrt=False)(part)
 
-weighed: Weighed = njit(cache=True)(schedule.weighed)
+weighed: Weighed = njit(cache=True, nogil=True)(schedule.weighed)
 forget_older(weighed, MODULES)
 
 

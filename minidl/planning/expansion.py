@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from minidl.planning.lineages import can_replay, end_note, find_due, find_replays, free_sources
-from minidl.planning.problem import DROP, KEEP, SWAP, Array, Problem
+from minidl.planning.lineages import can_replay, drop_leftovers, end_note, find_due, find_replays, free_sources
+from minidl.planning.problem import DROP, ENDLESS, KEEP, SWAP, Array, Problem
 from minidl.planning.walk import (
     ABSENT,
     AWAY,
@@ -20,6 +20,7 @@ from minidl.planning.walk import (
     HOST,
     IN_MEMORY,
     KEPT,
+    LEFTOVERS,
     LIVE,
     MOST_ON_HOST,
     NOTED,
@@ -52,12 +53,13 @@ def expand(problem: Problem, mode: Array, prefetch_at: Array, notes: Array
     back = SwapIns(np.empty(gaps, np.int64), np.empty(gaps, np.int64), np.empty(gaps, np.int64),
                    np.empty(gaps, np.int64), np.empty(gaps, np.int64), np.empty(gaps, np.int64),
                    np.empty(gaps, np.bool_))
-    walk = Walk(np.zeros(13, np.int64), np.zeros(tensors, np.int64), np.zeros(tensors, np.int64),
+    walk = Walk(np.zeros(14, np.int64), np.zeros(tensors, np.int64), np.zeros(tensors, np.int64),
                 np.zeros(tensors, np.int64), np.full(tensors, -1, np.int64), np.full(tensors, -1, np.int64),
                 np.zeros(tensors, np.bool_), np.zeros(tensors, np.bool_), np.full(tensors, -1, np.int64),
                 np.zeros(tensors, np.int64), np.full(tensors, -1, np.int64), np.zeros(calls, np.int64),
                 np.zeros(calls, np.int64), np.zeros(tensors + 8, np.int64), np.zeros(2 * tensors, np.int64),
-                np.zeros(gaps, np.int64), np.zeros(tensors, np.int64))
+                np.zeros(gaps, np.int64), np.zeros(tensors, np.int64),
+                np.zeros(2 * tensors, np.int64))
     replay_seconds = 0.0
     _start(problem, walk, mode, notes)
     for k in range(calls):
@@ -73,6 +75,8 @@ def expand(problem: Problem, mode: Array, prefetch_at: Array, notes: Array
             for r in range(replays):
                 c = walk.replay[r]
                 _bring_back(problem, walk, c, back, notes)
+                if walk.counts[LEFTOVERS] and problem.leftovers_bytes < ENDLESS:
+                    drop_leftovers(problem, walk, c, k, notes)
                 _take_step(problem, walk, c, k, steps, notes)
                 replay_seconds += problem.algorithm_seconds[problem.algorithm_ptr[c]]
                 _after_replay(problem, walk, c, notes)
@@ -80,6 +84,8 @@ def expand(problem: Problem, mode: Array, prefetch_at: Array, notes: Array
                 free_sources(problem, walk, notes)
         _bring_back(problem, walk, k, back, notes)
         _find_endings(problem, walk, k, mode)
+        if walk.counts[LEFTOVERS] and problem.leftovers_bytes < ENDLESS:
+            drop_leftovers(problem, walk, k, k, notes)
         _take_step(problem, walk, k, k, steps, notes)
         _after_call(problem, walk, k, notes)
         _evict(problem, walk, k, mode, prefetch_at, out, notes)
@@ -185,6 +191,9 @@ def _after_replay(problem: Problem, walk: Walk, c: int, notes: Array) -> None:
         if walk.state[t] == DROPPED:
             walk.state[t] = RESIDENT
             walk.counts[LIVE] += problem.size[t]
+            if walk.counts[LEFTOVERS] < len(walk.leftovers):
+                walk.leftovers[walk.counts[LEFTOVERS]] = t
+                walk.counts[LEFTOVERS] += 1
         elif walk.state[t] == ABSENT and walk.remaining[t] > 0:
             walk.state[t] = TEMPORARY
             walk.counts[LIVE] += problem.size[t]

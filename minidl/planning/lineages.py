@@ -1,8 +1,8 @@
 """Find what to replay before each call of an expansion, and what must stay for later replays.
 
 Mostly that is a call's dropped inputs. A write in place spoils replays that read the old bytes: before it, the engine
-replays what it would spoil, and a freed tensor stays if a dropped one could not be computed without it. A part of
-``expansion``, in plain Python that Numba can compile.
+replays what it would spoil, and a freed tensor stays if a dropped one could not be computed without it. What replays
+have computed for later calls may be dropped again. A part of ``expansion``, in plain Python that Numba can compile.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from minidl.planning.walk import (
     DUE,
     FAILED,
     KEPT,
+    LEFTOVERS,
     LIVE,
+    RESIDENT,
     SEARCHES,
     SOURCES,
     SPOILT,
@@ -148,3 +150,36 @@ def free_sources(problem: Problem, walk: Walk, notes: Array) -> None:
             walk.counts[LIVE] -= problem.size[t]
             end_note(walk, t, notes)
     walk.counts[SOURCES] = left
+
+
+def drop_leftovers(problem: Problem, walk: Walk, c: int, k: int, notes: Array) -> None:
+    """Drop leftovers, the oldest first, until the next step fits ``leftovers_bytes`` without donations.
+    A leftover is a tensor that a replay has computed for a call after k. c: the call of that step."""
+    over = walk.counts[LIVE] + problem.algorithm_bytes[problem.algorithm_ptr[c + 1] - 1] - problem.leftovers_bytes
+    for j in range(problem.out_ptr[c], problem.out_ptr[c + 1]):
+        over += problem.size[problem.out_idx[j]]
+    left = 0
+    for n in range(walk.counts[LEFTOVERS]):
+        t = walk.leftovers[n]
+        g = walk.gap[t]
+        if walk.state[t] != RESIDENT or problem.gap_next[g] < k:
+            continue  # it has left, or the program has accessed it
+        stays = over <= 0 or walk.remaining[t] > 0 or problem.gap_next[g] == k or walk.ends[t] == k or not (
+            problem.can_drop[g] or can_replay(problem, walk, t))
+        for j in range(problem.in_ptr[c], problem.in_ptr[c + 1]):
+            stays = stays or problem.in_idx[j] == t
+        if stays:
+            walk.leftovers[left] = t
+            left += 1
+            continue
+        over -= problem.size[t]
+        walk.counts[LIVE] -= problem.size[t]
+        walk.state[t] = DROPPED
+        end_note(walk, t, notes)
+        noted = problem.can_drop[g]
+        for m in range(walk.counts[UNSURE]):
+            noted = noted or walk.unsure[m] == g
+        if not noted:
+            walk.unsure[walk.counts[UNSURE]] = g
+            walk.counts[UNSURE] += 1
+    walk.counts[LEFTOVERS] = left

@@ -43,7 +43,9 @@ class Problem(NamedTuple):
     waits                    per call: True if computation waits after it until all copies so far have ended
     seconds                  duration of the iteration with the fastest algorithms and without copies
     contention               seconds that computation loses for each second that a copy runs beside it
-    memory_bytes             bytes of host memory; further copies go to the disk"""
+    memory_bytes             bytes of host memory; further copies go to the disk
+    leftovers_bytes          what replays have computed for later calls is dropped again, the oldest first, where more
+                             bytes than this would be in use, as the engine does"""
 
     ids: Array
     in_ptr: Array
@@ -79,6 +81,12 @@ class Problem(NamedTuple):
     seconds: float
     contention: float
     memory_bytes: int
+    leftovers_bytes: int = ENDLESS
+
+
+def within(facts: Problem, nbytes: int) -> Problem:
+    """Return the problem for a budget: if leftovers of replays are dropped at some number of bytes, it is this one."""
+    return facts if facts.leftovers_bytes == ENDLESS else facts._replace(leftovers_bytes=nbytes)
 
 
 def _flat(lists: list[list[int]]) -> tuple[Array, Array]:

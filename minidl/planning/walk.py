@@ -14,7 +14,7 @@ FAILED = -1
 ABSENT, RESIDENT, AWAY, DROPPED, TEMPORARY, KEPT = 0, 1, 2, 3, 4, 5
 # Positions in ``Walk.counts``.
 STEPS, OUTS, BACKS, NOTED, LIVE, HOST, MOST_ON_HOST, IN_MEMORY = 0, 1, 2, 3, 4, 5, 6, 7
-SEARCHES, UNSURE, SPOILT, DUE, SOURCES = 8, 9, 10, 11, 12
+SEARCHES, UNSURE, SPOILT, DUE, SOURCES, LEFTOVERS = 8, 9, 10, 11, 12, 13
 
 
 class StepArrays(NamedTuple):
@@ -77,7 +77,7 @@ class Walk(NamedTuple):
 
     counts     numbers of steps, copies out, swap-ins and notes so far; bytes on the device; bytes on the host, their
                peak, and the part of them in host memory; numbers of searches along lineages, of ``unsure``,
-               of those of them that come first in ``due``, of all of ``due``, and of ``sources``
+               of those of them that come first in ``due``, of all of ``due``, of ``sources``, and of ``leftovers``
     state      per tensor: ABSENT, RESIDENT, AWAY, DROPPED, TEMPORARY or KEPT
     left       per tensor: the step after which it was swapped out
     gap, note  per tensor: its current gap; the row in ``notes`` of its current residency
@@ -93,6 +93,7 @@ class Walk(NamedTuple):
     due        tensors to replay before this call; the first of them only if it would spoil their replay
     unsure     gaps of dropped tensors whose replay a write in place may spoil
     sources    tensors that are kept for the replays of these
+    leftovers  dropped tensors that replays have computed, the oldest first
     """
 
     counts: Array
@@ -112,3 +113,4 @@ class Walk(NamedTuple):
     due: Array
     unsure: Array
     sources: Array
+    leftovers: Array

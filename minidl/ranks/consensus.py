@@ -15,6 +15,7 @@ from typing import TypeVar
 from minidl.ranks.group import Ranks, RanksDiverged
 
 T = TypeVar("T")
+MOST_BATCHES = 4  # of different sizes that a turn names
 
 
 class Alone:
@@ -29,6 +30,9 @@ class Alone:
     def least(self, *sizes: int) -> tuple[int, ...]:
         """Return for each of some sizes the smallest of any rank."""
         return sizes
+
+    def sees(self, batch: int) -> None:
+        """Called when the program uploads a batch of that many examples."""
 
     def turn(self) -> str:
         """Return the text of the next exchange, which all ranks compare before they make it."""
@@ -66,6 +70,7 @@ class Consensus(Alone):
         self.iteration = 0
         self._entered = True  # for the first time, as all ranks do
         self._exchanges = 0  # in this iteration so far
+        self._batches: set[int] = set()  # the numbers of examples since the last turn
         self._shared = False  # the iteration that has ended had exchanges, so all ranks have ended it
         self._failed = ""  # why an earlier iteration failed, until the ranks have compared it
 
@@ -73,12 +78,20 @@ class Consensus(Alone):
         """Return for each of some sizes the smallest of any rank. All ranks call this."""
         return tuple(map(min, zip(*self.ranks.agree(sizes), strict=True)))
 
+    def sees(self, batch: int) -> None:
+        """Let the ranks compare the number of examples in a batch, at the next turn of this iteration."""
+        self._batches.add(batch)
+
     def turn(self) -> str:
-        """Return the text of the next exchange, which all ranks compare before they make it."""
+        """Return the text of the next exchange, which all ranks compare before they make it.
+        It names the batches since the last one: a sum over their examples has one shape for any number of them."""
         text = f"iteration {self.iteration}, exchange {self._exchanges}"
         if not self._exchanges and self.plans:
             text += f", plans {self.plans}"
         self._exchanges += 1
+        if self._batches:
+            text += f", a batch of {' and '.join(map(str, sorted(self._batches)[:MOST_BATCHES]))}"
+            self._batches.clear()
         return text + self._taken_failure()
 
     def end_iteration(self, finish: Callable[[], None], *, failed: bool) -> None:
@@ -97,6 +110,7 @@ class Consensus(Alone):
                                      + self._taken_failure())
         self.iteration += self._shared or failed
         self._exchanges = 0
+        self._batches.clear()
 
     def end_run(self) -> None:
         """Wait until all ranks leave their runtimes. Raises RanksDiverged. If one rank enters its runtime again, this

@@ -7,7 +7,7 @@ not wait for each other: exchanges of tensors, which a device's stream makes, an
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from minidl.errors import UserError
@@ -27,6 +27,7 @@ class RanksDiverged(UserError):
 class Ranks(ABC):
     """One rank, with number ``rank`` (from 0), among the ``count`` ranks of a run: its exchanges with all of them.
 
+    local   the number of this rank among those on its machine, from 0
     divide  what is divided among the ranks, so that each keeps its rows alone: "nothing", optimizer "states" (ZeRO-1),
             or states and "gradients" (ZeRO-2): Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training
             Trillion Parameter Models", 2020. Equal on all ranks"""
@@ -36,7 +37,7 @@ class Ranks(ABC):
             raise UserError(f"there are 1 rank or more, not {count}")
         if divide not in DIVIDES:
             raise UserError(f"ranks divide {', '.join(DIVIDES)}, not {divide}")
-        self.rank = rank
+        self.rank = self.local = rank
         self.count = count
         self.divide = divide
 
@@ -73,5 +74,10 @@ class Ranks(ABC):
         """Send ``value`` (pickled) to all ranks; return all ranks' values, in rank order. Raises RanksDiverged."""
 
     @abstractmethod
-    def fail(self, code: int = 1) -> None:
-        """Tell the other ranks that this one has failed, so that they end, too. code: the exit code of processes."""
+    def fail(self, code: int = 1, why: str = "") -> None:
+        """Tell the other ranks that this one has failed, so that they end, too.
+        code: the exit code of processes. why: a text for stderr, where processes end at once."""
+
+    def when_failed(self, end: Callable[[], None]) -> None:  # noqa: B027 - not abstract: mostly nothing is to be done
+        """Have ``end`` called once a rank that shares this process has failed. It ends waits that ``fail`` does not
+        know, such as those of a GPU. By default no other rank shares the process, which ends as a whole."""

@@ -30,7 +30,7 @@ class ModelledRanks(Ranks):
         """Return ``count`` times this rank's value, as if every rank had sent this value."""
         return [value] * self.count
 
-    def fail(self, code: int = 1) -> None:
+    def fail(self, code: int = 1, why: str = "") -> None:
         """Do nothing: there is no other rank."""
 
 

@@ -23,6 +23,7 @@ class MpiRanks(Ranks):
     def __init__(self, communicator: Any, library: Any, divide: str = NOTHING) -> None:
         super().__init__(communicator.Get_rank(), communicator.Get_size(), divide)
         self._library = library
+        self.local = communicator.Split_type(library.COMM_TYPE_SHARED).Get_rank()
         self._tensors, self._words = communicator.Dup(), communicator.Dup()
 
     def gather(self, mine: np.ndarray, sizes: Sequence[int], into: np.ndarray) -> None:
@@ -44,8 +45,10 @@ class MpiRanks(Ranks):
         found: list[Any] = self._words.allgather(value)
         return found
 
-    def fail(self, code: int = 1) -> None:
-        """End the processes of all ranks, this one included, with exit code ``code``."""
+    def fail(self, code: int = 1, why: str = "") -> None:
+        """Print why, if there is a text; end the processes of all ranks, this one included, with exit code ``code``."""
+        if why:
+            print(f"{self}: {why}", file=sys.stderr)
         sys.stdout.flush()
         sys.stderr.flush()
         self._words.Abort(code)

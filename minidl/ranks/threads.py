@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import Barrier, BrokenBarrierError
 from typing import Any
@@ -19,6 +19,7 @@ class _Meeting:
 
     def __init__(self, count: int, patience_s: float) -> None:
         self._left: list[Any] = [None] * count
+        self.ends: list[Callable[[], None]] = []  # called by ``end``
         self._came, self._went = Barrier(count, timeout=patience_s), Barrier(count, timeout=patience_s)
 
     def meet(self, rank: int, value: Any) -> list[Any]:
@@ -35,9 +36,11 @@ class _Meeting:
         return found
 
     def end(self) -> None:
-        """End the waits in ``meet``, now and later, with an error."""
+        """End the waits in ``meet``, now and later, with an error, and those that others have told of."""
         self._came.abort()
         self._went.abort()
+        for end in self.ends:
+            end()
 
 
 class ThreadRanks(Ranks):
@@ -67,10 +70,14 @@ class ThreadRanks(Ranks):
         """Return the values of all ranks, in rank order: the objects themselves, no copies. Raises RanksDiverged."""
         return self._words.meet(self.rank, value)
 
-    def fail(self, code: int = 1) -> None:
-        """End the waits of all ranks, which then raise RanksDiverged. ``code`` is not used."""
+    def fail(self, code: int = 1, why: str = "") -> None:
+        """End the waits of all ranks, which then raise RanksDiverged. ``code`` and ``why`` are not used."""
         self._tensors.end()
         self._words.end()
+
+    def when_failed(self, end: Callable[[], None]) -> None:
+        """Have ``end`` called once a rank has failed."""
+        self._tensors.ends.append(end)
 
 
 def threads(count: int, *, patience_s: float = PATIENCE_S, divide: str = NOTHING) -> list[ThreadRanks]:

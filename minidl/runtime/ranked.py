@@ -10,9 +10,13 @@ from minidl.ranks.group import NOTHING
 from minidl.ranks.modelled import ModelledRanks
 
 
-def consensus_of(ranks: Ranks | None) -> Alone:
-    """Return the agreement of a runtime with the other ranks; without ranks, that of one device."""
-    return ALONE if ranks is None else Consensus(ranks)
+def consensus_of(ranks: Ranks | None, device: Device) -> Alone:
+    """Connect the device with those of the other ranks, and return the agreement with them.
+    Raises UserError, on all ranks, if the devices cannot be connected."""
+    if ranks is None:
+        return ALONE
+    device.join(ranks)
+    return Consensus(ranks)
 
 
 def silent(ranks: Ranks | None) -> Alone:
@@ -39,8 +43,6 @@ def slices_of(ranks: Ranks | None, device: Device, slices: int) -> int:
         return slices
     if slices > 1 and slices % ranks.count:
         raise UserError(f"each of {ranks.count} ranks has as many slices, and {slices} slices cannot be shared out so")
-    if not device.joins_ranks:
-        raise UserError(f"{device.name} cannot be one of several ranks: cpu can, and sim:NAME models one")
     if device.has_values and isinstance(ranks, ModelledRanks):
         raise UserError(f"modelled ranks have no values, and {device.name} computes some: they are for sim:NAME")
     return max(slices, ranks.count)

@@ -89,8 +89,8 @@ class Runtime(Shown):
                  switches: Switches = ALL_ON, slices: int = 1, shard_bytes: int | str | None = None,
                  host_update: bool = False, ranks: Ranks | None = None) -> None:
         self.precision = precision_of(precision)
-        self.device = (devices.create(device, poisoned=poisoned, precision=precision) if isinstance(device, str)
-                       else device)
+        self.device = device if not isinstance(device, str) else devices.create(
+            device, poisoned=poisoned, precision=precision, local_rank=ranks.local if ranks is not None else 0)
         self.host_update = host_update_of(self.device, ranks, wanted=host_update)
         if attention is not None:
             self.device.attention = attention
@@ -103,7 +103,7 @@ class Runtime(Shown):
             spill = None if spill is None else Spill(fspath(spill), _bytes(spill_bytes, 0, "spill_bytes"))
         self.ranks = ranks = ranks if ranks is not None and ranks.count > 1 else None
         self.slices = slices = slices_of(ranks, self.device, slices)
-        self._consensus = consensus_of(ranks)
+        self._consensus = consensus_of(ranks, self.device)
         budget, host = self._consensus.least(budget, host)
         self.placement = placements.create(placement) if isinstance(placement, str) else placement
         if not self.placement.addresses and self.device.simulated_twin() is None:

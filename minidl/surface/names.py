@@ -40,8 +40,8 @@ class Named:
         def all(self, dim: Whole | Shape | None = None, keepdim: Truth = False) -> Tensor:
             """Return booleans that are True if all elements along ``dim`` are nonzero; by default of all elements."""
 
-        def allclose(self, b: Tensor, rtol: Real = 1e-05, atol: Real = 1e-08) -> Truth:
-            """True if |a - b| <= atol + rtol * |b| everywhere."""
+        def allclose(self, b: Tensor, rtol: Real = 1e-05, atol: Real = 1e-08, equal_nan: Truth = False) -> Truth:
+            """True if |a - b| <= atol + rtol * |b| everywhere; ``equal_nan``: two NaN are equal."""
 
         def any(self, dim: Whole | Shape | None = None, keepdim: Truth = False) -> Tensor:
             """Return booleans that are True if any element along ``dim`` is nonzero; by default of all elements."""

@@ -90,7 +90,8 @@ def drawn(known: Known, costs: Costs, budget: int, unmanaged_bytes: int) -> Reco
     top = max((stay.offset + stay.size for stay in stays), default=0)
     recording = Recording(f"PyTorch, addresses {DRAWN}", max(top, min(budget, unmanaged_bytes)), unmanaged_bytes, 0,
                           seen.trace, _subjects(facts, seen), events, stays,
-                          (RecordedStep(took, plan.seconds, moved, again, 1),), _remarks(known, costs), shown)
+                          (RecordedStep(took, plan.seconds, moved, again, 1),), _remarks(known, costs), shown,
+                          limit_bytes=budget if known.obeyed is None else 0)
     recording.check()
     return recording
 
@@ -149,14 +150,14 @@ def _events(facts: Problem, steps: StepArrays, copies: Sequence[_Copy], seen: Se
             seconds = nbytes * (costs.out_seconds_per_byte if copy.out else costs.in_seconds_per_byte)
             events.append(WorkEvent(EventKind.COPY_OUT if copy.out else EventKind.COPY_IN, "", group, copy.tensor,
                                     nbytes,
-                                now, now + seconds, now, int(used[s - 1]) if s else 0, 0, host, (0, 0)))
+                                now, now + seconds, now, int(used[s - 1]) if s else 0, -1, host, (0, 0)))
         at.append(len(events))
         one = seen.trace.calls[call]
         events.append(WorkEvent(EventKind.CALL if call == group else EventKind.REPLAY, one.op, group, -1, 0, now,
-                            now + one.seconds, now, int(used[s]), 0, host, (0, 0)))
+                            now + one.seconds, now, int(used[s]), -1, host, (0, 0)))
         now += one.seconds
     at.append(len(events))
-    events.append(WorkEvent(EventKind.BOUNDARY, "", len(seen.trace.calls), -1, 0, now, now, now, 0, 0, host, (0, 0)))
+    events.append(WorkEvent(EventKind.BOUNDARY, "", len(seen.trace.calls), -1, 0, now, now, now, 0, -1, host, (0, 0)))
     return tuple(events), at
 
 

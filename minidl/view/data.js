@@ -29,7 +29,7 @@ function lists(packed) {
 // One recorded step. Bands are the categories of the stack of memory, from below; each has its bytes at every event.
 class Recording {
   constructor(packed, offset = 0) {  // offset: seconds from the beginning of the page's clock to that of the step
-    Object.assign(this, {offset, rank: packed.rank, title: packed.title, budget: packed.budget, unmanaged: packed.unmanaged, host: packed.host,
+    Object.assign(this, {offset, rank: packed.rank, title: packed.title, budget: packed.budget, limit: packed.limit, unmanaged: packed.unmanaged, host: packed.host,
                          facts: packed.facts, words: packed.words, remarks: new Map()});
     for (const name of ["subjects", "calls", "events", "stays", "steps"]) this[name] = columns(packed[name]);
     for (const [subject, text] of packed.remarks)
@@ -45,11 +45,13 @@ class Recording {
     this.largest = this.leaving();
   }
 
-  // Layers are grouped by the first parts of their names: as many parts as give few groups.
+  // Layers are grouped by the first parts of their names: as many parts as give few groups. A name may end with the line
+  // of the program, after a comma; a name that is only a line is a group by itself.
   group() {
     const {kind, name} = this.subjects;
     const layers = [...new Set(Array.from(name).filter((_, i) => kind[i] === ACTIVATION))].map(n => this.words[n]);
-    const cut = depth => new Set(layers.map(layer => layer.split(".").slice(0, depth).join(".")));
+    const head = (layer, depth) => /:\d+$/.test(layer) && !layer.includes(", ") ? layer : layer.split(", ")[0].split(".").slice(0, depth).join(".");
+    const cut = depth => new Set(layers.map(layer => head(layer, depth)));
     let depth = 1;
     while (depth < 4 && cut(depth + 1).size <= MOST_GROUPS && cut(depth + 1).size > cut(depth).size) depth++;
     const names = [...cut(depth)];
@@ -60,7 +62,7 @@ class Recording {
       const at = Math.floor(i / this.share);
       this.groups[at] = i % this.share ? `${this.groups[at].split(" to ")[0]} to ${each}` : each;
     });
-    const groupOf = this.words.map(word => number.get(word.split(".").slice(0, depth).join(".")));
+    const groupOf = this.words.map(word => number.get(head(word, depth)));
     this.layerOf = i => groupOf[name[i]] === undefined ? -1 : groupOf[name[i]];
     this.bands = ["parameters", "optimizer state", "gradients", "other tensors",
                   ...this.groups.map(each => `activations of ${each}`), "being copied out", "being copied in",
@@ -138,7 +140,7 @@ class Recording {
       }
       if (sum !== events.used[e]) this.wrong++;
       this.heights[this.first.workspace][e] = events.workspace[e];
-      const free = this.budget - events.used[e];
+      const free = events.largest[e] < 0 ? 0 : this.budget - events.used[e];
       this.heights[this.first.split][e] = Math.max(0, free - Math.max(events.largest[e], events.workspace[e]));
     }
   }

@@ -143,7 +143,7 @@ class Stack extends Picture {
   constructor(recording, view, height) {
     super(recording, view, height, "Memory over time by category");
     const peak = recording.events.used.reduce((a, b) => Math.max(a, b), 0);
-    this.most = 1.1 * Math.max(recording.budget <= 4 * peak ? recording.budget : peak,
+    this.most = 1.1 * Math.max(recording.limit <= 4 * peak ? recording.limit : peak, peak,
                                 recording.unmanaged <= 2 * recording.budget ? recording.unmanaged : 0);
   }
 
@@ -184,7 +184,7 @@ class Stack extends Picture {
       context.stroke();
     });
     context.globalAlpha = context.lineWidth = 1;
-    this.line(recording.budget, "budget", this.ink.fore, []);
+    this.line(recording.limit, "budget", this.ink.fore, []);
     if (recording.unmanaged) this.line(recording.unmanaged, `unmanaged peak ${formatBytes(recording.unmanaged)}`, this.ink.mark, [6, 4]);
     this.axes(byteTicks(this.most).map(bytes => [this.y(bytes), formatBytes(bytes)]));
   }
@@ -197,7 +197,12 @@ class Stack extends Picture {
     context.beginPath(); context.moveTo(LEFT, y); context.lineTo(this.width, y); context.stroke();
     context.setLineDash([]);
     context.textAlign = dash.length ? "left" : "right";
-    context.fillText(above ? `${text}, above this picture` : text, dash.length ? LEFT + 6 : this.width - 10, y + 11);
+    const place = [above ? `${text}, above this picture` : text, dash.length ? LEFT + 6 : this.width - 10, y + 11];
+    context.strokeStyle = this.ink.back;  // an edge, so that the text is readable on any colour
+    context.lineWidth = 3;
+    context.strokeText(...place);
+    context.lineWidth = 1;
+    context.fillText(...place);
   }
 
   bandAt(event, y) {

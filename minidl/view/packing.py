@@ -27,6 +27,7 @@ def pack(recording: Recording) -> dict[str, Any]:
     return {
         "title": recording.title, "budget": recording.budget_bytes, "unmanaged": recording.unmanaged_peak_bytes,
         "host": recording.host_capacity_bytes, "began": recording.began_s, "rank": recording.rank,
+        "limit": recording.limit_bytes or recording.budget_bytes,
         "facts": [list(fact) for fact in recording.facts],
         "subjects": _subjects(subjects, words), "calls": _calls(recording.trace, row, words),
         "events": _events(recording.events, words), "stays": _stays(recording.stays),

@@ -45,7 +45,7 @@ function tellCall(recording, call) {
     ["takes", formatSeconds(calls.seconds[call])],
     ["waited", !waited ? "not at all" : `${formatSeconds(waited)}, ${copy >= 0 ? `for the ${escape(tellEvent(recording, copy))}` : "for the host"}`],
     ["workspace", launched && events.workspace[event] ? formatBytes(events.workspace[event]) : ""],
-    ["memory", `${formatBytes(events.used[event])} of ${formatBytes(recording.budget)}; largest free piece ${formatBytes(events.largest[event])}`],
+    ["memory", `${formatBytes(events.used[event])} of ${formatBytes(recording.budget)}${events.largest[event] < 0 ? "" : `; largest free piece ${formatBytes(events.largest[event])}`}`],
     ["reads", some(inputs, i => subjectLink(recording, i))],
     ["makes", some(calls.outputs.of(call), i => subjectLink(recording, i))],
     ["writes", some(calls.writes.of(call), i => subjectLink(recording, i))],

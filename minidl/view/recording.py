@@ -82,7 +82,7 @@ class WorkEvent:
     start_s, end_s    start and end on its own stream, in seconds from the step's beginning
     time_s            when the compute stream reaches it: ascending over a step's events
     used_bytes        bytes of all blocks in use
-    largest_bytes     bytes of the largest hole
+    largest_bytes     bytes of the largest hole; -1: not known
     workspace         address and bytes of the call's workspace
     """
 
@@ -136,6 +136,7 @@ class Recording:
     remarks  (tensor, sentence about why the plan evicts it)
     began_s  the time of its beginning, on a clock that the ranks of a run share
     rank     of those that a page shows side by side; -1: the run has one device
+    limit_bytes  where the line of the budget is drawn; 0: at budget_bytes. A refused step exceeds its limit
     """
 
     title: str
@@ -151,6 +152,7 @@ class Recording:
     facts: Sequence[tuple[str, Any]] = ()
     began_s: float = 0.0
     rank: int = -1
+    limit_bytes: int = 0
 
     def check(self) -> None:
         """Raise AssertionError unless at every event the stays are disjoint, in the budget, and sum to the used bytes.

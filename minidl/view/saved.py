@@ -14,8 +14,8 @@ HEAD = 4096  # characters in which the page's mark must appear
 # The keys of each recording, and the types of their values.
 PARTS: dict[str, type] = {"title": str, "budget": int, "unmanaged": int, "host": int, "facts": list, "words": list,
                           "remarks": list, "subjects": dict, "calls": dict, "events": dict, "stays": dict,
-                          "steps": dict, "began": float, "rank": int}
-BEFORE = {"began": 0.0, "rank": -1}  # of pages that do not have them
+                          "steps": dict, "began": float, "rank": int, "limit": int}
+BEFORE = {"began": 0.0, "rank": -1}  # of pages that do not have them; their limit is their budget
 
 
 def read_page(path: str | Path) -> list[dict[str, Any]]:
@@ -27,7 +27,8 @@ def read_page(path: str | Path) -> list[dict[str, Any]]:
         found = parse_json(data) if opened and closed and MARK in text[:HEAD] else None
     except NotJson:
         found = None
-    found = [BEFORE | each if isinstance(each, dict) else each for each in found] if isinstance(found, list) else []
+    found = [BEFORE | {"limit": each.get("budget")} | each if isinstance(each, dict) else each
+             for each in found] if isinstance(found, list) else []
     if not found or not all(map(_is_recording, found)):
         raise UserError(f"{path} is not a memory page: minidl view writes one")
     return found

@@ -22,6 +22,12 @@ def test_every_test_that_a_page_names_exists(page):
     assert missing(page.read_text("utf-8")) == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_result_that_a_page_names_exists(page):
+    named = re.findall(r"`(bench/results/[\w./]+)`", page.read_text("utf-8"))
+    assert [name for name in named if not (ROOT / name).is_file()] == []
+
+
 def test_a_name_that_no_test_has_is_found():
     assert missing("`tests/test_docs.py::test_of_nothing`, `tests/none.py::test_it`, "
                    "`tests/docs/test_evidence.py::missing`") == ["tests/test_docs.py::test_of_nothing",

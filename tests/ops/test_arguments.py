@@ -145,6 +145,29 @@ def test_a_dtype_that_is_asked_for_must_be_able_to_hold_the_values(runtime):
         assert runtime.tensor(np.ones(2, name)).dtype is dtype
 
 
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 1e30])
+def test_a_number_beyond_the_range_of_integers_fills_no_tensor_and_the_device_goes_on(value):
+    with Runtime("cpu", memory_budget="1MiB"):
+        x = minidl.tensor([[1, 2], [3, 4]])
+        for write in (lambda: x.fill_(value), lambda: x[:1].fill_(value), lambda: x.__setitem__(0, value),
+                      lambda: nn.functional.pad(x, (1, 1), value=value), lambda: minidl.full_like(x, value),
+                      lambda: ops.full((2,), value, dtype=uint8), lambda: nn.init.constant_(x, value),
+                      lambda: minidl.full((2,), value, dtype=int32)):
+            with pytest.raises(UserError, match="does not fit (int64|int32|uint8)"):
+                write()
+        assert x.tolist() == [[1, 2], [3, 4]]
+        assert x.fill_(2.5).tolist() == [[2, 2], [2, 2]] and x.fill_(-2**63).tolist() == [[-2**63] * 2] * 2
+        with pytest.raises(UserError, match="a value of -1 does not fit uint8"):
+            minidl.zeros(2, dtype=uint8).fill_(-1)
+        assert minidl.full((1,), True, dtype=minidl.bool).tolist() == [True]
+
+
+@pytest.mark.parametrize("ceil_mode", [False, True])
+def test_maxima_of_windows_of_integers_are_refused_by_name_also_where_windows_are_completed(runtime, ceil_mode):
+    with pytest.raises(ShapeError, match=r"max_pool2d needs floating-point numbers for x, not int64\[1, 2, 3, 6\]"):
+        nn.functional.max_pool2d(runtime.tensor(np.zeros((1, 2, 3, 6), "i8")), 3, 2, ceil_mode=ceil_mode)
+
+
 # Nothing --------------------------------------------------------------------------------------------------------------
 NOTHING = {
     "linear": (lambda x, w, b: ops.linear_(x, w, b), (0, 3), (5, 3), (5,)),

@@ -1,5 +1,6 @@
 """Operators and methods that write in place: what they write, who sees it, and where a gradient flows."""
 
+import inspect
 from operator import methodcaller
 
 import numpy as np
@@ -248,3 +249,33 @@ def test_a_detached_view_whose_base_was_dropped_may_become_a_leaf(runtime):
     (view * view).sum().backward()
     assert view.grad.tolist() == [6.0, 6.0] and w.grad is None
     runtime.check()
+
+
+def test_an_activation_with_inplace_says_so_in_its_signature_and_takes_its_operand_by_name():
+    for name in ("celu", "elu", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "mish", "relu", "relu6", "selu",
+                 "silu", "threshold"):
+        function = getattr(nn.functional, name)
+        arguments = inspect.signature(function).parameters
+        assert [*arguments][0] == "input" and [*arguments][-1] == "inplace" and not arguments["inplace"].default
+        x = minidl.tensor([-1.0, 2.0, 5.0])
+        more = dict.fromkeys([*arguments][1:-1], 0.5)
+        y = function(input=x, **more)
+        assert x.tolist() == [-1.0, 2.0, 5.0] and function(input=x, inplace=True, **more) is x
+        assert x.tolist() == y.tolist()
+        assert function(minidl.tensor([-1.0, 2.0, 5.0]), *more.values(), True).tolist() == y.tolist()
+
+
+def test_each_function_of_one_tensor_takes_it_by_pytorchs_name():
+    x, others = minidl.tensor([[0.5, 1.5]]), {"cosine_similarity": "x1", "one_hot": "tensor",
+                                             "scaled_dot_product_attention": "query"}
+    first = {name: next(iter(inspect.signature(getattr(nn.functional, name)).parameters))
+             for name in nn.functional.__all__}
+    assert first == {name: others.get(name, "input") for name in nn.functional.__all__}
+    for name in ("gelu", "softplus", "softshrink", "logsigmoid", "relu"):
+        assert getattr(nn.functional, name)(input=x).shape == (1, 2)
+
+
+def test_two_nan_are_close_only_if_asked_for():
+    x = minidl.tensor([float("nan"), 1.0])
+    assert not minidl.allclose(x, x) and minidl.allclose(x, x, equal_nan=True) and x.allclose(x, 0.0, 0.0, True)
+    assert not x.allclose(minidl.tensor([float("nan"), 2.0]), equal_nan=True)

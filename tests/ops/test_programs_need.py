@@ -139,3 +139,18 @@ def test_a_layer_of_the_transformer_computes_what_pytorchs_does(name):
         layer.load_state_dict(peer.state_dict())
         for ours, theirs in zip(outcome(minidl, layer), right, strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=2e-5)
+
+
+def test_a_function_of_pytorch_as_activation_means_minidls_function_of_its_name_and_a_module_is_refused():
+    torch = pytest.importorskip("torch", reason="PyTorch, the peer, is not installed (pip install -e '.[peers]')")
+    with Runtime("cpu", memory_budget="8MiB", policy="none"):
+        for activation in (torch.nn.functional.gelu, torch.nn.functional.relu, torch.tanh):  # two are made by C
+            for kind in (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer):
+                layer = kind(8, 2, 16, 0.0, activation)
+                assert layer.activation is getattr(F, activation.__name__)
+                assert layer(*[minidl.tensor(X)] * (1 + layer.attends_others)).shape == X.shape
+        for activation, name in ((torch.nn.GELU(), "GELU"), (torch.erfinv, "erfinv")):
+            with pytest.raises(UserError, match=f"activation is PyTorch's {name}: pass a function or module of minidl"):
+                nn.TransformerEncoderLayer(8, 2, 16, 0.0, activation)
+        own = nn.GELU()
+        assert nn.TransformerEncoderLayer(8, 2, 16, 0.0, own).activation is own

@@ -1,5 +1,7 @@
 """Values, by hand or by plain formulas, of the operations that are made of others: transposed convolution and averages
-that leave padding out. (Their gradients are among gradient_cases.)"""
+that leave padding out; and of resized images. (Their gradients are among gradient_cases.)"""
+
+import functools
 
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from bench.support.formulas import patches, unpatch
 from minidl import Runtime, nn
 from minidl.errors import ShapeError, UserError
+from minidl.meta import float64
 from minidl.ops import conv_transpose2d
 
 
@@ -79,3 +82,17 @@ def test_a_norm_with_its_relu_is_the_norm_and_then_the_relu(runtime):
     for mode in (True, False):
         apart = np.maximum(norm.train(mode)(x).numpy(), 0)
         np.testing.assert_allclose(together.train(mode)(x).numpy(), apart, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("mode", "dims"), [("linear", 1), ("bilinear", 2), ("trilinear", 3)])
+@pytest.mark.parametrize("size", [None, 5])
+def test_positions_between_elements_are_as_exact_as_the_elements(runtime, mode, dims, size):
+    """An input that is a product of one row for each dimension becomes the product of the resized rows."""
+    rows = np.random.default_rng(6).standard_normal((dims, 4))
+    wanted, scale = (6, 1 / 1.7) if size is None else (5, 4 / 5)  # 4 elements times 1.7 are 6
+    places = np.clip((np.arange(wanted) + 0.5) * scale - 0.5, 0, None)
+    resized = [np.interp(places, np.arange(4), row) for row in rows]
+    product = functools.partial(functools.reduce, np.multiply.outer)
+    y = nn.functional.interpolate(runtime.tensor(product(rows)[None, None]), size, None if size else 1.7, mode)
+    assert y.dtype is float64
+    np.testing.assert_allclose(y.numpy()[0, 0], product(resized), rtol=1e-13, atol=1e-14)

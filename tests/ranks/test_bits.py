@@ -1,7 +1,10 @@
 """Training on k ranks has the bits of k slices on one device: losses, parameters, buffers and optimizer states."""
 
+import gc
+import sys
 from collections import Counter
 from functools import cache, partial
+from threading import get_ident
 
 import numpy as np
 import pytest
@@ -10,10 +13,11 @@ from rank_programs import BATCHES, NETWORKS, Outcome, together, train
 from minidl import Runtime, UserError, nn
 from minidl.parts.slicing.slicer import slicer_of
 from minidl.ranks import modelled, threads
+from minidl.ranks.consensus import Consensus
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-CASES = [("none", 1.0), ("passive", 0.6), ("passive", 0.4), ("capuchin", 1.0), ("capuchin", 0.6), ("capuchin", 0.4),
-         ("auto", 0.6), ("auto", 0.4)]
+CASES = [("none", 1.0), ("passive", 1.0), ("passive", 0.6), ("passive", 0.4), ("capuchin", 1.0), ("capuchin", 0.6),
+         ("capuchin", 0.4), ("auto", 1.0), ("auto", 0.6), ("auto", 0.4)]
 
 
 SHORT = (10, 7)  # batches, where no plan is made
@@ -102,3 +106,44 @@ def test_ranks_that_cannot_be_are_refused():
 def test_one_rank_is_no_ranks():
     with Runtime("cpu", memory_budget=1 << 20, ranks=threads(1)[0]) as runtime:
         assert runtime.ranks is None and not runtime.executor.part_keepers
+
+
+class Late:
+    """An object whose destructor would begin an exchange."""
+
+    def __del__(self):
+        Consensus(modelled(2)).turn()
+
+
+def test_no_exchange_begins_in_a_destructor_or_in_garbage_collection(monkeypatch):
+    """Python chooses when these run, and does so on each rank at another moment."""
+    collecting, begun, turn = set(), [], Consensus.turn
+
+    def noted(self):
+        frame, names = sys._getframe(1), set()
+        while frame is not None:
+            names.add(frame.f_code.co_name)
+            frame = frame.f_back
+        begun.append("__del__" in names or get_ident() in collecting)
+        return turn(self)
+
+    def collects(phase, info):
+        (collecting.add if phase == "start" else collecting.discard)(get_ident())
+    monkeypatch.setattr(Consensus, "turn", noted)
+    before = gc.get_threshold()
+    gc.callbacks.append(collects)
+    gc.set_threshold(1)
+    try:
+        together(2, lambda ranks: train("lstm", ranks=ranks, policy="passive", share=0.4, batches=SHORT))
+        assert len(begun) > 10 and not any(begun)
+        Late()
+        assert begun[-1]
+        gc.set_threshold(0)
+        ring = [Late()]
+        ring.append(ring)
+        del ring
+        gc.collect()
+        assert begun[-1]
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(collects)

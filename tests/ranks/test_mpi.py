@@ -5,6 +5,7 @@ import os
 import pickle
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -142,3 +143,37 @@ def test_processes_that_divide_have_the_bits_of_slices(tmp_path, count, policy, 
     expected = tuple(train("bert-tiny", slices=count))
     for rank in range(count):
         assert pickle.loads((tmp_path / f"found.{rank}").read_bytes()) == expected
+
+
+def members(word: str) -> list[int]:
+    """The processes of the ranks that were started with this word, in the order in which they were started."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "cmdline").read_bytes().decode().split("\0")
+        except OSError:  # it has ended since
+            continue
+        if word in words and Path(words[0]).name.startswith("python"):
+            found.append(int(folder.name))
+    return sorted(found)
+
+
+@pytest.mark.slow
+def test_ctrl_c_of_one_rank_stops_all_after_the_same_step_and_the_run_goes_on(tmp_path):
+    words = [*TRAIN, "--ranks", "mpi", "--run-dir", str(tmp_path / "run"), "--checkpoint-every", "5"]
+    launch = [MPIEXEC, "-n", "2", sys.executable, *words, "--steps", "1000000"]
+    with subprocess.Popen(launch, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True) as run:
+        deadline = time.monotonic() + 300
+        while not list((tmp_path / "run").glob("checkpoints/*[05]")) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        first, last = members(str(tmp_path / "run"))
+        os.kill(last, signal.SIGINT)
+        told, _ = run.communicate(timeout=ENDS_S)
+    stopped = re.search(r"stopped after step (\d+) of 1000000, and saved", told)
+    assert run.returncode == 130 and stopped, told
+    steps = int(stopped[1])
+    require(start(1, *TRAIN, "--run-dir", tmp_path / "run", "--resume", "auto", "--steps", steps + 1, "--slices", 2,
+                  "--save-weights", tmp_path / "stopped"))
+    require(start(1, *TRAIN, "--steps", steps + 1, "--slices", 2, "--save-weights", tmp_path / "whole"))
+    assert (tmp_path / "stopped").read_bytes() == (tmp_path / "whole").read_bytes()

@@ -22,8 +22,20 @@ def test_a_rank_with_another_batch_is_seen_by_all():
 
     raised = outcomes(3, work)
     assert all(isinstance(error, RanksDiverged) for error in raised)
-    assert ("rank 0 is at gather_ranks of float32[6, 4], rows (2, 2, 2), in iteration 0, exchange 0, "
+    assert ("rank 0 is at gather_ranks of float32[6, 4], rows (2, 2, 2), in iteration 0, exchange 0, a batch of 6, "
             "rank 1 at gather_ranks of float32[9, 4], rows (3, 3, 3), in iteration 0, exchange 0") in str(raised[0])
+
+
+def test_a_rank_with_another_batch_is_seen_by_all_in_a_sum_of_one_shape():
+    """Gradients have one shape for any number of examples."""
+    def work(runtime, rank):
+        layer = nn.Linear(4, 3)
+        step(runtime, layer, 6)
+        step(runtime, layer, 9 if rank == 1 else 6)
+
+    raised = outcomes(3, work)
+    assert all(isinstance(error, RanksDiverged) for error in raised)
+    assert "exchange 1, a batch of 6, rank 1 at sum_ranks" in str(raised[0])
 
 
 def test_a_rank_that_leaves_out_a_layer_is_seen_by_all():
@@ -109,6 +121,7 @@ def test_what_a_rank_computes_for_itself_is_its_own():
                 step(runtime, layer, 6)
             if rank == 0:
                 with runtime.iteration():
+                    assert runtime.tensor(np.ones((5, 4), "float32")).shape == (5, 4)
                     assert (layer.weight * 2.0).numpy().shape == (3, 4)
 
     assert outcomes(2, work) == [None, None]

@@ -9,6 +9,7 @@ Checked at every call:
   products    every element that cuBLAS would touch lies within the operands
   plans       the workspace is as large as the plan asks for
   notes       a recorder is read only when nothing runs
+  messages    those of a group between GPUs (``fake_nccl``), which arrive when something waits for their stream
 
 Time is modelled: a stream is busy while a piece of work runs, and the host continues. With ``numerics`` device memory
 is real host memory, products and convolutions are computed from their descriptions and addresses alone, and kernels are
@@ -23,9 +24,11 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from threading import Lock
 from typing import Any
 
 import numpy as np
+from fake_nccl import FakeNccl, NcclCommunicator
 from numpy.lib.stride_tricks import as_strided
 from races import Violation
 from watch import OPS, Watched
@@ -34,10 +37,11 @@ from minidl.device.clock import STREAM_NAMES, Timed
 from minidl.device.contract import Operand
 from minidl.device.cuda.device import CudaDevice
 from minidl.device.cuda.memory_format import channels_last_strides
+from minidl.device.cuda.nccl import Nccl
 from minidl.device.cuda.seam import ATTENTION_OPERANDS, Attention, Convolution, Gemm, PlanInfo, Properties, TimedWork
 from minidl.device.cuda.streams import DEPTH
 from minidl.device.profiles import Profile
-from minidl.errors import DeviceError, DeviceShort
+from minidl.errors import DeviceError, DeviceShort, UserError
 from minidl.kernels.cuda.launch import DeviceFunction, Kernel, Launcher, Launches, Number, View
 from minidl.meta import DTYPES, Algorithm, Meta, meta, row_major
 from minidl.op import Op
@@ -45,6 +49,7 @@ from minidl.op import Op
 CALL_S, KERNEL_S, LINK, LINK_S = 1e-6, 20e-6, 50e9, 10e-6  # the host's call, a kernel, a copy's bandwidth and latency
 FREE_BYTES = 1 << 40
 PLANS = (PlanInfo("fast", 3000, True), PlanInfo("any order", 512, False), PlanInfo("small", 0, True))
+ONE_KERNEL = Lock()  # ranks are threads, and Numba's threads take one parallel kernel at a time
 ATTENTION_PLAN = PlanInfo("attention", 5000, True)
 
 
@@ -56,12 +61,18 @@ class FakeStream:
     known: list[int]
     ready: float = 0.0
     ended: bool = True  # an event follows all its work
+    arriving: list[Any] = field(default_factory=list)  # groups of messages that have not taken effect
+
+    @property
+    def address(self) -> int:
+        return self.number
 
 
 @dataclass(eq=False)
 class FakeEvent:
     time: float = -1.0
     known: list[int] = field(default_factory=list)
+    stream: FakeStream | None = None
 
 
 class FakeRecorder:
@@ -87,11 +98,14 @@ class FakeRecorder:
 
 
 class FakeCuda:
-    """``seam.Vendor``. ``announced``: address ranges that kernels may touch; None while no call is announced."""
+    """``seam.Vendor``. ``announced``: address ranges that kernels may touch; None while no call is announced.
+    network: CuPy's module for NCCL; None where NCCL is missing. uuid: that of the GPU."""
 
     def __init__(self, *, numerics: bool = False, memory_bytes: int = FREE_BYTES,
-                 lockable_bytes: int = FREE_BYTES) -> None:
-        self.properties = Properties("Fake", memory_bytes, memory_bytes, (9, 0), "1")
+                 lockable_bytes: int = FREE_BYTES, network: FakeNccl | None = None, uuid: str = "GPU-0") -> None:
+        self.properties = Properties("Fake", memory_bytes, memory_bytes, (9, 0), "1", uuid=uuid)
+        self.module = network
+        self.network = Nccl(self._bind, self._nccl)
         self.numerics = numerics
         self.lockable_bytes = lockable_bytes
         self.failing: set[str] = set()  # plans that are listed but do not run
@@ -160,6 +174,7 @@ class FakeCuda:
 
     def _work(self, stream: FakeStream, what: str, seconds: float = 0.0) -> None:
         self._call(what)
+        NcclCommunicator.land(stream)
         known = self.before(stream.number)
         if stream.ended:  # several calls, up to an event, are one piece of work
             known[stream.number] += 1
@@ -185,12 +200,13 @@ class FakeCuda:
         self._call("record")
         stream.ready = max(stream.ready, self.host_time)
         stream.ended = True
-        event.time, event.known = stream.ready, list(self.before(stream.number))
+        event.time, event.known, event.stream = stream.ready, list(self.before(stream.number)), stream
 
     def wait(self, stream: FakeStream, event: FakeEvent) -> None:
         self._recorded(event)
         self._call("wait")
         stream.ready = max(stream.ready, event.time)
+        self._land(event)
         for other, position in enumerate(event.known):
             stream.known[other] = max(stream.known[other], position)
 
@@ -224,7 +240,12 @@ class FakeCuda:
         self.recorder_now = FakeRecorder(self, stream)
         return self.recorder_now
 
+    def _land(self, event: FakeEvent) -> None:
+        assert event.stream is not None
+        NcclCommunicator.land(event.stream)
+
     def _seen(self, event: FakeEvent) -> None:
+        self._land(event)
         for other, position in enumerate(event.known):
             self.host_known[other] = max(self.host_known[other], position)
 
@@ -344,7 +365,8 @@ class FakeCuda:
             names = {"conv2d": "yxw", "conv2d_dgrad": "xyw", "conv2d_wgrad": "wyx"}[c.kind]
             out, *ins = (arrays[name] for name in names)
             result = np.empty(out.shape, out.dtype)
-            KERNELS[c.kind](result, *map(np.ascontiguousarray, ins), stride=c.stride, padding=c.padding)
+            with ONE_KERNEL:
+                KERNELS[c.kind](result, *map(np.ascontiguousarray, ins), stride=c.stride, padding=c.padding)
             out[...] = result
 
     def attention_plan(self, attention: Attention) -> PlanInfo | None:
@@ -378,10 +400,21 @@ class FakeCuda:
             numbers = strided(seed, (2,), (1,), "int64") if a.dropout else (0, 0)
             results = [np.empty_like(array) for array in arrays[:3 if a.gradient else 2]]
             name = "scaled_dot_product_attention" + "_grad" * a.gradient
-            KERNELS[name](*results, *arrays[len(results):], heads=a.heads, causal=a.causal, p=a.dropout,
-                          seed=int(numbers[0]) ^ int(numbers[1]) << 32)
+            with ONE_KERNEL:
+                KERNELS[name](*results, *arrays[len(results):], heads=a.heads, causal=a.causal, p=a.dropout,
+                              seed=int(numbers[0]) ^ int(numbers[1]) << 32)
             for array, result in zip(arrays, results, strict=False):
                 array[...] = result
+
+    # NCCL ----------------------------------------------------------------------------------------------------
+    def _bind(self) -> None:
+        assert self.module is not None
+        self.module.here.vendor = self
+
+    def _nccl(self) -> FakeNccl:
+        if self.module is None:
+            raise UserError("NCCL is missing here")
+        return self.module
 
     def close(self) -> None:
         if self._device or self._host:
@@ -461,11 +494,12 @@ def run_stand_in(source: DeviceFunction, arguments: Sequence[Any]) -> None:
     for n, name in enumerate(op.inputs, start=0 if op.mutates is not None else len(op.outputs)):
         if name == "mask" and n < len(copies) and copies[n].dtype == np.uint8:  # bytes of 0 and 1 to a GPU's kernels
             copies[n] = copies[n].view(bool)
-    if op.name == "add_relu":
-        KERNELS["add"](*copies)
-        KERNELS["relu"](copies[0], copies[0])
-    else:
-        KERNELS[op.name](*copies, **attrs)
+    with ONE_KERNEL:
+        if op.name == "add_relu":
+            KERNELS["add"](*copies)
+            KERNELS["relu"](copies[0], copies[0])
+        else:
+            KERNELS[op.name](*copies, **attrs)
     for index in written:
         views[index][...] = copies[index]
 
@@ -475,8 +509,9 @@ class JudgedCuda(CudaDevice):
     """The CUDA device on the fake vendor, which it tells what each call may touch."""
 
     def __init__(self, profile: Profile, *, numerics: bool = False, reserve_bytes: int = 1 << 16,
-                 kernels: dict[str, Kernel] | None = None, cupti: bool = False, depth: int = DEPTH) -> None:
-        self.fake = FakeCuda(numerics=numerics)
+                 kernels: dict[str, Kernel] | None = None, cupti: bool = False, depth: int = DEPTH,
+                 network: FakeNccl | None = None, uuid: str = "GPU-0") -> None:
+        self.fake = FakeCuda(numerics=numerics, network=network, uuid=uuid)
         super().__init__("cuda", profile, self.fake, kernels or stand_ins(), reserve_bytes=reserve_bytes, cupti=cupti,
                          depth=depth)
 

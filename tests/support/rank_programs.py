@@ -90,11 +90,14 @@ NETWORKS = {
 }
 
 
-def train(name, *, slices=1, ranks=None, policy="none", share=1.0, device="cpu", batches=BATCHES):
-    """Train with clipped gradients; ``share``: the budget, of what a step of the largest rank needs unmanaged."""
+def train(name, *, slices=1, ranks=None, policy="none", share=1.0, device="cpu", batches=BATCHES, budget=0,
+          host=1 << 30):
+    """Train with clipped gradients; ``share``: the budget, of what a step of the largest rank needs unmanaged.
+    budget: in bytes, in place of a share. host: bytes of host memory."""
     make, loss, optimizer_of = NETWORKS[name]
-    budget = 1 << 30 if share == 1.0 and policy == "none" else _budget(name, slices, ranks, share, batches[0])
-    with Runtime(device, memory_budget=budget, host_memory=1 << 30, policy=policy, slices=slices, ranks=ranks,
+    budget = budget or (1 << 30 if share == 1.0 and policy == "none"
+                        else _budget(name, slices, ranks, share, batches[0]))
+    with Runtime(device, memory_budget=budget, host_memory=host, policy=policy, slices=slices, ranks=ranks,
                  seed=11) as runtime:
         model = make()
         optimizer = optimizer_of(model.parameters())

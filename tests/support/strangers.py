@@ -1,5 +1,5 @@
 """Training steps as other programs would record them: transformers, U-Nets, VGGs with a table of algorithms for each
-convolution, recurrent and tree-shaped networks, GANs. Each is a function of a seed that gives a Trace.
+convolution, recurrent and tree-shaped networks, GANs, and others. Each is a function of a seed that gives a Trace.
 
 A network is written as its forward pass; the backward pass follows from it. A call's gradient reads the gradient of
 its output, and its inputs or its output, as its kind says; gradients that meet are added.
@@ -187,4 +187,87 @@ def dense(seed: int, layers: int = 23, joins: int = 8) -> Trace:
     return step.trace(ends[0], data=(data,))
 
 
-STRANGERS = {"transformer": transformer, "u-net": u_net, "vgg": vgg, "recurrent": recurrent, "tree": tree, "gan": gan}
+def tables(seed: int, blocks: int = 6) -> Trace:
+    """A transformer whose products have a time and a workspace for each algorithm."""
+    step = Step(seed)
+    x = data = step.tensor(16)
+    table = ((1.0, 40), (1.15, 12), (1.5, 0))
+    for _ in range(blocks):
+        n = step.op((x,), 16, 2e-4)
+        q, k, v = (step.layer(n, 16, 2e-3, 4, table=table) for _ in range(3))
+        weights = step.op((step.op((q, k), 64, 1.5e-3, table=((1.0, 64), (2.0, 0))),), 64, 5e-4, reads_inputs=False)
+        x = step.op((x, step.layer(step.op((weights, v), 16, 1.5e-3), 16, 2e-3, 4, table=table)), 16, 2e-4)
+        wide = step.op((step.layer(x, 64, 8e-3, 16, table=table),), 64, 8e-4, reads_inputs=False)
+        x = step.op((x, step.layer(wide, 16, 8e-3, 16, table=table)), 16, 2e-4)
+    return step.trace(x, data=(data,))
+
+
+def experts(seed: int, blocks: int = 4, count: int = 6) -> Trace:
+    """A mixture of experts: each block divides its input among experts of unequal shares, and joins what they make."""
+    step = Step(seed)
+    x = data = step.tensor(24)
+    for _ in range(blocks):
+        gate = step.layer(x, 1, 2e-4, 1)
+        shares = [step.draw.uniform(0.2, 1.8) / count for _ in range(count)]
+        made = []
+        for share in shares:
+            part = step.op((x, gate), 24 * share, 1e-4)
+            wide = step.op((step.layer(part, 96 * share, 6e-3 * share, 12),), 96 * share, 6e-4 * share)
+            made.append(step.layer(wide, 24 * share, 6e-3 * share, 12))
+        x = step.op((x, *made), 24, 3e-4, reads_inputs=False)
+    return step.trace(x, data=(data,))
+
+
+def towers(seed: int, layers: int = 8) -> Trace:
+    """Two encoders of unequal width that meet in one product, as images and texts do."""
+    step = Step(seed)
+    data, ends = [], []
+    for mib, seconds in ((32, 5e-3), (12, 1e-3)):
+        x = step.tensor(mib)
+        data.append(x)
+        for _ in range(layers):
+            x = step.op((x, step.op((step.layer(x, 2 * mib, seconds, 6),), 2 * mib, 3e-4, reads_inputs=False)), mib,
+                        seconds / 2)
+        ends.append(x)
+    return step.trace(step.op(ends, 8, 1e-3), data=data)
+
+
+def residual(seed: int, blocks: int = 12) -> Trace:
+    """Bottlenecks with shortcuts, whose convolutions have a time and a workspace for each algorithm."""
+    step = Step(seed)
+    x = data = step.tensor(48)
+    for block in range(blocks):
+        mib = 48 / 2 ** (block * 3 // blocks)
+        table = ((1.0, 1.5 * mib), (1.3, 0.25 * mib), (1.9, 0))
+        inner = x
+        for part, seconds in ((mib / 4, 2e-3), (mib / 4, 5e-3), (mib, 2e-3)):
+            normed = step.op((step.layer(inner, part, seconds, 1, table=table),), part, 2e-4)
+            inner = step.op((normed,), part, 2e-4, reads_inputs=False)
+        shortcut = x if step.sizes[x] > 0.7 * mib * MIB and block % (blocks // 3) else step.layer(x, mib, 1e-3, 1)
+        x = step.op((inner, shortcut), mib, 3e-4, reads_inputs=False)
+    return step.trace(x, data=(data,))
+
+
+def pyramid(seed: int, depth: int = 4) -> Trace:
+    """A detector: features on several scales, each joined with the next coarser one, and a loss on each."""
+    step = Step(seed)
+    x = data = step.tensor(24)
+    scales = []
+    for level in range(depth):
+        mib = 96 / 3**level
+        for _ in range(3):
+            x = step.op((step.layer(x, mib, 5e-3, 2),), mib, 3e-4, reads_inputs=False)
+        scales.append((x, mib))
+        x = step.op((x,), mib / 3, 2e-4)
+    ends = []
+    above = x
+    for features, mib in reversed(scales):
+        above = step.op((step.layer(features, mib / 2, 1e-3, 1), above), mib / 2, 4e-4)
+        ends += [step.layer(step.op((step.layer(above, mib / 2, 4e-3, 1),), mib / 2, 2e-4, reads_inputs=False), 1, 1e-3,
+                            1) for _ in range(2)]
+    return step.trace(*ends, data=(data,))
+
+
+STRANGERS = {"transformer": transformer, "u-net": u_net, "vgg": vgg, "recurrent": recurrent, "tree": tree, "gan": gan,
+             "dense": dense, "tables": tables, "experts": experts, "towers": towers, "residual": residual,
+             "pyramid": pyramid}

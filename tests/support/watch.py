@@ -31,6 +31,7 @@ from minidl.device.cpu.device import VirtualCpu
 from minidl.device.profiles import Profile
 from minidl.meta import ALIGNMENT, Algorithm, Meta
 from minidl.op import Op
+from minidl.parts.slicing import exchange
 
 if TYPE_CHECKING:
     from minidl.device.clock import Extents, Marks
@@ -39,6 +40,7 @@ HOST_GRAIN = 4  # bytes; host copies have exact sizes, which are multiples of it
 REPLACING = {"fill_", "copy_", "upload_", "normal_", "uniform_"}  # in place, without reading what was there
 OPS = {op.name: op for module in vars(ops).values() if isinstance(module, ModuleType)
        for op in vars(module).values() if isinstance(op, Op)}
+BETWEEN_RANKS = {op.name: op for op in vars(exchange).values() if isinstance(op, Op)}
 
 
 class Order(Protocol):
@@ -82,7 +84,7 @@ class Watched(Device):
             if operand.base.block is None:
                 raise Violation(f"{op_name} is given {operand}, which has no block")
         self._note(COMPUTE, op_name, algorithm.name, *(place(o)[0] for o in (*outputs, *inputs)), workspace)
-        op, known = OPS[op_name], self.order.before(COMPUTE)
+        op, known = OPS.get(op_name) or BETWEEN_RANKS[op_name], self.order.before(COMPUTE)
         written = set(op.mutates(len(inputs))) if op.mutates is not None else set()
         for index, operand in enumerate(inputs):
             if index not in written or op_name not in REPLACING:

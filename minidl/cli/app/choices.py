@@ -50,9 +50,9 @@ def agree_on_memory(options: Options, device: Device, ranks: Ranks | None) -> Op
                    memory_budget=options.memory_budget if isinstance(options.memory_budget, Share) else least)
 
 
-def choose_device(options: Options) -> Device:
+def choose_device(options: Options, ranks: Ranks | None = None) -> Device:
     """Return the device that ``--device`` names, and print its name and the reason. Raises UserError if it is missing.
-    """
+    ranks: each of several ranks on a machine gets a GPU of its own."""
     require_numba()  # plans are compiled code on every device
     name, why = options.device, "as asked for"
     if name == "auto":
@@ -61,7 +61,8 @@ def choose_device(options: Options) -> Device:
         else:
             name, why = "cpu", "auto: real data, and no GPU that this version could use"
     sharing = options.ranks if isinstance(options.ranks, int) else 1
-    device = devices.create(name, precision=options.precision, cupti=options.cupti, sharing=sharing)
+    device = devices.create(name, precision=options.precision, cupti=options.cupti, sharing=sharing,
+                            local_rank=ranks.local if ranks is not None else 0)
     device.attention = options.attention
     print(f"device {name} ({why})", flush=True)
     return device

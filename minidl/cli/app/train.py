@@ -78,7 +78,7 @@ def train(options: Options, lock: RunLock, out: TextIO, ranks: Ranks | None = No
     """Do the whole run; return the exit code. Raises UserError. lock: the lock on the run folder, against a second run.
     out: the stream for ``--json -``. ranks: the ranks that train together, this process among them; None if alone."""
     first = ranks is None or not ranks.rank
-    device, policy = choose_device(options), choose_policy(options)
+    device, policy = choose_device(options, ranks), choose_policy(options)
     if first:
         refuse_what_cannot_be_kept(options, device)
     options = agree_on_memory(options, device, ranks)

@@ -32,7 +32,7 @@ from minidl.meta import Algorithm, Cost, Meta, wide
 class CpuDevice(Device):
     """A device with real values in an arena of fixed size; ``poisoned`` fills the arena and freed bytes with NaN."""
 
-    has_values = joins_ranks = updates_on_host = True
+    has_values = updates_on_host = True
     clock: EffectClock
 
     def __init__(self, name: str, profile: Profile, clock: EffectClock, *, poisoned: bool = False) -> None:

@@ -2,10 +2,7 @@
 
 Sums are formed in rank order, element by element: a library's own sum depends on the number of ranks and on the length.
 Each rank gets the same part of all tensors, adds these up, and sends the sum to the others.
-
-Before an exchange the ranks compare a description of it. If one is about to make another exchange, because it got
-another batch or took another branch, all raise RanksDiverged; otherwise they would wait forever, or add up tensors that
-do not belong together.
+Before an exchange the ranks compare a description of it (``device.turns``).
 """
 
 from collections.abc import Callable, Sequence
@@ -14,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from minidl.device.turns import text_of
 from minidl.parts.slice_rules import rows_of_rank
 from minidl.ranks import Ranks
 
@@ -116,9 +114,7 @@ def _bytes(x: np.ndarray) -> np.ndarray:
 def _checked(name: str, exchange: Exchange) -> Callable[..., None]:
     """Return an exchange that first compares its turn, name, result and rows with those of the other ranks."""
     def run(*arrays: np.ndarray, add: Add, ranks: Ranks, turn: str, **how: Any) -> None:
-        x = arrays[0 if name.startswith("gather") else -1]  # the same on all ranks, but for the rows of a slice
-        of = f"rows {how['rows']}" if "rows" in how else f"{len(arrays)} tensors"
-        ranks.require_alike(f"{name} of {x.dtype.name}{list(x.shape)}, {of}, in {turn}")
+        ranks.require_alike(text_of(name, arrays, turn=turn, **how))
         exchange(*arrays, add=add, ranks=ranks, **how)
     return run
 

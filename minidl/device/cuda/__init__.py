@@ -6,17 +6,18 @@ from minidl.device.precision import Precision
 from minidl.errors import UserError
 
 
-def create(name: str, *, precision: Precision, cupti: bool = False) -> Device:
+def create(name: str, *, precision: Precision, cupti: bool = False, local_rank: int = 0) -> Device:
     """Return the GPU named "cuda" or "cuda:<number>". Raises UserError, in one line, if anything it needs is missing.
     precision: decides whether products and convolutions of fp32 tensors may use TF32 or must be exact. It does not
     affect products of bf16 tensors.
-    cupti: True to time each kernel of a measured iteration with CUPTI, instead of the gaps between events."""
-    number = name.removeprefix("cuda").removeprefix(":") or "0"
-    if not number.isdecimal():
+    cupti: True to time each kernel of a measured iteration with CUPTI, instead of the gaps between events.
+    local_rank: "cuda" is the GPU of this number, counted round if there are fewer that this process sees."""
+    number = name.removeprefix("cuda").removeprefix(":")
+    if number and not number.isdecimal():
         raise UserError(f"unknown device {name!r}: cuda, or cuda:<number> with the number of a GPU")
     message = missing.message() or (missing.cupti_message() if cupti else None)
     if message is not None:
         raise UserError(message)
     from minidl.device.cuda.opening import open_device
 
-    return open_device(name, int(number), precision=precision, cupti=cupti)
+    return open_device(int(number) if number else None, precision=precision, cupti=cupti, local_rank=local_rank)

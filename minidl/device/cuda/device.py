@@ -21,8 +21,9 @@ from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, Extents, Timed
 from minidl.device.contract import Device, Operand
 from minidl.device.cost_model import call_seconds
 from minidl.device.cuda import attention, convolution, memory_format, products
+from minidl.device.cuda.group import OPERATIONS, Group
 from minidl.device.cuda.page_locked import PageLocked
-from minidl.device.cuda.programs import ComputeStream, Program, Programs
+from minidl.device.cuda.programs import ComputeStream, Program, Programs, do_nothing
 from minidl.device.cuda.seam import Vendor
 from minidl.device.cuda.staging import Staging
 from minidl.device.cuda.streams import DEPTH, EventStreams
@@ -30,9 +31,9 @@ from minidl.device.cuda.timed_plans import PlanTable
 from minidl.device.profiles import Profile
 from minidl.errors import DeviceError, UserError
 from minidl.kernels.cuda.launch import Kernel
-from minidl.kernels.empty import SUMS
 from minidl.meta import Algorithm, Cost, Meta, aligned, row_major
 from minidl.outside.units import format_bytes
+from minidl.ranks import Ranks
 
 RESERVE_BYTES = 32 * 2**20  # what NVIDIA recommends for cuBLAS on Hopper
 PIECES = 16  # a block is slid directly in at most this many copies; if it needs more, through the reserve
@@ -66,6 +67,7 @@ class CudaDevice(Device):
         self.attention_plans = attention.AttentionPlans(vendor, cache)
         stream = ComputeStream(vendor, self.streams.handles[COMPUTE], self.staging)
         self.programs = Programs(stream, kernels, tf32=tf32)
+        self.group = Group(vendor, stream.handle, self.programs)
         self.reserved_bytes = aligned(reserve_bytes)
         self._arena = self._reserve = 0
         self._pages = PageLocked(vendor, 0)
@@ -100,6 +102,11 @@ class CudaDevice(Device):
         """Return True if cuDNN has a plan for this attention, unless ``attention`` is ``composed``."""
         return self.attention != "composed" and self.attention_plans.fits(q, k, mask, heads=heads, causal=causal, p=p)
 
+    def join(self, ranks: Ranks) -> None:
+        """Connect this GPU with those of the other ranks. Raises UserError, on all ranks, if they cannot be connected.
+        """
+        self.group.join(ranks)
+
     # Alternatives --------------------------------------------------------------------------------------------
     def algorithms(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any],
                    cost: Cost) -> tuple[Algorithm, ...]:
@@ -114,7 +121,7 @@ class CudaDevice(Device):
     def _algorithms(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any],
                     cost: Cost, *, timed: bool) -> tuple[Algorithm, ...]:
         seconds = call_seconds(self.profile, outputs, cost)
-        trivial = outputs and not all(m.size for m in (*inputs, *outputs)) and self._program_for_empty(op_name, outputs)
+        trivial = outputs and not all(m.size for m in (*inputs, *outputs)) and self.programs.of_empty(op_name, outputs)
         if trivial:
             algorithm = Algorithm("", seconds)
             self._keep(algorithm, trivial)
@@ -141,23 +148,12 @@ class CudaDevice(Device):
         """Return the program and the workspace of an operation that has a single algorithm."""
         if op_name in products.OPERATIONS:
             return self.programs.product(op_name, inputs, outputs[0], attrs)
+        if op_name in OPERATIONS:
+            return self.group.program(op_name, inputs, outputs, attrs)
         if op_name not in self.programs.kernels:  # reading a value is no launch
-            return _nothing, 0
+            return do_nothing, 0
         metas = (*outputs, *inputs)
         return (self.programs.kernel(op_name, metas, attrs), self.programs.kernel_workspace(op_name, metas, attrs))
-
-    def _program_for_empty(self, op_name: str, outputs: Sequence[Meta]) -> Program | None:
-        """Return a program for a call on empty tensors, which fills sums with zeros; None if it needs a kernel."""
-        if not any(m.size for m in outputs):
-            return _nothing
-        if op_name not in SUMS:
-            return None
-        fills = [self.programs.kernel("full", (m,), {"value": 0.0}) if m.size else _nothing for m in outputs]
-
-        def program(blocks: Sequence[int], attrs: dict[str, Any], workspace: int) -> None:
-            for fill, block in zip(fills, blocks, strict=False):  # outputs come first
-                fill((block,), {"value": 0.0}, workspace)
-        return program
 
     def _keep(self, algorithm: Algorithm, program: Program) -> None:
         self._programs[id(algorithm)] = algorithm, program
@@ -288,13 +284,10 @@ class CudaDevice(Device):
         """Wait for the streams, then free all memory, events and streams."""
         for stream in (COMPUTE, COPY_OUT, COPY_IN):
             self.streams.synchronize(stream, self.positions[stream])
+        self.group.close()
         self.staging.close()
         self._pages.close()
         if self._arena:
             self.vendor.free(self._arena)
         self._arena = 0
         self.vendor.close()
-
-
-def _nothing(blocks: Sequence[int], attrs: dict[str, Any], workspace: int) -> None:
-    """Do nothing: the program of an operation without a launch."""

@@ -7,6 +7,7 @@ tensor stays contiguous, so that it can be reshaped without a copy.
 
   a leaf with four dimensions, and outputs of MAKERS    channels-last
   outputs of C_ORDER                                    contiguous
+  sums over ranks                                       channels-last if the summed tensor is, else contiguous
   other outputs with four dimensions                    channels-last if an input is, else contiguous
 """
 
@@ -17,6 +18,7 @@ from minidl.meta import Meta, Shape, meta
 
 # layer_norm: its mean and rstd are stored by row, in the order of the output's rows.
 C_ORDER = frozenset({"contiguous", "matmul", "linear", "linear_dgrad", "linear_wgrad", "layer_norm"})
+SUMS_OVER_RANKS = frozenset({"sum_ranks", "sum_rows"})
 MAKERS = frozenset({
     *ROLES, "upload",
     "max_pool2d", "max_pool2d_grad", "avg_pool2d", "avg_pool2d_grad", "adaptive_avg_pool2d", "adaptive_avg_pool2d_grad",
@@ -50,6 +52,11 @@ def outputs(op_name: str, inputs: tuple[Meta, ...], plain: tuple[Meta, ...]) -> 
     """Return the outputs of a call in their memory format; ``plain`` are the contiguous ones."""
     if op_name in C_ORDER:
         return plain
+    if op_name in SUMS_OVER_RANKS:  # a bucket of tensors, each of which keeps its own format
+        return tuple([m if x.contiguous or not is_channels_last(x) else channels_last(m)
+                      for x, m in zip(inputs, plain, strict=False)])
+    if op_name == "gather_ranks" and not inputs[0].size:  # no rows that would tell; the ranks compare the format
+        return tuple(map(channels_last, plain))
     if op_name in MAKERS or any(not m.contiguous and is_channels_last(m) for m in inputs):
         return tuple([channels_last(m) if len(m.shape) == 4 and m.contiguous else m for m in plain])
     return plain

@@ -24,17 +24,20 @@ OLD_CAPABILITY, OLD_CUDNN = (7, 5), 91099
 RELATIVES = {6: "p100", 7: "v100", 8: "a100"}  # profiles for other GPUs of a generation; newer ones: h100
 
 
-def open_device(name: str, number: int, *, precision: Precision, cupti: bool = False) -> CudaDevice:
-    """Return the GPU of this number. Raises DeviceError."""
-    from minidl.device.cuda.real import Cuda
+def open_device(number: int | None, *, precision: Precision, cupti: bool = False, local_rank: int = 0) -> CudaDevice:
+    """Return the GPU of this number. Raises DeviceError.
+    local_rank: without a number, that of the GPU, counted round among those that this process sees."""
+    from minidl.device.cuda.real import Cuda, count_gpus
     from minidl.kernels.cuda import KERNELS
 
+    if number is None:
+        number = local_rank % max(1, count_gpus())
     vendor = Cuda(number)
     refuse_what_it_cannot(vendor.properties, precision)
     if cupti:
         vendor.recorder(vendor.stream()).close()  # raise now if CUPTI cannot record
-    device = CudaDevice(name, profile_of(vendor, lockable_bytes()), vendor, KERNELS, tf32=precision.tf32,
-                        cache=default_folder(), cupti=cupti)
+    device = CudaDevice(f"cuda:{number}" if number else "cuda", profile_of(vendor, lockable_bytes()), vendor, KERNELS,
+                        tf32=precision.tf32, cache=default_folder(), cupti=cupti)
     device.dlpack_device = (2, number)
     return device
 

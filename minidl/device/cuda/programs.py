@@ -19,10 +19,15 @@ from minidl.device.cuda.memory_format import channels_last
 from minidl.device.cuda.seam import Handle, Vendor
 from minidl.device.cuda.staging import Staging
 from minidl.kernels.cuda.launch import DeviceFunction, Kernel, Launch, Number, Pointer
+from minidl.kernels.empty import SUMS
 from minidl.meta import Meta, aligned, int64, meta
 
 Program = Callable[[Sequence[int], dict[str, Any], int], None]  # (blocks, attributes, workspace)
 UPLOADS = ("upload", "upload_")
+
+
+def do_nothing(blocks: Sequence[int], attrs: dict[str, Any], workspace: int) -> None:
+    """Do nothing: the program of an operation without a launch."""
 
 
 class ComputeStream:
@@ -68,6 +73,19 @@ class Programs:
                 for index, kind, name in numbers:
                     arguments[index] = kind(values[name])
                 give(source, count, arguments, handle)
+        return program
+
+    def of_empty(self, op_name: str, outputs: Sequence[Meta]) -> Program | None:
+        """Return a program for a call on empty tensors, which fills sums with zeros; None if it needs a kernel."""
+        if not any(m.size for m in outputs):
+            return do_nothing
+        if op_name not in SUMS:
+            return None
+        fills = [self.kernel("full", (m,), {"value": 0.0}) if m.size else do_nothing for m in outputs]
+
+        def program(blocks: Sequence[int], attrs: dict[str, Any], workspace: int) -> None:
+            for fill, block in zip(fills, blocks, strict=False):  # outputs come first
+                fill((block,), {"value": 0.0}, workspace)
         return program
 
     def kernel_workspace(self, op_name: str, metas: Sequence[Meta], attrs: dict[str, Any]) -> int:

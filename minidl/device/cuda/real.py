@@ -1,4 +1,4 @@
-"""The vendor's libraries: the driver by cuda.bindings, cuBLAS by ctypes, cuDNN by its frontend.
+"""The vendor's libraries: the driver by cuda.bindings, cuBLAS by ctypes, cuDNN by its frontend, NCCL by CuPy.
 
 It executes the seam's calls one for one, and decides nothing. The driver works in the context that is current in the
 calling thread, so each call first makes this GPU's context current: several GPUs may be open, and any thread may call.
@@ -19,6 +19,7 @@ from cuda.pathfinder import load_nvidia_dynamic_lib
 from minidl.device.cuda.attention_graphs import AttentionGraphs
 from minidl.device.cuda.cublas import Cublas
 from minidl.device.cuda.cudnn_graphs import CudnnGraphs
+from minidl.device.cuda.nccl import Nccl
 from minidl.device.cuda.packed import PackedKernel
 from minidl.device.cuda.seam import Attention, Convolution, Extent, Gemm, PlanInfo, Properties, StreamRecorder
 from minidl.errors import DeviceError
@@ -43,12 +44,17 @@ class CudaStream:
     address: int
 
 
+def count_gpus() -> int:
+    """Return the number of GPUs that this process sees (CUDA_VISIBLE_DEVICES)."""
+    check(driver.cuInit(0), "cuInit")
+    return int(check(driver.cuDeviceGetCount(), "cuDeviceGetCount"))
+
+
 class Cuda:
     """``seam.Vendor`` on the GPU of this number. Raises DeviceError if it does not exist or cannot be used."""
 
     def __init__(self, number: int = 0) -> None:
-        check(driver.cuInit(0), "cuInit")
-        count = check(driver.cuDeviceGetCount(), "cuDeviceGetCount")
+        count = count_gpus()
         if number >= count:
             raise DeviceError(f"cuda:{number} does not exist: there are {count} GPUs")
         self._device = CoreDevice(number)
@@ -63,7 +69,9 @@ class Cuda:
         runtime = check(driver.cuDriverGetVersion(), "cuDriverGetVersion")
         self.properties = Properties(
             self._device.name, total, free, (capability.major, capability.minor),
-            f"cudnn{self._graphs.version}-cublas{self._cublas.version}-driver{runtime}", self._graphs.version)
+            f"cudnn{self._graphs.version}-cublas{self._cublas.version}-driver{runtime}", self._graphs.version,
+            self._device.uuid)
+        self.network = Nccl(self._bind)
         self._compiler = Compiler((capability.major, capability.minor))
         self._kernels: dict[DeviceFunction, PackedKernel] = {}
         self._product_stream: CudaStream | None = None

@@ -1,5 +1,5 @@
 """The seam:
-the interface to the vendor's libraries, with every call that the CUDA device makes to driver, cuDNN or cuBLAS.
+the interface to the vendor's libraries, with every call that the CUDA device makes to driver, cuDNN, cuBLAS or NCCL.
 
 ``real.Cuda`` executes these calls; tests replace it with a vendor that needs no GPU and checks every call. Addresses
 are plain integers, on the device and in page-locked memory alike; streams and events are handles of the vendor's
@@ -114,6 +114,7 @@ class Properties:
 
     version  the versions of cuDNN, cuBLAS and driver as a text, which names files of cached plans
     cudnn    the version of cuDNN as the library writes it, such as 92700
+    uuid     the GPU's own name, which no other GPU has, on any machine
     """
 
     name: str
@@ -122,6 +123,7 @@ class Properties:
     capability: tuple[int, int]
     version: str
     cudnn: int = 0
+    uuid: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +148,53 @@ class StreamRecorder(Protocol):
         """Stop recording."""
 
 
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Bytes of device memory that one rank sends to another: ``sends`` is True on the rank that sends them.
+
+    peer: the other rank. The n-th message that a rank receives from a peer is the n-th that the peer sends to it."""
+
+    peer: int
+    address: int
+    nbytes: int
+    sends: bool
+
+
+class Communicator(Protocol):
+    """This GPU among those of all ranks."""
+
+    def exchange(self, messages: Sequence[Message], stream: Handle) -> None:
+        """Send and receive messages at once, in stream order; the host does not wait.
+        Messages that are received must not overlap others. If it raises DeviceError, it must be aborted."""
+
+    def abort(self) -> None:
+        """End the communicator, and the work that waits for other ranks. Any thread may call this."""
+
+    def close(self) -> None:
+        """End the communicator, whose work must have ended."""
+
+
+class Network(Protocol):
+    """The way to the GPUs of other ranks."""
+
+    def meeting(self, *, first: bool) -> Any:
+        """Return the id by which the GPUs of a group find each other, on its first rank; None on the others.
+        Raises UserError, on every rank where NCCL is missing."""
+
+    def communicator(self, meeting: Any, count: int, rank: int) -> Communicator:
+        """Return the communicator of rank ``rank`` of ``count``; wait until all of them have called this.
+        meeting: the id of the first rank. Raises DeviceError."""
+
+
 class Vendor(Protocol):
     """The calls to the vendor's libraries. A call that fails raises ``DeviceError`` with the vendor's message."""
 
     properties: Properties
+
+    @property
+    def network(self) -> Network:
+        """The way to the GPUs of other ranks."""
+
 
     # Memory --------------------------------------------------------------------------------------------------
     def allocate(self, nbytes: int) -> int:

@@ -47,6 +47,7 @@ class Slicer(Joiner):
         if not shape or shape[0] < self.count:
             return None
         made = Logical(meta(shape, dtype), self, sizes_of(shape[0], self.count))
+        self.consensus.sees(shape[0])
         run = self.executor.run
         if made.nbytes <= WHOLE_BYTES and self.ranks is None:
             (whole,) = run(UPLOAD, (), {"shape": shape, "dtype": dtype, "data": values})

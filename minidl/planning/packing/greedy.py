@@ -35,7 +35,7 @@ def greedy(strip: Strip) -> Iterator[Array]:
             yield _placed(strip.first, strip.last, strip.size, strip.fixed, order, int((~free).sum()), smallest)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _placed(first: Array, last: Array, size: Array, fixed: Array, order: Array, begin: int, smallest: bool) -> Array:
     """Place the rectangles in one order and return their offsets; the first ``begin`` of the order have fixed offsets.
     smallest: True for best fit, False for first fit."""

@@ -56,7 +56,7 @@ def above(offset: Array, size: Array, room: int) -> int:
     return int(size[ends > room].sum()) + max(0, int(ends.max(initial=0)) - room)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _meeting(first: Array, last: Array, by_first: Array, most: int) -> tuple[Array, Array]:
     """List, for each rectangle, those that overlap it in time: (pointers [rectangles + 1], flat list).
     Both are empty if the list would have more than ``most`` entries."""
@@ -154,7 +154,7 @@ def _shift(order: Array, place: Array, at: int, to: int) -> None:
     place[moved] = to
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _improve(first: Array, last: Array, size: Array, fixed: Array, order: Array, begin: int, begins: Array,
              others: Array, room: int, most_work: int, seed: int) -> tuple[Array, int, int]:
     """Improve one order; return (offsets, excess as in ``by_orders``, work done) of the best order found.

@@ -131,7 +131,7 @@ class _Layout(NamedTuple):
         return [(int(places[p]), np.unique(overlaps.whose[hit[p]])) for p in best]
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _longest(first: Array, last: Array, low: Array, high: Array, step: int, nbytes: int, here: int, room: int
              ) -> tuple[int, int]:
     """Return (last step, offset) of the hole of ``nbytes`` that stays free longest from ``step`` on; offset -1 if none.

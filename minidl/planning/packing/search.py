@@ -159,7 +159,7 @@ def _latest(bits: Array, level: int) -> int:
     return level
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _search(rects: Rectangles, floor: Array, spare: Array, still: Array, most_work: int, seed: int, places: Array,
             weight: Array) -> tuple[int, int]:
     """Run one search; return (FOUND, NONE or UNKNOWN, work done).

@@ -13,7 +13,7 @@ from minidl.plan.costs import Limits
 from minidl.plan.plan import AccessKey, Move, ResidencyKey
 from minidl.plan.trace import Trace
 from minidl.planning.modes import first_accesses, modes_of
-from minidl.planning.problem import SWAP, Array, Problem
+from minidl.planning.problem import SWAP, Array, Problem, within
 from minidl.planning.timing import Room
 from minidl.policies.auto.progress import Found
 from minidl.policies.auto.search import SLACK
@@ -30,6 +30,7 @@ def with_addresses(found: Found, trace: Trace, facts: Problem, limits: Limits, e
     effort: the work of packing, as a multiple of the usual."""
     from minidl.planning.compiled import simulate
 
+    facts = within(facts, int(limits.device_bytes * found.share))
     mode = modes_of(found.plan, facts, trace)
     notes = np.zeros((NOTES * len(trace.calls) + len(facts.ids), 4), np.int64)
     room = Room(int(limits.device_bytes * found.share), limits.host_bytes, SLACK)

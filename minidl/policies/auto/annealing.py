@@ -38,7 +38,7 @@ class Effort(NamedTuple):
     seed: int
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)  # a command tells meanwhile how far it is
 def improve(problem: Problem, room: Room, prices: Prices, moves: Moves, effort: Effort, mode: Array, prefetch_at: Array
             ) -> Any:
     """Improve ``mode`` ([gaps]) in place; return (objective, seconds, bytes over the budget) of the best modes found.

@@ -7,6 +7,7 @@ iterations refine it, while the program runs under the fastest plan known.
 
     choices     the gaps that a search considers, and simple choices to start from
     parts       the choices of other planners
+    by_demand   the choices of policies on demand, for where no other start leads to a plan that helps
     search      one search for one share of the budget; ``annealing`` is its compiled part
     addresses   the addresses of a plan's tensors
     fitting     a plan whose tensors all find an address
@@ -30,9 +31,10 @@ from minidl.planning.modes import modes_of
 from minidl.planning.problem import Array, Problem, problem
 from minidl.planning.schedule import NO_NOTES, simulate
 from minidl.planning.timing import Room
+from minidl.policies.auto.by_demand import by_demand
 from minidl.policies.auto.choices import most_held, simple_choices
 from minidl.policies.auto.fitting import LEAST_SHARE, WARM, fitted
-from minidl.policies.auto.parts import capuchins, parts
+from minidl.policies.auto.parts import belady, capuchins, parts
 from minidl.policies.auto.progress import LEAST_GAIN, ON_DEMAND, TRIAL_EVERY, Found, Progress, Tried
 from minidl.policies.auto.search import ENOUGH, SLACK, WORK, search
 from minidl.policies.dtr_swap import DtrSwap
@@ -110,35 +112,46 @@ class Auto(OnDemand):
     def _search(self, progress: Progress, number: int, trace: Trace, facts: Problem, costs: Costs, limits: Limits,
                 work: float | None = None) -> tuple[Found | None, int]:
         """Search once, from scratch or around the best plan; return (plan or None, number of searches this counts as).
-        A plan predicted to be faster than all plans tried or waiting gets addresses. number: the number of this
-        search, from 0; it selects the share of the budget to plan for. work: the number of calls to simulate; None:
-        the usual number."""
+        A search that finds no plan that helps, or that may be the last, is followed by one from plans of others that
+        first exceed the budget. A plan predicted to be faster than all plans tried or waiting gets addresses.
+        number: the number of this search, from 0; it selects the share of the budget to plan for. work: the number of
+        calls to simulate; None: the usual number."""
         if not progress.beats(facts.seconds):
             return None, 1
         around, work, spent = progress.best, work or _work(facts), 1
+        dropping = facts._replace(leftovers_bytes=limits.device_bytes)
         wanting = FRESH * _simulated(facts) / work  # above 1: a search simulates each gap too seldom
         if around is None or (number % 2 and (number <= EARLY or wanting <= 1)):
             share = SHARES[number % len(SHARES)]
-            begins: list[tuple[Iterable[Array] | None, int]] = []  # (choices to start from, multiple of the usual work)
+            starts: list[tuple[Iterable[Array] | None, int]] = []  # (choices to start from, multiple of the usual work)
             if number % 2 and wanting > 1:
-                begins.append((None, ceil(min(RISING, wanting))))
+                starts.append((None, ceil(min(RISING, wanting))))
                 choices = list(capuchins(trace, facts, costs, limits, MORE_PAIRS)) if number == 1 else []
                 if choices:  # plans near them are sometimes better than all plans found from scratch
-                    begins.append((choices, 1))
+                    starts.append((choices, 1))
             else:
-                begins.append((chain(simple_choices(facts, int(share * limits.device_bytes)),
+                starts.append((chain(simple_choices(facts, int(share * limits.device_bytes)),
                                      parts(trace, facts, costs, limits)), 1))
             ends = [search(trace, facts, costs, limits, begin, share=share, seed=number, work=count * work)
-                    for begin, count in begins]
+                    for begin, count in starts]
             found = min(filter(None, ends), key=lambda each: each.predicted, default=None)
-            spent = sum(count for _, count in begins)
+            spent = sum(count for _, count in starts)
         else:
             share = min(1.0, around.share + (0.0, 0.005, -0.005)[number // 2 % 3])
-            found = search(trace, facts, costs, limits, [modes_of(around.plan, facts, trace)], share=share, seed=number,
-                           work=work, temperature=WARM)
+            found = search(trace, dropping if around.leftovers else facts, costs, limits,
+                           [modes_of(around.plan, facts, trace)], share=share, seed=number, work=work,
+                           temperature=WARM)
+        fails = around is None and (found is None or not progress.beats(found.predicted))
+        if fails or number == self.rounds or progress.fruitless == FRUITLESS - 1:  # perhaps the last search
+            begins = [belady(facts, limits.device_bytes), *capuchins(trace, facts, costs, limits, MORE_PAIRS),
+                      *by_demand(facts, limits)]
+            other = search(trace, dropping, costs, limits, begins, share=1.0, seed=number, work=work, stride=1)
+            found = min(filter(None, (found, other)), key=lambda each: each.predicted, default=None)
+            spent += 1
         if found is None or not progress.promises(found):
             return found, spent
-        placed, tightened = fitted(found, trace, facts, costs, limits, seed=number, work=work)
+        placed, tightened = fitted(found, trace, dropping if found.leftovers else facts, costs, limits, seed=number,
+                                   work=work)
         return placed, spent + tightened // 2
 
     def keep(self, proposal: Proposal) -> SavedProposal:

@@ -28,11 +28,13 @@ class Found:
     """The result of a search: a plan, and the share of the budget that it was made for.
 
     address_seconds: predicted seconds that relocations, and tensors without an address, add to an iteration.
+    leftovers: True if the plan relies on the engine to drop again what replays have computed for later calls.
     """
 
     plan: Plan
     share: float
     address_seconds: float = 0.0
+    leftovers: bool = False
 
     @property
     def predicted(self) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.trace import Trace
 from minidl.planning.modes import to_plan
-from minidl.planning.problem import DROP, SWAP, Array, Problem
+from minidl.planning.problem import DROP, ENDLESS, SWAP, Array, Problem, within
 from minidl.planning.schedule import NO_NOTES, Prices, repair
 from minidl.planning.timing import Room
 from minidl.policies.auto.choices import alike, movable
@@ -24,12 +24,13 @@ WORK = 6e6            # calls simulated for one plan
 ENOUGH = 4000         # the most simulations per gap
 FEWEST = 40           # the fewest simulations from one choice, however long the iteration
 STARTS = 8            # the most choices that a search improves a little before it goes on with the best
-STRIDE = 3            # it takes every third choice in the order of their objectives
+STRIDE = 3            # it takes every third choice
+DEARER = 2            # a call is so many times as long to simulate if leftovers of replays are dropped
 RISING = (1e-5, 1e-4, 1e-3, 1e-2)  # of EXCESS_WEIGHT: the rising prices of a search from scratch
 
 
 def search(trace: Trace, facts: Problem, costs: Costs, limits: Limits, begin: Iterable[Array] | None, *, share: float,
-           seed: int, work: float = WORK, temperature: float = 1.0) -> Found | None:
+           seed: int, work: float = WORK, temperature: float = 1.0, stride: int = STRIDE) -> Found | None:
     """Return the plan that annealing finds, or None if it exceeds the whole budget.
 
     begin: modes to start from, each int64 [gaps]. Several of the best are improved with half of the work, since the
@@ -40,11 +41,13 @@ def search(trace: Trace, facts: Problem, costs: Costs, limits: Limits, begin: It
     share, work  the share of the device's budget to plan for; the number of calls to simulate
     seed         of the random moves; it also selects among the starts
     temperature  the first temperature, as a multiple of the usual one
+    stride       one of so many starts is taken, in the order of their objectives
     """
     from minidl.planning.compiled import simulate  # compiled code: loaded when the first plan is made
     from minidl.policies.auto.annealing import Effort, Moves, improve
 
     budget = int(limits.device_bytes * share)
+    facts = within(facts, budget)
     room = Room(budget, limits.host_bytes, SLACK)
     prices = Prices(EXCESS_WEIGHT * facts.seconds / budget, COPY_WEIGHT * costs.out_seconds_per_byte)
     prefetch_at = np.full(len(facts.gap_call), -1, np.int64)
@@ -59,14 +62,15 @@ def search(trace: Trace, facts: Problem, costs: Costs, limits: Limits, begin: It
         improve(facts, room, prices, moves, Effort(max(FEWEST, int(evaluations)), heat, seed), choice, prefetch_at)
         return choice
 
-    evaluations = min(work / len(trace.calls), ENOUGH * len(facts.gap_call))
+    each = len(trace.calls) * (1 if facts.leftovers_bytes == ENDLESS else DEARER)
+    evaluations = min(work / each, ENOUGH * len(facts.gap_call))
     if begin is None:
         mode, evaluations = np.zeros(len(facts.gap_call), np.int64), evaluations / 2
         for part in RISING:
             mode = improved(mode, evaluations / len(RISING), prices._replace(excess=part * prices.excess))
     else:
         ranked = sorted(begin, key=value)
-        first = ranked[seed % STRIDE::STRIDE][:STARTS] if len(ranked) > STRIDE else ranked
+        first = ranked[seed % stride::stride][:STARTS] if len(ranked) > stride else ranked
         if len(first) > 1:
             evaluations /= 2
             first = [min((improved(choice, evaluations / len(first)) for choice in first), key=value)]
@@ -74,9 +78,10 @@ def search(trace: Trace, facts: Problem, costs: Costs, limits: Limits, begin: It
     mode = improved(mode, evaluations)
     found = simulate(facts, room, mode, prefetch_at, NO_NOTES)
     if found.excess > 0:
-        share = 1.0
+        share, facts = 1.0, within(facts, limits.device_bytes)
         found = simulate(facts, Room(limits.device_bytes, limits.host_bytes, SLACK), mode, prefetch_at, NO_NOTES)
         if found.excess > 0:
             return None
     mode[(mode == DROP) & (prefetch_at > 0)] = SWAP  # its replay would read what was written since
-    return Found(replace(to_plan(trace, facts, mode, prefetch_at), predicted_seconds=float(found.seconds)), share)
+    plan = replace(to_plan(trace, facts, mode, prefetch_at), predicted_seconds=float(found.seconds))
+    return Found(plan, share, leftovers=facts.leftovers_bytes < ENDLESS)

@@ -5,7 +5,8 @@
     feedback       moves the SwapInStart of a late tensor earlier by 5% of its SwapTime
 
 Not in the paper: a tensor that arrives earlier takes memory that others may then wait for. So feedback ends with the
-fastest plan so far if a correction makes the iteration far slower, or several in a row make it no faster.
+fastest plan so far if a correction makes the iteration far slower, or several in a row make it no faster. A plan whose
+iterations are far slower than the measured one, which ran in passive mode, is given up.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class Corrections:
     best_seconds  the seconds of its iteration
     slower        number of iterations in a row that were slower than that
     final         True if feedback has ended
+    passive_seconds   of the measured iteration, without a plan
     """
 
     timetable: Timetable
@@ -59,6 +61,7 @@ class Corrections:
     best_seconds: float = inf
     slower: int = 0
     final: bool = False
+    passive_seconds: float = inf
 
 
 class Capuchin(Passive):
@@ -90,10 +93,12 @@ class Capuchin(Passive):
 
     def feedback(self, proposal: Proposal, observed: Observation) -> Proposal:
         """Return the plan with earlier in-triggers for late tensors.
-        Once that no longer helps, return the fastest plan."""
+        Once that no longer helps, return the fastest plan; if passive mode is far faster, no plan."""
         notes: Corrections | None = proposal.notes
         if notes is None or notes.final:
             return proposal
+        if observed.seconds > SLOWER * notes.passive_seconds and notes.best_seconds > SLOWER * notes.passive_seconds:
+            return NO_PLAN
         slower = notes.slower + 1 if observed.seconds > NO_FASTER * notes.best_seconds else 0
         late = {tensor_id for tensor_id, seconds in observed.late.items() if seconds > LATE_SECONDS} - notes.stuck
         moved = {swap.tensor_id: notes.moved.get(swap.tensor_id, 0) + round(swap.time * FEEDBACK_SHARE)
@@ -171,7 +176,8 @@ def _proposal(choice: EvictionPlanner, trace: Trace, costs: Costs, limits: Limit
     replayed = None if choice.over_budget else _replay_seconds(plan, trace, costs, limits)
     if replayed is not None:
         plan = replace(plan, predicted_seconds=(int(choice.starts[-1]) + choice.exposed) / NANO + replayed)
-    return Proposal(plan, Corrections(timetable, placed.stuck))
+    passive = inf if trace.observed_seconds is None else trace.observed_seconds
+    return Proposal(plan, Corrections(timetable, placed.stuck, passive_seconds=passive))
 
 
 def _replay_seconds(plan: Plan, trace: Trace, costs: Costs, limits: Limits) -> float | None:
