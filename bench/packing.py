@@ -1,19 +1,22 @@
 """How well the packer does on strips that are known to be full (``bench.support.strips``), and in what time.
 
-    python -m bench.packing > bench/results/packing.md        # two minutes on one core
+    python -m bench.packing > bench/results/packing.md        # half a minute on one core
 
 Seconds are the processor's, on one core; the limits are in units of work, so what is packed is the same anywhere.
 """
 
 import argparse
+from collections.abc import Iterator
 from time import process_time
 
 import numpy as np
 
 from bench.support.strips import KINDS, cut
+from minidl.lab.placement import MOST_ORDERS, SEARCHES
+from minidl.planning.packing.greedy import greedy
 from minidl.planning.packing.residencies import addresses
-from minidl.planning.packing.solve import pack
-from minidl.planning.packing.strip import Strip, check
+from minidl.planning.packing.solve import pack, pack_low
+from minidl.planning.packing.strip import Strip, check, most_live, strip
 
 # Share that is full, whether each piece is smaller by a share of its own, and for how long is looked: in units of work,
 # of which some five hundred million are done in a second.
@@ -21,6 +24,7 @@ CASES = [(1.0, False, 2_000_000_000), (0.99, False, 1_000_000_000), (0.99, True,
          (0.97, True, 1_000_000_000)]
 PIECES = (150, 450)
 ORDERS = 2_000_000
+MOST_PAIRS = 1 << 40  # of comparisons in greedy orders: all of them are tried
 RESIDENCIES = (400, 800, 1600, 3200, 6400)
 
 
@@ -64,6 +68,35 @@ def growth() -> None:
         print(f"| {len(that.size):,} | {process_time() - start:.2f} |", flush=True)
 
 
+def lifetimes() -> Iterator[tuple[str, Strip]]:
+    """Yield strips of random lifetimes, whose sizes and lengths are spread over some orders of magnitude, and a full
+    strip ten times over, each copy with a memory of its own."""
+    for count in (4_000, 20_000):
+        draw = np.random.default_rng(count)
+        first = draw.integers(0, 2 * count, count)
+        last = np.minimum(first + draw.geometric(20 / count, count), 2 * count)
+        yield f"{count:,} random lifetimes", strip(first, last, 512 * draw.geometric(1e-3, count), 0)
+    one = cut(100, 150)
+    yield "ten copies of a full strip", one.of(np.tile(np.arange(len(one.size)), 10))
+
+
+def beside_greedy() -> None:
+    """Print the room that greedy orders need and the room that is planned, as shares beyond the bytes in use."""
+    print("\nThe room that is needed beyond the most bytes in use: with the best of four orders under first fit and "
+          "under\nbest fit, with best fit in the order of time, as an allocator sees it, and as planned:\n\n| "
+          "lifetimes | first fit | best fit | in order of time | planned | seconds |\n|---|--:|--:|--:|--:|--:|")
+    for name, that in lifetimes():
+        highest = [int((offset + that.size).max()) / most_live(that) - 1 for offset in greedy(that, MOST_PAIRS)]
+        half = len(highest) // 2
+        start = process_time()
+        planned = pack_low(that, orders=MOST_ORDERS, searches=SEARCHES)
+        seconds = process_time() - start
+        check(that._replace(room=int((planned + that.size).max())), planned)
+        shares = (min(highest[:half]), min(highest[half:]), highest[half + 2],
+                  int((planned + that.size).max()) / most_live(that) - 1)
+        print(f"| {name} | {' | '.join(f'{share:.1%}' for share in shares)} | {seconds:.1f} |", flush=True)
+
+
 def main() -> None:
     """Read the command line, and print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -74,6 +107,7 @@ def main() -> None:
           "Seconds are the processor's, on one core.")
     pack(cut(0, 40, "mosaic", fill=0.97), orders=10**6, searches=10**8)  # compiles
     tables(strips)
+    beside_greedy()
     growth()
 
 

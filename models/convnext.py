@@ -3,7 +3,7 @@
 
 Section 2 and Figure 4: blocks of a depthwise 7x7 convolution, layer normalisation of the channels, and two linear
 layers per pixel with GELU between them. Parameters are named as in torchvision. Images must have at least 32x32 pixels.
-Depthwise convolutions are composed of 49 products here (``nn.convolving``): exact, and slow.
+On GPUs, depthwise convolutions are composed of 49 products here (``nn.convolving``): exact, and slow.
 
 Each forward() rebinds one name line by line, so that the previous value is freed.
 """

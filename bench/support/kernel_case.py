@@ -8,10 +8,11 @@ import numpy as np
 
 from minidl import ops
 from minidl.op import Op
+from minidl.ops import depthwise
 
-MODULES = (ops.attention, ops.batchnorm, ops.choose, ops.conv, ops.elementwise, ops.embedding, ops.functions,
-           ops.layernorm, ops.library, ops.linear, ops.loss, ops.parts, ops.pool, ops.ranking, ops.recurrent,
-           ops.shape, ops.update)
+MODULES = (ops.attention, ops.batchnorm, ops.choose, ops.conv, depthwise, ops.elementwise, ops.embedding,
+           ops.functions, ops.layernorm, ops.library, ops.linear, ops.loss, ops.parts, ops.pool, ops.ranking,
+           ops.recurrent, ops.shape, ops.update)
 OPS = {op.name: op for module in MODULES for op in vars(module).values() if isinstance(op, Op)}
 # Operands that are float32 where the others are halves (minidl.meta.wide), by the names that operations give them.
 WIDE = {"gamma", "beta", "mean", "var", "rstd", "dgamma", "dbeta", "running_mean", "running_var", "dloss", "lse",

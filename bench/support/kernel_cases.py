@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.support import choice_cases, recurrent_cases
+from bench.support import choice_cases, depthwise_cases, recurrent_cases
 from bench.support import formulas as ref
 from bench.support.kernel_case import OPS, Case
 from minidl import meta as metas
@@ -247,7 +247,8 @@ def convolution_cases(block: int) -> Iterator[Case]:
 def cases(block: int = BLOCK) -> Iterator[Case]:
     """Yield cases of every operation that is launched, except the random ones."""
     for some in (elementwise_cases, product_cases, batch_norm_cases, pool_cases, row_cases, index_cases, update_cases,
-                 convolution_cases, choice_cases.cases, recurrent_cases.cases):
+                 convolution_cases, choice_cases.cases, recurrent_cases.cases,
+                 depthwise_cases.cases):
         yield from some(block)
 
 

@@ -117,6 +117,10 @@ class Choices(ABC):
         """Return True if an LSTM or GRU over x runs as one operation; a GPU and its simulator compose it."""
         return False
 
+    def fuses_depthwise(self, x: Meta) -> bool:
+        """Return True if a depthwise convolution of x runs as one operation; a GPU and its simulator compose it."""
+        return False
+
 
 class Device(Choices, Timekeeper):
     """A device that holds tensors and runs operations.

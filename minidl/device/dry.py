@@ -51,6 +51,10 @@ class DryDevice(SimDevice):
         """Return the choice of the wrapped device."""
         return self._device.fuses_recurrence(x)
 
+    def fuses_depthwise(self, x: Meta) -> bool:
+        """Return the choice of the wrapped device."""
+        return self._device.fuses_depthwise(x)
+
     def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
                attrs: dict[str, Any], workspace: int, timed: Timed = None) -> int:
         """Do nothing and take no time."""

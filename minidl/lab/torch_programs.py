@@ -145,7 +145,7 @@ def _of_network(network: Any, batch: int, asked: Asked) -> tuple[Step, Callable[
         parameters)
 
     length = min(asked.tokens, getattr(config, "max_position_embeddings", None) or asked.tokens)
-    side = asked.image or _side(config)
+    side, channels = asked.image or _side(config), _channels(network, config)
 
     def loss() -> Any:
         if vocabulary is not None:
@@ -155,9 +155,14 @@ def _of_network(network: Any, batch: int, asked: Asked) -> tuple[Step, Callable[
                 network.forward).parameters else network(input_ids=tokens)
             value = getattr(found, "loss", None)
             return found[0].float().mean() if value is None else value
-        images = torch.empty(batch, getattr(config, "num_channels", IMAGE[0]), side, side, dtype=parameters[0].dtype)
+        images = torch.empty(batch, channels, side, side, dtype=parameters[0].dtype)
         labels = torch.zeros(batch, dtype=torch.long)
-        found = network(images)
+        try:
+            found = network(images)
+        except RuntimeError as error:  # PyTorch's kind for a shape that a layer does not take
+            raise UserError(f"the network does not take the {channels} x {side} x {side} images that it was given "
+                            f"({error}): --image-size changes their side; for other inputs, name a function that "
+                            "takes the batch and returns a step") from None
         outputs = found if isinstance(found, torch.Tensor) else found[0]
         return torch.nn.functional.cross_entropy(outputs, labels)
 
@@ -174,6 +179,12 @@ def _of_network(network: Any, batch: int, asked: Asked) -> tuple[Step, Callable[
         return [*network.parameters(), *network.buffers(), *state]
 
     return step, lasting
+
+
+def _channels(network: Any, config: Any) -> int:
+    """Return the channels of a network's images: those in its configuration or of its first convolution, or IMAGE's."""
+    first = next((each for each in network.modules() if isinstance(each, torch.nn.Conv2d)), None)
+    return int(getattr(config, "num_channels", IMAGE[0] if first is None else first.in_channels))
 
 
 def _side(config: Any) -> int:

@@ -2,7 +2,8 @@
 
     dilation       a kernel with zeros between its elements
     groups         one convolution per group of channels, and a concatenation of their results
-    depthwise      one group per channel: the sum over kernel positions of the shifted image times a factor per channel
+    depthwise      one group per channel: the sum over kernel positions of the shifted image times a factor per channel,
+                   or one operation, if the device has it
     one dimension  an image of one row
 """
 
@@ -11,13 +12,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from minidl.dispatch import donate
+from minidl.context import current
+from minidl.dispatch import apply, donate
 from minidl.errors import ShapeError, UserError
 from minidl.nn.precision import lowered
 from minidl.nn.resizing import pad as padded
 from minidl.ops import conv
 from minidl.ops.arithmetic import add, mul
 from minidl.ops.conv import Pair, pair
+from minidl.ops.depthwise import DEPTHWISE
 from minidl.ops.indexing import index
 from minidl.ops.parts import split, squeeze, unsqueeze
 from minidl.ops.shape import cast, concat, reshape
@@ -60,6 +63,8 @@ def _spaced(w: Tensor, dilation: Pair) -> Tensor:
 def _depthwise(x: Tensor, w: Tensor, stride: Pair, padding: Pair, dilation: Pair) -> Tensor:
     """Return a convolution with one group per channel. x: [N, C, H, W], w: [C m, 1, R, S] -> [N, C m, P, Q]."""
     n, c, *_ = x.shape
+    if w.shape[0] == c and current().device.fuses_depthwise(x.meta):
+        return apply(DEPTHWISE, x, w, stride=stride, padding=padding, dilation=dilation)
     multiple, (r, s) = w.shape[0] // c, w.shape[2:]
     x = padded(x, (padding[1], padding[1], padding[0], padding[0])) if any(padding) else x
     reach = dilation[0] * (r - 1), dilation[1] * (s - 1)

@@ -184,3 +184,12 @@ def test_the_answer_says_what_larger_batches_cost(capsys):
     assert list(shares) == sorted(shares) and max(shares) == 83 and len(shares) == 4
     assert list(shares.values()) == sorted(shares.values(), reverse=True) and shares[min(shares)] == 100
     assert train.main([*LENET, *flags, "--policy", "none", "--batch", str(min(shares))]) == 0
+
+
+@pytest.mark.parametrize(("slices", "budget", "ends"), [("1", "3900KiB", "moved"),
+                                                     ("2", "3MiB", "moved in 2 slices")])
+def test_a_budget_in_which_nothing_moves_says_in_how_many_slices_that_is(slices, budget, ends, capsys):
+    """Beside it stands what the whole step needs, which is more."""
+    assert train.main([*LENET, "--batch", "100", "--memory-budget", budget, "--policy", "passive", "--slices", slices,
+                       "--steps", "3"]) == 0
+    assert re.search(rf"--memory-budget \S+: in that nothing has to be {ends}$", capsys.readouterr().out, re.M)

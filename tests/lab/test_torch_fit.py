@@ -222,10 +222,29 @@ def test_the_command_prints_assumptions_layers_and_json(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "assumed: precision float32 parameters, optimizer SGD, inputs 32 x 32 images"
     assert lines[1] == "simulated speeds, beside published ones: p100 within 3%"
-    assert any(line.split()[:2] == ["hidden.0.0", "4.1"] for line in lines) and "64.0 MiB" in lines[-1]
+    assert any(line.split()[:2] == ["hidden.0.0", "4.1"] for line in lines) and "64.0 MiB" in lines[-2]
+    assert lines[-1].startswith("batch 64 fits p100 with nothing moved: ")
     assert main([*words, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["needs"]["parameters"] == said["needs"]["gradients"] == 4 * PARAMETERS
     row, = said["rows"]
     assert row["memory_bytes"] == 64 << 20 and row["largest_batch"] > 1000 and row["status"] == "ok"
-    assert str(row["largest_batch"]) in lines[-1]
+    assert str(row["largest_batch"]) in lines[-2]
+
+
+def grey():
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 10))
+
+
+def flat():
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 10))
+
+
+def test_images_have_the_channels_of_the_first_convolution_and_a_network_that_does_not_take_them_is_told_so(capsys):
+    words = ["--policies", "none", "--memory", "64MiB", "--steps", "2"]
+    assert main(["fit", f"torch:{__name__}:grey:4", *words, "--image-size", "8"]) == 0
+    assert main(["fit", f"torch:{__name__}:flat:4", *words, "--image-size", "8", "--optimizer", "adam"]) == 0
+    assert "optimizer Adam, inputs 8 x 8 images" in capsys.readouterr().out
+    assert main(["fit", f"torch:{__name__}:flat:4", *words]) == 2
+    assert "does not take the 3 x 224 x 224 images that it was given" in (said := capsys.readouterr().err)
+    assert "--image-size changes their side" in said and "unforeseen" not in said

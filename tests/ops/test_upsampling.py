@@ -96,3 +96,61 @@ def test_positions_between_elements_are_as_exact_as_the_elements(runtime, mode, 
     y = nn.functional.interpolate(runtime.tensor(product(rows)[None, None]), size, None if size else 1.7, mode)
     assert y.dtype is float64
     np.testing.assert_allclose(y.numpy()[0, 0], product(resized), rtol=1e-13, atol=1e-14)
+
+
+# Depthwise convolutions -----------------------------------------------------------------------------------------------
+def depthwise_step(runtime, options, dtype="f8"):
+    """The result and the gradients of a convolution with a window per channel; the operations that were called."""
+    rng = np.random.default_rng(8)
+    x, w = (runtime.tensor(rng.standard_normal(s).astype(dtype)) for s in ((2, 3, 9, 7), (3, 1, 3, 2)))
+    x.requires_grad = w.requires_grad = True
+    with runtime.iteration():
+        y = nn.functional.conv2d(x, w, groups=3, **options)
+        (y * y).sum().backward()
+        names = {call.op for call in runtime.trace().calls}
+    return [t.numpy() for t in (y, x.grad, w.grad)], names
+
+
+@pytest.mark.parametrize("options", [{}, {"padding": 1}, {"stride": 2, "padding": (2, 1)}, {"dilation": (2, 3)}],
+                         ids=str)
+def test_a_depthwise_convolution_on_the_cpu_is_one_operation_with_the_values_of_its_composition(runtime, options):
+    found, names = depthwise_step(runtime, options)
+    assert names >= {"depthwise", "depthwise_dgrad", "depthwise_wgrad"} and "index" not in names
+    runtime.device.fuses_depthwise = lambda x: False
+    composed, others = depthwise_step(runtime, options)
+    assert "depthwise" not in others
+    for one, other in zip(found, composed, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
+    runtime.device.fuses_depthwise = lambda x: True
+
+
+def test_a_simulator_composes_depthwise_convolutions_and_a_dry_run_of_the_cpu_does_not(runtime):
+    with Runtime("sim:p100", memory_budget="64MiB") as simulated, simulated.iteration():
+        x, w = (simulated.tensor(None, shape=s) for s in ((2, 3, 9, 7), (3, 1, 3, 2)))
+        nn.functional.conv2d(x, w, groups=3)
+        assert "depthwise" not in {call.op for call in simulated.trace().calls}
+    assert runtime.device.dry_twin().fuses_depthwise(x.meta) and not simulated.device.dry_twin().fuses_depthwise(x.meta)
+
+
+@pytest.mark.parametrize(("policy", "budget"), [("recompute", "560KiB"), ("passive", "560KiB"), ("none", "8MiB")])
+def test_depthwise_convolutions_have_the_same_bits_in_little_memory(policy, budget):
+    def trained(policy, budget):
+        with Runtime("cpu", memory_budget=budget, policy=policy, seed=5) as runtime:
+            net = nn.Sequential(*[layer for _ in range(4) for layer in (
+                nn.Conv2d(8, 8, 3, padding=1, groups=8), nn.Conv2d(8, 8, 1), nn.ReLU())])
+            for _ in range(2):
+                with runtime.iteration():
+                    x = runtime.tensor(np.random.default_rng(1).standard_normal((2, 8, 32, 32)).astype("f4"))
+                    net(x).sum().backward()
+            moved = runtime.stats()
+            return [p.grad.numpy().tobytes() for p in net.parameters()], moved.peak_bytes
+    (bits, peak), (managed, less) = trained("none", "64MiB"), trained(policy, budget)
+    assert bits == managed and (policy == "none" or less < peak)
+
+
+def test_a_depthwise_convolution_that_does_not_fit_is_refused_with_the_numbers(runtime):
+    x, w = runtime.tensor(np.zeros((2, 3, 4, 4))), runtime.tensor(np.zeros((3, 1, 3, 3)))
+    with pytest.raises(ShapeError, match=r"a 7x7 window does not fit \[2, 3, 4, 4\] with padding \(1, 1\)"):
+        nn.functional.conv2d(x, w, padding=1, dilation=3, groups=3)
+    with pytest.raises(ShapeError, match=r"dilation \(0, 1\) is below 1"):
+        nn.functional.conv2d(x, w, dilation=(0, 1), groups=3)

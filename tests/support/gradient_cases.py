@@ -221,6 +221,11 @@ CASES: dict[str, list[Case]] = {
                         for shape in [(n, 2, 3), (3, n), (2, n, 2, 2)]],
     "batch_norm_add_relu": [normalisation(shape, training=training, relu=True, added=True) for n in EDGES
                             for training in (False, True) for shape in [(n, 2, 3), (3, n), (2, n, 2, 2)]],
+    "depthwise": [Case(partial(apply, OPS["depthwise"], stride=stride, padding=padding, dilation=dilation),
+                       ((n, c, 7, 8), (c, 1, *kernel)))
+                  for n, c in ((1, 1), (2, 3)) for kernel, stride, padding, dilation in (
+                      ((3, 3), (1, 1), (1, 1), (1, 1)), ((3, 2), (2, 1), (1, 0), (1, 1)),
+                      ((2, 3), (2, 3), (2, 2), (2, 2)))],
     "cross_entropy": [entropy(rows, classes) for n in EDGES for rows, classes in [(n, 3), (2, n)]]
     + [entropy(rows, 3, ignored=(0, rows - 1)) for rows in (B - 1, B + 1)],
     "layer_norm": [Case(partial(ops.layer_norm, eps=1.0), (shape, shape[-1:], shape[-1:])) for n in EDGES

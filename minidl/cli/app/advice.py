@@ -31,7 +31,8 @@ def _to_move_nothing(setup: Setup, result: Result) -> Iterator[str]:
     """Yield the smallest budget for which nothing has to be moved, and the largest batch: the longest search last."""
     batch, budget = result.batch, result.budget_bytes
     unmanaged = replace(setup, policy="none")
-    yield f"--memory-budget {flag_bytes(smallest_budget(unmanaged, batch))}: in that nothing has to be moved"
+    parts = f" in {setup.slices} slices" if setup.slices > 1 else ""  # whole the step needs more
+    yield f"--memory-budget {flag_bytes(smallest_budget(unmanaged, batch))}: in that nothing has to be moved{parts}"
     found = largest_batch(replace(unmanaged, slices=1), budget, most=batch)
     if found.batch and (setup.slices == 1 or unmanaged.trial(found.batch, budget).shortage is None):
         what = "for it" if found.untried else "the largest for which"

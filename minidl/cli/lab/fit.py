@@ -75,7 +75,8 @@ def story(arguments: argparse.Namespace) -> int:
             return sources.load(f"{name}:{count}", device,
                                 setting=Setting(arguments.tokens, arguments.precision, arguments.lora,
                                                 optimizer=arguments.optimizer))
-        from minidl.lab.torch_capture import look  # loads PyTorch
+        with stage("loading PyTorch"):
+            from minidl.lab.torch_capture import look
 
         asked = _asked(arguments)
         with stage(f"taking the step of {name} at {count}"):

@@ -71,6 +71,10 @@ class CpuDevice(Device):
         """Return True: the CPU has kernels that compute all time steps of an LSTM or GRU in one call."""
         return True
 
+    def fuses_depthwise(self, x: Meta) -> bool:
+        """Return True: the CPU has kernels for depthwise convolutions."""
+        return True
+
     # Effects refer to the numerics, never to the device: a queue of them does not keep it alive.
     def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
                attrs: dict[str, Any], workspace: int, timed: Timed = None) -> int:

@@ -13,6 +13,7 @@ import numpy as np
 from minidl.kernels.cpu import (
     attention,
     batchnorm,
+    depthwise,
     elementwise,
     embedding,
     flash,
@@ -72,6 +73,8 @@ _TABLE: dict[str, Callable[..., None]] = {
     "embedding": embedding.embedding, "embedding_grad": embedding.embedding_grad,
     "gather_rows": embedding.gather_rows, "gather_rows_grad": embedding.gather_rows_grad,
     "max_pool2d": pool.max_pool2d, "max_pool2d_grad": pool.max_pool2d_grad,
+    "depthwise": depthwise.depthwise, "depthwise_dgrad": depthwise.depthwise_dgrad,
+    "depthwise_wgrad": depthwise.depthwise_wgrad,
     "avg_pool2d": pool.avg_pool2d, "avg_pool2d_grad": pool.avg_pool2d_grad,
     "adaptive_avg_pool2d": pool.adaptive_avg_pool2d, "adaptive_avg_pool2d_grad": pool.adaptive_avg_pool2d_grad,
     "cross_entropy": loss.cross_entropy, "cross_entropy_grad": loss.cross_entropy_grad, "label_share": loss.label_share,
@@ -85,7 +88,8 @@ _TABLE: dict[str, Callable[..., None]] = {
     **{name: next(a.run for a in variants if a.name == "serial") for name, variants in CONVOLUTIONS.items()},
 }
 
-COMPOSED = frozenset({"lstm", "lstm_grad", "gru", "gru_grad"})
-"""The operations that a GPU does not have: there, several others do their work (``Device.fuses_recurrence``)."""
+COMPOSED = frozenset({"depthwise", "depthwise_dgrad", "depthwise_wgrad", "lstm", "lstm_grad", "gru", "gru_grad"})
+"""The operations that a GPU does not have: there, several others do their work (``Device.fuses_recurrence``,
+``Device.fuses_depthwise``)."""
 
 KERNELS: dict[str, Callable[..., None]] = {name: _quiet(kernel) for name, kernel in _TABLE.items()}

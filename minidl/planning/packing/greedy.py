@@ -18,15 +18,15 @@ from minidl.planning.problem import Array
 MOST_PAIRS = 600_000_000  # the most comparisons for all orders: a second or two
 
 
-def greedy(strip: Strip) -> Iterator[Array]:
-    """Yield offsets, int64 [rectangles], for one order after the other, the most promising first; at least one.
-    Further orders are tried as long as the compared pairs of rectangles stay within MOST_PAIRS."""
+def greedy(strip: Strip, most_pairs: int = MOST_PAIRS) -> Iterator[Array]:
+    """Yield offsets, int64 [rectangles], for one order after the other, first those of first fit; at least one.
+    Further orders are tried as long as the compared pairs of rectangles stay within ``most_pairs``."""
     long, count = strip.last - strip.first + 1, len(strip.size)
     free = strip.fixed == ANYWHERE
     by_size, by_time = (-strip.size, -long, strip.first), (strip.first, -strip.size)
     keys = (by_size, (-long, -strip.size, strip.first), by_time, (-strip.size * long.astype(np.float64),))
     pairs = count * count // 2
-    left = max(MOST_PAIRS, pairs)
+    left = max(most_pairs, pairs)
     for smallest in (False, True):
         for key in keys:
             if (left := left - pairs) < 0:
