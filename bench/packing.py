@@ -69,8 +69,8 @@ def growth() -> None:
 
 
 def lifetimes() -> Iterator[tuple[str, Strip]]:
-    """Yield strips of random lifetimes, whose sizes and lengths are spread over some orders of magnitude, and a full
-    strip ten times over, each copy with a memory of its own."""
+    """Yield strips of random lifetimes, and a full strip ten times over, each copy with a memory of its own.
+    Sizes and lengths are spread over some orders of magnitude."""
     for count in (4_000, 20_000):
         draw = np.random.default_rng(count)
         first = draw.integers(0, 2 * count, count)

@@ -13,7 +13,7 @@ import pytest
 from test_fit import setup
 
 import train
-from minidl.cli.app import advice, slices
+from minidl.cli.app import advice, sizes, slices
 from minidl.cli.app.fit import Setup
 from minidl.cli.app.largest import largest_batch
 from minidl.cli.app.trials import Shortage, Work
@@ -193,3 +193,16 @@ def test_a_budget_in_which_nothing_moves_says_in_how_many_slices_that_is(slices,
     assert train.main([*LENET, "--batch", "100", "--memory-budget", budget, "--policy", "passive", "--slices", slices,
                        "--steps", "3"]) == 0
     assert re.search(rf"--memory-budget \S+: in that nothing has to be {ends}$", capsys.readouterr().out, re.M)
+
+
+def test_a_search_that_uses_up_its_work_leaves_some_for_what_batches_cost(monkeypatch, capsys):
+    """Beside the first batch, at which nothing moves, there is the largest."""
+    def used_up(setup, *arguments, **named):
+        found = largest_batch(setup, *arguments, **named)
+        setup.work.spent = 10 * setup.work.limit  # its last trial may have been so long
+        return found
+
+    monkeypatch.setattr(sizes, "largest_batch", used_up)
+    *_, out = announced(capsys, "--memory-budget", "3MiB", "--slices", "1", "--policy", "passive")
+    told = re.search(r"of the unmanaged speed: (.*)", out)[1].split(", ")
+    assert len(told) >= 2 and told[0].endswith(" at 100%")
