@@ -1,6 +1,6 @@
 """The share of speed by budget: whether it falls with the budget alone, and whether ``auto`` is first in each budget.
 
-    python -m bench.monotone --rows bench/results/monotone.csv > bench/results/monotone.md
+    python -m bench.monotone --rows bench/results/monotone.csv --step 25 > bench/results/monotone.md
     python -m bench.monotone --rows ROWS.csv --traces gpt2:8,gan --step 1 --picture docs/speed_by_budget.png
 
 A trace is a network at a batch (``resnet50:256``) or a step of ``tests/support/strangers.py`` by its name, which runs
@@ -87,8 +87,8 @@ def main() -> None:
     cells(args.traces.split(","), policies := args.policies.split(","), args.step, rows, args.rows)
     found = [Cell(name, "", policy, percent / 100, row.settled_s / row.unmanaged_s, None)
              for (name, policy, percent), row in rows.items() if row.settled_s is not None and policy in policies]
-    print(f"# Speed by budget\n\nMade by `{' '.join(['python -m bench.monotone', *sys.argv[1:]])}`, on sim:p100. A "
-          f"step up or a lead below {SLOWER:.1%} of the unmanaged\nstep does not count.\n")
+    print(f"# Speed by budget\n\nMade by `{' '.join(['python -m bench.monotone', *sys.argv[1:]])}`,\non "
+          f"sim:p100. A step up or a lead below {SLOWER:.1%} of the unmanaged step does not count.\n")
     report(found, policies[0])
     if args.picture:
         args.picture.write_bytes(speeds.picture([row for (name, _, _), row in rows.items()

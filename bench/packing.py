@@ -69,8 +69,8 @@ def growth() -> None:
 
 
 def lifetimes() -> Iterator[tuple[str, Strip]]:
-    """Yield strips of random lifetimes, and a full strip ten times over, each copy with a memory of its own.
-    Sizes and lengths are spread over some orders of magnitude."""
+    """Yield strips of random lifetimes, whose sizes and lengths vary widely, and ten copies of one full strip.
+    The copies are in use at the same time, and together they fill ten times its room."""
     for count in (4_000, 20_000):
         draw = np.random.default_rng(count)
         first = draw.integers(0, 2 * count, count)
