@@ -30,7 +30,7 @@ def layer(config: LlamaConfig, batch: int, length: int) -> int:
 
 @cache
 def lasting() -> list[Case]:
-    """What the engine holds after a step, with all parameters trained and with adapters."""
+    """The bytes that the engine holds after a step, with all parameters trained and with adapters."""
     trainings = [Training(TINY, 2, 16, adapters=rank, on_host=host) for rank in (None, 4) for host in (False, True)]
     return [((*each.numbers(), each.on_host), each.lasting_bytes()) for each in trainings]
 
