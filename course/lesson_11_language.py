@@ -67,9 +67,10 @@ def _():
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    In bf16 minidl keeps parameters, gradients and states in float32, and computes with copies of 2 bytes a parameter. A
-    copy is an activation: it comes with the step, and goes with it. So bf16 makes activations smaller, and
-    not these 16 bytes. Some programs keep parameters and gradients themselves in 2 bytes, and so have 12 instead of 16.
+    In bf16 minidl keeps trained parameters, gradients and states in float32, and computes with copies of 2 bytes a
+    parameter. A copy is an activation: it comes with the step, and goes with it. So bf16 makes activations smaller, and
+    not these 16 bytes. Only weights that LoRA has frozen are stored in 2 bytes, since nothing updates them.
+    Some programs keep trained parameters and gradients in 2 bytes, too, and so have 12 bytes instead of 16.
 
     ## Exercise 2: attention
 

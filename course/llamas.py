@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from math import prod
 
 from minidl import device as devices
 from minidl.dispatch import donate
@@ -95,7 +96,7 @@ class Training:
     def numbers(self) -> tuple[int, int]:
         """How many parameters there are, and how many of them are trained."""
         with self.started() as (_, _, network):
-            of = [(p.storage.nbytes // 4, p.requires_grad) for p in network.parameters()]
+            of = [(prod(p.shape), p.requires_grad) for p in network.parameters()]
         return sum(n for n, _ in of), sum(n for n, trained in of if trained)
 
     def lasting_bytes(self) -> int:
