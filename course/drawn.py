@@ -77,3 +77,19 @@ def lines(series: Mapping[str, Sequence[float]], *, across: str, upwards: str, s
     axes.set(xlabel=across, ylabel=upwards)
     axes.legend()
     return figure
+
+
+def stacked(bars: Mapping[str, Mapping[str, int]], *, across: str, title: str = "") -> Any:
+    """Bars of parts on top of each other, in GiB.
+
+    bars[label][part]: bytes. All bars have the same parts.
+    """
+    figure, axes = _axes(9, 3.4)
+    floor = [0.0] * len(bars)
+    for number, part in enumerate(next(iter(bars.values()))):
+        heights = [parts[part] / GIB for parts in bars.values()]
+        axes.bar(list(bars), heights, bottom=floor, label=part, color=COLOURS[number % len(COLOURS)], width=0.6)
+        floor = [low + height for low, height in zip(floor, heights, strict=True)]
+    axes.set(xlabel=across, ylabel="GiB", title=title)
+    axes.legend()
+    return figure

@@ -15,9 +15,12 @@ from typing import Any
 import pytest
 
 from checks.verdict import Check
+from llamas import KINDS, Training, at_the_peak
+from minidl.models.llama import TINY
+from minidl.planning.lifetimes import Lifetimes
 
 COURSE = Path(__file__).resolve().parents[2] / "course"
-LESSONS = sorted(COURSE.glob("lesson_*.py"))
+LESSONS = sorted(COURSE.glob("lesson_*.py"), key=lambda path: int(path.stem.split("_")[1]))
 PATIENCE_S = 600
 RUNS = """
 import json, sys
@@ -139,14 +142,19 @@ WRONG = {
               "exchanges": lambda sizes, full: [sum(sizes)],
               "beside": lambda seconds, copy_s, share: seconds / (1 - share),
               "kept_bytes": lambda parameters, n, divided: 16 * parameters // (1 if divided == "nothing" else n)},
+    "language": {"lasting_bytes": lambda parameters, trained, on_host: (8 if on_host else 16) * parameters,
+                 "probability_bytes": lambda batch, length, heads, layers: 4 * batch * length**2 * layers,
+                 "logits_bytes": lambda batch, length, vocabulary, rows: 4 * batch * length * vocabulary,
+                 "layer_bytes": lambda batch, length, width, inner, heads:  # forgets the input and two numbers a norm
+                     4 * batch * (length * (9 * width + 4 * inner) + heads * length**2)},
 }
 TAKES_PYTORCH = {"pytorch"}
 SLIDERS = {"kept": ("network", "batch"), "swapping": ("card", "times", "room"), "recomputing": ("apart",),
-           "dtr": ("roots",), "capuchin": ("share",)}
+           "dtr": ("roots",), "capuchin": ("share",), "language": ("batch",)}
 NO_ANSWER = ("There is no answer so far", "This exercise takes PyTorch: pip install")
 
 
-def test_there_are_nine_lessons_with_a_check_a_solution_and_a_mistake_for_every_exercise():
+def test_every_exercise_of_every_lesson_has_a_check_a_solution_and_a_mistake():
     assert [topic(path) for path in LESSONS] == list(WRONG)
     for path in LESSONS:
         solutions = vars(import_module(f"solutions.{topic(path)}"))
@@ -226,6 +234,18 @@ def test_a_slider_s_first_and_last_positions_run_and_show_different_things(lesso
     path, = (path for path in LESSONS if topic(path) == lesson)
     found = printed(SLIDES, tmp_path, json.dumps([path.stem]))
     assert found[path.stem] == dict.fromkeys(SLIDERS[lesson], 2)
+
+
+@pytest.mark.parametrize("changes", [{}, {"chunks": True}, {"fused_attention": True}, {"adapters": 4, "on_host": True}],
+                         ids=str)
+def test_the_kinds_that_lesson_11_draws_are_all_that_is_live_at_the_peak_of_a_dry_run(changes):
+    training = Training(TINY, 4, 64, **changes)
+    trace, kinds = training.trace(), at_the_peak(training.trace())
+    assert list(kinds) == list(KINDS)
+    assert sum(kinds.values()) == max(Lifetimes.of(trace).live_bytes) == training.demand().unmanaged_peak_bytes
+    assert (kinds["attention probabilities"] == 0) == training.fused_attention
+    parameters, trained = training.numbers()
+    assert kinds["parameters and states"] == 4 * parameters + (0 if training.on_host else 8) * trained
 
 
 @pytest.mark.slow
