@@ -89,3 +89,19 @@ def pieces(bars: Sequence[tuple[str, int, float, float]], *, title: str = "") ->
     axes.set(xlabel="microseconds", title=title, yticks=range(len(LANE_NAMES)), yticklabels=LANE_NAMES)
     axes.invert_yaxis()
     return figure
+
+
+def stacked(bars: Mapping[str, Mapping[str, int]], *, across: str, title: str = "") -> Any:
+    """Bars of parts on top of each other, in GiB.
+
+    bars[label][part]: bytes. All bars have the same parts.
+    """
+    figure, axes = _axes(9, 3.4)
+    floor = [0.0] * len(bars)
+    for number, part in enumerate(next(iter(bars.values()))):
+        heights = [parts[part] / GIB for parts in bars.values()]
+        axes.bar(list(bars), heights, bottom=floor, label=part, color=COLOURS[number % len(COLOURS)], width=0.6)
+        floor = [low + height for low, height in zip(floor, heights, strict=True)]
+    axes.set(xlabel=across, ylabel="GiB", title=title)
+    axes.legend()
+    return figure

@@ -18,7 +18,7 @@ from minidl.device.profiles import Profile
 from minidl.device.spill import Spill
 from minidl.errors import OutOfMemory, Unsuitable
 from minidl.lab.traced import TracedDevice, TracedProgram
-from minidl.lab.training_step import SEPARATE, USUAL, training_step
+from minidl.lab.training_step import SEPARATE, USUAL, Setting, training_step
 from minidl.memory.switches import ALL_ON
 from minidl.op import READ
 from minidl.outside.stages import stage
@@ -132,11 +132,13 @@ class RankedNetwork:
     """A network that several devices train, as many as ``Machine.ranks``, each with ``batch`` examples.
 
     Its training step runs in place of its trace, because a trace does not say how long exchanges run beside other work.
-    name: of the network; fused: False to run it without fused operations."""
+    name: of the network; fused: False to run it without fused operations. setting: of its step; ``Machine.ranks``
+    takes the place of its number of ranks."""
 
     name: str
     batch: int
     fused: bool = True
+    setting: Setting = USUAL
 
 
 def unmanaged(trace: Trace, machine: Machine, network: RankedNetwork | None = None) -> tuple[float, int]:
@@ -172,14 +174,14 @@ def _runtime(trace: Trace, machine: Machine, network: RankedNetwork | None, **me
         return Runtime(device=TracedDevice(profile, trace, noise=machine.noise, seed=machine.seed), **memory)
     exact = profiles.without_tf32(profile)  # as traces are taken
     return Runtime(device=simulators.create(f"sim:{profile.name}", exact), ranks=modelled(machine.ranks),
-                   precision=USUAL.precision, switches=ALL_ON if network.fused else SEPARATE, **memory)
+                   precision=network.setting.precision, switches=ALL_ON if network.fused else SEPARATE, **memory)
 
 
 def _step(trace: Trace, machine: Machine, network: RankedNetwork | None) -> Callable[[], None]:
     """Return a function that runs the trace's calls, or a step of the network, in the current runtime."""
     if network is None:
         return TracedProgram(trace).step
-    return training_step(network.name, network.batch * machine.ranks)
+    return training_step(network.name, network.batch * machine.ranks, setting=network.setting)
 
 
 def run(name: str, trace: Trace, machine: Machine, policy: str | Policy, budget: int | float, *,

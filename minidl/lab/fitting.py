@@ -16,7 +16,7 @@ from minidl import policies
 from minidl.cli.app.bisection import largest_number
 from minidl.errors import UserError
 from minidl.lab import cell
-from minidl.lab.cell import CellResult, Machine
+from minidl.lab.cell import CellResult, Machine, RankedNetwork
 from minidl.lab.inferred import live_bytes
 from minidl.meta import Algorithm
 from minidl.outside.units import UNLIMITED, format_bytes
@@ -75,10 +75,12 @@ def _first_uses(trace: Trace, lasting: set[int]) -> tuple[dict[int, int], dict[i
 class ProgramAtBatch:
     """A program whose batch can be chosen."""
 
-    def __init__(self, name: str, load: Load, batch: int, *, interpolates: bool = True) -> None:
+    def __init__(self, name: str, load: Load, batch: int, *, interpolates: bool = True,
+                 network: Callable[[int], RankedNetwork] | None = None) -> None:
         """Trace the program at ``batch`` and at its double. load: called with a batch, returns the trace at it.
-        interpolates: predict the traces at other batches from these two; False: take those, too."""
-        self.name, self.load, self.batch, self.interpolates = name, load, batch, interpolates
+        interpolates: predict the traces at other batches from these two; False: take those, too. network: called with
+        a batch, returns what runs in place of the trace, if there are several ranks."""
+        self.name, self.load, self.batch, self.interpolates, self.network = name, load, batch, interpolates, network
         self.known = {batch: load(batch), 2 * batch: load(2 * batch)}
 
     def at(self, batch: int) -> Trace:
@@ -123,14 +125,14 @@ class ProgramAtBatch:
                 guess = self.guess(peak, -(-guess // 2), budget)
 
         def runs(batch: int) -> bool:
-            return cell.run(self.name, self.at(batch), machine, policy, budget, steps=steps).status == "ok"
+            return self._run(self.name, self.at(batch), batch, machine, policy, budget, steps).status == "ok"
 
         return largest_number(runs, guess=guess, most=most, parts=parts)
 
     def _why_nothing_fits(self, machine: Machine, policy: str, budget: int) -> str:
         needs = Needs.of(self.known[self.batch])
         if needs.parameters + needs.gradients + needs.state <= _room(machine, budget):
-            return cell.run(self.name, self.at(1), machine, policy, budget, steps=2).status
+            return self._run(self.name, self.at(1), 1, machine, policy, budget, 2).status
         behind = f" and {format_bytes(machine.spill_bytes)} of a disk" if machine.spill_bytes else ""
         return (f"nothing fits: parameters {format_bytes(needs.parameters)}, gradients {format_bytes(needs.gradients)} "
                 f"and optimizer state {format_bytes(needs.state)} do not fit {format_bytes(budget)} of the device and "
@@ -161,7 +163,12 @@ class ProgramAtBatch:
 
     def row(self, machine: Machine, policy: str, budget: int, batch: int, steps: int | None) -> CellResult:
         """Trace the program at ``batch``, run the trace on the machine, and return the row with its speed."""
-        return cell.run(f"{self.name}:{batch}", self._taken(batch), machine, policy, budget, steps=steps)
+        return self._run(f"{self.name}:{batch}", self._taken(batch), batch, machine, policy, budget, steps)
+
+    def _run(self, name: str, trace: Trace, batch: int, machine: Machine, policy: str, budget: int,
+             steps: int | None) -> CellResult:
+        return cell.run(name, trace, machine, policy, budget, steps=steps,
+                        network=self.network(batch) if self.network is not None else None)
 
 
 def peak(trace: Trace) -> int:

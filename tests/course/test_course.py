@@ -16,6 +16,9 @@ import pytest
 
 from checks.verdict import Check
 from checks.waits import PLANTED, planted, right
+from llamas import KINDS, Training, at_the_peak
+from minidl.models.llama import TINY
+from minidl.planning.lifetimes import Lifetimes
 from virtual import first_wrong, history, overlap, train
 
 COURSE = Path(__file__).resolve().parents[2] / "course"
@@ -148,10 +151,15 @@ WRONG = {
               "missing_wait": lambda log: next((
                   f"{later.stream} on {earlier.stream}" for n, later in enumerate(log) for earlier in log[:n]
                   if later.stream != earlier.stream and later.start < earlier.end), "")},  # whichever bytes they use
+    "language": {"lasting_bytes": lambda parameters, trained, on_host: (8 if on_host else 16) * parameters,
+                 "probability_bytes": lambda batch, length, heads, layers: 4 * batch * length**2 * layers,
+                 "logits_bytes": lambda batch, length, vocabulary, rows: 4 * batch * length * vocabulary,
+                 "layer_bytes": lambda batch, length, width, inner, heads:  # forgets the input and two numbers a norm
+                     4 * batch * (length * (9 * width + 4 * inner) + heads * length**2)},
 }
 TAKES_PYTORCH = {"pytorch"}
 SLIDERS = {"kept": ("network", "batch"), "swapping": ("card", "times", "room"), "recomputing": ("apart",),
-           "dtr": ("roots",), "capuchin": ("share",)}
+           "dtr": ("roots",), "capuchin": ("share",), "language": ("batch",)}
 NO_ANSWER = ("There is no answer so far", "This exercise takes PyTorch: pip install")
 
 
@@ -252,6 +260,18 @@ def test_in_lesson_10_a_training_without_a_wait_falls_has_other_bits_and_a_histo
                                               or overlap(earlier.reads, later.writes))}
     assert late == {import_module("solutions.waits").puzzles[name]}
     assert planted(name, poisoned=True).losses[-1] != planted(name, poisoned=True).losses[-1]  # NaN
+
+
+@pytest.mark.parametrize("changes", [{}, {"chunks": True}, {"fused_attention": True}, {"adapters": 4, "on_host": True}],
+                         ids=str)
+def test_the_kinds_that_lesson_11_draws_are_all_that_is_live_at_the_peak_of_a_dry_run(changes):
+    training = Training(TINY, 4, 64, **changes)
+    trace, kinds = training.trace(), at_the_peak(training.trace())
+    assert list(kinds) == list(KINDS)
+    assert sum(kinds.values()) == max(Lifetimes.of(trace).live_bytes) == training.demand().unmanaged_peak_bytes
+    assert (kinds["attention probabilities"] == 0) == training.fused_attention
+    parameters, trained = training.numbers()
+    assert kinds["parameters and states"] == 4 * parameters + (0 if training.on_host else 8) * trained
 
 
 @pytest.mark.slow

@@ -4,7 +4,11 @@ import json
 
 import pytest
 
+import minidl
+from minidl import device as devices
 from minidl.__main__ import main
+from minidl.errors import OutOfMemory
+from minidl.lab.training_step import Setting, training_step
 
 
 def needs(capsys, *flags):
@@ -27,6 +31,8 @@ def test_adapters_alone_need_gradients_and_states_and_tokens_and_precision_decid
 @pytest.mark.parametrize(("flags", "message"), [
     (["torch:package.module:function:8", "--lora", "4"], "--lora is for networks of minidl"),
     (["lenet:8", "--tokens", "4"], "lenet reads images, so it takes no number of tokens"),
+    (["torch:package.module:function:8", "--ranks", "2"], "--ranks is for networks of minidl"),
+    (["lenet:8", "--ranks", "2", "--noise", "0.1"], "--ranks and --noise do not go together"),
 ])
 def test_flags_that_a_program_cannot_have_are_refused(capsys, flags, message):
     assert main(["fit", *flags]) == 2
@@ -50,3 +56,37 @@ def test_a_sentence_answers_whether_the_batch_fits(capsys):
     some = told("80MiB")
     assert "does not fit p100 with nothing moved, " in some and "it fits under passive, up to " in some
     assert told("1MiB").endswith("nor does it fit under any policy of this table (none, passive)")
+
+
+@pytest.mark.parametrize("flags", [[], ["--precision", "bf16", "--optimizer", "adam"]], ids=["usual", "others"])
+def test_on_ranks_the_largest_batch_of_each_is_that_of_a_training(capsys, flags):
+    """Each of 4 devices has 16 MiB, and as much host memory."""
+    assert main(["fit", "lenet:512", "--ranks", "4", "--policies", "passive", "--memory", "16MiB", "--host",
+                 "16MiB", "--json", *flags]) == 0
+    found = json.loads(capsys.readouterr().out)
+    (row,) = found["rows"]
+    precision, optimizer = ("bf16", "adam") if flags else ("fp32", None)
+
+    def trains(batch):
+        device = devices.create("sim:p100", precision=precision, sharing=4)
+        with minidl.Runtime(device, policy="passive", memory_budget="16MiB", host_memory="16MiB", precision=precision,
+                            ranks=minidl.ranks.modelled(4)) as runtime:
+            step = training_step("lenet", 4 * batch, setting=Setting(precision=precision, optimizer=optimizer))
+            for _ in range(4):
+                before = runtime.stats()
+                with runtime.iteration():
+                    step()
+            return runtime.stats().since(before).seconds
+
+    largest = row["largest_batch"]
+    assert found["ranks"] == 4 and trains(largest) == pytest.approx(largest / row["examples_per_second"], rel=1e-6)
+    with pytest.raises(OutOfMemory):
+        trains(largest + 1)
+
+
+def test_each_rank_has_its_share_of_the_hosts_memory(capsys):
+    def host(*flags):
+        assert main(["fit", "lenet:8", "--policies", "none", "--steps", "2", "--json", *flags]) == 0
+        return json.loads(capsys.readouterr().out)["rows"][0]["host_bytes"]
+
+    assert 4 * host("--ranks", "4") == host()

@@ -121,7 +121,14 @@ def test_a_depthwise_convolution_on_the_cpu_is_one_operation_with_the_values_of_
     assert "depthwise" not in others
     for one, other in zip(found, composed, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
-    runtime.device.fuses_depthwise = lambda x: True
+    del runtime.device.fuses_depthwise
+
+
+def test_a_depthwise_convolution_of_integers_is_their_sums(runtime):
+    x, w = (np.arange(n).reshape(s) for n, s in ((54, (2, 3, 3, 3)), (12, (3, 1, 2, 2))))
+    y = nn.functional.conv2d(runtime.tensor(x), runtime.tensor(w), groups=3).numpy()
+    windows = np.lib.stride_tricks.sliding_window_view(x, (2, 2), (2, 3))
+    np.testing.assert_array_equal(y, np.einsum("nchwij,cij->nchw", windows, w[:, 0]))
 
 
 def test_a_simulator_composes_depthwise_convolutions_and_a_dry_run_of_the_cpu_does_not(runtime):

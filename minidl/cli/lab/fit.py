@@ -17,7 +17,7 @@ from minidl.cli.lab import kinds
 from minidl.cli.lab.placement import aligned
 from minidl.errors import UserError
 from minidl.lab import sources
-from minidl.lab.cell import Machine
+from minidl.lab.cell import Machine, RankedNetwork
 from minidl.lab.fitting import KNOWN_ERRORS, Needs, ProgramAtBatch, peak, share
 from minidl.lab.training_step import Setting
 from minidl.outside.stages import stage
@@ -36,6 +36,8 @@ def parser() -> Parser:
     found.add_argument("--devices", type=kinds.words, metavar="A,B", help="several profiles, instead of --device")
     found.add_argument("--policies", type=kinds.chosen_policies, default=["none", "passive", "capuchin"], metavar="A,B")
     found.add_argument("--steps", type=count, default=12, help="at most so many iterations for a speed")
+    found.add_argument("--ranks", type=count, default=1, metavar="N",
+                       help="so many devices train a network of minidl, each with BATCH examples")
     found.add_argument("--memory", type=size, metavar="SIZE", help="of the device, instead of its own")
     found.add_argument("--layers", action="store_true", help="of a PyTorch program, a row for each layer")
     found.add_argument("--advice", action="store_true",
@@ -61,20 +63,24 @@ def story(arguments: argparse.Namespace) -> int:
     """Print the assumptions, the bytes that the program needs, and one line for each device and policy."""
     name, batch = sources.named(arguments.program)
     one = kinds.machine(arguments)
-    machines = [replace(one, profile=device) for device in arguments.devices or [one.profile]]
+    machines = [replace(one, profile=device, ranks=arguments.ranks) for device in arguments.devices or [one.profile]]
     looked: list[Any] = []
     if arguments.advice and not name.startswith(sources.TORCH):
         raise UserError("--advice takes a PyTorch program, like torch:package.module:function:8")
     if arguments.lora and name.startswith(sources.TORCH):
         raise UserError("--lora is for networks of minidl; a PyTorch program adapts its layers itself")
+    if arguments.ranks > 1 and name.startswith(sources.TORCH):
+        raise UserError("--ranks is for networks of minidl: a trace of PyTorch's has no exchanges between devices")
+    if arguments.ranks > 1 and arguments.noise:
+        raise UserError("--ranks and --noise do not go together: errors of ranks would not be the same")
+    setting = Setting(arguments.tokens, arguments.precision, arguments.lora, ranks=arguments.ranks,
+                      optimizer=arguments.optimizer)
     if arguments.advice or any(policies.create(policy).plans for policy in arguments.policies):
         beside.begin()
 
     def load(device: str, count: int) -> Trace:
         if not name.startswith(sources.TORCH):
-            return sources.load(f"{name}:{count}", device,
-                                setting=Setting(arguments.tokens, arguments.precision, arguments.lora,
-                                                optimizer=arguments.optimizer))
+            return sources.load(f"{name}:{count}", device, setting=setting)
         with stage("loading PyTorch"):
             from minidl.lab.torch_capture import look
 
@@ -83,16 +89,21 @@ def story(arguments: argparse.Namespace) -> int:
             looked.append(look(name.removeprefix(sources.TORCH), count, device, asked))
         return sources.checked(looked[-1].trace)
 
+    def ranked(count: int) -> RankedNetwork:
+        return RankedNetwork(name, count, setting=setting)
+
     said: dict[str, Any] = {}
     rows: list[dict[str, Any]] = []
     for number, machine in enumerate(machines):
         profile = machine.described()
         program = ProgramAtBatch(name, partial(load, machine.profile), batch,
-                                 interpolates=name.startswith(sources.TORCH))
+                                 interpolates=name.startswith(sources.TORCH),
+                                 network=ranked if arguments.ranks > 1 else None)
         budget = arguments.memory or profile.memory_bytes
         host = machine.host_memory
         if not number:
-            said = {"program": name, "batch": batch, "assumed": looked[0].assumed if looked else {},
+            said = {"program": name, "batch": batch, "ranks": arguments.ranks,
+                    "assumed": looked[0].assumed if looked else {},
                     "needs": asdict(Needs.of(program.at(batch)) if not looked else _needs(looked[0])),
                     "layers": [asdict(layer) for layer in looked[0].layers] if looked else [], "rows": rows}
             said["speeds"] = {each.described().name: KNOWN_ERRORS.get(each.described().name) for each in machines}
@@ -162,7 +173,8 @@ def _head(said: dict[str, Any], *, layers: bool) -> list[str]:
     errors = (f"{device} {'not compared with any' if error is None else f'within {error}'}"
               for device, error in said["speeds"].items())
     lines.append(f"simulated speeds, beside published ones: {', '.join(errors)}")
-    lines.append(f"{said['program']} at {said['batch']}: parameters {needs['parameters']}, gradients "
+    each = f" on each of {said['ranks']} ranks" if said["ranks"] > 1 else ""
+    lines.append(f"{said['program']} at {said['batch']}{each}: parameters {needs['parameters']}, gradients "
                  f"{needs['gradients']}, optimizer state and buffers {needs['state']}, activations "
                  f"{needs['activations']}, largest workspace {needs['workspace']}")
     if layers and said["layers"]:

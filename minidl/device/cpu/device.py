@@ -72,8 +72,8 @@ class CpuDevice(Device):
         return True
 
     def fuses_depthwise(self, x: Meta) -> bool:
-        """Return True: the CPU has kernels for depthwise convolutions."""
-        return True
+        """Return True for floats: the CPU's kernels for depthwise convolutions do not take integers."""
+        return x.dtype.floating
 
     # Effects refer to the numerics, never to the device: a queue of them does not keep it alive.
     def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
