@@ -139,10 +139,10 @@ def _of_network(network: Any, batch: int, asked: Asked) -> tuple[Step, Callable[
     config = getattr(network, "config", None)
     vocabulary = getattr(config, "vocab_size", None)
     parameters = [p for p in network.parameters() if p.requires_grad]
-    make = {"sgd": partial(torch.optim.SGD, lr=0.1), "momentum": partial(torch.optim.SGD, lr=0.1, momentum=0.9),
-            "adam": partial(torch.optim.Adam, lr=1e-3), "adamw": partial(torch.optim.AdamW, lr=1e-3)}
-    optimizer: torch.optim.Optimizer = make[asked.optimizer or ("momentum" if vocabulary is None else "adamw")](
-        parameters)
+    make: dict[str, Callable[..., torch.optim.Optimizer]] = {
+        "sgd": partial(torch.optim.SGD, lr=0.1), "momentum": partial(torch.optim.SGD, lr=0.1, momentum=0.9),
+        "adam": partial(torch.optim.Adam, lr=1e-3), "adamw": partial(torch.optim.AdamW, lr=1e-3)}
+    optimizer = make[asked.optimizer or ("momentum" if vocabulary is None else "adamw")](parameters)
 
     length = min(asked.tokens, getattr(config, "max_position_embeddings", None) or asked.tokens)
     side, channels = asked.image or _side(config), _channels(network, config)
