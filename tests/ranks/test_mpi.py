@@ -145,6 +145,22 @@ def test_processes_that_divide_have_the_bits_of_slices(tmp_path, count, policy, 
         assert pickle.loads((tmp_path / f"found.{rank}").read_bytes()) == expected
 
 
+# Files of more than 100 kB cannot be written from here on: as on a full disk, the checkpoint's bytes find no room.
+FULL = ("import resource, sys, train; from mpi4py import MPI; "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)); sys.exit(train.main(sys.argv[1:]))")
+
+
+@pytest.mark.slow
+def test_a_full_disk_of_the_writing_rank_ends_all_and_the_last_checkpoint_goes_on(tmp_path):
+    run = ("--run-dir", tmp_path / "run", "--checkpoint-every", 1, "--steps")
+    require(start(2, *TRAIN, *run, 2, "--ranks", "mpi"))
+    failed = start(2, "-c", FULL, *TRAIN[1:], *run, 4, "--resume", "auto", "--ranks", "mpi")
+    assert failed.returncode == 2 and "train.py: error: rank 0 of 2: cannot write the checkpoint" in failed.stderr
+    require(start(2, *TRAIN, *run, 4, "--resume", "auto", "--ranks", "mpi", "--save-weights", tmp_path / "ranks"))
+    require(start(1, *TRAIN, "--steps", 4, "--slices", 2, "--save-weights", tmp_path / "slices"))
+    assert (tmp_path / "ranks").read_bytes() == (tmp_path / "slices").read_bytes()
+
+
 def members(word: str) -> list[int]:
     """The processes of the ranks that were started with this word, in the order in which they were started."""
     found = []
