@@ -178,7 +178,7 @@ def test_a_value_that_is_a_tensor_keeps_its_gradient():
 # What is given to functions -------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("use", "message"), [
     (lambda: minidl.tensor(None), "an array, not None"),
-    (lambda: minidl.full((1,), 300, dtype=minidl.uint8), "values from 300 to 300 do not fit uint8"),
+    (lambda: minidl.full((1,), 300, dtype=minidl.uint8), "a value of 300 does not fit uint8"),
     (lambda: minidl.arange(0, 5, 0), "cannot count from 0 to 5 in steps of 0"),
     (lambda: minidl.randint(5, 2, (2,)), "there is no integer from 5 up to but not including 2"),
     (lambda: nn.BatchNorm1d(2, momentum=None), "BatchNorm1d: momentum must be a number, not None"),
