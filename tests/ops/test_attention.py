@@ -142,10 +142,9 @@ def test_of_16_bit_floats_only_results_are_rounded_and_neither_scores_nor_probab
         found = [t.cast(float32).numpy() for t in found]
         values = [t.cast(float32).numpy().astype("f8") for t in leaves]
     unit = 2.0 ** (-8 if dtype is bfloat16 else -11)  # half the distance between 1 and the next number
-    allowed = unit if attention == "composed" else 6 * unit  # the fused gradient reads the result, which is rounded
     for one, right in zip(found, exact(*values, factor or 8 ** -0.5), strict=trained):
         # Gradients are rounded once as one tensor of [N, heads, L, D]; sums over 2 x 3 heads of the mask, once more.
-        np.testing.assert_allclose(one, right, rtol=2 * unit, atol=allowed * np.abs(right).max())
+        np.testing.assert_allclose(one, right, rtol=2 * unit, atol=unit * np.abs(right).max())
 
 
 def test_weights_of_16_bit_attention_that_are_asked_for_follow_from_float32_scores():

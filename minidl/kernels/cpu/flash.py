@@ -4,6 +4,7 @@
       s = q k' + mask;  m' = max(m, max s);  o = exp(m - m') o + exp(s - m') v;  sum likewise;  y = o / sum
   backward, for one head, over tiles of keys and queries:
       p = exp(s - lse);  dv += p' dy;  ds = p (dy v' - sum(dy y));  dq += ds k;  dk += ds' q
+      in 16-bit floats sum(dy y) is the sum of p (dy v'), as y is rounded
 
 The forward pass is the online softmax of Milakov & Gimelshein 2018; both together are FlashAttention (Dao, Fu, Ermon,
 Rudra & Re 2022, algorithms 1 and 4). Dropout uses the random numbers of the elementwise kernel on the whole [N, heads,
@@ -89,6 +90,19 @@ def _score_gradients(p: Array, ds: Array, lse: Any, level: Any, key: int, first:
 
 
 @compiled
+def _level(p: Array, slope: Array, lse: Any, key: int, first: int, threshold: int, keep_scale: Any) -> float:
+    """Return the part of a row's sum(dy y) that a tile adds: scores p, slopes dy v'; others as in ``_score_gradients``.
+    """
+    found = 0.0
+    for j in range(p.size):
+        value = scalar.exp(p[j] - lse)
+        if threshold:
+            value = scalar.dropout(value, random_bits(np.uint32(key), np.uint32(first + j)), threshold, keep_scale)
+        found += value * slope[j]
+    return found
+
+
+@compiled
 def _scaled(to: Array, origin: Array, at: int, step: int, rows: int, depth: int, scale: Any) -> None:
     """to [rows, depth] = origin times ``scale``; consecutive rows of origin are ``step`` elements apart."""
     for i in range(rows):
@@ -152,10 +166,12 @@ def _attention(y: Array, lse: Array, q: Array, k: Array, v: Array, mask: Array, 
 def _attention_grad(dq: Array, dk: Array, dv: Array, dy: Array, q: Array, k: Array, v: Array, y: Array, lse: Array,
                     mask: Array, mask_n: int, mask_h: int, mask_l: int, count: int, length: int, keys: int,
                     heads: int, depth: int, causal: bool, key: int, threshold: int, keep_scale: float, first: int,
-                    workers: int) -> None:
+                    workers: int, rounded: bool) -> None:
     """Compute attention's gradients on flat arrays, as in ``_attention``; dq has q's layout, dk and dv that of k.
 
-    dq, dk and dv need no initial values: their first terms are stored, not added.
+    dq, dk and dv need no initial values: their first terms are stored, not added. rounded: y has been rounded to 16
+    bits, so sum(dy y) is computed from the scores again. Where one probability is near 1, the rounding of y would be
+    a tenth of the gradient.
     """
     kind = q.dtype.type
     width = heads * depth
@@ -175,7 +191,23 @@ def _attention_grad(dq: Array, dk: Array, dv: Array, dy: Array, q: Array, k: Arr
             base = n * length * width + h * depth
             for i in range(length):
                 at = base + i * width
-                levels[i] = total_product(dy[at:at + depth], y[at:at + depth])
+                levels[i] = 0 if rounded else total_product(dy[at:at + depth], y[at:at + depth])
+            for left in range(0, keys if rounded else 0, COLUMNS):
+                columns = min(COLUMNS, keys - left)
+                to = (n * keys + left) * width + h * depth
+                pack(k_across, k, to, 1, width, depth, columns, inside)
+                pack(v_across, v, to, 1, width, depth, columns, inside)
+                for start in range(left // ROWS * ROWS if causal else 0, length, ROWS):
+                    rows, at, row = min(ROWS, length - start), base + start * width, task * length + start
+                    _scaled(query, q, at, width, rows, depth, scale)
+                    multiply(p, 0, COLUMNS, query, 0, depth, 1, k_across, 0, rows, columns, depth, False)
+                    multiply(ds, 0, COLUMNS, dy, at, width, 1, v_across, 0, rows, columns, depth, False)
+                    for i in range(rows):
+                        line, slope = p[i * COLUMNS:i * COLUMNS + columns], ds[i * COLUMNS:i * COLUMNS + columns]
+                        _add_mask(line, mask, n * mask_n + h * mask_h + (start + i) * mask_l + left, causal,
+                                  start + i + 1 - left)
+                        levels[start + i] += _level(line, slope, lse[row + i], key,
+                                                    ((first * heads) * length + row + i) * keys + left, threshold, keep)
             for left in range(0, keys, COLUMNS):
                 columns = min(COLUMNS, keys - left)
                 to = (n * keys + left) * width + h * depth
@@ -261,6 +293,6 @@ def scaled_dot_product_attention_grad(dq: Array, dk: Array, dv: Array, dy: Array
         outputs = dq[part], dk[part], dv[part]
         results = [room(output) for output in outputs]
         inputs = [source(a[part]) for a in (dy, q, k, v, y, lse)]
-        _attention_grad(*[a.reshape(-1) for a in (*results, *inputs)], *arguments)
+        _attention_grad(*[a.reshape(-1) for a in (*results, *inputs)], *arguments, y.dtype != computed(y.dtype))
         for output, result in zip(outputs, results, strict=True):
             settle(output, result)
