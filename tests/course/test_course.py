@@ -238,7 +238,8 @@ def test_the_lesson_on_pytorch_says_what_to_install_where_it_is_missing(tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lesson", SLIDERS)
+@pytest.mark.parametrize("lesson", [
+    pytest.param(name, marks=[] if name in ("swapping", "language") else [pytest.mark.full]) for name in SLIDERS])
 def test_a_slider_s_first_and_last_positions_run_and_show_different_things(lesson, tmp_path):
     path, = (path for path in LESSONS if topic(path) == lesson)
     found = printed(SLIDES, tmp_path, json.dumps([path.stem]))

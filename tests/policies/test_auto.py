@@ -274,7 +274,7 @@ def test_guided_execution_is_as_fast_as_predicted_and_far_faster_than_passive(na
     assert batch / last.seconds > 1.1 * passive
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_host_memory_is_a_limit_of_the_plan():
     def moved(host):
         with Runtime(device="sim:p100", policy=Auto(rounds=6), host_memory=host) as runtime:

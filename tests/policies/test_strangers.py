@@ -44,7 +44,7 @@ def _trace(kind):
 
 
 @pytest.mark.default(kind=["gan", "tree"], host_bytes=[None])
-@pytest.mark.sampled(kind=["gan", "tree", "transformer"])
+@pytest.mark.sampled(kind=["gan", "tree"])
 @pytest.mark.parametrize("host_bytes", [None, 0], ids=["with a host", "without"])
 @pytest.mark.parametrize("kind", STRANGERS)
 def test_auto_is_first_on_the_steps_of_others_and_no_slower_in_more_memory(kind, host_bytes):
