@@ -63,6 +63,7 @@ def test_pages_of_the_site_fit_a_phone_and_their_comments_are_not_cut(site):
         told = looked_at(site / f"{page}.html", width=390, dark=True)
         assert told["scrolls"] <= told["width"] == 390, (page, told)
         assert told["cut"] == [], page
+        assert (told["commands"] > 0) == (page != "api/runtime/index"), page
 
 
 def test_the_repository_s_address_is_one_setting(tmp_path, monkeypatch):

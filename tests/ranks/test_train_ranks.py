@@ -31,4 +31,4 @@ def test_the_largest_batch_is_that_of_all_ranks_together(tmp_path):
         return json.loads((tmp_path / "result").read_text())
     one, four = largest(), largest("--ranks", "4")
     assert 3 * one["batch"] < four["batch"] <= 4 * one["batch"]  # each rank holds whole parameters
-    assert 4 * four["batch"] and four["peak_bytes"] <= 8 << 20
+    assert four["peak_bytes"] <= 8 << 20

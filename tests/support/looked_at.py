@@ -43,6 +43,7 @@ addEventListener("load", () => setTimeout(() => {
   const root = document.documentElement;
   parent.postMessage({width: innerWidth, scrolls: root.scrollWidth, texts: contrasts().length,
     dark: light(getComputedStyle(document.body).backgroundColor) < 0.1, worst: contrasts()[0],
+    commands: document.querySelectorAll(".command code").length,
     cut: [...document.querySelectorAll(".command code")].filter(each => each.scrollWidth > each.clientWidth)
       .map(each => each.textContent)}, "*");
 }, 300));
@@ -67,7 +68,7 @@ def looked_at(page: Path, *, width: int, dark: bool) -> dict[str, Any]:
     """Return what the browser measures on a page, of which a copy with MEASURES is written beside it.
 
     width: its own width; scrolls: the width of its content; dark: is its background; texts: elements with text;
-    worst: contrast and text of the least readable one. cut: commands that are wider than their block.
+    worst: contrast and text of the least readable one. commands: blocks of them; cut: those wider than their block.
     """
     copy, frame = page.with_name(f"measured-{page.name}"), page.with_name(f"frame-{page.name}")
     copy.write_text(page.read_text(encoding="utf-8").replace("</body>", f"{MEASURES}</body>"), encoding="utf-8")
