@@ -11,7 +11,7 @@ import argparse
 import runpy
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +94,8 @@ def _run(options: Any) -> int:
         if options.budget != UNMANAGED:
             memory = torch.managed(options.budget, policy=options.policy, host=options.host,
                                    recompute=not options.no_recompute)
-        with stepping() as optimizers, memory or nullcontext():
+        noting: AbstractContextManager[list[Any]] = stepping() if options.digest else nullcontext([])
+        with noting as optimizers, memory or nullcontext():
             runpy.run_path(options.script, run_name="__main__")
         if memory is not None:
             _tell(memory, options)

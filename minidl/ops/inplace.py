@@ -16,7 +16,6 @@ from minidl.dispatch import apply_all, donate
 from minidl.errors import ShapeError, UserError
 from minidl.meta import Meta, boolean
 from minidl.ops import elementwise, functions
-from minidl.ops.arguments import must_hold
 from minidl.ops.arithmetic import Operand, add, div, mul, power, sub
 from minidl.ops.arithmetic import and_ as both
 from minidl.ops.arithmetic import or_ as either
@@ -24,7 +23,8 @@ from minidl.ops.choose import convert, masked_fill
 from minidl.ops.elementwise import broadcast, expand
 from minidl.ops.library import absolute
 from minidl.ops.shape import CONTIGUOUS
-from minidl.ops.update import ADD_, COPY_, FILL_, full
+from minidl.ops.update import ADD_, COPY_, full
+from minidl.ops.update import fill_ as overwrite
 from minidl.tensor import GONE, Tensor
 
 Binary = Callable[[Tensor, Any], Tensor]
@@ -158,10 +158,9 @@ def fill_(x: Tensor, value: Operand) -> Tensor:
         if value.shape:
             raise ShapeError(f"fill_ takes a number or a tensor without dimensions, not {list(value.shape)}")
         return copy_(x, value)
-    must_hold(x.dtype, value)
     if not _overwrites(x):
         return _rebind(x, lambda y: full(y.shape, value, y.dtype), may_donate=False)
-    apply_all(FILL_, x, value=value)
+    overwrite(x, value)
     return x
 
 

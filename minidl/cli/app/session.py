@@ -17,7 +17,7 @@ from minidl.cli.app.options import EPOCHS, SYNTHETIC_STEPS, Options
 from minidl.cli.app.run_folder import AUTO, RESULT, SUMMARY, Resolved, RunFolder, folder_of
 from minidl.cli.app.run_lock import RunLock
 from minidl.cli.app.step_log import StepLog
-from minidl.cli.app.trust import ROLES, is_foreign
+from minidl.cli.app.trust import foreign
 from minidl.cli.command import training_command
 from minidl.device.contract import ATTENTION
 from minidl.device.precision import DEFAULT
@@ -200,7 +200,7 @@ class Session:
                 "with another name for the file writes it")
 
     def _resuming(self, folder: RunFolder) -> str:
-        trust = " --trust" if any(is_foreign(getattr(self._options, role) or "") for role in ROLES) else ""
+        trust = " --trust" if foreign(self._options) else ""
         return f"{training_command()} --resume {shlex.quote(str(folder.path))}{trust}"
 
     def keep_result(self, result: Result) -> None:

@@ -8,17 +8,17 @@ OURS = "minidl.models"  # the package whose functions are networks and nothing e
 ROLES = ("model", "logger", "policy", "placement")  # the flags, without dashes, whose value may name a user's code
 
 
-def is_foreign(name: str) -> bool:
-    """Return True if the value of a flag of ROLES names a function or a class outside of minidl."""
-    module = name.partition(":")[0]
-    return ":" in name and module != OURS and not module.startswith(f"{OURS}.")
+def foreign(flags: object) -> dict[str, str]:
+    """Return, of the flags of ROLES, those whose value names a function or a class outside of minidl, by role."""
+    named = {role: getattr(flags, role) or "" for role in ROLES}
+    return {role: name for role, name in named.items() if ":" in name and not f"{name.partition(':')[0]}.".startswith(
+        f"{OURS}.")}
 
 
 def require_trust(folder: object, known: argparse.Namespace, given: argparse.Namespace | None = None, *,
                   trusted: bool) -> None:
     """Raise UserError if a run folder's flags name code outside of minidl, unless ``trusted``.
     known: all flags. given: those of the command line, which the user has named now; None: no flags."""
-    for role in ROLES:
-        name = vars(known)[role] or ""
-        if is_foreign(name) and not trusted and (given is None or vars(given)[role] != name):
+    for role, name in foreign(known).items():
+        if not trusted and (given is None or getattr(given, role) != name):
             raise UserError(f"--resume {folder}: its {role} is {name}, code that is not minidl's: --trust runs it")

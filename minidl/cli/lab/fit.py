@@ -71,8 +71,7 @@ def story(arguments: argparse.Namespace) -> int:
         raise UserError("--lora is for networks of minidl; a PyTorch program adapts its layers itself")
     if arguments.ranks > 1 and name.startswith(sources.TORCH):
         raise UserError("--ranks is for networks of minidl: a trace of PyTorch's has no exchanges between devices")
-    if arguments.ranks > 1 and arguments.noise:
-        raise UserError("--ranks and --noise do not go together: errors of ranks would not be the same")
+    kinds.refuse_noise_of_ranks(arguments.ranks, arguments.noise)
     setting = Setting(arguments.tokens, arguments.precision, arguments.lora, ranks=arguments.ranks,
                       optimizer=arguments.optimizer)
     if arguments.advice or any(policies.create(policy).plans for policy in arguments.policies):

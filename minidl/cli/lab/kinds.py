@@ -31,13 +31,20 @@ def counts(text: str) -> list[int]:
     return [kinds.read(whole, word, least=1, wanted="numbers from 1, like 1,2,4") for word in words(text)]
 
 
+def refuse_noise_of_ranks(ranks: int, noise: float) -> None:
+    """Raise UserError for several ranks whose calls have random errors."""
+    if ranks > 1 and noise:
+        raise UserError("--ranks and --noise do not go together: errors of ranks would not be the same")
+
+
 def chosen_policies(text: str) -> list[str]:
     """Return the policy names in a comma-separated text; ``all``: those that evict and solve no integer program.
     Raises ArgumentTypeError for an unknown name."""
     names = [name for word in words(text) for name in (
         _without_solvers() if word == "all" else [kinds.current_policy(kinds.policy(word))])]
     for name in names:
-        kinds.read(policies.create, name)  # imports the user's, to refuse it before anything runs
+        if ":" in name:
+            kinds.read(policies.create, name)  # imports the user's, to refuse it before anything runs
     return list(dict.fromkeys(names))
 
 

@@ -107,6 +107,19 @@ class _Maker:
         if found := tuple([message for message in messages if message[1].size]):
             self.steps.append(Sent(found))
 
+    def to_all(self, parts: Sequence[Stretch]) -> list[tuple[int, Stretch, bool]]:
+        """Return the messages by which each rank i sends ``parts[i]`` to all others."""
+        return ([(peer, parts[self.rank], True) for peer in self.others]
+                + [(peer, parts[peer], False) for peer in self.others])
+
+    def unpack(self, outputs: Sequence[Meta], total: Stretch) -> None:
+        """Copy the outputs from the stretch in which they follow each other."""
+        start = 0
+        for at, y in enumerate(outputs):
+            if y.size:
+                self.steps.append(Moved(Stretch(at, 0, y.size), total.part(start, start + y.size)))
+            start += y.size
+
     def lay(self, to: Stretch, like: Meta, operand: int, x: Meta) -> None:
         """Copy a tensor to a stretch, in the memory format of ``like``."""
         if not x.size:
@@ -181,14 +194,11 @@ def sum_ranks(inputs: Sequence[Meta], outputs: Sequence[Meta], *, ranks: Any, ea
     units = sizes_of(-(-size // ALIGNMENT), ranks.count)
     cuts = [min(size, ALIGNMENT * cut) for cut in (0, *accumulate(units))]
     shares = [(cuts[i], cuts[i + 1]) for i in range(ranks.count)]
-    mine = total.part(*shares[ranks.rank])
-    maker.sum_shares(mine, [[x.part(*share) for x in slices] for share in shares])
-    maker.send([(peer, mine, True) for peer in maker.others]
-               + [(peer, total.part(*shares[peer]), False) for peer in maker.others])
+    sums = [total.part(*share) for share in shares]
+    maker.sum_shares(sums[ranks.rank], [[x.part(*share) for x in slices] for share in shares])
+    maker.send(maker.to_all(sums))
     if not alone:
-        for at, y in enumerate(outputs):
-            if y.size:
-                maker.steps.append(Moved(Stretch(at, 0, y.size), total.part(starts[at], starts[at + 1])))
+        maker.unpack(outputs, total)
     return maker.made(outputs)
 
 
@@ -218,10 +228,7 @@ def sum_rows(inputs: Sequence[Meta], outputs: Sequence[Meta], *, ranks: Any, eac
     total = Stretch(0, 0, sizes[ranks.rank]) if alone else shares[ranks.rank][0]
     maker.sum_shares(total, shares)
     if not alone:
-        start = 0
-        for at, y in enumerate(outputs):
-            maker.steps.append(Moved(Stretch(at, 0, y.size), total.part(start, start + y.size)))
-            start += y.size
+        maker.unpack(outputs, total)
     return maker.made([_whole(x, y) for x, y in zip(inputs, outputs, strict=False)])
 
 
@@ -231,9 +238,8 @@ def gather_ranks(inputs: Sequence[Meta], outputs: Sequence[Meta], *, ranks: Any,
     maker = _Maker(y.dtype, ranks.rank, ranks.count)
     row, starts = y.size // max(1, sum(rows)), [0, *accumulate(rows)]
     parts = [Stretch(0, row * a, row * count) for a, count in zip(starts, rows, strict=False)]
-    mine = parts[ranks.rank]
-    maker.lay(mine, y, 1, x)
-    maker.send([(peer, mine, True) for peer in maker.others] + [(peer, parts[peer], False) for peer in maker.others])
+    maker.lay(parts[ranks.rank], y, 1, x)
+    maker.send(maker.to_all(parts))
     return maker.made(outputs)
 
 
@@ -247,8 +253,7 @@ def gather_rows(inputs: Sequence[Meta], outputs: Sequence[Meta], *, ranks: Any, 
         row = x.nbytes // x.shape[0]
         parts = [Stretch(number, x.offset * x.dtype.itemsize + a * row, (b - a) * row)
                  for a, b in (rows_of_rank(x.shape[0], slices, i, ranks.count) for i in range(ranks.count))]
-        messages += [(peer, parts[ranks.rank], True) for peer in maker.others]
-        messages += [(peer, parts[peer], False) for peer in maker.others]
+        messages += maker.to_all(parts)
         if len(messages) > MOST_MESSAGES - 2 * ranks.count:
             maker.send(messages)
             messages = []

@@ -195,7 +195,6 @@ class Vendor(Protocol):
     def network(self) -> Network:
         """The way to the GPUs of other ranks."""
 
-
     # Memory --------------------------------------------------------------------------------------------------
     def allocate(self, nbytes: int) -> int:
         """Allocate device memory; return its address, a multiple of 256. Raises DeviceError if there is not enough."""

@@ -49,32 +49,22 @@ def _inside(size: int, phase: int, extent: int, stride: int, padding: int) -> tu
 
 
 @compiled
-def _fill(phases: Array, plane: Array, rows: int, columns: int, stride: Pair, padding: Pair) -> None:
-    """Copy a plane into its phases [t u, rows * columns], which are 0 before."""
+def _transfer(phases: Array, plane: Array, rows: int, columns: int, stride: Pair, padding: Pair, back: bool) -> None:
+    """Copy a plane into its phases [t u, rows * columns], or, if ``back``, phases into their plane.
+    Elements of either that the other has no place for stay as they are."""
     for a in range(stride[0]):
         top, bottom = _inside(plane.shape[0], a, rows, stride[0], padding[0])
         for b in range(stride[1]):
             left, right = _inside(plane.shape[1], b, columns, stride[1], padding[1])
-            phase = phases[a * stride[1] + b]
             for i in range(top, bottom):
+                phase = phases[a * stride[1] + b, i * columns:(i + 1) * columns]
                 line = plane[i * stride[0] + a - padding[0]]
-                for j in range(left, right):
-                    phase[i * columns + j] = line[j * stride[1] + b - padding[1]]
-
-
-@compiled
-def _drain(plane: Array, phases: Array, rows: int, columns: int, stride: Pair, padding: Pair) -> None:
-    """Copy phases back into their plane; elements that no window reaches become 0."""
-    plane[:] = 0
-    for a in range(stride[0]):
-        top, bottom = _inside(plane.shape[0], a, rows, stride[0], padding[0])
-        for b in range(stride[1]):
-            left, right = _inside(plane.shape[1], b, columns, stride[1], padding[1])
-            phase = phases[a * stride[1] + b]
-            for i in range(top, bottom):
-                line = plane[i * stride[0] + a - padding[0]]
-                for j in range(left, right):
-                    line[j * stride[1] + b - padding[1]] = phase[i * columns + j]
+                if back:
+                    for j in range(left, right):
+                        line[j * stride[1] + b - padding[1]] = phase[j]
+                else:
+                    for j in range(left, right):
+                        phase[j] = line[j * stride[1] + b - padding[1]]
 
 
 @compiled
@@ -125,7 +115,7 @@ def _depthwise(y: Array, x: Array, w: Array, kernel: Pair, stride: Pair, padding
     for plane in prange(y.shape[0] * y.shape[1]):
         n, c = plane // y.shape[1], plane % y.shape[1]
         phases = np.zeros((stride[0] * stride[1], rows * columns), x.dtype)
-        _fill(phases, x[n, c], rows, columns, stride, padding)
+        _transfer(phases, x[n, c], rows, columns, stride, padding, False)
         line = np.zeros(span, x.dtype)
         for phase in range(phases.shape[0]):
             _add_multiples(line, w[c], phases[phase], found[phase], counts[phase], 0, 1)
@@ -147,7 +137,8 @@ def _depthwise_dgrad(dx: Array, dy: Array, w: Array, kernel: Pair, stride: Pair,
         _spread(line[reach:], dy[n, c], columns)
         for phase in range(phases.shape[0]):
             _add_multiples(phases[phase], w[c], line, found[phase], counts[phase], reach, -1)
-        _drain(dx[n, c], phases, rows, columns, stride, padding)
+        dx[n, c] = 0  # where no window reaches
+        _transfer(phases, dx[n, c], rows, columns, stride, padding, True)
 
 
 @PieceLoop
@@ -158,7 +149,7 @@ def _depthwise_wgrad(sums: Array, dy: Array, x: Array, kernel: Pair, stride: Pai
     for c in prange(dy.shape[1]):
         for n in range(dy.shape[0]):
             phases = np.zeros((stride[0] * stride[1], rows * columns), x.dtype)
-            _fill(phases, x[n, c], rows, columns, stride, padding)
+            _transfer(phases, x[n, c], rows, columns, stride, padding, False)
             line = np.zeros(span, x.dtype)
             _spread(line, dy[n, c], columns)
             for tap in range(sums.shape[1]):

@@ -192,23 +192,9 @@ def _attention_grad(dq: Array, dk: Array, dv: Array, dy: Array, q: Array, k: Arr
             for i in range(length):
                 at = base + i * width
                 levels[i] = 0 if rounded else total_product(dy[at:at + depth], y[at:at + depth])
-            for left in range(0, keys if rounded else 0, COLUMNS):
-                columns = min(COLUMNS, keys - left)
-                to = (n * keys + left) * width + h * depth
-                pack(k_across, k, to, 1, width, depth, columns, inside)
-                pack(v_across, v, to, 1, width, depth, columns, inside)
-                for start in range(left // ROWS * ROWS if causal else 0, length, ROWS):
-                    rows, at, row = min(ROWS, length - start), base + start * width, task * length + start
-                    _scaled(query, q, at, width, rows, depth, scale)
-                    multiply(p, 0, COLUMNS, query, 0, depth, 1, k_across, 0, rows, columns, depth, False)
-                    multiply(ds, 0, COLUMNS, dy, at, width, 1, v_across, 0, rows, columns, depth, False)
-                    for i in range(rows):
-                        line, slope = p[i * COLUMNS:i * COLUMNS + columns], ds[i * COLUMNS:i * COLUMNS + columns]
-                        _add_mask(line, mask, n * mask_n + h * mask_h + (start + i) * mask_l + left, causal,
-                                  start + i + 1 - left)
-                        levels[start + i] += _level(line, slope, lse[row + i], key,
-                                                    ((first * heads) * length + row + i) * keys + left, threshold, keep)
-            for left in range(0, keys, COLUMNS):
+            tiles = (keys + COLUMNS - 1) // COLUMNS
+            for turn in range(0 if rounded else tiles, 2 * tiles):  # all tiles for the levels, then all for gradients
+                left, for_levels = turn % tiles * COLUMNS, turn < tiles
                 columns = min(COLUMNS, keys - left)
                 to = (n * keys + left) * width + h * depth
                 pack(k_panels, k, to, width, 1, columns, depth, inside)
@@ -224,8 +210,13 @@ def _attention_grad(dq: Array, dk: Array, dv: Array, dy: Array, q: Array, k: Arr
                         line, slope = p[i * COLUMNS:i * COLUMNS + columns], ds[i * COLUMNS:i * COLUMNS + columns]
                         _add_mask(line, mask, n * mask_n + h * mask_h + (start + i) * mask_l + left, causal,
                                   start + i + 1 - left)
-                        _score_gradients(line, slope, lse[row + i], levels[start + i], key,
-                                         ((first * heads) * length + row + i) * keys + left, threshold, keep)
+                        number = ((first * heads) * length + row + i) * keys + left
+                        if for_levels:
+                            levels[start + i] += _level(line, slope, lse[row + i], key, number, threshold, keep)
+                        else:
+                            _score_gradients(line, slope, lse[row + i], levels[start + i], key, number, threshold, keep)
+                    if for_levels:
+                        continue
                     keep_sum = start > begin
                     pack(row_panels, dy, at, width, 1, rows, depth, inside)
                     multiply(dv, to, width, p, 0, 1, COLUMNS, row_panels, 0, columns, depth, rows, keep_sum)
