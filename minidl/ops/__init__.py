@@ -11,45 +11,15 @@ from minidl.ops.batchnorm import batch_norm
 from minidl.ops.choose import compare, convert, logical_and, logical_not, logical_or, masked_fill, where
 from minidl.ops.conv import conv2d, conv_transpose2d
 from minidl.ops.elementwise import (
-    add,
-    div,
-    dropout,
-    exp,
-    expand,
-    gelu,
-    gelu_tanh,
-    log,
-    mean,
-    mul,
-    neg,
-    relu,
-    scale,
-    shift,
-    sigmoid,
-    sqrt,
-    sub,
-    sum,
-    sum_to,
-    tanh,
+    add, div, dropout, exp, expand, gelu, gelu_tanh, log, mean, mul, neg, relu, scale, shift, sigmoid, sqrt, sub, sum,
+    sum_to, tanh,
 )
 from minidl.ops.embedding import embedding as embedding_
 from minidl.ops.embedding import gather_rows
 from minidl.ops.functions import clamp, log_softmax, silu, softplus, std, var
 from minidl.ops.indexing import assign, index
 from minidl.ops.layernorm import layer_norm
-from minidl.ops.library import (
-    absolute,
-    cos,
-    erf,
-    expm1,
-    floor,
-    log1p,
-    maximum,
-    minimum,
-    pow_of,
-    sign,
-    sin,
-)
+from minidl.ops.library import absolute, cos, erf, expm1, floor, log1p, maximum, minimum, pow_of, sign, sin
 from minidl.ops.linear import linear as linear_
 from minidl.ops.linear import matmul
 from minidl.ops.loss import cross_entropy
