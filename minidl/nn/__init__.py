@@ -5,7 +5,7 @@ from minidl.nn.activations import GELU, LogSoftmax, ReLU, Sigmoid, SiLU, Softmax
 from minidl.nn.attention import Causal, MultiHeadAttention, attend, causal_mask
 from minidl.nn.cells import GRUCell, LSTMCell, RNNCell
 from minidl.nn.containers import ModuleDict, ModuleList, Sequential
-from minidl.nn.groupnorm import GroupNorm
+from minidl.nn.more_layers import GroupNorm
 from minidl.nn.images import (
     AdaptiveAvgPool2d, AvgPool1d, AvgPool2d, BatchNorm1d, BatchNorm2d, BatchNormReLU2d, Conv1d, Conv2d, ConvReLU2d,
     ConvTranspose2d, MaxPool1d, MaxPool2d,

@@ -12,10 +12,8 @@ from typing import Any, ParamSpec, Protocol, Self, TypeVar
 
 import numpy as np
 
-from minidl.nn.converted import Converted
 from minidl.nn.hooks import Handle, Hook, hooked, run_with_hooks
-from minidl.nn.registered import Registered
-from minidl.nn.state import load
+from minidl.nn.module_tensors import Converted, Registered, load
 from minidl.ops.creation import taken
 from minidl.tensor import Tensor
 

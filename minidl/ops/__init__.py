@@ -4,7 +4,7 @@ Importing this package attaches the operators and methods of Tensor. A function 
 underscore here: ``linear_`` is ``minidl.ops.linear.linear``, ``embedding_`` is ``minidl.ops.embedding.embedding``.
 """
 
-from minidl.ops import arithmetic, inplace, methods, names, recurrent
+from minidl.ops import arithmetic, inplace, methods, recurrent
 from minidl.ops.arithmetic import power
 from minidl.ops.attention import merge_heads, scaled_dot_product_attention, softmax, split_heads
 from minidl.ops.batchnorm import batch_norm
@@ -36,7 +36,7 @@ __all__ = [
     "exp", "expand", "expm1", "fill_", "flatten", "floor", "full", "gather", "gather_rows", "gelu", "gelu_tanh",
     "index", "inplace", "layer_norm", "linear_", "log", "log1p", "log_softmax", "logical_and", "logical_not",
     "logical_or", "masked_fill", "matmul", "max", "max_pool2d", "maximum", "mean", "merge_heads", "methods", "min",
-    "minimum", "mul", "names", "narrow", "neg", "normal_", "permute", "pow_of", "power", "recurrent", "relu", "reshape",
+    "minimum", "mul", "narrow", "neg", "normal_", "permute", "pow_of", "power", "recurrent", "relu", "reshape",
     "scale", "scaled_dot_product_attention", "shift", "sigmoid", "sign", "silu", "sin", "softmax", "softplus", "split",
     "split_heads", "sqrt", "squeeze", "stack", "std", "sub", "sum", "sum_to", "tanh", "topk", "transpose",
     "uniform_", "unsqueeze", "upload_", "var", "where",
