@@ -15,7 +15,8 @@ from minidl.device.spill import Spill
 from minidl.errors import HostShort
 from minidl.memory.bytes.block import Block
 from minidl.memory.bytes.byte_count import arena
-from minidl.memory.bytes.host_pool import HostPool, TieredPool
+from minidl.memory.bytes.host_pool import HostPool
+from minidl.memory.bytes.tiered_pool import TieredPool
 from minidl.memory.storage import IN, OUT, SWAPPING_IN, SWAPPING_OUT, Storage
 from minidl.meta import aligned
 from minidl.placements.placement import Placement

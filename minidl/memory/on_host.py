@@ -5,7 +5,8 @@ from functools import partial
 
 from minidl.device.clock import Extents
 from minidl.errors import OutOfMemory
-from minidl.memory.bytes.host_pool import HostPool, TieredPool
+from minidl.memory.bytes.host_pool import HostPool
+from minidl.memory.bytes.tiered_pool import TieredPool
 
 
 class OnHost:

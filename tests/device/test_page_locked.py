@@ -9,7 +9,8 @@ from minidl.device import profiles
 from minidl.device.cuda import opening
 from minidl.device.cuda.page_locked import PageLocked
 from minidl.errors import HostShort
-from minidl.memory.bytes.host_pool import HostPool, TieredPool
+from minidl.memory.bytes.host_pool import HostPool
+from minidl.memory.bytes.tiered_pool import TieredPool
 
 
 def test_a_piece_lies_in_the_chunks_that_it_reaches_and_these_alone_are_locked():

@@ -17,7 +17,7 @@ from minidl.device.clock import COPY_IN, COPY_OUT, VirtualClock
 from minidl.device.profiles import PROFILES
 from minidl.device.spill import PAGE, DiskQueue, Spill, SpillFile
 from minidl.errors import DeviceError, UserError
-from minidl.memory.bytes.host_pool import TieredPool
+from minidl.memory.bytes.tiered_pool import TieredPool
 
 MIB = 1 << 20
 ROOT = Path(__file__).resolve().parents[2]
