@@ -10,16 +10,12 @@ stream.
 
 ``VirtualClock`` computes the times of all work, and keeps a list (the agenda) of effects in time order. An effect is a
 function without arguments that does the work, such as a kernel. Ties are broken by the order in which work was issued,
-so every run of a program gives the same interleaving.
-
-``Clock`` is the interface of clocks: the methods that every device calls on its clock. Two clocks use real time:
-``cpu.workers.WorkerStreams`` and ``cuda.streams.EventStreams``. Clocks know no kernels, bytes or tensors.
+so every run of a program gives the same interleaving. Clocks (``clock_interface``) know no kernels, bytes or tensors.
 """
 
 from bisect import bisect_right
 from collections.abc import Callable
 from heapq import heappop, heappush
-from typing import Protocol
 
 COMPUTE, COPY_OUT, COPY_IN = 0, 1, 2
 STREAM_NAMES = ("compute", "copy-out", "copy-in")
@@ -144,51 +140,3 @@ class VirtualClock:
             past = max(0, bisect_right(finished, now) - 1)
             self._first[stream] += past
             del finished[:past]
-
-
-class Clock(Protocol):
-    """The clock of three streams, virtual or real. Times are in seconds since the clock was made.
-
-    positions  how many pieces of work were issued to each stream; always the same list object
-    stall      seconds that the compute stream has waited for copies
-    """
-
-    positions: list[int]
-    stall: float
-
-    def wait(self, stream: int, on: int, position: int) -> None:
-        """Make later work on ``stream`` start after ``position`` of stream ``on``; the host does not wait."""
-
-    def synchronize(self, stream: int, position: int) -> None:
-        """Block the host until a stream has reached a position."""
-
-    def settle(self) -> None:
-        """Block the host until the times of all work on the compute stream are known."""
-
-    def now(self) -> float:
-        """Return the time in seconds. The virtual clock returns when all work issued so far will have finished."""
-
-    def landed(self, copied_out: int) -> bool:
-        """Return True if no later kernel would wait for the copy out at position ``copied_out``.
-        A real clock asks if it has ended, the virtual clock if it ends before the compute stream's work issued so
-        far."""
-
-    def lateness(self, copied_in: int, computed: int) -> float:
-        """Return the seconds that compute waited for the copy in at ``copied_in``, due at position ``computed``."""
-
-    def end_iteration(self) -> None:
-        """Delete the records of the iteration that has ended."""
-
-
-class EffectClock(Clock, Protocol):
-    """A clock that also calls functions in stream order."""
-
-    def issue(self, stream: int, seconds: float, effect: Effect, *, at_end: bool = False, timed: Timed = None) -> int:
-        """Queue an effect on a stream; return its position.
-
-        seconds: its expected duration. at_end: on the virtual clock, call the effect at the end of that duration
-        instead of at its start. timed: called with the seconds that the effect takes, once they are known.
-        """
-
-    def when_passed(self, marks: Marks, effect: Effect) -> None:
-        """Call an effect when the streams have passed ``marks``, before any work that waits for these marks."""

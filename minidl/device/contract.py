@@ -17,7 +17,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from minidl.device.clock import Clock, Extents, Marks, Timed
+from minidl.device.clock import Extents, Marks, Timed
+from minidl.device.clock_interface import Clock
 from minidl.device.profiles import Profile
 from minidl.device.spill import Spill
 from minidl.device.timekeeper import Timekeeper

@@ -3,7 +3,8 @@
 from dataclasses import replace
 from time import perf_counter
 
-from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, Clock, Extents, Marks, Timed
+from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, Extents, Marks, Timed
+from minidl.device.clock_interface import Clock
 from minidl.device.profiles import Profile
 from minidl.device.spill import DiskQueue, disk_costs
 from minidl.plan.costs import Costs

@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, EffectClock, Extents, Marks, Timed, VirtualClock
+from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, Extents, Marks, Timed, VirtualClock
+from minidl.device.clock_interface import EffectClock
 from minidl.device.contract import Device, Operand, place
 from minidl.device.cpu.algorithms import cpu_algorithms
 from minidl.device.cpu.link import with_contention
