@@ -16,8 +16,7 @@ from typing import Any
 
 import torch
 
-from minidl.torch.backends import Copy, Traffic, empty_storage
-from minidl.torch.host import HostPool
+from minidl.torch.backends import Copy, HostPool, Traffic, empty_storage
 from minidl.torch.page_locked import PageLocked
 
 UNDER_WAY = 256 << 20  # most bytes of pending copies to the host
