@@ -30,7 +30,8 @@ sys.modules.setdefault("expecttest", SimpleNamespace(TestCase=unittest.TestCase)
 from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402
 from torch.testing._internal.common_modules import ModuleInfo as ModuleInfo  # noqa: E402 - for ``modinfo``
 from torch.testing._internal.common_modules import module_db as module_db  # noqa: E402
-from torch.testing._internal.opinfo.core import OpInfo, SampleInput  # noqa: E402
+from torch.testing._internal.opinfo.core import OpInfo  # noqa: E402
+from torch.testing._internal.opinfo.core import SampleInput as SampleInput  # noqa: E402 - for ``edges``
 
 KINDS = ("pass", "both refuse", "refused", "listed", "unclear", "wrong")
 DTYPES_TRIED = ("float32", "float64", "bfloat16", "int64", "bool")
