@@ -82,13 +82,11 @@ class Placing:
     def _tensor(self, x: torch.Tensor) -> torch.Tensor:
         flat = x.detach().clone().reshape(-1)
         values, count = numbers(x.dtype)[self.what], flat.numel()
-        if self.what in NOT_FINITE:  # one element of each tensor
-            flat[(3 * self.tensors + 1) % count] = values[0]
-        else:
-            for i in range(count):
-                number = values[(i + self.tensors) % len(values)]
-                if number is not None:
-                    flat[i] = number
+        once = self.what in NOT_FINITE  # in one element of each tensor
+        for i in [(3 * self.tensors + 1) % count] if once else range(count):
+            number = values[(i + self.tensors) % len(values)]
+            if number is not None:
+                flat[i] = number
         self.tensors += 1
         return flat.reshape(x.shape).requires_grad_(x.requires_grad)
 
