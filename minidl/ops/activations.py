@@ -11,7 +11,7 @@ from minidl.ops.parts import chunk
 from minidl.ops.shape import reshape
 from minidl.tensor import Tensor
 
-SAFE = 20.0  # above it, softplus(x) is x except for the last digits
+SAFE = 20.0  # above it, softplus(x) is x except for the last digits, and tanh(x) is 1
 
 
 def leaky_relu(input: Tensor, negative_slope: float = 0.01) -> Tensor:
@@ -25,7 +25,8 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
     """
     channels = (-1, *(1,) * (input.ndim - 2)) if weight.numel() > 1 else ()
     weight = reshape(weight, channels)
-    return where(compare(input, 0, ">"), input, mul(input, weight))
+    above = compare(input, 0, ">")
+    return where(above, input, mul(masked_fill(input, above, 0.0), weight))
 
 
 def _expm1_below_zero(x: Tensor) -> Tensor:
@@ -78,8 +79,10 @@ def logsigmoid(input: Tensor) -> Tensor:
 
 
 def mish(input: Tensor) -> Tensor:
-    """Return input * tanh(softplus(input)) (Misra 2019)."""
-    return mul(input, tanh(softplus(input)))
+    """Return input * tanh(softplus(input)) (Misra 2019), which is input where that exceeds ``SAFE``."""
+    large = compare(input, SAFE, ">")
+    small = masked_fill(input, large, 0.0)
+    return where(large, input, mul(small, tanh(softplus(small))))
 
 
 def softsign(input: Tensor) -> Tensor:
