@@ -7,8 +7,6 @@
     one dimension  an image of one row
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import prod
 

@@ -1,7 +1,5 @@
 """PyTorch's activations that are composed of other operations. At kinks, gradients are PyTorch's."""
 
-from __future__ import annotations
-
 from minidl.errors import ShapeError
 from minidl.meta import DType
 from minidl.ops.arithmetic import compare, div, mul, sub

@@ -1,7 +1,5 @@
 """Checks of arguments, such as axes and numbers, that functions on tensors make before any call."""
 
-from __future__ import annotations
-
 import math
 
 from minidl.context import current

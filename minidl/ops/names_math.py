@@ -1,7 +1,5 @@
 """PyTorch's elementwise functions that are composed of other operations."""
 
-from __future__ import annotations
-
 from math import log, pi
 
 from minidl.dispatch import apply

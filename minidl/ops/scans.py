@@ -1,7 +1,5 @@
 """PyTorch's cumulative sums and products, reductions, sorting and scatter functions, composed of other operations."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -3,8 +3,6 @@
     d = -H g, with H from the last changes of parameters (s) and gradients (y) by the two-loop recursion;   p += t d
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

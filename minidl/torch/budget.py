@@ -3,8 +3,6 @@
 It also predicts how fast a recorded step is in several budgets, from its floor to its unmanaged peak.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 

@@ -7,8 +7,6 @@ storages are released at once. A copy in goes to memory that is allocated on the
 ``record_stream`` is not used, since it would free memory at an unknown later time. Only ``settle`` blocks the host.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 from enum import Enum

@@ -3,8 +3,6 @@
 Feedback: the policy sees how a planned step went, and may answer with another plan.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from weakref import WeakKeyDictionary
 

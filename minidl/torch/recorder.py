@@ -7,8 +7,6 @@ The mode is at the bottom of the stack of modes, so that modes which a program e
 While recording is off it passes every call on. It decides nothing and moves nothing.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable, Iterable
 from functools import partial

@@ -8,8 +8,6 @@ tensor. The last two delimit the saved tensor's window, in which it may be evict
 ``Observer`` turns on and off, together, the recorder of calls, the notes of the trace, and calls' origins.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass, field

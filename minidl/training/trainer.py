@@ -1,7 +1,5 @@
 """The Trainer: training steps, and passes over test data."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

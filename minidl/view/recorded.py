@@ -1,7 +1,5 @@
 """A recorded step before its tensors have names (which are known later), and the recordings in a saved page."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -3,8 +3,6 @@
 It also allocates blocks at planned addresses, and relocates tensors that occupy planned addresses of others to holes.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
