@@ -281,6 +281,8 @@ def farther(ours: Run, theirs: Run, truth: Run) -> str:
 
 def refusal(error: Exception) -> str:
     """Return ``refused`` for an error that says what minidl does not take, ``unclear`` for any other error."""
+    if "is gone" in str(error):  # an operand that minidl itself has donated
+        return "unclear"
     if isinstance(error, UserError | NotImplementedError):
         return "refused"
     if isinstance(error, TypeError) and "unexpected keyword argument" in str(error):

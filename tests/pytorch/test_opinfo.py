@@ -30,10 +30,10 @@ def test_the_first_sample_of_each_function_passes_or_is_refused_by_name():
 
 
 @pytest.mark.parametrize(("name", "dtype"), [
-    ("scaled_dot_product_attention", "bfloat16"), ("linear_cross_entropy", "bfloat16"), ("interpolate", "float64"),
-    ("max_pool2d", "int64")])
+    ("nn.functional.scaled_dot_product_attention", "bfloat16"), ("nn.functional.linear_cross_entropy", "bfloat16"),
+    ("nn.functional.interpolate", "float64"), ("nn.functional.max_pool2d", "int64"), ("div", "float32")])
 def test_each_sample_of_functions_that_differed_in_a_dtype_passes_or_is_refused_by_name(name, dtype):
-    found, cases = faults(opinfo.cases(25, (dtype,), f"nn.functional.{name}"))
+    found, cases = faults(opinfo.cases(25, (dtype,), name))
     assert found == [] and cases > 5
 
 
@@ -82,3 +82,4 @@ def test_an_error_that_names_no_argument_is_unclear_and_a_users_error_is_a_refus
     assert error(lambda: (lambda x: x)(1, y=2)) == "refused"
     assert error(lambda: (_ for _ in ()).throw(opinfo.UserError("no"))) == "refused"
     assert error(lambda: {}["x"]) == "unclear"
+    assert error(lambda: (_ for _ in ()).throw(opinfo.UserError("this tensor is gone"))) == "unclear"
