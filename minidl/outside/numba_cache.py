@@ -22,9 +22,9 @@ import numba
 from numba.core import event
 from numba.core.caching import IndexDataCacheFile
 
-from minidl.outside.folder_lock import lock_folder
 from minidl.outside.reading import Unreadable, read_bytes
 from minidl.outside.stages import COMPILATION, stage
+from minidl.outside.writing import lock_folder
 
 LOOK_AGAIN_SECONDS = 0.1  # after which a function that another process compiles is looked for again
 SUM_BYTES = 32

@@ -9,20 +9,7 @@ from __future__ import annotations
 
 from minidl.planning.problem import Array, Problem
 from minidl.planning.walk import (
-    ABSENT,
-    DROPPED,
-    DUE,
-    FAILED,
-    KEPT,
-    LEFTOVERS,
-    LIVE,
-    RESIDENT,
-    SEARCHES,
-    SOURCES,
-    SPOILT,
-    STEPS,
-    UNSURE,
-    Walk,
+    ABSENT, DROPPED, DUE, FAILED, KEPT, LEFTOVERS, LIVE, RESIDENT, SEARCHES, SOURCES, SPOILT, STEPS, UNSURE, Walk,
 )
 
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from minidl.errors import UserError
-from minidl.outside.folder_lock import lock_folder
+from minidl.outside.writing import lock_folder
 
 
 class RunLock:
