@@ -10,6 +10,8 @@ is sent again. An unexpected error is printed in one line with its place in the 
 (``python -X dev``) shows the traceback instead.
 """
 
+from __future__ import annotations
+
 import argparse
 import signal
 import sys
