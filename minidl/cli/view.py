@@ -10,8 +10,6 @@
 The program of ``minidl train`` runs the training and records its last step.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

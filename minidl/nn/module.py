@@ -112,8 +112,7 @@ class Module(Registered, Converted):
 
     def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
         """Yield (dotted path, module) for this module and its descendants, parents first.
-        A module that has several parents comes once per path.
-        """
+        A module that has several parents comes once per path."""
         yield prefix, self
         for name, child in self.named_children():
             yield from child.named_modules(f"{prefix}.{name}" if prefix else name)

@@ -21,8 +21,7 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01) -> Tensor:
 
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
     """Return input where input > 0, weight * input elsewhere (He et al. 2015).
-    weight: one number, or one per channel (dimension 1).
-    """
+    weight: one number, or one per channel (dimension 1)."""
     channels = (-1, *(1,) * (input.ndim - 2)) if weight.numel() > 1 else ()
     weight = reshape(weight, channels)
     above = compare(input, 0, ">")
