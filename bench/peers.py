@@ -1,6 +1,8 @@
 """How much of PyTorch's own samples (OpInfo, ModuleInfo) runs on minidl: counts by dtype and outcome.
 
-    python -m bench.peers [--samples 25] [--dtype float32]
+    python -m bench.peers [--samples 25] [--dtype float32] [--edges]
+
+``--edges``: the samples of functions with zeros, ties, NaN, infinity, denormals and other numbers at the edges.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 
-from bench.support import modinfo, opinfo
+from bench.support import edges, modinfo, opinfo
 
 
 def main() -> None:
@@ -16,11 +18,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--samples", type=int, default=25, help="of each function, form and dtype, at most")
     parser.add_argument("--dtype", action="append", help="one or several; all by default")
+    parser.add_argument("--edges", action="store_true", help="with numbers at the edges, of the floating dtypes")
     given = parser.parse_args()
     dtypes = tuple(given.dtype or opinfo.DTYPES_TRIED)
-    outcomes = [("functions", case) for case in opinfo.cases(given.samples, dtypes)]
-    floats = tuple(name for name in dtypes if name in ("float32", "float64"))
-    outcomes += [("modules", case) for case in modinfo.cases(floats)]
+    if given.edges:
+        floats = tuple(name for name in dtypes if name in opinfo.TOLERANCES)
+        outcomes = [("edges", case) for _, case in edges.cases(given.samples, floats)]
+    else:
+        outcomes = [("functions", case) for case in opinfo.cases(given.samples, dtypes)]
+        floats = tuple(name for name in dtypes if name in ("float32", "float64"))
+        outcomes += [("modules", case) for case in modinfo.cases(floats)]
     counts = Counter((what, case.dtype, case.kind) for what, case in outcomes)
     print("| samples of | dtype | " + " | ".join(opinfo.KINDS) + " |")
     print("|---|---|" + "--:|" * len(opinfo.KINDS))

@@ -39,9 +39,8 @@ import torch
 
 import minidl.torch
 from minidl.outside.units import format_bytes
-from minidl.torch.backends import Immediate
-from minidl.torch.fitting import Fit
-from minidl.torch.host import HostPool
+from minidl.torch.backends import HostPool, Immediate
+from minidl.torch.budget import Fit
 
 WORDS, SEQUENCES, LENGTH = 512, 4, 256
 SHAPE: dict[str, Any] = {

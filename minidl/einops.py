@@ -4,8 +4,6 @@
 backends for one whose library is loaded; minidl has PyTorch's names, so its backend is PyTorch's with another module.
 """
 
-from __future__ import annotations
-
 import sys
 from importlib import import_module
 from typing import Any

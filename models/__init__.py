@@ -30,7 +30,7 @@ from minidl.nn import Module
 from minidl.ops import cross_entropy
 from minidl.outside.user_modules import user_function
 from minidl.tensor import Tensor
-from minidl.training import scores
+from minidl.training import metrics
 from minidl.training.metrics import Score
 
 # The requirements of a function that --model package.module:function names.
@@ -68,7 +68,7 @@ class Model:
     text: Text | None = None
     text_batch: Callable[..., Sequence[Tensor]] = bert.synthetic_batch
     reads_pairs: bool = False
-    score: Callable[[Any, Any], Score | None] = scores.of_images
+    score: Callable[[Any, Any], Score | None] = metrics.of_images
 
     @property
     def image_size(self) -> int:
@@ -76,15 +76,15 @@ class Model:
         return self.input_shape[1]
 
 
-_BERT = partial(Model, text=Text(), reads_pairs=True, score=scores.of_words)
-_UNET = partial(Model, num_classes=2, loss=unet.loss, pixel_labels=True, score=scores.of_pixels)
+_BERT = partial(Model, text=Text(), reads_pairs=True, score=metrics.of_words)
+_UNET = partial(Model, num_classes=2, loss=unet.loss, pixel_labels=True, score=metrics.of_pixels)
 _GPT = partial(Model, text=gpt.CONTEXT, text_batch=gpt.synthetic_batch,
-               score=scores.of_next_tokens)
+               score=metrics.of_next_tokens)
 _LLAMA = partial(Model, text=llama.CONTEXT, text_batch=gpt.synthetic_batch,
-                 score=scores.of_next_tokens)
+                 score=metrics.of_next_tokens)
 _QWEN = partial(Model, text=llama.QWEN_CONTEXT, text_batch=gpt.synthetic_batch,
-                score=scores.of_next_tokens)
-_T5 = partial(Model, text=t5.CONTEXT, text_batch=gpt.synthetic_batch, score=scores.of_next_tokens)
+                score=metrics.of_next_tokens)
+_T5 = partial(Model, text=t5.CONTEXT, text_batch=gpt.synthetic_batch, score=metrics.of_next_tokens)
 _V3 = partial(Model, input_shape=(3, 299, 299), loss=inception_v3.loss)
 
 MODELS: dict[str, Model] = {

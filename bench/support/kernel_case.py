@@ -8,9 +8,8 @@ import numpy as np
 
 from minidl import ops
 from minidl.op import Op
-from minidl.ops import depthwise
 
-MODULES = (ops.attention, ops.batchnorm, ops.choose, ops.conv, depthwise, ops.elementwise, ops.embedding,
+MODULES = (ops.attention, ops.batchnorm, ops.choose, ops.conv, ops.elementwise, ops.embedding,
            ops.functions, ops.layernorm, ops.library, ops.linear, ops.loss, ops.parts, ops.pool, ops.ranking,
            ops.recurrent, ops.shape, ops.update)
 OPS = {op.name: op for module in MODULES for op in vars(module).values() if isinstance(op, Op)}

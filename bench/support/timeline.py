@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from minidl.device.clock import STREAM_NAMES
-from minidl.device.cpu.threaded import ThreadedCpu
+from minidl.device.cpu.device import ThreadedCpu
 from minidl.errors import UserError
 from minidl.runtime import Runtime
 

@@ -10,8 +10,6 @@ Environment variables describe the runtime:
     MINIDL_SEED     0 by default
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import sys

@@ -1,7 +1,5 @@
 """``torch.utils.data``: data sets and batches of them as tensors. This process alone reads them, without workers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from typing import Any, cast
 

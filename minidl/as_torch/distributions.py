@@ -1,7 +1,5 @@
 """``torch.distributions``: the classes Categorical and Normal."""
 
-from __future__ import annotations
-
 from math import log, pi
 
 from minidl.errors import UserError

@@ -1,7 +1,5 @@
 """PyTorch's ``device``, ``dtype``, ``autocast`` and ``compile``; in minidl the runtime decides these."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any

@@ -16,7 +16,7 @@ from minidl.device import profiles
 from minidl.device.clock import Timed
 from minidl.device.contract import Operand
 from minidl.device.cpu import link
-from minidl.device.cpu.threaded import ThreadedCpu
+from minidl.device.cpu.device import ThreadedCpu
 from minidl.device.fitted import keys, terms
 from minidl.device.profiles import Profile
 from minidl.meta import Algorithm, Cost, Meta

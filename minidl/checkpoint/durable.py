@@ -11,8 +11,6 @@ A folder is removed in the reverse order: first its name, then its files. So eve
 complete. Raises OSError, which callers turn into messages about checkpoints.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress

@@ -4,8 +4,6 @@ A file is a safetensors file: the arrays by number, and the structure around the
 contains no code, so loading a stranger's file runs nothing.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

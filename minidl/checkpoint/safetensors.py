@@ -9,8 +9,6 @@ name, for two needs of checkpoints: a tensor is on the host only while it is wri
 the position of the error, before any memory is allocated for it. Files of weights use the same functions.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping

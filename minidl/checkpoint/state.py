@@ -9,8 +9,6 @@ measured      traces and plans, so that the training can follow its last plan ag
               same device, policy, budget and host memory; otherwise the policy starts again.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

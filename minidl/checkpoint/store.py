@@ -8,8 +8,6 @@ A checkpoint is written by ``durable.publish_folder``, so every one with a name 
 any moment leaves the earlier ones. Reading checks every byte before it uses any, with bounded memory.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -10,8 +10,6 @@
 The program of ``minidl train`` runs the training and records its last step.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,7 +32,7 @@ from minidl.plan.trace_format import is_trace
 from minidl.view import exports
 from minidl.view.packing import pack
 from minidl.view.page import is_page, write_page
-from minidl.view.saved import read_page
+from minidl.view.recorded import read_page
 from minidl.view.snapshot import PICKLE, read_snapshot
 
 NAME = "minidl view"

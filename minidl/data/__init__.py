@@ -4,13 +4,11 @@
 """
 
 from minidl.data.batch import AnyBatch, Batch, TextBatch, TokenBatch
+from minidl.data.builtin import Digits, Shapes, Synthetic
 from minidl.data.dataset import Data
-from minidl.data.digits import Digits
 from minidl.data.feed import Feed, batches_ahead
 from minidl.data.opening import WantedImages, WantedText, open_images, open_text
-from minidl.data.shapes import Shapes
 from minidl.data.source import BadFile, BadFiles
-from minidl.data.synthetic import Synthetic
 
 __all__ = ["AnyBatch", "BadFile", "BadFiles", "Batch", "Data", "Digits", "Feed", "Shapes", "Synthetic", "TextBatch",
            "TokenBatch", "WantedImages", "WantedText", "batches_ahead", "open_images", "open_text"]

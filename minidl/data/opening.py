@@ -17,16 +17,15 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from minidl.data.cifar import CLASSES, SIDE, TRAIN, Cifar10
-from minidl.data.class_folders import ClassFolders
 from minidl.data.dataset import Data
 from minidl.data.feed import Feed
+from minidl.data.folders import IMAGES, MASKS, ClassFolders, MaskFolders
 from minidl.data.images import Images
-from minidl.data.mask_folders import IMAGES, MASKS, MaskFolders
 from minidl.data.parquet import read_parquet
 from minidl.data.shards import read_shards
 from minidl.data.source import BadFiles, ImageSource, note_images_beside
 from minidl.data.text.sentences import Sentences, open_tokens
-from minidl.data.text.windows import Windows
+from minidl.data.text.token_file import Windows
 from minidl.errors import UserError
 from minidl.outside.reading import is_folder, is_there, names_in
 from minidl.outside.writing import Unwritable

@@ -3,8 +3,6 @@
 That is the outputs' metas, the permitted algorithms and the number of floating-point operations.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

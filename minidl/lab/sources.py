@@ -6,8 +6,6 @@ resnet50:220     a training step of a network of minidl, batch 220; also package
 torch:package.module:function:32   a training step of a PyTorch program, recorded without values (``torch_capture``)
 """
 
-from __future__ import annotations
-
 from minidl.errors import UserError
 from minidl.lab.inferred import completed
 from minidl.lab.traced import check
@@ -27,8 +25,7 @@ def load(source: str, device: str = "p100", *, fused: bool = True, measured: boo
          setting: Setting = USUAL) -> Trace:
     """Return the trace that a word of the command line names, completed so that the engine can run it.
     device: the profile that predicts the seconds of a network's calls; measured: time a PyTorch program on this CPU.
-    fused: False: run minidl's networks without fused operations; setting: theirs, too. Raises UserError.
-    """
+    fused: False: run minidl's networks without fused operations; setting: theirs, too. Raises UserError."""
     with stage(f"taking the step {shown(source)}"):
         return _loaded(source, device, fused=fused, measured=measured, setting=setting)
 

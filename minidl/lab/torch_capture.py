@@ -35,6 +35,7 @@ except ImportError:
     raise UserError('a PyTorch program takes PyTorch: pip install "minidl[torch]"') from None
 
 from minidl.lab.torch_gpu import as_on_gpu
+from minidl.lab.torch_optimizers import known_optimizers
 from minidl.lab.torch_origins import Origin, Origins
 from minidl.lab.torch_programs import Asked, Step, program
 from minidl.lab.torch_seen import BACKWARD, OUTSIDE, Layer, Seen
@@ -89,7 +90,7 @@ def look(name: str, batch: int, device: str, asked: Asked = Asked()) -> Look:  #
     """Run a program on fake tensors, as if there were a GPU; return a record of its second step. Raises UserError."""
     profile = profiles.named(device.removeprefix("sim:"))
     seen = Seen()
-    with FakeTensorMode(allow_non_fake_inputs=True), as_on_gpu(seen.autocasts.add):
+    with FakeTensorMode(allow_non_fake_inputs=True), as_on_gpu(seen.autocasts.add), known_optimizers():
         return record(lambda: program(name, batch, asked), partial(modelled, profile), seen, asked)
 
 

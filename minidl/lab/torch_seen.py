@@ -140,5 +140,7 @@ class Seen:
         return " and ".join(types) + " parameters" + (f", autocast to {' and '.join(casts)}" if casts else "")
 
     def optimizer(self) -> str:
-        """Return the class names of the optimizers as text, or ``no optimizer``."""
-        return " and ".join(dict.fromkeys(type(each).__name__ for each in self.optimizers.values())) or "no optimizer"
+        """Return the class names of the optimizers as text, and what was assumed of them; or ``no optimizer``."""
+        names = [type(each).__name__ + (f" ({each.assumed})" if hasattr(each, "assumed") else "")
+                 for each in self.optimizers.values()]
+        return " and ".join(dict.fromkeys(names)) or "no optimizer"

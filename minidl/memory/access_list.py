@@ -6,8 +6,6 @@ entry of a tensor that has left the device is removed when a search meets it. At
 emptied, and it is built again when next needed.
 """
 
-from __future__ import annotations
-
 import weakref
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Collection, Hashable, Iterable, Iterator

@@ -5,8 +5,6 @@ next user waits for these on its own stream. ``start_`` methods only queue a cop
 host wait for it, as in the paper's passive mode.
 """
 
-from __future__ import annotations
-
 import weakref
 
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT

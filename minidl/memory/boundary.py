@@ -1,7 +1,5 @@
 """The end of an iteration: recomputes dropped tensors that the program still holds, cuts lineage, restarts counts."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 from minidl.errors import Unrecoverable

@@ -4,8 +4,6 @@ If a tensor cannot leave in the way that the policy chose, it leaves in the othe
 out instead of dropped, and when the host is full it is dropped instead of swapped out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator
 from math import inf
 

@@ -1,8 +1,6 @@
 """Frees the bytes of tensors that nothing uses any more:
 at once or, while the arena is being changed, before the next call."""
 
-from __future__ import annotations
-
 from threading import get_ident
 
 from minidl.memory import neighbourhood

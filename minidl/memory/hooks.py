@@ -9,8 +9,6 @@ The other methods answer questions that on-demand memory has between these. ``Gu
 overrides them all. The defaults evict nothing and bring nothing back ahead of time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Sequence, Sized
 
 from minidl.memory.bytes.block import Block

@@ -3,8 +3,6 @@
 When memory is short they are freed without a copy, since they can be computed again.
 """
 
-from __future__ import annotations
-
 import weakref
 
 from minidl.memory import neighbourhood

@@ -13,8 +13,6 @@ Each actor's constructor takes the state and the actors above it in this list th
 manager's place in a dry run. Guided mode attaches at ``hooks``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Protocol
 

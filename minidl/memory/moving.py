@@ -1,7 +1,5 @@
 """Moves bytes within the arena by copies on the compute stream: slides blocks together, or moves one tensor."""
 
-from __future__ import annotations
-
 from minidl.device.clock import COMPUTE, NO_MARKS, unite_marks
 from minidl.memory.allocator import Allocator, storage_of
 from minidl.memory.bytes.block import Block, between

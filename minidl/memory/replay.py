@@ -5,8 +5,6 @@ that they read may be swapped, and dropped only as a last resort: then a replay 
 Intermediate values that the program still needs stay as long as memory allows (collective recomputation; Capuchin,
 section 5.3)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from functools import partial
 

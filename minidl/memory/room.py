@@ -8,8 +8,6 @@
 
 The operands of the call under way may be moved, but not evicted."""
 
-from __future__ import annotations
-
 from minidl.memory.bytes.block import Block
 from minidl.memory.evicting import Evicting
 from minidl.memory.leftovers import Leftovers

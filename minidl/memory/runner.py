@@ -6,8 +6,6 @@ dropped donates, too; as a last resort, any input donates after it was copied to
 working set (inputs, outputs and smallest workspace) fits the budget always runs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from threading import get_ident

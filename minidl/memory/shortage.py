@@ -1,7 +1,5 @@
 """Writes the OutOfMemory error of an allocation that fails, with the numbers that explain it."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 from minidl.errors import OutOfMemory

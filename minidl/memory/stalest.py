@@ -9,8 +9,6 @@ Staleness is the number of calls since a tensor's last use. Source of the price:
 Rematerialization, ICLR 2021.
 """
 
-from __future__ import annotations
-
 import weakref
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Hashable, Iterator

@@ -5,8 +5,6 @@ actors that it needs; ``manager`` puts them together. The sets hold weak referen
 time.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections import deque
 from threading import get_ident

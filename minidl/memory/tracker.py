@@ -4,8 +4,6 @@
 On-demand memory needs only the first and the last access of each tensor, which are in its Storage. Decides nothing.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Set
 

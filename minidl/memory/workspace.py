@@ -1,7 +1,5 @@
 """Chooses the algorithm of a call: the fastest whose workspace fits into a free block."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from minidl.device.clock import COMPUTE

@@ -5,76 +5,28 @@ from minidl.nn.activations import GELU, LogSoftmax, ReLU, Sigmoid, SiLU, Softmax
 from minidl.nn.attention import Causal, MultiHeadAttention, attend, causal_mask
 from minidl.nn.cells import GRUCell, LSTMCell, RNNCell
 from minidl.nn.containers import ModuleDict, ModuleList, Sequential
-from minidl.nn.groupnorm import GroupNorm
+from minidl.nn.more_layers import GroupNorm
 from minidl.nn.images import (
-    AdaptiveAvgPool2d,
-    AvgPool1d,
-    AvgPool2d,
-    BatchNorm1d,
-    BatchNorm2d,
-    BatchNormReLU2d,
-    Conv1d,
-    Conv2d,
-    ConvReLU2d,
-    ConvTranspose2d,
-    MaxPool1d,
-    MaxPool2d,
+    AdaptiveAvgPool2d, AvgPool1d, AvgPool2d, BatchNorm1d, BatchNorm2d, BatchNormReLU2d, Conv1d, Conv2d, ConvReLU2d,
+    ConvTranspose2d, MaxPool1d, MaxPool2d,
 )
 from minidl.nn.layers import Dropout, Embedding, Flatten, Identity, LayerNorm, Linear
 from minidl.nn.losses import BCELoss, BCEWithLogitsLoss, CrossEntropyLoss, L1Loss, MSELoss, NLLLoss
 from minidl.nn.module import Module
 from minidl.nn.more_activations import (
-    CELU,
-    ELU,
-    GLU,
-    SELU,
-    Hardshrink,
-    Hardsigmoid,
-    Hardswish,
-    Hardtanh,
-    LeakyReLU,
-    LogSigmoid,
-    Mish,
-    PReLU,
-    ReLU6,
-    Softmin,
-    Softplus,
-    Softshrink,
-    Softsign,
-    Tanhshrink,
-    Threshold,
+    CELU, ELU, GLU, SELU, Hardshrink, Hardsigmoid, Hardswish, Hardtanh, LeakyReLU, LogSigmoid, Mish, PReLU, ReLU6,
+    Softmin, Softplus, Softshrink, Softsign, Tanhshrink, Threshold,
 )
 from minidl.nn.more_layers import (
-    CircularPad2d,
-    ConstantPad2d,
-    CosineSimilarity,
-    Dropout1d,
-    Dropout2d,
-    HuberLoss,
-    InstanceNorm1d,
-    InstanceNorm2d,
-    KLDivLoss,
-    ParameterList,
-    PixelShuffle,
-    ReflectionPad1d,
-    ReflectionPad2d,
-    ReplicationPad1d,
-    ReplicationPad2d,
-    RMSNorm,
-    SmoothL1Loss,
-    Unflatten,
-    Upsample,
-    ZeroPad2d,
+    CircularPad2d, ConstantPad2d, CosineSimilarity, Dropout1d, Dropout2d, HuberLoss, InstanceNorm1d, InstanceNorm2d,
+    KLDivLoss, ParameterList, PixelShuffle, ReflectionPad1d, ReflectionPad2d, ReplicationPad1d, ReplicationPad2d,
+    RMSNorm, SmoothL1Loss, Unflatten, Upsample, ZeroPad2d,
 )
 from minidl.nn.parameters import Parameter
 from minidl.nn.precision import lowered
 from minidl.nn.recurrent import GRU, LSTM, RNN
 from minidl.nn.transformer import (
-    MultiheadAttention,
-    Transformer,
-    TransformerDecoder,
-    TransformerDecoderLayer,
-    TransformerEncoder,
+    MultiheadAttention, Transformer, TransformerDecoder, TransformerDecoderLayer, TransformerEncoder,
     TransformerEncoderLayer,
 )
 from minidl.runtime import parameter

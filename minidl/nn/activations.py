@@ -1,7 +1,5 @@
 """Activations as layers without parameters, with the names of torch.nn. All arithmetic is in minidl.ops."""
 
-from __future__ import annotations
-
 from minidl.dispatch import replaced
 from minidl.errors import UserError
 from minidl.nn.module import Module

@@ -1,7 +1,5 @@
 """One step of a recurrent network, with the names and arguments of torch.nn: compositions of operations."""
 
-from __future__ import annotations
-
 from math import sqrt
 from typing import Any, ClassVar
 

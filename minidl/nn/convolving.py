@@ -7,8 +7,6 @@
     one dimension  an image of one row
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import prod
 
@@ -19,8 +17,7 @@ from minidl.nn.precision import lowered
 from minidl.nn.resizing import pad as padded
 from minidl.ops import conv
 from minidl.ops.arithmetic import add, mul
-from minidl.ops.conv import Pair, pair
-from minidl.ops.depthwise import DEPTHWISE
+from minidl.ops.conv import DEPTHWISE, Pair, pair
 from minidl.ops.indexing import index
 from minidl.ops.parts import split, squeeze, unsqueeze
 from minidl.ops.shape import cast, concat, reshape

@@ -4,8 +4,6 @@ This file needs einops (``pip install einops``), so a program imports it by name
 ``from minidl.nn.einops import Rearrange``.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from einops.layers import RearrangeMixin, ReduceMixin

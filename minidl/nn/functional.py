@@ -24,24 +24,8 @@ from minidl.ops import embedding as embedding_
 from minidl.ops import linear as linear_
 from minidl.ops import update as update_
 from minidl.ops.activations import (
-    celu,
-    elu,
-    glu,
-    hardshrink,
-    hardsigmoid,
-    hardswish,
-    hardtanh,
-    leaky_relu,
-    logsigmoid,
-    mish,
-    prelu,
-    relu6,
-    selu,
-    softmin,
-    softshrink,
-    softsign,
-    tanhshrink,
-    threshold,
+    celu, elu, glu, hardshrink, hardsigmoid, hardswish, hardtanh, leaky_relu, logsigmoid, mish, prelu, relu6, selu,
+    softmin, softshrink, softsign, tanhshrink, threshold,
 )
 from minidl.ops.activations import softplus_of as softplus
 from minidl.ops.choose import compare, convert, masked_fill, where
@@ -49,15 +33,8 @@ from minidl.ops.elementwise import add, mul, relu, sigmoid, tanh
 from minidl.ops.functions import log_softmax, silu, softmax
 from minidl.ops.inplace import written
 from minidl.ops.losses import (
-    binary_cross_entropy,
-    binary_cross_entropy_with_logits,
-    cross_entropy,
-    huber_loss,
-    kl_div,
-    l1_loss,
-    mse_loss,
-    nll_loss,
-    smooth_l1_loss,
+    binary_cross_entropy, binary_cross_entropy_with_logits, cross_entropy, huber_loss, kl_div, l1_loss, mse_loss,
+    nll_loss, smooth_l1_loss,
 )
 from minidl.ops.products import cosine_similarity, normalize
 from minidl.ops.ranking import amax

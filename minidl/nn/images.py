@@ -5,8 +5,6 @@ Supported arguments have the names, order and meaning of torch.nn's. Parameters 
 the runtime's precision (see ``precision``).
 """
 
-from __future__ import annotations
-
 from minidl.dispatch import donate
 from minidl.errors import UserError
 from minidl.meta import float32

@@ -56,8 +56,7 @@ def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> None:
 
 def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> None:
     """Fill with uniform values in +-gain * sqrt(6 / (fan_in + fan_out)) (Glorot & Bengio 2010, eq. 16).
-    Raises UserError for fewer than two dimensions.
-    """
+    Raises UserError for fewer than two dimensions."""
     bound = gain * sqrt(6.0 / sum(fans(tensor)))
     uniform_(tensor, -bound, bound)
 

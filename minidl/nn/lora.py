@@ -4,8 +4,6 @@
 alone, and ``merge`` adds them to the weights. Names and the meaning of arguments are those of the package peft.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Losses as modules, with the names and arguments of torch.nn. All arithmetic is in minidl.ops."""
 
-from __future__ import annotations
-
 from minidl.nn.module import Module
 from minidl.ops import losses
 from minidl.tensor import Tensor

@@ -1,23 +1,57 @@
 """Module: a tree of named parameters, buffers and submodules, with a forward().
 
 A module should keep no tensor of a forward pass in an attribute: a tensor's memory is freed when its last handle is
-deleted.
+deleted. Hooks are functions called before or after forward(), which see or change its inputs or output.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import count
 from textwrap import indent
 from typing import Any, ParamSpec, Protocol, Self, TypeVar
 
 import numpy as np
 
-from minidl.nn.converted import Converted
-from minidl.nn.hooks import Handle, Hook, hooked, run_with_hooks
-from minidl.nn.registered import Registered
-from minidl.nn.state import load
+from minidl.nn.module_tensors import Converted, Registered, load
 from minidl.ops.creation import taken
 from minidl.tensor import Tensor
+
+Hook = Callable[..., Any]
+_numbers = count()
+
+
+class Handle:
+    """The object returned when a hook is registered; its ``remove()`` removes the hook."""
+
+    def __init__(self, module: Any, number: int) -> None:
+        self._module, self._number = module, number
+
+    def remove(self) -> None:
+        """Remove the hook from its module; a second call does nothing."""
+        self._module._hooks = {n: hook for n, hook in self._module._hooks.items() if n != self._number}
+
+
+def hooked(module: Any, hook: Hook, *, before: bool) -> Handle:
+    """Register a hook of a module, called after the module's earlier hooks; return its handle.
+    before: True for a hook before forward(), False for one after it."""
+    number = next(_numbers)
+    module._hooks = {**module._hooks, number: (before, hook)}
+    return Handle(module, number)
+
+
+def run_with_hooks(module: Any, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """Return ``module.forward(*inputs, **options)``, with the module's hooks called around it."""
+    hooks = list(module._hooks.values())
+    for before, hook in hooks:
+        if before and (changed := hook(module, inputs)) is not None:
+            inputs = changed if isinstance(changed, tuple) else (changed,)
+    output = module.forward(*inputs, **options)
+    for before, hook in hooks:
+        if not before and (changed := hook(module, inputs, output)) is not None:
+            output = changed
+    return output
+
 
 Inputs = ParamSpec("Inputs")
 Result_co = TypeVar("Result_co", covariant=True)
@@ -78,8 +112,7 @@ class Module(Registered, Converted):
 
     def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
         """Yield (dotted path, module) for this module and its descendants, parents first.
-        A module that has several parents comes once per path.
-        """
+        A module that has several parents comes once per path."""
         yield prefix, self
         for name, child in self.named_children():
             yield from child.named_modules(f"{prefix}.{name}" if prefix else name)

@@ -1,7 +1,5 @@
 """Further activations as layers, with the names of torch.nn. All arithmetic is in minidl.ops."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from minidl.nn.module import Module

@@ -1,6 +1,5 @@
 """Pooling functions with PyTorch's names and arguments, for images and for sequences (as images of one row).
-Arguments of PyTorch that are not supported raise UserError.
-"""
+Arguments of PyTorch that are not supported raise UserError."""
 
 from __future__ import annotations
 

@@ -5,8 +5,6 @@ to the gates is one matrix product per layer, for all steps. The steps of an LST
 where the device has it (``Device.fuses_recurrence``), and else, as those of an RNN, several operations for each step.
 """
 
-from __future__ import annotations
-
 from math import sqrt
 
 from minidl.context import current

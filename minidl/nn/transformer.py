@@ -1,7 +1,6 @@
 """The Transformer's layers (Vaswani et al. 2017) with torch.nn's names, arguments and parameters.
 Queries, keys and values are [L, N, width], or [N, L, width] with ``batch_first``, or [L, width] for one sequence. A
-boolean mask is True at hidden positions, as in PyTorch; a floating mask is added to the scores.
-"""
+boolean mask is True at hidden positions, as in PyTorch; a floating mask is added to the scores."""
 
 from __future__ import annotations
 
@@ -40,8 +39,7 @@ def _added(mask: Tensor | None, like: Tensor) -> Tensor | None:
 class MultiheadAttention(Module):
     """Multi-head attention: softmax(q k^T / sqrt(D) + mask) v per head, with projections of operands and result.
     Raises UserError for arguments that are not supported, ``add_bias_kv``, ``add_zero_attn``, ``kdim`` and ``vdim``
-    other than ``embed_dim``; and if the heads do not divide the width.
-    """
+    other than ``embed_dim``; and if the heads do not divide the width."""
 
     def __init__(self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True,
                  add_bias_kv: bool = False, add_zero_attn: bool = False, kdim: int | None = None,

@@ -1,7 +1,5 @@
 """PyTorch's activations that are composed of other operations. At kinks, gradients are PyTorch's."""
 
-from __future__ import annotations
-
 from minidl.errors import ShapeError
 from minidl.meta import DType
 from minidl.ops.arithmetic import compare, div, mul, sub
@@ -13,7 +11,7 @@ from minidl.ops.parts import chunk
 from minidl.ops.shape import reshape
 from minidl.tensor import Tensor
 
-SAFE = 20.0  # above it, softplus(x) is x except for the last digits
+SAFE = 20.0  # above it, softplus(x) is x except for the last digits, and tanh(x) is 1
 
 
 def leaky_relu(input: Tensor, negative_slope: float = 0.01) -> Tensor:
@@ -23,11 +21,11 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01) -> Tensor:
 
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
     """Return input where input > 0, weight * input elsewhere (He et al. 2015).
-    weight: one number, or one per channel (dimension 1).
-    """
+    weight: one number, or one per channel (dimension 1)."""
     channels = (-1, *(1,) * (input.ndim - 2)) if weight.numel() > 1 else ()
     weight = reshape(weight, channels)
-    return where(compare(input, 0, ">"), input, mul(input, weight))
+    above = compare(input, 0, ">")
+    return where(above, input, mul(masked_fill(input, above, 0.0), weight))
 
 
 def _expm1_below_zero(x: Tensor) -> Tensor:
@@ -80,8 +78,10 @@ def logsigmoid(input: Tensor) -> Tensor:
 
 
 def mish(input: Tensor) -> Tensor:
-    """Return input * tanh(softplus(input)) (Misra 2019)."""
-    return mul(input, tanh(softplus(input)))
+    """Return input * tanh(softplus(input)) (Misra 2019), which is input where that exceeds ``SAFE``."""
+    large = compare(input, SAFE, ">")
+    small = masked_fill(input, large, 0.0)
+    return where(large, input, mul(small, tanh(softplus(small))))
 
 
 def softsign(input: Tensor) -> Tensor:

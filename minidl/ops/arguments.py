@@ -1,7 +1,5 @@
 """Checks of arguments, such as axes and numbers, that functions on tensors make before any call."""
 
-from __future__ import annotations
-
 import math
 
 from minidl.context import current
@@ -22,8 +20,7 @@ def axis_of(what: str, shape: Shape, axis: int) -> int:
 
 def axes_of(what: str, shape: Shape, axes: int | Shape | None) -> Shape:
     """Return axes as non-negative numbers, in the given order; all axes for None.
-    Raises ShapeError for an axis that is repeated or out of range.
-    """
+    Raises ShapeError for an axis that is repeated or out of range."""
     if axes is None:
         return tuple(range(len(shape)))
     named = (axes,) if isinstance(axes, int) else tuple(axes)

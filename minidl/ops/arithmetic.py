@@ -9,15 +9,17 @@ two different floating dtypes raise an error: an accidental float64 result would
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import copysign, inf, nan
 from numbers import Real
 
 from minidl.errors import ShapeError
 from minidl.meta import DType, boolean, float32, float64, int32, int64, uint8
 from minidl.ops import elementwise
 from minidl.ops.choose import compare as same_compare
-from minidl.ops.choose import convert, logical_and, logical_not, logical_or, where
+from minidl.ops.choose import convert, logical_and, logical_not, logical_or, masked_fill, where
 from minidl.ops.elementwise import broadcast
-from minidl.ops.library import floor, pow_of
+from minidl.ops.library import absolute, floor, pow_of, sign
+from minidl.ops.shape import detach
 from minidl.ops.update import full
 from minidl.tensor import Tensor
 
@@ -90,7 +92,8 @@ def _mask(a: Tensor, b: Operand) -> Tensor:
 def div(input: Tensor, other: Operand, *, rounding_mode: str | None = None) -> Tensor:
     """Return input / other, element by element, with broadcasting; the quotient of integers is float32.
 
-    ``rounding_mode``: "floor" is ``//``, "trunc" rounds towards 0. Raises ShapeError for a misfit of shapes or dtypes.
+    ``rounding_mode``: "floor" is ``//``, "trunc" rounds towards 0; their gradient is 0.
+    Raises ShapeError for a misfit of shapes or dtypes.
     """
     input, other = promoted("div", input, other)
     kind = input.dtype
@@ -98,16 +101,28 @@ def div(input: Tensor, other: Operand, *, rounding_mode: str | None = None) -> T
         fraction = float64 if rounding_mode else float32  # float32 does not represent all integers
         input = convert(input, fraction)
         other = convert(other, fraction) if isinstance(other, Tensor) else other
-    y = elementwise.div(input, other)
     if rounding_mode is None:
-        return y
+        return elementwise.div(input, other)
+    operands = [x for x in (input, other) if isinstance(x, Tensor) and x.requires_grad]
+    input, other = detach(input), detach(other) if isinstance(other, Tensor) else other
+    y = elementwise.div(input, other)
     if rounding_mode == "floor":
-        y = floor(y)
+        y = _floor_of_quotient(y, input, other)
     elif rounding_mode == "trunc":
         y = where(same_compare(y, 0, "<"), elementwise.neg(floor(elementwise.neg(y))), floor(y))
     else:
         raise ShapeError(f"div: rounding_mode must be None, 'floor' or 'trunc', not {rounding_mode!r}")
+    for x in operands:  # a gradient of 0, also where y is infinite or NaN
+        y = where(full((), 1, boolean), y, x)
     return convert(y, kind)
+
+
+def _floor_of_quotient(y: Tensor, a: Tensor, b: Operand) -> Tensor:
+    """Return floor(y) for y = a / b: -1 if y was rounded to -0, NaN if a is infinite."""
+    signs = mul(sign(a), sign(b) if isinstance(b, Tensor) else copysign(1.0, b))
+    below = logical_and(same_compare(y, 0, "=="), same_compare(signs, 0, "<"))
+    y = masked_fill(floor(y), below, -1.0)
+    return masked_fill(y, same_compare(absolute(a), inf, "=="), nan)
 
 
 def floor_divide(input: Tensor, other: Operand) -> Tensor:
@@ -128,7 +143,11 @@ def remainder(input: Tensor, other: Operand) -> Tensor:
     if kind.floating and kind is not float64:
         more = float64 if kind is float32 else float32
         input, other = convert(input, more), convert(other, more) if isinstance(other, Tensor) else other
-    return convert(sub(input, mul(floor_divide(input, other), other)), kind)
+    quotient = floor_divide(input, other)
+    whole = mul(quotient, other)
+    if kind.floating:  # 0 times infinity
+        whole = masked_fill(whole, same_compare(quotient, 0, "=="), 0.0)
+    return convert(sub(input, whole), kind)
 
 
 def power(a: Tensor, exponent: Operand) -> Tensor:

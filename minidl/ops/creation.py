@@ -3,8 +3,6 @@
 Random numbers depend on the runtime's seed (``manual_seed`` sets it); they differ from those of other libraries.
 """
 
-from __future__ import annotations
-
 from math import isfinite
 from typing import Any
 

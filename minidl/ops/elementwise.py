@@ -189,8 +189,7 @@ def sigmoid(input: Tensor) -> Tensor:
 
 def gelu(x: Tensor) -> Tensor:
     """Return x * Phi(x), Phi(x) the probability that a standard normal number is below x, exactly, with erf.
-    Source: Hendrycks & Gimpel 2016.
-    """
+    Source: Hendrycks & Gimpel 2016."""
     return apply(GELU, x)
 
 

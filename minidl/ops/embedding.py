@@ -50,7 +50,8 @@ EMBEDDING = Op("embedding", _embedding_infer, copy_cost, integers=("ids",), exac
                slices=along(1),
                vjp=lambda needs, dy, ids, *, w_shape, w_dtype: (_embedding_grad(dy, ids, w_shape[0], w_dtype), None))
 GATHER_ROWS_GRAD = Op("gather_rows_grad", _gather_grad_infer, _scatter_cost, integers=("positions",),
-                      slices=along(0, 1, shapes=("x_shape",)))
+                      slices=along(0, 1, shapes=("x_shape",)),
+                      vjp=lambda needs, dy, positions: (gather_rows(dy, positions), None))
 GATHER_ROWS = Op("gather_rows", _gather_infer, copy_cost, integers=("positions",), exact=True, checks=True,
                  slices=along(0, 1),
                  vjp=lambda needs, dy, positions, *, x_shape:
@@ -66,3 +67,8 @@ def embedding(w: Tensor, ids: Tensor, *, dtype: DType | None = None) -> Tensor:
 def gather_rows(x: Tensor, positions: Tensor) -> Tensor:
     """Return the rows ``positions`` of each sequence. x: [N, L, D], positions: [N, P], integers below L -> [N P, D]."""
     return apply(GATHER_ROWS, x, positions)
+
+
+def add_rows(rows: Tensor, positions: Tensor, shape: Shape) -> Tensor:
+    """Return zeros [N, L, D] with rows added at ``positions`` of each sequence. rows: [N P, D], positions: [N, P]."""
+    return apply(GATHER_ROWS_GRAD, rows, positions, x_shape=shape)

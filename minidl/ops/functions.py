@@ -13,19 +13,7 @@ from minidl.ops.arguments import axes_of, axis_of
 from minidl.ops.attention import softmax as last_softmax
 from minidl.ops.choose import compare, convert, masked_fill
 from minidl.ops.elementwise import (
-    BROADCAST,
-    EITHER,
-    FIRST,
-    div,
-    exp,
-    gradient_like,
-    mean,
-    mul,
-    numbers_like,
-    scale,
-    sigmoid,
-    sqrt,
-    sub,
+    BROADCAST, EITHER, FIRST, div, exp, gradient_like, mean, mul, numbers_like, scale, sigmoid, sqrt, sub,
 )
 from minidl.ops.elementwise import sum as sum_
 from minidl.ops.library import absolute, floating, maximum, minimum

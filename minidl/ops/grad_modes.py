@@ -1,8 +1,6 @@
 """Switches that enable or disable gradients for a part of a program.
 Each works as a context manager and as a decorator."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

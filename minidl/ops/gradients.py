@@ -1,7 +1,5 @@
 """``minidl.autograd.grad``, which returns gradients instead of adding them to the ``grad`` of leaves."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 

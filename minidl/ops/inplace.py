@@ -8,7 +8,6 @@ another handle shares x's bytes, this would be visible, so it raises an error.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from minidl.context import current
@@ -118,7 +117,9 @@ def mul_(x: Tensor, other: Operand) -> Tensor:
 
 def div_(x: Tensor, other: Operand, *, rounding_mode: str | None = None) -> Tensor:
     """x /= other, in place; returns x. Raises UserError if gradients forbid it, ShapeError on a misfit."""
-    return _combined(x, other, partial(div, rounding_mode=rounding_mode) if rounding_mode else div)
+    if rounding_mode:  # reads x more than once
+        return written(x, lambda y: div(y, other, rounding_mode=rounding_mode), other)
+    return _combined(x, other, div)
 
 
 def pow_(x: Tensor, exponent: Operand) -> Tensor:

@@ -1,8 +1,6 @@
 """Python's and NumPy's special methods of Tensor: conversion to arrays, format, copies, pickling.
 Importing this module attaches them."""
 
-from __future__ import annotations
-
 from typing import Any, NoReturn
 
 import numpy as np

@@ -12,17 +12,7 @@ from minidl.meta import DType, Meta, Shape, boolean, float32
 from minidl.op import Op
 from minidl.ops.choose import compare, convert, masked_fill, where
 from minidl.ops.elementwise import (
-    BROADCAST,
-    EITHER,
-    FIRST,
-    div,
-    mul,
-    neg,
-    numbers_like,
-    same_dtype,
-    scale,
-    shift,
-    sum_to,
+    BROADCAST, EITHER, FIRST, div, mul, neg, numbers_like, same_dtype, scale, shift, sum_to,
 )
 from minidl.ops.elementwise import exp as exp_
 from minidl.ops.elementwise import log as log_

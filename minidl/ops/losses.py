@@ -9,13 +9,14 @@ from minidl.ops.choose import compare, convert, logical_not, masked_fill, where
 from minidl.ops.elementwise import add, div, log, mean, mul, neg, scale, shift, sub
 from minidl.ops.elementwise import sum as sum_
 from minidl.ops.embedding import embedding, gather_rows
-from minidl.ops.functions import log_softmax, softplus
+from minidl.ops.functions import clamp, log_softmax, softplus
 from minidl.ops.library import absolute, exp
 from minidl.ops.loss import cross_entropy as mean_cross_entropy
-from minidl.ops.shape import cast, permute, reshape
+from minidl.ops.shape import cast, detach, permute, reshape
 from minidl.tensor import Tensor
 
 LEAST_LOG = -100.0  # the logarithm of a probability of 0
+LEAST_VARIANCE = 1e-12
 
 
 def reduced(losses: Tensor, reduction: str) -> Tensor:
@@ -135,9 +136,15 @@ def binary_cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = 
     def bounded(x: Tensor) -> Tensor:
         y = log(x)
         return masked_fill(y, compare(y, LEAST_LOG, "<"), LEAST_LOG)
-    one = mul(target, bounded(input))
-    other = mul(shift(neg(target), 1.0), bounded(shift(neg(input), 1.0)))
-    return reduced(_weighed(neg(add(one, other)), weight), reduction)
+    p = detach(input)
+    one = mul(target, bounded(p))
+    other = mul(shift(neg(target), 1.0), bounded(shift(neg(p), 1.0)))
+    losses = neg(add(one, other))
+    if input.requires_grad:
+        # Of a probability of 0 or 1 the logarithms have no gradient; PyTorch divides by LEAST_VARIANCE at least.
+        slope = div(sub(p, target), clamp(mul(p, shift(neg(p), 1.0)), min=LEAST_VARIANCE))
+        losses = add(losses, mul(sub(input, p), detach(slope)))
+    return reduced(_weighed(losses, weight), reduction)
 
 
 def binary_cross_entropy_with_logits(input: Tensor, target: Tensor, weight: Tensor | None = None, *,
@@ -170,7 +177,8 @@ def smooth_l1_loss(input: Tensor, target: Tensor, *, reduction: str = "mean", be
     apart = absolute(sub(input, target))
     if beta == 0:
         return reduced(apart, reduction)
-    square = scale(mul(apart, apart), 0.5 / beta)
+    near = masked_fill(apart, compare(apart, beta, ">="), 0.0)  # no square of what is large
+    square = scale(mul(near, near), 0.5 / beta)
     return reduced(where(compare(apart, beta, "<"), square, shift(apart, -0.5 * beta)), reduction)
 
 

@@ -1,8 +1,6 @@
 """More of PyTorch's functions that create tensors.
 They make empty tensors, tensors like others, random numbers in place, typed tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

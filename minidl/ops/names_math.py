@@ -1,7 +1,5 @@
 """PyTorch's elementwise functions that are composed of other operations."""
 
-from __future__ import annotations
-
 from math import log, pi
 
 from minidl.dispatch import apply
@@ -11,8 +9,9 @@ from minidl.ops.arithmetic import Operand, add, beside, compare, div, logical_xo
 from minidl.ops.choose import CONVERT, convert, logical_and, logical_not, logical_or, masked_fill, where
 from minidl.ops.elementwise import neg, scale, shift
 from minidl.ops.functions import clamp, reciprocal, softplus
-from minidl.ops.library import absolute, cos, erf, exp, expm1, floating, floor, sin, sqrt
+from minidl.ops.library import absolute, cos, erf, exp, expm1, floating, floor, log1p, maximum, sin, sqrt
 from minidl.ops.library import log as natural_log
+from minidl.ops.shape import detach
 from minidl.tensor import Tensor
 
 INFINITY = float("inf")
@@ -64,11 +63,9 @@ def tan(input: Tensor) -> Tensor:
 
 
 def sinh(input: Tensor) -> Tensor:
-    """Return the hyperbolic sine of every element, (u + u / (u + 1)) / 2 with u = expm1(input), accurate near 0."""
-    u = expm1(absolute(floating(input)))
-    y = scale(add(u, div(u, shift(u, 1.0))), 0.5)
-    y = where(compare(u, INFINITY, "=="), u, y)
-    return where(compare(input, 0, "<"), neg(y), y)
+    """Return the hyperbolic sine of every element, (expm1(input) - expm1(-input)) / 2, accurate near 0."""
+    x = floating(input)
+    return scale(sub(expm1(x), expm1(neg(x))), 0.5)
 
 
 def cosh(input: Tensor) -> Tensor:
@@ -156,14 +153,18 @@ def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1
 
 def hypot(input: Tensor, other: Tensor) -> Tensor:
     """Return sqrt(a^2 + other^2), with broadcasting. Raises ShapeError for a misfit of shapes or dtypes."""
-    return sqrt(add(mul(input, input), mul(other, other)))
+    size = detach(maximum(absolute(input), absolute(other)))
+    size = masked_fill(size, logical_or(compare(size, 0, "=="), compare(size, INFINITY, "==")), 1.0)
+    a, b = div(input, size), div(other, size)  # their squares are neither too large nor too small
+    return mul(size, sqrt(add(mul(a, a), mul(b, b))))
 
 
 def logaddexp(input: Tensor, other: Tensor) -> Tensor:
     """Return log(exp(input) + exp(other)), without overflow. Raises ShapeError for a misfit of shapes or dtypes."""
-    apart = absolute(sub(input, other))
-    apart = where(isnan(apart), mul(apart, 0.0), apart)  # the difference of two equal infinities
-    return add(where(compare(input, other, ">="), input, other), softplus(neg(apart)))
+    larger = compare(input, other, ">=")
+    apart = where(larger, sub(other, input), sub(input, other))
+    equal = logical_and(compare(input, other, "=="), compare(absolute(input), INFINITY, "=="))
+    return add(where(larger, input, other), softplus(masked_fill(apart, equal, 0.0)))
 
 
 def logit(input: Tensor, eps: float | None = None) -> Tensor:
@@ -172,7 +173,7 @@ def logit(input: Tensor, eps: float | None = None) -> Tensor:
         input = floating(input)
         below = masked_fill(input, compare(input, 1.0 - eps, ">"), 1.0 - eps)
         input = masked_fill(below, compare(input, eps, "<"), eps)
-    return natural_log(div(input, shift(neg(input), 1.0)))
+    return sub(natural_log(input), log1p(neg(input)))
 
 
 def _as_booleans(x: Tensor) -> Tensor:

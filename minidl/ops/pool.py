@@ -1,6 +1,5 @@
 """Pooling over [N, C, H, W].
-For its gradient, max-pool keeps one byte per output, the maximum's position in its window.
-"""
+For its gradient, max-pool keeps one byte per output, the maximum's position in its window."""
 
 from collections.abc import Sequence
 

@@ -1,14 +1,10 @@
 """PyTorch's cumulative sums and products, reductions, sorting and scatter functions, composed of other operations."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from minidl.context import current
-from minidl.dispatch import apply
 from minidl.errors import ShapeError, UserError
 from minidl.meta import DType, Shape, boolean, int64
 from minidl.ops.arguments import axes_of, axis_of
@@ -16,13 +12,12 @@ from minidl.ops.arithmetic import add, compare, mul
 from minidl.ops.choose import convert, logical_and, logical_not, masked_fill
 from minidl.ops.elementwise import neg, shift
 from minidl.ops.elementwise import sum as sum_
-from minidl.ops.embedding import GATHER_ROWS_GRAD
+from minidl.ops.embedding import add_rows
 from minidl.ops.functions import in_dtype, of_numbers_too, over_last
 from minidl.ops.library import exp, log
-from minidl.ops.linear import matmul
-from minidl.ops.parts import squeeze, unsqueeze
+from minidl.ops.parts import squeeze
 from minidl.ops.ranking import amax, topk
-from minidl.ops.rearranging import at, flip, one_hot
+from minidl.ops.rearranging import at, flip
 from minidl.ops.shape import concat, detach, permute, reshape
 from minidl.ops.update import full
 from minidl.surface import Ranked
@@ -144,8 +139,6 @@ def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
 
 def _scattered(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     """Return zeros of x's shape with ``src`` added at the positions ``index``."""
-    if src.requires_grad and current().grad_enabled:
-        return _DifferentiableScatter.of(x, dim, index, src)
     moved, back = over_last(x, dim, "scatter_add")
     places, _ = over_last(index, dim, "scatter_add")
     given, _ = over_last(src, dim, "scatter_add")
@@ -153,23 +146,9 @@ def _scattered(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
         raise ShapeError(f"scatter_add along {dim}: {list(index.shape)} and {list(src.shape)} do not fit "
                          f"{list(x.shape)}")
     rows, width, count = int(np.prod(moved.shape[:-1])), moved.shape[-1], places.shape[-1]
-    y = apply(GATHER_ROWS_GRAD, reshape(given, (rows * count, 1)), reshape(convert(places, int64), (rows, count)),
-              x_shape=(rows, width, 1))
+    y = add_rows(reshape(given, (rows * count, 1)), reshape(convert(places, int64), (rows, count)), (rows, width, 1))
     y = reshape(y, moved.shape)
     return permute(y, back) if back else y
-
-
-class _DifferentiableScatter:
-    """``_scattered`` with a gradient: it multiplies each row of ``src`` by a one-hot matrix of the positions."""
-
-    @staticmethod
-    def of(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
-        """Return zeros of x's shape with ``src`` added at the positions ``index``; gradients flow to ``src``."""
-        moved, back = over_last(x, dim, "scatter_add")
-        places, given = (over_last(t, dim, "scatter_add")[0] for t in (index, src))
-        hits = convert(one_hot(places, moved.shape[-1]), x.dtype)
-        y = sum_(mul(hits, unsqueeze(given, given.ndim)), -2)
-        return permute(y, back) if back else y
 
 
 @of_numbers_too
@@ -184,7 +163,6 @@ def scatter(input: Tensor, dim: int, index: Tensor, value: float) -> Tensor:
 
 def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
     """Return input with ``alpha`` * ``source`` added at the positions ``index`` along ``dim``.
-    This is a product with a one-hot matrix.
     Raises ShapeError if ``source`` does not have input's shape with len(index) along ``dim``."""
     axis = axis_of("index_add", input.shape, dim)
     if index.ndim != 1 or source.shape != (*input.shape[:axis], index.shape[0], *input.shape[axis + 1:]):
@@ -192,8 +170,8 @@ def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: 
                          f"{list(input.shape)}")
     order = (axis, *(i for i in range(input.ndim) if i != axis))
     rows = reshape(permute(source, order), (index.shape[0], -1))
-    hits = convert(one_hot(index, input.shape[axis]), source.dtype)
-    sums = reshape(matmul(hits, rows, transpose_a=True), tuple(input.shape[i] for i in order))
+    places = reshape(convert(index, int64), (1, -1))
+    sums = reshape(add_rows(rows, places, (1, input.shape[axis], rows.shape[1])), tuple(input.shape[i] for i in order))
     return add(input, permute(sums, tuple(sorted(range(input.ndim), key=order.__getitem__))), alpha=alpha)
 
 

@@ -126,8 +126,7 @@ def reshape(input: Tensor, *sizes: int | Shape) -> Tensor:
 
 def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     """Return input with the dimensions ``start_dim`` to ``end_dim`` (included) merged, a view if contiguous.
-    Raises ShapeError for dimensions out of range or order.
-    """
+    Raises ShapeError for dimensions out of range or order."""
     shape = input.shape or (1,)
     start, end = axis_of("flatten", shape, start_dim), axis_of("flatten", shape, end_dim) + 1
     return reshape(input, shape[:start] + (prod(shape[start:end]),) + shape[end:])

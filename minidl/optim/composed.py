@@ -4,8 +4,6 @@ Each parameter, or piece of a large one, is updated on its own, so that only its
 intermediates of their size are needed at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -3,8 +3,6 @@
     d = -H g, with H from the last changes of parameters (s) and gradients (y) by the two-loop recursion;   p += t d
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -29,8 +27,7 @@ def _number(x: Tensor) -> float:
 class LBFGS(Optimizer):
     """L-BFGS: ``step(closure)`` evaluates the closure, which computes loss and gradients, several times.
     There is one group of parameters. The host reads losses and scalar products, so a step waits for the device. Raises
-    UserError for a ``line_search_fn``, which is not supported, and for ``step()`` without a closure.
-    """
+    UserError for a ``line_search_fn``, which is not supported, and for ``step()`` without a closure."""
 
     def __init__(self, params: Iterable[Tensor], lr: float = 1.0, max_iter: int = 20, max_eval: int | None = None,
                  tolerance_grad: float = 1e-7, tolerance_change: float = 1e-9, history_size: int = 100,

@@ -1,7 +1,5 @@
 """The base class of optimizers: parameters in groups, their state, and updates in chunks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 

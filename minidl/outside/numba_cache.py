@@ -7,8 +7,6 @@ a matching checksum counts as missing.
 All code that minidl compiles for the CPU is compiled through this module. It imports Numba, which is slow.
 """
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -22,9 +20,9 @@ import numba
 from numba.core import event
 from numba.core.caching import IndexDataCacheFile
 
-from minidl.outside.folder_lock import lock_folder
 from minidl.outside.reading import Unreadable, read_bytes
 from minidl.outside.stages import COMPILATION, stage
+from minidl.outside.writing import lock_folder
 
 LOOK_AGAIN_SECONDS = 0.1  # after which a function that another process compiles is looked for again
 SUM_BYTES = 32

@@ -5,9 +5,11 @@ synced. ``replace_file`` does this in a folder of minidl's, and raises OSError. 
 existing file is overwritten only if it is empty or begins like a file of minidl's, or with ``force``; a path that is
 not a regular file (a folder, link or device) is never overwritten. ``require_place`` checks this before the work,
 ``write_whole`` writes; both raise Unwritable with the path.
-"""
 
-from __future__ import annotations
+``lock_folder`` locks a folder between processes, until the process that holds the lock ends. The folder itself is
+locked, so no lock file is left behind, even if the program is killed. On systems without such locks (Windows, some
+network file systems) there is no protection.
+"""
 
 import errno
 import os
@@ -195,3 +197,27 @@ def _refusing(path: str | Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise Unwritable(f"cannot write {path}: {error.strerror or error}") from None
+
+
+try:
+    import fcntl
+except ImportError:
+    fcntl = None  # type: ignore[assignment]
+
+
+def lock_folder(folder: Path, *, wait: bool) -> int | None:
+    """Lock a folder; return the descriptor that holds the lock until it is closed. None: the system has no locks.
+    wait: True to wait while another process has the lock. Raises OSError if the folder cannot be opened, and its
+    subclass BlockingIOError if another process has the lock."""
+    if fcntl is None:
+        return None
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        os.close(number)
+        raise
+    except OSError:  # a file system without locks
+        os.close(number)
+        return None
+    return number

@@ -13,8 +13,6 @@ can fragment. PyTorch also fails if a segment of the usual size does not fit; he
 that holds the request. (c10/cuda/CUDACachingAllocator.cpp.)
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ placement can make two blocks overlap or lose a mark. A placement gets the holes
 address and a size.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The placement of a memory without addresses, for simulated devices alone (``memory.bytes.byte_count``)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from minidl.placements.placement import Hole, Place, Placement

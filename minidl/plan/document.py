@@ -3,8 +3,6 @@
 A key that is unknown, missing or of the wrong type raises a UserError that says where it is.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields

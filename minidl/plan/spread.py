@@ -1,7 +1,5 @@
 """The noise of repeated measurements."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from statistics import median
 

@@ -6,8 +6,6 @@ needs (``TraceCall``: saves, takes, leaves, long_lived), and most keys of a call
 still read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain

@@ -5,37 +5,13 @@ Numba can compile: all state is in arrays, and scalars are entries of ``Walk.cou
 the program, c a call that a step executes, and t a tensor, each a number of ``Problem``.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from minidl.planning.lineages import can_replay, drop_leftovers, end_note, find_due, find_replays, free_sources
 from minidl.planning.problem import DROP, ENDLESS, KEEP, SWAP, Array, Problem
 from minidl.planning.walk import (
-    ABSENT,
-    AWAY,
-    BACKS,
-    DROPPED,
-    FAILED,
-    HOST,
-    IN_MEMORY,
-    KEPT,
-    LEFTOVERS,
-    LIVE,
-    MOST_ON_HOST,
-    NOTED,
-    OUTS,
-    RESIDENT,
-    SOURCES,
-    SPOILT,
-    STEPS,
-    TEMPORARY,
-    UNSURE,
-    CopiesOut,
-    StepArrays,
-    SwapIns,
-    Total,
-    Walk,
+    ABSENT, AWAY, BACKS, DROPPED, FAILED, HOST, IN_MEMORY, KEPT, LEFTOVERS, LIVE, MOST_ON_HOST, NOTED, OUTS, RESIDENT,
+    SOURCES, SPOILT, STEPS, TEMPORARY, UNSURE, CopiesOut, StepArrays, SwapIns, Total, Walk,
 )
 
 

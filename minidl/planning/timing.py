@@ -6,8 +6,6 @@ stream waits: for its inputs, for memory, and for all copies so far after calls 
 compile.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -7,8 +7,6 @@ lowest claim on processors, ends with the training, and waits for a similar proc
 function is compiled twice. If it fails, the training compiles the functions itself.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import subprocess

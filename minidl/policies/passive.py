@@ -7,8 +7,6 @@ first, because the backward pass reads it last. This is the only definition of t
 (``memory/access_list``) walks through ``bands``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import inf
 

@@ -1,7 +1,5 @@
 """Ranks that are processes of MPI: mpiexec starts them, and MPI moves the bytes between them."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from itertools import accumulate

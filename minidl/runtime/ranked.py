@@ -1,7 +1,5 @@
 """The number of slices of a batch over all ranks, their agreement, and the refusals of runtimes with ranks."""
 
-from __future__ import annotations
-
 from minidl.device import Device
 from minidl.errors import UserError
 from minidl.ranks import Ranks

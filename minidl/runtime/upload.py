@@ -1,7 +1,5 @@
 """Converts arrays of any library to NumPy arrays, and checks that a tensor can hold their values."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -7,8 +7,6 @@ storages are released at once. A copy in goes to memory that is allocated on the
 ``record_stream`` is not used, since it would free memory at an unknown later time. Only ``settle`` blocks the host.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
@@ -16,8 +14,7 @@ from typing import Any
 
 import torch
 
-from minidl.torch.backends import Copy, Traffic, empty_storage
-from minidl.torch.host import HostPool
+from minidl.torch.backends import Copy, HostPool, Traffic, empty_storage
 from minidl.torch.page_locked import PageLocked
 
 UNDER_WAY = 256 << 20  # most bytes of pending copies to the host

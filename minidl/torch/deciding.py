@@ -1,6 +1,7 @@
-"""Decisions between steps: makes and corrects plans, and sets how much optimizer state stays on the device."""
+"""Decisions between steps: makes and corrects plans, and sets how much optimizer state stays on the device.
 
-from __future__ import annotations
+Feedback: the policy sees how a planned step went, and may answer with another plan.
+"""
 
 from collections.abc import Mapping
 from weakref import WeakKeyDictionary
@@ -8,10 +9,11 @@ from weakref import WeakKeyDictionary
 import torch
 
 from minidl.plan.costs import Costs, Limits
+from minidl.plan.plan import Proposal
+from minidl.plan.policy import Observation, Policy, required_proposal
 from minidl.planning.allowance import Allowance
 from minidl.torch.backends import Backend
 from minidl.torch.budget import floor_of, fullest, refuse
-from minidl.torch.correcting import corrected
 from minidl.torch.course import Course, Known, Phase
 from minidl.torch.optimizers import listed
 from minidl.torch.planned import obeyed, unmanaged
@@ -88,3 +90,20 @@ class Deciding:
             known.obeyed.peak_bytes + 2 * known.parameter_bytes <= self.limits.device_bytes)
         if not guided:
             self.states.all_away()
+
+
+def corrected(policy: Policy, known: Known, costs: Costs, limits: Limits, *, seconds: float, stalled: float,
+              late: Mapping[int, int], allowance: Allowance) -> Proposal | None:
+    """Return the policy's new plan for a step that has just followed a plan; None if the policy keeps the plan.
+    seconds: the step's duration; stalled: those spent waiting. late: tensor -> how often it was needed while away.
+    allowance: counts the seconds spent on planning, and says if more may be spent."""
+    seen, proposal = known.seen, known.proposal
+    if seen is None or proposal is None or proposal.notes is None:
+        return None
+    waited = {tensor_id: times * (costs.latency_seconds + seen.trace.tensors[tensor_id].nbytes
+                                  * costs.in_seconds_per_byte) for tensor_id, times in late.items()}
+    observed = Observation(seen.trace, costs, limits, seconds, stalled, waited,
+                           sum(seen.trace.tensors[tensor_id].nbytes for tensor_id in late), allowance.open)
+    with allowance.planning():
+        answer = required_proposal(policy, "feedback", policy.feedback(proposal, observed))
+    return None if answer is proposal else answer

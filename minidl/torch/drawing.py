@@ -23,9 +23,9 @@ from minidl.planning.problem import Array, Problem, problem
 from minidl.planning.walk import StepArrays
 from minidl.report.decisions import decisions, in_ms
 from minidl.torch.course import Known
+from minidl.torch.reporting import names_of
 from minidl.torch.seen import Kind as Role
 from minidl.torch.seen import Seen
-from minidl.torch.showing import names_of
 from minidl.view.recording import (
     EventKind,
     Fate,

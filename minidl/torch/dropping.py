@@ -4,8 +4,6 @@ A tensor is dropped only if its replay is exact; otherwise it is swapped. If the
 that the replay of a dropped tensor reads, the tensor is recomputed first and swapped out.
 """
 
-from __future__ import annotations
-
 import weakref
 from typing import Any
 

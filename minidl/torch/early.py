@@ -4,8 +4,6 @@ An optimizer that was made before the management began is found among the object
 program if a forward pass saves one of its parameters.
 """
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable
 

@@ -6,8 +6,6 @@
 It is independent of autograd and of plans. ``replay`` runs the calls again.
 """
 
-from __future__ import annotations
-
 import weakref
 from typing import Any, NamedTuple
 

@@ -23,22 +23,20 @@ from minidl.plan.policy import Policy, required
 from minidl.planning.allowance import Allowance
 from minidl.policies import beside
 from minidl.torch.backends import Backend, Immediate
-from minidl.torch.budget import size_of
+from minidl.torch.budget import SHARES, Fit, fit, size_of
 from minidl.torch.course import Course, Phase
 from minidl.torch.cuda import Cuda
 from minidl.torch.deciding import Deciding
 from minidl.torch.drawing import drawn
 from minidl.torch.dropping import Dropping
 from minidl.torch.early import Early
-from minidl.torch.fitting import SHARES, Fit, fit
-from minidl.torch.observing import Observer
 from minidl.torch.planned import Obeyed
 from minidl.torch.planner import Planner
 from minidl.torch.recorder import Recorder
-from minidl.torch.reporting import Report
+from minidl.torch.reporting import ROWS, Report, explanation, save_plan, save_trace
 from minidl.torch.saved import Saved
-from minidl.torch.showing import ROWS, explanation, save_plan, save_trace
 from minidl.torch.states import States
+from minidl.torch.tracing import Observer
 from minidl.torch.unhooked import Unhooked
 from minidl.view.packing import pack
 from minidl.view.page import write_page

@@ -3,8 +3,6 @@
 A call of a backward pass has the origin of the call whose gradient it computes: autograd numbers its nodes.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple

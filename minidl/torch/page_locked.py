@@ -4,8 +4,6 @@ PyTorch's own page-locked memory rounds each buffer up to a power of two, which 
 buffer takes its bytes rounded up to 512. A buffer is a storage; its bytes are free again after its last reference.
 """
 
-from __future__ import annotations
-
 import mmap
 import weakref
 from collections import deque

@@ -4,8 +4,6 @@ A tensor can be away only while autograd alone holds it (its window); other evic
 no on-demand eviction here: a plan above the budget is completed with swaps of tensors on the device at the peak.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field

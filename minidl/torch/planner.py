@@ -1,7 +1,5 @@
 """Plans a recorded step by the policy, with the share of the optimizer's state on the device that is fastest."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from minidl.errors import UserError

@@ -7,8 +7,6 @@ The mode is at the bottom of the stack of modes, so that modes which a program e
 While recording is off it passes every call on. It decides nothing and moves nothing.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -18,7 +16,6 @@ import torch
 from torch.utils import _python_dispatch as modes
 
 from minidl.torch.lineage import Value, frozen
-from minidl.torch.mode_stack import lifted, put_back
 from minidl.torch.schemas import schema_of, tensors_in, written_by
 
 PASSED_THROUGH = ("FakeTensor", "FunctionalTensor")  # tensors without values, while a compiler traces
@@ -237,3 +234,20 @@ class Recorder(modes.TorchDispatchMode):
 def _has_own_dispatch(kind: Any) -> bool:
     return kind.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl and (
         kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__)
+
+
+def lifted(until: Any = None) -> list[Any]:
+    """Take all dispatch modes above ``until`` (None: all modes) off the stack; return them, the topmost last."""
+    above: list[Any] = []
+    stack = modes._get_current_dispatch_mode_stack()
+    for mode in reversed([m for m in stack if getattr(m, "_mode_key", None) is None]):
+        if mode is until:
+            break
+        above.insert(0, modes._pop_mode())
+    return above
+
+
+def put_back(above: list[Any]) -> None:
+    """Put the modes that ``lifted`` has returned back on the stack, in their old order."""
+    for mode in above:
+        modes._push_mode(mode)

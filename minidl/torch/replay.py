@@ -5,8 +5,6 @@ in place to scratch memory alone. Other dropped tensors that a replay recomputes
 During a call the random generator has the state of the original call, and afterwards its present state again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field

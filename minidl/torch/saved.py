@@ -5,8 +5,6 @@ that anything else holds stays as it is, and is used again. No storage is ever e
 decisions.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections import deque
 from collections.abc import Callable

@@ -4,8 +4,6 @@ The tables hold facts that the schemas lack. A call that is in no table, and who
 compute its results from its arguments alone.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 from typing import Any

@@ -1,4 +1,8 @@
-"""Scores of predictions, computed on the host."""
+"""Scores of predictions, computed on the host, and functions that score a model's predictions for a batch.
+
+Each of these uploads the batch in the current runtime, and frees it before it counts right predictions. On a device
+without values they return None.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+
+from minidl.data import Batch, TextBatch, TokenBatch
+from minidl.nn import Module
+from minidl.runtime import current_runtime
 
 IGNORED = -100  # a label that does not count, as in cross_entropy
 
@@ -175,3 +183,36 @@ def _overlap(predicted: np.ndarray, truth: np.ndarray, classes: int) -> tuple[np
 def _mean_dice(both: np.ndarray, together: np.ndarray) -> float:
     there = together > 0
     return float(np.mean(2 * both[there] / together[there])) if there.any() else float("nan")
+
+
+def of_images(model: Module, batch: Batch) -> Accuracy | None:
+    """Return the Accuracy of a classifier of images: [N, C, H, W] -> [N, classes]."""
+    images, _ = batch.upload(current_runtime())
+    scores = model(images)
+    del images
+    return None if batch.labels is None else Accuracy.of(scores.numpy(), batch.labels)
+
+
+def of_pixels(model: Module, batch: Batch) -> Overlap | None:
+    """Return the intersections and unions of predicted and true pixels by class; None on a device without values."""
+    images, _ = batch.upload(current_runtime())
+    scores = model(images)
+    del images
+    return None if batch.labels is None else Overlap.of(scores.numpy(), batch.labels)
+
+
+def of_words(model: Any, batch: TextBatch) -> Words | None:
+    """Return the Words score of a BertForPreTraining: masked words, and the order of segments."""
+    ids, types, seen, positions, _, _ = batch.upload(current_runtime())
+    words, pooled = model.masked_words(ids, types, seen, positions)
+    order = model.cls.seq_relationship(pooled)
+    if batch.masked_labels is None or batch.next_sentence_labels is None:
+        return None
+    return Words.of(words.numpy(), batch.masked_labels.ravel(), order.numpy(), batch.next_sentence_labels)
+
+
+def of_next_tokens(model: Module, batch: TokenBatch) -> NextTokens | None:
+    """Return the NextTokens of a language model whose forward pass returns the mean loss of all tokens."""
+    ids, labels = batch.upload(current_runtime())
+    loss = model(ids, labels)
+    return None if batch.labels is None else NextTokens(batch.size, batch.labels.size, batch.labels.size * loss.item())

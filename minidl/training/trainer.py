@@ -1,7 +1,5 @@
 """The Trainer: training steps, and passes over test data."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -12,7 +10,7 @@ from minidl.ops import scale
 from minidl.optim import Optimizer, Schedule, clip_global_norm
 from minidl.runtime import current_runtime, parameter
 from minidl.tensor import Tensor
-from minidl.training import scores
+from minidl.training import metrics
 from minidl.training.metrics import Score
 
 STEPS = "steps"  # the runtime's counter of steps done: a dry run restores it, a checkpoint keeps it
@@ -27,12 +25,12 @@ class Trainer:
     accumulate   number of parts of a batch. Their gradients are added up before one update, and the loss is the mean of
                  the parts' losses. (Batch norm normalises each part on its own.)
     clip_norm    the largest global norm of the gradients; None for no limit
-    score        a function that scores the model's predictions for a batch: one of ``minidl.training.scores``
+    score        a function that scores the model's predictions for a batch: one of ``minidl.training.metrics``
     """
 
     def __init__(self, model: Module, optimizer: Optimizer, loss: Callable[[Any], Tensor], schedule: Schedule, *,
                  accumulate: int = 1, clip_norm: float | None = None,
-                 score: Callable[[Module, Any], Score | None] = scores.of_images) -> None:
+                 score: Callable[[Module, Any], Score | None] = metrics.of_images) -> None:
         self.model = model
         self.optimizer = optimizer
         self.schedule = schedule

@@ -8,8 +8,6 @@ An export needs only the data that a page holds.
   SVG           two charts: bytes in use by kind of tensor over time, and below it the addresses of tensors
 """
 
-from __future__ import annotations
-
 import html
 import json
 import pickle

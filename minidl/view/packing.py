@@ -4,8 +4,6 @@ A tensor is referred to by its position in a list, because ids can exceed JavaSc
 first the tensors that had bytes in this step (the subjects), then the other tensors of the trace.
 """
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Writes the page as one file: a template with style, program and data inside. The page loads no other file."""
 
-from __future__ import annotations
-
 import html
 import json
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,6 @@ two events. A *stay* is a tensor's time at one address, from one event up to, no
 tensor that had bytes on the device.
 """
 
-from __future__ import annotations
-
 from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass

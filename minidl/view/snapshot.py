@@ -6,8 +6,6 @@ allocated and freed, each with the line of the program. It does not say when a b
 the GPU's addresses; on the page they lie one behind the other.
 """
 
-from __future__ import annotations
-
 import pickle
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping

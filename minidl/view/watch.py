@@ -1,7 +1,5 @@
 """``minidl.watch``: runs one training step and shows its memory, in a notebook or as a file."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import nullcontext
 from html import escape

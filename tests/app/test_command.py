@@ -12,7 +12,7 @@ import pytest
 import minidl
 from minidl.__main__ import COMMANDS, main
 from minidl.policies import CHOICES, POLICIES
-from minidl.view.saved import read_page
+from minidl.view.recorded import read_page
 
 SMALL = ["--model", "lenet", "--batch", "100", "--device", "sim:p100", "--memory-budget", "60%", "--quiet"]
 

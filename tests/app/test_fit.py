@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import train
 from minidl import OutOfMemory, Runtime, current_runtime, device, models
-from minidl.cli.app import default_memory, fit, largest
+from minidl.cli.app import default_memory, fit, largest, slices
 from minidl.cli.app.bisection import largest_number
 from minidl.cli.app.fit import Setup, TrainingParts, smallest_budget
 from minidl.cli.app.largest import largest_batch, largest_batch_cut
@@ -225,6 +225,17 @@ def test_twice_as_many_slices_are_taken_if_a_planned_step_is_faster(seconds, cho
     cut = faster(setup("lenet"), Cut(4, "large"), 100, 1 << 30)
     assert cut.slices == chosen and cut.why.startswith("large")
     assert ("a step takes" in cut.why) == (chosen == 8)
+
+
+def test_slices_are_compared_with_limited_work_and_left_as_they_are_without_an_answer(monkeypatch):
+    """Whichever of the two plans the limit ends counts as infinitely slow, and says nothing of the other."""
+    def told(self, batch, budget):
+        self.work.spent += slices.COMPARING * 0.6
+        return inf if self.work.over else 1.0
+
+    monkeypatch.setattr(Setup, "planned_seconds", told)
+    cut = Cut(4, "large")
+    assert faster(setup("lenet"), cut, 100, 1 << 30) is cut
 
 
 @pytest.mark.parametrize(("slices", "batch"), [(1, 100), (4, 4)])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from minidl.view.saved import read_page
+from minidl.view.recorded import read_page
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = "import sys, setuptools.build_meta as backend; print(getattr(backend, sys.argv[1])(sys.argv[2]))"

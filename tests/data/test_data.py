@@ -8,7 +8,7 @@ import pytest
 
 from minidl import Runtime
 from minidl.data import Batch, Digits, Synthetic
-from minidl.data.digits import SIDE
+from minidl.data.builtin import SIDE
 from minidl.errors import UserError
 
 

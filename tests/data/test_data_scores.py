@@ -8,7 +8,7 @@ import pytest
 from minidl import Runtime, no_grad
 from minidl.data import TextBatch
 from minidl.models import create
-from minidl.training import scores
+from minidl.training import metrics
 from minidl.training.metrics import IGNORED, Overlap, Words
 
 RANDOM = np.random.default_rng(4)
@@ -55,7 +55,7 @@ def test_bert_is_scored_by_the_loss_that_it_is_trained_with():
         model.eval()
         with no_grad(), runtime.iteration():
             total = model(*batch.upload(runtime)).item()
-            found = scores.of_words(model, batch)
+            found = metrics.of_words(model, batch)
             _, pooled = model.masked_words(*batch.upload(runtime)[:4])
             order = model.cls.seq_relationship(pooled).numpy().astype(np.float64)
     own = order[np.arange(size), batch.next_sentence_labels]

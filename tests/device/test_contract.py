@@ -10,7 +10,7 @@ from fake_cuda import JudgedCuda
 import minidl.device
 from minidl.device import Device, create, profiles
 from minidl.device.clock import COMPUTE
-from minidl.device.cpu.threaded import ThreadedCpu
+from minidl.device.cpu.device import ThreadedCpu
 from minidl.device.sim import SimDevice
 from minidl.meta import meta
 from minidl.ops.conv import CONV2D

@@ -27,7 +27,7 @@ import minidl
 from minidl import device as devices
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT
 from minidl.device.contract import place
-from minidl.device.cpu.threaded import ThreadedCpu
+from minidl.device.cpu.device import ThreadedCpu
 from minidl.device.cpu.workers import WorkerStreams
 from minidl.errors import UserError
 from minidl.meta import Algorithm, float32, int64, meta

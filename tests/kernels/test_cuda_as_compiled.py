@@ -87,16 +87,13 @@ CALLS = {  # kernel: (operation, shapes of its inputs, attributes, layout of its
     "loss.rows_gradient": ("cross_entropy_grad", ((), (5, 7), ("g7", (5,))), {}, WIDER),
     "loss.share_of_labels": ("label_share", ((), ("g7", (5,)), ("g7", (37,))), {}, None),
     "pool.cells_gradient": ("adaptive_avg_pool2d_grad", ((3, 5, 2, 3),), {"x_shape": ODD}, None),
-    "pool.max_gradient": ("max_pool2d_grad", ((3, 5, 3, 8), ("i6", (3, 5, 3, 8))), {"x_shape": ODD, **SMALL}, None),
+    "pool.gradient": ("max_pool2d_grad", ((3, 5, 3, 8), ("i6", (3, 5, 3, 8))), {"x_shape": ODD, **SMALL}, None),
     "pool.max_windows": ("max_pool2d", (ODD,), SMALL, WIDER),
     "pool.mean_cells": ("adaptive_avg_pool2d", (ODD,), {"size": (2, 3)}, None),
-    "pool.mean_gradient": ("avg_pool2d_grad", ((3, 5, 3, 8),), {"x_shape": ODD, **SMALL}, None),
     "pool.mean_windows": ("avg_pool2d", (ODD,), SMALL, WIDER),
-    "pool_groups.max_gradient_of_groups": (
+    "pool_groups.gradient_of_groups": (
         "max_pool2d_grad", (POOLED, ("i12", POOLED)), {"x_shape": PLANE, **TALL}, LAST),
-    "pool_groups.max_windows_of_groups": ("max_pool2d", (PLANE,), APART, LAST),
-    "pool_groups.mean_gradient_of_groups": ("avg_pool2d_grad", (POOLED,), {"x_shape": PLANE, **TALL}, LAST),
-    "pool_groups.mean_windows_of_groups": ("avg_pool2d", (PLANE,), APART, LAST),
+    "pool_groups.windows_of_groups": ("max_pool2d", (PLANE,), APART, LAST),
     "pool_tiles.gradient_of_tiles": (
         "max_pool2d_grad", ((2, 24, 3, 6), ("i9", (2, 24, 3, 6))), {"x_shape": PLANE, **LARGE}, LAST),
     "pool_windows.windows_abreast": ("max_pool2d", (PLANE,), LARGE, LAST),
@@ -113,6 +110,14 @@ CALLS = {  # kernel: (operation, shapes of its inputs, attributes, layout of its
     "sums.partial_sums": ("sum_to", ((4, 70, 3),), {"shape": (70, 1)}, None),
     "sums.united_sums": ("sum_to", ((4, 70, 3),), {"shape": (1,)}, None),
     "update.random_numbers": ("normal_", (ODD,), {"seed": 1, "mean": 3.0, "std": 2.0}, WIDER),
+}
+
+MEANS = {  # kernels that serve max-pooling and mean pooling, whose code differs
+    "pool.gradient": ("avg_pool2d_grad", ((3, 5, 3, 8),), {"x_shape": ODD, **SMALL}, None),
+    "pool_groups.gradient_of_groups": ("avg_pool2d_grad", (POOLED,), {"x_shape": PLANE, **TALL}, LAST),
+    "pool_groups.windows_of_groups": ("avg_pool2d", (PLANE,), APART, LAST),
+    "pool_tiles.gradient_of_tiles": ("avg_pool2d_grad", ((2, 24, 3, 6),), {"x_shape": PLANE, **LARGE}, LAST),
+    "pool_windows.windows_abreast": ("avg_pool2d", (PLANE,), LARGE, LAST),
 }
 
 # What is moved in groups, and computed with otherwise.
@@ -148,11 +153,21 @@ def test_every_kernel_that_is_defined_is_launched_and_has_a_call_here():
     assert set(written()) == {kernel for kernel, _ in SERVED} == set(CALLS)
 
 
-@pytest.mark.default(kernel=["shape.transposed", "pool_groups.mean_gradient_of_groups", "element_groups.dense_groups"])
+@pytest.mark.default(kernel=["shape.transposed", "pool_groups.gradient_of_groups", "element_groups.dense_groups"])
 @pytest.mark.parametrize(("kernel", "dtype"), [
     pytest.param(*cell, marks=() if cell[1] == "bfloat16" else pytest.mark.full) for cell in SERVED])
 def test_the_compiled_kernel_leaves_the_bytes_of_its_source(kernel, dtype):
-    operation, shapes, attrs, layout = MOVED if (kernel, dtype) in ONLY_MOVED else CALLS[kernel]
+    compare(kernel, dtype, MOVED if (kernel, dtype) in ONLY_MOVED else CALLS[kernel])
+
+
+@pytest.mark.default(kernel=["pool_groups.gradient_of_groups"])
+@pytest.mark.parametrize("kernel", sorted(MEANS))
+def test_the_compiled_kernel_of_means_leaves_the_bytes_of_its_source(kernel):
+    compare(kernel, "bfloat16", MEANS[kernel])
+
+
+def compare(kernel, dtype, case):
+    operation, shapes, attrs, layout = case
     inputs = Case(operation, shapes, lambda: None, attrs).inputs(dtype)
     *_, twice = call(operation, inputs, attrs, layout=layout, counting=True, simulator=Twice)
     assert kernel in [name_of(source.make) for source in twice.launches]

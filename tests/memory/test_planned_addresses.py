@@ -4,7 +4,7 @@ import pytest
 
 from minidl import Runtime
 from minidl.lab.training_step import training_step
-from minidl.memory.guided.relocate import relocate
+from minidl.memory.guided.ahead import relocate
 from minidl.memory.storage import IN
 from minidl.ops import exp
 from minidl.plan.plan import Action, Move, Plan, Proposal

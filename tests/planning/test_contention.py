@@ -8,8 +8,8 @@ import pytest
 from made_traces import UNIT, call, trace_of
 
 from minidl.device import profiles
+from minidl.device.cpu.device import ThreadedCpu
 from minidl.device.cpu.link import MOST_LOST
-from minidl.device.cpu.threaded import ThreadedCpu
 from minidl.device.sim import SimDevice
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import Action

@@ -16,7 +16,7 @@ import summing
 from numba import typeof
 from numba.core.dispatcher import Dispatcher
 
-import minidl.outside.folder_lock
+import minidl.outside.writing
 from minidl import policies
 from minidl.lab.sources import load
 from minidl.outside.numba_cache import compile_for, expect, on_disk
@@ -140,11 +140,11 @@ def test_the_process_ends_with_its_parent(tmp_path):
 
 
 def test_a_locked_folder_is_refused_or_waited_for(tmp_path):
-    program = ("import sys, pathlib\nfrom minidl.outside.folder_lock import lock_folder\n"
+    program = ("import sys, pathlib\nfrom minidl.outside.writing import lock_folder\n"
                "folder = pathlib.Path(sys.argv[1])\n"
                "try:\n    lock_folder(folder, wait=False)\nexcept BlockingIOError:\n    print('held', flush=True)\n"
                "lock_folder(folder, wait=True)\nprint('mine')")
-    held = minidl.outside.folder_lock.lock_folder(tmp_path, wait=False)
+    held = minidl.outside.writing.lock_folder(tmp_path, wait=False)
     assert held is not None
     with python(program, tmp_path, cwd=ROOT) as process:
         assert process.stdout.readline() == "held\n"

@@ -10,9 +10,8 @@ import minidl.torch  # noqa: E402
 from bench.support.torch_late import POISON, Kernels, LateCuda, bytes_of  # noqa: E402
 from bench.support.torch_waits import PROGRAMS, Late, right  # noqa: E402
 from minidl.torch import cuda as cuda_module  # noqa: E402
-from minidl.torch.backends import allocated  # noqa: E402
+from minidl.torch.backends import HostPool, allocated  # noqa: E402
 from minidl.torch.cuda import Cuda, Wait  # noqa: E402
-from minidl.torch.host import HostPool  # noqa: E402
 from minidl.torch.page_locked import GRAIN, PageLocked  # noqa: E402
 
 NBYTES = 8192

@@ -18,8 +18,8 @@ from minidl.plan.formats import read_plan  # noqa: E402
 from minidl.plan.trace_format import read_trace  # noqa: E402
 from minidl.torch.drawing import DRAWN, drawn  # noqa: E402
 from minidl.view.packing import values  # noqa: E402
+from minidl.view.recorded import read_page  # noqa: E402
 from minidl.view.recording import EventKind, Fate, TensorKind  # noqa: E402
-from minidl.view.saved import read_page  # noqa: E402
 
 
 @cache

@@ -10,12 +10,12 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: the extra torch has it")
 
 from torch_nets import ROOMY, Program, run, same  # noqa: E402
+from torch_threads import Threads  # noqa: E402
 
 import minidl.torch  # noqa: E402
 from minidl.torch.backends import Immediate, on_host  # noqa: E402
 from minidl.torch.optimizers import BY_PARAMETER, parts_of  # noqa: E402
 from minidl.torch.states import States  # noqa: E402
-from minidl.torch.streams import Threads  # noqa: E402
 
 WIDTH = 48
 OPTIMIZERS = {name: {} for name in BY_PARAMETER if hasattr(torch.optim, name)} | {

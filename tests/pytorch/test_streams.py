@@ -9,10 +9,10 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: the extra
 
 from torch_awkward import AWKWARD  # noqa: E402
 from torch_nets import NETWORKS, ROOMY, forced, run, same  # noqa: E402
+from torch_threads import Threads, _copied  # noqa: E402
 
 import minidl.torch  # noqa: E402
-from minidl.torch.host import HostPool  # noqa: E402
-from minidl.torch.streams import Threads, _copied  # noqa: E402
+from minidl.torch.backends import HostPool  # noqa: E402
 
 
 def late(target, source):

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: the extra torch has it")
 
 from minidl.__main__ import main  # noqa: E402
-from minidl.view.saved import read_page  # noqa: E402
+from minidl.view.recorded import read_page  # noqa: E402
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "torch.md"
 SCRIPT = '''

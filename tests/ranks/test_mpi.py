@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from rank_programs import NETWORKS, train
 
-from minidl.view.saved import read_page
+from minidl.view.recorded import read_page
 
 pytest.importorskip("mpi4py", reason="ranks as processes need mpi4py")
 ROOT = Path(__file__).resolve().parents[2]

@@ -4,7 +4,7 @@ import time
 from types import SimpleNamespace
 
 from minidl.device import profiles
-from minidl.device.cpu.threaded import ThreadedCpu
+from minidl.device.cpu.device import ThreadedCpu
 from minidl.meta import Algorithm, float32, meta
 
 PLAIN = Algorithm("", 1e-6)

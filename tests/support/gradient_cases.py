@@ -14,6 +14,7 @@ from bench.support.kernel_cases import OPS
 from minidl import current_runtime, ops
 from minidl import meta as metas
 from minidl.dispatch import apply
+from minidl.ops.embedding import add_rows
 from minidl.tensor import Tensor
 
 B = 4  # elements in a block of the kernels, as the test sets it
@@ -244,6 +245,8 @@ CASES: dict[str, list[Case]] = {
                   for ids in ([2], [4, 0, 4, 4], [[1, 3, 1], [3, 3, 0]], [1, 4, 2, 2, 2, 0, 1, 1, 4])],
     "gather_rows": [Case(lambda x, at=at: ops.gather_rows(x, constant(at)), ((2, 3, n),)) for n in EDGES
                     for at in ([[0], [2]], [[1, 1, 0, 1], [2, 0, 2, 2]])],
+    "gather_rows_grad": [Case(lambda x, at=at: add_rows(x, constant(at), (2, 3, x.shape[1])), ((2 * len(at[0]), n),))
+                         for n in EDGES for at in ([[0], [2]], [[1, 1, 0, 1], [2, 0, 2, 2]])],
 }
 
 

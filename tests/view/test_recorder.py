@@ -19,9 +19,9 @@ from minidl import Runtime
 from minidl.device import profiles
 from minidl.view.packing import pack, values
 from minidl.view.page import page
+from minidl.view.recorded import read_page
 from minidl.view.recorder import StepRecorder
 from minidl.view.recording import EventKind, Fate, Recording, TensorKind
-from minidl.view.saved import read_page
 
 
 def shown(packed: dict[str, Any]) -> Ledger:

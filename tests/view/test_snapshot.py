@@ -12,8 +12,8 @@ from minidl.cli import view
 from minidl.errors import UserError
 from minidl.view.exports import memory_viz
 from minidl.view.packing import pack
+from minidl.view.recorded import read_page
 from minidl.view.recording import Fate, TensorKind
-from minidl.view.saved import read_page
 from minidl.view.snapshot import read_snapshot
 
 LOW, HIGH = 1 << 20, 1 << 40  # two segments of 4,096 bytes, far apart

@@ -9,8 +9,8 @@ import minidl
 from minidl import Runtime, nn
 from minidl.ops.loss import cross_entropy
 from minidl.optim import SGD
+from minidl.view.recorded import read_page
 from minidl.view.recording import TensorKind
-from minidl.view.saved import read_page
 
 
 @pytest.fixture

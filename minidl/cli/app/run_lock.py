@@ -1,12 +1,10 @@
 """A file lock by which a run folder has one writer at a time. It ends with the process that holds it."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
 from minidl.errors import UserError
-from minidl.outside.folder_lock import lock_folder
+from minidl.outside.writing import lock_folder
 
 
 class RunLock:

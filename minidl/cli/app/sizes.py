@@ -3,6 +3,7 @@
 
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 
 from minidl import policies
 from minidl.cli.app.build import build
@@ -129,7 +130,7 @@ def _batch(options: Options, setup: Setup, budget: int, most: int, *, chosen: bo
         if not found.batch:
             raise UserError(f"not even a batch of 1 fits {format_bytes(budget)}: {found.limit}")
         print(f"the largest batch is {found.batch}{in_slices(found.slices)}: {found.limit}", flush=True)
-        setup.work.limit = max(setup.work.limit, setup.work.spent) + WORK / 2  # the last trial may have passed it
+        setup.work.limit = inf if options.thorough else setup.work.spent + WORK / 2
         costs = [f"{each:,} at {share:.0%}" for each, share in speeds(setup, found, budget)]
         if costs:
             print(f"of the unmanaged speed: {', '.join(costs)}", flush=True)

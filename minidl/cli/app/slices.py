@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 
 from minidl import policies
 from minidl.cli.app.fit import Setup
+from minidl.cli.app.trials import Work
 from minidl.memory.ledger import Demand
 from minidl.outside.units import format_bytes
 
 LARGE = 0.5  # of the budget, for one operation: from here on hardly anything can be in flight beside it
 SMALL = 0.25  # and up to here enough can
 MOST = 64
+COMPARING = 60_000  # of the work of twins, two first plans included: half a minute of one core
 SHARD = 0.125  # of the budget: an update takes a shard, its gradient and some states at once
 LEAST_SHARD = 4 << 20  # bytes: each is some calls more a step
 
@@ -60,12 +62,17 @@ def choose_slices(setup: Setup, batch: int, budget_bytes: int, demand: Demand) -
 def faster(setup: Setup, cut: Cut, batch: int, budget_bytes: int) -> Cut:
     """Return ``cut``, or one with twice as many slices if a step is faster under its first plan.
     Smaller tensors find an address more easily, and more of their copies can run beside computation. Both are tried
-    in dry runs, if the device is simulated and the policy makes plans."""
+    in dry runs, if the device is simulated and the policy makes plans, and with limited work: on the way to its first
+    plan a step in many slices may replay for minutes."""
     more = min(2 * cut.slices, most_slices(batch))
     if more <= cut.slices or cut.slices == 1:
         return cut
-    seconds, fewer = (replace(setup, slices=n).planned_seconds(batch, budget_bytes) for n in (more, cut.slices))
-    if seconds is None or fewer is None or seconds >= fewer:
+    known, setup = setup.work.calls, replace(setup, work=Work(COMPARING, within=True))
+    setup.work.calls.update(known)
+    finer = replace(setup, slices=more)
+    finer.demand(batch)  # from then on, replays are told from a step's own calls
+    seconds, fewer = (each.planned_seconds(batch, budget_bytes) for each in (finer, replace(setup, slices=cut.slices)))
+    if setup.work.over or seconds is None or fewer is None or seconds >= fewer:
         return cut
     gain = f"a step takes {seconds:.3g} s instead of {fewer:.3g} in {cut.slices}"
     return Cut(more, f"{cut.why}; {gain}")

@@ -13,8 +13,8 @@ def create(name: str, *, poisoned: bool = False) -> Device:
         from minidl.device.cpu.device import VirtualCpu
 
         return VirtualCpu(name, profiles.get("cpu"), poisoned=poisoned)
+    from minidl.device.cpu.device import ThreadedCpu
     from minidl.device.cpu.link import with_measured_link
-    from minidl.device.cpu.threaded import ThreadedCpu
 
     measured = profiles.load(name[4:]) if name.endswith(".json") else with_measured_link(profiles.get("cpu"))
     return ThreadedCpu(name, measured, poisoned=poisoned)

@@ -5,7 +5,7 @@ clock:
 
   VirtualCpu            virtual time: every run interleaves alike; kernels take effect at their virtual start and
                         copies at their virtual end, so that a premature read always sees poison
-  threaded.ThreadedCpu  worker threads and the wall clock
+  ThreadedCpu           worker threads and the wall clock, for training without a GPU
 
 A kernel's error ends the device, unless the host waits for this very kernel (``confirm``): later work may need its
 results.
@@ -13,7 +13,8 @@ results.
 A poisoned device fills freed bytes with NaN when the streams that used them have passed: a missing wait shows as NaN.
 """
 
-from collections.abc import Iterable, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,10 +24,13 @@ from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, Extents, Marks, Time
 from minidl.device.clock_interface import EffectClock
 from minidl.device.contract import Device, Operand, place
 from minidl.device.cpu.algorithms import cpu_algorithms
+from minidl.device.cpu.link import with_contention
 from minidl.device.cpu.numerics import Numerics
+from minidl.device.cpu.workers import DEPTH, WorkerStreams
 from minidl.device.profiles import Profile
 from minidl.device.spill import DiskQueue, Spill, SpillFile
 from minidl.meta import Algorithm, Cost, Meta, wide
+from minidl.plan.costs import Costs
 
 
 class CpuDevice(Device):
@@ -163,3 +167,43 @@ class VirtualCpu(CpuDevice):
         """Run all queued kernels: in a loop that never reads a value, they would otherwise pile up."""
         self.synchronize(COMPUTE, self.positions[COMPUTE])
         super().end_iteration()
+
+
+class ThreadedCpu(CpuDevice):
+    """A CPU device on worker threads, which end at ``close``, with the device, or with the interpreter."""
+
+    wall_clock = True
+    measured_iterations = 3  # other work on the machine adds time to some calls of each iteration
+
+    def __init__(self, name: str, profile: Profile, *, poisoned: bool = False, synchronous: bool = False,
+                 depth: int = DEPTH) -> None:
+        self.streams = WorkerStreams(depth=depth, synchronous=synchronous)
+        super().__init__(name, profile, self.streams, poisoned=poisoned)
+        weakref.finalize(self, self.streams.stop)  # the workers hold the streams, never the device
+
+    @property
+    def link_costs(self) -> Costs:
+        """The costs of copies, with the time they take from kernels on the same processors."""
+        return with_contention(super().link_costs)
+
+    @property
+    def delay(self) -> Callable[[int], None] | None:
+        """A function called with the stream before each piece of work, on its worker; None for no delay (tests)."""
+        return self.streams.delay
+
+    @delay.setter
+    def delay(self, delay: Callable[[int], None] | None) -> None:
+        self.streams.delay = delay
+
+    def finish(self) -> None:
+        """Wait for the kernels, unless the device has ended and the host has already been told why."""
+        if not self.streams.told:
+            super().finish()
+
+    def close(self) -> None:
+        """End the workers and free the memory. Work that was launched last may not run."""
+        self.streams.close()
+        self.streams.told = True
+        if self.numerics.spill is not None:
+            self.numerics.spill.close()
+        self.numerics = Numerics(0, 0)

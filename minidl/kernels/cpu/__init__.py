@@ -11,21 +11,8 @@ from collections.abc import Callable
 import numpy as np
 
 from minidl.kernels.cpu import (
-    attention,
-    batchnorm,
-    depthwise,
-    elementwise,
-    embedding,
-    flash,
-    layernorm,
-    linear,
-    loss,
-    pool,
-    recurrent,
-    selection,
-    shape,
-    sums,
-    update,
+    attention, batchnorm, depthwise, elementwise, embedding, flash, layernorm, linear, loss, pool, recurrent, selection,
+    shape, sums, update,
 )
 from minidl.kernels.cpu.conv import CONVOLUTIONS, CpuAlgorithm
 

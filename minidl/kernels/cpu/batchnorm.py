@@ -251,8 +251,7 @@ def batch_norm_relu_grad(dx: Array, dy: Array, x: Array, gamma: Array, beta: Arr
 
 def batch_norm_update_(running_mean: Array, running_var: Array, mean: Array, var: Array, *,
                        momentum: float, count: int) -> None:
-    """Move the running statistics by ``momentum`` towards the batch's, with the variance var * count / (count - 1).
-    """
+    """Move the running statistics by ``momentum`` towards the batch's, with the variance var * count / (count - 1)."""
     for running, batch, factor in ((running_mean, mean, 1.0), (running_var, var, count / (count - 1))):
         running[...] = (1.0 - momentum) * _wide(running) + (momentum * factor) * _wide(batch)
 

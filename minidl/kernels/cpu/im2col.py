@@ -179,8 +179,7 @@ def _dgrad_task(dx: Any, dy: Any, dy_strides: Any, w: Any, onto: Any, onto_strid
 def dgrad(dx: Any, dy: Any, dy_strides: Any, w: Any, onto: Any, onto_strides: Any, kept: bool, buffer: Any,
           x_shape: Any, w_shape: Any, y_shape: Any, stride: Any, padding: Any, cuts: Any, workers: int,
           tasks: int) -> None:
-    """dx = the convolution's gradient with respect to x, plus ``onto`` if that is not empty, or plus dx if ``kept``.
-    """
+    """dx = the convolution's gradient with respect to x, plus ``onto`` if that is not empty, or plus dx if ``kept``."""
     share = buffer.size // workers
     for worker in numba.prange(workers):
         places = np.empty((PLACES, cuts[4]), np.int32)

@@ -21,18 +21,7 @@ imports CUDA, and no kernel imports it. Words of these modules:
 """
 
 from minidl.kernels.cuda import (
-    attention,
-    batchnorm,
-    choose,
-    elementwise,
-    embedding,
-    layernorm,
-    loss,
-    pool,
-    ranking,
-    shape,
-    sums,
-    update,
+    attention, batchnorm, choose, elementwise, embedding, layernorm, loss, pool, ranking, shape, sums, update,
 )
 from minidl.kernels.cuda.launch import DeviceFunction, Kernel, Launcher, PreparedLaunches
 

@@ -185,8 +185,7 @@ def _batch_norm_relu_grad(builder: Launches, dx: View, dy: View, x: View, gamma:
 
 
 def _batch_norm_update(builder: Launches, *vectors: View) -> None:
-    """Add launches that move the running statistics towards the batch's, with variance var * count / (count - 1).
-    """
+    """Add launches that move the running statistics towards the batch's, with variance var * count / (count - 1)."""
     kind, n = compute(vectors[0].dtype), vectors[0].shape[0]
     builder.launch(update_running, blocks_of(n, launch.THREADS), *vectors, Number("momentum", kind),
                    Number("unbiased", kind), *integers(n), *_steps(*vectors), dtype=vectors[0].dtype.name)

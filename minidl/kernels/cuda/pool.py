@@ -13,14 +13,7 @@ import numpy as np
 from minidl.kernels.cuda import launch
 from minidl.kernels.cuda.elementwise import over_elements
 from minidl.kernels.cuda.fast import is_on
-from minidl.kernels.cuda.fast.pool_groups import (
-    in_words,
-    max_gradient_of_groups,
-    max_windows_of_groups,
-    mean_gradient_of_groups,
-    mean_windows_of_groups,
-    width_of,
-)
+from minidl.kernels.cuda.fast.pool_groups import gradient_of_groups, in_words, width_of, windows_of_groups
 from minidl.kernels.cuda.fast.pool_tiles import MOST_PARTS, gradient_of_tiles, held_width, tile_of
 from minidl.kernels.cuda.fast.pool_windows import abreast, columns_of, windows_abreast
 from minidl.kernels.cuda.launch import Kernel, Launches, View, blocks_of, compute, integers
@@ -72,12 +65,14 @@ def max_windows(tools: Tools, *, dtype: str, kernel: Pair, stride: Pair, padding
     return run
 
 
-def max_gradient(tools: Tools, *, dtype: str, kernel: Pair, stride: Pair, padding: Pair, channels_last: bool,
-                 narrow: bool, threads: int) -> Callable[..., None]:
-    """Return a kernel: dx = the sum of dy over the windows whose maximum is this element, in the windows' order."""
+def gradient(tools: Tools, *, dtype: str, largest: bool, kernel: Pair, stride: Pair, padding: Pair,
+             channels_last: bool, narrow: bool, threads: int) -> Callable[..., None]:
+    """Return a kernel: dx = the sum of dy over windows with their maximum here, or of dy / (R S) if not ``largest``.
+
+    The windows come in their order."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
-    where, (r_n, s_n) = _coordinates(tools, channels_last, narrow), kernel
-    (r_step, s_step), (r_pad, s_pad) = stride, padding
+    where, (r_n, s_n), mean = _coordinates(tools, channels_last, narrow), kernel, not largest
+    (r_step, s_step), (r_pad, s_pad), size = stride, padding, number(kernel[0] * kernel[1])
 
     def run(dx: Any, dy: Any, index: Any, count: Any, channels: Any, h_n: Any, w_n: Any, p_n: Any, q_n: Any,
             dx0: Any, dx1: Any, dx2: Any, dx3: Any, dy0: Any, dy1: Any, dy2: Any, dy3: Any,
@@ -85,16 +80,16 @@ def max_gradient(tools: Tools, *, dtype: str, kernel: Pair, stride: Pair, paddin
         i = np.int64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
         if i < count:
             n, c, h, w = where(i, channels, h_n, w_n)
-            total = number(0)
+            at, total = n * dy0 + c * dy1, number(0)
             # Windows p with p * step - pad <= h < p * step - pad + size.
             first_p, last_p = max(0, (h + r_pad - r_n + r_step) // r_step), min(p_n, (h + r_pad) // r_step + 1)
             first_q, last_q = max(0, (w + s_pad - s_n + s_step) // s_step), min(q_n, (w + s_pad) // s_step + 1)
             for p in range(first_p, last_p):
                 for q in range(first_q, last_q):
                     tap = (h + r_pad - p * r_step) * s_n + (w + s_pad - q * s_step)
-                    if np.int64(index[n * i0 + c * i1 + p * i2 + q * i3]) == tap:
-                        total += load(dy, n * dy0 + c * dy1 + p * dy2 + q * dy3)
-            store(dx, n * dx0 + c * dx1 + h * dx2 + w * dx3, total)
+                    if mean or np.int64(index[n * i0 + c * i1 + p * i2 + q * i3]) == tap:
+                        total += load(dy, at + p * dy2 + q * dy3)
+            store(dx, n * dx0 + c * dx1 + h * dx2 + w * dx3, total if largest else total / size)
     return run
 
 
@@ -115,28 +110,6 @@ def mean_windows(tools: Tools, *, dtype: str, kernel: Pair, stride: Pair, paddin
                 for w in range(max(0, left), min(w_n, left + s_n)):
                     total += load(x, at + h * x2 + w * x3)
             store(y, n * y0 + c * y1 + p * y2 + q * y3, total / size)
-    return run
-
-
-def mean_gradient(tools: Tools, *, dtype: str, kernel: Pair, stride: Pair, padding: Pair, channels_last: bool,
-                  narrow: bool, threads: int) -> Callable[..., None]:
-    """Return a kernel: dx = the sum of dy / (R S) over the windows [R, S] that contain this element."""
-    cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
-    where, (r_n, s_n) = _coordinates(tools, channels_last, narrow), kernel
-    (r_step, s_step), (r_pad, s_pad), size = stride, padding, number(kernel[0] * kernel[1])
-
-    def run(dx: Any, dy: Any, count: Any, channels: Any, h_n: Any, w_n: Any, p_n: Any, q_n: Any,
-            dx0: Any, dx1: Any, dx2: Any, dx3: Any, dy0: Any, dy1: Any, dy2: Any, dy3: Any) -> None:
-        i = np.int64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
-        if i < count:
-            n, c, h, w = where(i, channels, h_n, w_n)
-            at, total = n * dy0 + c * dy1, number(0)
-            first_p, last_p = max(0, (h + r_pad - r_n + r_step) // r_step), min(p_n, (h + r_pad) // r_step + 1)
-            first_q, last_q = max(0, (w + s_pad - s_n + s_step) // s_step), min(q_n, (w + s_pad) // s_step + 1)
-            for p in range(first_p, last_p):
-                for q in range(first_q, last_q):
-                    total += load(dy, at + p * dy2 + q * dy3)
-            store(dx, n * dx0 + c * dx1 + h * dx2 + w * dx3, total / size)
     return run
 
 
@@ -216,10 +189,8 @@ def _windows(builder: Launches, width: int, y: View, index: View, x: View, *, la
         builder.launch(windows_abreast, blocks_of(count, launch.THREADS), y, index, x, *integers(
             count, channels // width, threads_across, *y.shape[2:], *x.shape[2:]), dtype=y.dtype.name, width=width,
             largest=largest, narrow=max(x.size, y.size) < 1 << 31, **window)
-    elif largest:
-        _per_group(builder, max_windows_of_groups, width, y, index, x, **window)
     else:
-        _per_group(builder, mean_windows_of_groups, width, y, x, **window)
+        _per_group(builder, windows_of_groups, width, y, index, x, largest=largest, **window)
 
 
 def _gradient(builder: Launches, width: int, dx: View, dy: View, index: View, *, largest: bool, **window: Any) -> None:
@@ -232,10 +203,8 @@ def _gradient(builder: Launches, width: int, dx: View, dy: View, index: View, *,
         builder.launch(gradient_of_tiles, blocks_of(count, launch.THREADS), dx, dy, index, *integers(
             count, channels // held, *tiles, *plane, *dy.shape[2:]), dtype=dx.dtype.name, width=held, largest=largest,
             narrow=max(dx.size, dy.size) < 1 << 31, **window)
-    elif largest:
-        _per_group(builder, max_gradient_of_groups, width, dx, dy, index, **window)
     else:
-        _per_group(builder, mean_gradient_of_groups, width, dx, dy, **window)
+        _per_group(builder, gradient_of_groups, width, dx, dy, index, largest=largest, **window)
 
 
 def _max_pool2d(builder: Launches, y: View, index: View, x: View, **window: Pair) -> None:
@@ -251,7 +220,7 @@ def _max_pool2d_grad(builder: Launches, dx: View, dy: View, index: View, *, x_sh
     if width:
         _gradient(builder, width, dx, dy, in_words(index), largest=True, **window)
         return
-    _per_element(builder, max_gradient, dx, dy, index, dtype=dy.dtype.name, **window)
+    _per_element(builder, gradient, dx, dy, index, dtype=dy.dtype.name, largest=True, **window)
 
 
 def _avg_pool2d(builder: Launches, y: View, x: View, **window: Pair) -> None:
@@ -267,7 +236,7 @@ def _avg_pool2d_grad(builder: Launches, dx: View, dy: View, *, x_shape: Shape, *
     if width:
         _gradient(builder, width, dx, dy, dy, largest=False, **window)
         return
-    _per_element(builder, mean_gradient, dx, dy, dtype=dy.dtype.name, **window)
+    _per_element(builder, gradient, dx, dy, dy, dtype=dy.dtype.name, largest=False, **window)
 
 
 def _adaptive_avg_pool2d(builder: Launches, y: View, x: View, *, size: Pair) -> None:

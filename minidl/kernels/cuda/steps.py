@@ -13,20 +13,8 @@ import numpy as np
 
 from minidl.kernels.cuda import launch
 from minidl.kernels.cuda.launch import (
-    WORKSPACE,
-    DeviceFunction,
-    Kernel,
-    Launch,
-    Launcher,
-    Launches,
-    Number,
-    Pointer,
-    PreparedLaunches,
-    View,
-    blocks_of,
-    compute,
-    resolved,
-    view,
+    WORKSPACE, DeviceFunction, Kernel, Launch, Launcher, Launches, Number, Pointer, PreparedLaunches, View, blocks_of,
+    compute, resolved, view,
 )
 from minidl.kernels.cuda.layout import is_dense, merged
 from minidl.kernels.cuda.shape import copy

@@ -9,8 +9,6 @@ Streams run behind the program that allocates. So a free block has marks, the la
 it, and its next user waits for these. A block that is cut or united keeps the marks of all bytes that it contains.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, insort
 
 from minidl.device.clock import NO_MARKS, Marks, unite_marks

@@ -4,8 +4,6 @@ Studies that place no tensor assume such a memory; a real device has none. Freed
 that used them. The bytes that were freed first are used again first, and their next user waits for their marks.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count

@@ -1,7 +1,5 @@
 """A host pool that a spill file continues: what does not fit into host memory gets a range of the file."""
 
-from __future__ import annotations
-
 from minidl.device.clock import Extents
 from minidl.device.spill import PAGE
 from minidl.memory.bytes.host_pool import HostPool

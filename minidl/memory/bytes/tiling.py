@@ -4,8 +4,6 @@
 list and index disagree.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 

@@ -5,8 +5,6 @@ slower in several iterations in a row, the plan is simulated with the new costs.
 predicted time of the iteration has changed by more than noise, and followed only if it is better by more than noise.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import replace
 from statistics import median

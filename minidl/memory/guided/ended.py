@@ -4,8 +4,6 @@ Durations and link speeds are those of the slowest rank, and byte limits those o
 same facts, so all of them take the same decisions about when to plan and which plan to follow.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeVar

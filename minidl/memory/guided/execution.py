@@ -5,8 +5,6 @@ planned addresses; survivors are packed between iterations. The ``PlanFollower``
 decision cannot be carried out, on-demand memory does what is needed: that costs time, never correctness.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 

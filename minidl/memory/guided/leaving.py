@@ -4,8 +4,6 @@ A planned swap-out queues its copy and keeps its block, so computation goes on. 
 the earliest first. The next user of a block waits on its own stream for the copy, by the block's marks.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections import deque
 

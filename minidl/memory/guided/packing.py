@@ -4,8 +4,6 @@ Persistent tensors are lowest; those that were swapped out on demand come back, 
 on the host. Above them are the other survivors, mostly gradients, which the next iteration frees first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 from minidl.memory.allocator import Allocator

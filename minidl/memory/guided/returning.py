@@ -1,7 +1,5 @@
 """Records how evicted tensors came back in this iteration, for a policy's feedback."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from minidl.device.clock import COMPUTE

@@ -1,7 +1,5 @@
 """One known sequence of calls: its trace, its plan, and the times of the latest iteration that followed the plan."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields

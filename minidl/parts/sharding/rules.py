@@ -3,8 +3,6 @@
 ``RULES`` has a function for some operations: (inputs, attributes) -> the result, or None if it does not apply.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from minidl.dispatch import apply

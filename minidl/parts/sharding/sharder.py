@@ -6,8 +6,6 @@ layer are concatenated, the rows of an embedding table are looked up in the shar
 the shards are joined first, which needs room for the whole tensor.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from math import prod
 from typing import Any

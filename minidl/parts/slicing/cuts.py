@@ -1,7 +1,5 @@
 """Decides whether a call can run slice by slice, from the sizes of its inputs' slices."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from minidl.memory.storage import Storage

@@ -14,8 +14,6 @@ Other readings of the paper are switches in ``readings``; ``listing`` has the tw
 tensors stay. Times are whole nanoseconds, so that sums do not depend on their order.
 """
 
-from __future__ import annotations
-
 from math import inf
 from typing import NamedTuple
 

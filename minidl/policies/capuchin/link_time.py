@@ -1,7 +1,5 @@
 """The free time of one direction of the link: where planned copies occupy it, and when one more copy could run."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from minidl.planning.problem import Array

@@ -11,8 +11,6 @@ starts from T1, so dropping T1, too, would make it three times in all. Line 31 s
 = 1 ms for the last choice, T3, and forgets T2; counted as in lines 22 to 27 it is 2 ms.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from math import inf
 

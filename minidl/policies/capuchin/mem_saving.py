@@ -1,7 +1,5 @@
 """Computes mem_saving, an input of the paper's algorithms: the bytes that passive mode evicts in one iteration."""
 
-from __future__ import annotations
-
 from minidl.plan.policy import Residency
 from minidl.plan.trace import TensorId
 from minidl.planning.lifetimes import Lifetimes

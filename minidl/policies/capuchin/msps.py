@@ -13,8 +13,6 @@ are one bit set, and the largest MSPS is at the front of a heap with lazy deleti
 no links and no memory limit.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field

@@ -9,8 +9,6 @@ fastest plan so far if a correction makes the iteration far slower, or several i
 iterations are far slower than the measured one, which ran in passive mode, is given up.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import inf

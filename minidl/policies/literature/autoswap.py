@@ -11,8 +11,6 @@ The best candidates leave until the load at the peak is within the limit. Then t
 stops after one peak. Swap-ins are scheduled backwards, the last one first; a swap-in without free memory waits.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

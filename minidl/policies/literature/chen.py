@@ -8,8 +8,6 @@ chen-greedy   a value that cuts the network is kept if the bytes produced since 
               then six more values up to sqrt(2) times the last. The threshold with the lowest peak wins.
 """
 
-from __future__ import annotations
-
 from math import isqrt, sqrt
 from typing import NamedTuple
 

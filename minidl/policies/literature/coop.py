@@ -6,8 +6,6 @@ sum of cost / staleness is evicted. The other tensors follow by that cost. Coop'
 end of memory and cheap ones at the other; that is left out, because here the placement chooses addresses.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from minidl.plan.plan import Action, Eviction

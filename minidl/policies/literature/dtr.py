@@ -14,8 +14,6 @@ Staleness is counted in calls, not in seconds, so that a dry run decides the sam
 because they exist before the program begins.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from minidl.plan.plan import Action, Eviction

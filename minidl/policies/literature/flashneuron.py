@@ -9,8 +9,6 @@ The SSD is the disk behind host memory, which is filled first; without a disk, h
 phase, which prefers compressible tensors, is left out. So is the allocator, since minidl can move every tensor.
 """
 
-from __future__ import annotations
-
 from minidl.meta import aligned
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import Plan

@@ -8,8 +8,6 @@ The SSD is the disk behind host memory: a gap uses it if host memory is full. Wi
 both. Tensors that keep memory above the line leave on demand.
 """
 
-from __future__ import annotations
-
 from heapq import heapify, heappop, heappush
 
 import numpy as np

@@ -10,8 +10,6 @@ long as memory lasts. Source: "Achieving logarithmic growth of temporal and spat
 differentiation".
 """
 
-from __future__ import annotations
-
 from math import ceil, comb, log2
 
 from minidl.plan.costs import Costs, Limits

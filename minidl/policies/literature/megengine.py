@@ -7,8 +7,6 @@ form one hole; tensors of less than 1 MB leave last. Cost is in seconds, stalene
 (2021). Its option to rank only a sample is left out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from minidl.plan.plan import Action, Eviction

@@ -13,8 +13,6 @@ The first two are SwapAdvisor's on-demand baseline (Huang et al., ASPLOS 2020), 
 is Capuchin's equation 2 as in DTR's simulator (Kirisame et al., ICLR 2021), ``keep-all`` the eager mode of its Table 3.
 """
 
-from __future__ import annotations
-
 import random
 from bisect import bisect_left
 from collections.abc import Sequence

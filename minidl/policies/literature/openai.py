@@ -10,8 +10,6 @@ recomputed when the backward pass first needs one of its values: here by a repla
 original by a copy of the graph.
 """
 
-from __future__ import annotations
-
 from math import ceil, sqrt
 
 from minidl.errors import Unsuitable

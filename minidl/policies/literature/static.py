@@ -4,8 +4,6 @@ The network is known only after one iteration, so until then tensors leave on de
 the plan is followed unchanged.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -11,8 +11,6 @@ largest layer's working set, else once (speed-centric). Here a replay keeps its 
 is speed-centric, or memory-centric if memory is short. A convolution's workspace is a free block.
 """
 
-from __future__ import annotations
-
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import NO_PLAN, AccessKey, Action, Plan, Proposal
 from minidl.plan.trace import Trace

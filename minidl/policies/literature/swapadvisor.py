@@ -13,8 +13,6 @@ Parameters and very small tensors stay. A swap-in starts as late as it can be hi
 tensors leave on demand.
 """
 
-from __future__ import annotations
-
 from random import Random
 from typing import NamedTuple
 

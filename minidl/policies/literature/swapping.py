@@ -1,7 +1,5 @@
 """Chooses the start times of swap-ins for several systems, which themselves choose the tensors that are swapped out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import NamedTuple
 

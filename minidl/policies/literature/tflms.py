@@ -12,8 +12,6 @@ The threshold is the largest under which all fits; ``ahead`` is the fewest level
 Source: "TFLMS: Large Model Support in TensorFlow by Graph Rewriting".
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from minidl.plan.costs import Costs, Limits

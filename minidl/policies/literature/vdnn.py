@@ -13,8 +13,6 @@ open (docs/reproduction/table2.md). vDNN++ (Shriram et al., "Dynamic Memory Mana
 Neural Networks", IPDPS 2019) waits for no copy at a layer's end; its compression on the host is left out.
 """
 
-from __future__ import annotations
-
 from minidl.errors import Unsuitable
 from minidl.meta import aligned
 from minidl.outside.units import format_bytes

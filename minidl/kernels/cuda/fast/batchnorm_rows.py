@@ -18,8 +18,7 @@ ROWS = 2  # rows that a thread reads before it uses them
 
 
 def _tile(tools: Tools, columns: int, threads: int) -> Callable[..., Any]:
-    """Return ``tile(groups, length)`` -> this thread's slab, group, first row, first place, step between places.
-    """
+    """Return ``tile(groups, length)`` -> this thread's slab, group, first row, first place, step between places."""
     cuda, index, lanes = tools.cuda, tools.integer, threads // columns
 
     def tile(groups: Any, length: Any) -> Any:

@@ -52,12 +52,16 @@ def in_bytes(chosen: Any, c: Any) -> Any:
     return np.int32(chosen[c] | chosen[c + 1] << 8 | chosen[c + 2] << 16 | chosen[c + 3] << 24)
 
 
-def max_windows_of_groups(tools: Tools, *, dtype: str, width: int, kernel: Pair, stride: Pair, padding: Pair,
-                          narrow: bool, threads: int) -> Callable[..., None]:
-    """Return a kernel: each window's maximum and its position r * S + s, the first of equal ones; NaN is largest."""
+def windows_of_groups(tools: Tools, *, dtype: str, width: int, largest: bool, kernel: Pair, stride: Pair, padding: Pair,
+                      narrow: bool, threads: int) -> Callable[..., None]:
+    """Return a kernel: the mean of each window, padding as zeros; or (``largest``) its maximum and position r * S + s.
+
+    Of equal elements the first counts, and NaN counts as the largest.
+    """
     cuda, (load, store), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
-    (locate, _), lowest, (r_n, s_n) = tools.walk(narrow), number(-np.inf), kernel
+    (locate, _), begin, (r_n, s_n) = tools.walk(narrow), number(-np.inf if largest else 0), kernel
     (r_step, s_step), (r_pad, s_pad), words, pack = stride, padding, width // INDEX_BYTES, tools.device(in_bytes)
+    size = number(kernel[0] * kernel[1])
 
     def run(y: Any, index: Any, x: Any, count: Any, groups: Any, p_n: Any, q_n: Any, h_n: Any, w_n: Any) -> None:
         values, best = cuda.local.array(width, number), cuda.local.array(width, number)
@@ -68,25 +72,47 @@ def max_windows_of_groups(tools: Tools, *, dtype: str, width: int, kernel: Pair,
             top, left = p * r_step - r_pad, q * s_step - s_pad
             first = max(0, -top) * s_n + max(0, -left)  # the index for a window of -inf only
             for v in range(width):
-                best[v], chosen[v] = lowest, np.int32(first)
+                best[v], chosen[v] = begin, np.int32(first)
             for r in range(r_n):
                 for s in range(s_n):
                     if 0 <= top + r < h_n and 0 <= left + s < w_n:
                         load(x, ((n * h_n + top + r) * w_n + left + s) * groups + group, values, 0)
                         for v in range(width):
-                            if not values[v] <= best[v] and best[v] == best[v]:  # larger, or the first NaN
+                            if not largest:
+                                best[v] += values[v]
+                            elif not values[v] <= best[v] and best[v] == best[v]:  # larger, or the first NaN
                                 best[v], chosen[v] = values[v], np.int32(r * s_n + s)
+            if largest:
+                for w in range(words):
+                    index[i * words + w] = pack(chosen, w * INDEX_BYTES)
+            else:
+                for v in range(width):
+                    best[v] /= size
             store(y, i, best, 0)
-            for w in range(words):
-                index[i * words + w] = pack(chosen, w * INDEX_BYTES)
     return run
 
 
-def max_gradient_of_groups(tools: Tools, *, dtype: str, width: int, kernel: Pair, stride: Pair, padding: Pair,
-                           narrow: bool, threads: int) -> Callable[..., None]:
-    """Return a kernel: dx = the sum of dy over the windows whose maximum is this element, in the windows' order."""
+def _covering(tools: Tools) -> Callable[..., Any]:
+    """Return ``covering(h, p_n, size, step, pad)``: first and last + 1 of p_n windows that contain row (or column) h.
+    They are those with p * step - pad <= h < p * step - pad + size. It divides unsigned 32-bit numbers, which is faster
+    than 64 bits, so no operand may be negative."""
+    index = tools.integer
+
+    def covering(h: Any, p_n: Any, size: Any, step: Any, pad: Any) -> Any:
+        beyond = index(h) + index(pad)
+        first = index(index(max(index(beyond + index(step)), index(size)) - index(size)) // index(step))
+        last = min(index(p_n), index(beyond // index(step)) + index(1))
+        return np.int64(first), np.int64(last)
+    return tools.device(covering)
+
+
+def gradient_of_groups(tools: Tools, *, dtype: str, width: int, largest: bool, kernel: Pair, stride: Pair,
+                       padding: Pair, narrow: bool, threads: int) -> Callable[..., None]:
+    """Return a kernel: dx = the sum of dy over windows with their maximum here, or of dy / (R S) if not ``largest``.
+
+    The windows come in their order."""
     cuda, (load, store), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
-    (locate, _), (r_n, s_n) = tools.walk(narrow), kernel
+    (locate, _), (r_n, s_n), size = tools.walk(narrow), kernel, number(kernel[0] * kernel[1])
     (r_step, s_step), (r_pad, s_pad), words = stride, padding, width // INDEX_BYTES
     covering = _covering(tools)
 
@@ -105,77 +131,15 @@ def max_gradient_of_groups(tools: Tools, *, dtype: str, width: int, kernel: Pair
                     at = ((n * p_n + p) * q_n + q) * groups + group
                     load(dy, at, values, 0)
                     for v in range(width):
-                        if v % INDEX_BYTES == 0:
-                            word = index[at * words + v // INDEX_BYTES]
-                        if (word >> 8 * (v % INDEX_BYTES)) & 0xFF == tap:
+                        if not largest:
                             total[v] += values[v]
-            store(dx, i, total, 0)
-    return run
-
-
-def _covering(tools: Tools) -> Callable[..., Any]:
-    """Return ``covering(h, p_n, size, step, pad)``: first and last + 1 of p_n windows that contain row (or column) h.
-    They are those with p * step - pad <= h < p * step - pad + size. It divides unsigned 32-bit numbers, which is faster
-    than 64 bits, so no operand may be negative."""
-    index = tools.integer
-
-    def covering(h: Any, p_n: Any, size: Any, step: Any, pad: Any) -> Any:
-        beyond = index(h) + index(pad)
-        first = index(index(max(index(beyond + index(step)), index(size)) - index(size)) // index(step))
-        last = min(index(p_n), index(beyond // index(step)) + index(1))
-        return np.int64(first), np.int64(last)
-    return tools.device(covering)
-
-
-def mean_windows_of_groups(tools: Tools, *, dtype: str, width: int, kernel: Pair, stride: Pair, padding: Pair,
-                           narrow: bool, threads: int) -> Callable[..., None]:
-    """Return a kernel: the mean of each window, padding counted as zeros."""
-    cuda, (load, store), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
-    (locate, _), (r_n, s_n), size = tools.walk(narrow), kernel, number(kernel[0] * kernel[1])
-    (r_step, s_step), (r_pad, s_pad) = stride, padding
-
-    def run(y: Any, x: Any, count: Any, groups: Any, p_n: Any, q_n: Any, h_n: Any, w_n: Any) -> None:
-        values, total = cuda.local.array(width, number), cuda.local.array(width, number)
-        i = np.int64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
-        if i < count:
-            n, p, q, group = locate(i, p_n, q_n, groups)
-            top, left = p * r_step - r_pad, q * s_step - s_pad
-            for v in range(width):
-                total[v] = number(0)
-            for r in range(r_n):
-                for s in range(s_n):
-                    if 0 <= top + r < h_n and 0 <= left + s < w_n:
-                        load(x, ((n * h_n + top + r) * w_n + left + s) * groups + group, values, 0)
-                        for v in range(width):
-                            total[v] += values[v]
-            for v in range(width):
-                total[v] /= size
-            store(y, i, total, 0)
-    return run
-
-
-def mean_gradient_of_groups(tools: Tools, *, dtype: str, width: int, kernel: Pair, stride: Pair, padding: Pair,
-                            narrow: bool, threads: int) -> Callable[..., None]:
-    """Return a kernel: dx = the sum of dy / (R S) over the windows [R, S] that contain this element."""
-    cuda, (load, store), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
-    (locate, _), (r_n, s_n), size = tools.walk(narrow), kernel, number(kernel[0] * kernel[1])
-    (r_step, s_step), (r_pad, s_pad), covering = stride, padding, _covering(tools)
-
-    def run(dx: Any, dy: Any, count: Any, groups: Any, h_n: Any, w_n: Any, p_n: Any, q_n: Any) -> None:
-        total, values = cuda.local.array(width, number), cuda.local.array(width, number)
-        i = np.int64(cuda.blockIdx.x) * threads + cuda.threadIdx.x
-        if i < count:
-            n, h, w, group = locate(i, h_n, w_n, groups)
-            for v in range(width):
-                total[v] = number(0)
-            first_p, last_p = covering(h, p_n, r_n, r_step, r_pad)
-            first_q, last_q = covering(w, q_n, s_n, s_step, s_pad)
-            for p in range(first_p, last_p):
-                for q in range(first_q, last_q):
-                    load(dy, ((n * p_n + p) * q_n + q) * groups + group, values, 0)
-                    for v in range(width):
-                        total[v] += values[v]
-            for v in range(width):
-                total[v] /= size
+                        else:
+                            if v % INDEX_BYTES == 0:
+                                word = index[at * words + v // INDEX_BYTES]
+                            if (word >> 8 * (v % INDEX_BYTES)) & 0xFF == tap:
+                                total[v] += values[v]
+            if not largest:
+                for v in range(width):
+                    total[v] /= size
             store(dx, i, total, 0)
     return run

@@ -42,8 +42,7 @@ def held_width(width: int, kernel: Pair, stride: Pair, padding: Pair) -> int:
 
 def gradient_of_tiles(tools: Tools, *, dtype: str, width: int, largest: bool, kernel: Pair, stride: Pair, padding: Pair,
                       narrow: bool, threads: int) -> Callable[..., None]:
-    """Return a kernel: dx = the sum of dy over windows with their maximum here, or of dy / (R S) if not ``largest``.
-    """
+    """Return a kernel: dx = the sum of dy over windows with their maximum here, or of dy / (R S) if not ``largest``."""
     cuda, store, number = tools.cuda, tools.group(dtype, width)[1], tools.number(dtype)
     (locate, _), kind, place = tools.walk(narrow), tools.integer if narrow else np.int64, place_of_group(tools, narrow)
     (tall, wide), size = map(tile_of, stride), number(kernel[0] * kernel[1])

@@ -21,8 +21,6 @@ used again at once; evictions after a tensor's last access, while it is kept for
 slower or faster than the optimum.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

@@ -3,8 +3,6 @@
 Its unit of memory is the budget, so that all coefficients are near 1. ``formulation`` adds the links' constraints.
 """
 
-from __future__ import annotations
-
 from minidl.planning.linear_program import LinearProgram, Term
 from minidl.policies.literature.exact.execution_order import ExecutionOrder, ExecutionStep
 

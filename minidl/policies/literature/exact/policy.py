@@ -8,8 +8,6 @@ so larger traces are refused.
     formulation       the links and the time: the whole program, and the model of which it finds the optimum
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

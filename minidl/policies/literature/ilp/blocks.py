@@ -1,7 +1,5 @@
 """Cuts a trace into blocks of consecutive calls, and sums the seconds and bytes of each block and of its replay."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -4,8 +4,6 @@ A node is a call. If a trace is too long for a solver, a node is a block of cons
 within one block are part of it, and decisions are about tensors that live across blocks. This module decides nothing.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from minidl.meta import aligned

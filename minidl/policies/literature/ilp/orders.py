@@ -1,7 +1,5 @@
 """Translates a schedule of stages into a plan: evictions, releases, prefetches and replays, each after an access."""
 
-from __future__ import annotations
-
 from minidl.plan.plan import AccessKey, Action, Eviction, Plan
 from minidl.plan.trace import TensorId
 from minidl.policies.literature.ilp.graph import Graph

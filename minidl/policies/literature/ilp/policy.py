@@ -17,8 +17,6 @@ those above it and follows the fastest, so more choices never make it slower.
     residencies the addresses of the plan's tensors
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 

@@ -23,8 +23,6 @@ node counts with its fastest way's seconds and its least bytes. Without ``repeat
 small, and optimal if copies suffice.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from minidl.planning.linear_program import LinearProgram, Solution, Term

@@ -1,8 +1,6 @@
 """Chooses the addresses of a plan made by ``orders``:
 a walk through the calls, as the engine executes them, lists every residency, and the list is packed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 import numpy as np

@@ -7,8 +7,6 @@ A rounded schedule may exceed the budget. So the relaxation is solved for severa
 rounded schedule that fits the whole budget is taken (Jain et al., MLSys 2020, section 5).
 """
 
-from __future__ import annotations
-
 from minidl.policies.literature.ilp.graph import Graph
 from minidl.policies.literature.ilp.program import IntegerProgram
 from minidl.policies.literature.ilp.schedule import StageSchedule, judge

@@ -4,8 +4,6 @@ In each stage t, some earlier nodes are replayed in order, before node t itself;
 the device. ``judge`` checks and costs a schedule by rules of its own, independent of the program.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from minidl.policies.literature.ilp.blocks import Way

@@ -13,8 +13,6 @@ by Wei et al., "Memory Optimization Algorithm for Convolutional Neural Networks 
 A value counts as on the device during its copy out and during its copy back.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from dataclasses import replace
 from itertools import accumulate

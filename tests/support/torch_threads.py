@@ -16,8 +16,7 @@ from typing import Any
 
 import torch
 
-from minidl.torch.backends import Copy, Traffic, empty_storage, pageable
-from minidl.torch.host import HostPool
+from minidl.torch.backends import Copy, HostPool, Traffic, empty_storage, pageable
 
 UNDER_WAY = 64 << 20  # most bytes of pending copies to the host
 
