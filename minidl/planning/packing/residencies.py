@@ -199,10 +199,10 @@ def _most_packed(strips: list[Strip], effort: float) -> tuple[Strip, Array, int]
     """Return the strip that leaves the fewest bytes above it, its offsets, and these bytes.
     Each gets a small share of the work, and the first that packs completely is taken; else the best gets all of it."""
     found = []
-    for strip in strips if len(strips) > 1 else ():
-        offset, over = _packed(strip, effort * FOR_STACKINGS)
+    for each in strips if len(strips) > 1 else ():
+        offset, over = _packed(each, effort * FOR_STACKINGS)
         if not over:
-            return strip, offset, 0
+            return each, offset, 0
         found.append((over, len(found), offset))
     over, number, offset = min(found, default=(ENDLESS, 0, strips[0].fixed))
     again, left = _packed(strips[number], effort)
