@@ -198,7 +198,7 @@ def _stackings(first: Array, end: Array, until: Array, size: Array, base: int, r
 def _most_packed(strips: list[Strip], effort: float) -> tuple[Strip, Array, int]:
     """Return the strip that leaves the fewest bytes above it, its offsets, and these bytes.
     Each gets a small share of the work, and the first that packs completely is taken; else the best gets all of it."""
-    found = []
+    found: list[tuple[int, int, Array]] = []
     for each in strips if len(strips) > 1 else ():
         offset, over = _packed(each, effort * FOR_STACKINGS)
         if not over:
