@@ -82,7 +82,7 @@ class Memory(Protocol):
         """
 
     def after_write(self, targets: Sequence[Storage], number: int) -> None:
-        """Note that call ``number`` has written ``targets`` in place."""
+        """Note that call ``number`` of the run has written ``targets`` in place."""
 
     def call_off(self, inputs: Sequence[Storage], outputs: Sequence[Storage]) -> None:
         """Undo the preparations for a call that was not made:
@@ -142,7 +142,7 @@ class Manager:
         self.guard.before_write(targets, inputs)
 
     def after_write(self, targets: Sequence[Storage], number: int) -> None:
-        """Note that call ``number`` has written ``targets`` in place."""
+        """Note that call ``number`` of the run has written ``targets`` in place."""
         self.guard.after_write(targets, number)
 
     def call_off(self, inputs: Sequence[Storage], outputs: Sequence[Storage]) -> None:
