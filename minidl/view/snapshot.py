@@ -146,16 +146,18 @@ def _could_leave(blocks: list[_Block], times: list[float], at: int, costs: Costs
     A block counts if its copy out fits between its allocation and the event, and its copy in between the event and its
     end. What was there before the history, or is there after it, had time enough on that side."""
     held = [block for block in blocks if block.first <= at and (block.end is None or block.end > at)]
-    out = {id(block): costs.latency_seconds + block.size * costs.out_seconds_per_byte for block in held}
-    back = {id(block): costs.latency_seconds + block.size * costs.in_seconds_per_byte for block in held}
-    away = [block for block in held
-            if (not block.first or times[at] - times[block.first] >= out[id(block)])
-            and (block.end is None or times[block.end] - times[at] >= back[id(block)])]
-    copies = sum(out[id(block)] + back[id(block)] for block in away)
-    largest = ", ".join(f"{block.name or 'a block'} {format_bytes(block.size)} ({out[id(block)] + back[id(block)]:.3g} s)"
-                        for block in sorted(away, key=lambda block: -block.size)[:SHOWN])
-    return (f"at most {format_bytes(sum(block.size for block in away))}, {len(away)} of {len(held)} blocks, with "
-            f"{copies:.3g} s of copies out and in" + (f"; the largest: {largest}" if largest else ""))
+    away = []
+    for block in held:
+        out = costs.latency_seconds + block.size * costs.out_seconds_per_byte
+        back = costs.latency_seconds + block.size * costs.in_seconds_per_byte
+        if (not block.first or times[at] - times[block.first] >= out) and (
+                block.end is None or times[block.end] - times[at] >= back):
+            away.append((block.size, out + back, block.name or "a block"))
+    away.sort(key=lambda leaving: -leaving[0])
+    largest = ", ".join(f"{name} {format_bytes(size)} ({seconds:.3g} s)" for size, seconds, name in away[:SHOWN])
+    return (f"at most {format_bytes(sum(size for size, *_ in away))}, {len(away)} of {len(held)} blocks, with "
+            f"{sum(seconds for _, seconds, _ in away):.3g} s of copies out and in"
+            + (f"; the largest: {largest}" if largest else ""))
 
 
 def _line(entry: Mapping[str, Any]) -> str:
