@@ -1,7 +1,5 @@
 """The command line ``minidl COMMAND ...`` or ``python -m minidl COMMAND ...``: finds a command's module and runs it."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from collections.abc import Sequence

@@ -21,7 +21,7 @@ from minidl.errors import ShapeError
 from minidl.meta import int64
 from minidl.models.sampling import next_tokens, seeded
 from minidl.models.text import Text
-from minidl.ops import concat, linear_, matmul, merge_heads, relu, softmax, split_heads
+from minidl.ops import concat, linear_, relu
 from minidl.ops.creation import full
 from minidl.runtime import current_runtime
 from minidl.tensor import Tensor
@@ -97,12 +97,8 @@ class T5Attention(nn.Module):
         return x.permute(2, 0, 1).reshape((1, self.heads, length, length))
 
     def forward(self, x: Tensor, seen: Tensor, bias: Tensor | None) -> Tensor:
-        q, k, v = (split_heads(y, self.heads) for y in (self.q(x), self.k(seen), self.v(seen)))
-        y = matmul(q, k, transpose_b=True)
-        y = softmax(donate(y), bias)
-        y = self.dropout(y)
-        y = matmul(y, v)
-        return self.o(merge_heads(y))
+        return self.o(nn.attend(donate(self.q(x)), self.k(seen), self.v(seen), bias, heads=self.heads,
+                                dropout=self.dropout, factor=1.0))
 
 
 class T5DenseReluDense(nn.Module):

@@ -1,7 +1,5 @@
 """``minidl compare``: prints two saved plans side by side."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from minidl.cli.command import Parser, finish

@@ -6,8 +6,6 @@ The script is generated from the commands' own parsers. Generating it needs the 
 using it needs nothing.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 

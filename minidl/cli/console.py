@@ -6,8 +6,6 @@ After a write has failed (a full disk, a closed pipe) nothing more is written, a
 ``one_line`` shortens a text of any length to a message.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """``minidl convert``: converts a file of weights, such as a PyTorch checkpoint, to the safetensors format."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from minidl.cli.command import Parser, finish

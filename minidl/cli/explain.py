@@ -1,7 +1,5 @@
 """``minidl explain``: trains as ``minidl train`` does, and prints an explanation of the policy's plan."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from minidl.cli.app import train

@@ -1,7 +1,5 @@
 """``minidl models``: prints the names of all networks that come with minidl."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from minidl import models

@@ -5,8 +5,6 @@
 Arguments after the script are the script's own. At its end a report on its memory goes to stderr (extra ``torch``).
 """
 
-from __future__ import annotations
-
 import argparse
 import runpy
 import sys

@@ -1,7 +1,5 @@
 """``minidl train``: trains a network; the same program as train.py."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from minidl.cli.app import train

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from minidl.device.clock import Extents, Marks, Timed
 from minidl.device.clock_interface import Clock
+from minidl.device.in_use import Exchanging
 from minidl.device.profiles import Profile
 from minidl.device.spill import Spill
 from minidl.device.timekeeper import Timekeeper
@@ -55,6 +56,12 @@ def place(operand: Operand) -> Place:
     """Return an operand's place in the arena now. Ask when the work is issued: blocks may move later, in stream order.
     """
     return operand.block.offset, operand.meta
+
+
+def bytes_of(operand: Operand) -> tuple[int, int]:
+    """Return the bytes of the arena that an operand lies in, as (offset, nbytes)."""
+    block = operand.block
+    return block.offset, block.size
 
 
 class Choices(ABC):
@@ -128,8 +135,10 @@ class Device(Choices, Timekeeper):
     has_values     True if the bytes of tensors exist, so that they can be read
     updates_on_host  True if an optimizer's step can run on the host (``optim.on_host``)
     dlpack_device  its kind and number for DLPack; (1, 0) is host memory
+    exchanging     its exchanges with other ranks beside the compute stream; None if they run in their place
     """
 
+    exchanging: Exchanging | None = None
     has_values = False
     updates_on_host = False
     dlpack_device = (1, 0)

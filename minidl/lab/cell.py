@@ -4,8 +4,6 @@ A row is plain data with the same columns in every case. If a policy refuses, or
 row's ``status`` says so.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache

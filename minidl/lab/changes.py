@@ -5,8 +5,6 @@ half of the batch at a time. Two are computed from its own trace: optimizer stat
 plan of minidl's. Batches follow from bytes that do not depend on the batch and bytes that grow with it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Draws the curves of run folders: the loss of every step, and the score on test data where one was measured."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Figures drawn with matplotlib (extra ``viz``), as PNG."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -6,8 +6,6 @@ every value, so a plan may drop it. A value that cannot be recomputed anyway (it
 keeps its tensor, and is written in place.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from minidl.plan.trace import TensorId, Trace, TraceCall, TraceTensor

@@ -6,8 +6,6 @@ its last use. A tensor that is made before the turning point (where most bytes a
 for a gradient. A tensor that never ends is, for example, a gradient that the optimizer uses in the next iteration.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from minidl.plan.trace import TensorId, Trace

@@ -4,8 +4,6 @@
 a name that follows from the cell's settings and, for a trace that was read from a file, from the file's bytes.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Sequence

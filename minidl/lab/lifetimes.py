@@ -1,7 +1,5 @@
 """Reads and writes logs of buffers' lifetimes: when each buffer was born, when it died and how large it was."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence

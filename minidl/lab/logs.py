@@ -15,8 +15,6 @@ time, and takes one period as the iteration, cut where the fewest bytes are live
 now earlier, now later: if nothing repeats for this reason, the frees are left out of the search.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 

@@ -10,8 +10,6 @@ A new strategy is one function and one line: in OFFLINE, or as an entry point of
 object, called, returns the function. ``minidl lab placement`` is the command.
 """
 
-from __future__ import annotations
-
 from bisect import insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ resnet50:220     a training step of a network of minidl, batch 220; also package
 torch:package.module:function:32   a training step of a PyTorch program, recorded without values (``torch_capture``)
 """
 
-from __future__ import annotations
-
 from minidl.errors import UserError
 from minidl.lab.inferred import completed
 from minidl.lab.traced import check

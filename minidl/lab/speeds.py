@@ -1,7 +1,5 @@
 """The picture of a grid: speed by budget, a line for each policy, under the bound that no plan exceeds."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from minidl.lab.cell import CellResult

@@ -4,8 +4,6 @@
 nearly the same operations. So a program whose optimizer lies on the CPU on purpose counts as if all lay on the GPU.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """Finds, for each tensor of a PyTorch program, the module and the line that made it."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass

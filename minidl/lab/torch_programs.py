@@ -10,8 +10,6 @@ folder, or organization/name   a model of transformers, by a folder's ``config.j
 A network is given images of 3x224x224 or, where its configuration has a vocabulary, text.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass

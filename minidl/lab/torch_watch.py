@@ -4,8 +4,6 @@ Autograd saves the inputs of a call right before the call, and its results right
 the next call, unless the last call has made it and the last call's gradient needs its results.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

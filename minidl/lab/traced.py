@@ -6,8 +6,6 @@ see what they saw when the traced program ran: the trace of a network of minidl,
 copies the same bytes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random

@@ -6,8 +6,6 @@ standard input ends, the parent is gone, and the running cell is ended. Windows 
 and a crash ends this process, which is started again for the next cell.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import select

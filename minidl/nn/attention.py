@@ -46,17 +46,18 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | Causal | None = None,
     both have the same dropout mask, but round differently.
     """
     usual = (q.shape[2] // heads) ** -0.5
+    factor = usual if factor is None else factor
     causal, added = (mask, None) if isinstance(mask, Causal) else (None, mask)
     p = dropout.p if dropout.training else 0.0
     if _fuses(q, k, v, added, heads=heads, causal=causal is not None, p=p):
         seed = current_runtime().next_seed() if p else 0
-        q = q if factor is None else scale(q, factor / usual)
+        q = q if factor == usual else scale(q, factor / usual)
         return scaled_dot_product_attention(q, k, v, added, heads=heads, causal=causal is not None, p=p, seed=seed)
     if causal is not None:
         added = causal.tensor(q.shape[1])
     given, kind = q.dtype, current().device.composes_attention_in(q.dtype)
     q, k, v = (cast(x, kind) for x in (q, k, v))
-    q = scale(q, usual if factor is None else factor)
+    q = q if factor == 1.0 else scale(q, factor)
     q, k, v = (split_heads(y, heads) for y in (q, k, v))
     # Rebinding y frees each intermediate as soon as it has been used.
     y = matmul(q, k, transpose_b=True)

@@ -7,8 +7,6 @@ a matching checksum counts as missing.
 All code that minidl compiles for the CPU is compiled through this module. It imports Numba, which is slow.
 """
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress

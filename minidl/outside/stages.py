@@ -5,8 +5,6 @@ whose ``tick`` a thread calls several times a second: when nothing was printed f
 with all stages that are open. So no command is silent, and no code that works needs to know about printing.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable, Iterator

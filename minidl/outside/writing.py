@@ -11,8 +11,6 @@ locked, so no lock file is left behind, even if the program is killed. On system
 network file systems) there is no protection.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

@@ -7,8 +7,6 @@ without them there is no gain; the planners' own limits bound their work. What c
 machine, says nothing of how long the next call takes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 

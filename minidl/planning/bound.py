@@ -16,8 +16,6 @@ moving, and missing host copies of persistent tensors (parameters, optimizer sta
 writes must be copied out to be away between iterations. Knows no storages and no device.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 

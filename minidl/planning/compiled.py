@@ -1,8 +1,6 @@
 """Compiles the simulation of a planned iteration (``schedule.weighed``) with Numba. Imported when a plan is searched.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from math import inf

@@ -5,8 +5,6 @@ Numba can compile: all state is in arrays, and scalars are entries of ``Walk.cou
 the program, c a call that a step executes, and t a tensor, each a number of ``Problem``.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from minidl.planning.lineages import can_replay, drop_leftovers, end_note, find_due, find_replays, free_sources

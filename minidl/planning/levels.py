@@ -5,8 +5,6 @@ that an operation on a long range takes one unit of time per chunk. Plain Python
 functions level, top and added are these arrays: bytes by step without the addends, maximum by chunk, addend by chunk.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from minidl.planning.problem import Array

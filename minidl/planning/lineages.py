@@ -5,8 +5,6 @@ replays what it would spoil, and a freed tensor stays if a dropped one could not
 have computed for later calls may be dropped again. A part of ``expansion``, in plain Python that Numba can compile.
 """
 
-from __future__ import annotations
-
 from minidl.planning.problem import Array, Problem
 from minidl.planning.walk import (
     ABSENT, DROPPED, DUE, FAILED, KEPT, LEFTOVERS, LIVE, RESIDENT, SEARCHES, SOURCES, SPOILT, STEPS, UNSURE, Walk,

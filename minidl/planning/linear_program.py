@@ -6,8 +6,6 @@
     solution = program.solve()
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf

@@ -1,7 +1,5 @@
 """Converts between a planner's modes (keep, swap or drop for each gap) and a Plan (actions after accesses)."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from minidl.plan.plan import AccessKey, Action, Plan

@@ -1,7 +1,5 @@
 """A trace as arrays of integers and floats, so that Numba can compile the simulation of a plan. Decides nothing."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from typing import NamedTuple, TypeAlias
 

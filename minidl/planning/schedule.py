@@ -15,8 +15,6 @@ The simulation can also list every residency (``notes``), so that ``packing`` ca
 integers and floats (``problem``), so that Numba can compile these functions (``compiled``); they also run uncompiled.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

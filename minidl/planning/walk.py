@@ -3,8 +3,6 @@
 A step is one executed call, of the program or of a replay.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from minidl.planning.problem import Array

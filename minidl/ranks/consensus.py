@@ -5,8 +5,6 @@ of the plans in force. The ends of iterations and of the run take turns, too. Al
 a rank that leaves one out, or has failed, meets another turn of the others: all of them raise RanksDiverged.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b

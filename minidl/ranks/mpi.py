@@ -1,7 +1,5 @@
 """Ranks that are processes of MPI: mpiexec starts them, and MPI moves the bytes between them."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from itertools import accumulate
@@ -23,7 +21,9 @@ class MpiRanks(Ranks):
     def __init__(self, communicator: Any, library: Any, divide: str = NOTHING) -> None:
         super().__init__(communicator.Get_rank(), communicator.Get_size(), divide)
         self._library = library
-        self.local = communicator.Split_type(library.COMM_TYPE_SHARED).Get_rank()
+        here = communicator.Split_type(library.COMM_TYPE_SHARED)  # the ranks of this machine
+        self.local = here.Get_rank()
+        here.Free()
         self._tensors, self._words = communicator.Dup(), communicator.Dup()
 
     def gather(self, mine: np.ndarray, sizes: Sequence[int], into: np.ndarray) -> None:

@@ -1,7 +1,5 @@
 """Ranks in threads of one process, each with a runtime of its own: for tests, and to try a program without MPI."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import Barrier, BrokenBarrierError

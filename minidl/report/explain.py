@@ -1,7 +1,5 @@
 """Explains a plan that an iteration has followed: its decisions, and how each tensor came back."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from minidl.memory.guided.sequence import Followed, Returns

@@ -5,8 +5,6 @@ between the beginning and the end of its forward(). Nothing is recorded per oper
 report asks for it. The calls of a batch in slices run later; there the slicer records the names.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -4,8 +4,6 @@ A recorder is called after each call of an executor and compares the records of 
 attached only in iterations whose traces are saved, and costs other iterations nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A plan's decisions as sentences, for readers who prefer them to a table. The numbers are those of ``explain``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from minidl.memory.guided.sequence import Returns

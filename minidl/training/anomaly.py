@@ -4,8 +4,6 @@ The host reads every result as soon as it is computed, so a step takes several t
 of memory management do not change.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -61,7 +61,8 @@ class StayState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A tensor that had bytes on the device. ``name``: of the parameter, or of the layer that made it, or "".
+    """A tensor that had bytes on the device.
+    name: of the parameter (a gradient has its own), of the layer that made it, without a model of the operation, or "".
     line: file and line of the program that made it, or ""."""
 
     tensor_id: TensorId

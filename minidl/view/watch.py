@@ -34,7 +34,8 @@ class WatchedStep:
         return f'<iframe srcdoc="{text}" style="width: 100%; height: {HEIGHT}px; border: 0"></iframe>'
 
     def save(self, path: str, *, force: bool = False) -> None:
-        """Write the page to a file. Raises UserError if that fails, or over others' files unless ``force``."""
+        """Write the page to a file.
+        Raises UserError if that fails, or over a file that is no such page unless ``force``."""
         write_page(path, [pack(self.recording)], force=force)
 
 

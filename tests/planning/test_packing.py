@@ -64,6 +64,24 @@ def test_what_is_copied_out_past_the_end_lies_where_it_lay_until_it_has_landed()
                 assert offsets[n] + size[n] <= offsets[m] or offsets[m] + size[m] <= offsets[n], (n, m)
 
 
+@pytest.mark.parametrize(("notes", "size", "room", "successor"), [
+    # 0 and 1 are copied out until steps 1 and 0 of the next iteration. Were 1, made first, below 0, then 0 would divide
+    # what 2 and 3 need at step 1.
+    ([(0, 4, -3, -1), (1, 3, -2, -1), (2, 1, 1, -1), (3, 1, 2, -1)], [2, 3, 4, 4], 10, []),
+    # 1 replaces 0; 2 and 3 are copied out: the longest-lived lowest, at the top, and the latest copied at the top.
+    ([(0, 0, 1, -1), (1, 3, -1, -1), (2, 5, -4, -1), (3, 3, -3, -1), (4, 0, 3, -1), (5, 2, 2, -1)],
+     [1, 1, 2, 1, 2, 2], 6, [1, -1, -1, -1, -1, -1]),
+    ([(0, 0, 0, -1), (1, 4, -1, -1), (2, 4, -4, -1), (3, 2, -3, -1), (4, 3, 3, -1)],
+     [1, 1, 1, 1, 4], 5, [1, -1, -1, -1, -1]),
+    ([(0, 0, 0, -1), (1, 4, -1, -1), (2, 5, -4, -1), (3, 4, -2, -1), (4, 4, 5, -1), (5, 2, 3, -1), (6, 2, 2, -1)],
+     [2, 2, 3, 5, 1, 4, 4], 11, [1, -1, -1, -1, -1, -1, -1]),
+], ids=["until low", "life low", "life high", "until high"])
+def test_what_is_copied_out_past_the_end_is_stacked_where_it_divides_no_needed_memory(notes, size, room, successor):
+    offsets, left_out = pack(notes, [256 * each for each in size], 256 * room, born_before=(0,) if successor else (),
+                             successor=successor)
+    assert left_out == 0 and min(offsets) >= 0
+
+
 def test_what_is_made_in_the_stead_of_something_lies_where_that_lay_and_others_in_between():
     # 0 and 1 are gone after step 0 and made again as 2 and 3; 4 comes in between, 5 stays on the device all the time
     notes = [(0, 0, 0, -1), (1, 0, 0, -1), (5, 0, -1, -1), (4, 1, 2, -1), (2, 3, -1, -1), (3, 4, -1, -1)]

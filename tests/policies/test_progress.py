@@ -46,6 +46,18 @@ def test_of_four_iterations_at_most_one_is_a_trial_and_the_others_follow_the_fas
     assert followed == [0.9, None, None, None, 0.5, None, None, None, 0.1]
 
 
+@pytest.mark.parametrize(("took", "rests"), [(0.9, [4, 2, 1, 1]), (0.95, [4, 4, 1, 1])])
+def test_a_plan_that_promises_far_more_than_others_missed_is_tried_sooner(took, rests):
+    before = plan(0.9)
+    for promised, rest in zip((0.88, 0.85, 0.8, 0.4), rests, strict=True):
+        progress = replace(on_demand(1.0), waiting=before).next().notes.after(before.plan, took)
+        waiting = plan(promised)
+        progress, waited = replace(progress, waiting=waiting), 1
+        while (proposal := progress.next()).plan is not waiting.plan:
+            progress, waited = proposal.notes.after(proposal.plan, took), waited + 1
+        assert waited == rest, promised
+
+
 def test_the_way_to_a_trial_and_back_counts_as_its_iterations():
     progress, followed = on_demand(1.0), []
     for predicted in range(90, 50, -1):

@@ -1,7 +1,5 @@
 """The flag --config FILE: a YAML file of flags and values. A flag on the command line overrides the file's."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any

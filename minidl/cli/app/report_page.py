@@ -1,7 +1,5 @@
 """--report FILE: records the last step of a run and writes an HTML page that shows its memory."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace

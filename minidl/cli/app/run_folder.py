@@ -11,8 +11,6 @@ killed run has written, are removed. A folder is free until a step has been done
 occupy it. Knows no model and no device.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json

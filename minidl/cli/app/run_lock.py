@@ -1,7 +1,5 @@
 """A file lock by which a run folder has one writer at a time. It ends with the process that holds it."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -5,8 +5,6 @@ The files are a table (--csv) and TensorBoard's (--tensorboard); the logger is a
 The CSV file has the columns of the run folder's table. A resumed run keeps the rows of the earlier steps.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Callable, Iterator, Mapping

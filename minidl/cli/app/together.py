@@ -1,7 +1,5 @@
 """Ends a run of several ranks: an error on one rank ends all of them, and the message names that rank."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

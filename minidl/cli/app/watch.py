@@ -1,7 +1,5 @@
 """--save-plan, --save-trace, --explain, --report: observes the steps of a run, and writes and explains its plan."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 

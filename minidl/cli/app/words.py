@@ -1,7 +1,5 @@
 """Edits a command line, a list of words: replaces former names of flags by present ones, and removes flags."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from minidl.cli.command import note_new_name

@@ -1,8 +1,6 @@
 """``minidl lab COMMAND ...``: commands for experiments with traces and policies.
 One module per command, imported on use."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 

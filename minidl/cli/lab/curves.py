@@ -1,7 +1,5 @@
 """``minidl lab curves``: draws the loss of every step of run folders, and the score on test data, as a picture."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

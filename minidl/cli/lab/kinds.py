@@ -1,7 +1,5 @@
 """Types for flags that several lab commands share, beside ``app.kinds``; and the flags that describe a machine."""
 
-from __future__ import annotations
-
 import argparse
 from math import nextafter
 

@@ -1,8 +1,6 @@
 """``minidl lab paper``: remakes the paper's figures and tables.
 The code is in ``bench.papers``, which only a checkout has."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from importlib import import_module

@@ -1,8 +1,6 @@
 """``minidl lab run``: runs traces under every combination of policy, budget and machine, and writes a table.
 A run that was interrupted continues with the missing combinations (cells)."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import shlex

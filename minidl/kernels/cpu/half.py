@@ -1,8 +1,8 @@
 """bfloat16 and float16 (16-bit floats, here called halves) as storage formats: converted to float32 to compute.
 
 Results are rounded to nearest, ties to even. Numba does not compute in these formats on a CPU, so their arrays are
-viewed as uint16. The conversion uses integer operations only: it needs no special instructions, and its loops become
-vector instructions.
+viewed as uint16. The conversion needs no special instructions, only those of integers and, for float16, of float32; its
+loops become vector instructions.
 """
 
 from typing import Any

@@ -25,7 +25,8 @@ Changes = Sequence[tuple[int, Proposal]] | None  # proposals by the numbers of t
 
 class Planner:
     """Asks a policy for plans of the known sequences ``entries``, under the present costs and limits.
-    corrects: False if plans in force never change. consensus: the agreement of ranks, of which rank 0 plans."""
+    corrects: False if the policy corrects no plan (one under which an allocation failed is given up all the same).
+    consensus: the agreement of ranks, of which rank 0 plans."""
 
     def __init__(self, policy: Policy, costs: Costs, limits: Limits, entries: list[KnownSequence], *, corrects: bool,
                  allowance: Allowance, consensus: Alone) -> None:

@@ -98,7 +98,8 @@ class Sharder(PartKeeper):
         return (total,)
 
     def _write(self, op: Op, operands: Sequence[Tensor], attrs: Attrs) -> None:
-        """Run an operation in place, shard by shard. Raises UserError if that is not possible, ShapeError."""
+        """Run an operation in place, shard by shard. Raises UserError if that is not possible,
+        ShapeError if shapes or dtypes do not fit."""
         shape = next(x.shape for x in operands if isinstance(x.storage, Sharded))
         if op.name not in WRITES and not op.update or any(x.shape != shape for x in operands):
             written = next(x.storage for x in operands if isinstance(x.storage, Sharded))

@@ -11,8 +11,6 @@ Joining repeats until none of these patterns is left. The patterns are guesses, 
 valid packing of their parts. In this package a block is such a union, not a range of the arena.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import combinations

@@ -5,8 +5,6 @@ one. The orders are those of planners (largest, longest or largest area first) a
 allocator sees them (Pisarchyk and Lee 2020, "Efficient Memory Management for Deep Neural Net Inference").
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

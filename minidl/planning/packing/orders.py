@@ -8,8 +8,6 @@ one in time are placed again. Work is counted in comparisons; if it is used up d
 rectangles are stacked on top without comparisons.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numba.extending import register_jitable
 

@@ -7,21 +7,23 @@ residency that does not fit gets no address.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
+from minidl.meta import ALIGNMENT
 from minidl.planning.packing.routes import routes
 from minidl.planning.packing.solve import pack
 from minidl.planning.packing.strip import ANYWHERE, Strip, most_live, stacked, strip
-from minidl.planning.problem import Array
+from minidl.planning.problem import ENDLESS, Array
 
 NO_ADDRESS = -1
 # The most work for n rectangles: this many units times n log2 n, and at most about one second's.
 ORDERS, MOST_ORDERS = 200_000, 250_000_000
 SEARCHES, MOST_SEARCHES = 100_000, 250_000_000
 FOR_WORKSPACES = 0.2  # the share of this work for all attempts that make room for workspaces
+FOR_STACKINGS = 0.2
 TOLERANCES = (0.02, 0.01, 0.005, 0.0025)  # shares by which residencies may be rounded up
 SMALL = 1e-4  # share of the room: smaller residencies are many, hold little, and get no address
 
@@ -136,15 +138,17 @@ def _addresses(notes: Array, steps: int, size: Array, born_before: Array, outliv
     fixed, base = np.full(count, ANYWHERE), 0
     gone = placed[at_start[placed] & (successor[tensor[placed]] < 0)]
     staying = placed[until[placed] >= 0]
-    for rows in (new, gone, staying):
-        nbytes = size[tensor[rows]]
-        fixed[rows] = base + stacked(first[rows], end[rows], nbytes)
-        base += int(nbytes.sum())
+    for rows in (new, gone):
+        fixed[rows] = base + stacked(first[rows], end[rows], size[tensor[rows]])
+        base += int(size[tensor[rows]].sum())
     fixed[old] = fixed[new]
     begins, ends = np.append(first[placed], np.zeros_like(staying)), np.append(end[placed], until[staying])
     rows = np.append(placed, staying)
-    problem = _rounded(Strip(begins, ends, size[tensor[rows]], left, fixed[rows]))
-    best, over = _packed(problem, effort)
+    strips = []
+    for offset in _stackings(first[staying], end[staying], until[staying], size[tensor[staying]], base, left):
+        fixed[staying] = offset
+        strips.append(_rounded(Strip(begins, ends, size[tensor[rows]], left, fixed[rows])))
+    problem, best, over = _most_packed(strips, effort)
     offsets = np.full(count, NO_ADDRESS, np.int64)
     fits = (best + problem.size <= problem.room)[:len(placed)]
     offsets[placed[fits]] = best[:len(placed)][fits]
@@ -175,6 +179,34 @@ def _addresses(notes: Array, steps: int, size: Array, born_before: Array, outliv
         above[list(found)] = False
         over = int(problem.size[above].sum())
     return Addresses(offsets, over, tuple(moves))
+
+
+def _stackings(first: Array, end: Array, until: Array, size: Array, base: int, room: int) -> Iterator[Array]:
+    """Yield offsets for the tensors whose copies out end in the next iteration, int64 [tensors].
+    They are a stack, from the address ``base`` upwards or from ``room`` downwards; those made first, or those whose
+    copies end last, are where it begins. In the wrong place one of them divides memory that two large tensors need.
+    first, end: their steps in this iteration; until: their last steps in the next; size: their bytes."""
+    orders = stacked(first, end, size), stacked(np.zeros_like(until), until, size)
+    yield base + orders[0]
+    if len(size):
+        yield base + orders[1]
+    top = room - room % ALIGNMENT
+    if len(size) and base + size.sum() <= top:
+        yield from (top - order - size for order in orders)
+
+
+def _most_packed(strips: list[Strip], effort: float) -> tuple[Strip, Array, int]:
+    """Return the strip that leaves the fewest bytes above it, its offsets, and these bytes.
+    Each gets a small share of the work, and the first that packs completely is taken; else the best gets all of it."""
+    found: list[tuple[int, int, Array]] = []
+    for each in strips if len(strips) > 1 else ():
+        offset, over = _packed(each, effort * FOR_STACKINGS)
+        if not over:
+            return each, offset, 0
+        found.append((over, len(found), offset))
+    over, number, offset = min(found, default=(ENDLESS, 0, strips[0].fixed))
+    again, left = _packed(strips[number], effort)
+    return (strips[number], again, left) if left < over else (strips[number], offset, over)
 
 
 def _packed(problem: Strip, effort: float) -> tuple[Array, int]:

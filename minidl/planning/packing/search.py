@@ -14,8 +14,6 @@ every rectangle rests on the bottom or on another rectangle, so one of the answe
               rectangles had last.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numba.extending import register_jitable
 

@@ -9,8 +9,6 @@ Work is limited and counted, not timed: the same strip has the same packing on a
 nanoseconds.
 """
 
-from __future__ import annotations
-
 from itertools import count
 
 import numpy as np

@@ -7,8 +7,6 @@ nothing: then the floor rises at that end to the lower wall, or to the top of th
 Numba: state is in arrays, without reference counting, since each function receives a dozen arrays.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

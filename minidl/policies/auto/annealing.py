@@ -1,7 +1,5 @@
 """Simulated annealing over modes; its objective is the simulated iteration, compiled. Imported when a search starts."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The gaps whose modes a search may change, and simple assignments of modes from which it starts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

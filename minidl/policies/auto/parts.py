@@ -5,8 +5,6 @@ replacement algorithms"). Chen's keeps every k-th value, or one value after a nu
 (Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost"). Capuchin's are the plans of ``policies/capuchin``.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Iterator
 

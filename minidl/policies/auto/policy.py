@@ -14,8 +14,6 @@ iterations refine it, while the program runs under the fastest plan known.
     progress    the plans tried, their times, and the plan to follow next
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from math import ceil, sqrt

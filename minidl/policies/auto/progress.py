@@ -16,7 +16,8 @@ from minidl.plan.spread import spread
 
 LEAST_GAIN = 0.001    # share of an iteration: a plan with a smaller predicted gain is not tried
 LEAST_NEARER = 0.01   # share of the nearest plan's time: a plan with a smaller gain on it is no progress
-TRIAL_EVERY = 4       # at most one of so many iterations belongs to a trial
+TRIAL_EVERY = 4       # at most one of so many iterations belongs to a trial,
+WORTH = 0.1           # or of WORTH / g if the waiting plan promises the share g, twice of what any plan tried missed
 TIMES = 7             # iterations of a plan whose seconds are remembered
 ENOUGH_TIMES = 3      # the fewest of them that give a spread
 MOST_BIAS = 1.02      # limit of the ratio of measured to predicted time
@@ -112,9 +113,12 @@ class Progress:
     def bias(self) -> float:
         """The median ratio of measured to predicted seconds over the plans tried, at most MOST_BIAS.
         It is limited because a plan that took far longer met something that the prediction does not model."""
-        ratios = [each.seconds / each.found.promised for each in self.tried
-                  if each.seconds < inf and 0.0 < each.found.promised < inf]
+        ratios = [ratio for ratio in self._ratios() if ratio < inf]
         return min(median(ratios), MOST_BIAS) if ratios else 1.0
+
+    def _ratios(self) -> list[float]:
+        """Return the ratio of measured to predicted seconds of each plan tried; infinite if it failed."""
+        return [each.seconds / each.found.promised for each in self.tried if 0.0 < each.found.promised < inf]
 
     def beats(self, predicted_seconds: float) -> bool:
         """True if a predicted time, multiplied by the bias, is below the fastest measured time by more than the noise.
@@ -154,9 +158,15 @@ class Progress:
         waiting = self.waiting
         if waiting is not None and not self.beats(waiting.promised):
             return replace(self, waiting=None).next()
-        if waiting is not None and self.rested >= TRIAL_EVERY * self.cost:
+        if waiting is not None and self.rested >= self.cost * self._wait(waiting):
             return Proposal(waiting.plan, replace(self, waiting=None, rested=0, tried=(*self.tried, Tried(waiting))))
         return Proposal(self.leader.found.plan, self)
+
+    def _wait(self, waiting: Found) -> float:
+        """Return how long to rest before a plan is tried, as a multiple of the iterations that its trial takes."""
+        gain = 1.0 - waiting.promised * self.bias / self.leader.seconds
+        missed = max(self._ratios(), default=1.0) - 1.0
+        return max(1.0, min(TRIAL_EVERY, WORTH / gain)) if gain > 2.0 * missed else TRIAL_EVERY
 
     def is_final(self, plan: Plan) -> bool:
         """True if a plan is final: it is the fastest, it has enough times, and no other plan waits."""

@@ -47,7 +47,8 @@ class Tflms(Static):
         return direct_order(level, swap, ahead)
 
     def _rewritten(self, network: IterationNetwork, level: list[int], least_length: int) -> Plan:
-        """Return the plan that swaps along all edges of at least ``least_length`` levels."""
+        """Return the plan that swaps feature maps along long edges, of at least ``least_length`` levels.
+        Each map has one edge: from its last access of the forward pass to its first of the backward pass."""
         swaps = [of_gap(network, m.gap) for m in _long_edges(network.maps, level, least_length)]
         ahead = hiding(network, level, swaps)
         wanted = sorted((call, swap) for swap in swaps
