@@ -42,8 +42,8 @@ class Executor:
     part_keepers         the objects that run calls on sliced and sharded tensors; of several, the first runs a call
     issued               number of calls so far, views and in-place calls included; lineage is ordered by this number
     first_read           ``issued`` when the program first read a tensor's value; infinite before that
-    inspect              if set: called as (name, inputs, results) after each call that makes no view; results include the
-                         inputs that were written in place"""
+    inspect              if set: called as (name, inputs, results) after each call that makes no view; the results are
+                         outputs, and inputs that were written in place"""
 
     def __init__(self, device: Device, memory: Memory, tracker: Tracker, *, deterministic: bool = True,
                  fuses: bool = True, keeps_outputs: bool = False, stands_for: tuple[Memory, ...] = ()) -> None:

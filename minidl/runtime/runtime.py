@@ -79,8 +79,7 @@ class Runtime(Shown):
     ranks          this rank among those that train together (``minidl.ranks``), each of which makes a Runtime. Each
                    holds an equal number of the slices, by default one. All use the smallest budget and host memory
 
-    Raises UserError for an unknown name, for a size that is no number of bytes or too small, and for options that the
-    device, the ranks or each other exclude."""
+    Raises UserError for an unknown name, a size below 1, or options that the device, the ranks or others exclude."""
 
     def __init__(self, device: str | devices.Device = "cpu", *, memory_budget: int | str | None = None,
                  host_memory: int | str | None = None, spill: str | PathLike[str] | Spill | None = None,
@@ -189,8 +188,7 @@ class Runtime(Shown):
 
         Calls since the last iteration (initialization, a validation) become an iteration of their own, so that every
         step has the same calls. So a gradient cannot flow from inside to tensors that were computed before. Raises
-        UserError inside the ``with`` of another runtime.
-        """
+        UserError inside the ``with`` of another runtime."""
         self._require_current("iteration()")
         executor = current()
         if executor.tracker.sequence >= executor.tracker.iteration_start:
