@@ -65,7 +65,6 @@ class Keeper(Protocol):
 
     def deallocate(self, storage: Storage, *, record_gone: bool = False) -> None:
         """Free a storage's bytes, which have no use any more. record_gone: the Storage object itself ends too."""
-        ...
 
 
 class Storage:

@@ -138,25 +138,20 @@ class Policy(Protocol):
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
         """Return a plan for the iterations after the measured one. Raises Unsuitable if the policy finds none."""
-        ...
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
         """Return the tensors to evict for a failed allocation (on-demand mode), the first victim first.
         The engine evicts as many as it needs, in this order. Tensors that are not listed stay. A tensor that cannot be
         swapped out is dropped instead, and a tensor that cannot be dropped is swapped out."""
-        ...
 
     def feedback(self, proposal: Proposal, observed: Observation) -> Proposal:
         """Return the proposal corrected by the observed results, or the same object if it needs no correction."""
-        ...
 
     def keep(self, proposal: Proposal) -> SavedProposal:
         """Return the part of a proposal that a checkpoint stores; ``recall`` turns it into a proposal again."""
-        ...
 
     def recall(self, kept: SavedProposal) -> Proposal:
         """Return the proposal that a resumed run starts with, under the same costs and limits."""
-        ...
 
 
 def required(policy: Any) -> Policy:
