@@ -1,4 +1,4 @@
-"""Whether ranks that are processes on CPUs gain from exchanges beside kernels, in a thread of their own.
+"""Measures if ranks on CPUs gain from exchanges that run beside kernels, in a thread of their own.
 
     mpiexec -n 2 python -m bench.rank_overlap [--rounds 6] [--steps 6] [--idle]
 
