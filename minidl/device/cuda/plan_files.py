@@ -35,7 +35,8 @@ class PlanFile:
             return None
 
     def write(self, data: Any) -> None:
-        """Replace the file, atomically; two processes may do so at once. After an error of the disk it does nothing."""
+        """Replace the file, atomically; two processes may do so at once.
+        After an error of the disk, which is ignored, nothing is written any more."""
         if self._path is None:
             return
         new = self._path.with_suffix(f".{os.getpid()}.new")
