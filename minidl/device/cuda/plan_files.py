@@ -26,7 +26,7 @@ class PlanFile:
         self._path = None if folder is None else folder / f"cudnn-{name}.json"
 
     def read(self, form: type[T]) -> T | None:
-        """Return the contents of the file, in this type; None if there are none, or others."""
+        """Return the contents of the file, in this type; None if there are none of this type."""
         if self._path is None:
             return None
         try:
