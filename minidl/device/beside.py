@@ -1,16 +1,18 @@
 """Exchanges between ranks on a simulated device, and the link that they share with copies to and from the host.
 
 Sums, and exchanges of updated rows, run beside the compute stream, one after the other. The first work that uses their
-memory waits for them. Such memory is known by its offset. When an exchange ends is computed only then, because copies
+memory waits for them (``in_use``). When an exchange ends is computed only then, because copies
 that begin while it runs take their share of the link (``Profile.shared_bandwidth``), and the exchange has the rest.
 """
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
 from math import inf
 
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, VirtualClock
-from minidl.device.contract import Operand
+from minidl.device.contract import Operand, bytes_of
+from minidl.device.in_use import InUse
 from minidl.device.profiles import Profile
 
 BESIDE = frozenset({"sum_ranks", "sum_rows", "gather_rows_"})  # operations that run beside the compute stream
@@ -31,10 +33,6 @@ class SharedLink:
         """Note a copy on a stream that takes ``seconds`` until ``end``; those of one stream come in order."""
         if stream in self._copies:
             self._copies[stream].append((end - seconds, end))
-
-    def seconds_from(self, start: float, seconds: float) -> float:
-        """Return how long an exchange takes that begins at ``start`` and would take ``seconds`` of the whole link."""
-        return self.end_of(start, seconds) - start
 
     def end_of(self, start: float, seconds: float) -> float:
         """Return when an exchange ends that begins at ``start`` and would take ``seconds`` of the whole link."""
@@ -63,40 +61,42 @@ class SharedLink:
 
 
 class Beside:
-    """The exchanges on their way beside the compute stream. under_way: the offsets of the memory that they use.
+    """The exchanges on their way beside the compute stream. in_use: the bytes of the arena that they use.
     spans: when exchanges began and ended, by number, as soon as that is computed; None: not kept."""
 
     def __init__(self, clock: VirtualClock, link: SharedLink) -> None:
         self.clock = clock
         self.link = link
-        self.under_way: dict[int, int] = {}  # offset -> number of the exchange
+        self.in_use = InUse()
         self._waiting: deque[tuple[float, float]] = deque()  # (time at which it may begin, seconds), not computed yet
         self._ends: list[float] = []  # of those computed, in this iteration
-        self._first = 0  # the number of the first of them
+        self._first = 1  # the number of the first of them
         self._latest = 0.0  # when the last of them ends
         self.spans: dict[int, tuple[float, float]] | None = None
 
-    @property
-    def count(self) -> int:
-        """Number of exchanges started so far; the number of the next one."""
-        return self._first + len(self._ends) + len(self._waiting)
-
     def start(self, seconds: float, operands: Iterable[Operand]) -> None:
         """Start an exchange of ``seconds`` on these operands, after earlier exchanges and the work launched so far."""
-        number = self.count
         self._waiting.append((self.clock.now(), seconds))
-        self.under_way.update({operand.block.offset: number for operand in operands})
+        self.in_use.latest += 1
+        for offset, nbytes in map(bytes_of, operands):
+            self.in_use.use(offset, offset + nbytes)
 
-    def hold(self, stream: int, offset: int) -> None:
-        """Make a stream wait for the exchange that uses the memory at ``offset``, if there is one."""
-        number = self.under_way.pop(offset, None)
-        if number is not None:
+    def at_once(self, seconds: float) -> float:
+        """Return the seconds from now to the end of an exchange for which the compute stream waits.
+        It begins when earlier ones have ended, and would take ``seconds`` of the whole link."""
+        now = self.clock.now()
+        self._latest = self.link.end_of(max(now, self._end_of(self.in_use.latest)), seconds)
+        return self._latest - now
+
+    def hold(self, stream: int, offset: int, nbytes: int) -> None:
+        """Make a stream wait for the exchanges that use these bytes, if there are any."""
+        if number := self.in_use.needed(stream, offset, offset + nbytes):
             self.clock.hold(stream, self._end_of(number))
 
     def hold_for(self, operands: Iterable[Operand]) -> None:
         """Make the compute stream wait for the exchanges that use these operands' memory."""
         for operand in operands:
-            self.hold(COMPUTE, operand.block.offset)
+            self.hold(COMPUTE, *bytes_of(operand))
 
     def _end_of(self, number: int) -> float:
         """Return when an exchange ends, beside the copies issued so far; no later copy changes this."""
@@ -112,10 +112,8 @@ class Beside:
     def forget_ended(self) -> None:
         """Forget the exchanges that have ended, and copies that no exchange could meet any more."""
         now = self.clock.now()
-        computed = self._first + len(self._ends)
-        self.under_way = {offset: number for offset, number in self.under_way.items()
-                          if number >= computed or self._end_of(number) > now}
-        keep = min(self.under_way.values(), default=computed)
-        del self._ends[:max(0, min(keep, computed) - self._first)]
-        self._first = computed - len(self._ends)
+        ended = bisect_right(self._ends, now)
+        del self._ends[:ended]
+        self._first += ended
+        self.in_use.forget(self._first - 1)
         self.link.forget_before(self._latest if self._waiting else now)

@@ -35,7 +35,7 @@ class SimDevice(Device):
         self.ways = partial(modelled_algorithms, profile) if ways is None else ways
         self._launch_overhead_s = profile.launch_overhead_s
         self.link = SharedLink(profile)
-        self.beside = Beside(self.clock, self.link)
+        self.exchanging = self.beside = Beside(self.clock, self.link)
 
     def simulated_twin(self) -> Device | None:
         """Return a new simulator with the same profile, algorithms and attention, at time 0."""
@@ -60,33 +60,33 @@ class SimDevice(Device):
         """Occupy the compute stream for the algorithm's seconds, and the host for the launch overhead."""
         clock = self.clock
         clock.host += self._launch_overhead_s
-        if self.beside.under_way:
+        in_use = self.beside.in_use
+        if in_use.latest > in_use.waited[COMPUTE] and op_name not in BESIDE:
             self.beside.hold_for((*outputs, *inputs))
         if op_name in BESIDE:
             self.beside.start(algorithm.seconds, (*outputs, *inputs))
             return clock.issue(COMPUTE, 0.0, timed=timed)
-        seconds = algorithm.seconds
-        if op_name in EXCHANGES:
-            seconds = self.link.seconds_from(clock.now(), seconds)
+        seconds = self.beside.at_once(algorithm.seconds) if op_name in EXCHANGES else algorithm.seconds
         return clock.issue(COMPUTE, seconds, timed=timed)
 
     def move(self, to: int, origin: int, nbytes: int) -> int:
         """Occupy the compute stream for the modelled seconds of a copy within the arena."""
-        if self.beside.under_way:
-            self.beside.hold(COMPUTE, origin)
+        if self.beside.in_use.latest:
+            self.beside.hold(COMPUTE, to, nbytes)
+            self.beside.hold(COMPUTE, origin, nbytes)
         return self.clock.issue(COMPUTE, self.move_seconds(nbytes))
 
     def copy_out(self, host: Extents, offset: int, nbytes: int) -> int:
         """Occupy the copy-out stream for the modelled seconds of a copy to the host, and on to the disk if spilled."""
-        if self.beside.under_way:
-            self.beside.hold(COPY_OUT, offset)
-        return self._copy(COPY_OUT, host, nbytes)
+        return self._copy(COPY_OUT, host, offset, nbytes)
 
     def copy_in(self, offset: int, host: Extents, nbytes: int) -> int:
         """Occupy the copy-in stream for the modelled seconds of a copy from the host, and from the disk if spilled."""
-        return self._copy(COPY_IN, host, nbytes)
+        return self._copy(COPY_IN, host, offset, nbytes)
 
-    def _copy(self, stream: int, host: Extents, nbytes: int) -> int:
+    def _copy(self, stream: int, host: Extents, offset: int, nbytes: int) -> int:
+        if self.beside.in_use.latest:
+            self.beside.hold(stream, offset, nbytes)
         seconds = self.copy_seconds(stream, host, nbytes)
         position = self.clock.issue(stream, seconds, timed=self._noting_copy(stream, host, nbytes))
         if self.profile.shared_bandwidth:
@@ -97,7 +97,7 @@ class SimDevice(Device):
         """Return an array of NaN (0 for integers) in the tensor's shape, after the compute stream has finished."""
         import numpy as np
 
-        if self.beside.under_way:
+        if self.beside.in_use.latest:
             self.beside.hold_for((operand,))
         self.synchronize(COMPUTE, self.positions[COMPUTE])
         meta = operand.meta

@@ -59,7 +59,7 @@ class WriteGuard:
                         self._secured.append(other)
 
     def after_write(self, targets: Sequence[Storage], number: int) -> None:
-        """Note that call ``number`` has written ``targets``: free their stale host copies, and make them leaves."""
+        """Note that call ``number`` of the run has written ``targets``: free stale host copies; make them leaves."""
         state = self.state
         with state.arena_busy:
             for base in targets:

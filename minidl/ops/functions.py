@@ -102,7 +102,8 @@ def softplus(x: Tensor) -> Tensor:
 
 
 def over_last(x: Tensor, dim: int, what: str) -> tuple[Tensor, Shape]:
-    """Return x with dimension ``dim`` moved to the end, and the permutation that moves it back, () if it was last."""
+    """Return x with dimension ``dim`` moved to the end, and the permutation that moves it back, () if it was last.
+    what: the function that errors name. Raises ShapeError for a dimension out of range."""
     axis = axis_of(what, x.shape, dim)
     order = tuple(i for i in range(x.ndim) if i != axis) + (axis,)
     back = tuple(sorted(range(x.ndim), key=order.__getitem__))

@@ -51,7 +51,8 @@ def asked_dtype(what: str, targets: tuple[object, ...], options: dict[str, Any])
 
 def to(x: Tensor, *targets: Any, **options: Any) -> Tensor:
     """Return x converted to a dtype; x itself if it has that dtype already and ``copy`` is not True.
-    A device has no effect, because tensors live on their runtime's device. Raises UserError for other arguments."""
+    A tensor stands for its dtype. A device, ``non_blocking`` and ``memory_format`` have no effect: tensors live on
+    their runtime's device. Raises UserError for other arguments."""
     dtype = asked_dtype("to()", targets, options)
     y = x if dtype is None else convert(x, dtype)
     return clone(x) if y is x and options.get("copy") else y

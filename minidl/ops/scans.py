@@ -118,8 +118,8 @@ def sort(input: Tensor, dim: int = -1, descending: bool = False, *, stable: bool
 
 
 def argsort(input: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = True) -> Tensor:
-    """Return the positions of input's elements in order along a dimension.
-    Raises ShapeError if that is out of range."""
+    """Return the positions of input's elements in order along ``dim``; the sort is always stable.
+    Raises ShapeError for a dimension out of range."""
     return sort(detach(input), dim, descending, stable=stable).indices
 
 

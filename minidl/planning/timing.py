@@ -37,7 +37,10 @@ def place(problem: Problem, room: Room, steps: StepArrays, starts: Array, back: 
           notes: Array ) -> None:
     """Choose the step before which each swap-in starts: as late as the link allows, but not before there is room.
     Swap-ins get room in the order of their uses. Otherwise, if the link is slower than the computation that hides
-    it, tensors needed later would fill the memory that the next call waits for."""
+    it, tensors needed later would fill the memory that the next call waits for.
+
+    Written: ``back.start``, the step; prefetch_at, by gap, the number of the call of that step, -1 on demand; notes, by
+    residency, column 1, the step, unless notes is empty. starts: of each step, in seconds, if nothing waits."""
     during, group, size = steps.during, steps.group, problem.size
     begin = np.zeros(len(back.tensor))
     link_free = starts[len(steps.call)]

@@ -21,7 +21,9 @@ class MpiRanks(Ranks):
     def __init__(self, communicator: Any, library: Any, divide: str = NOTHING) -> None:
         super().__init__(communicator.Get_rank(), communicator.Get_size(), divide)
         self._library = library
-        self.local = communicator.Split_type(library.COMM_TYPE_SHARED).Get_rank()
+        here = communicator.Split_type(library.COMM_TYPE_SHARED)  # the ranks of this machine
+        self.local = here.Get_rank()
+        here.Free()
         self._tensors, self._words = communicator.Dup(), communicator.Dup()
 
     def gather(self, mine: np.ndarray, sizes: Sequence[int], into: np.ndarray) -> None:
@@ -55,8 +57,9 @@ class MpiRanks(Ranks):
 def mpi(*, divide: str = NOTHING) -> MpiRanks:
     """Return this process's rank among those that mpiexec started. Raises UserError if mpi4py or MPI is missing.
 
-    Without mpiexec this process is the one rank of one. An error that the program does not catch ends all ranks.
-    divide: "states" or "gradients" divides these among the ranks.
+    So it does if threads may not call this MPI at once. Without mpiexec this process is the one rank of one.
+    An error that the program does not catch ends all ranks.
+    divide: "nothing", optimizer "states", or "gradients" and states, of which each rank keeps its part.
     """
     try:
         from mpi4py import MPI

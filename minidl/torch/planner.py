@@ -62,7 +62,8 @@ class Planner:
         return min(found, key=lambda choice: choice.worth)
 
     def _choice(self, share: float, seen: Seen, costs: Costs, limits: Limits) -> Choice:
-        """Return the policy's plan, or one that only swaps if recording lineage takes more time than drops save."""
+        """Return the policy's plan, or one that only swaps if recording lineage takes more time than drops save.
+        share: the part of the optimizer's states that stays on the device. seen: what was recorded of a step."""
         moving = seen.state_bytes * (costs.out_seconds_per_byte + costs.in_seconds_per_byte)
         found = self._planned(share, seen, costs, limits, moving)
         if found.obeyed.drops and self.counts_recording:

@@ -35,5 +35,6 @@ def is_page(head: bytes) -> bool:
 
 
 def write_page(path: str, packed: Sequence[Mapping[str, Any]], *, force: bool = False) -> None:
-    """Write the page to a file. Raises UserError if that fails, or over others' files unless ``force``."""
+    """Write the page to a file.
+    Raises UserError if that fails, or over a file that is no such page unless ``force``."""
     write_whole(path, page(packed).encode(), is_page, force=force)

@@ -48,7 +48,7 @@ class _Noted:
     largest_bytes: int
     host_bytes: int
     workspace: tuple[int, int]
-    exchange: int = -1  # its number, if it runs beside the compute stream
+    exchange: int = 0  # its number, if it runs beside the compute stream
 
 
 class StepRecorder:
@@ -58,7 +58,7 @@ class StepRecorder:
         self.recorded: Recorded | None = None
         self._runtime = runtime
         self._device = runtime.device
-        self._beside = runtime.device.beside if isinstance(runtime.device, SimDevice) else None
+        self._exchanging = runtime.device.exchanging
         self._memory = runtime.memory
         self._tracker = runtime.tracker
 
@@ -73,8 +73,8 @@ class StepRecorder:
         if isinstance(device.clock, Measured):
             device.settle()
             device.clock.measure()
-        if self._beside is not None:
-            self._beside.spans = {}
+        if isinstance(device, SimDevice):
+            device.beside.spans = {}
         self._begin()
         for name, verb in wrapped.items():
             setattr(device, name, verb)
@@ -87,8 +87,8 @@ class StepRecorder:
             runtime.keeps_trace = keeps_trace
             if isinstance(device.clock, Measured):
                 device.clock.measure(False)
-            if self._beside is not None:
-                self._beside.spans = None
+            if isinstance(device, SimDevice):
+                device.beside.spans = None
 
     def _begin(self) -> None:
         """Delete all records, and start from the arena's present contents."""
@@ -117,8 +117,8 @@ class StepRecorder:
                 self._backward.update(output.tensor_id for output in outputs)
             self._record_arena()
             before = self._before(COMPUTE)
-            beside = -1 if self._beside is None or op_name not in BESIDE else self._beside.count
             position = launch(op_name, algorithm, outputs, inputs, attrs, workspace, *timed)
+            beside = self._exchanging.in_use.latest if self._exchanging is not None and op_name in BESIDE else 0
             subject = self._subject(outputs[0].base) if outputs else -1
             lent = (workspace, algorithm.workspace) if algorithm.workspace else (0, 0)
             self._note(EventKind.REPLAY if replayed else EventKind.CALL, op_name, subject, 0, COMPUTE, before, lent,
@@ -162,7 +162,7 @@ class StepRecorder:
         return self._device.positions[stream], clock.busy[stream] if isinstance(clock, VirtualClock) else 0.0
 
     def _note(self, kind: EventKind, op: str, subject: int, nbytes: int, stream: int,
-              before: tuple[int, float], workspace: tuple[int, int] = (0, 0), exchange: int = -1) -> None:
+              before: tuple[int, float], workspace: tuple[int, int] = (0, 0), exchange: int = 0) -> None:
         clock, arena, last = self._device.clock, self._memory.arena, self._device.positions[stream]
         span = None
         if isinstance(clock, VirtualClock):  # its times are known at once, and deleted at the iteration's end
@@ -247,7 +247,7 @@ class StepRecorder:
         """Yield the events with their times, in seconds from the beginning."""
         clock, now = self._device.clock, 0.0
         spans = clock.spans if isinstance(clock, Measured) else None
-        exchanged = self._beside.spans or {} if self._beside is not None else {}
+        exchanged = self._exchanging.spans or {} if self._exchanging is not None else {}
         free = 0.0  # when the compute stream has finished its work so far
         for noted in self._events:
             start, end = noted.span or (self._began + free, self._began + free)
@@ -258,7 +258,7 @@ class StepRecorder:
                     start, end = works[0][0], works[-1][1]
             start, end = exchanged.get(noted.exchange, (start, end))
             start, end = start - self._began, end - self._began
-            if noted.stream == COMPUTE and noted.exchange < 0:
+            if noted.stream == COMPUTE and not noted.exchange:
                 now, free = max(now, start), max(free, end)
             else:
                 now = max(now, free)

@@ -7,7 +7,7 @@ import pytest
 from watch import OPS
 
 from bench.support.null_cuda import NullCuda
-from minidl.device.cuda.programs import ComputeStream, Programs
+from minidl.device.cuda.programs import KernelStream, Programs
 from minidl.kernels.cuda import KERNELS
 from minidl.kernels.cuda.launch import Kernel
 from minidl.meta import float32, meta
@@ -24,7 +24,7 @@ def test_each_call_has_its_own_addresses_and_numbers():
     given = []
     vendor = NullCuda()
     vendor.launch = lambda source, blocks, arguments, stream: given.append(arguments)
-    stream = ComputeStream(vendor, None, SimpleNamespace(upload=None))
+    stream = KernelStream(vendor, None, SimpleNamespace(upload=None))
     program = Programs(stream, KERNELS, tf32=False).kernel("fill_", [meta((64,), float32)], {"value": 1.0})
     for address, value in ((512, 1.0), (1024, 2.5)):
         program([address], {"value": value}, 0)

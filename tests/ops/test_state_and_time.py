@@ -245,6 +245,11 @@ def test_hooks_and_grad_leave_the_gradients_of_leaves_alone_or_change_them():
             assert not minidl.is_grad_enabled()
         assert minidl.is_grad_enabled()
 
+        @minidl.set_grad_enabled(False)
+        def without(x):
+            return (x * 2.0).requires_grad
+        assert minidl.is_grad_enabled() and not without(w) and minidl.is_grad_enabled()
+
 
 # Two optimizers -------------------------------------------------------------------------------------------------------
 def gan(library, steps=3):

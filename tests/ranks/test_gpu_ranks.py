@@ -11,14 +11,14 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from fake_cuda import JudgedCuda, WatchedCuda, strided
+from fake_cuda import JudgedCuda, WatchedCuda
 from fake_nccl import FakeNccl
+from gpu_bench import PROFILE, Bench, gpu
 from races import Violation
 from rank_programs import NETWORKS, Outcome, outcomes, together, train
 
 from minidl import Runtime, nn
 from minidl import device as devices
-from minidl.device import profiles
 from minidl.device.clock import COPY_IN
 from minidl.device.cpu import exchange as cpu_exchange
 from minidl.device.cuda import device as cuda_device
@@ -27,19 +27,14 @@ from minidl.device.cuda.exchange import Copied, Sent
 from minidl.device.cuda.group import Group
 from minidl.errors import DeviceError, UserError
 from minidl.kernels.cpu import KERNELS
-from minidl.meta import Cost, aligned, float32, meta
+from minidl.meta import float32, meta
 from minidl.parts.slice_rules import sizes_of
 from minidl.parts.slicing.exchange import GATHER_RANKS, GATHER_ROWS, SUM_RANKS, SUM_ROWS
 from minidl.ranks import Ranks, RanksDiverged, modelled, threads
 from minidl.ranks.mpi import MpiRanks
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-PROFILE = profiles.get("h200")
 SHORT, LONGER, AMPLE = (10, 7), (10, 10, 10, 10, 7), 1 << 28
-
-
-def gpu(network=None, rank=0, made=JudgedCuda):
-    return made(PROFILE, numerics=True, network=network, uuid=f"GPU-{rank}")
 
 
 # Training ---------------------------------------------------------------------------------------------------------
@@ -111,55 +106,6 @@ def test_gpus_short_of_memory_keep_the_bits_and_wait_where_they_must(policy, sha
 
 
 # One exchange, in every layout ------------------------------------------------------------------------------------
-class Operand:
-    """A tensor that lies at an offset of the arena."""
-
-    def __init__(self, offset, size, described):
-        self.meta = described
-        self.block = SimpleNamespace(offset=offset, size=size)
-        self.base = self
-
-
-class Bench:
-    """A GPU of one rank whose arena is filled from the front."""
-
-    def __init__(self, network, ranks):
-        self.ranks, self.device = ranks, gpu(network, ranks.rank)
-        self.device.attach(1 << 22, 0)
-        self.device.join(ranks)
-        self.free = 0
-
-    def empty(self, described):
-        """An operand with bytes of its own that holds nonsense. Views have them behind an offset."""
-        reach = sum((d - 1) * s for d, s in zip(described.shape, described.strides, strict=True))
-        extent = described.offset + 1 + reach
-        made = Operand(self.free, aligned(extent * described.dtype.itemsize), described)
-        self.free += made.block.size + 256
-        self.array(made)[...] = -77
-        return made
-
-    def put(self, described, values):
-        made = self.empty(described)
-        self.array(made)[...] = values
-        return made
-
-    def array(self, operand):
-        return strided(self.device.address(operand), operand.meta.shape, operand.meta.strides, operand.meta.dtype.name)
-
-    def run(self, op, inputs, attrs, donated=False):
-        """Launch the exchange; return the outputs. donated: they take the bytes of the first inputs where they can."""
-        metas = tuple([x.meta for x in inputs])
-        fixed = attrs | {"ranks": self.ranks, "turn": "a test"}
-        made = self.device.lay_out(op.name, metas, op.describe(metas, fixed))
-        takes = donated and op is SUM_RANKS
-        outputs = [inputs[i] if takes and inputs[i].meta == y else self.empty(y) for i, y in enumerate(made)]
-        (algorithm,) = self.device.algorithms(op.name, metas, made, fixed, Cost(0.0, 0.0, "exchange"))
-        self.device.launch(op.name, algorithm, outputs, inputs, fixed, self.free)
-        self.free += aligned(algorithm.workspace)
-        self.device.streams.settle()
-        return [self.array(y).copy() for y in outputs], algorithm.workspace
-
-
 def layouts(shape, draw):
     """Descriptions of a tensor of this shape: dense, channels-last, turned, or with a hole before it."""
     dense = meta(shape, float32)
@@ -217,7 +163,7 @@ def exchanges_alike(seed, count, each, shapes, op, network):
         wanted = right(op, arrays, ranks, outputs, attrs)
         found, workspace = bench.run(op, inputs, attrs, donated=draw.random() < 0.5)
         if op is GATHER_ROWS:
-            found = [bench.array(x).copy() for x in inputs]
+            found = [bench.device.read(x) for x in inputs]
         bench.device.vendor.free(bench.device._arena)
         assert len(found) == len(wanted)
         assert all(a.tobytes() == b.tobytes() for a, b in zip(found, wanted, strict=True)), "the bits differ"
@@ -260,17 +206,12 @@ def test_groups_of_messages_stay_below_the_number_that_nccl_takes():
 class Elsewhere(Group):
     """A group that issues messages to the copy-in stream, and no stream waits for them."""
 
-    def __init__(self, vendor, stream, programs):
-        super().__init__(vendor, vendor.streams[COPY_IN], programs)
-        self.compute = stream
-
-    def program(self, *arguments):
-        self._vendor.copy, copy = (lambda to, origin, nbytes, stream: copy(to, origin, nbytes, self.compute),
-                                   self._vendor.copy)
+    def _issue(self, step, itemsize):
+        number, self.number = self.number, COPY_IN if isinstance(step, Sent) else self.number
         try:
-            return super().program(*arguments)
+            return super()._issue(step, itemsize)
         finally:
-            self._vendor.copy = copy
+            self.number = number
 
 
 def _own_first(self, total, shares, right=exchange._Maker.sum_shares):

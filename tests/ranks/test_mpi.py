@@ -10,10 +10,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rank_programs import NETWORKS, train
 
+from minidl.ranks.mpi import MpiRanks
 from minidl.view.recorded import read_page
 
 pytest.importorskip("mpi4py", reason="ranks as processes need mpi4py")
@@ -43,6 +45,15 @@ def start(count: int, *words: object) -> subprocess.CompletedProcess[str]:
 def require(run: subprocess.CompletedProcess[str]) -> str:
     assert run.returncode == 0, run.stdout + run.stderr
     return run.stdout
+
+
+def test_the_communicator_of_a_machine_is_freed_once_the_number_on_it_is_known():
+    kinds, freed = [], []
+    here = SimpleNamespace(Get_rank=lambda: 3, Free=lambda: freed.append("here"))
+    world = SimpleNamespace(Get_rank=lambda: 7, Get_size=lambda: 8, Dup=lambda: None,
+                            Split_type=lambda kind: kinds.append(kind) or here)
+    ranks = MpiRanks(world, SimpleNamespace(COMM_TYPE_SHARED="shared"))
+    assert (ranks.rank, ranks.count, ranks.local, kinds, freed) == (7, 8, 3, ["shared"], ["here"])
 
 
 def test_train_on_two_ranks_has_the_bits_of_two_slices_and_the_first_rank_alone_writes(tmp_path):

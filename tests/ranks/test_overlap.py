@@ -7,7 +7,7 @@ import pytest
 from minidl import Runtime, nn, optim
 from minidl.device import profiles
 from minidl.device.beside import SharedLink
-from minidl.device.clock import COPY_IN, COPY_OUT
+from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT
 from minidl.device.cost_model import kernel_seconds
 from minidl.device.sim import SimDevice
 from minidl.ranks import modelled
@@ -52,17 +52,22 @@ def test_the_exchanges_of_a_slow_link_take_as_long_as_the_link_needs():
     assert 3 * alone < found < 4 * alone and 2 * alone < waited < found
 
 
-def test_a_copy_of_a_sum_to_the_host_waits_for_it():
+@pytest.mark.parametrize("stream, act", [
+    (COPY_OUT, lambda device, at, nbytes: device.copy_out(((0, nbytes),), at, nbytes)),
+    (COPY_IN, lambda device, at, nbytes: device.copy_in(at, ((0, nbytes),), nbytes)),
+    (COMPUTE, lambda device, at, nbytes: device.move(at, 1 << 24, nbytes)),
+    (COMPUTE, lambda device, at, nbytes: device.move(1 << 24, at, nbytes))],
+    ids=["a copy to the host", "a copy from the host", "a move to there", "a move from there"])
+def test_what_touches_the_bytes_of_a_sum_waits_for_it(stream, act):
     profile = replace(profiles.get("p100"), peer_bandwidth=1e6, link_latency_s=0.0)  # a sum of 4 MiB takes seconds
     device = SimDevice("sim:test", profile)
     with Runtime(device, policy="passive", ranks=modelled(2), memory_budget="32MiB") as runtime:
         layer = nn.Linear(WIDTH, WIDTH)
         layer(runtime.tensor(None, shape=(8, WIDTH))).sum().backward()
-        storage = layer.weight.grad.storage
+        block = layer.weight.grad.storage.block
         took = kernel_seconds(profile, "exchange", 0.0, WIDTH * WIDTH * 4)
         assert device.now() < took
-        runtime.memory.allocator.start_swap_out(storage)
-        assert device.clock.finish_time(COPY_OUT, storage.copied_out) > took
+        assert device.clock.finish_time(stream, act(device, block.offset, 256)) > took
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -70,9 +75,9 @@ def test_a_device_without_exchanges_has_nothing_to_wait_for(ranks):
     device = SimDevice("sim:p100", profiles.get("p100"))
     with Runtime(device, policy="none", ranks=modelled(ranks), memory_budget="1GiB") as runtime:
         x = nn.Linear(8, 8)(runtime.tensor(None, shape=(8, 8)))
-        assert not device.beside.under_way
+        assert not device.beside.in_use
         x.sum().backward()
-        assert bool(device.beside.under_way) == (ranks == 2)
+        assert bool(device.beside.in_use) == (ranks == 2)
 
 
 def shared_link(count, name="p100"):
@@ -115,7 +120,7 @@ def test_a_copy_that_begins_during_a_sum_delays_it():
             layer = nn.Linear(WIDTH, WIDTH)
             layer(runtime.tensor(None, shape=(8, WIDTH))).sum().backward()
             if nbytes:
-                device.copy_out(((0, nbytes),), 0, nbytes)
+                device.copy_out(((0, nbytes),), 1 << 30, nbytes)  # of bytes that the sum does not use
             before = device.now()
             layer.weight.grad.numpy()
             return device.now() - before
@@ -141,6 +146,19 @@ def test_gathered_statistics_share_the_link_too():
         assert 1.5 * alone < gathers() < 2 * alone
 
 
+def test_gathered_statistics_wait_for_sums_that_began_before():
+    """A device has one queue of exchanges, as a GPU has."""
+    device = SimDevice("sim:test", replace(profiles.get("p100"), peer_bandwidth=1e6, link_latency_s=0.0))
+    with Runtime(device, policy="passive", ranks=modelled(2), memory_budget="64MiB") as runtime:
+        x = runtime.tensor(None, shape=(64, 8))
+        layer = nn.Linear(WIDTH, WIDTH)
+        layer(runtime.tensor(None, shape=(8, WIDTH))).sum().backward()
+        before = device.now()
+        x.permute(1, 0)
+        took = kernel_seconds(device.profile, "exchange", 0.0, WIDTH * WIDTH * 4)
+        assert device.now() - before > 0.9 * took
+
+
 def test_exchanges_of_earlier_iterations_are_forgotten():
     device = SimDevice("sim:test", profiles.shared(profiles.get("p100"), 2))
     with Runtime(device, policy="passive", ranks=modelled(2), memory_budget="64MiB") as runtime:
@@ -151,4 +169,4 @@ def test_exchanges_of_earlier_iterations_are_forgotten():
                 optimizer.zero_grad()
                 layer(runtime.tensor(None, shape=(8, 64))).sum().backward()
                 optimizer.step()
-        assert len(device.beside.under_way) <= 4 and len(device.beside._ends) <= 4 and not device.beside._waiting
+        assert len(device.beside.in_use) <= 4 and len(device.beside._ends) <= 4 and not device.beside._waiting

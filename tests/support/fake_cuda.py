@@ -30,12 +30,13 @@ from typing import Any
 import numpy as np
 from fake_nccl import FakeNccl, NcclCommunicator
 from numpy.lib.stride_tricks import as_strided
-from races import Violation
+from races import NAMES, Violation
 from watch import OPS, Watched
 
-from minidl.device.clock import STREAM_NAMES, Timed
+from minidl.device.clock import COMPUTE, Timed
 from minidl.device.contract import Operand
 from minidl.device.cuda.device import CudaDevice
+from minidl.device.cuda.group import OPERATIONS
 from minidl.device.cuda.memory_format import channels_last_strides
 from minidl.device.cuda.nccl import Nccl
 from minidl.device.cuda.seam import ATTENTION_OPERANDS, Attention, Convolution, Gemm, PlanInfo, Properties, TimedWork
@@ -266,7 +267,7 @@ class FakeCuda:
             else:
                 over_link += 1
                 if stream.number and not self._within(self._host, address, nbytes):
-                    raise Violation(f"{STREAM_NAMES[stream.number]} copies host memory that is not page-locked")
+                    raise Violation(f"{NAMES[stream.number]} copies host memory that is not page-locked")
         self._work(stream, "copy", LINK_S + nbytes / LINK if over_link else nbytes / 1e12)
         if self.numerics:
             ctypes.memmove(to, origin, nbytes)
@@ -533,6 +534,9 @@ class WatchedCuda(Watched, JudgedCuda):
         super().__init__(profile, **options)
         self.order = self.fake
         self.watch(limit=limit)
+
+    def stream_of(self, op_name: str) -> int:
+        return self.group.number if op_name in OPERATIONS else COMPUTE
 
     def starts(self, stream: int) -> float:
         return self.fake.streams[stream].ready

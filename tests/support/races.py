@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 
 from minidl.device.clock import COPY_OUT, STREAM_NAMES, Timed, VirtualClock
 
-STREAMS = range(3)
+NAMES = (*STREAM_NAMES, "exchange")  # the last one for exchanges between GPUs, if there are several ranks
+STREAMS = range(len(NAMES))
 NOTHING, SPOILED = 0, -1  # values of unwritten or freed bytes; of copies of overwritten bytes
 
 
@@ -31,9 +32,9 @@ class WatchedClock(VirtualClock):
 
     def __init__(self) -> None:
         super().__init__()
-        self.known = [[0, 0, 0] for _ in STREAMS]
-        self.host_known = [0, 0, 0]
-        self._after: list[list[list[int]]] = [[[0, 0, 0]] for _ in STREAMS]  # by stream and position: known then
+        self.known = [[0] * len(STREAMS) for _ in STREAMS]
+        self.host_known = [0] * len(STREAMS)
+        self._after: list[list[list[int]]] = [[[0] * len(STREAMS)] for _ in STREAMS]  # by stream, position
 
     def issue(self, stream: int, seconds: float, effect: Callable[[], None] | None = None, *,
               at_end: bool = False, timed: Timed = None) -> int:
@@ -77,7 +78,7 @@ class Cells:
         self.values = [NOTHING] * count
         self._reads = [[0] * count for _ in STREAMS]
         self._writes = [[0] * count for _ in STREAMS]
-        self._latest = [0, 0, 0]  # position of each stream's last read or write of any cell
+        self._latest = [0] * len(STREAMS)  # position of each stream's last read or write of any cell
 
     def span(self, offset: int, nbytes: int) -> slice:
         """Return the cells of a range of bytes."""
@@ -106,11 +107,11 @@ class Cells:
 
     def _ordered(self, last: list[list[int]], cells: slice, stream: int, known: Sequence[int], what: str,
                  done: str) -> None:
-        for other in STREAMS:
+        for other in range(len(known)):
             if (other != stream and self._latest[other] > known[other]
                     and max(last[other][cells], default=0) > known[other]):
                 raise Violation(f"{what} does not wait until the {self.name}'s cells {cells.start}..{cells.stop} have "
-                                f"been {done} by {STREAM_NAMES[other]} {max(last[other][cells])}: it has waited for "
+                                f"been {done} by {NAMES[other]} {max(last[other][cells])}: it has waited for "
                                 f"{known[other]}")
 
     def holds(self, cells: slice, value: int) -> bool:

@@ -84,25 +84,38 @@ class Watched(Device):
             if operand.base.block is None:
                 raise Violation(f"{op_name} is given {operand}, which has no block")
         self._note(COMPUTE, op_name, algorithm.name, *(place(o)[0] for o in (*outputs, *inputs)), workspace)
-        op, known = OPS.get(op_name) or BETWEEN_RANKS[op_name], self.order.before(COMPUTE)
+        position = super().launch(op_name, algorithm, outputs, inputs, attrs, workspace, timed)
+        stream = self.stream_of(op_name)
+        op, known = OPS.get(op_name) or BETWEEN_RANKS[op_name], self._before_last(stream)
         written = set(op.mutates(len(inputs))) if op.mutates is not None else set()
         for index, operand in enumerate(inputs):
             if index not in written or op_name not in REPLACING:
-                self._read(operand, COMPUTE, known, f"{op_name} (input {index})")
+                self._read(operand, stream, known, f"{op_name} (input {index})")
         for index in written:
-            self._write(inputs[index], known, f"{op_name} (in place)")
+            self._write(inputs[index], stream, known, f"{op_name} (in place)")
         over = {place(operand)[0] for operand in inputs}
         for operand in outputs:
             cells = self._cells(operand.base.block.offset, operand.meta)
             if operand.base.block.offset not in over and not self.arena.holds(cells, NOTHING):
                 raise Violation(f"{op_name} writes over a value that is not its input's, at cells {cells}")
-            self._write(operand, known, f"{op_name} (output)")
+            self._write(operand, stream, known, f"{op_name} (output)")
         if algorithm.workspace:
             cells = self.arena.span(workspace, algorithm.workspace)
             if not self.arena.holds(cells, NOTHING):
                 raise Violation(f"{op_name} has its workspace where a value is, at cells {cells}")
-            self.arena.write(cells, COMPUTE, known, NOTHING, f"{op_name} (workspace)")
-        return super().launch(op_name, algorithm, outputs, inputs, attrs, workspace, timed)
+            self.arena.write(cells, stream, known, NOTHING, f"{op_name} (workspace)")
+        return position
+
+    def stream_of(self, op_name: str) -> int:
+        """Return the stream on which an operation runs."""
+        return COMPUTE
+
+    def _before_last(self, stream: int) -> list[int]:
+        """Return the positions that were certain before a stream's last work: it has made its waits itself, or before
+        it the engine has."""
+        known = list(self.order.before(stream))
+        known[stream] -= 1
+        return known
 
     def read(self, operand: Operand) -> np.ndarray:
         self._note(COMPUTE, "read", place(operand)[0])
@@ -122,16 +135,17 @@ class Watched(Device):
         if value is None or not self.arena.holds(cells, value):
             raise Violation(f"{what} reads {operand}, and finds {set(self.arena.values[cells])} instead of {value}")
 
-    def _write(self, operand: Operand, known: Sequence[int], what: str) -> None:
+    def _write(self, operand: Operand, stream: int, known: Sequence[int], what: str) -> None:
         self._values += 1
         self._expected[operand.base] = self._values
         offset, meta = place(operand)
-        self.arena.write(self._cells(offset, meta), COMPUTE, known, self._values, what)
+        self.arena.write(self._cells(offset, meta), stream, known, self._values, what)
 
     # Copies --------------------------------------------------------------------------------------------------
     def move(self, to: int, origin: int, nbytes: int) -> int:
         self._note(COMPUTE, "move", to, origin, nbytes)
-        arena, known = self.arena, self.order.before(COMPUTE)
+        position = super().move(to, origin, nbytes)
+        arena, known = self.arena, self._before_last(COMPUTE)
         source, target = arena.span(origin, nbytes), arena.span(to, nbytes)
         value = arena.only_value(source, "a move")
         arena.read(source, COMPUTE, known, "a move")
@@ -139,18 +153,19 @@ class Watched(Device):
         if not arena.holds(target, NOTHING):
             raise Violation(f"a move lands on a value, at cells {target}")
         arena.write(target, COMPUTE, known, value, "a move")
-        return super().move(to, origin, nbytes)
+        return position
 
     def copy_out(self, host: Extents, offset: int, nbytes: int) -> int:
         self._note(COPY_OUT, "copy out", host, offset, nbytes)
-        known = self.order.before(COPY_OUT)
+        position = super().copy_out(host, offset, nbytes)
+        known = self._before_last(COPY_OUT)
         source = self.arena.span(offset, nbytes)
         value = self.arena.only_value(source, "a copy out")
         self.arena.read(source, COPY_OUT, known, "a copy out")
         for at, size in host:
             self.host.write(self.host.span(at, size), COPY_OUT, known, value, "a copy out")
         self._copies_out[known[COPY_OUT] + 1] = host, value
-        return super().copy_out(host, offset, nbytes)
+        return position
 
     def _spoil(self, position: int) -> None:
         host, value = self._copies_out[position]
@@ -161,7 +176,8 @@ class Watched(Device):
 
     def copy_in(self, offset: int, host: Extents, nbytes: int) -> int:
         self._note(COPY_IN, "copy in", host, offset, nbytes)
-        known = self.order.before(COPY_IN)
+        position = super().copy_in(offset, host, nbytes)
+        known = self._before_last(COPY_IN)
         target = self.arena.span(offset, nbytes)
         values = set()
         for at, size in host:
@@ -172,7 +188,7 @@ class Watched(Device):
         if not self.arena.holds(target, NOTHING):
             raise Violation(f"a copy in lands on a value, at cells {target}")
         self.arena.write(target, COPY_IN, known, values.pop() if values else NOTHING, "a copy in")
-        return super().copy_in(offset, host, nbytes)
+        return position
 
     def poison(self, offset: int, nbytes: int, marks: Marks) -> None:
         """Note that these bytes are freed: from here on, in program order, they hold no value."""

@@ -5,7 +5,8 @@ from minidl.device.contract import Device
 
 
 def create(name: str, *, poisoned: bool = False) -> Device:
-    """Return the CPU device named "cpu", "cpu:threads", "cpu:FILE.json" or "cpu:virtual". Raises UserError.
+    """Return the CPU device named "cpu", "cpu:threads", "cpu:FILE.json" or "cpu:virtual".
+    The name itself is not checked. Raises UserError for a FILE.json that is no profile.
 
     poisoned: fill the arena and freed bytes with NaN.
     """

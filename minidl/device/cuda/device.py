@@ -1,4 +1,4 @@
-"""The CUDA device: one arena, one pool of page-locked host memory, three streams, and all methods of ``Device``.
+"""The CUDA device: one arena, one pool of page-locked host memory, its streams, and all methods of ``Device``.
 
   arena     one allocation of device memory: tensors and workspaces, and behind them the reserve
   reserve   the workspace of cuBLAS, and the buffer through which blocks are slid. Only the compute stream uses it, so
@@ -18,12 +18,12 @@ from numpy.lib.stride_tricks import as_strided
 
 from minidl.device import dlpack
 from minidl.device.clock import COMPUTE, COPY_IN, COPY_OUT, Extents, Timed
-from minidl.device.contract import Device, Operand
+from minidl.device.contract import Device, Operand, bytes_of
 from minidl.device.cost_model import call_seconds
 from minidl.device.cuda import attention, convolution, memory_format, products
 from minidl.device.cuda.group import OPERATIONS, Group
 from minidl.device.cuda.page_locked import PageLocked
-from minidl.device.cuda.programs import ComputeStream, Program, Programs, do_nothing
+from minidl.device.cuda.programs import KernelStream, Program, Programs, do_nothing
 from minidl.device.cuda.seam import Vendor
 from minidl.device.cuda.staging import Staging
 from minidl.device.cuda.streams import DEPTH, EventStreams
@@ -65,9 +65,8 @@ class CudaDevice(Device):
         self.staging = Staging(self.streams)
         self.plans = PlanTable(vendor, cache)
         self.attention_plans = attention.AttentionPlans(vendor, cache)
-        stream = ComputeStream(vendor, self.streams.handles[COMPUTE], self.staging)
-        self.programs = Programs(stream, kernels, tf32=tf32)
-        self.group = Group(vendor, stream.handle, self.programs)
+        self.programs = Programs(KernelStream(vendor, self.streams.handles[COMPUTE], self.staging), kernels, tf32=tf32)
+        self.exchanging = self.group = Group(self.streams, self.programs)
         self.reserved_bytes = aligned(reserve_bytes)
         self._arena = self._reserve = 0
         self._pages = PageLocked(vendor, 0)
@@ -163,7 +162,9 @@ class CudaDevice(Device):
                attrs: dict[str, Any], workspace: int, timed: Timed = None) -> int:
         """Issue the work of a call to the compute stream; return its position. Errors name the operation."""
         program = self._programs[id(algorithm)][1]
-        streams, arena = self.streams, self._arena
+        streams, arena, in_use = self.streams, self._arena, self.group.in_use
+        if in_use.latest > in_use.waited[COMPUTE] and op_name not in OPERATIONS:
+            self._hold(COMPUTE, *map(bytes_of, (*outputs, *inputs)), (workspace, algorithm.workspace))
         if streams.gap is not None or streams.sees_idle:
             streams.begin()
         blocks = [arena + operand.block.offset for operand in (*outputs, *inputs)]
@@ -176,6 +177,11 @@ class CudaDevice(Device):
             raise
         return streams.mark(COMPUTE, timed)
 
+    def _hold(self, stream: int, *used: tuple[int, int]) -> None:
+        """Make a stream wait for exchanges that use some of these bytes of the arena, each (offset, nbytes)."""
+        for offset, nbytes in used:
+            self.group.hold(stream, self._arena + offset, self._arena + offset + nbytes)
+
     def move(self, to: int, origin: int, nbytes: int) -> int:
         """Copy bytes within the arena on the compute stream; return the position. Overlapping ranges go in pieces.
 
@@ -184,6 +190,7 @@ class CudaDevice(Device):
         go.
         """
         streams, vendor = self.streams, self.vendor
+        self._hold(COMPUTE, (to, nbytes), (origin, nbytes))
         streams.begin()
         stream, distance = streams.handles[COMPUTE], abs(to - origin)
         direct = distance * PIECES >= nbytes
@@ -201,21 +208,20 @@ class CudaDevice(Device):
     # The copy streams ----------------------------------------------------------------------------------------
     def copy_out(self, host: Extents, offset: int, nbytes: int) -> int:
         """Issue one copy for each piece of host memory, locking memory at its first use. Raises HostShort."""
-        stream, device = self.streams.handles[COPY_OUT], self._arena + offset
-        self.streams.begin_copy(COPY_OUT)
-        for address, size in self._pages.pieces(host):
-            self.vendor.copy(address, device, size, stream)
-            device += size
-        return self.streams.mark(COPY_OUT)
+        return self._copy(COPY_OUT, host, offset, nbytes)
 
     def copy_in(self, offset: int, host: Extents, nbytes: int) -> int:
         """Issue one copy for each piece of host memory."""
-        stream, device = self.streams.handles[COPY_IN], self._arena + offset
-        self.streams.begin_copy(COPY_IN)
+        return self._copy(COPY_IN, host, offset, nbytes)
+
+    def _copy(self, stream: int, host: Extents, offset: int, nbytes: int) -> int:
+        self._hold(stream, (offset, nbytes))
+        self.streams.begin_copy(stream)
+        handle, device = self.streams.handles[stream], self._arena + offset
         for address, size in self._pages.pieces(host):
-            self.vendor.copy(device, address, size, stream)
+            self.vendor.copy(*((address, device) if stream == COPY_OUT else (device, address)), size, handle)
             device += size
-        return self.streams.mark(COPY_IN)
+        return self.streams.mark(stream)
 
     def measure(self, on: bool) -> None:
         """Start or stop leaving out the time in which the GPU had no work; with CUPTI, record each kernel.
@@ -230,8 +236,8 @@ class CudaDevice(Device):
         if not m.size:
             return np.empty(m.shape, m.dtype.name)
         extent = 1 + sum((d - 1) * s for d, s in zip(m.shape, m.strides, strict=True))
-        flat = np.empty(extent, m.dtype.name)
-        streams = self.streams
+        flat, streams = np.empty(extent, m.dtype.name), self.streams
+        self._hold(COMPUTE, bytes_of(operand))
         streams.begin()
         self.vendor.copy(flat.ctypes.data, self.address(operand), flat.nbytes, streams.handles[COMPUTE])
         streams.mark(COMPUTE)
@@ -241,6 +247,7 @@ class CudaDevice(Device):
     def share(self, operand: Operand) -> Any:
         """Return a copy of a value in device memory outside the arena, as an object that supports DLPack."""
         m = operand.meta
+        self._hold(COMPUTE, bytes_of(operand))
         self.streams.settle()
         if m.dtype.name != "bfloat16":
             return self.vendor.array(self.address(operand), m.shape, m.strides, m.dtype.name)
@@ -271,6 +278,7 @@ class CudaDevice(Device):
         if m.dtype.name == "bfloat16":
             raise AttributeError("__cuda_array_interface__ has no name for bfloat16: use DLPack")
         kind = np.dtype(m.dtype.name)
+        self._hold(COMPUTE, bytes_of(operand))
         self.streams.settle()
         return {"shape": m.shape, "typestr": kind.str, "data": (self.address(operand), False), "version": 3,
                 "strides": tuple(s * kind.itemsize for s in m.strides)}
@@ -282,8 +290,7 @@ class CudaDevice(Device):
 
     def close(self) -> None:
         """Wait for the streams, then free all memory, events and streams."""
-        for stream in (COMPUTE, COPY_OUT, COPY_IN):
-            self.streams.synchronize(stream, self.positions[stream])
+        self.streams.wait_for_all()
         self.group.close()
         self.staging.close()
         self._pages.close()

@@ -1,4 +1,4 @@
-"""Exchanges between ranks on GPUs, as steps on the compute stream: copies, messages and additions.
+"""Exchanges between ranks on GPUs, as steps on one stream: copies, messages and additions.
 
 A sum has the order of the slices, so that it has the bits of ``slices=k``. Each rank has a share of the elements:
 
@@ -161,6 +161,12 @@ class _Maker:
         """Return the exchange. compared: descriptions that must be equal on all ranks."""
         told = crc32(repr([(m.shape, m.strides) for m in compared]).encode())
         return Exchange(tuple(self.steps), self.dtype.itemsize, self.workspace, f"{told:08x}")
+
+
+def reach(x: Meta) -> int:
+    """Return the bytes of a tensor's block up to its last element; 0 if it has none."""
+    last = x.offset + sum((d - 1) * s for d, s in zip(x.shape, x.strides, strict=True))
+    return (last + 1) * x.dtype.itemsize if x.size else 0
 
 
 def same_format(x: Meta, like: Meta) -> bool:

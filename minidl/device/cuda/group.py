@@ -1,4 +1,11 @@
-"""The GPUs of all ranks as one group, which makes exchanges between them on the compute stream.
+"""The GPUs of all ranks as one group, which makes exchanges between them on a stream of their own.
+
+  compute   | gradients |---- more of the backward pass ----| wait | optimizer
+  exchange              | messages, additions, messages |
+
+An exchange waits for the work that was issued to the compute stream before it, so for all that its inputs and the bytes
+of its outputs and workspace wait for. Work that touches any of these bytes later waits for the exchange
+(``device.in_use``). The device asks before each piece of work, so this holds for whatever the bytes are used for.
 
 Before an exchange is issued, the ranks compare by MPI, from the host, which exchange each is about to make. So either
 every rank issues it, or none does. A rank that cannot issue what all have agreed on, because NCCL or the GPU has
@@ -8,12 +15,16 @@ comparison alone, and in NCCL before the first messages between two of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from minidl.device.beside import BESIDE
+from minidl.device.clock import COMPUTE
 from minidl.device.cuda import exchange
 from minidl.device.cuda.programs import Program, Programs
-from minidl.device.cuda.seam import Communicator, Handle, Message, Vendor
+from minidl.device.cuda.seam import Communicator, Message
+from minidl.device.cuda.streams import EventStreams
+from minidl.device.in_use import InUse
 from minidl.device.turns import text_of
 from minidl.errors import DeviceError, UserError
 from minidl.meta import Meta
@@ -25,11 +36,16 @@ Places = tuple[int, ...]  # the addresses of the operands' blocks, and of the wo
 
 
 class Group:
-    """This GPU's exchanges with those of the other ranks, on the stream of ``programs``."""
+    """This GPU's exchanges with those of the other ranks, on a stream that is created for the first of them.
 
-    def __init__(self, vendor: Vendor, stream: Handle, programs: Programs) -> None:
-        self._vendor, self._stream, self._programs = vendor, stream, programs
+    number  of the stream in ``streams``; 0 while there is none
+    in_use  the bytes that exchanges use, by address"""
+
+    def __init__(self, streams: EventStreams, programs: Programs) -> None:
+        self._vendor, self._streams, self._programs = streams.vendor, streams, programs
         self._communicator: Communicator | None = None
+        self.number = 0
+        self.in_use = InUse()
 
     def join(self, ranks: Ranks) -> None:
         """Connect this GPU with those of the other ranks; all of them call this.
@@ -54,32 +70,70 @@ class Group:
     def program(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta],
                 attrs: dict[str, Any]) -> tuple[Program, int]:
         """Return the program of an exchange, and its workspace in bytes."""
+        if not self.number:
+            self.number = self._streams.add()
+            self._programs = self._programs.on(self._streams.handles[self.number])
         fixed = {key: value for key, value in attrs.items() if key != "turn"}
         made = exchange.MAKERS[op_name](inputs, outputs, **fixed)
         issues = [self._issue(step, made.itemsize) for step in made.steps]
         operands = (*outputs, *inputs)
+        sizes = [*map(exchange.reach, operands), made.workspace]
 
         def program(blocks: Sequence[int], attrs: dict[str, Any], workspace: int) -> None:
             ranks: Ranks = attrs["ranks"]
             told = {key: value for key, value in attrs.items() if key != "ranks"}
             ranks.require_alike(text_of(op_name, operands, layout=made.compared, **told))
             places = (*blocks, workspace)
+            self.wait_for_compute()
             try:
                 for issue in issues:
                     issue(places)
             except BaseException as error:  # the GPUs of the others would wait for ever for what this one has not sent
                 ranks.fail(FAILED, f"{op_name}: {str(error) or type(error).__name__}")
                 raise
+            self._note(places, sizes, at_once=op_name not in BESIDE)
         return program, made.workspace
+
+    @property
+    def spans(self) -> Mapping[int, tuple[float, float]] | None:
+        """When exchanges began and ended, in seconds of the streams; None: not measured."""
+        return None if self._streams.spans is None or not self.number else self._streams.spans[self.number]
+
+    # Order between streams -----------------------------------------------------------------------------------
+    def wait_for_compute(self) -> None:
+        """Make the next exchange start after all work issued to the compute stream so far."""
+        streams = self._streams
+        streams.wait(self.number, COMPUTE, streams.positions[COMPUTE])
+        streams.begin_copy(self.number)
+
+    def hold(self, stream: int, start: int, stop: int) -> None:
+        """Make a stream wait for the exchanges that use the bytes from ``start`` to before ``stop``."""
+        if position := self.in_use.needed(stream, start, stop):
+            self._streams.wait(stream, self.number, position)
+
+    def _note(self, places: Places, sizes: Sequence[int], *, at_once: bool) -> None:
+        """Note the bytes that the exchange issued last uses, as sizes from places on.
+        at_once: the compute stream waits for it as part of the call; else the call takes no time there, and the
+        exchange runs beside what follows."""
+        streams, in_use = self._streams, self.in_use
+        if streams.done(self.number, in_use.latest):
+            in_use.forget(in_use.latest)
+        in_use.latest = streams.mark(self.number)
+        for place, nbytes in zip(places, sizes, strict=True):
+            in_use.use(place, place + nbytes)
+        streams.mark(COMPUTE, (COMPUTE, 0))  # meanwhile the host may have waited for the other ranks
+        if at_once:
+            in_use.waited[COMPUTE] = in_use.latest
+            streams.wait(COMPUTE, self.number, in_use.latest, apart=False)
 
     def _issue(self, step: exchange.Step, itemsize: int) -> Callable[[Places], None]:
         """Return the function that issues a step, given the operands' addresses."""
+        stream = self._streams.handles[self.number]
         if isinstance(step, exchange.Copied):
             kernel, operands = self._programs.kernel(step.kernel, step.metas, {}), step.operands
             return lambda places: kernel([places[i] for i in operands], {}, 0)
         if isinstance(step, exchange.Moved):
-            copy, stream, to, origin, nbytes = (self._vendor.copy, self._stream, step.to, step.origin,
-                                                step.to.size * itemsize)
+            copy, to, origin, nbytes = self._vendor.copy, step.to, step.origin, step.to.size * itemsize
             return lambda places: copy(places[to.operand] + to.start * itemsize,
                                        places[origin.operand] + origin.start * itemsize, nbytes, stream)
         messages = [(peer, x.operand, x.start * itemsize, x.size * itemsize, sends) for peer, x, sends in step.messages]
@@ -88,7 +142,7 @@ class Group:
             if self._communicator is None:
                 raise DeviceError("NCCL: another rank has failed, and ended the exchanges of all")
             self._communicator.exchange([Message(peer, places[operand] + start, nbytes, sends)
-                                         for peer, operand, start, nbytes, sends in messages], self._stream)
+                                         for peer, operand, start, nbytes, sends in messages], stream)
         return send
 
     def abort(self) -> None:

@@ -1,7 +1,7 @@
 """Programs: functions that issue the work of one call, prepared once for kernels, products and convolutions.
 
 A program takes the addresses of the operands' blocks (outputs first, then inputs), the attributes and the workspace,
-and issues work to the compute stream. Everything that follows from shapes is computed when the program is made: once
+and issues work to one stream. Everything that follows from shapes is computed when the program is made: once
 for each algorithm of each signature, while it is run thousands of times.
 
 Knows kernels by the names of operations, and the seam; no arena, no events.
@@ -30,12 +30,13 @@ def do_nothing(blocks: Sequence[int], attrs: dict[str, Any], workspace: int) -> 
     """Do nothing: the program of an operation without a launch."""
 
 
-class ComputeStream:
-    """The compute stream in the form that kernels use (``kernels.cuda.launch.Launcher``)."""
+class KernelStream:
+    """A stream in the form that kernels use (``kernels.cuda.launch.Launcher``); uploads are on the compute stream."""
 
     def __init__(self, vendor: Vendor, handle: Handle, staging: Staging) -> None:
         self.vendor = vendor
         self.handle = handle
+        self.staging = staging
         self.upload = staging.upload
 
     def launch(self, source: DeviceFunction, blocks: int, arguments: Sequence[int | np.generic]) -> None:
@@ -44,12 +45,16 @@ class ComputeStream:
 
 
 class Programs:
-    """A maker of programs for one device. ``kernels`` is the table of CUDA kernels, by operation."""
+    """A maker of programs for one stream of a device. ``kernels`` is the table of CUDA kernels, by operation."""
 
-    def __init__(self, stream: ComputeStream, kernels: Mapping[str, Kernel], *, tf32: bool) -> None:
+    def __init__(self, stream: KernelStream, kernels: Mapping[str, Kernel], *, tf32: bool) -> None:
         self.stream = stream
         self.kernels = kernels
         self.tf32 = tf32
+
+    def on(self, handle: Handle) -> "Programs":
+        """Return a maker of the same programs for another stream."""
+        return Programs(KernelStream(self.stream.vendor, handle, self.stream.staging), self.kernels, tf32=self.tf32)
 
     # Kernels -------------------------------------------------------------------------------------------------
     def kernel(self, op_name: str, metas: Sequence[Meta], attrs: dict[str, Any]) -> Program:
@@ -96,7 +101,7 @@ class Programs:
 
     # cuBLAS --------------------------------------------------------------------------------------------------
     def product(self, op_name: str, inputs: Sequence[Meta], output: Meta, attrs: dict[str, Any]) -> tuple[Program, int]:
-        """Return a program for a matrix product, and its workspace for factors that must be copied first."""
+        """Return a program for a matrix product, and the workspace bytes for factors that must be copied first."""
         plan = products.plan(op_name, inputs, output, attrs, tf32=self.tf32)
         vendor, handle = self.stream.vendor, self.stream.handle
         itemsize = output.dtype.itemsize
@@ -205,7 +210,7 @@ class Programs:
         return None
 
 
-def _issue(kernel: Kernel, stream: ComputeStream, metas: tuple[Meta, ...], blocks: Sequence[int],
+def _issue(kernel: Kernel, stream: KernelStream, metas: tuple[Meta, ...], blocks: Sequence[int],
            attrs: dict[str, Any], workspace: int) -> None:
     kernel.issue(stream, blocks, metas, attrs, workspace)
 

@@ -1,4 +1,6 @@
-"""Three CUDA streams as a clock: positions are CUDA events, and the times between events are measured.
+"""CUDA streams as a clock: positions are CUDA events, and the times between events are measured.
+
+The three streams of every device are there from the start. A device of several ranks adds one for its exchanges.
 
 An event is recorded after each piece of work, from a ring of events made once. So a position is an event. To wait for
 one, a stream is given a wait for the event, and the host continues. The work of the compute stream between two of its
@@ -31,7 +33,8 @@ Cause = tuple[int, int] | None  # (stream, position) that the compute stream, or
 
 
 class EventStreams:
-    """Compute, copy-out and copy-in stream on the wall clock (a ``clock.Clock``). Only one host thread may issue work.
+    """Compute, copy-out and copy-in stream, and others, on the wall clock (a ``clock.Clock``).
+    Only one host thread may issue work.
 
     positions  pieces of work issued to each stream; finished: how many of them the host knows to be done
     stall      seconds that the compute stream has waited for copies, as far as times have been read
@@ -44,13 +47,13 @@ class EventStreams:
     def __init__(self, vendor: Vendor, *, depth: int = DEPTH) -> None:
         self.vendor = vendor
         self.depth = depth
-        self.handles = [vendor.stream() for _ in range(3)]
-        self.positions = [0, 0, 0]
-        self.finished = [0, 0, 0]
+        self.handles: list[Handle] = []
+        self.positions: list[int] = []
+        self.finished: list[int] = []
         self.stall = 0.0
         self.stood: dict[tuple[int, int], float] = {}
-        self._rings = [[vendor.event() for _ in range(depth)] for _ in range(3)]  # position p is at p modulo depth
-        self._limits = [depth, depth, depth]  # positions at which the ring would reuse an event that is still needed
+        self._rings: list[list[Handle]] = []  # position p is at p modulo depth
+        self._limits: list[int] = []  # positions at which the ring would reuse an event that is still needed
         # The compute stream's segments whose times are not read yet, as their callback or cause; the first: _unread.
         self._segments: deque[Timed | Cause] = deque()
         self._unread = 1
@@ -61,8 +64,22 @@ class EventStreams:
         self.sees_idle = False
         self.gap: Cause = None  # the host has waited, so the compute stream has been idle
         self._started = perf_counter()
-        for ring, handle in zip(self._rings, self.handles, strict=True):
-            vendor.record(ring[0], handle)
+        for _ in (COMPUTE, COPY_OUT, COPY_IN):
+            self.add()
+
+    def add(self) -> int:
+        """Create one more stream; return its number."""
+        vendor, handle = self.vendor, self.vendor.stream()
+        ring = [vendor.event() for _ in range(self.depth)]
+        vendor.record(ring[0], handle)
+        self.handles.append(handle)
+        self.positions.append(0)
+        self.finished.append(0)
+        self._rings.append(ring)
+        self._limits.append(self.depth)
+        if self.spans is not None:
+            self.spans = (*self.spans, {})
+        return len(self.handles) - 1
 
     # Issuing -------------------------------------------------------------------------------------------------
     def begin(self) -> None:
@@ -74,7 +91,7 @@ class EventStreams:
             self.mark(COMPUTE, cause)
 
     def begin_copy(self, stream: int) -> None:
-        """Announce a copy: if spans are measured, record an event at which it begins."""
+        """Announce a copy or an exchange: if spans are measured, record an event at which it begins."""
         if self.spans is not None:
             self.mark(stream, (stream, 0))
 
@@ -94,15 +111,16 @@ class EventStreams:
                 self._tag_next(self._recorder)
         return position
 
-    def wait(self, stream: int, on: int, position: int) -> None:
-        """Make later work on ``stream`` start after ``position`` of stream ``on``; the host does not wait."""
+    def wait(self, stream: int, on: int, position: int, *, apart: bool = True) -> None:
+        """Make later work on ``stream`` start after ``position`` of stream ``on``; the host does not wait.
+        apart: False if the time of the wait counts as that of the compute stream's next work."""
         assert position <= self.positions[on], f"position {position} of stream {on} is not issued yet"
         if position <= self.finished[on]:
             return  # the host knows that it is done
-        if stream == COMPUTE:
+        if stream == COMPUTE and apart:
             self.begin()
         self.vendor.wait(self.handles[stream], self._rings[on][position % self.depth])
-        if stream == COMPUTE:
+        if stream == COMPUTE and apart:
             self.mark(COMPUTE, (on, position))
 
     def measure_exactly(self, on: bool) -> None:
@@ -118,7 +136,7 @@ class EventStreams:
 
     def measure(self, on: bool = True) -> None:
         """Start or stop recording when each piece of work begins and ends; delete earlier records."""
-        self.spans, self._noted = ({}, {}, {}) if on else None, []
+        self.spans, self._noted = tuple([{} for _ in self.handles]) if on else None, []
         if on and self._zero is None:
             event = self.vendor.event()
             self.vendor.record(event, self.handles[COMPUTE])
@@ -170,10 +188,7 @@ class EventStreams:
         """Wait for all work of the compute stream, and read its times."""
         self.synchronize(COMPUTE, self.positions[COMPUTE])
         if self.spans is not None:
-            for stream in (COPY_OUT, COPY_IN):
-                if self.positions[stream] > self.finished[stream]:
-                    self.vendor.synchronize(self._rings[stream][self.positions[stream] % self.depth])
-                    self.finished[stream] = self.positions[stream]
+            self.wait_for_all()
             self._read_spans()
         self._report_times()
 
@@ -228,7 +243,7 @@ class EventStreams:
         elapsed = self.vendor.elapsed
         exact: dict[int, float] = {}
         if self._recorder is not None:
-            self._wait_for_all()
+            self.wait_for_all()
             exact = busy_seconds(self._recorder.spans() or ())  # None: some were lost, so none can be trusted
         end = ring[(self._unread - 1) % depth]
         for position in range(self._unread, self.finished[COMPUTE] + 1):
@@ -244,10 +259,9 @@ class EventStreams:
                 self.stood[wants] = self.stood.get(wants, 0.0) + seconds
         self._unread = self.finished[COMPUTE] + 1
 
-    def _wait_for_all(self) -> None:
+    def wait_for_all(self) -> None:
         """Wait for all streams: the recorder reports work only when it has ended."""
-        for stream in (COPY_OUT, COPY_IN, COMPUTE):
-            position = self.positions[stream]
+        for stream, position in enumerate(self.positions):
             if position > self.finished[stream]:
                 self.vendor.synchronize(self._rings[stream][position % self.depth])
                 self.finished[stream] = position

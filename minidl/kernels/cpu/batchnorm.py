@@ -102,7 +102,8 @@ def _reduce(levels: Array, slopes: Array, dy: Array, x: Array, centre: Array) ->
 @PieceLoop
 def _relu_reduce(levels: Array, slopes: Array, dy: Array, x: Array, centre: Array, normal: Array,
                  offset: Array) -> None:
-    """Do ``_reduce`` with dy taken as 0 where the ReLU's input, (x - centre) * normal + offset, is not positive."""
+    """Do ``_reduce`` with dy taken as 0 where the ReLU's input, (x - centre) * normal + offset, is not positive.
+    levels, slopes: of each channel, to which the sums are added. normal: gamma / sqrt(var + eps)."""
     for c in prange(x.shape[1]):
         level, slope = 0.0, 0.0
         centre_c, normal_c, offset_c = centre[c], normal[c], offset[c]

@@ -1,8 +1,8 @@
 """bfloat16 and float16 (16-bit floats, here called halves) as storage formats: converted to float32 to compute.
 
 Results are rounded to nearest, ties to even. Numba does not compute in these formats on a CPU, so their arrays are
-viewed as uint16. The conversion uses integer operations only: it needs no special instructions, and its loops become
-vector instructions.
+viewed as uint16. The conversion needs no special instructions, only those of integers and, for float16, of float32; its
+loops become vector instructions.
 """
 
 from typing import Any
@@ -48,7 +48,7 @@ def f16_to_f32(bits: int) -> Any:
 
 @compiled
 def f32_to_f16(x: Any) -> Any:
-    """Return the bits (uint16) of the float16 nearest to a float32: infinity above 65519.99, NaN stays NaN."""
+    """Return the bits (uint16) of the float16 nearest to a float32: infinity from 65520 on, NaN stays NaN."""
     bits = np.float32(x).view(np.uint32)
     sign = np.uint32((bits >> np.uint32(16)) & np.uint32(0x8000))
     size = np.uint32(bits & np.uint32(0x7FFFFFFF))

@@ -6,7 +6,6 @@ that used them. The bytes that were freed first are used again first, and their 
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from itertools import count
 
 from minidl.device.clock import NO_MARKS, Marks, unite_marks
 from minidl.memory.bytes.arena import Arena
@@ -18,16 +17,16 @@ from minidl.placements.placement import Placement
 class ByteCount(Arena):
     """An arena of ``capacity`` bytes in which free bytes are never scattered.
 
-    A block's offset is only a number that no other block has, so a device that holds bytes cannot use it."""
+    Blocks have offsets, but none has the bytes of an earlier one, so a device that holds bytes cannot use it."""
 
     addresses = False
-    __slots__ = ("_blocks", "_freed", "_numbers")
+    __slots__ = ("_blocks", "_freed", "_next")
 
     def __init__(self, capacity: int, *, alignment: int = ALIGNMENT, placement: Placement | None = None) -> None:
         super().__init__(capacity, alignment=alignment, placement=placement)
         self._blocks: dict[Block, None] = {}  # in use
         self._freed: deque[tuple[int, Marks]] = deque([(self.capacity, NO_MARKS)])  # bytes, marks; the oldest first
-        self._numbers = count(0, alignment)
+        self._next = 0  # the offset of the next block
 
     @property
     def largest_free(self) -> int:
@@ -98,7 +97,8 @@ class ByteCount(Arena):
             left -= min(nbytes, left)
         self.used_bytes += size
         self.peak_bytes = max(self.peak_bytes, self.used_bytes)
-        return Block(next(self._numbers), size, owner, marks, None, None)
+        offset, self._next = self._next, self._next + size
+        return Block(offset, size, owner, marks, None, None)
 
 
 def arena(capacity: int, placement: Placement | None) -> Arena:

@@ -25,7 +25,8 @@ Changes = Sequence[tuple[int, Proposal]] | None  # proposals by the numbers of t
 
 class Planner:
     """Asks a policy for plans of the known sequences ``entries``, under the present costs and limits.
-    corrects: False if plans in force never change. consensus: the agreement of ranks, of which rank 0 plans."""
+    corrects: False if the policy corrects no plan (one under which an allocation failed is given up all the same).
+    consensus: the agreement of ranks, of which rank 0 plans."""
 
     def __init__(self, policy: Policy, costs: Costs, limits: Limits, entries: list[KnownSequence], *, corrects: bool,
                  allowance: Allowance, consensus: Alone) -> None:
@@ -59,8 +60,8 @@ class Planner:
             raise
 
     def correct(self, entry: KnownSequence, ended: Ended) -> None:
-        """Let the policy correct the plan that an iteration has followed. If copies have become slower or faster for
-        good, ask for new plans first."""
+        """Let the policy correct the plan that an iteration has followed.
+        If copies have become slower or faster for good, ask it for new plans instead, where these may pay."""
         costs = self._drift.lasting(ended.link)
         if self.corrects and not (costs is not None and self._plan_anew(costs)):
             self.judge(entry, ended.seconds, ended.stall_seconds, ended.returns)

@@ -35,7 +35,8 @@ class Returning:
             self._recomputed[key] = replay
 
     def summary(self) -> Returns:
-        """All returns recorded in this iteration, in seconds."""
+        """Return the returns of this iteration.
+        In seconds: waits for prefetches, swap-ins on demand, replays; and the bytes swapped in on demand."""
         lateness = self.state.device.lateness
         late = {key: lateness(copied, computed) for key, copied, computed in self._arrivals}
         recomputed = {key: sum(durations) for key, durations in self._recomputed.items()}

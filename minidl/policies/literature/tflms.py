@@ -47,7 +47,8 @@ class Tflms(Static):
         return direct_order(level, swap, ahead)
 
     def _rewritten(self, network: IterationNetwork, level: list[int], least_length: int) -> Plan:
-        """Return the plan that swaps along all edges of at least ``least_length`` levels."""
+        """Return the plan that swaps feature maps along long edges, of at least ``least_length`` levels.
+        Each map has one edge: from its last access of the forward pass to its first of the backward pass."""
         swaps = [of_gap(network, m.gap) for m in _long_edges(network.maps, level, least_length)]
         ahead = hiding(network, level, swaps)
         wanted = sorted((call, swap) for swap in swaps
@@ -102,7 +103,7 @@ def chain_rule(network: IterationNetwork, level: list[int], swap: Swap, ahead: i
 
 def hiding(network: IterationNetwork, level: list[int], swaps: list[Swap]) -> int:
     """Return how many levels before their readers swap-ins must start so that computation hides half of their time.
-    The fewest that suffice, if all of them start in direct order."""
+    The fewest that suffice, at most 64, if all of them start in direct order."""
     total = sum(swap.in_seconds for swap in swaps)
     for ahead in range(1, MOST_AHEAD):
         hidden = sum(swap.in_seconds for swap in swaps if swap.in_seconds <= network.starts[swap.back]
