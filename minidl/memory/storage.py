@@ -31,7 +31,7 @@ TensorId = int
 
 
 class Status(Enum):
-    """Where a storage's bytes are."""
+    """Where a storage's bytes are: on the device (IN), the host (OUT), on the way, or nowhere (RECOMPUTE)."""
 
     IN = "in"
     SWAPPING_OUT = "swapping out"
@@ -65,7 +65,6 @@ class Keeper(Protocol):
 
     def deallocate(self, storage: Storage, *, record_gone: bool = False) -> None:
         """Free a storage's bytes, which have no use any more. record_gone: the Storage object itself ends too."""
-        ...
 
 
 class Storage:
