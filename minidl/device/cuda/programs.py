@@ -101,7 +101,7 @@ class Programs:
 
     # cuBLAS --------------------------------------------------------------------------------------------------
     def product(self, op_name: str, inputs: Sequence[Meta], output: Meta, attrs: dict[str, Any]) -> tuple[Program, int]:
-        """Return a program for a matrix product, and its workspace for factors that must be copied first."""
+        """Return a program for a matrix product, and the workspace bytes for factors that must be copied first."""
         plan = products.plan(op_name, inputs, output, attrs, tf32=self.tf32)
         vendor, handle = self.stream.vendor, self.stream.handle
         itemsize = output.dtype.itemsize

@@ -34,8 +34,8 @@ DEPTH = 8  # elements that a thread should add, at least
 
 @dataclass(frozen=True)
 class Grid:
-    """The cuts of ``kept`` sums of ``count`` terms:
-    ``columns`` sums per tile, and ``slabs`` ranges of ``length`` terms."""
+    """The cuts of ``kept`` sums of ``count`` terms each into tiles, one for a thread block.
+    A tile has ``columns`` sums, of one of ``slabs`` ranges of ``length`` terms."""
 
     kept: int
     count: int
@@ -114,8 +114,8 @@ def tiled(kept: int, count: int, columns: int, *, reduces: bool) -> Grid:
 # Device functions ---------------------------------------------------------------------------------------------------
 def partial_sums(tools: Tools, *, dtype: str, result: str, columns: int, narrow: bool,
                  threads: int) -> Callable[..., None]:
-    """Return a kernel:
-    sums[slab, b] = scale times the sum of x over a slab (a range of terms), in the dtype ``result``."""
+    """Return a kernel: sums[slab, b] = scale times the sum of x over a slab, in the dtype ``result``.
+    A slab is a range of the terms of sum b."""
     cuda, (load, _), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     locate, advance = tools.walk(narrow)
     tile_sum, lanes = tools.tile_sum(columns, threads), threads // columns

@@ -75,7 +75,8 @@ def normalise_channels(tools: Tools, *, dtype: str, width: int, add: bool, relu:
 
 def channels_gradient(tools: Tools, *, dtype: str, width: int, relu: bool, columns: int,
                       threads: int) -> Callable[..., None]:
-    """Return a kernel: dx = gamma rstd (dy - (dbeta + (x - mean) rstd dgamma) share), dy masked by ReLU if ``relu``."""
+    """Return a kernel: dx = gamma rstd (dy - (dbeta + (x - mean) rstd dgamma) share), dy masked by ReLU if ``relu``.
+    share: 1 / the values of a channel, or 0 outside of training. width: channels of a group of 16 bytes."""
     cuda, (load, store), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
     load_wide, tile, lanes = tools.wide(dtype)[0], _tile(tools, columns, threads), threads // columns
     (rstd, normed), relu_grad = channel_tools(tools, dtype), tools.scalar(dtype).relu_grad
@@ -121,9 +122,8 @@ def channels_gradient(tools: Tools, *, dtype: str, width: int, relu: bool, colum
 
 def channel_statistics(tools: Tools, *, dtype: str, width: int, direct: bool, columns: int,
                        threads: int) -> Callable[..., None]:
-    """Return a kernel:
-    each channel's mean and variance if ``direct``, else the mean and squared deviations of each slab. A slab is a
-    range of rows."""
+    """Return a kernel: each channel's mean and variance if ``direct``, else mean and squared deviations of each slab.
+    A slab is a range of rows."""
     cuda, load, number = tools.cuda, tools.group(dtype, width)[0], tools.number(dtype)
     store, tile, lanes = tools.wide(dtype)[1], _tile(tools, columns, threads), threads // columns
     unite = unite_tool(tools, dtype, columns, threads)

@@ -172,8 +172,7 @@ def dropout_groups(tools: Tools, *, dtype: str, width: int, threads: int) -> Cal
 
 # Plans --------------------------------------------------------------------------------------------------------------
 def group_width(size: int, *operands: View) -> int:
-    """Return the elements per group: 16 bytes of the widest dense operand; 0 if the dtype or the alignment allows none.
-    """
+    """Return the elements of a group, 16 bytes of the widest operand; 0 if size, dtype or alignment allow no groups."""
     width = GROUP_BYTES // max(a.dtype.itemsize for a in operands)
     fits = not size % width and all(a.dtype.name in GROUPED and a.pointer.offset % (width * a.dtype.itemsize) == 0
                                     for a in operands)

@@ -24,7 +24,8 @@ def abreast(width: int) -> int:
 
 
 def columns_of(several: int, size: int, step: int) -> list[int]:
-    """Return the columns that ``several`` adjacent windows cover, counted from the first window's first column."""
+    """Return the columns that ``several`` adjacent windows cover, counted from the first window's first column.
+    size: the columns of a window; step: those from one window to the next."""
     return sorted({q * step + s for q in range(several) for s in range(size)})
 
 
