@@ -98,7 +98,7 @@ class Op:
                 raise ShapeError(f"{self.name} needs {kind} for {name}, not {x}")
 
     def describe(self, inputs: Sequence[Meta], attrs: Attrs) -> tuple[Meta, ...]:
-        """Return the metas of a call's outputs. Raises ShapeError."""
+        """Return the metas of a call's outputs. Raises ShapeError for shapes, dtypes or attributes that do not fit."""
         self.check_dtypes(inputs)
         made = self.infer(*inputs, **attrs)
         return made if isinstance(made, tuple) else (made,)

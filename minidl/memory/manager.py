@@ -85,8 +85,7 @@ class Memory(Protocol):
         """Note that call ``number`` of the run has written ``targets`` in place."""
 
     def call_off(self, inputs: Sequence[Storage], outputs: Sequence[Storage]) -> None:
-        """Undo the preparations for a call that was not made:
-        memory was short, or its kernel failed before it wrote anything."""
+        """Undo the preparations for a call that was not made, as memory was short or its kernel refused to run."""
 
     def replay(self, target: Storage) -> None:
         """Recompute a dropped storage. Raises Unrecoverable, OutOfMemory."""

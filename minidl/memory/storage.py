@@ -31,7 +31,7 @@ TensorId = int
 
 
 class Status(Enum):
-    """Where a storage's bytes are."""
+    """Where a storage's bytes are: on the device (IN), the host (OUT), on the way, or nowhere (RECOMPUTE)."""
 
     IN = "in"
     SWAPPING_OUT = "swapping out"

@@ -79,8 +79,9 @@ class ThreadRanks(Ranks):
 
 
 def threads(count: int, *, patience_s: float = PATIENCE_S, divide: str = NOTHING) -> list[ThreadRanks]:
-    """Return ``count`` ranks, one for each thread of a program. Raises UserError for a count below 1.
+    """Return ``count`` ranks, one for each thread of a program.
+    Raises UserError for a count below 1 or another ``divide``.
     patience_s: seconds for which a rank waits for the others before it raises RanksDiverged.
-    divide: "states" or "gradients" divides these among the ranks."""
+    divide: "nothing", optimizer "states", or "gradients" and states, of which each rank keeps its part."""
     tensors, words = _Meeting(max(count, 1), patience_s), _Meeting(max(count, 1), patience_s)
     return [ThreadRanks(rank, count, tensors, words, divide) for rank in range(max(count, 1))]

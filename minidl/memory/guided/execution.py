@@ -126,8 +126,7 @@ class GuidedExecution(Hooks):
                             if (s := ref()) and s.status is IN and s.tensor_id in gone)
 
     def _evict(self, storage: Storage, action: Action) -> None:
-        """Evict a storage while computation goes on:
-        a swap-out is only queued, and the block stays in use until it ends."""
+        """Evict a storage while computation goes on: a swap-out is queued, and its block stays in use meanwhile."""
         state = self.state
         self.ahead.evicted[storage.tensor_id] = storage.me
         if action is Action.DROP and self.evicting.lineage_of(storage) is not None:
