@@ -45,7 +45,8 @@ class KernelStream:
 
 
 class Programs:
-    """A maker of programs for one stream of a device. ``kernels`` is the table of CUDA kernels, by operation."""
+    """A maker of programs for one stream of a device. ``kernels`` is the table of CUDA kernels, by operation.
+    tf32: True if products of fp32 tensors may round their factors to TF32."""
 
     def __init__(self, stream: KernelStream, kernels: Mapping[str, Kernel], *, tf32: bool) -> None:
         self.stream = stream
