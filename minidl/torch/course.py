@@ -117,8 +117,8 @@ class Course:
     # In a step -------------------------------------------------------------------------------------------------------
     def packed(self, number: int, tensor: torch.Tensor) -> Decision:
         """Return the decision about the ``number``-th tensor that autograd saves in this step: stay, swap or drop.
-        A tensor other than the plan's ends the plan, with the decision RETREAT. If it is the first, the step follows the
-        plan of another kind that begins with such a tensor, if there is one."""
+        A tensor other than the plan's ends the plan, with the decision RETREAT. If it is the first, the step follows
+        another kind's plan that begins with such a tensor, if there is one."""
         packed = tensor.shape, tensor.dtype
         if self.phase is not Phase.GUIDED:
             self._packs.append(packed)
