@@ -24,6 +24,7 @@ from minidl.cli.app.run_folder import ARGUMENTS, read_arguments
 from minidl.cli.app.trust import require_trust
 from minidl.cli.app.words import renamed, without
 from minidl.cli.command import Parser, finish
+from minidl.device import profiles
 from minidl.errors import UserError
 from minidl.outside.reading import is_file, is_folder, open_file, reading
 from minidl.outside.writing import HEAD_BYTES, Own, begins_with, require_place, write_whole
@@ -96,7 +97,8 @@ def _record(source: RecordingSource, path: str) -> int:
 
     def run() -> int:
         if snapshot is not None:
-            write_page(path, [pack(read_snapshot(snapshot))])
+            profile = profiles.named(source.words[1].removeprefix("sim:")) if source.words else None
+            write_page(path, [pack(read_snapshot(snapshot, profile))])
             return 0
         assert trace is not None
         from minidl.cli.traced import packed  # loads the laboratory
@@ -153,9 +155,9 @@ def _source(name: str | None, flags: Sequence[str], *, trusted: bool) -> Recordi
     if is_trace(head) or name.endswith((".csv", ".log")):
         return RecordingSource(None, tuple(flags), name)
     if head.startswith(PICKLE):
-        if flags:
-            raise UserError(f"a snapshot is not run: it takes no {flags[0]}")
-        return RecordingSource(None, snapshot=name)
+        if flags and (len(flags) != 2 or flags[0] != "--device"):
+            raise UserError(f"a snapshot is not run: it takes no flag but --device NAME, not {' '.join(flags)}")
+        return RecordingSource(None, tuple(flags), snapshot=name)
     raise UserError(f"{name} is no page, no plan, no trace, no snapshot and no run folder")
 
 

@@ -47,11 +47,9 @@ class Runner(Protocol):
         """Place the outputs of a call and launch it; returns the algorithm that runs. Raises OutOfMemory.
         donated: bit i is set if input i is used for the last time. saved: indices of the tensors that the call saves
         for its gradient. timed: called with the call's seconds on the device."""
-        ...
 
     def place_leaf(self, storage: Storage) -> None:
         """Give a new leaf bytes on the device, uninitialised. Raises OutOfMemory."""
-        ...
 
 
 class Memory(Protocol):
@@ -67,55 +65,42 @@ class Memory(Protocol):
     @property
     def keeper(self) -> Keeper:
         """The object that frees the bytes of ordinary storages."""
-        ...
 
     @property
     def runner(self) -> Runner:
         """Runs single calls."""
-        ...
 
     @property
     def state(self) -> Attached:
         """The object whose field ``hooks`` guided execution sets."""
-        ...
 
     def make_resident(self, inputs: Sequence[Storage], op_name: str) -> None:
-        """Bring the bytes of all inputs of a call to the device. Raises OutOfMemory, Unrecoverable."""
-        ...
+        """Bring the bytes of all inputs of the call ``op_name`` to the device. Raises OutOfMemory, Unrecoverable."""
 
     def before_write(self, targets: Sequence[Storage], inputs: Sequence[Storage]) -> None:
         """Prepare for a call that reads ``inputs`` and writes ``targets`` in place. Raises OutOfMemory, Unrecoverable.
         """
-        ...
 
     def after_write(self, targets: Sequence[Storage], number: int) -> None:
         """Note that call ``number`` of the run has written ``targets`` in place."""
-        ...
 
     def call_off(self, inputs: Sequence[Storage], outputs: Sequence[Storage]) -> None:
-        """Undo the preparations for a call that was not made:
-        memory was short, or its kernel failed before it wrote anything."""
-        ...
+        """Undo the preparations for a call that was not made, as memory was short or its kernel refused to run."""
 
     def replay(self, target: Storage) -> None:
         """Recompute a dropped storage. Raises Unrecoverable, OutOfMemory."""
-        ...
 
     def goes_on(self) -> bool:
         """True if an optimizer's step does not end the iteration, because a gradient is still to be taken."""
-        ...
 
     def end_iteration(self, *, failed: bool = False) -> None:
         """Recompute the dropped survivors and cut all lineage; after a failure (``failed``) recompute nothing."""
-        ...
 
     def keep_on_host(self, nbytes: int) -> Callable[[], None]:
         """Reserve host memory for a tensor that stays there; return a function that ends this. Raises OutOfMemory."""
-        ...
 
     def check(self) -> None:
         """Raises AssertionError if an invariant does not hold."""
-        ...
 
 
 UPDATE_SHARE = 8  # an optimizer call on several parameters takes at most 1/8 of the device
@@ -144,7 +129,7 @@ class Manager:
         self.state.hooks = hooks
 
     def make_resident(self, inputs: Sequence[Storage], op_name: str) -> None:
-        """Bring the bytes of all inputs to the device. Raises OutOfMemory, Unrecoverable."""
+        """Bring the bytes of all inputs of the call ``op_name`` to the device. Raises OutOfMemory, Unrecoverable."""
         self.replaying.make_resident(inputs, op_name)
 
     def replay(self, target: Storage) -> None:

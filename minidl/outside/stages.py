@@ -36,7 +36,8 @@ class Stage:
         return f"{text}: {self.done:,} of {self.total:,} {self.units}".rstrip() if self.total else text
 
     def remaining(self, now: float, usual: float | None) -> float | None:
-        """Return the seconds that are left at ``now``, by the speed so far or of ``usual`` seconds; None if unknown."""
+        """Return the seconds left at ``now``, by the speed so far, else of ``usual`` in all; None if unknown.
+        now: seconds of the teller's clock; usual: the seconds that the last such stage took."""
         passed = now - self.began
         if self.total and self.done:
             return passed / self.done * max(self.total - self.done, 0)

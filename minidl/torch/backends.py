@@ -70,27 +70,21 @@ class Backend(Protocol):
         """Start the transfer of a storage to the host; return its ``Copy``, or None if the host pool is full.
         The backend keeps the storage alive until the transfer has ended. again: an earlier ``Copy`` of equal size,
         whose buffer is overwritten."""
-        ...
 
     def into(self, copy: Copy, device: torch.device) -> Any:
         """Allocate a storage on the device, start the transfer of the copy's bytes into it, and return the storage."""
-        ...
 
     def arrived(self, copy: Copy) -> None:
         """Make later computation wait until the transfer that ``into`` started has ended, if it has started one."""
-        ...
 
     def free(self, copy: Copy) -> None:
         """Give the copy's buffer back to the host pool."""
-        ...
 
     def disown(self, copy: Copy) -> None:
         """Stop managing the copy's buffer, which belongs to the program from now on: the pool does not reuse it."""
-        ...
 
     def settle(self) -> None:
         """Wait until all transfers to the host that have started have ended."""
-        ...
 
 
 # By address, the host storages that the program sees in place of optimizer state.

@@ -144,11 +144,9 @@ class Guide(Protocol):
 
     def packed(self, number: int, tensor: torch.Tensor) -> Decision:
         """Return the decision about ``tensor``, the ``number``-th that autograd saves in this step."""
-        ...
 
     def unpacked(self, number: int) -> tuple[int, ...]:
         """Return the ids of the tensors whose swap-in starts after autograd's ``number``-th read of a saved tensor."""
-        ...
 
 
 class Watch(Protocol):
@@ -156,12 +154,9 @@ class Watch(Protocol):
 
     def saved(self, number: int, item: Item) -> None:
         """Called when autograd saves its ``number``-th tensor of the step, part of ``item``."""
-        ...
 
     def wanted(self, number: int, item: Item | None, *, returned: bool) -> None:
         """Called when autograd's ``number``-th read needs an item (None: it stayed). returned: it had been evicted."""
-        ...
 
     def forgotten(self, item: Item) -> None:
         """Called when neither autograd nor a replay needs an item any more."""
-        ...

@@ -28,11 +28,9 @@ class Listener(Protocol):
                seconds: float, again: bool, workspace: int) -> None:
         """Called after each call with the values that the call read and made, and (old, new) pairs of those it wrote.
         again: True if the call can be repeated. workspace: bytes of scratch memory that it needed besides these."""
-        ...
 
     def died(self, value: Value) -> None:
         """Called when the storage of a value is freed."""
-        ...
 
 
 class Recorder(modes.TorchDispatchMode):

@@ -14,14 +14,17 @@ from io import BytesIO
 from pathlib import Path, PurePath
 from typing import Any
 
+from minidl.device.profiles import Profile
 from minidl.errors import UserError
 from minidl.outside.reading import read_bytes
 from minidl.outside.units import format_bytes
+from minidl.plan.costs import Costs
 from minidl.plan.trace import Trace, TraceCall, TraceTensor
 from minidl.view.recording import EventKind, Fate, Recording, Stay, StayState, Subject, TensorKind, WorkEvent
 
 MOST_BYTES = 1 << 30  # of a file
 PICKLE = b"\x80"  # the first byte of a pickle
+SHOWN = 5  # of the largest blocks
 TAKEN = ("segment_alloc", "segment_map")
 PYTORCH = ("/torch/", ".cpp", "??")  # in the names of files that are not the program's
 
@@ -45,8 +48,9 @@ class _Block:
     end: int | None = None
 
 
-def read_snapshot(path: str) -> Recording:
+def read_snapshot(path: str, profile: Profile | None = None) -> Recording:
     """Return the recording of the GPU with the longest history in a snapshot.
+    profile: of the GPU; then the facts say what could at most have left at the peak, over its link.
     Raises UserError for another file, and for a snapshot without a history or that contradicts itself."""
     data = read_bytes(Path(path), most=MOST_BYTES)
     try:
@@ -54,15 +58,15 @@ def read_snapshot(path: str) -> Recording:
         traces = found["device_traces"]
         device = max(range(len(traces)), key=lambda n: len(traces[n]))
         segments = [segment for segment in found["segments"] if segment.get("device", 0) == device]
-        return _recording(PurePath(path).name, device, traces[device], segments)
+        return _recording(PurePath(path).name, device, traces[device], segments, profile)
     except UserError:
         raise
     except Exception as error:  # whatever is in the file, which anybody may have made
         raise UserError(f"{path} is no snapshot of torch.cuda.memory: {type(error).__name__}: {error}") from None
 
 
-def _recording(name: str, device: int, history: list[Mapping[str, Any]], segments: list[Mapping[str, Any]]
-               ) -> Recording:
+def _recording(name: str, device: int, history: list[Mapping[str, Any]], segments: list[Mapping[str, Any]],
+               profile: Profile | None) -> Recording:
     blocks, times = _blocks(history, segments)
     if len(times) < 3:
         raise UserError(f"{name} has no history: torch.cuda.memory._record_memory_history() begins one")
@@ -96,6 +100,10 @@ def _recording(name: str, device: int, history: list[Mapping[str, Any]], segment
     peak = max(event.used_bytes for event in events)
     facts = [("GPU", str(device)), ("peak", format_bytes(peak)), ("taken from the driver", format_bytes(place.size)),
              ("shown as parameters", "what was there when the history began; all else as activations")]
+    if profile is not None:
+        at = next(n for n, event in enumerate(events) if event.used_bytes == peak)
+        facts.append((f"could have left at the peak over the link of {profile.name}, if nothing read it meanwhile",
+                      _could_leave(blocks, times, at, profile.link_costs)))
     found = Recording(name, place.size, peak, 0, trace, subjects, tuple(events), stays, facts=facts)
     try:
         found.check()
@@ -131,6 +139,25 @@ def _blocks(history: list[Mapping[str, Any]], segments: list[Mapping[str, Any]])
                 found.append(_Block(at, block["size"], _line(block), 0))
             address = at + block["size"]
     return found, times
+
+
+def _could_leave(blocks: list[_Block], times: list[float], at: int, costs: Costs) -> str:
+    """Return an upper bound, as text, of the bytes that could have been away at event ``at``, and the largest blocks.
+    A block counts if its copy out fits between its allocation and the event, and its copy in between the event and its
+    end. What was there before the history, or is there after it, had time enough on that side."""
+    held = [block for block in blocks if block.first <= at and (block.end is None or block.end > at)]
+    away = []
+    for block in held:
+        out = costs.latency_seconds + block.size * costs.out_seconds_per_byte
+        back = costs.latency_seconds + block.size * costs.in_seconds_per_byte
+        if (not block.first or times[at] - times[block.first] >= out) and (
+                block.end is None or times[block.end] - times[at] >= back):
+            away.append((block.size, out + back, block.name or "a block"))
+    away.sort(key=lambda leaving: -leaving[0])
+    largest = ", ".join(f"{name} {format_bytes(size)} ({seconds:.3g} s)" for size, seconds, name in away[:SHOWN])
+    return (f"at most {format_bytes(sum(size for size, *_ in away))}, {len(away)} of {len(held)} blocks, with "
+            f"{sum(seconds for _, seconds, _ in away):.3g} s of copies out and in"
+            + (f"; the largest: {largest}" if largest else ""))
 
 
 def _line(entry: Mapping[str, Any]) -> str:

@@ -3,12 +3,14 @@
 import os
 import pickle
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from recordings import paged
 
 from minidl.cli import view
+from minidl.device import profiles
 from minidl.errors import UserError
 from minidl.view.exports import memory_viz
 from minidl.view.packing import pack
@@ -79,6 +81,25 @@ def test_the_command_makes_a_page_and_takes_no_flags_of_a_run(tmp_path, capsys):
     assert packed["title"] == "gpu.pickle" and packed["unmanaged"] == 3584
     assert view.main([path, "-o", str(page), "--policy", "auto"]) == 2
     assert "a snapshot is not run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("back", "told"), [
+    (60e6, "at most 1.5 KiB, 2 of 3 blocks, with 5.12e-05 s of copies out and in; the largest: a block 1.0 KiB "
+           "(3.41e-05 s), net.py:7 block 512 B (1.71e-05 s)"),
+    (40e6, "at most 1.0 KiB, 1 of 3 blocks, with 4.27e-05 s of copies out and in; the largest: a block")])
+def test_at_most_that_leaves_which_can_go_and_come_back_around_the_peak(tmp_path, back, told):
+    """At the peak 1,024 bytes are there all the time, 2,048 are new, and 512 have been for 30 us and end 10 us later:
+    out in 8.5 us at 60 MB/s, back in 8.5 us, or in 12.8 us at 40 MB/s."""
+    profile = replace(profiles.named("p100"), name="slow", link_out_bandwidth=60e6, link_in_bandwidth=back,
+                      link_latency_s=0.0)
+    (topic, text), = read_snapshot(written(tmp_path, HISTORY, *SEGMENTS), profile).facts[4:]
+    assert "the link of slow, if nothing read it" in topic and text.startswith(told)
+
+
+def test_the_bound_of_a_snapshot_takes_a_device(tmp_path):
+    path, page = written(tmp_path, HISTORY, *SEGMENTS), tmp_path / "page.html"
+    assert view.main([path, "--device", "h100", "-o", str(page)]) == 0
+    assert "over the link of h100" in str(read_page(str(page))[0]["facts"])
 
 
 class Hostile:

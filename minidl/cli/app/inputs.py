@@ -25,7 +25,8 @@ SHAPES_IMAGE_SIZE = 64
 
 
 def read_data(options: Options, takes: Model, bad: BadFiles, *, has_values: bool) -> Data:
-    """Open the data set, or make a synthetic one. Raises UserError; for a broken file BadFile, which is a UserError.
+    """Open the data set, or make a synthetic one. Raises BadFile, a UserError, for a broken file that is not skipped.
+    Raises UserError for data or flags that do not suit the network, and if the data cannot be read.
 
     takes       the model whose input shape the data must have
     bad         collects the names of broken files if these are skipped

@@ -177,7 +177,7 @@ class Cuda:
             check((error,), "cuMemcpyAsync")
 
     def fill(self, address: int, byte: int, nbytes: int, stream: CudaStream) -> None:
-        """Set bytes of device memory in stream order."""
+        """Set each of ``nbytes`` bytes of device memory to ``byte``, in stream order."""
         self._bind()
         check(driver.cuMemsetD8Async(address, byte, nbytes, stream.handle), "cuMemsetD8Async")
 

@@ -98,8 +98,7 @@ def _transform_weights(buffer: Any, at: int, raw: int, w: Any, w_steps: Any, tur
                        inside: Any) -> None:
     """Write U [16, C, K] to the buffer from element ``at`` on, for the ranges ``outputs`` of K and ``inputs`` of C.
     raw: the position in the buffer of scratch space for 16 vectors. w_steps: elements of w from one window to the next,
-    along K and along C. turned: windows are rotated by 180 degrees. inside: ``2 * lanes`` integers: 0, then -1.
-    """
+    along K and along C. turned: windows are rotated by 180 degrees. inside: ``2 * lanes`` integers: 0, then -1."""
     lane_count = lanes(buffer)
     count = outputs[1] - outputs[0]
     width = padded(count, lane_count)
@@ -116,8 +115,8 @@ def _transform_weights(buffer: Any, at: int, raw: int, w: Any, w_steps: Any, tur
 @compiled
 def _transform_inputs(buffer: Any, at: int, size: int, raw: int, x: Any, x_strides: Any, extent: Any, channels: Any,
                       places: Any, first_image: int, count: int) -> None:
-    """Transform the inputs of some channels and tiles, and write the result to ``buffer`` from element ``at`` on: V
-    [16, channels, tiles], 16 matrices in panels, ``size`` elements apart.
+    """Transform the inputs of some channels and tiles, and write the result to ``buffer`` from element ``at`` on.
+    It is V [16, channels, tiles], 16 matrices in panels, ``size`` elements apart.
     channels: the first one, and the one after the last. places: of the tiles. raw: the element of ``buffer`` from which
     on the tiles are kept before they are transformed."""
     lane_count = lanes(buffer)

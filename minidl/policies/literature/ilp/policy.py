@@ -68,7 +68,9 @@ class SolvedSchedule:
 
 
 class Checkmate(OnDemand):
-    """Keeps or recomputes each value, by the integer program of Checkmate (Jain et al., MLSys 2020)."""
+    """Keeps or recomputes each value, by the integer program of Checkmate (Jain et al., MLSys 2020).
+    seconds: the solver's time limit for one program, None: 60. most_nodes: a trace with more calls is cut into so many
+    blocks of calls."""
 
     name = "checkmate"
     plans = True
