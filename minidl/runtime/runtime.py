@@ -266,7 +266,7 @@ class Runtime(Shown):
         return self.executor.trace()
 
     def check(self) -> None:
-        """Check the invariants of the memory. Raises AssertionError."""
+        """Raise AssertionError if an invariant of the memory does not hold: its records disagree."""
         self.memory.check()
 
 
