@@ -93,7 +93,7 @@ inf, nan, pi, e = _inf, _nan, _pi, _e
 
 
 def __getattr__(name: str) -> Any:
-    """Import ``minidl.nn``, ``minidl.optim``, ``save``, ``load`` or ``watch`` when the program first names it.
+    """Import ``minidl.nn``, ``optim``, ``cuda``, ``save``, ``load`` or ``watch`` when the program first names it.
     These modules import this package, so it cannot import them while it is loaded itself."""
     if name in ("nn", "optim", "cuda"):
         return import_module(f"minidl.{name}")

@@ -39,7 +39,7 @@ _hooks: WeakKeyDictionary[Storage, dict[int, Hook]] = WeakKeyDictionary()
 class HookHandle:
     """The handle that ``register_hook`` returns; ``remove()`` ends the hook.
 
-    made: True once the program has registered a hook; until then backward() looks up no tensor."""
+    made: True once a program has registered any hook; until then backward() looks for none."""
 
     made = False
 
@@ -246,7 +246,8 @@ def _after_hooks(storage: Storage | None, gradient: Tensor | None) -> Tensor | N
 
 
 def grad(*arguments: Any, **options: Any) -> tuple[Tensor | None, ...]:
-    """Return the gradients of outputs with respect to inputs; ``minidl.ops.gradients.grad`` has the arguments."""
+    """Return d outputs / d inputs, as ``torch.autograd.grad`` does; ``create_graph`` raises UserError.
+    Arguments: outputs, inputs, grad_outputs=None, *, retain_graph=False, create_graph=False, allow_unused=False."""
     from minidl.ops.gradients import grad as of  # that module imports this one
     return of(*arguments, **options)
 

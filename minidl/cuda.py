@@ -1,15 +1,15 @@
-"""The functions of ``torch.cuda`` that programs call, for the current runtime's device."""
+"""Functions of ``torch.cuda`` for the current runtime's device; outside of every runtime most raise UserError."""
 
 from minidl.context import current
 
 
 def is_available() -> bool:
-    """True if the current runtime's device is a GPU."""
+    """True if the current runtime's device is a GPU. Raises UserError outside of every ``with runtime:``."""
     return current().device.dlpack_device[0] == 2
 
 
 def device_count() -> int:
-    """1 on a GPU, else 0."""
+    """1 if the current runtime's device is a GPU, else 0. Raises UserError outside of every ``with runtime:``."""
     return int(is_available())
 
 

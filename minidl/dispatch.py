@@ -42,13 +42,13 @@ def exchange(x: Tensor, other: Tensor) -> None:
 
 def apply_all(op: Op, *tensors: Tensor, **attrs: Any) -> tuple[Tensor, ...]:
     """Run an operation on tensors and return all its outputs. attrs: its attributes, such as ``axis``.
-    Raises ShapeError, OutOfMemory, UserError, or the error of its kernel."""
+    Raises UserError for an operand that is no tensor or is another runtime's, else the errors of ``Executor.run``."""
     return tuple([Tensor(storage) for storage in _run(op, tensors, attrs)])
 
 
 def apply(op: Op, *tensors: Tensor, **attrs: Any) -> Tensor:
     """Run an operation on tensors and return its first output. attrs: its attributes, such as ``axis``.
-    Raises ShapeError, OutOfMemory, UserError, or the error of its kernel."""
+    Raises UserError for an operand that is no tensor or is another runtime's, else the errors of ``Executor.run``."""
     return Tensor(_run(op, tensors, attrs)[0])
 
 

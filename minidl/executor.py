@@ -42,12 +42,14 @@ class Executor:
     part_keepers         the objects that run calls on sliced and sharded tensors; of several, the first runs a call
     issued               number of calls so far, views and in-place calls included; lineage is ordered by this number
     first_read           ``issued`` when the program first read a tensor's value; infinite before that
-    inspect              if set: a function that is called with each call's name, inputs and results"""
+    inspect              if set: called as (name, inputs, results) after each call that makes no view; the results are
+                         outputs, and inputs that were written in place"""
 
     def __init__(self, device: Device, memory: Memory, tracker: Tracker, *, deterministic: bool = True,
                  fuses: bool = True, keeps_outputs: bool = False, stands_for: tuple[Memory, ...] = ()) -> None:
         """deterministic: use only algorithms with equal bits. keeps_outputs: calls save all inputs and outputs.
-        stands_for: other memories whose tensors may be operands too, as those of a runtime in its dry run."""
+        fuses: layers use fused operations, such as convolution with ReLU. stands_for: other memories whose tensors may
+        be operands too, as those of a runtime in its dry run."""
         self.device, self.memory, self.tracker = device, memory, tracker
         self.keeper = memory.keeper
         self.keepers: tuple[Keeper, ...] = (memory.keeper, *[other.keeper for other in stands_for])
@@ -64,8 +66,9 @@ class Executor:
 
     def run(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs, donated: int = 0) -> tuple[Storage, ...]:
         """Run one call and return its outputs; the caller makes a handle for each, or releases it.
-        donated: bit i is set if input i's handle is used for the last time. Raises ShapeError, OutOfMemory, UserError,
-        Unrecoverable, or the error of a kernel that refuses its values or cannot be compiled; then no call was made."""
+        donated: bit i is set if input i's handle is used for the last time. Raises ShapeError for shapes or dtypes that
+        do not fit, UserError for a write in place that loses a gradient, OutOfMemory, Unrecoverable for lost bytes, or
+        the error of a kernel that refuses its values or cannot be compiled; then no call was made."""
         fixed = attrs.items() if not op.volatile else [item for item in attrs.items() if item[0] not in op.volatile]
         fields = [op, *fixed]
         for storage in inputs:  # a loop reads fields faster than ``map`` does: it is specialised for them
@@ -147,7 +150,7 @@ class Executor:
 
     def record_tensor_access(self, signature: Signature, algorithm: Algorithm, inputs: Sequence[Storage],
                              outputs: Sequence[Storage]) -> tuple[tuple[TensorId, ...], tuple[TensorId, ...]]:
-        """Record a call and one access of each tensor that it reads or makes; return the ids of both.
+        """Record a call and an access of each tensor in it; return the ids of those it reads, and of those it makes.
         Capuchin calls this RecordTensorAccess (section 5.1)."""
         tracker = self.tracker
         sequence, start = tracker.sequence, tracker.iteration_start
@@ -211,13 +214,14 @@ class Executor:
 
     # Values and leaves ---------------------------------------------------------------------------------------
     def read(self, storage: Storage) -> np.ndarray:
-        """Return a host copy of a tensor's value; waits for the device. Raises OutOfMemory, Unrecoverable."""
+        """Return a host copy of a tensor's value; waits for the device. Raises the errors of ``look``."""
         value: np.ndarray = self.look(storage, self.device.read)
         return value
 
     def look(self, storage: Storage, how: Callable[[Storage], Any]) -> Any:
-        """Return ``how(storage)`` after all calls so far; the access is recorded. Raises OutOfMemory, Unrecoverable.
-        how: a method of the device: ``read``, ``share`` or ``interface``."""
+        """Return ``how(storage)``, a view or copy of a value, after all calls so far; the access is recorded.
+        how: the device's method ``read``, ``share`` or ``interface``. Raises UserError for another runtime's tensor,
+        OutOfMemory if an evicted one finds no room, Unrecoverable if its bytes are lost."""
         keeper = storage.keeper
         if keeper in self.part_keepers:
             return keeper.look(storage, lambda part: self.look(part, how), joined=how != self.device.read)

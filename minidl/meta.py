@@ -143,7 +143,8 @@ class Cost:
     """Work of one call: floating-point operations, bytes moved to or from device memory, and the kind of work.
 
     ``kind`` selects the efficiency constants of a simulated GPU: conv, matmul, elementwise, reduce, pool, copy, link,
-    host (which does ``nbytes`` in host memory, and copies ``link_bytes`` to the host and as many back).
+    exchange (``nbytes`` sent to other ranks, and as many received), or host (which does ``nbytes`` in host memory, and
+    copies ``link_bytes`` to the host and as many back).
     """
 
     flops: float

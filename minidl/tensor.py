@@ -42,7 +42,7 @@ class TensorInfo:
 
     @property
     def status(self) -> Status:
-        """Where the bytes are: IN, SWAPPING_OUT, OUT, SWAPPING_IN or RECOMPUTE."""
+        """Where the bytes are: on the device (IN), the host (OUT), SWAPPING_OUT or _IN, or nowhere (RECOMPUTE)."""
         return self.storage.base.status
 
     @property
@@ -129,8 +129,9 @@ class Tensor(TensorInfo, Surface):
 
     @property
     def requires_grad(self) -> bool:
-        """True if ``backward`` computes a gradient for this tensor. Setting it raises ValueError except on leaves.
-        A tensor that the program holds after its iteration has ended counts as a leaf, too."""
+        """True if ``backward`` computes a gradient for this tensor.
+        Set to True, it makes a result that has no gradient a leaf. Raises ValueError if set to True for integers, or to
+        False for a result that gradients flow through, which detach() takes out of the graph."""
         return self.storage.requires_grad
 
     @requires_grad.setter
@@ -146,7 +147,8 @@ class Tensor(TensorInfo, Surface):
 
     @property
     def grad(self) -> Tensor | None:
-        """The gradient that ``backward`` accumulated in this leaf."""
+        """The gradient that ``backward`` accumulated in this leaf, or None.
+        Raises ShapeError if it is set to a tensor of another shape or dtype, WrongKind for anything but a tensor."""
         gradient: Tensor | None = self.storage.grad
         return gradient
 

@@ -30,7 +30,7 @@ Call = tuple[str, str, tuple[Meta, ...], tuple[Meta, ...]]  # op, algorithm, inp
 
 class Sampler(ThreadedCpu):
     """A CPU device that stores the seconds of every launched call.
-    It offers one algorithm for each call: number ``choice`` of the deterministic ones, or the last of these."""
+    It offers one algorithm for each call: number ``choice`` of those with the first's bits, or the last of these."""
 
     def __init__(self, choice: int = 0) -> None:
         super().__init__("cpu", profiles.get("cpu"))
@@ -70,7 +70,7 @@ def train(workload: Workload, budget_bytes: int, *, choice: int = 0,
           iterations: int = ITERATIONS) -> tuple[list[Sample], float, float]:
     """Train a workload for ``iterations`` steps on the CPU, and measure its calls. choice: as in ``Sampler``.
 
-    Return the samples, the median seconds from a call's end to the next start, and the host's seconds per launch.
+    Return the samples, and two medians over steps: idle seconds per call, and the host's seconds to issue a call.
     """
     device = Sampler(choice)
     gaps, overheads = [], []
@@ -127,7 +127,8 @@ def describe(workload: Workload) -> str:
 
 def profile(samples: Sequence[Sample], found: link.Link, *, gap_s: float, overhead_s: float,
             free_bytes: int) -> Profile:
-    """Return the profile of a machine from measured numbers. ``gap_s``, the pause between calls, is added to each."""
+    """Return the profile of a machine from measured numbers. ``gap_s``, the pause between calls, is added to each.
+    overhead_s: the host's seconds to issue a call; free_bytes: of memory, of which the device gets a share."""
     bandwidth = 2 * min(found.out_bandwidth, found.in_bandwidth)  # a copied byte is read and written
     flops, nbytes, efficiency = fitting.peaks(samples, bandwidth)
     rates = {key: {**fitted, "calls": fitted.get("calls", 0.0) + gap_s}

@@ -48,7 +48,8 @@ class Residual(nn.Module):
 
 
 def residual(width: int, image: int, batch: int) -> Step:
-    """Return a training step of a residual network whose stages have 1, 2, 4 and 8 times ``width`` channels."""
+    """Return a training step of a residual network whose stages have 1, 2, 4 and 8 times ``width`` channels.
+    image: the side of the images in pixels."""
     widths = [width, *(width << stage for stage in range(STAGES))]
     return _images(nn.Sequential(
         nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1),

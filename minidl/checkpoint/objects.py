@@ -54,7 +54,7 @@ def _put_together(value: Any, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def save(obj: Any, f: str | Path) -> None:
-    """Write a nested value to a file, replacing an existing one.
+    """Write a value of nested dicts, lists, tuples, numbers, texts, tensors and arrays to a file, also over an old one.
 
     Raises UserError for an unsupported type, and if the file cannot be written.
     """
@@ -67,7 +67,7 @@ def load(f: str | Path, map_location: object = None, *, weights_only: bool = Tru
     """Return the value that ``save`` wrote: tensors on the runtime's device, arrays unchanged.
 
     ``map_location`` and ``weights_only`` have no effect: there is one device, and a file contains no code. Raises
-    UserError (Unreadable, CorruptFile).
+    Unreadable if the file cannot be read, and CorruptFile if ``save`` did not write it or it is damaged.
     """
     arrays = read_arrays(f)
     if STRUCTURE not in arrays:

@@ -107,7 +107,7 @@ def write_arrays(path: str | Path, arrays: Mapping[str, np.ndarray], *, force: b
 
 
 def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
-    """Return the arrays of a file by name. Raises Unreadable, and CorruptFile."""
+    """Return the arrays of a file by name. Raises Unreadable; CorruptFile for a damaged file or another format."""
     with reading(path), open_file(path) as file:
         entries = read_table(file, path, os.fstat(file.fileno()).st_size)
         # The arrays are consecutive, and the first one is next.
@@ -115,7 +115,7 @@ def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
 
 
 def read_array(file: BinaryIO, path: object, name: str, entry: Entry) -> np.ndarray:
-    """Read the next array of an open file. Raises OSError; CorruptFile if the file has become shorter."""
+    """Read the next array of an open file. Raises OSError if that fails; CorruptFile if the file ends too early."""
     found = np.fromfile(file, entry.dtype, prod(entry.shape))
     if found.nbytes != entry.nbytes:
         raise CorruptFile(path, entry.offset, f"{shown(name)} ends early")
@@ -123,7 +123,8 @@ def read_array(file: BinaryIO, path: object, name: str, entry: Entry) -> np.ndar
 
 
 def read_table(file: BinaryIO, path: object, file_bytes: int) -> dict[str, Entry]:
-    """Return the table of an open file of ``file_bytes`` bytes, in the order of the bytes. Raises CorruptFile."""
+    """Return the table of an open file of ``file_bytes`` bytes, in the order of the bytes.
+    Raises CorruptFile, with the place, if the table is invalid or does not describe all bytes of the file."""
     length = int.from_bytes(file.read(LENGTH_BYTES), "little")
     if file_bytes < LENGTH_BYTES:
         raise CorruptFile(path, 0, f"{file_bytes} bytes are too few for a safetensors file")
@@ -169,7 +170,8 @@ def _entry(row: Any, data: int) -> Entry:
 
 
 def parse_object(text: bytes, path: object, offset: int) -> dict[str, Any]:
-    """Return a JSON object with unique keys that begins at this byte of a file. Raises CorruptFile."""
+    """Return the JSON object with unique keys in ``text``. Raises CorruptFile if it is none.
+    path, offset: the file and the byte at which the text begins, for the message."""
     try:
         value = parse_json(text, unique_keys=True)
     except NotJson as error:

@@ -66,7 +66,7 @@ class Checkpoint:
             return read_array(file, path, name, entry)
 
     def document(self, name: str) -> dict[str, Any]:
-        """Return a document as an object. Raises CorruptFile."""
+        """Return a document as an object. Raises CorruptFile if it is missing, or no JSON object."""
         if name not in self.documents:
             raise CorruptFile(self.path / name, 0, "there is no such file")
         return parse_object(self.documents[name], self.path / name, 0)
@@ -107,7 +107,7 @@ class Store:
         return path
 
     def clean(self) -> None:
-        """Remove unfinished checkpoints of a killed program, which have hidden names. Raises OSError."""
+        """Remove unfinished checkpoints of a killed program, which have hidden names. Raises OSError if that fails."""
         for name in os.listdir(self.folder) if self.folder.is_dir() else ():
             if name.startswith(HIDDEN) and _NAME.match(name[1:]):
                 remove_folder(self.folder / name)
@@ -183,7 +183,7 @@ def _existing(path: Path) -> Path:
 
 
 def _manifest(path: Path) -> dict[str, list[tuple[str, ChecksummedRange]]]:
-    """Read the manifest at ``path``: by file its pieces, each with a tensor's name or "". Raises CorruptFile."""
+    """Read the manifest at ``path``: by file its pieces, with tensors' names or "". Raises CorruptFile for damage."""
     text = read_bytes(path, most=LARGEST_DOCUMENT)
     size = len(text)
     own = len(_OWN_CHECKSUM.format("0" * 64))

@@ -31,7 +31,8 @@ STEPS = 12
 
 def packed(source: str, flags: Sequence[str]) -> dict[str, Any]:
     """Return the data of a page about a trace that was run as the flags say.
-    ``source``: the trace's file, or a name such as ``torch:package.module:f:8``. Raises UserError, OutOfMemory."""
+    ``source``: the trace's file, or a name such as ``torch:package.module:f:8``.
+    Raises UserError for a wrong flag or trace, and OutOfMemory if the budget is too small for it."""
     parser = Parser(prog="minidl view TRACE", allow_abbrev=False)
     parser.add_argument("--policy", type=kinds.policy, default="auto")
     parser.add_argument("--memory-budget", type=kinds.budget, default=None)

@@ -20,11 +20,11 @@ def create(name: str, *, poisoned: bool = False, precision: str = DEFAULT, cupti
     "cuda" or "cuda:NUMBER": an NVIDIA GPU. "cuda" is the first one or, for one of several ranks, that of its number.
     "sim:PROFILE" or "sim:FILE.json": computes no numbers; simulates the time of a GPU.
 
-    poisoned: fill the arena and freed memory with NaN (CPU only), so that a use of freed memory shows in the results.
-    precision: a name of ``device.precision``. It decides whether products and convolutions of fp32 tensors may use
-    TF32, which changes numbers on a GPU and times on a simulated one; the CPU is exact. A GPU that cannot compute in
-    bf16 refuses bf16.
-    sharing: the number of simulated devices that share the host's link and memory.
+    poisoned: fill the arena and freed memory with NaN, so that a use of freed memory shows in the results. A GPU
+    refuses it, and a simulation ignores it.
+    precision: "fp32", "tf32" or "bf16". With "tf32", products and convolutions of fp32 tensors may use TF32, which
+    changes numbers on a GPU and times on a simulated one; the CPU is exact. A GPU without bf16 refuses "bf16".
+    sharing: the number of simulated devices that share the host's link, each with an equal part of its bandwidth.
     local_rank: the number of this rank among those on its machine (``Ranks.local``).
     cupti: True to time each kernel of a measured iteration with CUPTI (GPU only), instead of the gaps between events.
     """

@@ -82,8 +82,8 @@ class Beside:
             self.in_use.use(offset, offset + nbytes)
 
     def at_once(self, seconds: float) -> float:
-        """Return the seconds until the end of an exchange that takes ``seconds`` and is needed at once.
-        It begins when earlier ones have ended."""
+        """Return the seconds from now to the end of an exchange for which the compute stream waits.
+        It begins when earlier ones have ended, and would take ``seconds`` of the whole link."""
         now = self.clock.now()
         self._latest = self.link.end_of(max(now, self._end_of(self.in_use.latest)), seconds)
         return self._latest - now

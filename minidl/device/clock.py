@@ -46,6 +46,7 @@ class VirtualClock:
     host   the host's own time: it advances when a launch costs host time, or when the host waits
     ready  when each stream will have finished all work issued to it
     busy   seconds that each stream has worked
+    stall  seconds in which the compute stream had nothing to do but wait for copies or exchanges
     """
 
     def __init__(self) -> None:

@@ -116,6 +116,7 @@ class Choices(ABC):
     def fuses_attention(self, q: Meta, k: Meta, mask: Meta | None, *, heads: int, causal: bool, p: float) -> bool:
         """Return True if attention of these operands runs as one operation, False if it is composed.
 
+        q: [N, L, width], k: [N, S, width]; the mask is added to the scores; p: the probability of dropout.
         ``auto`` means composed here: the simulator's constants are calibrated on frameworks that composed attention.
         """
         return self.attention == "fused"
@@ -149,9 +150,9 @@ class Device(Choices, Timekeeper):
         self.name = name
 
     def composes_attention_in(self, dtype: DType) -> DType:
-        """Return the dtype in which attention of a dtype is composed, from scores to result: float32 for 16-bit floats,
-        since a score of 50 in bfloat16 is 0.1 off. A simulator composes in ``dtype``, as the frameworks did on which it
-        is calibrated."""
+        """Return the dtype in which attention on operands of ``dtype`` is composed, from scores to result.
+        It is float32 for 16-bit floats, since a score of 50 in bfloat16 is 0.1 off. A simulator composes in ``dtype``,
+        as the frameworks did on which it is calibrated."""
         return wide(dtype) if self.has_values else dtype
 
     @property
@@ -176,11 +177,12 @@ class Device(Choices, Timekeeper):
         """Allocate the arena (``budget_bytes``) and the host pool (``host_bytes``)."""
 
     def join(self, ranks: "Ranks") -> None:
-        """Prepare exchanges with the devices of the other ranks; all ranks call this. Raises UserError, on all ranks.
-        By default nothing is to be prepared."""
+        """Prepare exchanges with the devices of the other ranks; all ranks call this. By default it does nothing.
+        Raises UserError, on all ranks, if the devices cannot be connected."""
 
     def spill_to(self, spill: Spill, host_bytes: int) -> None:
-        """Continue the host pool in a file from host offset ``host_bytes`` on. Raises UserError if it cannot."""
+        """Continue the host pool in a file from host offset ``host_bytes`` on.
+        Raises UserError if the device cannot do so, or if the file cannot be made, as on a full disk."""
         raise UserError(f"{self.name} cannot spill to a disk: leave out spill")
 
     # Work on the compute stream ------------------------------------------------------------------------------
@@ -191,7 +193,7 @@ class Device(Choices, Timekeeper):
 
         algorithm: one that ``algorithms`` returned for operands of these descriptions.
         workspace: the offset of its workspace in the arena.
-        timed: called with its device seconds when they are known; in program order, and never during a wait.
+        timed: called with its device seconds when they are known, in the order of launches; on the CPU by a worker.
         """
 
     @abstractmethod

@@ -62,7 +62,7 @@ class Profile:
     disk_out_bandwidth    to the file behind host memory; disk_in_bandwidth from it. By default an NVMe disk's.
     host_bandwidth        of host memory, for what the host's processors compute; by default that of two channels of
                           DDR5-4800 (76.8 GB/s), of which streaming code reaches some 80%.
-    """
+    Raises UserError for a number out of its bounds (``_bounds``), or if ``efficiency`` lacks a kind of work."""
 
     name: str
     title: str
@@ -232,7 +232,7 @@ def _nearest(name: str, names: Sequence[str]) -> str:
 
 
 def get(name: str) -> Profile:
-    """Return the profile of this name. Raises UserError, with the nearest names."""
+    """Return the profile of this name. Raises UserError, with the nearest names, if there is none."""
     profile = PROFILES.get(name.lower())
     if profile is None:
         raise UserError(f"no GPU profile {name!r}{_nearest(name.lower(), list(PROFILES))}")
@@ -240,13 +240,13 @@ def get(name: str) -> Profile:
 
 
 def named(name: str) -> Profile:
-    """Return the profile of this name, or from this file if the name ends in ``.json``. Raises UserError."""
+    """Return the profile of this name or, if it ends in ``.json``, of this file. Raises UserError if there is none."""
     return load(name) if name.endswith(".json") else get(name)
 
 
 @cache
 def for_bf16(profile: Profile) -> Profile:
-    """Return the profile with the peak rate of bf16 products in ``tensor_flops``."""
+    """Return the profile with the peak rate of bf16 products in ``tensor_flops``; unchanged if it has no such rate."""
     return replace(profile, tensor_flops=profile.bf16_flops) if profile.bf16_flops else profile
 
 
@@ -278,7 +278,8 @@ def is_own(head: bytes) -> bool:
 
 
 def load(path: str | Path) -> Profile:
-    """Return the profile in a JSON file with the fields of Profile; OPTIONAL ones may be missing. Raises UserError."""
+    """Return the profile in a JSON file with the fields of Profile; OPTIONAL ones may be missing.
+    Raises UserError if the file cannot be read, or if a field is missing, unknown or out of its bounds."""
     try:
         data = read_json(path, most=MOST_FILE_BYTES)
     except Unreadable as error:

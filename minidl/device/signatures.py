@@ -20,6 +20,7 @@ class Signatures:
 
     by_key  the signature of each kind of call so far: the executor looks here first
     saved   by signature and needed gradients: which of inputs + outputs a call saves, as indices
+    most    the number of signatures from which on the executor calls ``forget``
     """
 
     def __init__(self, device: Choices, *, deterministic: bool, saves_all: bool) -> None:
@@ -33,7 +34,8 @@ class Signatures:
         self.most = SIGNATURES
 
     def add(self, key: Key, op: Op, metas: tuple[Meta, ...], attrs: Attrs) -> Signature:
-        """Compute and store the signature of a call whose key has none yet. Raises ShapeError."""
+        """Compute and store the signature of a call whose key has none yet.
+        Raises ShapeError if the operation does not take tensors of these descriptions."""
         signature = self.by_key[key] = self._sign(op, metas, attrs)
         return signature
 
@@ -49,7 +51,8 @@ class Signatures:
                          cost.flops)
 
     def saves(self, signature: Signature, attrs: Attrs, needs: tuple[bool, ...]) -> tuple[int, ...]:
-        """Return which of inputs + outputs a call of this signature saves for its gradient, as indices."""
+        """Return which of inputs + outputs a call of this signature saves for its gradient, as indices.
+        needs: for each input, True if its gradient is needed."""
         if (known := self.saved.get((signature, needs))) is not None:
             return known
         count = len(signature.inputs)

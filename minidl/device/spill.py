@@ -38,7 +38,7 @@ class Spill:
 
 
 class SpillFile:
-    """An unlinked file of a fixed size. Raises UserError if there is no room for it.
+    """An unlinked file of a fixed size. Raises UserError if it cannot be made, or if there is no room for it.
 
     A piece is read as a whole, by the offset at which it was written.
     """
@@ -63,7 +63,7 @@ class SpillFile:
             raise UserError(f"cannot spill {format_bytes(spill.nbytes)} to {spill.folder}{why}") from None
 
     def write(self, at: int, piece: np.ndarray) -> None:
-        """Write a whole piece at an offset. Raises DeviceError."""
+        """Write a whole piece at an offset. Raises DeviceError if the disk fails."""
         view = piece.data
         self._sums[at] = len(view), crc32(view)
         done = 0
@@ -77,7 +77,8 @@ class SpillFile:
             done += written
 
     def read(self, at: int, piece: np.ndarray) -> None:
-        """Read the piece that was written at an offset. Raises DeviceError, also if its checksum differs."""
+        """Read into ``piece`` what was written at an offset. Raises DeviceError if the disk fails or the bytes
+        differ from what was written (checksum)."""
         view = piece.data
         nbytes, wanted = self._sums[at]
         assert nbytes == len(view), f"a piece of {nbytes} bytes is read as {len(view)}"
@@ -130,7 +131,8 @@ class DiskQueue:
         self._ready = 0.0
 
     def seconds(self, stream: int, host: Extents, link_seconds: float) -> float:
-        """Return the seconds of a copy issued now, if the link alone would take ``link_seconds``."""
+        """Return the seconds of a copy issued now, if the link alone would take ``link_seconds``.
+        If it uses the file (``host``: offsets and bytes), the disk is busy until its end, so ask once for each copy."""
         spilled = sum(nbytes for at, nbytes in host if at >= self.host_bytes)
         if not spilled:
             return link_seconds

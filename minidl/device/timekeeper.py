@@ -102,7 +102,8 @@ class Timekeeper:
         return self.profile.link_latency_s + nbytes / self.profile.link_in_bandwidth
 
     def copy_seconds(self, stream: int, host: Extents, nbytes: int) -> float:
-        """Return the modelled seconds of a copy of ``nbytes`` to or from these host pieces, issued now."""
+        """Return the modelled seconds of a copy of ``nbytes`` to or from these host pieces, issued now.
+        If they are in the spill file, the disk is busy until its end, so ask once for each copy."""
         seconds = self.out_seconds(nbytes) if stream == COPY_OUT else self.in_seconds(nbytes)
         return seconds if self.disk is None else self.disk.seconds(stream, host, seconds)
 
@@ -115,7 +116,8 @@ class Timekeeper:
         """Turn detailed, slower measuring on or off for the rest of the iteration. A modelled clock ignores it."""
 
     def link_seconds_per_byte(self) -> tuple[float | None, float | None]:
-        """Return this iteration's seconds per byte, out and in; None for a direction with too few bytes."""
+        """Return this iteration's seconds per byte, (out, in), without latencies and copies to and from the spill file.
+        None for a direction in which fewer than LEAST_TO_TELL bytes were copied."""
         def rate(copies: list[tuple[int, float]]) -> float | None:
             nbytes = sum(n for n, _ in copies)
             if nbytes < LEAST_TO_TELL:

@@ -35,7 +35,7 @@ class Change:
 
 
 def changes(name: str, batch: int, machine: Machine, memory: int, asked: Asked, now: Look) -> list[Change]:
-    """Return the program as it is, and after it the changes, those with the fewest seconds per saved byte first.
+    """Return the program as it is, then the changes that save over 2% of its peak, fewest seconds per saved byte first.
     name: without ``torch:``. memory: bytes of the device. asked, now: how it was recorded, and the record."""
     profile, trace = machine.described(), now.trace
     states, gradients = (sum(getattr(layer, kind) for layer in now.layers) for kind in ("states", "gradients"))

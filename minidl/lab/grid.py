@@ -122,8 +122,9 @@ def carry_out(cell: Cell, limits: CellLimits = CellLimits()) -> CellResult:  # n
 def run(wanted: Sequence[Cell], folder: str, *, jobs: int = 1, limits: CellLimits = CellLimits(), again: bool = False,  # noqa: B008
         scheduler: str | None = None, told: Told | None = None) -> list[CellResult]:
     """Run the cells whose rows are not yet in ``folder``; return all rows, in the order of the cells.
-    jobs: number of worker processes. again: run failed cells once more. scheduler: the address of a Dask cluster;
-    None: this machine. told: called with (number of rows, number of cells, new row). Raises UserError."""
+    jobs: number of worker processes. again: run cells once more that a limit or a crash ended. scheduler: the address
+    of a Dask cluster; None: this machine. told: called with (number of rows, number of cells, new row).
+    Raises UserError for a trace, folder or cluster that cannot be made, written or reached."""
     kept = CellFolder(folder)
     rows: dict[Cell, CellResult] = {}
     for cell in wanted:

@@ -24,7 +24,8 @@ MOST_CELL_BYTES = 1 << 20
 @dataclass(frozen=True)
 class Cell:
     """The settings that determine one row of a grid.
-    budget: bytes, a share of the unmanaged peak, or None for all device memory. digest: the hash of the source's
+    budget: bytes, a share of the unmanaged peak, or None for all device memory. steps, instants: as in ``cell.run``.
+    fused: False to run minidl's networks without fused operations. digest: the hash of the source's
     bytes, if the source is a file. file: a file that holds the trace, if there is one; it does not change the row."""
 
     source: str
@@ -58,7 +59,8 @@ class Cell:
 
 def cells(sources: Iterable[str], machines: Iterable[Machine], budgets: Sequence[int | float | None],
           policies: Sequence[str], **options: Any) -> list[Cell]:
-    """Return a cell for each combination, the policies varying fastest. Raises UserError for an unreadable file."""
+    """Return a cell for each combination, the policies varying fastest. Raises UserError for an unreadable file.
+    options: further fields of ``Cell``, the same for all."""
     machines = list(machines)
     return [Cell(source, machine, policy, budget, digest=digest, **options)
             for source in sources for digest in (digest_of(source),)
@@ -96,7 +98,7 @@ class CellFolder:
             return None
 
     def keep(self, cell: Cell, row: CellResult) -> None:
-        """Save the row of a cell in a file, atomically. Raises OSError."""
+        """Save the row of a cell in a file, atomically. Raises OSError if that fails."""
         replace_file(self.folder / "cells" / f"{cell.name}.json", (json.dumps(asdict(row)) + "\n").encode())
 
     def trace_file(self, cell: Cell) -> Path:

@@ -68,7 +68,8 @@ is_own = begins_with(",".join([*COLUMNS, "offset"]).encode())
 
 
 def write_offsets(path: str, lifetimes: Sequence[Lifetime], offsets: Mapping[str, int], *, force: bool = False) -> None:
-    """Write the lifetimes to a CSV file with one more column: the offset of each buffer in bytes. Raises UserError."""
+    """Write the lifetimes to a CSV file with one more column: the offset of each buffer in bytes.
+    Raises UserError if that fails, or over a file that it did not write unless ``force``."""
     table = io.StringIO(newline="")
     writer = csv.writer(table, lineterminator="\n")
     writer.writerow([*COLUMNS, "offset"])

@@ -43,13 +43,15 @@ class LogEvent:
 
 
 def read_program(path: str) -> Trace:
-    """Return the iteration in a log file as a trace. Raises UserError naming file, line and value."""
+    """Return the iteration in a log file as a trace: of lifetimes if the name ends in .csv or .csv.gz, else of lines.
+    Raises UserError, naming file, line and value, for a file that is no such log."""
     lifetimes = path.removesuffix(".gz").endswith(".csv")
     return of_lifetimes(read_log(path)) if lifetimes else of_events(read_events(path), path)
 
 
 def of_lifetimes(lifetimes: Sequence[Lifetime]) -> Trace:
-    """Return a trace with one call for each birth of a buffer, and one for each death, which reads the buffer."""
+    """Return a trace with one call for each birth of a buffer, and one for each death, which reads the buffer.
+    A unit of the log's time counts as a microsecond."""
     number = {lifetime.id: n for n, lifetime in enumerate(lifetimes)}
     calls: list[TraceCall] = []
     before: int | None = None
@@ -64,7 +66,8 @@ def of_lifetimes(lifetimes: Sequence[Lifetime]) -> Trace:
 
 # Lines ---------------------------------------------------------------------------------------------------------------
 def read_events(path: str) -> list[LogEvent]:
-    """Return the events in a log file with one event per line. Raises UserError naming file, line and value."""
+    """Return the events in a log file with one event per line.
+    Raises UserError, naming file and line, for an invalid line or a file without events."""
     found: list[LogEvent] = []
     live: dict[str, tuple[int, int]] = {}
     count = 0
@@ -187,7 +190,8 @@ class _Group:
 
 
 def of_events(found: Sequence[LogEvent], path: str = "the log") -> Trace:
-    """Return one iteration of a log as a trace; buffers from before it that stay are persistent. Raises UserError."""
+    """Return one iteration of a log as a trace; buffers from before it that stay are persistent.
+    path: its file, for messages. Raises UserError if the iteration has no call."""
     begin, end = _iteration(found)
     chosen = found[begin:end]
     groups = list(_groups(chosen))

@@ -25,7 +25,8 @@ def load(source: str, device: str = "p100", *, fused: bool = True, measured: boo
          setting: Setting = USUAL) -> Trace:
     """Return the trace that a word of the command line names, completed so that the engine can run it.
     device: the profile that predicts the seconds of a network's calls; measured: time a PyTorch program on this CPU.
-    fused: False: run minidl's networks without fused operations; setting: theirs, too. Raises UserError."""
+    fused: False: run minidl's networks without fused operations; setting: theirs, too.
+    Raises UserError for a word that names no trace, and for a file or a program that cannot be read or run."""
     with stage(f"taking the step {shown(source)}"):
         return _loaded(source, device, fused=fused, measured=measured, setting=setting)
 
@@ -47,7 +48,7 @@ def _loaded(source: str, device: str, *, fused: bool, measured: bool, setting: S
 
 
 def read_file(path: str) -> Trace:
-    """Return the trace in a JSON file, completed as by ``checked``. Raises UserError."""
+    """Return the trace in a JSON file, completed as by ``checked``. Raises UserError for a file without a trace."""
     return checked(read_trace(path))
 
 

@@ -13,9 +13,9 @@ BOUND = "no plan is faster"
 
 
 def lines(rows: Sequence[CellResult]) -> dict[tuple[str, str], dict[str, list[tuple[float, float]]]]:
-    """Return (trace, device) -> policy -> points (budget as a share of the unmanaged peak, speed as a share of the
-    unmanaged speed), the smallest budget first; a larger budget than the peak counts as the peak. The bound is a line,
-    too, called BOUND. Cells that did not come to their end have no point."""
+    """Return the lines of each diagram: (trace, device) -> policy -> points, the smallest budget first.
+    A point is (budget as a share of the unmanaged peak, at most 1; speed as a share of the unmanaged speed). The bound
+    is a line, too, called BOUND. Cells that did not come to their end have no point."""
     found: dict[tuple[str, str], dict[str, dict[float, float]]] = {}
     for row in rows:
         of_one = found.setdefault((trace_of(row.values()), row.device), {})

@@ -64,7 +64,8 @@ def _value(name: str, text: str) -> object:
 
 
 def write(path: str, rows: Sequence[Values], *, force: bool = False) -> None:
-    """Write rows to a file: as Parquet if its name ends in ``.parquet``, else as CSV. Raises UserError."""
+    """Write rows to a file: as Parquet if its name ends in ``.parquet``, else as CSV.
+    Raises UserError if that fails, without pyarrow for Parquet, or over another file unless ``force``."""
     if not path.endswith(".parquet"):
         write_whole(path, to_csv(rows).encode(), is_own, force=force)
         return

@@ -80,14 +80,16 @@ class Look:
 
 
 def capture(name: str, batch: int, device: str = "p100", *, values: bool = False) -> Trace:
-    """Return a program's second step, with the seconds of a profile, or of this CPU if ``values``. Raises UserError."""
+    """Return a program's second step, with the seconds of a profile, or of this CPU if ``values``.
+    Raises UserError for a program that cannot be made."""
     if values:
         return record(lambda: program(name, batch), measured).trace
     return look(name, batch, device).trace
 
 
 def look(name: str, batch: int, device: str, asked: Asked = Asked()) -> Look:  # noqa: B008, it is frozen
-    """Run a program on fake tensors, as if there were a GPU; return a record of its second step. Raises UserError."""
+    """Run a program on fake tensors, as if there were a GPU; return a record of its second step.
+    device: the profile that predicts seconds. Raises UserError for an unknown one, or a program that cannot be made."""
     profile = profiles.named(device.removeprefix("sim:"))
     seen = Seen()
     with FakeTensorMode(allow_non_fake_inputs=True), as_on_gpu(seen.autocasts.add), known_optimizers():
@@ -96,7 +98,8 @@ def look(name: str, batch: int, device: str, asked: Asked = Asked()) -> Look:  #
 
 def record(make: Callable[[], tuple[Step, Callable[[], list[Any]]]], price: Any, seen: Seen | None = None,
            asked: Asked = Asked()) -> Look:  # noqa: B008, it is frozen
-    """Make a program (``make`` returns the same as ``program``), run one step, and return a record of a second step."""
+    """Make a program (``make`` returns the same as ``program``), run one step, and return a record of a second step.
+    price: returns the seconds of a call, as for ``CallWatch``."""
     seen = seen or Seen()
     origins = Origins(seen, within=record)
     watch = CallWatch(price, origins.place)

@@ -43,7 +43,8 @@ class Asked:
 
 
 def program(name: str, batch: int, asked: Asked = Asked()) -> tuple[Step, Callable[[], list[Any]]]:  # noqa: B008
-    """Return the step of a named program, and a function that returns tensors that outlive it. Raises UserError."""
+    """Return the step of a named program, and a function that returns tensors that outlive it.
+    Raises UserError if there is no such program, if making it fails, or if it is neither a step nor a network."""
     function = _found(name)
     try:
         wants = [p for p in inspect.signature(function).parameters.values()

@@ -60,13 +60,15 @@ def cell_of(said: dict[str, Any]) -> Cell:
 
 @lru_cache(maxsize=2)
 def trace_of(file: str, source: str, profile: str, fused: bool, ranks: int) -> Trace:
-    """Return the trace that cells share: from ``file`` if it exists, else made from ``source``. Raises UserError."""
+    """Return the trace that cells share: from ``file`` if it exists, else made from ``source``.
+    Raises UserError like ``sources.load``."""
     return read_file(file) if file and is_file(file) else load(
         source, profile, fused=fused, setting=Setting(ranks=ranks))
 
 
 def prepared(cell: Cell) -> Callable[[], CellResult]:
-    """Do the preparation that this cell shares with others; return a function that runs the cell. Raises UserError."""
+    """Do the preparation that this cell shares with others; return a function that runs the cell.
+    Raises UserError if the trace cannot be made, or for an unknown machine."""
     trace = trace_of(cell.file, cell.source, cell.machine.profile, cell.fused, cell.machine.ranks)
     budget = cell.machine.described().memory_bytes if cell.budget is None else cell.budget
     network = None

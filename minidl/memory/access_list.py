@@ -113,7 +113,8 @@ class ResidentList(NoAccessList):
 class AccessList(ResidentList):
     """The tensor access list of passive mode: an index that yields tensors in the order of ``policies/passive``.
 
-    Tensors that this iteration has accessed come first; of these, those of a fitting size, by their first access.
+    Tensors that this iteration has accessed come before all others. Within each group those of one to two times the
+    needed bytes come first, then smaller ones, then larger ones, each by their first access.
     """
 
     few = False

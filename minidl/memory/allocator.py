@@ -121,7 +121,7 @@ class Allocator:
         self.arena.free(block, marks)
 
     def take_back(self, block: Block, nbytes: int) -> None:
-        """Free a block that was lent as a workspace: the compute stream has used its first ``nbytes``."""
+        """End the loan of a free block as a workspace: the compute stream has used its first ``nbytes``."""
         marks = (self._positions[COMPUTE], 0, 0)
         if self._poisons:
             self.device.poison(block.offset, aligned(nbytes), marks)

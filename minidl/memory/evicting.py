@@ -152,7 +152,8 @@ class Evicting:
         return state.allocator.swap_out(storage)
 
     def dear(self, storage: Storage) -> bool:
-        """True if replaying a storage takes longer than copying it out and back in; False if a plan decides instead."""
+        """True if replaying a storage takes longer than copying it out and back in, or has no known price.
+        False if the policy does not weigh recomputation, or a plan decides instead."""
         state = self.state
         if not state.policy.weighs_recomputation or state.hooks.acts:
             return False

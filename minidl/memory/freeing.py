@@ -1,5 +1,6 @@
-"""Frees the bytes of tensors that nothing uses any more:
-at once or, while the arena is being changed, before the next call."""
+"""Frees the bytes of tensors that nothing uses any more.
+
+They are freed at once or, while the arena is being changed, before the next call."""
 
 from threading import get_ident
 
@@ -19,8 +20,9 @@ class Freeing:
         self._known_at = -1  # ``MemoryState.writes`` when these answers were found
 
     def deallocate(self, storage: Storage, *, record_gone: bool = False) -> None:
-        """Free a storage's bytes, which nothing uses any more.
-        record_gone: the Storage object itself ends, too, so no tensor can be recomputed from it."""
+        """Free a storage's bytes, which the program uses no more: now, or before the next call if the arena is busy.
+        Bytes that a replay still needs, or that the policy's regime keeps, stay. record_gone: the Storage object itself
+        ends, too, so no tensor can be recomputed from it, and no bytes stay."""
         state = self.state
         if not record_gone and (state.policy.regime.keeps_freed or state.impure and self.starts_a_replay(storage)):
             self.tracker.freed(storage)  # to the program it is free; its bytes go with its record

@@ -25,7 +25,7 @@ class Demand:
     largest_op_bytes      the working set of the largest operation, ``largest_op``: the smallest possible budget.
     reads_values          the step read a tensor's value before its last call. If it branches on that value, these are
                           the bytes of one branch.
-    calls, ops            the number of calls that were counted, and the names of their operations."""
+    calls, ops            the number of calls of one step, views left out, and the names of their operations."""
 
     unmanaged_peak_bytes: int
     peak_op: str

@@ -22,8 +22,9 @@ class Leftovers:
         self.evicting = evicting
 
     def drop(self, need: int, pinned: set[Storage]) -> None:
-        """Drop tensors of ``MemoryState.kept``, which replays have computed, until ``need`` bytes are free.
-        No copy is needed. pinned: operands of the current call, which stay."""
+        """Drop tensors that replays have computed, until ``need`` bytes are free.
+        Those of ``MemoryState.shared`` go first, then those of ``kept``; no copy is needed. pinned: operands of the
+        current call, which stay."""
         state = self.state
         for ref in reversed(list(state.shared)):  # a replay of later values starts from the earlier ones
             if state.arena.free_bytes >= need:

@@ -113,8 +113,8 @@ def starts_a_replay(storage: Storage) -> bool:
 
 
 def _needed_below(storage: Storage, seen: set[Call], *, most: float, follows: Callable[[Call], bool]) -> bool:
-    """True if a dropped tensor that the program needs would be computed from ``storage`` by calls that ``follows``
-    accepts, other than those in ``seen``. most: the size of ``seen`` from which on no further reader is looked at."""
+    """True if a dropped tensor that the program needs would be computed from ``storage``, by calls not in ``seen``.
+    follows: accepts the calls to follow. seen: gets the calls that were followed; beyond ``most`` the search ends."""
     below = [storage]
     while below and len(seen) <= most:
         for reader in below.pop().missing_readers or ():
@@ -211,8 +211,8 @@ def _starts_from_what_goes(call: Call, storage: Storage) -> bool:
 
 
 def read_by_missing(storage: Storage, other: Call) -> bool:
-    """True if a dropped tensor that the program needs would be computed from a storage, by another call than ``other``;
-    of long chains of freed calls between the two, MOST_FREED calls are looked at."""
+    """True if a dropped tensor that the program needs would be computed from a storage by a call other than ``other``.
+    Of long chains of freed calls between the two, MOST_FREED calls are looked at."""
     return _needed_below(storage, {other}, most=MOST_FREED, follows=lambda call: call.region is not None)
 
 

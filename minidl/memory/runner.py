@@ -3,7 +3,8 @@
 An output gets the bytes of an input that donates them, a free block, or a block that evictions make free. An input
 donates if the program uses it for the last time. When memory is short, an input that can be replayed or is about to be
 dropped donates, too; as a last resort, any input donates after it was copied to the host. So an operation whose aligned
-working set (inputs, outputs and smallest workspace) fits the budget always runs.
+working set (inputs, outputs and smallest workspace) fits the budget always runs, if tensors may be evicted, blocks may
+be moved, and host memory has room.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence

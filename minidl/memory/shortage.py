@@ -35,7 +35,7 @@ def out_of_memory(state: MemoryState, need: int, op_name: str, *, in_use: int, p
 
 
 def with_full_host(state: MemoryState, error: OutOfMemory) -> OutOfMemory:
-    """Return the error, with a note on host memory if more of it might have helped."""
+    """Return the error with a note that host memory is full; unchanged if it has one, or the policy never swaps."""
     if error.host_full or not state.policy.regime.swaps:
         return error
     host = state.allocator.host

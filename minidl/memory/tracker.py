@@ -24,6 +24,7 @@ class Tracker:
     """Sequence numbers, tensor ids, and the log of the current iteration.
 
     sequence         number of the last call. It never restarts, so numbers compare across iterations
+    iteration        how many iterations have ended
     iteration_start  the number of this iteration's first call
     updated          True once an optimizer's step has run in this iteration
     keep_log         False while a replay runs: its calls are not logged, as the program did not ask for them

@@ -22,8 +22,9 @@ class Workspaces:
 
     def choose(self, signature: Signature, operands: Sequence[Storage]) -> tuple[Algorithm, Block | None]:
         """Return the fastest algorithm for whose workspace there is a free block, and that block.
-        The block is None if the algorithm needs no workspace. operands: the call's inputs and outputs, which stay.
-        Tensors are evicted only for the smallest workspace. Raises OutOfMemory."""
+        The block is None if the algorithm needs no workspace. operands: the call's inputs and outputs, which stay. An
+        algorithm that is faster than the plan's is not tried. Blocks are slid together where that saves time, but
+        tensors are evicted only for the smallest workspace. Raises OutOfMemory if that finds no room."""
         state, arena, algorithms = self.state, self.state.arena, signature.algorithms
         named = state.hooks.algorithm(signature)
         names = [algorithm.name for algorithm in algorithms] if named is not None else []

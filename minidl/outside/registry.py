@@ -84,7 +84,7 @@ class Registry(Generic[T]):
 
     def create(self, name: str) -> T:
         """Create and return the plug-in of that name.
-        Raises UserError like :meth:`require`, or if a package's plug-in fails to load."""
+        Raises UserError like :meth:`require`, or if a plug-in of a package or of the user cannot be loaded or made."""
         self.require(name)
         name = self.current(name)
         if ":" in name:

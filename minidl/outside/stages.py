@@ -36,7 +36,8 @@ class Stage:
         return f"{text}: {self.done:,} of {self.total:,} {self.units}".rstrip() if self.total else text
 
     def remaining(self, now: float, usual: float | None) -> float | None:
-        """Return the seconds that are left at ``now``, by the speed so far or of ``usual`` seconds; None if unknown."""
+        """Return the seconds left at ``now``, by the speed so far, else of ``usual`` in all; None if unknown.
+        now: seconds of the teller's clock; usual: the seconds that the last such stage took."""
         passed = now - self.began
         if self.total and self.done:
             return passed / self.done * max(self.total - self.done, 0)
@@ -126,7 +127,7 @@ _teller: ContextVar[Teller | None] = ContextVar("teller", default=None)  # of th
 @contextmanager
 def stage(text: str | Callable[[], str], total: int = 0, units: str = "") -> Iterator[Stage]:
     """Return a context around long work, whose progress the running command prints, if it prints progress.
-    The context yields a ``Stage``; the caller sets its ``done``, and may change its ``text`` and ``total``."""
+    It yields a ``Stage`` with these arguments; the caller sets its ``done``, and may change ``text`` and ``total``."""
     found, teller = Stage(text, total, units), _teller.get()
     if teller is None:
         yield found

@@ -63,19 +63,20 @@ def write_whole(path: str | Path, data: bytes | Iterable[bytes | memoryview], ow
 
 @contextmanager
 def open_whole(path: str | Path, own: Own, *, force: bool = False) -> Iterator[BinaryIO]:
-    """Yield a file open for writing, which replaces ``path`` unless the block raises an error. Raises Unwritable."""
+    """Yield a file open for writing, which replaces ``path`` unless the block raises an error.
+    Raises Unwritable as ``write_whole`` does."""
     with _in_place_of(path, own, force=force) as number, open(number, "w+b", closefd=False) as file:
         yield file
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Replace a file of minidl's atomically: readers see the whole old or the whole new content. Raises OSError."""
+    """Replace a file of minidl's atomically: it never has a part of the content. Raises OSError if that fails."""
     with _replacing(path, path.with_name(HIDDEN + path.name)) as number:
         write_all(number, data)
 
 
 def append_to_file(path: Path, data: bytes) -> None:
-    """Append to a file of minidl's, which is created if missing. Raises OSError."""
+    """Append to a file of minidl's, which is created if missing. Raises OSError if that fails."""
     number = os.open(path, _MORE, 0o666)
     try:
         write_all(number, data)
@@ -99,7 +100,7 @@ def _in_place_of(path: str | Path, own: Own, *, force: bool) -> Iterator[int]:
 
 @contextmanager
 def _replacing(target: Path, hidden: Path, require: Callable[[], None] = lambda: None) -> Iterator[int]:
-    """Yield the descriptor of a new file named ``hidden``. Raises OSError.
+    """Yield the descriptor of a new file named ``hidden``. Raises OSError if that fails.
 
     After the block, sync the file, call ``require`` (which may raise an error), and rename the file to ``target``.
     """
@@ -121,7 +122,7 @@ def _replacing(target: Path, hidden: Path, require: Callable[[], None] = lambda:
 
 # Steps of it ---------------------------------------------------------------------------------------------------------
 def create(path: Path) -> int:
-    """Create a file with the umask's mode and return its descriptor. Raises OSError.
+    """Create a file with the umask's mode and return its descriptor. Raises OSError if that fails.
     An existing file is deleted. Callers pass only hidden names, or names in a hidden folder, where a killed program
     may have left a file."""
     try:
@@ -132,21 +133,21 @@ def create(path: Path) -> int:
 
 
 def write_all(number: int, data: bytes | memoryview) -> None:
-    """Write all of ``data`` to the open file with descriptor ``number``. Raises OSError."""
+    """Write all of ``data`` to the open file with descriptor ``number``. Raises OSError if that fails."""
     rest = memoryview(data)
     while rest.nbytes:
         rest = rest[os.write(number, rest):]
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder and its parents if missing. Raises OSError."""
+    """Create a folder and its parents if missing. Raises OSError if that fails."""
     if not path.is_dir():
         os.makedirs(path, exist_ok=True)
         sync_folder(path.parent)
 
 
 def sync_folder(path: Path) -> None:
-    """Sync a folder, so that its entries survive a crash, if the system supports it. Raises OSError."""
+    """Sync a folder, so that its entries survive a crash, if the system supports it. Raises OSError if that fails."""
     if os.name == "nt":
         return
     try:

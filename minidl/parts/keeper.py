@@ -60,8 +60,7 @@ class PartKeeper:
         raise NotImplementedError
 
     def deliver(self, gradient: Any, leaf: Storage, add: Callable[[Any], None]) -> None:
-        """Call ``add`` with the gradient (a Tensor)
-        of a leaf, at once or, if queued calls compute it, after they have run."""
+        """Call ``add`` with the gradient (a Tensor) of a leaf; if queued calls compute it, after they have run."""
         add(gradient)
 
     def end_iteration(self, *, failed: bool = False) -> None:

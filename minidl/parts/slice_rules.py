@@ -31,7 +31,8 @@ class Rule:
     first     the attribute to set to the number of examples in the slices before this one
     shared    inputs that are scaled for each slice: by its share n/N of the examples, or by ``share``
     shares    ``whole`` outputs that are scaled in the same way, before the fold
-    share     the operation (value, labels of the slice, labels of the batch) -> the value scaled for the slice
+    share     the operation that scales by the labels that count, as some are ignored: (value, labels of the slice,
+              labels of the batch) -> value * their number in the slice / their number in the batch
     labels    the input with these labels; -1 if there is none"""
 
     along: tuple[bool, ...]
@@ -48,13 +49,13 @@ class Rule:
 
 
 def sizes_of(rows: int, count: int) -> tuple[int, ...]:
-    """Return the numbers of rows of ``count`` slices of ``rows`` rows: they differ by at most one."""
+    """Return the numbers of rows of ``count`` slices of ``rows`` rows; the first ones may have one row more."""
     each, rest = divmod(rows, count)
     return tuple([each + (i < rest) for i in range(count)])
 
 
 def rows_of_rank(rows: int, slices: int, rank: int, ranks: int) -> tuple[int, int]:
-    """Return (first row, row after the last) of the slices that a rank holds, if ``rows`` rows are cut in slices."""
+    """Return (first row, row after the last) of a rank's slices, when ``rows`` rows are cut in ``slices`` for all."""
     sizes, each = sizes_of(rows, slices), slices // ranks
     return sum(sizes[:each * rank]), sum(sizes[:each * (rank + 1)])
 

@@ -72,8 +72,8 @@ def _by_name(value: Any) -> dict[str, object]:
 # Reading -------------------------------------------------------------------------------------------------------------
 def read(text: str | bytes, name: str, readers: Readers[Value]) -> Value:
     """Return the value that a document of the format ``name`` holds.
-    readers: format version -> the function that reads it. Raises UserError with the mistake and its place in the
-    document."""
+    readers: format version -> (class of the document, function from that class to the value). Raises UserError with the
+    mistake and its place in the document."""
     if len(text) > MOST_BYTES:
         raise UserError(f"{name}: longer than the limit of {MOST_BYTES} bytes")
     try:

@@ -17,7 +17,8 @@ from minidl.plan.trace import TensorId, Trace
 class Residency(NamedTuple):
     """A tensor on the device that may be evicted now, as a policy sees it.
 
-    first_access       sequence number of its first access in this iteration, or None before that.
+    nbytes, offset     bytes of its block on the device, and the block's address.
+    first_access, last_access   sequence numbers of its accesses in this iteration, or None before the first.
     host_valid         True if the host has a valid copy, so that a swap-out needs no copy.
     recompute_seconds  time to replay it together with the dropped tensors around it (``memory.neighbourhood``); None if
                        it cannot be replayed or the policy does not weigh recomputation.
@@ -42,9 +43,9 @@ class Residency(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
-    """A failed allocation that needs evictions:
-    the bytes needed on the device, the host's bytes, and the costs of copies.
+    """A failed allocation, for which the policy chooses tensors to evict.
 
+    nbytes, host_bytes   bytes to allocate on the device; bytes of host memory for swapped tensors.
     call   position in its iteration of the call that allocates.
     trace  a measured iteration whose calls this one has repeated so far; None if there is none or the policy does not
            plan.

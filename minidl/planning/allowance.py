@@ -32,12 +32,13 @@ class Allowance:
 
     @property
     def open(self) -> bool:
-        """True if another call of a planner stays within the share."""
+        """True if another call of a planner, as long as the longest, keeps planning within 2% of the run's time.
+        First plans do not count. Always True if planning is not limited."""
         return not self.limited or self.seconds - self.first_seconds + self._longest <= SHARE * self.run_seconds
 
     @property
     def share(self) -> float | None:
-        """The fraction of the run spent on planning, first plans included; None if device time is simulated."""
+        """The fraction of the run spent on planning, first plans included; None without any, or on simulated time."""
         return self.seconds / (self.run_seconds + self.seconds) if self.limited and self.seconds else None
 
     @contextmanager

@@ -18,8 +18,8 @@ from minidl.planning.walk import (
 def expand(problem: Problem, mode: Array, prefetch_at: Array, notes: Array
            ) -> tuple[StepArrays, CopiesOut, SwapIns, Total]:
     """Return all steps and copies of an iteration in which each gap has its ``mode``, and their totals.
-    notes: unless empty, gets a row for each residency. ``Total.noted`` is FAILED if a tensor that cannot be replayed
-    would have to be, or if there are too many replays."""
+    prefetch_at is filled with -1. notes: unless empty, gets a row for each residency. ``Total.noted`` is FAILED if a
+    tensor that cannot be replayed would have to be, or if there are too many replays."""
     calls, tensors, gaps = len(problem.in_ptr) - 1, len(problem.size), len(problem.gap_tensor) + 1
     most = 6 * calls + 64
     # Unused rows are cut off at the end; untouched pages cost nothing.

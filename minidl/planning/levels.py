@@ -21,8 +21,8 @@ def tops(level: Array) -> Array:
 
 
 def reach(level: Array, top: Array, added: Array, low: int, end: int, most: int) -> int:
-    """Return the smallest step s >= ``low`` such that no level in [s, ``end``)
-    exceeds ``most``; ``end`` if there is none."""
+    """Return the smallest step from ``low`` on from which no level up to ``end``, excluded, exceeds ``most``.
+    The result is ``end`` if there is none. level, top, added: bytes by step, maximum and addend by chunk."""
     s = end
     while s > low:
         block = (s - 1) // BLOCK
@@ -37,7 +37,7 @@ def reach(level: Array, top: Array, added: Array, low: int, end: int, most: int)
 
 
 def lift(level: Array, top: Array, added: Array, begin: int, end: int, by: int) -> None:
-    """Add ``by`` >= 0 bytes to the levels in [``begin``, ``end``)."""
+    """Add ``by`` >= 0 bytes to the levels in [``begin``, ``end``); level, top and added are changed in place."""
     s = begin
     while s < end:
         block = s // BLOCK

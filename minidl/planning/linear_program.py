@@ -24,7 +24,7 @@ class Solution:
 
     values      of the variables; None if no solution was found
     objective   of these values; infinite without values
-    bound       the proven lower bound of the objective
+    bound       the proven lower bound of the objective; infinite without values, -inf if none is known
     infeasible  True if the program is proven to have no solution
     optimal     True if the values are proven optimal
     """

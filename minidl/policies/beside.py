@@ -27,7 +27,7 @@ _started: subprocess.Popen[bytes] | None = None
 
 
 def functions() -> Iterator[tuple[Any, tuple[Any, ...]]]:
-    """Yield each compiled function of planning with arguments of the types that it is called with, the first first."""
+    """Yield each compiled function of planning with arguments of the types of its calls, in the order of use."""
     from minidl.planning.compiled import weighed
     from minidl.planning.packing import greedy, orders, routes, search
     from minidl.planning.packing.valleys import Rectangles

@@ -93,12 +93,12 @@ class Consensus(Alone):
         return text + self._taken_failure()
 
     def end_iteration(self, finish: Callable[[], None], *, failed: bool) -> None:
-        """Compare the number of exchanges with the other ranks, once the device has made them. Raises RanksDiverged.
+        """Compare the number of exchanges with the other ranks, after the device has made them.
 
         An iteration without an exchange is this rank's own, and does not count. One that failed, with the error that
         is being handled, waits for no rank: the others learn it at this rank's next turn, and go on only if theirs has
         failed alike.
-        finish: waits for the device."""
+        finish: waits for the device. Raises RanksDiverged if the numbers differ."""
         if failed:
             self._failed = type(sys.exc_info()[1]).__name__
         self._shared = self._exchanges > 0 and not failed
@@ -111,8 +111,8 @@ class Consensus(Alone):
         self._batches.clear()
 
     def end_run(self) -> None:
-        """Wait until all ranks leave their runtimes. Raises RanksDiverged. If one rank enters its runtime again, this
-        counts only once it has made an exchange."""
+        """Wait until all ranks leave their runtimes. Raises RanksDiverged if one is elsewhere in the program.
+        A rank that has entered its runtime again waits only if it has made an exchange since."""
         if self._entered or self.iteration or self._exchanges:
             self._entered = False
             self.ranks.require_alike(f"the end of the run, iteration {self.iteration} after {self._exchanges} exchanges"
@@ -125,12 +125,12 @@ class Consensus(Alone):
 
     # Decisions ------------------------------------------------------------------------------------------------
     def reports(self, own: T) -> Sequence[T]:
-        """Return all ranks' reports; none after an iteration that is this rank's own. Raises RanksDiverged."""
+        """Return all ranks' reports, in rank order; () after an iteration that failed or had no exchange."""
         return self.ranks.agree(own) if self._shared else ()
 
     def decide(self, make: Callable[[], T]) -> T:
-        """Return ``make()`` of rank 0, which alone calls it; the others wait. Its error is raised on all ranks, on the
-        others as RanksDiverged."""
+        """Return ``make()`` of rank 0, which alone calls it; the others wait.
+        Its error is raised on all ranks, on the others as RanksDiverged."""
         if self.ranks.rank:
             made, error = self.ranks.agree(None)[0]
             if error:

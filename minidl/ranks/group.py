@@ -48,12 +48,12 @@ class Ranks(ABC):
     @abstractmethod
     def gather(self, mine: np.ndarray, sizes: Sequence[int], into: np.ndarray) -> None:
         """Write the bytes of every rank, in rank order, to ``into``. mine: this rank's bytes, ``sizes[rank]`` of them.
-        Raises RanksDiverged."""
+        Ranks in threads raise RanksDiverged if a rank has failed, or sends another number of bytes."""
 
     @abstractmethod
     def swap(self, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Send ``parts[i]`` (bytes) to rank i; return the parts that this rank receives, in the senders' order.
-        All parts that one rank receives have one size. Raises RanksDiverged."""
+        All parts that one rank receives have one size. Raises RanksDiverged as ``gather`` does."""
 
     def require_alike(self, what: str) -> None:
         """Raise RanksDiverged, on all ranks, if the ranks do not call this method with the same text ``what``.
@@ -71,7 +71,8 @@ class Ranks(ABC):
     # Agreements -----------------------------------------------------------------------------------------------
     @abstractmethod
     def agree(self, value: Any) -> list[Any]:
-        """Send ``value`` (pickled) to all ranks; return all ranks' values, in rank order. Raises RanksDiverged."""
+        """Send ``value``, which pickle can store, to all ranks; return all ranks' values, in rank order.
+        Ranks in threads raise RanksDiverged if a rank has failed."""
 
     @abstractmethod
     def fail(self, code: int = 1, why: str = "") -> None:
@@ -79,5 +80,6 @@ class Ranks(ABC):
         code: the exit code of processes. why: a text for stderr, where processes end at once."""
 
     def when_failed(self, end: Callable[[], None]) -> None:  # noqa: B027 - not abstract: mostly nothing is to be done
-        """Have ``end`` called once a rank that shares this process has failed. It ends waits that ``fail`` does not
-        know, such as those of a GPU. By default no other rank shares the process, which ends as a whole."""
+        """Have ``end`` called once a rank that shares this process has failed.
+        It ends waits that ``fail`` does not know, such as those of a GPU. By default no other rank shares the process,
+        which ends as a whole."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class ModelledRanks(Ranks):
-    """Rank 0 of several ranks that do not exist; of all ranks, rank 0 has the largest slice of a batch."""
+    """One of several ranks, the others of which do not exist; of all, rank 0 has the largest slice of a batch."""
 
     def gather(self, mine: np.ndarray, sizes: Sequence[int], into: np.ndarray) -> None:
         """Raise UserError: on a simulated device a rank has no values to send."""
@@ -35,6 +35,6 @@ class ModelledRanks(Ranks):
 
 
 def modelled(count: int, *, divide: str = NOTHING) -> ModelledRanks:
-    """Return rank 0 of ``count`` simulated ranks. Raises UserError for a count below 1.
-    divide: "states" or "gradients" divides these among the ranks."""
+    """Return rank 0 of ``count`` simulated ranks. Raises UserError for a count below 1 or another ``divide``.
+    divide: "nothing", optimizer "states", or "gradients" and states, of which each rank keeps its part."""
     return ModelledRanks(0, count, divide)

@@ -57,8 +57,9 @@ class MpiRanks(Ranks):
 def mpi(*, divide: str = NOTHING) -> MpiRanks:
     """Return this process's rank among those that mpiexec started. Raises UserError if mpi4py or MPI is missing.
 
-    Without mpiexec this process is the one rank of one. An error that the program does not catch ends all ranks.
-    divide: "states" or "gradients" divides these among the ranks.
+    So it does if threads may not call this MPI at once. Without mpiexec this process is the one rank of one.
+    An error that the program does not catch ends all ranks.
+    divide: "nothing", optimizer "states", or "gradients" and states, of which each rank keeps its part.
     """
     try:
         from mpi4py import MPI

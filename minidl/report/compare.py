@@ -18,7 +18,8 @@ STAYS = "stays"
 
 
 def comparison(a: SavedPlan, b: SavedPlan, *, rows: int) -> str:
-    """Return the comparison as text, with ``rows`` tensors. Raises UserError if the plans are for two iterations."""
+    """Return the comparison as text, with at most ``rows`` decisions that differ, the largest tensors first.
+    Raises UserError if the plans' iterations differ in the number of calls, or in a tensor that both evict."""
     if a.calls != b.calls:
         raise UserError(f"the plans are for different iterations: of {a.calls} calls and of {b.calls}")
     for tensor_id in sorted(a.evicted.keys() & b.evicted.keys()):

@@ -70,7 +70,7 @@ class Decision:
 
     @property
     def msps(self) -> float | None:
-        """Bytes saved per second of recomputation; None if it cannot be recomputed."""
+        """Bytes saved per second of recomputation; None if it cannot be recomputed, or in no time."""
         return self.nbytes / self.recompute_seconds if self.recompute_seconds else None
 
 

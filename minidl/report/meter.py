@@ -32,7 +32,8 @@ class StepMeasurements:
 
 class Meter:
     """Measures steps: call ``add`` after each.
-    ``clock`` returns seconds, of the device's clock if its time is modelled."""
+    ``clock`` returns seconds, of the device's clock if its time is modelled. batch: items a step; items: their name.
+    feed: the source of the batches, which knows how long steps have waited for them; None: they never wait."""
 
     def __init__(self, runtime: Runtime, batch: int, clock: Callable[[], float], feed: Feed | None = None, *,
                  items: str = "images") -> None:
@@ -73,7 +74,7 @@ class Meter:
         return median(map(value, islice(self.steps, skipped, None)))
 
     def unsettled_seconds(self) -> float:
-        """Return the seconds that the first half of the steps took more than at the second half's median per step."""
+        """Return the seconds that the first half of the steps took longer than at the second half's median, or 0."""
         first, settled = list(self.steps)[:len(self.steps) // 2], self.median(lambda step: step.seconds)
         return max(0.0, sum(step.seconds - settled for step in first))
 

@@ -87,7 +87,8 @@ class CallFactRecorder:
 
 @contextmanager
 def recording(runtime: Runtime) -> Iterator[CallFactRecorder]:
-    """Record the iterations inside the ``with`` block; complete their traces before they end."""
+    """Yield a recorder of the iterations inside the ``with`` block.
+    Call its ``complete`` with the trace of an iteration before the next one begins."""
     executor = runtime.executor
     recorder = CallFactRecorder(runtime)
     before, executor.inspect = executor.inspect, recorder.look

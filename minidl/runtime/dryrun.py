@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def dry_run(runtime: Runtime, step: Callable[[], Any]) -> Demand:
-    """Run a step on shapes alone and return its demand, as ``Runtime.dry_run`` says."""
+    """Run a step once or twice on shapes alone, and return its demand; ``Runtime.dry_run`` has the conditions."""
     live = runtime.memory.live()
     kept = [(s, s.grad, s.access_count, s.first_access, s.last_access) for s in live]
     counters = dict(runtime.counters)

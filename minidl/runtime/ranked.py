@@ -34,7 +34,8 @@ def host_update_of(device: Device, ranks: Ranks | None, *, wanted: bool) -> bool
 
 def slices_of(ranks: Ranks | None, device: Device, slices: int) -> int:
     """Return the number of slices of a batch, over all ranks.
-    Raises UserError if it does not fit the ranks or the device."""
+    slices: 1 stands for one slice on each rank. Raises UserError for less than 1 or no multiple of the number of ranks,
+    and for modelled ranks on a device that computes values."""
     if slices < 1:
         raise UserError(f"a batch is cut in 1 slice or more, not {slices}")
     if ranks is None:

@@ -73,13 +73,13 @@ class Runtime(Shown):
     switches       features to turn off, to measure their effect
     slices         number of slices into which ``tensor`` cuts a batch along its first dimension, so that no operation
                    needs the whole batch at once; 1: none
-    shard_bytes    parameters of more bytes are cut into shards along their first dimension, so that no operation or
-                   update needs the whole parameter at once; by default none is
+    shard_bytes    parameters of more bytes, and of two dimensions or more, are cut into shards along the first, so that
+                   few operations and no update need the whole parameter at once; by default none is
     host_update    True: optimizers keep their states in host memory and update parameters there (``optim.on_host``)
-    ranks          this rank among those that train together (``minidl.ranks``), each of which makes a Runtime; each
-                   holds as many of the slices, by default one. The smallest budget and host memory are those of all
+    ranks          this rank among those that train together (``minidl.ranks``), each of which makes a Runtime. Each
+                   holds an equal number of the slices, by default one. All use the smallest budget and host memory
 
-    Raises UserError for a name or size that does not exist."""
+    Raises UserError for an unknown name, too small a size, or options that the device, ranks or others exclude."""
 
     def __init__(self, device: str | devices.Device = "cpu", *, memory_budget: int | str | None = None,
                  host_memory: int | str | None = None, spill: str | PathLike[str] | Spill | None = None,
@@ -187,8 +187,8 @@ class Runtime(Shown):
         """Run one training step. At its end evicted survivors are restored, lineage is cut, and access counts restart.
 
         Calls since the last iteration (initialization, a validation) become an iteration of their own, so that every
-        step has the same calls. So a gradient cannot flow from inside to tensors that were computed before.
-        """
+        step has the same calls. So a gradient cannot flow from inside to tensors that were computed before. Raises
+        UserError inside the ``with`` of another runtime."""
         self._require_current("iteration()")
         executor = current()
         if executor.tracker.sequence >= executor.tracker.iteration_start:
@@ -262,11 +262,11 @@ class Runtime(Shown):
         self.memory.arena.reset_peak()
 
     def trace(self) -> Trace:
-        """Return the iteration so far, as plain data."""
+        """Return the iteration so far, as plain data. Raises UserError after more than 100,000 calls without an end."""
         return self.executor.trace()
 
     def check(self) -> None:
-        """Check the invariants of the memory. Raises AssertionError."""
+        """Raise AssertionError if an invariant of the memory does not hold: its records disagree."""
         self.memory.check()
 
 

@@ -10,11 +10,12 @@ from minidl.memory.manager import Manager
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Counters since the runtime was made, in bytes and in seconds on the device's clock.
+    """Counters since the runtime was made, in bytes and in seconds on the device's clock, and gauges of bytes.
 
-    ``peak_bytes`` counts since ``Runtime.reset_peak``. ``stall_seconds``: time in which computation waited for
-    copies. ``slid_seconds``: the device's estimate for copies within device memory. ``slower_seconds``:
-    seconds that calls took longer than with their fastest algorithm, because memory had no room for its workspace.
+    ``used_bytes`` and ``host_used_bytes`` are in use now; ``peak_bytes`` counts since ``Runtime.reset_peak``.
+    ``stall_seconds``: time in which computation waited for copies. ``moved_bytes``, ``slid_seconds``: copies within
+    device memory, and the device's estimate of their time. ``slower_seconds``: seconds that calls took longer than with
+    their fastest algorithm, because memory had no room for its workspace. ``calls``: of the program, views included.
     """
 
     seconds: float

@@ -34,7 +34,7 @@ def host_array(data: Any, device: devices.Device) -> np.ndarray:
 
 
 def plain_dtype(data: Any, array: np.ndarray) -> DType | None:
-    """Return float32 for Python floats and sequences of them, as layers compute in it; None for data with a dtype."""
+    """Return float32 for Python floats and sequences of them, as layers compute in it; None for all other data."""
     if array.dtype != np.float64:
         return None
     while isinstance(data, Sequence) and len(data):
@@ -45,8 +45,9 @@ def plain_dtype(data: Any, array: np.ndarray) -> DType | None:
 def checked(array: np.ndarray, shape: Shape | None, dtype: DType | None) -> tuple[np.ndarray, DType]:
     """Return the array, and the dtype of the tensor for its values: the array's own, unless ``dtype`` is given.
 
-    A given dtype may round fractions and takes booleans as 0 and 1; else every value must fit. Raises ShapeError,
-    UserError.
+    A given dtype may round fractions and takes booleans as 0 and 1; else every value must fit. For bool the array is
+    compared with 0. Raises ShapeError for another shape than ``shape``, UserError for an unknown dtype or values that
+    do not fit.
     """
     if shape is not None and tuple(shape) != array.shape:
         raise ShapeError(f"data of shape {list(array.shape)} for a tensor of shape {list(shape)}")

@@ -1,7 +1,7 @@
 """Scores of predictions, computed on the host, and functions that score a model's predictions for a batch.
 
-Each of these uploads the batch in the current runtime, and frees it before it counts right predictions. On a device
-without values they return None.
+The functions ``of_...`` upload a batch in the current runtime, run the model, and return a score: counts that can be
+added. For a batch of shapes alone, which has no labels, they return None.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class Score(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """Counts of right predictions: top-1 and top-5. The counts of two batches can be added."""
+    """Counts of examples and of right predictions; the counts of two batches can be added.
+    right: those whose label has the largest logit. among_five: those whose label is among the five largest."""
 
     count: int = 0
     right: int = 0
@@ -58,19 +59,20 @@ class Accuracy:
 
     @property
     def top1(self) -> float:
-        """The share of examples whose largest logit is that of the label."""
+        """The fraction of examples whose largest logit is that of the label."""
         return self.right / self.count
 
     @property
     def top5(self) -> float:
-        """The share of examples whose label is among the five largest logits."""
+        """The fraction of examples whose label is among the five largest logits."""
         return self.among_five / self.count
 
 
 def ranks(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Return the rank of each label, the number of classes before it: [N, classes], [N] -> [N].
 
-    Classes are ranked by falling logit, equal logits by class number, as in argmax. A label with a NaN logit is last.
+    Classes are ranked by falling logit, equal logits by class number, as in argmax. A label with a NaN logit is last;
+    other classes with a NaN logit come before the label.
     """
     own = np.take_along_axis(logits, labels[:, None], axis=1)
     earlier = np.arange(logits.shape[1]) < labels[:, None]
@@ -81,7 +83,7 @@ def ranks(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """Counts of pixels per class, [classes]; the counts of two batches can be added.
+    """Counts of pixels per class, [classes], over ``count`` images; the counts of two batches can be added.
 
     both      pixels whose predicted class and label are the class
     together  pixels predicted as the class plus pixels labelled as it
@@ -113,8 +115,11 @@ class Overlap:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """Counts for predictions of masked words and of the order of segments; those of two batches can be added.
-    loss   sum over the words of -log(probability of the right word), in nats"""
+    """Counts for predictions of masked words, and of whether one segment follows another; they can be added.
+
+    count, ordered   pairs of segments, and those of them that were predicted right
+    words, right     masked words, and those of them that were predicted right
+    loss             sum over the words of -log(probability of the right word), in nats"""
 
     count: int
     words: int
@@ -124,7 +129,8 @@ class Words:
 
     @classmethod
     def of(cls, logits: np.ndarray, labels: np.ndarray, order: np.ndarray, follows: np.ndarray) -> Words:
-        """Score a batch. logits: [words, vocabulary], labels: [words]; order: [N, 2], follows: [N]."""
+        """Score a batch. logits: [words, vocabulary], labels: [words]; words with the label IGNORED do not count.
+        order: [N, 2], logits for the order of two segments. follows: [N], their labels, 0 or 1."""
         counted = labels != IGNORED
         logits, labels = logits[counted].astype(np.float64), labels[counted]
         logits -= logits.max(axis=1, keepdims=True)
@@ -194,7 +200,7 @@ def of_images(model: Module, batch: Batch) -> Accuracy | None:
 
 
 def of_pixels(model: Module, batch: Batch) -> Overlap | None:
-    """Return the intersections and unions of predicted and true pixels by class; None on a device without values."""
+    """Return the Overlap of predicted and true classes of pixels: [N, C, H, W] -> [N, classes, H, W]."""
     images, _ = batch.upload(current_runtime())
     scores = model(images)
     del images

@@ -48,8 +48,8 @@ class Trainer:
         return current_runtime().counters.get(STEPS, 0)
 
     def step(self, batch: AnyBatch) -> float:
-        """Train on one batch in one iteration; return the loss, or NaN on a device without values. Raises
-        OutOfMemory."""
+        """Train on one batch in one iteration; return the loss, the mean over parts, or NaN without values.
+        Raises OutOfMemory."""
         runtime, done = current_runtime(), self.steps_done
         self.optimizer.lr = self.schedule(done)
         self.sound = False
@@ -89,8 +89,8 @@ class Trainer:
         return score
 
     def predict(self, batch: AnyBatch) -> Any:
-        """Return the Score of one batch, in inference mode, in a separate iteration; None if the batch has no
-        values."""
+        """Return the Score of one batch, in inference mode, in a separate iteration; None if it has no labels.
+        The model is in training mode afterwards."""
         self.model.eval()
         try:
             with no_grad(), current_runtime().iteration():

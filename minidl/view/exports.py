@@ -30,7 +30,7 @@ WIDTH, STACK, ADDRESSES, LEFT, GAP = 900, 200, 320, 70, 40  # of the drawing, in
 
 
 def columns(packed: Packed, part: str) -> dict[str, Any]:
-    """Return the columns of numbers of one part, such as "events", of a page's data, by name."""
+    """Return the columns of one part, such as "events", of a page's data, by name: packed numbers as arrays."""
     return {name: values(each) if isinstance(each, dict) and "type" in each else each
             for name, each in packed[part].items()}
 

@@ -105,7 +105,8 @@ def _stays(stays: Sequence[Stay]) -> dict[str, Any]:
 
 
 def column(kind: str, values: Iterable[float]) -> dict[str, str]:
-    """Return numbers as a base64 column of type ``kind``. Raises OverflowError for a number out of its range."""
+    """Return numbers as a base64 column of type ``kind``: "i32", "f64" or "u8", little-endian.
+    Raises OverflowError for a number out of the type's range."""
     data = np.array(list(values), TYPES[kind]).tobytes()
     return {"type": kind, "data": base64.b64encode(data).decode()}
 

@@ -80,6 +80,7 @@ class WorkEvent:
     subject           position of the copied tensor among the subjects; -1: none, or several
     start_s, end_s    start and end on its own stream, in seconds from the step's beginning
     time_s            when the compute stream reaches it: ascending over a step's events
+    nbytes            bytes copied or moved; 0 for a call or a replay
     used_bytes        bytes of all blocks in use
     largest_bytes     bytes of the largest hole; -1: not known
     workspace         address and bytes of the call's workspace
@@ -117,7 +118,7 @@ class RecordedStep:
     """One step of the run.
 
     predicted_seconds   the plan's prediction; None: no plan, or no prediction
-    swapped_bytes       (copied out, copied in)
+    swapped_bytes       bytes copied out and in, together
     plan                the number of its plan among those of the run, from 1; 0: no plan
     """
 
@@ -135,6 +136,7 @@ class Recording:
     remarks  (tensor, sentence about why the plan evicts it)
     began_s  the time of its beginning, on a clock that the ranks of a run share
     rank     of those that a page shows side by side; -1: the run has one device
+    facts    (name, value) pairs that the page shows as text
     limit_bytes  where the line of the budget is drawn; 0: at budget_bytes. A refused step exceeds its limit
     """
 

@@ -42,7 +42,7 @@ class WatchedStep:
 def watch(step: Callable[[], Any], model: Module | None = None, *, title: str = "a step") -> WatchedStep:
     """Run ``step()`` once in the current runtime, and return its memory over time.
 
-    The step runs as always, within ``runtime.iteration()`` of its own, and changes parameters. model: the network,
+    The step must enter ``runtime.iteration()`` itself, once; it changes parameters as always. model: the network,
     whose layers then name the tensors. The first step of a training differs from later ones: run a few before it.
     Raises UserError if no runtime is current, and what the step raises.
     """

@@ -249,7 +249,7 @@ class Setup:
 
 def _run_until_alike(twin: Runtime, steps: TrainingParts, begin: Callable[[], None], *, most: int) -> None:
     """Run up to ``most`` steps, until one leaves memory in the same state as the one before, under the same plan.
-    Raises OutOfMemory."""
+    Raises OutOfMemory if one finds no room."""
     alike, before = 0, None
     for _ in range(most):
         begin()
@@ -264,7 +264,7 @@ def _run_until_alike(twin: Runtime, steps: TrainingParts, begin: Callable[[], No
 def smallest_budget(setup: Setup, batch: int) -> int:
     """Return the smallest budget, in bytes, in which a step of this batch runs. One unit of alignment less was tried.
     That fails, or may fail in a later iteration whose holes in memory differ. Raises OutOfWork if the setup's limit
-    of work is reached, and is one that ends trials."""
+    of work is reached, and is one that ends trials; UserError if no budget would do."""
     def fits(budget_bytes: int, *, thorough: bool = False) -> bool:
         return setup.trial(batch, budget_bytes, thorough=thorough).shortage is None
 

@@ -25,7 +25,8 @@ SHAPES_IMAGE_SIZE = 64
 
 
 def read_data(options: Options, takes: Model, bad: BadFiles, *, has_values: bool) -> Data:
-    """Open the data set, or make a synthetic one. Raises UserError; for a broken file BadFile, which is a UserError.
+    """Open the data set, or make a synthetic one. Raises BadFile, a UserError, for a broken file that is not skipped.
+    Raises UserError for data or flags that do not suit the network, and if the data cannot be read.
 
     takes       the model whose input shape the data must have
     bad         collects the names of broken files if these are skipped
@@ -85,5 +86,6 @@ def described(data: Data) -> tuple[str, str]:
 
 
 def made_ahead(data: Data, examples: int, host_memory: int) -> int:
-    """Return how many batches of ``examples`` are loaded in advance, within ``host_memory`` bytes."""
+    """Return how many batches of ``examples`` are loaded in advance, within ``host_memory`` bytes.
+    None are if no thread loads the data."""
     return batches_ahead(data.shapes(examples).nbytes, host_memory) if data.feed is not None else 0

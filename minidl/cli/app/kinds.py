@@ -82,7 +82,7 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def size(text: str) -> int:
-    """Return the bytes of a text such as ``16GiB``, ``512MB`` or ``1048576``. Raises ArgumentTypeError."""
+    """Return the bytes of a text such as ``16GiB`` or ``1048576``. Raises ArgumentTypeError for another text."""
     return read(parse_bytes, text)
 
 

@@ -44,7 +44,7 @@ class Length:
         """Return the length that the flags ask for.
         train_size: the number of training examples, None: endless; examples: the number of examples in a step.
 
-        Raises UserError for more steps than ``outside.numbers.MOST_WHOLE``, the largest number that is accepted.
+        Raises UserError for more than 2^53 steps.
         """
         epoch = train_size and train_size // examples
         steps = options.steps or ((options.epochs or EPOCHS) * epoch if epoch else SYNTHETIC_STEPS)
@@ -237,7 +237,7 @@ def fixed_arguments(options: Options, batch: int, steps: int, slices: int = 1, s
 
 
 def require_a_number(loss: float, trainer: Trainer) -> None:
-    """Raise NothingToLearnFrom if the loss is not finite."""
+    """Raise NothingToLearnFrom if the loss is infinite or NaN, unless the device computes no values."""
     if current_runtime().device.has_values and not isfinite(loss):
         raise NothingToLearnFrom(f"the loss is {loss} at step {trainer.steps_done}: a lower --lr or --clip-grad may "
                                  "help; --detect-anomaly names the first operation that makes NaN")

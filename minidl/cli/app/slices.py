@@ -38,7 +38,8 @@ def in_slices(count: int) -> str:
 
 
 def choose_slices(setup: Setup, batch: int, budget_bytes: int, demand: Demand) -> Cut:
-    """Return the fewest slices, a power of two, with which no operation takes more than a quarter of the budget.
+    """Return the fewest slices with which no operation takes more than a quarter of the budget, if any number does.
+    The number is a power of two up to 64, or one for each example.
     A batch stays whole if no operation takes more than half of the budget on a simulated device, or more than all of it
     on a device with values: the number of slices decides the bits of a result, so a batch that fits must have the same
     bits in every budget.

@@ -75,8 +75,8 @@ def main(arguments: Sequence[str] | None, *, name: str = "train.py") -> int:
 
 
 def train(options: Options, lock: RunLock, out: TextIO, ranks: Ranks | None = None) -> int:
-    """Do the whole run; return the exit code. Raises UserError. lock: the lock on the run folder, against a second run.
-    out: the stream for ``--json -``. ranks: the ranks that train together, this process among them; None if alone."""
+    """Do the whole run; return the exit code. lock: on the run folder, against a second run. out: for ``--json -``.
+    ranks: those that train together, this one among them. Raises UserError if the run does not fit or cannot go on."""
     first = ranks is None or not ranks.rank
     device, policy = choose_device(options, ranks), choose_policy(options)
     if first:

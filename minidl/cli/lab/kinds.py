@@ -56,7 +56,8 @@ def chosen_models(text: str) -> list[str]:
 
 
 def budgets(text: str) -> list[int | float]:
-    """Return budgets in bytes, or as parts of the unmanaged peak (0.5 for ``50%``). Raises ArgumentTypeError."""
+    """Return budgets in bytes, or as parts of the unmanaged peak (0.5 for ``50%``).
+    text: sizes and percentages with commas between. Raises ArgumentTypeError for another text."""
     found = [kinds.budget(word) for word in words(text)]
     return [each.of_peak if isinstance(each, kinds.Share) else each for each in found]
 

@@ -57,7 +57,7 @@ class CpuDevice(Device):
 
     def algorithms(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any],
                    cost: Cost) -> tuple[Algorithm, ...]:
-        """Return the variants of the CPU's kernels."""
+        """Return the variants of the CPU's kernel for this operation, with measured or modelled seconds."""
         return cpu_algorithms(self.profile, op_name, inputs, outputs, attrs, cost)
 
     def kernels_to_compile(self, ops: Iterable[str]) -> int:
@@ -82,7 +82,7 @@ class CpuDevice(Device):
     # Effects refer to the numerics, never to the device: a queue of them does not keep it alive.
     def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
                attrs: dict[str, Any], workspace: int, timed: Timed = None) -> int:
-        """Queue a kernel on its operands' present addresses."""
+        """Queue a kernel on its operands' present addresses. Raises the error that has ended the device."""
         places = [place(operand) for operand in (*outputs, *inputs)]
         effect = partial(self.numerics.run, op_name, algorithm, places, attrs, workspace, len(outputs))
         self._check()
@@ -170,7 +170,8 @@ class VirtualCpu(CpuDevice):
 
 
 class ThreadedCpu(CpuDevice):
-    """A CPU device on worker threads, which end at ``close``, with the device, or with the interpreter."""
+    """A CPU device on worker threads, which end at ``close``, with the device, or with the interpreter.
+    synchronous: True if the host waits for each piece of work; depth: how many pieces it may be ahead of a stream."""
 
     wall_clock = True
     measured_iterations = 3  # other work on the machine adds time to some calls of each iteration

@@ -35,7 +35,8 @@ class Link:
 
 
 def measure(nbytes: int = BLOCK_BYTES, repeats: int = REPEATS) -> Link:
-    """Return medians over ``repeats`` copies of ``nbytes`` each way. It takes about 0.1 seconds."""
+    """Return medians over ``repeats`` copies of ``nbytes`` each way, and of 10 times as many copies of one byte.
+    It takes about 0.1 seconds."""
     numerics = Numerics(nbytes, nbytes)
     block = ((0, nbytes),)
     out, into = partial(numerics.copy_out, block, 0), partial(numerics.copy_in, 0, block)
@@ -54,7 +55,7 @@ def measure(nbytes: int = BLOCK_BYTES, repeats: int = REPEATS) -> Link:
 
 
 def both_bandwidth(nbytes: int = BLOCK_BYTES, repeats: int = REPEATS) -> float:
-    """Return the bytes per second, in and out together, when copies run both ways at once."""
+    """Return the bytes per second, in and out together, when copies run both ways at once: a median of ``repeats``."""
     out, into = Numerics(nbytes, nbytes), Numerics(nbytes, nbytes)
     streams, block = WorkerStreams(), ((0, nbytes),)
 

@@ -46,6 +46,7 @@ class WorkerStreams:
 
     positions    pieces of work issued to each stream; finished: how many of them it has done
     stall        seconds that the compute stream has waited for copies
+    depth        pieces of work that the host may be ahead of a stream; beyond that ``issue`` waits
     synchronous  every issue waits until its work is done
     delay        called with the stream before each piece of work (tests: every interleaving must give the same result)
     spans        by stream, position -> (start, end) in seconds of ``now``; None unless ``measure`` was called

@@ -7,11 +7,11 @@ from minidl.errors import UserError
 
 
 def create(name: str, *, precision: Precision, cupti: bool = False, local_rank: int = 0) -> Device:
-    """Return the GPU named "cuda" or "cuda:<number>". Raises UserError, in one line, if anything it needs is missing.
+    """Return the GPU named "cuda" or "cuda:<number>". Raises UserError if it, or anything it needs, is missing.
     precision: decides whether products and convolutions of fp32 tensors may use TF32 or must be exact. It does not
     affect products of bf16 tensors.
     cupti: True to time each kernel of a measured iteration with CUPTI, instead of the gaps between events.
-    local_rank: "cuda" is the GPU of this number, counted round if there are fewer that this process sees."""
+    local_rank: the number of the GPU that "cuda" means, modulo the number of GPUs that this process sees."""
     number = name.removeprefix("cuda").removeprefix(":")
     if number and not number.isdecimal():
         raise UserError(f"unknown device {name!r}: cuda, or cuda:<number> with the number of a GPU")

@@ -47,7 +47,7 @@ class AttentionSteps:
 
 
 def describe(q: Meta, k: Meta, mask: Meta | None, *, heads: int, causal: bool, p: float) -> Attention | None:
-    """Return cuDNN's description of attention on these operands; None for an unsupported dtype or mask."""
+    """Return cuDNN's description of attention on these operands; None if they are empty or unsupported."""
     n, length, width = q.shape
     keys = k.shape[1]
     if q.dtype.name not in HALVES or not q.size or not k.size:
@@ -61,7 +61,7 @@ def describe(q: Meta, k: Meta, mask: Meta | None, *, heads: int, causal: bool, p
 
 @dataclass(frozen=True, slots=True)
 class KeptPlan:
-    """A plan as stored on disk; the name is None if cuDNN does not support the attention."""
+    """A plan as stored on disk, its workspace in bytes; the name is None if cuDNN does not support the attention."""
 
     name: str | None = None
     workspace: int = 0
@@ -89,7 +89,7 @@ class AttentionPlans:
         return fits
 
     def of(self, attention: Attention) -> PlanInfo:
-        """Return the plan of an attention. Raises UserError if there is none."""
+        """Return the plan of an attention. Raises UserError if cuDNN has none that adds in a fixed order."""
         plan = self._plan(attention)
         if plan is None:
             raise UserError(f"cuDNN has no plan that adds in a fixed order for {attention}: compose it, as nn.attend "
@@ -118,7 +118,7 @@ def text(a: Attention) -> str:
 
 
 def steps(op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any]) -> AttentionSteps:
-    """Return how a call of OPERATIONS runs, except for its plan. Raises UserError for unsupported operands."""
+    """Return how a call of OPERATIONS runs, except for its plan. Raises UserError where ``describe`` returns None."""
     gradient = op_name == GRADIENT
     q, k = inputs[gradient], inputs[1 + gradient]
     count = 6 if gradient else 3
@@ -145,7 +145,8 @@ def issue(found: AttentionSteps, pointers: Sequence[int], seed: int, workspace: 
           copies: Sequence[Copy], fill: Fill) -> None:
     """Issue the steps of an attention call to the compute stream: copies of operands, the seed, and cuDNN's plan.
 
-    attend: called with the operands' addresses, the seed's address and that of the plan's workspace.
+    pointers: the operands' addresses, outputs first. copies: one kernel for each of ``found.copied``. attend: called
+    with the operands' addresses, the seed's address and that of the plan's workspace.
     """
     at = list(pointers)
     for (position, offset, _), copy in zip(found.copied, copies, strict=True):

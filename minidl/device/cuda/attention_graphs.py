@@ -71,7 +71,8 @@ class AttentionGraphs:
 
     def run(self, attention: Attention, plan: str, operands: Sequence[int], seed: int, workspace: int,
             stream: int) -> None:
-        """Run attention on operands at these addresses (``seam.ATTENTION_OPERANDS``). Raises DeviceError."""
+        """Run attention on operands at these addresses (``seam.ATTENTION_OPERANDS``); seed, workspace: addresses, too.
+        Raises DeviceError if cuDNN has no plan of this name, or if it fails."""
         opened = self._open.get((id(attention), plan))
         if opened is None:
             opened = self._open[id(attention), plan] = attention, self._execute_of(attention, plan)
@@ -157,7 +158,7 @@ class AttentionGraphs:
 
 
 def number(name: str) -> int:
-    """Return the uid of a tensor in its graph."""
+    """Return the uid, in its graph, of the tensor of this name (one of NAMES)."""
     return 1 + NAMES.index(name)
 
 

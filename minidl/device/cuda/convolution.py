@@ -59,8 +59,8 @@ class ConvolutionSteps:
 
 
 def steps(op_name: str, inputs: Sequence[Meta], output: Meta, attrs: dict[str, Any], *, tf32: bool) -> ConvolutionSteps:
-    """Return the work around cuDNN's product in a convolution: parts of the batch, copies into another memory format,
-    bias, ReLU. The plan of the product is chosen later."""
+    """Return the work around cuDNN's product in a convolution; the plan of the product is chosen later.
+    It is parts of the batch, copies into another memory format, bias, ReLU."""
     operands, role = (output, *inputs), ROLES[op_name]
     x, w, y = role.pick(output, inputs)
     scratch, copied = 0, []
@@ -101,8 +101,8 @@ def _parts(images: int, elements: int, beside_bytes: int) -> int:
 def algorithms(found: ConvolutionSteps, plans: Sequence[TimedPlan], seconds: float) -> tuple[Algorithm, ...]:
     """Return a convolution's algorithms: the deterministic mode's first, then the others, fastest first.
 
-    seconds: modelled time of the call, used if a plan was not timed (``chosen``). Raises DeviceError if no plan adds in
-    a fixed order.
+    found: its ``steps``. seconds: modelled time of the call, used if a plan was not timed (``chosen``). Raises
+    DeviceError if no plan adds in a fixed order.
     """
     if not any(plan.deterministic for plan in plans):
         what = "only plans that add in no fixed order" if plans else "no plan"
@@ -112,7 +112,7 @@ def algorithms(found: ConvolutionSteps, plans: Sequence[TimedPlan], seconds: flo
 
 
 def chosen(plans: Sequence[TimedPlan], seconds: float) -> list[TimedPlan]:
-    """Return the deterministic mode's plan, then the plans that no other plan beats in both time and workspace.
+    """Return the deterministic mode's plan, then those that none beats in both time and workspace, fastest first.
 
     seconds: modelled time of the heuristics' best plan, if plans were not timed. Each further plan is assumed to need
     RANK_SECONDS of it more, so that modelled times keep cuDNN's order.

@@ -46,8 +46,8 @@ def known_frontend() -> bool:
 
 
 def runner(graph: Any, index: int) -> Execute:
-    """Return a function that runs a built plan, for a known version of cuDNN's frontend.
-    It does not use the frontend's ``execute``, which looks up every operand in each call: that takes longer than the
+    """Return a function that runs a built plan, by inner functions of a known version of cuDNN's frontend.
+    The frontend's ``execute``, used for other versions, looks up every operand in each call: that takes longer than the
     host's other work for a convolution."""
     if not known_frontend():
         execute: Execute = graph.execute
@@ -71,7 +71,9 @@ class CudnnGraphs:
         self._last: tuple[Convolution, Any] | None = None  # the graph in which a plan was opened last
 
     def plans(self, convolution: Convolution) -> list[PlanInfo]:
-        """Return all plans that can be built, in the order of the heuristics. It takes about 0.1 seconds."""
+        """Return the plans that can be built, in the order of the heuristics; it takes about 0.1 seconds.
+        Left out are plans that compile code and, if fp32 must be exact, plans that round the factors of its products.
+        Raises DeviceError if cuDNN fails."""
         every = self._built(self._graph(convolution, self._exact(convolution)))
         ordered = self._without(convolution, cudnn.numerical_note.NONDETERMINISTIC)
         plain = self._without(convolution, cudnn.numerical_note.TENSOR_CORE)
@@ -79,7 +81,8 @@ class CudnnGraphs:
                 for name, workspace in dict(every).items()]
 
     def run(self, convolution: Convolution, plan: str, x: int, w: int, y: int, workspace: int, stream: int) -> None:
-        """Run a convolution on operands at these addresses. Raises DeviceError."""
+        """Run a convolution by the plan of this name, on operands at these addresses.
+        Raises DeviceError if there is no such plan or it fails; DeviceShort if device memory is short."""
         opened = self._open.get((id(convolution), plan))
         if opened is None:
             opened = self._open[id(convolution), plan] = convolution, self._built_as(convolution, plan)
@@ -109,7 +112,7 @@ class CudnnGraphs:
         return {name for name, _ in self._built(self._graph(convolution, [*self._exact(convolution), note]))}
 
     def _built_as(self, convolution: Convolution, plan: str) -> Execute:
-        """Return a function that runs the plan of this name. Raises DeviceError."""
+        """Return a function that runs the plan of this name. Raises DeviceError if it is unknown or cannot be built."""
         graph, failed = self._unfiltered(convolution), ""
         for index in range(graph.get_execution_plan_count()):
             if graph.get_plan_name_at_index(index) == plan:
@@ -123,8 +126,8 @@ class CudnnGraphs:
         raise kind(f"cuDNN {self.version}, plan {plan} for {convolution} {known}{failed}")
 
     def _unfiltered(self, convolution: Convolution) -> Any:
-        """Return a graph with all plans: the last one again if it is of the same convolution. A frontend of another
-        version runs the plan that was built last, so each plan gets its own graph there."""
+        """Return a graph with all plans: the last one again if it is of the same convolution.
+        A frontend of another version runs the plan that was built last, so each plan gets its own graph there."""
         if self._last is None or self._last[0] != convolution or not known_frontend():
             self._last = convolution, self._graph(convolution, [])
         return self._last[1]

@@ -33,7 +33,7 @@ def channels_last_strides(shape: Shape) -> Shape:
 
 @cache
 def channels_last(plain: Meta) -> Meta:
-    """Return the tensor as channels-last; unchanged if it does not have four dimensions or already is."""
+    """Return the tensor as channels-last; unchanged without four dimensions, with an offset, or if it already is."""
     if len(plain.shape) != 4 or plain.offset or is_channels_last(plain):
         return plain
     return meta(plain.shape, plain.dtype, channels_last_strides(plain.shape))

@@ -31,7 +31,7 @@ def _driver() -> Any:
 
 
 def driver_cuda() -> int | None:
-    """Return the newest CUDA version that the driver runs, as it counts (13.0 is 13000); None if it does not say."""
+    """Return the newest CUDA version that the driver runs, as it counts (13.0 is 13000); None if that is unknown."""
     library = _driver()
     if library is None or not hasattr(library, "cuInit") or not hasattr(library, "cuDriverGetVersion"):
         return None
@@ -48,7 +48,7 @@ def toolkit_cuda() -> int | None:
 
 
 def message() -> str | None:
-    """Return what is missing or does not fit, and how to install it; None if nothing is missing. Loads nothing else."""
+    """Return what is missing or does not fit, and how to install it; None if nothing is missing."""
     absent = packages()
     if not has_driver():
         return (f"--device cuda needs an NVIDIA GPU and its driver, and {DRIVERS[0]} cannot be loaded; use --device "

@@ -25,8 +25,8 @@ RELATIVES = {6: "p100", 7: "v100", 8: "a100"}  # profiles for other GPUs of a ge
 
 
 def open_device(number: int | None, *, precision: Precision, cupti: bool = False, local_rank: int = 0) -> CudaDevice:
-    """Return the GPU of this number. Raises DeviceError.
-    local_rank: without a number, that of the GPU, counted round among those that this process sees."""
+    """Return the GPU of this number; None: ``local_rank`` modulo the number of GPUs that this process sees.
+    Raises DeviceError if it does not exist or cannot be used, UserError if it does not support the precision."""
     from minidl.device.cuda.real import Cuda, count_gpus
     from minidl.kernels.cuda import KERNELS
 
@@ -58,9 +58,10 @@ def refuse_what_it_cannot(properties: Properties, precision: Precision) -> None:
 
 
 def profile_of(vendor: Vendor, host_bytes: int) -> Profile:
-    """Return the profile of GPUs of this name, with ``host_bytes``, the free device memory, and the measured link.
+    """Return the profile of GPUs of this name, with the measured link and this machine's sizes of memory.
 
-    A GPU without a profile gets that of its generation. Durations are modelled by it until calls are timed.
+    Device memory is the free memory less CONTEXT_BYTES; host memory is ``host_bytes``. A GPU without a profile gets
+    that of its generation. Durations are modelled by it until calls are timed.
     """
     properties = vendor.properties
     out, into, latency = measure_link(vendor)
@@ -102,6 +103,7 @@ def measure_link(vendor: Vendor, nbytes: int = LINK_BYTES) -> tuple[float, float
 
 
 def lockable_bytes() -> int:
-    """Return half of the free memory of this machine or container: other programs cannot use page-locked memory."""
+    """Return how many bytes may be page-locked: half of the free memory of this machine or container.
+    Other programs cannot use page-locked memory. If the free memory is unknown, it is 16 GiB."""
     free = free_memory()
     return 16 * 2**30 if free is None else free // 2 // PAGE * PAGE

@@ -30,7 +30,8 @@ class PageLocked:
         return min(self._nbytes, len(self._chunks) * self._chunk_bytes)
 
     def pieces(self, host: Extents) -> list[tuple[int, int]]:
-        """Return (address, bytes) of the pieces of these extents, split at chunks, once locked. Raises HostShort."""
+        """Lock these extents; return (address, bytes) of their pieces, split at chunks.
+        Raises HostShort if the system refuses to lock so much."""
         found = []
         for start, size in host:
             self._lock(start + size)

@@ -177,7 +177,7 @@ class Cuda:
             check((error,), "cuMemcpyAsync")
 
     def fill(self, address: int, byte: int, nbytes: int, stream: CudaStream) -> None:
-        """Set bytes of device memory in stream order."""
+        """Set each of ``nbytes`` bytes of device memory to ``byte``, in stream order."""
         self._bind()
         check(driver.cuMemsetD8Async(address, byte, nbytes, stream.handle), "cuMemsetD8Async")
 
@@ -227,7 +227,7 @@ class Cuda:
 
     # cuDNN ---------------------------------------------------------------------------------------------------
     def plans(self, convolution: Convolution) -> list[PlanInfo]:
-        """Return every plan of cuDNN for a convolution, in the order of its heuristics."""
+        """Return the plans for a convolution that can be built, in the order of cuDNN's heuristics."""
         self._bind()
         return self._graphs.plans(convolution)
 

@@ -1,9 +1,8 @@
-"""The seam:
-the interface to the vendor's libraries, with every call that the CUDA device makes to driver, cuDNN, cuBLAS or NCCL.
+"""The seam: an interface with every call that the CUDA device makes to driver, cuDNN, cuBLAS or NCCL.
 
 ``real.Cuda`` executes these calls; tests replace it with a vendor that needs no GPU and checks every call. Addresses
 are plain integers, on the device and in page-locked memory alike; streams and events are handles of the vendor's
-choice. Any thread may call, and vendors of several GPUs may be open. Only ``synchronize`` waits.
+choice. Any thread may call, and vendors of several GPUs may be open. Only ``synchronize`` waits for issued work.
 """
 
 from collections.abc import Sequence
@@ -70,7 +69,8 @@ class Attention:
 
     In memory all are [n, length, heads, depth]. Scores are divided by sqrt(depth).
 
-    gradient    True: dq, dk, dv are computed, in a fixed order; else y, and lse (fp32): [n, heads, length]
+    gradient    True: dq, dk, dv are computed, in a fixed order; else y, and lse (fp32) [n, heads, length], the
+                logarithm of each row's sum of exp(score)
     causal      position i sees positions up to i
     dropout     the probability with which an attention weight becomes 0
     mask        extents (1 or those of the scores) of a contiguous mask that is added to the scores; None: no mask
@@ -183,7 +183,7 @@ class Network(Protocol):
 
     def communicator(self, meeting: Any, count: int, rank: int) -> Communicator:
         """Return the communicator of rank ``rank`` of ``count``; wait until all of them have called this.
-        meeting: the id of the first rank. Raises DeviceError."""
+        meeting: the id of the first rank. Raises DeviceError if they cannot be connected."""
 
 
 class Vendor(Protocol):
@@ -238,7 +238,7 @@ class Vendor(Protocol):
         """Copy bytes, from and to the host or the device, in stream order. The ranges do not overlap."""
 
     def fill(self, address: int, byte: int, nbytes: int, stream: Handle) -> None:
-        """Set bytes of device memory, in stream order."""
+        """Set each of ``nbytes`` bytes of device memory to ``byte``, in stream order."""
 
     def array(self, address: int, shape: Extent, strides: Extent, dtype: str) -> Any:
         """Return a copy of these device values (strides in elements) in memory of its own, with support for DLPack.
@@ -262,7 +262,8 @@ class Vendor(Protocol):
         """Set the workspace of products on a stream, for good: cuBLAS chooses algorithms by its size."""
 
     def plans(self, convolution: Convolution) -> list[PlanInfo]:
-        """Return every plan for a convolution, in the order of cuDNN's heuristics. Slow: each one is built."""
+        """Return the plans for a convolution that can be built, in the order of cuDNN's heuristics.
+        They are exact for fp32 without ``tf32``. Slow: each one is built."""
 
     def convolve(self, convolution: Convolution, plan: str, x: int, w: int, y: int, workspace: int,
                  stream: Handle) -> None:

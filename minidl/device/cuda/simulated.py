@@ -52,7 +52,7 @@ class ListedWays:
 
 class MeasuredWays:
     """A function that returns the algorithms of calls on a simulated GPU, with measured times.
-    Raises as ``ListedWays`` does."""
+    Raises UserError if the profile names cuDNN plans that were not listed."""
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile

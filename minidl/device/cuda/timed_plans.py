@@ -30,10 +30,10 @@ SLOW = 3.0  # a plan slower than the best so far by this factor is timed only on
 
 @dataclass(frozen=True, slots=True)
 class TimedPlan:
-    """A plan of cuDNN.
+    """A plan of cuDNN, with its workspace in bytes.
 
-    ``seconds``: None if it was not timed. ``rank``: its place in the order of cuDNN's heuristics; None: that in the
-    list.
+    ``seconds``: a median of RUNS, or one run of a slow plan; None if it was not timed. ``rank``: its place in the order
+    of cuDNN's heuristics; None: that in the list.
     """
 
     name: str
@@ -82,7 +82,8 @@ class PlanTable:
         return self.vendor.stream(), self.vendor.event(), self.vendor.event()
 
     def of(self, convolution: Convolution, *, timed: bool = True) -> tuple[TimedPlan, ...]:
-        """Return the plans of a convolution, in the order of the heuristics. timed: time those that were not yet."""
+        """Return the plans of a convolution, in the order of the heuristics. timed: time those that were not yet.
+        A plan that fails when it is timed is left out. Raises DeviceError if all fail, or cuDNN cannot list them."""
         name = key(convolution)
         plans = self._table.get(name)
         if plans is None:
@@ -130,8 +131,8 @@ class PlanTable:
 
     def _time_plan(self, convolution: Convolution, plan: TimedPlan, operands: tuple[int, int, int],
                    best: float) -> TimedPlan:
-        """Return the plan with its median seconds, or its first time if that is far above ``best``. Raises DeviceError.
-        """
+        """Return the plan with its median seconds, or its first time if that is far above ``best``.
+        Without memory for its workspace it is returned as it is. Raises DeviceError if it does not run."""
         vendor = self.vendor
         stream, start, end = self._clock
         try:

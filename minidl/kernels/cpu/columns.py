@@ -1,5 +1,4 @@
-"""Converts between images and the columns of a matrix product (im2col):
-``pack``, its adjoint ``scatter``, ``transpose``.
+"""Converts images to columns of a matrix product (im2col) and back: ``pack``, its adjoint ``scatter``, ``transpose``.
 
 A tensor is a flat array with the strides (in elements) of its four dimensions. A tap is one position (r, s) in the
 window of a convolution; a tile is a range of output pixels, which are numbered through the batch. Columns are a matrix
@@ -89,8 +88,9 @@ def pack(columns: Any, at: int, width: int, x: Any, strides: Any, size: Any, ker
          first_image: int, count: int) -> None:
     """Write the columns of channels (first, last) and of the ``count`` pixels in ``places``, in panels ``width`` wide.
 
-    A panel has ``width`` columns of the matrix, stored as [rows][width]; panels follow each other. With a width of at
-    least ``count`` there is one panel, the matrix itself.
+    They go to ``columns`` from element ``at`` on. x has images of ``size`` (height, width); the first pixel is in image
+    ``first_image``. kernel: (R, S). A panel has ``width`` columns of the matrix, stored as [rows][width]; panels follow
+    each other. With a width of at least ``count`` there is one panel, the matrix itself.
     """
     lane_count = lanes(columns)
     taps, origins, offsets = kernel[0] * kernel[1], places[0], places[3]
@@ -120,7 +120,7 @@ def pack(columns: Any, at: int, width: int, x: Any, strides: Any, size: Any, ker
 def transpose(panels: Any, at: int, width: int, dy: Any, strides: Any, size: Any, channels: Any, places: Any,
               first_image: int, count: int) -> None:
     """Write the transpose of dy: pixels as rows, channels (first, last) in panels ``width`` wide, [count][width] each.
-    """
+    They go to ``panels`` from element ``at`` on; the other arguments are as in ``pack``."""
     lane_count = lanes(panels)
     _find_tap(places, padded(count, lane_count), 0, 0, size, strides)
     offsets, starts, steps = places[3], places[4], places[5]
@@ -169,8 +169,9 @@ def scatter(dx: Any, to: int, image_step: int, columns: Any, at: int, ld: int, s
             stride: Any, padding: Any, images: int, channels: int, rows: Any) -> None:
     """Add every column entry to the element of dx that it came from.
 
-    dx is [images, channels, height, width] from element ``to`` on, an image every ``image_step`` elements. Column
-    entries of taps outside the image are overwritten.
+    dx is [images, channels, *size] from element ``to`` on, an image every ``image_step`` elements. Rows of the columns
+    are ``ld`` elements apart, from element ``at`` on, and have the pixels of the rows ``rows`` (first, last) of each
+    image's ``output`` (P, Q). Column entries of taps outside the image are overwritten.
     """
     height, width = size
     q_count = output[1]

@@ -31,7 +31,9 @@ class Cuts:
 
 @dataclass(frozen=True)
 class ConvolutionCut:
-    """How convolution ``op`` is cut into tasks, from shapes alone: x [N, C, H, W], w [K, C, R, S], y [N, K, P, Q]."""
+    """How convolution ``op`` is cut into tasks, from shapes alone: x [N, C, H, W], w [K, C, R, S], y [N, K, P, Q].
+    half: True for 16-bit floats. limits: bytes of a buffer, rows of a chunk, pixels of a tile, then Winograd's least
+    channels to sum, channels of the result, and tiles."""
 
     op: str
     x: Shape
@@ -75,7 +77,7 @@ class ConvolutionCut:
 
     @property
     def target(self) -> Shape:
-        """The shape of the result: y, or x for an input's gradient."""
+        """The shape of the result: y, or x for an input's gradient; not meant for a weight's gradient."""
         return self.y if self.op == "conv2d" else self.x
 
     @cached_property

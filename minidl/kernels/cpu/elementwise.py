@@ -151,12 +151,12 @@ _scale, _shift = _with_number(scalar.mul), _with_number(scalar.add)
 
 
 def scale(y: Array, x: Array, *, value: float) -> None:
-    """y = x * value"""
+    """y = x * value."""
     over_elements(_scale, y, x, numbers=(float(value),))
 
 
 def shift(y: Array, x: Array, *, value: float) -> None:
-    """y = x + value"""
+    """y = x + value."""
     over_elements(_shift, y, x, numbers=(float(value),))
 
 

@@ -266,7 +266,8 @@ def scaled_dot_product_attention(y: Array, lse: Array, q: Array, k: Array, v: Ar
                                  heads: int, causal: bool, p: float, seed: int, first: int = 0) -> None:
     """y = dropout(softmax(q k' / sqrt(D) + mask)) v for each head.  q, y: [N, L, heads D], k, v: [N, S, heads D].
 
-    lse: [N, heads, L], the logarithm of each row's sum of exp(score). A row whose scores are all masked is NaN.
+    lse: [N, heads, L], the logarithm of each row's sum of exp(score). A row whose scores are all masked is NaN. first:
+    the number, in the whole batch, of the first sequence, from which the random numbers of dropout are counted.
     """
     for part, arguments in _parts(mask, k.shape[1], (q, k, v, y, lse), heads, causal, p, seed, first):
         outputs = y[part], lse[part]

@@ -48,7 +48,7 @@ def f16_to_f32(bits: int) -> Any:
 
 @compiled
 def f32_to_f16(x: Any) -> Any:
-    """Return the bits (uint16) of the float16 nearest to a float32: infinity above 65519.99, NaN stays NaN."""
+    """Return the bits (uint16) of the float16 nearest to a float32: infinity from 65520 on, NaN stays NaN."""
     bits = np.float32(x).view(np.uint32)
     sign = np.uint32((bits >> np.uint32(16)) & np.uint32(0x8000))
     size = np.uint32(bits & np.uint32(0x7FFFFFFF))

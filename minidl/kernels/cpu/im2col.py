@@ -96,7 +96,9 @@ def _fprop_task(y: Any, x: Any, x_strides: Any, w: Any, b: Any, relu: bool, buff
 @parallel
 def fprop(y: Any, x: Any, x_strides: Any, w: Any, b: Any, relu: bool, buffer: Any, x_shape: Any, w_shape: Any,
           y_shape: Any, stride: Any, padding: Any, cuts: Any, workers: int, tasks: int) -> None:
-    """y = convolution of x and w, plus b if that is not empty, with a ReLU if ``relu``."""
+    """y = convolution of x and w, plus b if that is not empty, with a ReLU if ``relu``.
+    x_shape: (N, C, H, W), w_shape: (K, R, S), y_shape: (P, Q). cuts: ``Cuts.numbers``. buffer: scratch space, in equal
+    parts for the workers, which share the tasks."""
     share = buffer.size // workers
     for worker in numba.prange(workers):
         places = np.empty((PLACES, cuts[4]), np.int32)
@@ -179,7 +181,8 @@ def _dgrad_task(dx: Any, dy: Any, dy_strides: Any, w: Any, onto: Any, onto_strid
 def dgrad(dx: Any, dy: Any, dy_strides: Any, w: Any, onto: Any, onto_strides: Any, kept: bool, buffer: Any,
           x_shape: Any, w_shape: Any, y_shape: Any, stride: Any, padding: Any, cuts: Any, workers: int,
           tasks: int) -> None:
-    """dx = the convolution's gradient with respect to x, plus ``onto`` if that is not empty, or plus dx if ``kept``."""
+    """dx = the convolution's gradient with respect to x, plus ``onto`` if that is not empty, or plus dx if ``kept``.
+    The other arguments are as in ``fprop``."""
     share = buffer.size // workers
     for worker in numba.prange(workers):
         places = np.empty((PLACES, cuts[4]), np.int32)
@@ -221,7 +224,7 @@ def _wgrad_task(dw: Any, dy: Any, dy_strides: Any, x: Any, x_strides: Any, buffe
 @parallel
 def wgrad(dw: Any, dy: Any, dy_strides: Any, x: Any, x_strides: Any, buffer: Any, x_shape: Any, w_shape: Any,
           y_shape: Any, stride: Any, padding: Any, cuts: Any, workers: int, tasks: int) -> None:
-    """dw = the gradient of the convolution with respect to w, summed over images and pixels."""
+    """dw = the gradient of the convolution with respect to w, over images and pixels; arguments as in ``fprop``."""
     share = buffer.size // workers
     for worker in numba.prange(workers):
         places = np.empty((PLACES, cuts[4]), np.int32)

@@ -58,8 +58,8 @@ def _layer_norm_grad(dx: Array, dy: Array, x: Array, gamma: Array, mean: Array, 
 
 @PieceLoop
 def _layer_norm_grad_reduce(slopes: Array, levels: Array, dy: Array, x: Array, mean: Array, rstd: Array) -> None:
-    """Add, for each range t of rows, the sums of dy * xhat to slopes[t] and of dy to levels[t]; xhat = (x - mean)
-    * rstd."""
+    """Add, for each range t of rows, the sums of dy * xhat to slopes[t] and of dy to levels[t].
+    xhat = (x - mean) * rstd."""
     rows = (x.shape[0] + SLABS - 1) // SLABS
     strips = (x.shape[1] + WIDTH - 1) // WIDTH
     for task in prange(SLABS * strips):

@@ -37,8 +37,8 @@ def _operand(array: Array, batch: Shape) -> tuple[Array, Array, int, int]:
 
 @lru_cache(maxsize=1 << 12)
 def _cuts(count: int, m: int, n: int, panel: int) -> tuple[int, int]:
-    """Return (rows, columns) of a task of ``count`` products [m, n]:
-    large enough to be worth packing B, small enough for all cores to have tasks."""
+    """Return (rows, columns) of a task of ``count`` products [m, n].
+    It is large enough to be worth packing B, and small enough for all cores to have tasks."""
     width = even(pieces(n, panel), PANELS) * panel
     tasks = count * pieces(n, width)
     return up(even(m, max(min(ROWS, pieces(m, pieces(TASKS, tasks))), 32)), 8), width

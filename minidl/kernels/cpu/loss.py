@@ -61,7 +61,8 @@ def _check(labels: Array, classes: int, ignore_index: int) -> int:
 def cross_entropy(loss: Array, residual: Array, logits: Array, labels: Array, *, ignore_index: int = -100) -> None:
     """loss = -mean(log softmax(logits)[label]) over rows not ignored; residual = softmax, less 1 at each row's label.
 
-    Raises UserError for a label that is not a class.
+    Without such rows the loss is NaN; in the other rows residual is the softmax. Raises UserError for a label that
+    is not a class.
     """
     labels = _numbers(labels)
     count = _check(labels, logits.shape[1], ignore_index)
@@ -86,7 +87,8 @@ def cross_entropy_grad(dx: Array, dloss: Array, residual: Array, labels: Array, 
 
 
 def label_share(y: Array, value: Array, part: Array, labels: Array, *, ignore_index: int = -100) -> None:
-    """y = value * (number of labels not ignored in ``part``) / (in ``labels``); 0 for none in part, NaN for none."""
+    """y = value * (number of labels not ignored in ``part``) / (number of them in ``labels``).
+    0 if ``part`` has none; NaN if ``labels`` has none."""
     counted, every = (int(np.count_nonzero(a != ignore_index)) for a in (part, labels))
     if not every:
         y[...] = math.nan

@@ -33,7 +33,7 @@ def edges(array: Any) -> Any:
 @compiled
 def pack(panels: Any, b: Any, at: int, row: int, column: int, depth: int, count: int, inside: Any) -> None:
     """Write B[depth, count] as panels. B is b from element ``at``; rows are ``row`` elements apart, columns ``column``.
-    """
+    inside: the flags of ``edges``."""
     lane_count = lanes(panels)
     width = 3 * lane_count
     if column == 1:

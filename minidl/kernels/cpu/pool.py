@@ -87,7 +87,7 @@ def _avg_pool_grad(dx: Array, dy: Array, kernel: Pair, stride: Pair, padding: Pa
 
 @PieceLoop
 def _global_avg_pool(y: Array, x: Array) -> None:
-    """y = the mean of each whole plane. y: [planes], x: [planes, H W]"""
+    """y = the mean of each whole plane. y: [planes], x: [planes, H W]."""
     for plane in prange(y.size):
         y[plane] = total(x[plane]) / x.shape[1]
 

@@ -188,7 +188,7 @@ def lstm(y: Array, gates: Array, cells: Array, given: Array, w: Array, h: Array,
          backwards: bool) -> None:
     """y = h, then the states of all steps, then the last cell state; also sets gates (i, f, g, o) and cells.
     y: [N, T + 2, H]; given [N, T, 4 H]: the inputs' terms of the gates; h, c: the first states; w, b: the recurrent
-    weight and bias."""
+    weight and bias. backwards: steps are taken from the last to the first, and in y h comes after their states."""
     _run(_lstm, given.size * w.shape[1], (y, gates, cells), (given, h, c), (w, _bias(b, w)), backwards,
          lambda own, rest: (own[0], rest[0], own[1], own[2], rest[1]))
 
@@ -204,13 +204,14 @@ def gru(y: Array, gates: Array, terms: Array, given: Array, w: Array, h: Array, 
         backwards: bool) -> None:
     """y = h, then the states of all steps; also sets gates (r, z, n) and terms, the state's linear terms in n.
     y: [N, T + 1, H]; given [N, T, 3 H]: the inputs' terms of the gates; h: the first state; w, b: the recurrent weight
-    and bias."""
+    and bias. backwards: steps are taken from the last to the first, and in y h comes after their states."""
     _run(_gru, given.size * w.shape[1], (y, gates, terms), (given, h), (w, _bias(b, w)), backwards,
          lambda own, rest: (own[0], rest[0], own[1], rest[1]))
 
 
 def gru_grad(dgiven: Array, dterms: Array, dh: Array, dy: Array, y: Array, gates: Array, terms: Array, w: Array, *,
              backwards: bool) -> None:
-    """Set the gradients of ``gru`` from dy; dgiven may share the bytes of gates, and dterms those of terms."""
+    """Set the gradients of ``gru`` with respect to given, terms and h, from dy.
+    dgiven may share the bytes of gates, and dterms those of terms."""
     _run(_gru_grad, gates.size * w.shape[1], (dgiven, dterms, dh), (dy, y, gates, terms), (w,), backwards,
          lambda own, rest: (*own, rest[0]))

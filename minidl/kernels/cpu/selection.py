@@ -26,17 +26,17 @@ def _in_pieces(function: Callable[..., None], y: Array, *inputs: Array) -> None:
 
 
 def power(y: Array, x: Array, *, value: float) -> None:
-    """y = x to the power of ``value``"""
+    """y = x to the power of ``value``."""
     over_elements(lambda _, part, x_part: np.power(x_part, x_part.dtype.type(value), out=part), y, x)
 
 
 def softplus(y: Array, x: Array) -> None:
-    """y = log(1 + exp(x))"""
+    """y = log(1 + exp(x))."""
     over_elements(lambda _, part, x_part: np.logaddexp(x_part, 0, out=part), y, x)
 
 
 def silu(y: Array, x: Array) -> None:
-    """y = x / (1 + exp(-x))"""
+    """y = x / (1 + exp(-x))."""
     _in_pieces(lambda part, x_part: np.divide(x_part, 1 + np.exp(-x_part), out=part), y, x)
 
 
@@ -108,7 +108,8 @@ def _order(rows: Array, k: int, largest: bool) -> Array:
 
 
 def topk(values: Array, index: Array, x: Array, *, k: int, largest: bool) -> None:
-    """values, index = the k largest (or smallest) elements of each row, in order of size, and their positions."""
+    """values, index = the k largest elements of each row (smallest without ``largest``) in order, and their positions.
+    NaN comes first in both orders; of equal elements the one with the lower position."""
     for at in index_blocks(x.shape, 8, whole=1):
         rows = x[at]
         order = _order(source(rows), k, largest)

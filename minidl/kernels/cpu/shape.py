@@ -86,7 +86,8 @@ def concat(y: Array, *xs: Array, axis: int) -> None:
 
 
 def index_grad(dx: Array, dy: Array, onto: Array | None = None, *, shape: Shape, parts: Parts) -> None:
-    """dx = dy at the selected part and zeros elsewhere; with ``onto``, dx = onto plus dy at that part."""
+    """dx = dy at the selected part and zeros elsewhere; with ``onto``, dx = onto plus dy at that part.
+    parts: an index for each dimension: an integer, (start, stop, step), or () for all of it; None adds a dimension."""
     if onto is None:
         dx.fill(0)
     elif dx.ctypes.data != onto.ctypes.data:

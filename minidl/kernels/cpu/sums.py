@@ -119,8 +119,8 @@ def _sum_planes(sums: Array, x: Array) -> None:
 
 
 def _grouped(shape: Shape, axes: tuple[int, ...]) -> list[tuple[bool, int]]:
-    """Return [(True if summed, extent)] of the dimensions:
-    neighbours of one kind are merged, those of extent 1 dropped."""
+    """Return [(True if summed, extent)] of the dimensions, of which neighbours of one kind are merged.
+    Those of extent 1 are dropped."""
     kinds = [(i in axes, n) for i, n in enumerate(shape) if n != 1]
     return [(kind, prod(n for _, n in members)) for kind, members in groupby(kinds, key=lambda entry: entry[0])]
 

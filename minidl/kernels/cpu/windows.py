@@ -10,10 +10,9 @@ Pair = tuple[int, int]
 
 
 def covered(out_from: int, out_to: int, size: int, tap: int, stride: int, padding: int) -> tuple[slice, slice]:
-    """Return two slices for one tap:
-    the outputs in [out_from, out_to) whose input is inside [0, size), and these inputs.
+    """Return two slices for one tap: the outputs whose input at that tap is inside [0, size), and these inputs.
 
-    The first slice counts from out_from; both may be empty.
+    The outputs are those of [out_from, out_to), counted from out_from; both slices may be empty.
     """
     first = max(out_from, -((tap - padding) // stride))  # smallest p with p * stride + tap - padding >= 0
     last = min(out_to, (size - 1 + padding - tap) // stride + 1)
@@ -25,8 +24,8 @@ def covered(out_from: int, out_to: int, size: int, tap: int, stride: int, paddin
 
 @dataclass(frozen=True, slots=True)
 class Tap:
-    """One position (r, s) in the window:
-    the outputs (rows, columns) whose input there is not padding, and these inputs."""
+    """One position (r, s) in the window, with the outputs that have an input there.
+    rows, columns: the outputs whose input there is not padding; in_rows, in_columns: these inputs."""
 
     r: int
     s: int

@@ -115,8 +115,8 @@ def _transform_weights(buffer: Any, at: int, raw: int, w: Any, w_steps: Any, tur
 @compiled
 def _transform_inputs(buffer: Any, at: int, size: int, raw: int, x: Any, x_strides: Any, extent: Any, channels: Any,
                       places: Any, first_image: int, count: int) -> None:
-    """Transform the inputs of some channels and tiles, and write the result to ``buffer`` from element ``at`` on: V
-    [16, channels, tiles], 16 matrices in panels, ``size`` elements apart.
+    """Transform the inputs of some channels and tiles, and write the result to ``buffer`` from element ``at`` on.
+    It is V [16, channels, tiles], 16 matrices in panels, ``size`` elements apart.
     channels: the first one, and the one after the last. places: of the tiles. raw: the element of ``buffer`` from which
     on the tiles are kept before they are transformed."""
     lane_count = lanes(buffer)

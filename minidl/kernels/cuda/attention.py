@@ -31,7 +31,8 @@ def softmax(tools: Tools, *, dtype: str, masked: bool, labelled: bool, items: in
     """Return a kernel: y = exp(x + mask - largest) / sum, row by row.
 
     If ``labelled`` (for cross-entropy), y is less by 1 at a row's label, and losses[r] = log(sum of exp(x - x[label])).
-    If the label is ignored the loss is 0, if it is no class NaN; in both cases y is the plain softmax.
+    If the label is ignored the loss is 0, if it is no class NaN; in both cases y is the plain softmax. items: elements
+    of a row that a thread holds in registers; 0: none, a row is read twice.
     """
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     place, exp, log = row_place(tools), tools.scalar(dtype).exp, tools.scalar(dtype).log
@@ -108,7 +109,7 @@ def softmax(tools: Tools, *, dtype: str, masked: bool, labelled: bool, items: in
 
 
 def softmax_grad(tools: Tools, *, dtype: str, items: int, threads: int) -> Callable[..., None]:
-    """Return a kernel: dx = (dy - sum(dy * y)) * y, row by row."""
+    """Return a kernel: dx = (dy - sum(dy * y)) * y, row by row. items: as in ``softmax``."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     place, block_sum, held = row_place(tools), tools.tile_sum(1, threads), max(items, 1)
 

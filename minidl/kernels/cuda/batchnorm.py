@@ -70,8 +70,9 @@ def _strided_layout(builder: Launches, *maps: View, reduces: bool) -> MapLayout:
 
 
 def _grouped_layout(*maps: View, reduces: bool) -> MapLayout | None:
-    """Return a layout in which threads read groups of 16 bytes. None unless all maps are dense, aligned to 16
-    bytes, and have channels that fill whole groups. reduces: the kernel sums over each channel."""
+    """Return a layout in which threads read groups of 16 bytes; None if the maps do not allow it.
+    They do if all are dense, aligned to 16 bytes, and have channels that fill whole groups. reduces: the kernel sums
+    over each channel."""
     dtype, channels = maps[0].dtype, maps[0].shape[1]
     width = group_width(channels, *maps) if is_on("batchnorm") else 0
     if not width or any(a.dtype is not dtype for a in maps):
@@ -95,8 +96,8 @@ def _number(x: View, value: float) -> np.generic:
 
 
 def _of_slabs(builder: Launches, g: Grid, x: View, *results: View) -> tuple[View, ...]:
-    """Return tensors for the sums of each slab (a range of a channel's elements):
-    the results themselves if there is one."""
+    """Return tensors for the sums of each slab, a range of a channel's elements.
+    If there is one slab, they are the results themselves."""
     return results if g.slabs == 1 else tuple(
         builder.scratch((g.slabs, x.shape[1]), compute(x.dtype)) for _ in results)
 

@@ -12,7 +12,8 @@ from minidl.kernels.cuda.tools import Tools
 
 def normalise(tools: Tools, *, dtype: str, add: bool, relu: bool, columns: int, narrow: bool,
               threads: int) -> Callable[..., None]:
-    """Return a kernel: y = (x - mean) rstd gamma + beta, plus a residual if ``add``, with a ReLU if ``relu``."""
+    """Return a kernel: y = (x - mean) rstd gamma + beta, plus a residual if ``add``, with a ReLU if ``relu``.
+    columns: channels of a thread block. narrow: True if all indices are below 2^31."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     load_wide, (locate, advance), lanes = tools.wide(dtype)[0], tools.walk(narrow), threads // columns
     (rstd, normed), positive = channel_tools(tools, dtype), tools.scalar(dtype).relu
@@ -56,7 +57,8 @@ def normalise(tools: Tools, *, dtype: str, add: bool, relu: bool, columns: int, 
 
 def input_gradient(tools: Tools, *, dtype: str, relu: bool, columns: int, narrow: bool,
                    threads: int) -> Callable[..., None]:
-    """Return a kernel: dx = gamma rstd (dy - (dbeta + (x - mean) rstd dgamma) share), dy masked by ReLU if ``relu``."""
+    """Return a kernel: dx = gamma rstd (dy - (dbeta + (x - mean) rstd dgamma) share), dy masked by ReLU if ``relu``.
+    share: 1 / the values of a channel, or 0 outside of training. columns, narrow: as in ``normalise``."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     load_wide, (locate, advance), lanes = tools.wide(dtype)[0], tools.walk(narrow), threads // columns
     (rstd, normed), relu_grad = channel_tools(tools, dtype), tools.scalar(dtype).relu_grad
@@ -101,7 +103,8 @@ def input_gradient(tools: Tools, *, dtype: str, relu: bool, columns: int, narrow
 
 
 def update_running(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
-    """Return a kernel: running = running (1 - momentum) + momentum batch, for each channel's mean and variance."""
+    """Return a kernel: running = running (1 - momentum) + factor batch, for each channel's mean and variance.
+    factor: ``momentum`` for the mean, ``unbiased`` = momentum count / (count - 1) for the variance."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
 
     def kernel(running_mean: Any, running_var: Any, mean: Any, var: Any, momentum: Any, unbiased: Any, n: Any,

@@ -31,8 +31,8 @@ def channel_tools(tools: Tools, dtype: str) -> tuple[Callable[..., Any], Callabl
 
 
 def unite_tool(tools: Tools, dtype: str, columns: int, threads: int) -> Callable[..., Any]:
-    """Return ``unite(count, mean, square, counts, means, squares)``:
-    one column's statistics, from those of its threads."""
+    """Return ``unite(count, mean, square, counts, means, squares)``, which unites the statistics of a column's threads.
+    counts, means, squares: shared arrays of ``threads`` numbers."""
     cuda, number = tools.cuda, tools.number(dtype)
 
     def unite(count: Any, mean: Any, square: Any, counts: Any, means: Any, squares: Any) -> Any:
@@ -56,9 +56,9 @@ def unite_tool(tools: Tools, dtype: str, columns: int, threads: int) -> Callable
 
 
 def stats(tools: Tools, *, dtype: str, columns: int, narrow: bool, direct: bool, threads: int) -> Callable[..., None]:
-    """Return a kernel:
-    each channel's mean and variance if ``direct``, else the mean and squared deviations of each slab. A slab is a
-    range of a channel's elements; ``united_stats`` combines slabs."""
+    """Return a kernel: each channel's mean and variance if ``direct``, else mean and squared deviations of each slab.
+    A slab is a range of a channel's elements; ``united_stats`` combines slabs. columns: channels of a thread block.
+    narrow: True if all indices are below 2^31."""
     cuda, (load, _), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     store = tools.wide(dtype)[1]
     (locate, advance), lanes = tools.walk(narrow), threads // columns
@@ -132,7 +132,7 @@ def united_stats(tools: Tools, *, dtype: str, threads: int) -> Callable[..., Non
 def gradient_sums(tools: Tools, *, dtype: str, relu: bool, columns: int, narrow: bool, direct: bool,
                   threads: int) -> Callable[..., None]:
     """Return a kernel: the sums of dy (x - mean) (times rstd if ``direct``) and of dy over each slab of a channel.
-    relu: dy counts as 0 where the ReLU's result was 0."""
+    relu: dy counts as 0 where the ReLU's result was 0. columns, narrow: as in ``stats``."""
     cuda, (load, _), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     load_wide, store = tools.wide(dtype)
     (locate, advance), lanes = tools.walk(narrow), threads // columns
@@ -181,8 +181,8 @@ def gradient_sums(tools: Tools, *, dtype: str, relu: bool, columns: int, narrow:
 
 
 def united_gradients(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
-    """Return a kernel:
-    dgamma = rstd times the sum of the slabs' slopes, dbeta = the sum of their levels; one thread block per channel."""
+    """Return a kernel: dgamma = rstd times the sum of the slabs' slopes, dbeta = the sum of their levels.
+    One thread block does this for a channel."""
     cuda, (load, store), number = tools.cuda, tools.wide(dtype), tools.number(dtype)
     tile_sum, (rstd, _) = tools.tile_sum(1, threads), channel_tools(tools, dtype)
 

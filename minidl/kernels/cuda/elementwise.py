@@ -34,7 +34,7 @@ ITEMS = 4  # elements of a thread: as many loads are in flight at once
 
 def dense(tools: Tools, *, dtypes: tuple[str, str, str], formula: str, form: str,
           threads: int) -> Callable[..., None]:
-    """Return a kernel: y[i] = formula(a[i], b[i], number).
+    """Return a kernel: y[i] = formula(a[i], b[i], number). formula: the name of a function of ``scalar``; "": none.
     form: the operands that the formula takes, such as "a, b"; others are not read. dtypes: of y (which decides the
     dtype of computation), of a and of b."""
     cuda, number = tools.cuda, tools.number(dtypes[0])
@@ -61,7 +61,8 @@ def dense(tools: Tools, *, dtypes: tuple[str, str, str], formula: str, form: str
 
 def strided(tools: Tools, *, dtypes: tuple[str, str, str], formula: str, form: str, narrow: bool,
             threads: int) -> Callable[..., None]:
-    """Return a kernel that does the work of ``dense`` for operands of any strides, in four dimensions."""
+    """Return a kernel that does the work of ``dense`` for operands of any strides, in four dimensions.
+    narrow: True if all indices are below 2^31."""
     cuda, number = tools.cuda, tools.number(dtypes[0])
     (_, store), (load_a, _), (load_b, _) = map(tools.memory, dtypes)
     apply, reads_a, reads_b = application(tools, dtypes[0], formula, form), "a" in form, "a, b" in form
@@ -112,7 +113,7 @@ def dropout_elements(tools: Tools, *, dtype: str, narrow: bool, threads: int) ->
 
 def walk_arguments(dims: list[tuple[int, ...]], step: int) -> tuple[np.int64, ...]:
     """Return the extents and strides that four-dimensional kernels take: n, n1 .. n3, t0 .. t3, each operand's strides.
-    """
+    step: elements from one to the next of a thread, whose coordinates are t0 .. t3."""
     extents = [d[0] for d in dims]
     strides = [d[operand] for operand in range(1, len(dims[0])) for d in dims]
     total = int(np.prod(extents, dtype=np.int64))
@@ -131,7 +132,8 @@ def over_elements(builder: Launches, y: View, *inputs: View, formula: str = "", 
                   value: Argument | None = None) -> None:
     """Add launches: y = formula(inputs broadcast to y's shape). Up to four strided dimensions take one launch.
 
-    An input may have another dtype than y, which decides the compute type: without a formula that is a cast.
+    An input may have another dtype than y, which decides the compute type: without a formula that is a cast. form: as
+    in ``dense``; value: its number.
     """
     if y.size == 0:
         return

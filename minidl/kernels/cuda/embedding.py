@@ -27,7 +27,8 @@ NONE = (1 << 63) - 1  # the key for "no position", sorted last
 
 # Device functions ---------------------------------------------------------------------------------------------------
 def taken_rows(tools: Tools, *, dtype: str, result: str, columns: int, threads: int) -> Callable[..., None]:
-    """Return a kernel: y[i] = table[i // per, ids[i]], a row each, rounded from the table's dtype to ``result``."""
+    """Return a kernel: y[i] = table[i // per, ids[i]], a row each, rounded from the table's dtype to ``result``.
+    If there is no such row, y[i] is NaN (0 for integers)."""
     cuda, load, store, number = tools.cuda, tools.memory(dtype)[0], tools.memory(result)[1], tools.number(dtype)
     place, lanes, nothing = row_place(tools), threads // columns, number(np.nan if dtype != "int64" else 0)
 
@@ -63,8 +64,8 @@ def position_keys(tools: Tools, *, threads: int) -> Callable[..., None]:
 
 
 def sorted_tiles(tools: Tools, *, tile: int, threads: int) -> Callable[..., None]:
-    """Return a kernel:
-    those steps of a bitonic sort that stay within a tile of ``tile`` keys, for runs of ``low`` to ``high`` keys."""
+    """Return a kernel: the steps of a bitonic sort that stay within a tile of ``tile`` keys.
+    It makes sorted runs of ``low`` to ``high`` keys."""
     cuda = tools.cuda
 
     def kernel(keys: Any, low: Any, high: Any) -> None:
@@ -187,7 +188,7 @@ def _take(builder: Launches, y: View, table: View, ids: View, *, rows: int, per:
 
 
 def _scatter(builder: Launches, table: View, dy: View, dy_dims: int, ids: View, *, rows: int, per: int) -> None:
-    """Add launches: table = 0, then table[i // per * rows + ids[i]] += dy[i] for every i. table: [.., D]"""
+    """Add launches: table = 0, then table[i // per * rows + ids[i]] += dy[i] for every i. table: [.., D]."""
     zero(builder, table)
     count, width = ids.size, dy.shape[-1]
     if not count or not width:

@@ -74,7 +74,8 @@ class Pointer:
 @final
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A placeholder for a kernel's argument whose value, by this name, is given when the call is issued."""
+    """A placeholder for a kernel's argument whose value, by this name, is given when the call is issued.
+    kind: the name of its dtype, such as "int64"."""
 
     name: str
     kind: str
@@ -178,7 +179,8 @@ class Launches:
 
     def launch(self, make: Callable[..., Callable[..., None]], blocks: int, *arguments: Argument,
                threads: int = 0, **options: Any) -> None:
-        """Add a launch of the kernel that ``make`` returns, compiled for ``options`` and the types of the arguments."""
+        """Add a launch of the kernel that ``make`` returns, compiled for ``options`` and the types of the arguments.
+        blocks, threads: thread blocks, and threads of each; 0: THREADS."""
         kinds: list[str] = []
         values: list[Pointer | Number | np.generic] = []
         for argument in arguments:

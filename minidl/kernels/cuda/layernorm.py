@@ -23,7 +23,8 @@ from minidl.kernels.cuda.tools import Tools
 
 
 def normalise_rows(tools: Tools, *, dtype: str, items: int, threads: int) -> Callable[..., None]:
-    """Return a kernel: y = (x - mean) rstd gamma + beta, and each row's mean and rstd; ``share``: 1 / width."""
+    """Return a kernel: y = (x - mean) rstd gamma + beta, and each row's mean and rstd; ``share``: 1 / width.
+    items: elements of a row that a thread holds in registers; 0: none, a row is read three times."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     place, block_sum, sqrt = row_place(tools), tools.tile_sum(1, threads), tools.scalar(dtype).sqrt
     (load_wide, store_wide), held = tools.wide(dtype), max(items, 1)
@@ -73,7 +74,8 @@ def normalise_rows(tools: Tools, *, dtype: str, items: int, threads: int) -> Cal
 
 
 def rows_gradient(tools: Tools, *, dtype: str, items: int, threads: int) -> Callable[..., None]:
-    """Return a kernel: dx = rstd (g - mean(g) - xhat mean(g xhat)), with g = dy gamma and xhat = (x - mean) rstd."""
+    """Return a kernel: dx = rstd (g - mean(g) - xhat mean(g xhat)), with g = dy gamma and xhat = (x - mean) rstd.
+    items: elements of a row that a thread holds in registers; 0: none, a row is read twice. share: 1 / width."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     place, block_sum, held = row_place(tools), tools.tile_sum(1, threads), max(items, 1)
     load_wide = tools.wide(dtype)[0]
@@ -120,8 +122,8 @@ def rows_gradient(tools: Tools, *, dtype: str, items: int, threads: int) -> Call
 
 
 def parameter_sums(tools: Tools, *, dtype: str, columns: int, narrow: bool, threads: int) -> Callable[..., None]:
-    """Return a kernel:
-    for each column, the sums of dy xhat and of dy over a slab, a range of rows; xhat = (x - mean) rstd."""
+    """Return a kernel: for each column, the sums of dy xhat and of dy over a slab.
+    A slab is a range of rows; xhat = (x - mean) rstd. columns: of a block. narrow: all indices are below 2^31."""
     cuda, (load, _), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     load_wide, store = tools.wide(dtype)
     (locate, advance), lanes = tools.walk(narrow), threads // columns

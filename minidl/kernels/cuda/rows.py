@@ -19,8 +19,8 @@ WARP = 32
 
 
 def shape_of_block(width: int) -> dict[str, Any]:
-    """Return kernel options for rows of ``width`` elements: threads, and items (elements per thread; 0:
-    too many to hold)."""
+    """Return kernel options for rows of ``width`` elements: threads, and items.
+    items: elements of a row that each thread holds in registers; 0: none, as they would be too many."""
     threads = min(launch.THREADS, max(min(WARP, launch.THREADS), power_of_two(-(-width // 4))))
     items = power_of_two(-(-width // threads))
     return {"threads": threads, "items": items if items <= MOST else 0}

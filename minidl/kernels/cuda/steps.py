@@ -128,7 +128,7 @@ def adadelta_step(tools: Tools, *, dtypes: tuple[str, ...], threads: int) -> Cal
 # Steps --------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class ParameterGroup:
-    """Parameters whose tensors have the same dtypes, so that one launch updates all of them.
+    """Parameters whose tensors have the same dtypes, so that one ``launch`` updates all of them.
 
     operands, offsets   operand numbers and offsets of the tensors, a row per group of them
     itemsizes           for each group: bytes per element
@@ -146,8 +146,8 @@ class ParameterGroup:
 
 @dataclass(frozen=True)
 class PreparedStep(PreparedLaunches):
-    """The prepared launches of an optimizer step:
-    copies of strided tensors, updates (``batches``), copies back (``launches``)."""
+    """The prepared launches of an optimizer step, in three parts.
+    before: copies of strided tensors. batches: updates. launches: copies back."""
 
     before: tuple[Launch, ...]
     batches: tuple[ParameterGroup, ...]

@@ -32,8 +32,8 @@ from minidl.meta import Meta, row_major
 
 
 def random_numbers(tools: Tools, *, dtype: str, normal: bool, narrow: bool, threads: int) -> Callable[..., None]:
-    """Return a kernel: y = level + width * (a normal number, by Box & Muller 1958, or one of [0, 1)); at most ``most``.
-    """
+    """Return a kernel: y = level + width * (a normal number, by Box & Muller 1958, or one of [0, 1)).
+    In the second case (not ``normal``) y is at most ``most``."""
     cuda, (_, store), number, bits_of = tools.cuda, tools.memory(dtype), tools.number(dtype), tools.random_bits
     (locate, advance), math = tools.walk(narrow), tools.math
     unit, half = number(2.0**-24), number(0.5)  # 24 bits are exact in float32
@@ -97,7 +97,7 @@ def _uniform_numbers(seed: int, low: float, high: float) -> dict[str, Any]:
 
 
 class Upload(Kernel):
-    """The operation that uploads a host array, converted to the tensor's dtype; zeros for None. Raises ShapeError."""
+    """The operation that uploads a host array, converted to the tensor's dtype; zeros for None."""
 
     def __init__(self) -> None:
         super().__init__(lambda *_: None)

@@ -28,7 +28,7 @@ class Arena(Compacting):
     compacts    True if blocks may be slid, and placed at given addresses; False if only the placement chooses addresses
     addresses   True if blocks have addresses; ``byte_count`` has an arena in which they have none
     used_bytes  bytes of all blocks in use, each rounded up to ``alignment``
-    peak_bytes  the most bytes in use at once since the last ``reset_peak``"""
+    peak_bytes  the most bytes in use at once since the last ``reset_peak``, lent workspaces included"""
 
     addresses = True
     __slots__ = ("_alignment", "_free_at", "_keys", "_mask", "_shift", "capacity", "peak_bytes", "used_bytes")

@@ -64,6 +64,5 @@ def predicted_seconds(plan: Plan, trace: Trace, costs: Costs, limits: Limits) ->
 
 
 def noise(seconds: deque[float]) -> float:
-    """Return the noise of some iterations' seconds, as a share of their median: half of them differ from it by no more.
-    """
+    """Return the noise of durations: their median distance from the median, as a fraction of it; 0.01 or more."""
     return max(LEAST_NOISE, spread(seconds))

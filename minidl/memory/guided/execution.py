@@ -126,8 +126,7 @@ class GuidedExecution(Hooks):
                             if (s := ref()) and s.status is IN and s.tensor_id in gone)
 
     def _evict(self, storage: Storage, action: Action) -> None:
-        """Evict a storage while computation goes on:
-        a swap-out is only queued, and the block stays in use until it ends."""
+        """Evict a storage while computation goes on: a swap-out is queued, and its block stays in use meanwhile."""
         state = self.state
         self.ahead.evicted[storage.tensor_id] = storage.me
         if action is Action.DROP and self.evicting.lineage_of(storage) is not None:
@@ -240,7 +239,7 @@ class GuidedExecution(Hooks):
         return self.follower.plans_ahead
 
     def algorithm(self, signature: Signature) -> str | None:
-        """The name of the algorithm that the plan has for the next call; None if it has none.
+        """The name of the plan's algorithm for the next call; None without one, or if it plans another signature.
         Blocks whose swap-out has ended are freed first, as the call may need a workspace."""
         if self.leaving:
             self.leaving.free_landed()

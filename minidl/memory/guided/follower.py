@@ -146,8 +146,8 @@ class PlanFollower:
     @property
     def iterations_to_follow(self) -> int:
         """The number of the first iteration that follows a plan from beginning to end.
-        Iteration 1 creates gradients, iteration 2 shows that the calls repeat, then ``measured_iterations`` are
-        measured. If plans of an earlier run were loaded, iteration 2 follows one."""
+        Iteration 1 creates gradients, iteration 2 is the first with the calls that repeat, then ``measured_iterations``
+        are measured. If plans of an earlier run were loaded, iteration 2 follows one."""
         return 2 if self._recalled else 3 + self.measured_iterations
 
     @property

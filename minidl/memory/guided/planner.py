@@ -60,8 +60,8 @@ class Planner:
             raise
 
     def correct(self, entry: KnownSequence, ended: Ended) -> None:
-        """Let the policy correct the plan that an iteration has followed. If copies have become slower or faster for
-        good, ask for new plans first."""
+        """Let the policy correct the plan that an iteration has followed.
+        If copies have become slower or faster for good, ask it for new plans instead, where these may pay."""
         costs = self._drift.lasting(ended.link)
         if self.corrects and not (costs is not None and self._plan_anew(costs)):
             self.judge(entry, ended.seconds, ended.stall_seconds, ended.returns)

@@ -36,7 +36,7 @@ class Returning:
 
     def summary(self) -> Returns:
         """Return the returns of this iteration.
-        In seconds: waits for swap-ins, swap-ins on demand, replays; and the bytes that replays swapped in."""
+        In seconds: waits for prefetches, swap-ins on demand, replays; and the bytes swapped in on demand."""
         lateness = self.state.device.lateness
         late = {key: lateness(copied, computed) for key, copied, computed in self._arrivals}
         recomputed = {key: sum(durations) for key, durations in self._recomputed.items()}

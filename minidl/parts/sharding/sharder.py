@@ -58,7 +58,7 @@ class Sharder(PartKeeper):
 
     # Running operations --------------------------------------------------------------------------------------------
     def run(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs, donated: int = 0) -> tuple[Storage, ...]:
-        """Run a call that has an input in shards; arguments and result as ``Executor.run``.
+        """Run a call that has an input in shards; arguments and result as ``Executor.run``, but donation is ignored.
         Raises the errors of the same call on whole tensors, and UserError for a write that cannot run on shards."""
         described = op.describe([x.meta for x in inputs], attrs)
         for storage in inputs:
@@ -98,8 +98,8 @@ class Sharder(PartKeeper):
         return (total,)
 
     def _write(self, op: Op, operands: Sequence[Tensor], attrs: Attrs) -> None:
-        """Run an operation in place, shard by shard. Raises UserError if that is not possible,
-        ShapeError if shapes or dtypes do not fit."""
+        """Run an operation in place, shard by shard. All operands must have the same shape.
+        Raises UserError for another shape, and for an operation that does not treat each row separately."""
         shape = next(x.shape for x in operands if isinstance(x.storage, Sharded))
         if op.name not in WRITES and not op.update or any(x.shape != shape for x in operands):
             written = next(x.storage for x in operands if isinstance(x.storage, Sharded))
@@ -110,8 +110,8 @@ class Sharder(PartKeeper):
             apply_all(op, *_rows_of_each(operands, every, first, stop), **attrs | own)
 
     def before_write(self, op: Op, inputs: Sequence[Storage]) -> None:
-        """Raise UserError if the operation writes a range of rows from several shards:
-        it is a copy, so the write would be lost."""
+        """Raise UserError if an operation writes to what the program takes for a view of several shards.
+        Their rows were copied together, so the write would be lost."""
         assert op.mutates is not None
         for position in op.mutates(len(inputs)):
             if inputs[position].base in self._copies:

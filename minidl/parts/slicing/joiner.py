@@ -55,8 +55,8 @@ class Joiner(PartKeeper):
 
     @contextmanager
     def lent_to(self, executor: Executor, consensus: Alone) -> Iterator[None]:
-        """Run calls by another executor in a ``with`` block, with an empty queue. The executor does a dry run, and the
-        agreement asks no other rank."""
+        """Run calls by another executor, which does a dry run, in a ``with`` block; its queue is empty at first.
+        consensus: an agreement that asks no other rank."""
         names = "executor", "tracker", "consensus", "ranks", "origins", "joined", "_queue", "_graph", "_lent"
         own = {name: getattr(self, name) for name in names}
         self._use(executor, consensus)

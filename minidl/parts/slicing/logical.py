@@ -125,8 +125,8 @@ class Logical(Storage):
         return Logical(self.meta, slicer, self.sizes, divided=self.divided)
 
     def divide(self, sizes: tuple[int, ...], count: int) -> None:
-        """Make this record, of a whole tensor that is still to be computed, one that is divided in rows of ``sizes``,
-        of which this rank holds ``count`` parts."""
+        """Make this record of a whole tensor, still to be computed, one of a tensor divided among the ranks.
+        sizes: the rows of each slice. count: how many of the slices this rank holds."""
         self.sizes, self.parts, self.divided = sizes, [None] * count, True
 
     def part(self, index: int) -> Storage:

@@ -41,7 +41,7 @@ class Guess(NamedTuple):
 
 
 class Blocks:
-    """The unions of rectangles (blocks) of one strip, under one guess."""
+    """The unions of rectangles (blocks) of one strip, under one guess; seed: of the groups that are left out."""
 
     def __init__(self, strip: Strip, guess: Guess, seed: int) -> None:
         first, last = sections(strip)

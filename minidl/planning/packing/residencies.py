@@ -38,8 +38,9 @@ class PlannedMove(NamedTuple):
 
 
 class Addresses(NamedTuple):
-    """The result of packing: each residency's offset or NO_ADDRESS, the bytes without an address, and the relocations.
-    """
+    """The result of packing: each residency's offset or NO_ADDRESS, and the relocations.
+    over: bytes that found no address, without small tensors and workspaces; if relocation was forbidden, plus the
+    height of the highest one above the strip."""
 
     offsets: Array
     over: int
@@ -52,9 +53,10 @@ Movable = Callable[[int], Array]
 
 def addresses(notes: Array, steps: int, size: Array, *, born_before: Array, outlives: Array, successor: Array,
               room: int, effort: float = 1.0, movable: Movable | None = None) -> Addresses:
-    """Return addresses for all residencies of an iteration that repeats.
+    """Return addresses for the residencies of an iteration that repeats, as far as they fit.
 
     notes        [residencies, 4] of ``schedule.simulate``
+    steps        number of steps of the iteration
     size         bytes of each tensor and, after the tensors, of each workspace
     born_before  per tensor: True if it exists when the iteration starts
     outlives     per tensor: True if it outlives the iteration; if born before it, it lies outside the strip

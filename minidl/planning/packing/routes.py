@@ -34,8 +34,8 @@ MOST_OVERLAPS = 2_000  # no trials for a rectangle that overlaps more rectangles
 
 def routes(strip: Strip, offset: Array, cuts: Cuts, effort: float = 1.0) -> dict[int, list[RoutePoint]]:
     """Return the stays of each rectangle that gets a route, and of each that has to make way for one.
-    These are the rectangles above the strip's room. All others keep their ``offset``. cuts: rectangle -> the steps
-    before which it may move; effort: share of the usual work, at most 1."""
+    Rectangles above the strip's room need one, the largest first; all others keep their ``offset``. cuts: rectangle ->
+    the steps before which it may move; effort: share of the usual work, at most 1."""
     effort = min(effort, 1.0)
     layout, found = _Layout.of(strip, offset), {}
     unplaced = np.nonzero((offset + strip.size > strip.room) & (strip.fixed == ANYWHERE))[0]

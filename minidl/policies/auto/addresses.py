@@ -47,7 +47,8 @@ def with_addresses(found: Found, trace: Trace, facts: Problem, limits: Limits, e
 
 def addresses(facts: Problem, mode: Array, notes: Array, limits: Limits, effort: float = 1.0,
               openings: Openings | None = None) -> tuple[dict[ResidencyKey, int], Addresses]:
-    """Return each residency's address, and the result of packing. Tensors that stay all the time fill the lowest bytes.
+    """Return the addresses of the residencies that got one, and the result of packing.
+    Tensors that are on the device between iterations, before and after, fill the lowest bytes.
     notes: the residencies, [n, 4] as ``schedule.simulate`` writes them; openings: where a tensor may be relocated;
     None: nowhere. effort: the work of packing, as a multiple of the usual."""
     from minidl.planning import packing
@@ -92,7 +93,7 @@ class Openings:
                 self._accesses.setdefault(tensor, []).append(step)
 
     def call_before(self, step: int) -> int:
-        """Return the call right before a step."""
+        """Return the number of the call that is executed right before a step; step: one that ``of`` returns."""
         return int(self._calls[np.searchsorted(self._steps, step - 1)])
 
     def of(self, note: int) -> Array:

@@ -14,7 +14,7 @@ CROWDED = 0.5         # a call is crowded if it needs this share of the budget t
 
 
 def most_held(facts: Problem) -> Array:
-    """Return the numbers of the gaps that contain the moment of the unmanaged peak."""
+    """Return the numbers of the gaps around the call during which gaps hold most bytes, which is about the peak."""
     held = _change(facts, np.ones(len(facts.gap_call), np.bool_))
     fullest = int(np.argmax(np.cumsum(held)))
     there = ((facts.gap_call < fullest) & (facts.gap_next >= fullest)) | (facts.gap_head > fullest)

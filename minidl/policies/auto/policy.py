@@ -162,7 +162,8 @@ class Auto(OnDemand):
         return SavedProposal(best.plan, {"round": progress.round, "share": best.share})
 
     def recall(self, kept: SavedProposal) -> Proposal:
-        """Return the plan from a checkpoint; the search continues from it. Raises UserError for an invalid share."""
+        """Return the plan from a checkpoint; the search continues from it.
+        Raises UserError if the plan was made for a share of the budget that is not from 0.5 to 1."""
         numbers = kept.numbers
         if "round" not in numbers:  # all tensors fit
             return Proposal(kept.plan)

@@ -32,6 +32,7 @@ RISING = (1e-5, 1e-4, 1e-3, 1e-2)  # of EXCESS_WEIGHT: the rising prices of a se
 def search(trace: Trace, facts: Problem, costs: Costs, limits: Limits, begin: Iterable[Array] | None, *, share: float,
            seed: int, work: float = WORK, temperature: float = 1.0, stride: int = STRIDE) -> Found | None:
     """Return the plan that annealing finds, or None if it exceeds the whole budget.
+    A plan that exceeds only its share of the budget is returned as one for share 1.
 
     begin: modes to start from, each int64 [gaps]. Several of the best are improved with half of the work, since the
     objective of a start does not say how good its neighbours are; the best result gets the other half. None: start with

@@ -1,8 +1,8 @@
 """Capuchin's policy as printed: Algorithms 1 and 2 (Peng et al., ASPLOS 2020, section 4.5), line by line.
 
 Numbers in comments are lines of the printed algorithms. Details that the paper leaves open are filled in simply: the
-peak is the measured one; the in-trigger is the latest access before SwapInStart and outside the peak, or else the
-back-access; every transfer has the link to itself; a swapped tensor counts as an available source. No step is
+peak is the measured one; the in-trigger is the latest access before SwapInStart and after the peak, or else the first
+after the peak; every transfer has the link to itself; a swapped tensor counts as an available source. No step is
 optimized. ``hybrid`` and ``msps`` improve on the printed algorithms, and ``readings`` has a switch for each difference.
 Times are whole nanoseconds. Feedback is not part of these algorithms.
 
@@ -23,7 +23,8 @@ from minidl.policies.capuchin.msps import GapCandidate, lineage
 
 @dataclass(eq=False)
 class Tensor:
-    """A candidate: the calls of its evicted-access and back-access, and its costs of swapping and recomputing."""
+    """A candidate: the calls of its evicted-access and back-access, and its costs of swapping and recomputing.
+    mem: bytes; count: the number of the evicted-access among the tensor's accesses, from 1; times in nanoseconds."""
 
     id: TensorId
     mem: int
@@ -33,7 +34,7 @@ class Tensor:
     swap_out_time: int
     swap_in_time: int
     free_time: int
-    in_trigger: int = 0  # the call that starts the swap-in; the back-access if nothing is earlier
+    in_trigger: int = 0  # the call that starts the swap-in; the back-access: on demand
     rp_time: float = inf  # inf: it cannot be replayed
     ext_time: float = 0
     srcs: set[TensorId] = field(default_factory=set)
@@ -131,7 +132,7 @@ class Listing:
 
     def choose_swap_in_trigger(self, t: Tensor) -> None:
         """Set the tensor's in-trigger:
-        the latest call before SwapInStart that is after the evicted-access and outside the peak."""
+        the latest call in the gap before SwapInStart and after the peak; if none, the first call after the peak."""
         after_peak = max(k for k in range(t.evict + 1, t.back) if self.peak[k]) + 1
         swap_in_start = self.time[t.back] - t.swap_in_time
         earlier = [k for k in range(after_peak, t.back) if self.time[k] < swap_in_start]

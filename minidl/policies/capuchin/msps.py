@@ -26,7 +26,8 @@ MOST_CALLS = 50  # a lineage of more calls is not worth recomputing; it would ma
 @dataclass(slots=True)
 class GapCandidate:
     """A tensor that may be evicted after call ``evict`` and is used next by call ``back``.
-    rp_time is None if it cannot be recomputed; ``sources`` are the other candidates from which its replay starts;
+    count: the number of the access before that gap, from 1. All times are nanoseconds. rp_time is None
+    if it cannot be recomputed; ``sources`` are the other candidates from which its replay starts;
     ``started`` has bit n set if the replay of the n-th choice starts from this tensor; ext_time is ext_ct * rp_time."""
 
     tensor_id: TensorId
@@ -56,7 +57,8 @@ class GapCandidate:
 
 def lineage(facts: Lifetimes, candidate: GapCandidate, is_away: Callable[[TensorId, int], bool]
             ) -> tuple[set[int], set[TensorId]] | None:
-    """Return the calls that replay a tensor at its back-access, and their source tensors; None if replay is impossible.
+    """Return the calls that replay a tensor at its back-access, and their source tensors; None if that cannot be.
+    Also None for more than 50 calls, which are not worth it.
     ``is_away(tensor, call)``: True if the plan has evicted the tensor when the call runs."""
     calls: set[int] = set()
     sources: set[TensorId] = set()
@@ -84,7 +86,8 @@ class Recomputation:
 
     def __init__(self, facts: Lifetimes, seconds: Callable[[int], int], candidates: Iterable[GapCandidate],
                  is_away: Callable[[TensorId, int], bool], *, overwritten: bool = False) -> None:
-        """seconds: a call's duration in nanoseconds; overwritten: ext_time as line 31 of the listing sets it."""
+        """Set rp_time and sources of the ``candidates``. seconds: a function, number of a call -> its nanoseconds.
+        is_away: as for ``lineage``. overwritten: ext_time is set as by line 31 of the listing."""
         self.overwritten = overwritten
         self.candidates = {c.tensor_id: c for c in candidates}
         self._chosen = 0

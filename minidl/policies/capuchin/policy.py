@@ -78,7 +78,8 @@ class Capuchin(Passive):
         self.readings = readings
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
-        """Return a plan. If it saves too few bytes, passive mode evicts the rest while the program runs."""
+        """Return a plan, or no plan if no eviction helps.
+        If it saves too few bytes, passive mode evicts the rest while the program runs."""
         choice = EvictionPlanner(Lifetimes.of(trace), costs, limits.device_bytes, self.readings,
                                  host_bytes=limits.host_bytes)
         if self.readings.listing:

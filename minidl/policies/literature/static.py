@@ -69,7 +69,8 @@ def recomputing(network: IterationNetwork, kept: frozenset[TensorId] | set[Tenso
 
 
 def peak_bytes(network: IterationNetwork, plan: Plan) -> int:
-    """Return the modelled peak in bytes under a plan in which every tensor comes back only at its use."""
+    """Return the modelled peak in bytes under a plan in which every tensor comes back only at its use.
+    2^60 stands for a plan that cannot be executed."""
     mode = modes_of(plan, network.facts, network.trace)
     steps, _, _, total = expand(network.facts, mode, np.full(len(mode), -1, np.int64), NO_NOTES)
     return int(steps.during.max()) if total.noted != FAILED else NEVER

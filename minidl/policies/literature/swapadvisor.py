@@ -158,7 +158,8 @@ class GeneticSearch:
         return next((use for use in self._uses[n] if use > call), NEVER)
 
     def outcome(self, mode: Array, prefetch_at: Array | None = None) -> Outcome:
-        """Return the modelled result of an iteration with these modes."""
+        """Return the modelled result of an iteration with these modes.
+        prefetch_at: gets, for each gap, the call before which its swap-in starts, or -1."""
         from minidl.planning.compiled import simulate  # Numba: loaded when the first plan is made
 
         at = np.full(len(mode), -1, np.int64) if prefetch_at is None else prefetch_at

@@ -103,7 +103,7 @@ def chain_rule(network: IterationNetwork, level: list[int], swap: Swap, ahead: i
 
 def hiding(network: IterationNetwork, level: list[int], swaps: list[Swap]) -> int:
     """Return how many levels before their readers swap-ins must start so that computation hides half of their time.
-    The fewest that suffice, if all of them start in direct order."""
+    The fewest that suffice, at most 64, if all of them start in direct order."""
     total = sum(swap.in_seconds for swap in swaps)
     for ahead in range(1, MOST_AHEAD):
         hidden = sum(swap.in_seconds for swap in swaps if swap.in_seconds <= network.starts[swap.back]

@@ -48,7 +48,8 @@ class VdnnAll(Static):
         return any(self.offloads(network.op(k)) for k in m.readers)
 
     def choose(self, network: IterationNetwork, costs: Costs, limits: Limits) -> Plan:
-        """Return the plan that offloads these. Raises Unsuitable without a convolution, or if a layer is too large."""
+        """Return the plan that offloads the feature maps that ``takes`` selects, except for the last map.
+        Raises Unsuitable without a convolution, or if ``largest_layer`` exceeds the device's budget."""
         if not any(network.convolutions):
             raise Unsuitable(f"policy {self.name!r} offloads the feature maps of convolutional networks; none of this "
                              f"one's {len(network.trace.calls)} calls is a convolution")
@@ -95,7 +96,7 @@ class VdnnDyn(VdnnAll):
     name = "vdnn-dyn"
 
     def choose(self, network: IterationNetwork, costs: Costs, limits: Limits) -> Plan:
-        """Return the first of the three plans that fits. Raises Unsuitable as ``vdnn-all`` does."""
+        """Return the first of the three plans that fits, or the last one. Raises Unsuitable as ``vdnn-all`` does."""
         every = super().choose(network, costs, limits)
         for plan in (EMPTY_PLAN, VdnnConv().choose(network, costs, limits)):
             if outcome_of(network, plan, limits).excess <= 0:

@@ -48,7 +48,8 @@ class Exact(OnDemand):
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
         """Return the optimal plan; no plan if all tensors fit, or if no choice does.
 
-        Raises UserError if the trace is too large, or if the time is up before the optimum is proven.
+        Raises UserError for a trace with more than 1,500 pairs of a gap and a step in it, or if the time is up before
+        the optimum is proven.
         """
         from minidl.policies.literature.exact.formulation import best  # SciPy: loaded when the first plan is made
 

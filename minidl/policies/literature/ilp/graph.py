@@ -65,7 +65,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Graph:
-    """A trace's nodes and values. ``base``: per stage, the bytes of tensors that the program does not decide about.
+    """A trace's nodes and values. ``base``: per stage, the bytes of tensors that stay on the device.
     ``blocks``: True if nodes are blocks of calls."""
 
     trace: Trace

@@ -68,7 +68,9 @@ class SolvedSchedule:
 
 
 class Checkmate(OnDemand):
-    """Keeps or recomputes each value, by the integer program of Checkmate (Jain et al., MLSys 2020)."""
+    """Keeps or recomputes each value, by the integer program of Checkmate (Jain et al., MLSys 2020).
+    seconds: the solver's time limit for one program, None: 60. most_nodes: a trace with more calls is cut into so many
+    blocks of calls."""
 
     name = "checkmate"
     plans = True
@@ -168,7 +170,7 @@ class OperatorSelection(SwapDominated):
 
 
 def fastest(stages: Graph, choices: Iterable[SolvedSchedule], costs: Costs, limits: Limits) -> Proposal:
-    """Return the plan of the fastest schedule that fits, with addresses and a remark on how far the solver came."""
+    """Return the plan of the fastest schedule that fits, with addresses and a remark on the gap, or no plan."""
     best: tuple[StageSchedule, Verdict] | None = None
     solved = None
     for choice in choices:

@@ -33,8 +33,8 @@ def rounded(graph: Graph, budget: int, *, seconds: float) -> StageSchedule | Non
 
 
 def completed(graph: Graph, kept: set[tuple[int, int]]) -> StageSchedule:
-    """Return the schedule that keeps these (stage, value)
-    pairs, with the fewest replays that the nodes' inputs then need."""
+    """Return the schedule that keeps certain values, with the fewest replays that the nodes' inputs then need.
+    kept: pairs (stage, value)."""
     stages = len(graph.nodes)
     resident: list[set[int]] = [set() for _ in range(stages + 1)]
     for stage, x in kept:
