@@ -30,7 +30,7 @@ class Op:
     """One operation.
 
     infer     ``(*input metas, **attrs) -> Meta | tuple[Meta, ...]``; positional parameters name the inputs,
-              keyword-only ones the attributes. Raises ShapeError. An in-place op returns ().
+              keyword-only ones the attributes. Raises ShapeError for inputs that do not fit. An in-place op returns ().
     cost      ``(inputs, outputs, attrs) -> Cost``.
     vjp       gradient in terms of ops: ``(needs, d<output>..., <saved>...) -> tuple`` with one gradient (or None) an
               input. Parameters that name an input or output are saved for it; ``<name>_shape`` and ``<name>_dtype``

@@ -60,8 +60,9 @@ def selection(content: Content, quick: bool) -> None:
     content.say("Training steps on a P40 in shares of their unmanaged peak: VGG19 with images of 227x227 at a batch "
                 "of 144, U-Net with 256x256 at 120. The cells have milliseconds of a step as the engine runs it. In "
                 f"brackets stands how far the integer program, with {BLOCKS} blocks of calls as its stages, may still "
-                f"be from its optimum after {content.solver_s:g} s for each program. \"on demand\": no plan was found "
-                "in time, or there is none.")
+                f"be from its optimum after {content.solver_s:g} s for each program (the solver's gap). `checkmate` "
+                "recomputes, `str` (STR, IPDPS 2022) swaps, too, and `mo-sos` also chooses algorithms. "
+                "\"on demand\": no plan was found in time, or there is none.")
     clock, cpu = perf_counter(), process_time()
     less: dict[str, list[float]] = {name: [] for name in PUBLISHED}
     gained: list[tuple[float, str]] = []  # seconds less than counted, and where

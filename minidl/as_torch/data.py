@@ -47,7 +47,8 @@ class Subset(Dataset):
 
 
 def random_split(dataset: Any, lengths: Sequence[int], generator: object = None) -> list[Subset]:
-    """Return disjoint random subsets of these lengths. Raises UserError unless the lengths add up to the data set's."""
+    """Return disjoint random subsets of these lengths. Raises UserError unless the lengths add up to the data set's.
+    The runtime's seed decides the choice; ``generator`` has no effect."""
     if sum(lengths) != len(dataset):
         raise UserError(f"random_split: lengths {list(lengths)} do not add up to {len(dataset)} examples")
     order, start, made = randperm(len(dataset)).tolist(), 0, []
@@ -58,7 +59,8 @@ def random_split(dataset: Any, lengths: Sequence[int], generator: object = None)
 
 
 def default_collate(batch: Sequence[Any]) -> Any:
-    """Return examples as a batch: tensors, arrays, numbers are stacked; tuples, lists, mappings part by part."""
+    """Return examples as a batch: tensors, arrays, numbers are stacked; tuples, lists, mappings part by part.
+    Other objects, such as strings, stay in a list."""
     first = batch[0]
     if isinstance(first, Tensor):
         return stack(list(batch))
@@ -74,7 +76,9 @@ def default_collate(batch: Sequence[Any]) -> Any:
 
 
 class DataLoader:
-    """Iterates over the batches of a data set, in order or shuffled; ``drop_last`` leaves out a smaller last batch."""
+    """Iterates over the batches of a data set, in order or shuffled; ``drop_last`` leaves out a smaller last batch.
+    ``sampler`` yields the examples' numbers in their order instead. Further arguments of PyTorch, such as
+    ``num_workers``, have no effect."""
 
     def __init__(self, dataset: Any, batch_size: int = 1, shuffle: bool = False, sampler: Any = None,
                  num_workers: int = 0, collate_fn: Callable[[Sequence[Any]], Any] | None = None,

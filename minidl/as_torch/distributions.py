@@ -16,7 +16,7 @@ from minidl.tensor import Tensor
 
 
 class Categorical:
-    """Distribution over classes by probs or logits along the last dimension. Raises UserError unless it gets one."""
+    """Distribution over classes by probs or logits along the last dimension. Raises UserError for both or none."""
 
     def __init__(self, probs: Tensor | None = None, logits: Tensor | None = None) -> None:
         if (probs is None) == (logits is None):
@@ -30,11 +30,11 @@ class Categorical:
             self.probs = exp(self.logits)
 
     def sample(self) -> Tensor:
-        """Draw the number of a class."""
+        """Draw the number of a class from each distribution: int64, without the last dimension."""
         return squeeze(multinomial(self.probs, 1), -1)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the logarithm of the probability of a class."""
+        """Return the logarithm of the probability of class ``value``, an integer for each distribution."""
         return squeeze(gather(self.logits, -1, unsqueeze(value, -1)), -1)
 
     def entropy(self) -> Tensor:
@@ -57,7 +57,7 @@ class Normal:
         return self.rsample().detach()
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Return the logarithm of the density."""
+        """Return the logarithm of the density at ``value``, element by element."""
         apart = div(sub(value, self.loc), self.scale)
         return sub(shift(scale(mul(apart, apart), -0.5), -0.5 * log(2 * pi)), natural_log(self.scale))
 

@@ -33,8 +33,7 @@ class Batch:
 
     def upload(self, runtime: Runtime) -> tuple[Tensor, Tensor]:
         """Upload images [N, C, H, W], in the dtype of activations, and labels [N, *label_shape]: two operations.
-
-        Raises OutOfMemory.
+        Raises OutOfMemory if the device has no room for them.
         """
         images = runtime.tensor(self.images, shape=(self.size, *self.input_shape),
                                 dtype=runtime.precision.activations)
@@ -72,7 +71,8 @@ class TextBatch:
         return self.size * (20 * self.length + 16 * self.predictions + 8)
 
     def upload(self, runtime: Runtime) -> tuple[Tensor, ...]:
-        """Upload the six arrays, one operation each; return the tensors in that order. Raises OutOfMemory."""
+        """Upload the six arrays, one operation each; return the tensors in that order.
+        Raises OutOfMemory if the device has no room for them."""
         tokens, predicted = (self.size, self.length), (self.size, self.predictions)
         shapes = tokens, tokens, tokens, predicted, predicted, (self.size,)
         return tuple(runtime.tensor(array, shape=shape, dtype=float32 if name == "attention_mask" else int64)
@@ -104,7 +104,7 @@ class TokenBatch:
         return self.size * self.length * 16
 
     def upload(self, runtime: Runtime) -> tuple[Tensor, ...]:
-        """Upload the tokens and those after them, one operation each. Raises OutOfMemory."""
+        """Upload the tokens and those after them, one operation each. Raises OutOfMemory without room for them."""
         return tuple(runtime.tensor(array, shape=(self.size, self.length), dtype=int64)
                      for array in (self.input_ids, self.labels))
 

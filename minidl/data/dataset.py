@@ -105,7 +105,8 @@ def once(size: int, batch: int) -> Iterator[Chosen]:
 
 
 def held_out(size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the numbers of training and of test examples, ascending: a random split, always the same for one size."""
+    """Return the numbers of training and of test examples, ascending.
+    A random tenth is for the test, always the same for one size."""
     order = np.random.default_rng(SPLIT_SEED).permutation(size)
     test = int(HELD_OUT * size)
     return np.sort(order[test:]), np.sort(order[:test])

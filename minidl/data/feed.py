@@ -40,6 +40,7 @@ class Feed:
 
     workers      the number of threads; busy_seconds: the sum of the time they have worked
     ahead        the number of batches made in advance; waited_seconds: time for which training has waited for batches
+    made number of examples in the batches so far; peak_bytes: the most bytes of batches ahead at one time
     """
 
     workers: int
@@ -86,5 +87,5 @@ class Feed:
 
 
 def batches_ahead(nbytes: int, host_memory: int) -> int:
-    """Return how many batches of ``nbytes`` bytes may be made in advance, within a share of ``host_memory`` bytes."""
+    """Return how many batches of ``nbytes`` bytes are made in advance: at most 4, in a quarter of ``host_memory``."""
     return min(MOST_AHEAD, int(host_memory * HOST_SHARE) // max(nbytes, 1))

@@ -129,7 +129,8 @@ class MaskFolders:
     """Images ``root/images/<name>.*`` with masks ``root/masks/<name>.*`` or ``<name>_mask.*``: an ``ImageSource``.
 
     Bad files are an image without a mask, a mask without an image, a second file of one name, a folder among the
-    files, and an image outside the two folders. Raises UserError for bad files, and for folders without images.
+    files, and an image outside the two folders. Raises UserError for bad files, unless they
+    are skipped, and for folders without images.
     """
 
     class_names: tuple[str, ...] = ()

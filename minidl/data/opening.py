@@ -54,7 +54,7 @@ class WantedImages:
 
 @dataclass(frozen=True, slots=True)
 class WantedText:
-    """The text that a network takes, and how to make tokens of it: arguments of ``open_tokens``.
+    """The text that a network takes, ``length`` tokens a sequence; the rest are arguments of ``open_tokens``.
     pairs: True for pairs of sentences, of which ``predictions`` tokens are predicted; False for running text."""
 
     length: int
@@ -67,7 +67,9 @@ class WantedText:
 
 
 def open_images(path: Path, wanted: WantedImages, *, bad: BadFiles, feed: Feed) -> Data:
-    """Return the data set of images at a path. Raises UserError; its subclass BadFile names a broken file."""
+    """Return the data set of images at a path.
+    Raises BadFile for a broken file, unless these are skipped; UserError for a missing path, another format,
+    and images or numbers that do not fit ``wanted``."""
     _require(path)
     cifar = next((folder for folder in (path, path / CIFAR_FOLDER) if _matching(folder, TRAIN)), None)
     if cifar is not None and not wanted.pixel_labels:
@@ -95,7 +97,9 @@ def open_images(path: Path, wanted: WantedImages, *, bad: BadFiles, feed: Feed) 
 
 
 def open_text(path: Path, wanted: WantedText, *, bad: BadFiles, feed: Feed) -> Sentences | Windows:
-    """Return the data set of text at a path. Raises UserError; its subclass BadFile names a broken file."""
+    """Return the data set of text at a path.
+    Raises BadFile for a broken file, unless these are skipped; UserError for a missing path, a path without text, a bad
+    vocabulary, and a token file that cannot be written."""
     path = Path(str(path).removeprefix(TEXT_MARK))
     _require(path)
     paths = _matching(path, "*" + TEXT) if is_folder(path) else [path]

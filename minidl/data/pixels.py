@@ -79,7 +79,8 @@ def whole(width: int, height: int) -> Crop:
 def decode(data: bytes, name: str, *, mode: str | None) -> Any:
     """Decode an image file's bytes; return an upright Pillow image. name: the file, for messages.
 
-    mode: "L" or "RGB"; None for a mask, which is not converted. Raises BadFile, and UserError without Pillow.
+    mode: "L" or "RGB"; None for a mask, which is not converted. Raises BadFile for an image that cannot be
+    decoded or has more than 80 million pixels, UserError without Pillow.
     """
     pillow = _pillow()
     try:
@@ -149,7 +150,7 @@ def pixels(image: Any, view: Crop, size: int, *, out: np.ndarray) -> None:
 def classes_of(mask: Any, view: Crop, size: int, name: str, *, num_classes: int, out: np.ndarray) -> None:
     """Write the part ``view`` of a mask, resized, to ``out`` [size, size], int64: one class per pixel.
 
-    255 becomes IGNORED or, with two classes, 1. Raises BadFile for an image in colours or a pixel of an unknown class.
+    255 becomes IGNORED (-100) or, with two classes, 1. Raises BadFile for a mask in colours or an unknown class.
     """
     if mask.mode not in ("L", "P", "1"):
         raise BadFile(name, f"a mask is one number per pixel, but this image is {mask.mode}")

@@ -84,10 +84,10 @@ class ImageSource(Protocol):
         """Return the file that has image number ``example``, with the part of the file, as text for messages."""
 
     def image(self, example: int) -> bytes:
-        """Return the bytes of image number ``example``, encoded as in its file. Raises BadFile."""
+        """Return the bytes of image number ``example``, encoded as in its file. Raises BadFile if it is unreadable."""
 
     def mask(self, example: int) -> bytes:
-        """Return the bytes of this image's mask, an encoded image with classes as pixels. Raises BadFile."""
+        """Return the bytes of this image's mask, an encoded image of classes. Raises BadFile if they cannot be read."""
 
 
 class Descriptor:

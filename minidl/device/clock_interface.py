@@ -37,7 +37,8 @@ class Clock(Protocol):
         far."""
 
     def lateness(self, copied_in: int, computed: int) -> float:
-        """Return the seconds that compute waited for the copy in at ``copied_in``, due at position ``computed``."""
+        """Return how many seconds the compute stream waited for the copy in at position ``copied_in``.
+        That was due when the compute stream reached position ``computed``."""
 
     def end_iteration(self) -> None:
         """Delete the records of the iteration that has ended."""

@@ -193,7 +193,7 @@ class Device(Choices, Timekeeper):
 
         algorithm: one that ``algorithms`` returned for operands of these descriptions.
         workspace: the offset of its workspace in the arena.
-        timed: called with its device seconds when they are known, in the order of launches; a CPU's worker calls it.
+        timed: called with its device seconds when they are known, in the order of launches; on the CPU by a worker.
         """
 
     @abstractmethod

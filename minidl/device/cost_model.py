@@ -147,7 +147,7 @@ def _fft(profile: Profile, x: Shape, w: Shape, cost: Cost, padding: Sequence[int
 
 
 def _fast_extent(size: int) -> int:
-    """Return the next even length that transforms fast: a product of 2, 3 and 5."""
+    """Return the least even length from ``size`` on that transforms fast: a product of 2, 3 and 5."""
     extent = size + size % 2
     while True:
         rest = extent

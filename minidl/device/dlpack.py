@@ -91,7 +91,8 @@ class Bfloat16:
 
     def __dlpack__(self, *, stream: Any = None, max_version: Any = None, dl_device: tuple[int, int] | None = None,
                    copy: bool | None = None) -> Any:
-        """Return an unversioned capsule, which every library accepts. The values are ready: no stream waits."""
+        """Return an unversioned capsule, which every library accepts. The values are ready: no stream waits.
+        Raises BufferError if ``dl_device`` is another device; the other arguments are ignored."""
         if dl_device is not None and tuple(dl_device) != self._device:
             raise BufferError(f"bfloat16 on device {self._device} cannot be given on device {tuple(dl_device)}")
         extents = ctypes.c_int64 * len(self._shape)

@@ -57,7 +57,8 @@ class SimDevice(Device):
 
     def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
                attrs: dict[str, Any], workspace: int, timed: Timed = None) -> int:
-        """Occupy the compute stream for the algorithm's seconds, and the host for the launch overhead."""
+        """Occupy the compute stream for the algorithm's seconds, and the host for the launch overhead.
+        Exchanges of ``beside.BESIDE`` take no time of the compute stream; it may wait for one before it goes on."""
         clock = self.clock
         clock.host += self._launch_overhead_s
         in_use = self.beside.in_use

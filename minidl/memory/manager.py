@@ -75,7 +75,7 @@ class Memory(Protocol):
         """The object whose field ``hooks`` guided execution sets."""
 
     def make_resident(self, inputs: Sequence[Storage], op_name: str) -> None:
-        """Bring the bytes of all inputs of a call to the device. Raises OutOfMemory, Unrecoverable."""
+        """Bring the bytes of all inputs of the call ``op_name`` to the device. Raises OutOfMemory, Unrecoverable."""
 
     def before_write(self, targets: Sequence[Storage], inputs: Sequence[Storage]) -> None:
         """Prepare for a call that reads ``inputs`` and writes ``targets`` in place. Raises OutOfMemory, Unrecoverable.
@@ -129,7 +129,7 @@ class Manager:
         self.state.hooks = hooks
 
     def make_resident(self, inputs: Sequence[Storage], op_name: str) -> None:
-        """Bring the bytes of all inputs to the device. Raises OutOfMemory, Unrecoverable."""
+        """Bring the bytes of all inputs of the call ``op_name`` to the device. Raises OutOfMemory, Unrecoverable."""
         self.replaying.make_resident(inputs, op_name)
 
     def replay(self, target: Storage) -> None:

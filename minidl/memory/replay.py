@@ -36,7 +36,7 @@ class Replay:
         self._depth = 0  # how many replays are under way, each within the one before
 
     def make_resident(self, inputs: Sequence[Storage], op_name: str) -> None:
-        """Bring the bytes of all inputs to the device. Raises OutOfMemory, Unrecoverable."""
+        """Bring the bytes of all inputs of the call ``op_name`` to the device. Raises OutOfMemory, Unrecoverable."""
         protected, awaited = self.state.protected, self.state.awaited
         bases = list(dict.fromkeys([storage.base for storage in inputs]))
         added = [base for base in bases if base not in protected]
@@ -207,7 +207,7 @@ class Replay:
 
 
 def _missing(targets: Sequence[Storage]) -> list[Call]:
-    """The calls that recompute ``targets``, in program order, each once. Raises Unrecoverable."""
+    """The calls that recompute ``targets``, in program order, each once. Raises Unrecoverable if one is lost."""
     found: dict[int, Call] = {}
     for target in targets:
         calls = missing_calls(target)

@@ -29,7 +29,7 @@ class RoomMaker:
 
     def allocate(self, nbytes: int, owner: object, pinned: set[Storage], op_name: str, *, high: bool = False) -> Block:
         """Allocate a block of ``nbytes``, evicting as many tensors as it takes. Raises OutOfMemory.
-        owner, high: as in ``Arena.allocate``. pinned: operands of the call under way, which stay."""
+        owner: of the block. high: near the top of the arena. pinned: operands of the call ``op_name``, which stay."""
         arena = self.state.arena
         block = arena.allocate(nbytes, owner, high=high)
         if block is None:
@@ -39,7 +39,8 @@ class RoomMaker:
         return block
 
     def make(self, nbytes: int, pinned: set[Storage], op_name: str) -> None:
-        """Ask the policy, evict, and ask again, until a hole of ``nbytes`` is free. Raises OutOfMemory."""
+        """Evict what the policy names, and move blocks if need be, until a hole of ``nbytes`` is free.
+        pinned: operands of the call ``op_name``, which are not evicted. Raises OutOfMemory if too little can leave."""
         state, arena, evicting = self.state, self.state.arena, self.evicting
         need = arena.rounded(nbytes)
         if need + self._in_use(pinned) > arena.capacity:

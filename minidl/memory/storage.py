@@ -251,7 +251,7 @@ class Call:
         self.region: Region | None = None  # if its output is dropped: the dropped calls connected with it
 
     def save(self, outputs: Sequence[Storage], needs: tuple[bool, ...], saved: tuple[int, ...]) -> None:
-        """Keep the tensors that the gradient's formula reads, until the gradient has been taken.
+        """Keep the tensors that the gradient's formula reads until it is taken; ``outputs[0]`` now requires a gradient.
         needs: for each input, whether it wants a gradient. saved: indices into inputs + outputs."""
         self.needs = needs
         self.saved = saved

@@ -30,7 +30,7 @@ class Causal:
         self._mask: Tensor | None = None
 
     def tensor(self, length: int) -> Tensor:
-        """Return ``causal_mask(length)``, created at the first call; later calls must have the same length."""
+        """Return ``causal_mask(length)``, created at the first call; later ones get it, whatever their length."""
         if self._mask is None:
             self._mask = causal_mask(length)
         return self._mask

@@ -121,7 +121,7 @@ class ModuleDict(Module):
         self.pop(name)
 
     def pop(self, name: str) -> Module:
-        """Remove the module with this name and return it."""
+        """Remove the module with this name and return it. Raises KeyError if there is none."""
         module = self[name]
         delattr(self, name)
         return module

@@ -30,7 +30,7 @@ PADDING_MODES = {"zeros": "constant", "reflect": "reflect", "replicate": "replic
 
 def places(what: str, padding: Window | str, kernel: Pair, stride: Pair, dilation: Pair) -> Pair:
     """Return the padding as (height, width): "valid" is none, "same" keeps the image's size.
-    Raises UserError if "same" would need unequal sides or a stride above 1."""
+    what: the layer, for messages. Raises UserError for other text, and for "same" with unequal sides or a stride."""
     if padding == "valid":
         return 0, 0
     if padding == "same":
@@ -85,7 +85,8 @@ def _depthwise(x: Tensor, w: Tensor, stride: Pair, padding: Pair, dilation: Pair
 def conv2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Window = 1, padding: Window | str = 0,
            dilation: Window = 1, groups: int = 1) -> Tensor:
     """Return the cross-correlation. input: [N, C, H, W] or [C, H, W], weight: [K, C / groups, R, S] -> [N, K, P, Q].
-    Groups and dilation are composed of plain convolutions. Raises ShapeError, UserError on a misfit."""
+    Groups and dilation are composed of plain convolutions. Raises ShapeError for shapes, strides or groups that do not
+    fit, UserError for a ``padding`` that does not (see ``places``)."""
     if input.ndim == 3:
         return squeeze(conv2d(unsqueeze(input, 0), weight, bias, stride, padding, dilation, groups), 0)
     x, w = lowered(input), lowered(weight)
@@ -115,7 +116,7 @@ def _single(value: int | Sequence[int] | str) -> int | str:
 def conv1d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int | Sequence[int] = 1,
            padding: int | Sequence[int] | str = 0, dilation: int | Sequence[int] = 1, groups: int = 1) -> Tensor:
     """Return the cross-correlation of sequences. input: [N, C, L] or [C, L], weight: [K, C / groups, R] -> [N, K, P].
-    Raises ShapeError, UserError for arguments that do not fit."""
+    Raises ShapeError for shapes, strides or groups that do not fit, UserError for a ``padding`` that does not."""
     around = _single(padding)
     y = conv2d(unsqueeze(input, -2), unsqueeze(weight, 2), bias, (1, int(_single(stride))),
                around if isinstance(around, str) else (0, around), (1, int(_single(dilation))), groups)
@@ -125,7 +126,7 @@ def conv1d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: in
 def conv_transpose2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Window = 1, padding: Window = 0,
                      output_padding: Window = 0, groups: int = 1, dilation: Window = 1) -> Tensor:
     """Return the transposed convolution. input: [N, K, P, Q], weight: [K, C / groups, R, S] -> [N, C, H, W].
-    ``output_padding``: additional rows and columns at the end. Raises ShapeError for shapes that do not fit."""
+    ``output_padding``: additional rows and columns at the end, fewer than the stride. Raises ShapeError on a misfit."""
     if input.ndim == 3:
         return squeeze(conv_transpose2d(unsqueeze(input, 0), weight, bias, stride, padding, output_padding, groups,
                                         dilation), 0)
@@ -147,6 +148,6 @@ def conv_transpose2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, 
 
 
 def channels_of(what: str, channels: tuple[int, int], groups: int) -> None:
-    """Raise UserError unless ``groups`` divides both numbers of channels."""
+    """Raise UserError, naming the layer ``what``, unless ``groups`` divides both numbers of channels, above 0."""
     if groups < 1 or any(n % groups for n in channels) or prod(channels) == 0:
         raise UserError(f"{what}: {groups} groups do not divide {channels[0]} and {channels[1]} channels")

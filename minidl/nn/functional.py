@@ -9,7 +9,7 @@ from math import prod
 
 import numpy as np
 
-from minidl.errors import UserError
+from minidl.errors import ShapeError, UserError
 from minidl.meta import Shape, boolean, wide
 from minidl.nn.attention import Causal, attend
 from minidl.nn.convolving import conv1d, conv2d, conv_transpose2d
@@ -100,7 +100,8 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def embedding(input: Tensor, weight: Tensor) -> Tensor:
-    """Return rows of the table ``weight`` [rows, width], selected by input: [*input.shape, width]."""
+    """Return rows of the table ``weight`` [rows, width], selected by input: [*input.shape, width].
+    A row out of range raises UserError on the CPU, and is NaN on a GPU."""
     return embedding_.embedding(weight, input, dtype=computed_in(weight.dtype))
 
 
@@ -109,6 +110,8 @@ def layer_norm(input: Tensor, normalized_shape: int | Shape, weight: Tensor | No
     """Return (input - mean) / sqrt(var + eps) * weight + bias, with mean and variance over the last dimensions.
     ``normalized_shape`` is the shape of these dimensions. Raises ShapeError if input does not end in it."""
     shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    if input.shape[max(0, input.ndim - len(shape)):] != shape:
+        raise ShapeError(f"layer_norm: input {list(input.shape)} does not end in {list(shape)}")
     rows = reshape(input, (*input.shape[:input.ndim - len(shape)], -1)) if len(shape) != 1 else input
     width, kind = rows.shape[-1], None if weight is None else weight.dtype
     kind = kind or wide(input.dtype)
@@ -140,8 +143,8 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     N and heads may be missing. ``scale`` defaults to 1 / sqrt(D). A boolean mask is True at positions that are seen; a
     floating mask is added. The result of a fully masked position is 0, without a gradient. ``is_causal``: position i
     sees positions up to i. With ``enable_gqa`` several heads of queries share one head of keys and values.
-    ``nn.attend`` is the same for operands [N, L, heads * D]. Raises ShapeError; UserError for a mask together with
-    ``is_causal``.
+    ``nn.attend`` is the same for operands [N, L, heads * D]. Raises UserError for a mask together with ``is_causal``,
+    and for operands or a mask that do not fit.
     """
     if enable_gqa and query.ndim == key.ndim == 4:
         if query.shape[1] % key.shape[1] or key.shape[1] != value.shape[1]:

@@ -26,7 +26,7 @@ class Conv2d(Module):
 
     ``conv(x, relu=True)`` is relu(conv(x)) without another pass over the feature map. Groups and dilation are composed
     of other operations (``convolving``), of which depthwise convolution is the fastest. Raises UserError unless
-    ``groups`` divides both numbers of channels.
+    ``groups`` divides both numbers of channels, and for an unknown ``padding_mode``.
     """
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int | Pair, stride: int | Pair = 1,
@@ -87,8 +87,9 @@ class ConvReLU2d(Conv2d):
 
 
 class ConvTranspose2d(Module):
-    """A transposed convolution. x: [N, in_channels, H, W] -> [N, out_channels, H', W'], and for a kernel of height R
-    H' = (H - 1) * stride - 2 * padding + R + output_padding. Raises UserError unless ``groups`` divides both channels.
+    """A transposed convolution. x: [N, in_channels, H, W] -> [N, out_channels, H', W'].
+    For a kernel of height R, H' = (H - 1) * stride - 2 * padding + R + output_padding. Raises UserError unless
+    ``groups`` divides both numbers of channels.
     """
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int | Pair, stride: int | Pair = 1,
@@ -168,7 +169,7 @@ class _Pool2d(Module):
 
 class MaxPool2d(_Pool2d):
     """Max-pooling: the maximum of each window of [N, C, H, W]; the default stride is the window's size.
-    With ``ceil_mode`` a window may reach beyond the end."""
+    With ``ceil_mode`` a window may reach beyond the end. forward() raises UserError for ``dilation`` or indices."""
 
     def __init__(self, kernel_size: int | Pair, stride: int | Pair | None = None, padding: int | Pair = 0,
                  dilation: int | Pair = 1, return_indices: bool = False, ceil_mode: bool = False) -> None:
@@ -182,7 +183,7 @@ class MaxPool2d(_Pool2d):
 
 class AvgPool2d(_Pool2d):
     """Average-pooling: the mean of each window of [N, C, H, W]; the default stride is the window's size.
-    With ``count_include_pad`` padding counts as zeros, otherwise not at all."""
+    With ``count_include_pad`` padding counts as zeros, else not. forward() raises UserError for ``ceil_mode``."""
 
     def __init__(self, kernel_size: int | Pair, stride: int | Pair | None = None, padding: int | Pair = 0,
                  ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None) -> None:

@@ -62,7 +62,8 @@ def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> None:
 
 
 def kaiming_uniform_(tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> None:
-    """Fill with uniform values in +-gain sqrt(3 / fan); mode: "fan_in" or "fan_out". Raises as ``kaiming_normal_``."""
+    """Fill with uniform values in +-gain sqrt(3 / fan); mode: "fan_in" or "fan_out".
+    Raises UserError for another mode, an unknown nonlinearity, or fewer than two dimensions."""
     bound = sqrt(3.0) * _kaiming_std(tensor, a, mode, nonlinearity)
     uniform_(tensor, -bound, bound)
 

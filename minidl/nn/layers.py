@@ -60,7 +60,7 @@ class LayerNorm(Module):
 class Embedding(Module):
     """A table of vectors, looked up by integers of any shape: [..] -> [.., embedding_dim], in the runtime's precision.
 
-    The row ``padding_idx`` is 0 and has no gradient. Raises UserError for a row out of range.
+    The row ``padding_idx`` is 0 and has no gradient. Raises UserError for a row out of range (on a GPU it is NaN).
     """
 
     def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None) -> None:

@@ -71,7 +71,8 @@ class Module(Registered, Converted):
     Assigning an attribute registers it under its name: a Module as a child; a Tensor as a parameter if it was made by
     ``parameter`` or ``nn.Parameter``, or is a leaf that requires a gradient. Other tensors, such as results of
     operations, are plain attributes, and their memory stays in use while the module has them. ``register_buffer``
-    registers tensors that are saved but not trained; a value assigned to a buffer's name is copied into the buffer.
+    registers tensors that are saved but not trained; an operation's result assigned to a buffer's name is copied
+    into the buffer, and a leaf replaces it.
     Subclasses need not call a base constructor.
     """
 
@@ -118,7 +119,7 @@ class Module(Registered, Converted):
             yield from child.named_modules(f"{prefix}.{name}" if prefix else name)
 
     def modules(self) -> Iterator[Module]:
-        """Return this module and its descendants, parents first."""
+        """Return this module and its descendants, parents first; one with several parents comes once per path."""
         return (module for _, module in self.named_modules())
 
     def _named_tensors(self, *, parameters: bool, buffers: bool, saved: bool = False) -> Iterator[tuple[str, Tensor]]:

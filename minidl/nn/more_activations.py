@@ -128,7 +128,7 @@ class Tanhshrink(_Function):
 
 
 class Softplus(_Function):
-    """Softplus: log(1 + exp(beta * x)) / beta."""
+    """Softplus: log(1 + exp(beta * x)) / beta; x itself where beta * x is above ``threshold``."""
 
     def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
         self.beta, self.threshold = beta, threshold

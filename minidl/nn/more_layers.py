@@ -61,7 +61,8 @@ class Dropout2d(Dropout1d):
 
 
 class RMSNorm(Module):
-    """RMS normalisation over the last dimensions: x / sqrt(mean(x^2) + eps) * weight (Zhang & Sennrich 2019)."""
+    """RMS normalisation over the last dimensions: x / sqrt(mean(x^2) + eps) * weight (Zhang & Sennrich 2019).
+    ``eps``: None is 2^-23, or 2^-52 for float64."""
 
     def __init__(self, normalized_shape: int | Shape, eps: float | None = None,
                  elementwise_affine: bool = True) -> None:
@@ -80,7 +81,8 @@ class RMSNorm(Module):
 
 class InstanceNorm2d(Module):
     """Instance normalisation: each channel of each image by its own mean and variance. x: [N, C, ...].
-    ``affine`` adds a trained factor and bias per channel (Ulyanov, Vedaldi & Lempitsky 2016)."""
+    ``affine`` adds a trained factor and bias per channel (Ulyanov, Vedaldi & Lempitsky 2016). Raises UserError for
+    ``track_running_stats``; ``momentum`` has no effect."""
 
     dims: ClassVar[int] = 4
 
@@ -209,7 +211,8 @@ class CosineSimilarity(Module):
 
 
 class KLDivLoss(losses_.Loss):
-    """Kullback-Leibler divergence: target * (log(target) - x) for log-probabilities x, averaged."""
+    """Kullback-Leibler divergence: target * (log(target) - x) for log-probabilities x, averaged.
+    ``log_target``: True if the target is log-probabilities, too."""
 
     def __init__(self, *, reduction: str = "mean", log_target: bool = False) -> None:
         super().__init__(reduction)

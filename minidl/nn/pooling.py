@@ -33,8 +33,9 @@ def _up_to_the_end(x: Tensor, kernel: Pair, stride: Pair, padding: Pair) -> Tens
 
 def max_pool2d(input: Tensor, kernel_size: Window, stride: Window | None = None, padding: Window = 0,
                dilation: Window = 1, ceil_mode: bool = False, return_indices: bool = False) -> Tensor:
-    """Return the maximum of each window of [N, C, H, W]; the default stride is the window's size. With ``ceil_mode`` a
-    window may reach beyond the end. Raises ShapeError; UserError for ``dilation`` and ``return_indices``."""
+    """Return the maximum of each window of [N, C, H, W]; the default stride is the window's size.
+    With ``ceil_mode`` a window may reach beyond the end. Raises ShapeError for a window that does not fit or has more
+    than 256 elements, UserError for ``dilation`` and ``return_indices``."""
     if pair(dilation) != (1, 1) or return_indices:
         raise UserError(f"max_pool2d: dilation must be 1 and return_indices False, not {dilation} and {return_indices}")
     kernel, around = pair(kernel_size), pair(padding)
@@ -48,8 +49,9 @@ def max_pool2d(input: Tensor, kernel_size: Window, stride: Window | None = None,
 
 def avg_pool2d(input: Tensor, kernel_size: Window, stride: Window | None = None, padding: Window = 0,
                ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None) -> Tensor:
-    """Return the mean of each window of [N, C, H, W], or its sum / ``divisor_override``; the default stride is the
-    window's size. Padding counts as zeros, or not at all. Raises ShapeError; UserError for ``ceil_mode``."""
+    """Return the mean of each window of [N, C, H, W], or its sum / ``divisor_override``.
+    The default stride is the window's size. Padding counts as zeros, or not at all. Raises ShapeError for a window that
+    does not fit, UserError for ``ceil_mode`` and a divisor of 0."""
     if ceil_mode:
         raise UserError("avg_pool2d: ceil_mode must be False; pad(x, ...) completes the windows")
     whole = count_include_pad or divisor_override is not None
@@ -72,7 +74,7 @@ def _one(value: int | tuple[int, ...]) -> int:
 
 def max_pool1d(input: Tensor, kernel_size: int, stride: int | None = None, padding: int = 0, dilation: int = 1,
                ceil_mode: bool = False, return_indices: bool = False) -> Tensor:
-    """Return the maximum of each window of [N, C, L] or [C, L]. Raises ShapeError; UserError if unsupported."""
+    """Return the maximum of each window of [N, C, L] or [C, L]; arguments and errors are those of ``max_pool2d``."""
     step = kernel_size if stride is None else stride
     return squeeze(max_pool2d(unsqueeze(input, -2), (1, _one(kernel_size)), (1, _one(step)), (0, _one(padding)),
                               (1, _one(dilation)), ceil_mode, return_indices), -2)
@@ -80,7 +82,7 @@ def max_pool1d(input: Tensor, kernel_size: int, stride: int | None = None, paddi
 
 def avg_pool1d(input: Tensor, kernel_size: int, stride: int | None = None, padding: int = 0, ceil_mode: bool = False,
                count_include_pad: bool = True) -> Tensor:
-    """Return the mean of each window of [N, C, L] or [C, L]. Raises ShapeError; UserError if unsupported."""
+    """Return the mean of each window of [N, C, L] or [C, L]; arguments and errors are those of ``avg_pool2d``."""
     step = kernel_size if stride is None else stride
     return squeeze(avg_pool2d(unsqueeze(input, -2), (1, _one(kernel_size)), (1, _one(step)), (0, _one(padding)),
                               ceil_mode, count_include_pad), -2)

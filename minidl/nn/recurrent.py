@@ -115,7 +115,8 @@ class _Recurrent(Module):
 
 
 class LSTM(_Recurrent):
-    """An LSTM: c = f c + i g and h = o tanh(c), with gates i, f, g, o; returns outputs and (h, c) of the last step."""
+    """An LSTM: c = f c + i g and h = o tanh(c), with gates i, f, g, o; returns outputs and (h, c) of the last step.
+    Shapes are torch.nn's: h and c are [layers * directions, N, H]. Raises UserError for ``proj_size``."""
 
     gates = 4
     states = 2

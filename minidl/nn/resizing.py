@@ -24,8 +24,8 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
 
     pad: numbers of elements before and after the last dimension, then before and after the second to last, and so on.
     Mode "constant" pads with ``value``, and negative numbers cut; "reflect" mirrors input without repeating the edge,
-    "replicate" repeats the edge, "circular" takes the elements of the opposite side. Raises ShapeError; UserError for
-    an unknown mode.
+    "replicate" repeats the edge, "circular" takes the elements of the opposite side. Raises ShapeError for numbers
+    that do not fit input, UserError for an unknown mode.
     """
     if mode not in PAD_MODES:
         raise UserError(f"pad: mode must be one of {', '.join(PAD_MODES)}, not {mode!r}")
@@ -131,9 +131,10 @@ def interpolate(input: Tensor, size: int | Sequence[int] | None = None,
                 scale_factor: float | Sequence[float] | None = None,
                 mode: str = "nearest", align_corners: bool | None = None, recompute_scale_factor: bool | None = None,
                 antialias: bool = False) -> Tensor:
-    """Return input [N, C, ...] resized to ``size`` or by ``scale_factor``. mode: nearest, nearest-exact, linear,
-    bilinear, trilinear, bicubic or area. ``recompute_scale_factor`` uses the ratio of the sizes
-    instead of the given factor. Raises ShapeError; UserError for an unknown mode and for ``antialias``."""
+    """Return input [N, C, ...] resized to ``size`` or by ``scale_factor``.
+    mode: nearest, nearest-exact, linear (one dimension), bilinear and bicubic (two), trilinear (three) or area.
+    ``recompute_scale_factor`` uses the ratio of the sizes instead of the given factor. Raises ShapeError for other
+    dimensions and unless one of size and factor is given, UserError for another mode and for ``antialias``."""
     known = (*NEAREST, *WEIGHTS)
     if antialias:
         raise UserError("interpolate: antialias is not supported")

@@ -70,7 +70,8 @@ class MultiheadAttention(Module):
                 is_causal: bool = False) -> tuple[Tensor, Tensor | None]:
         """Return the result and, with ``need_weights``, the attention weights, per head or their mean over heads.
 
-        ``key_padding_mask``: [N, S]; ``attn_mask``: [L, S] or [N heads, L, S].
+        ``key_padding_mask``: [N, S]; ``attn_mask``: [L, S] or [N heads, L, S]. Booleans are True at hidden positions;
+        floats are added. ``is_causal`` has no effect; without ``attn_mask`` it raises UserError.
         """
         if is_causal and attn_mask is None:
             raise UserError("MultiheadAttention: is_causal needs attn_mask, which it describes")
@@ -152,7 +153,7 @@ class _Layer(Module):
 
 
 class TransformerEncoderLayer(_Layer):
-    """An encoder layer: self-attention, then two linear layers."""
+    """An encoder layer: self-attention, then two linear layers. ``is_causal`` has no effect: pass a causal mask."""
 
     def forward(self, src: Tensor, src_mask: Tensor | None = None, src_key_padding_mask: Tensor | None = None,
                 is_causal: bool = False) -> Tensor:
@@ -163,7 +164,8 @@ class TransformerEncoderLayer(_Layer):
 
 
 class TransformerDecoderLayer(_Layer):
-    """A decoder layer: self-attention, attention over the encoder's output (``memory``), then two linear layers."""
+    """A decoder layer: self-attention, attention over the encoder's output (``memory``), then two linear layers.
+    The arguments ``..._is_causal`` have no effect: pass causal masks."""
 
     attends_others = True
 
@@ -181,7 +183,7 @@ class TransformerDecoderLayer(_Layer):
 
 
 class TransformerEncoder(Module):
-    """An encoder: ``num_layers`` copies of a layer, then an optional norm."""
+    """An encoder: ``num_layers`` copies of a layer, then an optional norm. ``is_causal`` has no effect: pass a mask."""
 
     def __init__(self, encoder_layer: TransformerEncoderLayer, num_layers: int, norm: Module | None = None,
                  enable_nested_tensor: bool = True, mask_check: bool = True) -> None:

@@ -12,8 +12,8 @@ from minidl.tensor import Tensor
 def clip_grad_norm_(parameters: Iterable[Tensor] | Tensor, max_norm: float, norm_type: float = 2.0) -> Tensor:
     """Scale all gradients by one factor so that their global norm is at most ``max_norm``; return their norm before.
 
-    The norm is a tensor without dimensions; the host does not wait for it. Raises UserError, also for a norm other than
-    the 2-norm.
+    The norm is a tensor without dimensions; the host does not wait for it; without gradients it is 0. Raises
+    UserError for a ``max_norm`` that is not positive, gradients of several dtypes, and a norm other than the 2-norm.
     """
     if norm_type != 2.0:
         raise UserError(f"clip_grad_norm_ supports only norm_type 2, not {norm_type}")

@@ -133,8 +133,7 @@ def floor_divide(input: Tensor, other: Operand) -> Tensor:
 
 def remainder(input: Tensor, other: Operand) -> Tensor:
     """Return input - other * floor(input / other), element by element, with other's sign, like ``%``.
-    Raises ShapeError on a misfit.
-
+    Raises ShapeError for a misfit of shapes or dtypes.
     For floats below 64 bits it is computed in the next wider dtype, because the difference of two large numbers would
     lose all digits.
     """
@@ -152,7 +151,7 @@ def remainder(input: Tensor, other: Operand) -> Tensor:
 
 def power(a: Tensor, exponent: Operand) -> Tensor:
     """Return a ** exponent, element by element, for a number or a tensor; integers to a fractional power are float32.
-    Raises ShapeError for integers to a negative integer power."""
+    Raises ShapeError for integers to a negative whole number; in a tensor, such powers give 1, -1 or 0."""
     from minidl.ops.functions import power as power_of_number  # functions.py needs the arithmetic above
     if isinstance(exponent, Tensor):
         a, b = promoted("pow", a, exponent)

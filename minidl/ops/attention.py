@@ -92,8 +92,7 @@ def _rows_in_slices(inputs: Sequence[Meta], attrs: Attrs, sliced: Sequence[bool]
 
 
 def _in_slices(mask: int) -> Slices:
-    """Return the slicing rule:
-    all inputs along dimension 0, but input number ``mask`` only if its dimension 0 is the batch."""
+    """Return the rule: all inputs along dimension 0, but number ``mask`` only if its dimension 0 is the batch."""
     def rule(inputs: Sequence[Meta], attrs: Attrs, sliced: Sequence[bool]) -> Rule | None:
         batch = inputs[0].shape[0]
         along = tuple([i != mask or len(m.shape) == 4 and m.shape[0] == batch for i, m in enumerate(inputs)])

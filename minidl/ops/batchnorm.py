@@ -159,7 +159,8 @@ def batch_norm(x: Tensor, gamma: Tensor, beta: Tensor, running_mean: Tensor, run
 
     A residual [N, C, ...] is added to the result, then ``relu`` is applied. In training, mean and (biased) variance are
     those of the batch, and the running statistics move towards them by ``momentum`` (with the unbiased variance, as in
-    PyTorch); otherwise the running statistics are used. Raises ShapeError if shapes do not fit.
+    PyTorch); otherwise the running statistics are used. Raises ShapeError for shapes or dtypes that do not fit,
+    and in training for fewer than two values per channel.
     """
     if not training:
         return _normalise(x, gamma, beta, running_mean, running_var, eps, False, relu, residual)

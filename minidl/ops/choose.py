@@ -93,7 +93,8 @@ def masked_fill(input: Tensor, mask: Tensor, value: Tensor | float) -> Tensor:
 
 
 def where(mask: Tensor, a: Tensor | float, b: Tensor | float) -> Tensor:
-    """Return a where the mask is true, b elsewhere, with broadcasting; a, b may be numbers. Raises ShapeError."""
+    """Return a where the mask is true, b elsewhere, with broadcasting; a or b may be a number.
+    Raises ShapeError for two numbers, a mask that is not boolean, or a misfit of shapes or dtypes."""
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         return apply(WHERE, mask, a, b)
     if isinstance(a, Tensor):
@@ -120,12 +121,12 @@ def logical_not(input: Tensor) -> Tensor:
 
 
 def logical_and(a: Tensor, b: Tensor) -> Tensor:
-    """Return booleans that are True where both a and b are."""
+    """Return booleans that are True where both a and b, boolean tensors, are."""
     return where(a, b, 0)
 
 
 def logical_or(a: Tensor, b: Tensor) -> Tensor:
-    """Return booleans that are True where a or b is."""
+    """Return booleans that are True where a or b, boolean tensors, is."""
     return where(a, 1, b)
 
 

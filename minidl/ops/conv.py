@@ -142,7 +142,7 @@ def conv2d(x: Tensor, w: Tensor, b: Tensor | None = None, *, stride: int | Pair 
            relu: bool = False) -> Tensor:
     """Return the cross-correlation of x and w, plus b. x: [N, C, H, W], w: [K, C, R, S], b: [K] -> [N, K, P, Q].
 
-    x and w have one dtype; the bias is float32 beside 16-bit floats. ``relu``: end with a ReLU. Raises ShapeError.
+    x and w have one dtype; the bias is float32 beside 16-bit floats. ``relu``: a ReLU comes last. Misfits: ShapeError.
     """
     inputs = (x, w) if b is None else (x, w, b)
     if relu and current().fuses:

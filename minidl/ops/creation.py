@@ -83,7 +83,8 @@ def ones(*sizes: Sizes, dtype: DType = float32, device: object = None, requires_
 
 def arange(start: float = 0, end: float | None = None, step: float = 1, *, dtype: DType | None = None,
            device: object = None, requires_grad: bool = False) -> Tensor:
-    """Return start, start + step, ... without ``end``; arange(n) counts from 0 to n - 1. ``device`` has no effect."""
+    """Return start, start + step, ... without ``end``; arange(n) counts from 0 to n - 1. ``device`` has no effect.
+    Integers give int64, others float32. Raises UserError for a step of 0 and for infinite numbers."""
     start, end = (0, start) if end is None else (start, end)
     if not step or not all(map(isfinite, (start, step, end))):
         raise UserError(f"arange: cannot count from {start} to {end} in steps of {step}")
@@ -126,7 +127,8 @@ def randn(*sizes: Sizes, dtype: DType = float32, device: object = None, requires
 
 def randint(low: int, high: int | Shape | None = None, size: Shape = (), *, dtype: DType = int64,
             device: object = None) -> Tensor:
-    """Return random integers n, low <= n < high, or with one bound 0 <= n < bound. ``device`` has no effect."""
+    """Return random integers n, low <= n < high, or with one bound 0 <= n < bound. ``device`` has no effect.
+    Raises UserError if there is no such integer."""
     if isinstance(high, tuple | list):  # PyTorch's randint(high, size)
         size, high = tuple(high), None
     low, high = (0, low) if high is None else (low, high)
@@ -192,13 +194,10 @@ def triu(input: Tensor, diagonal: int = 0) -> Tensor:
 
 
 def multinomial(input: Tensor, num_samples: int, replacement: bool = False) -> Tensor:
-    """Return indices drawn without replacement with the probabilities (or weights)
-    of each row of input: [.., num_samples].
-
-    They are the indices of the largest input / e, with e exponential random numbers
-    (Efraimidis & Spirakis 2006). Raises
-    UserError for several draws with replacement, and, if the device has values, for weights that are negative,
-    infinite or NaN, or too few positive weights.
+    """Return indices [.., num_samples], drawn without replacement with the weights in each row of input.
+    They are the indices of the largest input / e, with e exponential random numbers (Efraimidis & Spirakis 2006).
+    Raises ShapeError for integers; UserError for several draws with replacement, and, if the device has values, for
+    weights that are negative, infinite or NaN, or too few positive weights.
     """
     if replacement and num_samples > 1:
         raise UserError(f"multinomial draws {num_samples} only without replacement; call it more than once")
@@ -217,7 +216,7 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False) -> T
 
 
 def one_hot(x: Tensor, num_classes: int) -> Tensor:
-    """Return a one-hot encoding of integers, int64 [*x.shape, num_classes]."""
+    """Return a one-hot encoding of integers, int64 [*x.shape, num_classes]; a number out of range gives zeros."""
     return convert(index(x, (..., None)) == arange(num_classes), int64)
 
 

@@ -1,5 +1,5 @@
-"""Operations with a gradient that the user defines: ``class Square(Function)`` with forward() and backward(), and
-``with_gradients`` for gradients that are known with the value.
+"""Operations with a gradient that the user defines, as ``class Square(Function)`` with forward() and backward().
+``with_gradients`` is for gradients that are known with the value.
 
 forward() runs with gradients disabled, and its result is returned as a view whose gradient is backward(). Both consist
 of calls of operations, so they can be replayed like other calls.
@@ -21,7 +21,8 @@ from minidl.tensor import Gradients, Needs, Tensor
 
 class Context:
     """The object ``ctx`` that passes values from forward() to backward().
-    Tensors are kept by ``save_for_backward``, other values as attributes."""
+    Tensors are kept by ``save_for_backward``, other values as attributes. ``needs_input_grad``: for each argument of
+    forward(), True if it is a tensor that requires a gradient."""
 
     saved_tensors: tuple[Tensor, ...] = ()
     needs_input_grad: tuple[bool, ...] = ()

@@ -49,7 +49,7 @@ EMBEDDING_GRAD = Op("embedding_grad", _embedding_grad_infer, _scatter_cost, long
 EMBEDDING = Op("embedding", _embedding_infer, copy_cost, integers=("ids",), exact=True, checks=True,
                slices=along(1),
                vjp=lambda needs, dy, ids, *, w_shape, w_dtype: (_embedding_grad(dy, ids, w_shape[0], w_dtype), None))
-GATHER_ROWS_GRAD = Op("gather_rows_grad", _gather_grad_infer, _scatter_cost, integers=("positions",),
+GATHER_ROWS_GRAD = Op("gather_rows_grad", _gather_grad_infer, _scatter_cost, integers=("positions",), checks=True,
                       slices=along(0, 1, shapes=("x_shape",)),
                       vjp=lambda needs, dy, positions: (gather_rows(dy, positions), None))
 GATHER_ROWS = Op("gather_rows", _gather_infer, copy_cost, integers=("positions",), exact=True, checks=True,
@@ -60,15 +60,18 @@ GATHER_ROWS = Op("gather_rows", _gather_infer, copy_cost, integers=("positions",
 
 def embedding(w: Tensor, ids: Tensor, *, dtype: DType | None = None) -> Tensor:
     """Return rows of a table. w: [rows, width], ids: integers of any shape, below rows -> [*ids.shape, width].
-    dtype: of the result, to which the rows are rounded; default: the table's. The gradient has the table's dtype."""
+    dtype: of the result, to which the rows are rounded; default: the table's. The gradient has the table's dtype.
+    Raises ShapeError for other tensors; UserError for a row out of range, which on a GPU is NaN instead."""
     return apply(EMBEDDING, w, ids) if dtype is None or dtype is w.dtype else apply(EMBEDDING, w, ids, dtype=dtype)
 
 
 def gather_rows(x: Tensor, positions: Tensor) -> Tensor:
-    """Return the rows ``positions`` of each sequence. x: [N, L, D], positions: [N, P], integers below L -> [N P, D]."""
+    """Return the rows ``positions`` of each sequence. x: [N, L, D], positions: [N, P], integers below L -> [N P, D].
+    Raises ShapeError for other shapes; UserError for a position out of range, which on a GPU is NaN instead."""
     return apply(GATHER_ROWS, x, positions)
 
 
 def add_rows(rows: Tensor, positions: Tensor, shape: Shape) -> Tensor:
-    """Return zeros [N, L, D] with rows added at ``positions`` of each sequence. rows: [N P, D], positions: [N, P]."""
+    """Return zeros [N, L, D] with rows added at ``positions`` of each sequence. rows: [N P, D], positions: [N, P].
+    Raises UserError for a position out of range, which a GPU leaves out instead."""
     return apply(GATHER_ROWS_GRAD, rows, positions, x_shape=shape)

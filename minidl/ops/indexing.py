@@ -158,7 +158,8 @@ def _as_run(numbers: Array | Tensor) -> tuple[int, int, int] | None:
 
 def index(x: Tensor, key: Any) -> Tensor:
     """Return x[key]: a view for integers, slices, None and ...; a copy for lists, arrays, tensors or masks.
-    Raises NoSuchIndex if out of range; ShapeError for a misfit; UserError for a mask on a device without values."""
+    Raises NoSuchIndex if out of range; ShapeError for indices that do not broadcast or a step below 1; UserError for
+    other keys, a tensor's number out of range, and a mask on a device without values."""
     parts, chosen = _parsed(x, key)
     if not chosen:
         return view_of(x, parts)

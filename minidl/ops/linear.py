@@ -103,7 +103,8 @@ def matmul(a: Tensor, b: Tensor, *, transpose_a: bool = False, transpose_b: bool
 
 
 def linear(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
-    """Return x w^T + b. x: [..., in], w: [out, in], b: [out], float32 if x has 16-bit floats. Raises ShapeError."""
+    """Return x w^T + b. x: [..., in], w: [out, in], b: [out], float32 if x has 16-bit floats.
+    Raises ShapeError for other shapes or dtypes."""
     if x.ndim == 1:
         y = linear(reshape(x, (1, -1)), w, b)
         return reshape(y, y.shape[1:])

@@ -88,7 +88,8 @@ def cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, *
                   label_smoothing: float = 0.0, reduction: str = "mean") -> Tensor:
     """Return -log softmax(input)[label]. input: [N, classes, ...], target: labels [N, ...] or probabilities like input.
     ``weight``: [classes], as in ``nll_loss``. ``label_smoothing`` e changes the target to 1 - e for the label plus
-    e / classes for each class. Rows with the label ``ignore_index`` do not count. Raises ShapeError, UserError."""
+    e / classes for each class. Rows with the label ``ignore_index`` do not count. Raises ShapeError for
+    misfitting shapes, UserError for another reduction or a ``label_smoothing`` outside of [0, 1]."""
     if not 0.0 <= label_smoothing <= 1.0:
         raise UserError(f"label_smoothing must be in [0, 1], not {label_smoothing}")
     if target.dtype.floating:
@@ -160,7 +161,8 @@ def binary_cross_entropy_with_logits(input: Tensor, target: Tensor, weight: Tens
 
 def kl_div(input: Tensor, target: Tensor, *, reduction: str = "mean", log_target: bool = False) -> Tensor:
     """Return target * (log(target) - input), reduced, for log-probabilities ``input``; 0 where the target is 0.
-    ``reduction``: mean of all elements, batchmean (sum / batch size), sum or none. Raises ShapeError, UserError."""
+    ``reduction``: mean of all elements, batchmean (sum / batch size), sum or none. Misfits raise ShapeError,
+    other reductions UserError. ``log_target``: True if the target is log-probabilities, too."""
     if log_target:
         terms = mul(exp(target), sub(target, input))
     else:
@@ -173,7 +175,7 @@ def kl_div(input: Tensor, target: Tensor, *, reduction: str = "mean", log_target
 
 def smooth_l1_loss(input: Tensor, target: Tensor, *, reduction: str = "mean", beta: float = 1.0) -> Tensor:
     """Return d^2 / (2 beta) where d = |input - target| < beta, else d - beta / 2 (Girshick 2015), reduced.
-    Raises ShapeError, UserError."""
+    Raises ShapeError on a misfit, UserError for another reduction."""
     apart = absolute(sub(input, target))
     if beta == 0:
         return reduced(apart, reduction)
@@ -184,5 +186,5 @@ def smooth_l1_loss(input: Tensor, target: Tensor, *, reduction: str = "mean", be
 
 def huber_loss(input: Tensor, target: Tensor, *, reduction: str = "mean", delta: float = 1.0) -> Tensor:
     """Return d^2 / 2 where d = |input - target| <= delta, else delta * (d - delta / 2) (Huber 1964), reduced.
-    Raises ShapeError, UserError."""
+    Raises ShapeError on a misfit, UserError for another reduction."""
     return scale(smooth_l1_loss(input, target, reduction=reduction, beta=delta), delta)

@@ -152,7 +152,7 @@ def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1
 
 
 def hypot(input: Tensor, other: Tensor) -> Tensor:
-    """Return sqrt(a^2 + other^2), with broadcasting. Raises ShapeError for a misfit of shapes or dtypes."""
+    """Return sqrt(input^2 + other^2), with broadcasting. Raises ShapeError for a misfit of shapes or dtypes."""
     size = detach(maximum(absolute(input), absolute(other)))
     size = masked_fill(size, logical_or(compare(size, 0, "=="), compare(size, INFINITY, "==")), 1.0)
     a, b = div(input, size), div(other, size)  # their squares are neither too large nor too small
@@ -203,7 +203,8 @@ def sinc(input: Tensor) -> Tensor:
 
 
 def where_of(condition: Tensor, a: Operand | None = None, b: Operand | None = None) -> Tensor:
-    """Return a where the condition is true, b elsewhere, in their common dtype. Raises ShapeError."""
+    """Return a where the condition is true, b elsewhere, in their common dtype.
+    Raises ShapeError without a and b, for a condition that is not boolean, and for a misfit of shapes or dtypes."""
     if a is None or b is None:
         raise ShapeError("where takes a condition and two operands; nonzero(mask, as_tuple=True) gives positions")
     if isinstance(a, Tensor) and isinstance(b, Tensor):

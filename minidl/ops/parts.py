@@ -70,7 +70,7 @@ def unsqueeze(input: Tensor, dim: int) -> Tensor:
 
 def squeeze(input: Tensor, dim: int | Shape | None = None) -> Tensor:
     """Return a view of input without those of the dimensions ``dim`` (None: all) that have size 1.
-    Raises ShapeError."""
+    Raises ShapeError for a dimension that is repeated or out of range."""
     gone = axes_of("squeeze", input.shape, dim)
     return view_of(input, tuple(0 if n == 1 and i in gone else () for i, n in enumerate(input.shape)))
 
@@ -101,7 +101,8 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
 
 
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Join tensors along an existing dimension, by default the first; empty vectors fit any. Raises ShapeError."""
+    """Join tensors along an existing dimension, by default the first; empty vectors fit any.
+    Raises ShapeError for no tensors, and if other sizes or dtypes differ."""
     held = [x for x in tensors if x.shape != (0,)]
     return concat(held or tensors, dim)
 

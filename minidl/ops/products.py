@@ -85,13 +85,13 @@ def outer(input: Tensor, vec2: Tensor) -> Tensor:
 
 
 def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """Return beta * input + alpha * (mat1 mat2) for matrices mat1 and mat2. Raises ShapeError."""
+    """Return beta * input + alpha * (mat1 mat2) for matrices mat1 and mat2. Misfits raise ShapeError."""
     y = scale(mm(mat1, mat2), alpha) if alpha != 1 else mm(mat1, mat2)
     return y if beta == 0 else add(y, scale(input, beta) if beta != 1 else input)
 
 
 def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """Return beta * input + alpha * (batch1 batch2) for batches of matrices batch1 and batch2. Raises ShapeError."""
+    """Return beta * input + alpha * (batch1 batch2) for batches of matrices. Misfits raise ShapeError."""
     y = scale(bmm(batch1, batch2), alpha) if alpha != 1 else bmm(batch1, batch2)
     return y if beta == 0 else add(y, scale(input, beta) if beta != 1 else input)
 
@@ -119,7 +119,7 @@ def norm(input: Tensor, p: float | str | None = 2, dim: Axes = None, keepdim: bo
     """Return the p-norm (sum of |input|^p)^(1/p) over ``dim``, by default over all dimensions.
 
     p = inf gives the largest |input|, p = 0 the number of nonzero elements. A norm of 0 has gradient 0.
-    Raises ShapeError.
+    Raises ShapeError for other text than "fro" and for a bad ``dim``.
     """
     if p in ("fro", None):
         p = 2
@@ -218,7 +218,8 @@ def _contract(a: Tensor, left: str, b: Tensor, right: str, kept: str) -> tuple[T
 def einsum(equation: str, *operands: Any) -> Tensor:
     """Return an Einstein summation: ``einsum("bij,bjk->bik", a, b)``.
 
-    It contracts two operands at a time, in the order of NumPy's greedy ``einsum_path``. Raises ShapeError.
+    It contracts two operands at a time, in the order of NumPy's greedy ``einsum_path``. Raises ShapeError for labels
+    that do not fit the operands, and for a label that occurs twice in one operand.
     """
     tensors: list[Tensor] = list(operands[0] if len(operands) == 1 and isinstance(operands[0], list | tuple)
                                  else operands)

@@ -121,7 +121,8 @@ def _first(x: Tensor, largest: bool) -> Tensor:
 
 def gather(input: Tensor, dim: int, index: Tensor) -> Tensor:
     """Return input's elements at the positions in ``index`` along ``dim``.
-    Raises ShapeError for an index larger than input in other dimensions; UserError for a position out of range."""
+    Raises ShapeError for an index larger than input in other dimensions; UserError for a position out of range
+    (on a GPU the element is NaN, or 0)."""
     if not input.shape:
         return reshape(gather(reshape(input, (1,)), dim, reshape(index, (-1,))), index.shape)
     axis = axes_of("gather", input.shape, dim)[0]

@@ -56,12 +56,15 @@ def select(input: Tensor, dim: int, index: int) -> Tensor:
 
 @of_numbers_too
 def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
-    """Return a copy of the parts number ``index`` of input along ``dim``. Raises ShapeError if that is out of range."""
+    """Return a copy of the parts number ``index`` of input along ``dim``.
+    Raises ShapeError for a bad ``dim``,
+    UserError for a number out of range."""
     return at(input, axis_of("index_select", input.shape, dim), reshape(index, (-1,)))
 
 
 def flip(input: Tensor, *axes: int | Shape, dims: Shape | None = None) -> Tensor:
-    """Return a copy of input, reversed along some dimensions, which may be given as ``dims``. Raises ShapeError."""
+    """Return a copy of input, reversed along some dimensions, which may be given as ``dims``.
+    Raises ShapeError for a dimension that is repeated or out of range."""
     named = dims if dims is not None else axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes
     y = input
     for axis in axes_of("flip", input.shape, tuple(named)):  # type: ignore[arg-type]
@@ -90,7 +93,7 @@ def roll(input: Tensor, shifts: int | Shape, dims: int | Shape | None = None) ->
 
 def movedim(input: Tensor, source: int | Shape, destination: int | Shape) -> Tensor:
     """Return a view of input with dimensions moved to other positions; the others keep their order.
-    Raises ShapeError."""
+    Raises ShapeError for a dimension that is repeated or out of range."""
     origins, targets = axes_of("movedim", input.shape, source), axes_of("movedim", input.shape, destination)
     rest = iter([i for i in range(input.ndim) if i not in origins])
     places = dict(zip(targets, origins, strict=True))
@@ -152,8 +155,9 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
 
 def repeat_interleave(x: Tensor, repeats: int | Tensor, dim: int | None = None, *,
                       output_size: int | None = None) -> Tensor:
-    """Return x with each element along a dimension repeated ``repeats`` times in place; without one, in C order.
-    Counts in a tensor are copied to the host; ``output_size`` has no effect. Misfits raise ShapeError, UserError."""
+    """Return x with each element along a dimension repeated ``repeats`` times in a row; without ``dim``, x is flat.
+    Counts in a tensor are copied to the host; ``output_size`` has no effect. Raises ShapeError for a bad ``dim``,
+    UserError for such counts on a device without values."""
     if dim is None:
         x, dim = reshape(x, (-1,)), 0
     axis = axis_of("repeat_interleave", x.shape, dim)
@@ -166,7 +170,8 @@ def repeat_interleave(x: Tensor, repeats: int | Tensor, dim: int | None = None, 
 
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     """Return a one-hot encoding of integers, int64 [*tensor.shape, num_classes].
-    The default number of classes is 1 + the largest value, which is copied to the host. Raises UserError."""
+    The default number of classes is 1 + the largest value, which is copied to the host.
+    Raises UserError if it is needed on a device without values."""
     if num_classes < 0:
         num_classes = int(values_of("one_hot", tensor).max(initial=-1)) + 1
     places = uploaded(np.arange(num_classes))
@@ -174,8 +179,8 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
 
 
 def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
-    """Return ``gather(input, dim, indices)``, with both broadcast in the other dimensions; without one, in C order.
-    Raises ShapeError for a misfit of shapes, UserError for an index out of range."""
+    """Return ``gather(input, dim, indices)``, with both broadcast in the other dimensions.
+    Without ``dim``, both are flat. Raises ShapeError for a misfit of shapes, UserError for an index out of range."""
     if dim is None:
         return gather(reshape(input, (-1,)), 0, reshape(indices, (-1,)))
     axis = axis_of("take_along_dim", input.shape, dim)

@@ -1,5 +1,5 @@
-"""The steps of an LSTM (Hochreiter & Schmidhuber 1997) and of a GRU (Cho et al.
-2014), one operation per layer and direction, as in cuDNN.
+"""The steps of an LSTM (Hochreiter & Schmidhuber 1997) and of a GRU (Cho et al. 2014), as in cuDNN.
+They are one operation per layer and direction.
 
 ``given`` is the inputs' contribution to the gates, w_ih x + b_ih, for all steps: [N, L, gates * H]. A result has all
 states of a sequence, [N, L + 1, H], with the initial state before the first step. So its first or last L rows are the
@@ -99,8 +99,9 @@ def _row(y: Tensor, number: int) -> Tensor:
 
 def lstm(given: Tensor, w: Tensor, b: Tensor | None, h: Tensor, c: Tensor, *, backwards: bool = False
          ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """Return the outputs [N, L, H] and the last (h, c) of an LSTM, gates i, f, g, o. given: the inputs' gate terms,
-    [N, L, 4 H], w: [4 H, H], b: [4 H], h, c: [N, H]. backwards: last step first. Raises ShapeError on a misfit."""
+    """Return the outputs [N, L, H] and the last (h, c) of an LSTM, gates i, f, g, o.
+    given: the inputs' gate terms, [N, L, 4 H], w: [4 H, H], b: [4 H], h, c: [N, H]. backwards: last step first.
+    Raises ShapeError on a misfit."""
     steps = given.shape[1]
     y = apply(LSTM, given, w, h, c, *(() if b is None else (b,)), backwards=backwards)
     return _rows(y, 1 - backwards, steps), (_row(y, 0 if backwards else steps), _row(y, steps + 1))
@@ -108,8 +109,9 @@ def lstm(given: Tensor, w: Tensor, b: Tensor | None, h: Tensor, c: Tensor, *, ba
 
 def gru(given: Tensor, w: Tensor, b: Tensor | None, h: Tensor, *, backwards: bool = False
         ) -> tuple[Tensor, tuple[Tensor]]:
-    """Return the outputs [N, L, H] and the last (h,) of a GRU, gates r, z, n. given: the inputs' gate terms,
-    [N, L, 3 H], w: [3 H, H], b: [3 H], h: [N, H]. backwards: last step first. Raises ShapeError on a misfit."""
+    """Return the outputs [N, L, H] and the last (h,) of a GRU, gates r, z, n.
+    given: the inputs' gate terms, [N, L, 3 H], w: [3 H, H], b: [3 H], h: [N, H]. backwards: last step first.
+    Raises ShapeError on a misfit."""
     steps = given.shape[1]
     y = apply(GRU, given, w, h, *(() if b is None else (b,)), backwards=backwards)
     return _rows(y, 1 - backwards, steps), (_row(y, 0 if backwards else steps),)

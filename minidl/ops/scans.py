@@ -85,7 +85,8 @@ def any_of(input: Tensor, dim: Axes = None, keepdim: bool = False) -> Tensor:
 
 
 def all_of(input: Tensor, dim: Axes = None, keepdim: bool = False) -> Tensor:
-    """Return booleans that are True if all elements along ``dim`` are nonzero, by default all. Raises ShapeError."""
+    """Return booleans that are True if all elements along ``dim`` are nonzero, by default all.
+    Raises ShapeError for a dimension out of range."""
     return compare(sum_(logical_not(_as_booleans(input)), dim, keepdim), 0, "==")
 
 
@@ -127,8 +128,8 @@ def argsort(input: Tensor, dim: int = -1, descending: bool = False, *, stable: b
 @of_numbers_too
 def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     """Return input with the elements of ``src`` added at the positions ``index`` along ``dim``.
-    index and src have one shape; in the other dimensions index has input's size. Raises ShapeError; UserError for a
-    position out of range."""
+    index and src have one shape; in the other dimensions index has input's size. Raises ShapeError for other
+    shapes; UserError for a position out of range, which a GPU leaves out instead."""
     axis = axis_of("scatter_add", input.shape, dim)
     sizes = enumerate(zip(index.shape, input.shape, strict=False))
     if index.shape != src.shape or index.ndim != input.ndim or any(i != axis and n != m for i, (n, m) in sizes):
@@ -154,7 +155,7 @@ def _scattered(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
 @of_numbers_too
 def scatter(input: Tensor, dim: int, index: Tensor, value: float) -> Tensor:
     """Return input with a number written at positions ``index`` along ``dim``.
-    Raises UserError for a tensor ``value``."""
+    Raises UserError for a tensor ``value`` and a position out of range, which a GPU leaves out instead."""
     if isinstance(value, Tensor):
         raise UserError("scatter takes a number; scatter_add takes a tensor, and adds elements with equal positions")
     with_hits = _scattered(full(input.shape, 0.0), dim, index, full(index.shape, 1.0))
@@ -163,7 +164,8 @@ def scatter(input: Tensor, dim: int, index: Tensor, value: float) -> Tensor:
 
 def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
     """Return input with ``alpha`` * ``source`` added at the positions ``index`` along ``dim``.
-    Raises ShapeError if ``source`` does not have input's shape with len(index) along ``dim``."""
+    Raises ShapeError if ``source`` does not have input's shape with len(index) along ``dim``; UserError for a position
+    out of range, which a GPU leaves out instead."""
     axis = axis_of("index_add", input.shape, dim)
     if index.ndim != 1 or source.shape != (*input.shape[:axis], index.shape[0], *input.shape[axis + 1:]):
         raise ShapeError(f"index_add along {dim}: index {list(index.shape)} and source {list(source.shape)} do not fit "

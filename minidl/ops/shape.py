@@ -98,7 +98,8 @@ def contiguous(x: Tensor) -> Tensor:
 
 
 def cast(x: Tensor, dtype: DType) -> Tensor:
-    """Return x if it has the dtype, else a copy rounded to it; the gradient has x's dtype. Raises ShapeError."""
+    """Return x if it has the dtype, else a copy rounded to it; the gradient has x's dtype.
+    Raises ShapeError unless both are floating."""
     return x if x.dtype is dtype else apply(CAST, x, dtype=dtype)
 
 
@@ -110,7 +111,7 @@ def sizes_of(given: tuple[int | Shape, ...]) -> Shape:
 
 def reshape(input: Tensor, *sizes: int | Shape) -> Tensor:
     """Return a view of input in another shape, of a copy if input is not contiguous; one size may be -1.
-    Raises ShapeError."""
+    Raises ShapeError for another number of elements."""
     shape = sizes_of(sizes)
     if any(d < -1 for d in shape) or shape.count(-1) > 1:
         raise ShapeError(f"cannot reshape {list(input.shape)} to {list(shape)}: only one size may be negative, -1")

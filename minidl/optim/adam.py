@@ -135,7 +135,7 @@ class Adam(Composed):
         return super().state_dict() | {STEP: np.array([self._steps(i) for i in range(len(self.parameters))], np.int64)}
 
     def load_state_dict(self, arrays: Mapping[str, Any]) -> None:
-        """Overwrite the moments and the numbers of steps; on a UserError nothing is written.
+        """Overwrite the moments and the numbers of steps; if they do not fit, raise UserError and write nothing.
         A single number of steps applies to all parameters."""
         moments = dict(arrays)
         if STEP not in moments:

@@ -46,7 +46,7 @@ class LambdaLR:
         return {"last_epoch": self.last_epoch, "base_lrs": list(self.base_lrs)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue at the epoch of a ``state_dict``; on a UserError nothing changes."""
+        """Continue at the epoch of a ``state_dict``; if it does not fit, raise UserError and change nothing."""
         epoch, rates = state.get("last_epoch"), state.get("base_lrs")
         groups = len(self.optimizer.param_groups)
         if not isinstance(epoch, int | np.integer) or epoch < 0 or not isinstance(rates, list | tuple) or (
@@ -66,7 +66,7 @@ class StepLR(LambdaLR):
 
 class CosineAnnealingLR(LambdaLR):
     """A scheduler that lowers the rate to ``eta_min`` in ``T_max`` epochs, along half a cosine.
-    The formula is equation 5 of SGDR (Loshchilov & Hutter 2017)."""
+    After these the rate rises again. The formula is equation 5 of SGDR (Loshchilov & Hutter 2017)."""
 
     def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0) -> None:  # noqa: N803 - PyTorch's name
         self._least = eta_min

@@ -133,8 +133,8 @@ class Optimizer:
         return {"lr": float(rates["lr"]), "weight_decay": float(rates["weight_decay"]) if self._decays[index] else 0.0}
 
     def kind(self, index: int) -> tuple[int, bool, int]:
-        """Return a key that is equal for parameters which one call may update:
-        (minus the number of the group, True if weight decay applies, number of steps or 0)."""
+        """Return a key that is equal for parameters which one call may update.
+        It is (minus the number of the group, True if weight decay applies, number of steps or 0)."""
         return -self._group[index], self._decays[index], 0
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -217,7 +217,8 @@ class Optimizer:
         return {name: parts[0] if len(parts) == 1 else np.concatenate(parts) for name, parts in found.items()}
 
     def load_state_dict(self, arrays: Mapping[str, Any]) -> None:
-        """Overwrite the state with a ``state_dict``; on a UserError nothing is written."""
+        """Overwrite the state with a ``state_dict``.
+        If names, shapes or dtypes do not fit, raise UserError and write nothing."""
         shapes = {f"{name}.{index}": p.shape for name in self._states for index, p in enumerate(self.parameters)}
         if arrays.keys() != shapes.keys():
             wrong = sorted(arrays.keys() ^ shapes.keys())

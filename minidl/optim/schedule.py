@@ -29,7 +29,7 @@ class Schedule:
     total_steps    for linear and cosine: the steps with the warm-up; later steps have the rate 0
     every, rate    for the shape "step": after the warm-up the rate is multiplied by ``rate`` every ``every`` steps
 
-    Raises UserError for an unknown shape, or if the warm-up leaves no step for the shape.
+    Raises UserError for an unknown shape, a negative warm-up, ``every`` below 1, or no step left for linear or cosine.
     """
 
     peak: float

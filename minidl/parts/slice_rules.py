@@ -55,7 +55,7 @@ def sizes_of(rows: int, count: int) -> tuple[int, ...]:
 
 
 def rows_of_rank(rows: int, slices: int, rank: int, ranks: int) -> tuple[int, int]:
-    """Return (first row, row after the last) of the slices that a rank holds, if ``rows`` rows are cut in slices."""
+    """Return (first row, row after the last) of a rank's slices, when ``rows`` rows are cut in ``slices`` for all."""
     sizes, each = sizes_of(rows, slices), slices // ranks
     return sum(sizes[:each * rank]), sum(sizes[:each * (rank + 1)])
 

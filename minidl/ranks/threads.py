@@ -50,7 +50,8 @@ class ThreadRanks(Ranks):
         self._tensors, self._words = tensors, words
 
     def gather(self, mine: np.ndarray, sizes: Sequence[int], into: np.ndarray) -> None:
-        """Copy every rank's bytes, in rank order, to ``into``; ``mine`` are this rank's. Raises RanksDiverged."""
+        """Copy every rank's bytes, in rank order, to ``into``; ``mine`` are this rank's, ``sizes`` those of all.
+        Raises RanksDiverged if a rank has failed, does not come in time, or sends another number of bytes."""
         found = self._tensors.meet(self.rank, mine.copy())
         if [part.size for part in found] != list(sizes):
             raise RanksDiverged(f"{self}: the ranks sent {[part.size for part in found]} bytes, not {list(sizes)}")
@@ -65,7 +66,8 @@ class ThreadRanks(Ranks):
         return found
 
     def agree(self, value: Any) -> list[Any]:
-        """Return the values of all ranks, in rank order: the objects themselves, no copies. Raises RanksDiverged."""
+        """Return the values of all ranks, in rank order: the objects themselves, no copies.
+        Raises RanksDiverged if a rank has failed, or does not come in time."""
         return self._words.meet(self.rank, value)
 
     def fail(self, code: int = 1, why: str = "") -> None:

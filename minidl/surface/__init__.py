@@ -75,14 +75,15 @@ class Surface(Named, Writes):
 
         def var(self, dim: Whole | Shape | Truth | None = None, unbiased: Truth | None = None, keepdim: Truth = False,
                 *, correction: Real | None = None) -> Tensor:
-            """Return the variance over ``dim``, by default over all dimensions."""
+            """Return the variance over ``dim`` (default: all); it divides by count - ``correction``, by default 1."""
 
         def std(self, dim: Whole | Shape | Truth | None = None, unbiased: Truth | None = None, keepdim: Truth = False,
                 *, correction: Real | None = None) -> Tensor:
-            """Return the standard deviation over ``dim``, by default over all dimensions."""
+            """Return the root of ``var``, the standard deviation, over ``dim``, by default over all dimensions."""
 
         def max(self, dim: Whole | Tensor | None = None, keepdim: Truth = False) -> Any:
-            """Return the largest element; with ``dim``, the largest along it and their positions (values, indices)."""
+            """Return the largest element; with ``dim``, the largest along it and their positions (values, indices).
+            With a tensor in place of ``dim``, return the larger of each two elements."""
 
         def min(self, dim: Whole | Tensor | None = None, keepdim: Truth = False) -> Any:
             """Return the smallest element, with the arguments of ``max``."""
@@ -100,7 +101,7 @@ class Surface(Named, Writes):
             """Return the position of the smallest element along ``dim``, or in the flattened tensor for None."""
 
         def topk(self, k: Whole, dim: Whole = -1, largest: Truth = True) -> Ranked:
-            """Return the k largest elements along ``dim``, in order, and their positions."""
+            """Return the k largest (or smallest) elements along ``dim``, in order, and their positions."""
 
         def gather(self, dim: Whole, index: Tensor) -> Tensor:
             """Return the elements at the positions in ``index`` along ``dim``."""
@@ -179,7 +180,7 @@ class Surface(Named, Writes):
             """Return a view with a new dimension of size 1 at position ``dim``."""
 
         def squeeze(self, dim: Whole | Shape | None = None) -> Tensor:
-            """Return a view without dimensions of size 1."""
+            """Return a view without those of the dimensions ``dim`` (None: all) that have size 1."""
 
         def expand(self, *sizes: Whole | Shape) -> Tensor:
             """Return a view broadcast to another shape; -1 keeps a dimension's size."""
@@ -194,7 +195,7 @@ class Surface(Named, Writes):
             """Return a view of ``length`` elements along one dimension, from ``start`` on."""
 
         def split(self, sizes: Whole | Sequence[Whole], dim: Whole = 0) -> tuple[Tensor, ...]:
-            """Return views of parts along one dimension, of one size or of given sizes."""
+            """Return views of parts along one dimension, of one size (the last may be smaller) or of given sizes."""
 
         def chunk(self, chunks: Whole, dim: Whole = 0) -> tuple[Tensor, ...]:
             """Return views of at most ``chunks`` parts along one dimension."""

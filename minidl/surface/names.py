@@ -195,10 +195,10 @@ class Named:
             """Return ``value`` / x, element by element."""
 
         def repeat_interleave(self, repeats: Whole | Tensor, dim: Whole | None = None) -> Tensor:
-            """Return each element along a dimension repeated ``repeats`` times in place; by default in C order."""
+            """Return each element along a dimension repeated ``repeats`` times in a row; default: all, flat."""
 
         def roll(self, shifts: Whole | Shape, dims: Whole | Shape | None = None) -> Tensor:
-            """Return x rotated along some dimensions; without dimensions, in C order."""
+            """Return x with its elements moved cyclically by ``shifts`` along ``dims``; without, in C order."""
 
         def round(self, *, decimals: Whole = 0) -> Tensor:
             """Return every element rounded to ``decimals`` decimals, halves to the even neighbour."""

@@ -39,14 +39,16 @@ class Copy:
 
 
 class Traffic:
-    """Totals over all transfers between device and host: bytes and seconds each way, their number, seconds waited."""
+    """Totals over all transfers between device and host: bytes and seconds each way, and their number.
+    ``stalled_seconds``: computation has waited so long for tensors on their way back to the device."""
 
     def __init__(self) -> None:
         self.out_bytes = self.in_bytes = self.copies = 0
         self.out_seconds = self.in_seconds = self.stalled_seconds = 0.0
 
     def costs(self, contention: float) -> Costs:
-        """Return the measured seconds per byte of transfers out and in, with ``contention`` as ``Backend`` has it."""
+        """Return the measured seconds per byte of transfers out and in, with ``contention`` as ``Backend`` has it.
+        Before the first transfer it is 1e-12; a way back without a transfer costs as much as the way out."""
         out = self.out_seconds / self.out_bytes if self.out_bytes else LEAST_SECONDS
         back = self.in_seconds / self.in_bytes if self.in_bytes else out
         return Costs(out, back, 0.0, contention)

@@ -109,7 +109,8 @@ def _listed(parts: Mapping[str, int]) -> str:
 
 
 def size_of(what: str, size: str | int) -> int:
-    """Return a size in bytes, given as a number or as text. Raises UserError, with ``what`` as the size's name."""
+    """Return a size in bytes, given as a number or as text such as "12GiB".
+    Raises UserError unless it is a whole number above 0. what: the size's name, for the message."""
     nbytes = parse_bytes(size) if isinstance(size, str) else size
     if isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes <= 0:
         raise UserError(f"{what} is a number of bytes or a size like '12GiB', not {size!r}")
@@ -135,7 +136,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Fit:
-    """The floor of a step, its unmanaged peak, and predictions for budgets between these, the largest budget first."""
+    """The floor of a step, its unmanaged peak, and predictions for budgets between these, as ``fit`` was asked."""
 
     floor: Floor
     unmanaged_bytes: int

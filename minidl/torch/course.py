@@ -55,7 +55,8 @@ class Known:
     obeyed    its plan, by the numbers of saved tensors; proposal: the policy's answer; limits: the plan's memory
               limits.
     refused   if its budget was refused: the plan with the least memory, which no step follows.
-    next      the kind of the step that came after the latest step of this kind.
+    next    the kind of the step that came after the latest step of this kind.
+    seconds   durations of its latest planned steps; used: the number of its latest step, of all kinds, from 1.
     late      tensor of the plan -> how often the backward pass found it evicted in the last planned step.
     trusted   number of its steps that have followed the plan since the last step that did not.
     calls     the calls of modules in it, its end the last; empty: too few for a step without hooks; None: not known.
@@ -115,7 +116,9 @@ class Course:
 
     # In a step -------------------------------------------------------------------------------------------------------
     def packed(self, number: int, tensor: torch.Tensor) -> Decision:
-        """Return the decision about the ``number``-th tensor that autograd saves in this step: stay, swap or drop."""
+        """Return the decision about the ``number``-th tensor that autograd saves in this step: stay, swap or drop.
+        A tensor other than the plan's ends the plan, with the decision RETREAT. If it is the first, the step follows
+        another kind's plan that begins with such a tensor, if there is one."""
         packed = tensor.shape, tensor.dtype
         if self.phase is not Phase.GUIDED:
             self._packs.append(packed)

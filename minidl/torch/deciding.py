@@ -41,7 +41,8 @@ class Deciding:
         return self.backend.traffic.costs(self.backend.contention)
 
     def plan(self, known: Known, seen: Seen, optimizer: torch.optim.Optimizer | None) -> None:
-        """Store in ``known`` the first plan for a recorded step, which ``optimizer`` ended. Raises BudgetTooSmall."""
+        """Store in ``known`` the first plan for a recorded step, which ``optimizer`` ended (None: no optimizer).
+        Raises BudgetTooSmall if the step's floor is above the budget."""
         known.recorded, costs = seen, self.costs
         floor = floor_of(seen, costs, self.limits)
         self.report.measured(unmanaged(seen.staying(1.0).trace), floor)
@@ -94,9 +95,9 @@ class Deciding:
 
 def corrected(policy: Policy, known: Known, costs: Costs, limits: Limits, *, seconds: float, stalled: float,
               late: Mapping[int, int], allowance: Allowance) -> Proposal | None:
-    """Return the policy's new plan for a step that has just followed a plan; None if the policy keeps the plan.
+    """Return the policy's new plan for a step that has just followed a plan; None if it keeps the plan.
     seconds: the step's duration; stalled: those spent waiting. late: tensor -> how often it was needed while away.
-    allowance: counts the seconds spent on planning, and says if more may be spent."""
+    allowance: counts the seconds spent on planning, and says if more may be spent. A plan without notes stays."""
     seen, proposal = known.seen, known.proposal
     if seen is None or proposal is None or proposal.notes is None:
         return None

@@ -18,8 +18,7 @@ from minidl.torch.saved import Saved
 
 
 class Dropping:
-    """Connects saved tensors (``Saved``)
-    with the calls that computed them (``Recorder``), so that a step can drop and replay them."""
+    """Lets a step drop and replay saved tensors (``Saved``), by the calls that computed them (``Recorder``)."""
 
     def __init__(self, saved: Saved, recorder: Recorder) -> None:
         self.saved, self.recorder = saved, recorder

@@ -27,6 +27,7 @@ class Item:
     """The contents of a storage as autograd saved them: on the device, on the host, or dropped.
 
     forget: called with the item when no ``Handle`` and no ``Hold`` refers to it any more.
+    version: the saved tensor's version counter, which PyTorch raises at each write in place.
     """
 
     __slots__ = ("__weakref__", "address", "alive", "copy", "device", "forget", "handles", "nbytes", "storage",
@@ -73,7 +74,8 @@ class Hold:
 
 
 class Handle(Hold):
-    """The object that autograd keeps in place of a tensor that may be evicted."""
+    """The object that autograd keeps in place of a tensor that may be evicted.
+    alias: a tensor without bytes that shares the tensor's version counter; it shows if the tensor was overwritten."""
 
     __slots__ = ("alias", "bits", "offset", "size", "stride", "version")
 
@@ -96,7 +98,8 @@ class Handle(Hold):
 
 
 class Kept:
-    """The object that autograd keeps in place of a tensor that stays on the device."""
+    """The object that autograd keeps in place of a tensor that stays on the device.
+    version: the tensor's version counter when it was saved."""
 
     __slots__ = ("__weakref__", "handle", "tensor", "version")
 

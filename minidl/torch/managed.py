@@ -59,7 +59,8 @@ class managed:  # noqa: N801 # programs call it like a function
         """Prepare the management that ``start()`` begins. Raises UserError for a bad size or an unknown policy.
         policy: a name or a Policy. budget, host: bytes on the device, and bytes of the host for copies (None: no
         limit). device: the type of the managed tensors (None: ``cuda`` if there is one, else ``cpu``). recompute: plans
-        may drop tensors that can be recomputed. states: the optimizer's state may be on the host between steps."""
+        may drop tensors that can be recomputed. states: the optimizer's state may be on the host between steps.
+        backend: makes the copies (None: the one for the device)."""
         self.budget = size_of("budget", budget)
         host_bytes = ENDLESS if host is None else size_of("host", host)
         self.limits = Limits(self.budget, host_bytes, addresses=False)
@@ -159,7 +160,9 @@ class managed:  # noqa: N801 # programs call it like a function
             self.step(optimizer)
 
     def step(self, optimizer: torch.optim.Optimizer | None = None) -> None:
-        """End the current step; a program calls this if no optimizer's step ends it. Raises BudgetTooSmall."""
+        """End the current step; a program calls this if no optimizer's step ends it.
+        Without effect if autograd has saved nothing in it. Raises BudgetTooSmall for a step that was recorded and does
+        not fit."""
         self.saved.before = None
         self.early.end()
         if not self._handles or (self.unhooked.idle if self.unhooked.bare else not self.saved.packs):
@@ -210,27 +213,30 @@ class managed:  # noqa: N801 # programs call it like a function
     def fit(self, shares: Sequence[float] = SHARES) -> Fit:
         """Return the step's floor with its parts, its unmanaged peak, and its predicted speed in budgets between these.
         shares: the budgets, as fractions of the way from the floor (0) to the unmanaged peak (1).
-        Like explain, save_trace, save_plan and page, it raises UserError before the second step has ended."""
+        Raises UserError before the second step has ended."""
         known = self.course.latest("fit()")
         assert known.recorded is not None
         return fit(known.recorded, self.planner, self.deciding.costs, self.limits, shares=shares)
 
     def explain(self, rows: int = ROWS) -> str:
-        """Return a table with the reason and the cost of the current plan's largest evictions (at most ``rows``)."""
+        """Return a table with the reason and the cost of the current plan's largest evictions (at most ``rows``).
+        Raises UserError before the second step has ended."""
         return explanation(self.course.latest("explain()"), self.deciding.costs, rows)
 
     def save_trace(self, path: str) -> None:
         """Write the trace of a recorded step to a JSON file, which ``minidl lab trace`` and ``minidl view`` read.
-        If the program has several kinds of steps, it is of the kind that ran last among those that have a plan."""
+        If the program has several kinds of steps, it is of the kind that ran last among those that have a plan.
+        Raises UserError before the second step has ended, and if the file cannot be written."""
         save_trace(self.course.latest("save_trace()"), path)
 
     def save_plan(self, path: str) -> None:
-        """Write the current plan to a JSON file, which ``minidl compare`` reads."""
+        """Write the current plan to a JSON file, which ``minidl compare`` reads. Raises as ``save_trace`` does."""
         save_plan(self.course.latest("save_plan()"), path)
 
     def page(self, path: str) -> None:
         """Write an HTML page with the memory of the planned step over time, by module and line of the program.
-        Its addresses are computed from lifetimes, since those of PyTorch's allocator are not known."""
+        Its addresses are computed from lifetimes, since those of PyTorch's allocator are not known. Raises as
+        ``save_trace`` does."""
         write_page(path, [pack(drawn(self.course.latest("page()"), self.deciding.costs, self.budget,
                                      self._report.unmanaged_bytes))])
 

@@ -30,7 +30,7 @@ class Meter(TorchDispatchMode):
             self.see(tensor)
 
     def see(self, tensor: torch.Tensor) -> None:
-        """Count the bytes of a tensor's storage until the storage is freed."""
+        """Count the bytes of a tensor's storage, if it is on the meter's device, until the storage is freed."""
         if tensor.layout is not torch.strided or tensor.device.type != self.device_type:
             return
         self._count(tensor.untyped_storage())

@@ -30,8 +30,7 @@ UNRECORDED = 0.3  # cost of a call that only passes the recorder, as a share of 
 
 @dataclass(frozen=True)
 class Obeyed:
-    """A plan in the form that saved-tensor hooks follow:
-    by the numbers of packs (autograd's saves) and unpacks (its reads).
+    """A plan as saved-tensor hooks follow it: by the numbers of packs (autograd's saves) and unpacks (its reads).
 
     decisions    number of a pack -> the decision about the saved tensor; without a decision the tensor stays.
     triggers     number of an unpack -> the tensors whose swap-in starts after it.
@@ -99,7 +98,8 @@ def _replayed(facts: Problem, mode: Array, seen: Seen) -> frozenset[int]:
 
 def completed(facts: Problem, mode: Array, prefetch_at: Array, limits: Limits, *, ahead: bool) -> int:
     """Add swaps to ``mode`` (the plan, gap by gap) until it holds the budget, if it can; return its peak in bytes.
-    ahead: True if swap-ins may start before their tensor is needed."""
+    If that is not enough, drops become swaps, too. ahead: True if swap-ins may start before their tensor is needed;
+    then the call before which each starts is written to ``prefetch_at`` (by gap; -1: on demand)."""
     while True:
         during = bytes_during(facts, mode, prefetch_at, limits, ahead=ahead)
         if during is None:  # a dropped tensor cannot be recomputed
@@ -125,7 +125,8 @@ def completed(facts: Problem, mode: Array, prefetch_at: Array, limits: Limits, *
 def bytes_during(facts: Problem, mode: Array, prefetch_at: Array, limits: Limits, *, ahead: bool
                  ) -> tuple[Array, Array] | None:
     """Return for each call and replayed call: the program's call that needs it, and the bytes in use during it.
-    Return None if a replay is impossible. ahead: True if swap-ins start before their use."""
+    Return None if a replay is impossible. ahead: True if swap-ins start before their use; then the call before which
+    each starts is written to ``prefetch_at`` (by gap; -1: on demand)."""
     steps, _, back, total = expand(facts, mode, prefetch_at, NO_NOTES)
     if total.noted == FAILED:
         return None

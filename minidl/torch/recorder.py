@@ -40,7 +40,7 @@ class Recorder(modes.TorchDispatchMode):
     lineage   True: values keep the calls that computed them. Overwrites are then noticed even while ``on`` is false.
     only      the calls whose lineage is kept, by their numbers in the step; None: all calls.
     allocator  the module that counts the bytes in use (``torch.cuda``); None: workspaces count as 0 bytes.
-    spent     seconds that recording has taken, without the calls themselves.
+    spent     seconds that recording has taken in this step, without the calls themselves; order: calls in it so far.
     before_write  called with a value that no recorded call made and a replay may read, before it is overwritten.
     """
 

@@ -35,7 +35,7 @@ class Report:
     late, refused    how often a planned step needed an evicted tensor at once; tensors that the full host refused.
     remark           the reason if the policy has no plan of its own; else "".
     steps            number of steps of each phase; diverged: number of steps that departed from their plan.
-    seconds          median duration of a step, by phase; stalled_seconds: total wait of computation for copies.
+    seconds          median of the latest 50 steps, by phase; stalled_seconds: total wait of computation for copies.
     """
 
     budget_bytes: int

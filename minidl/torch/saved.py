@@ -24,6 +24,8 @@ _modes: Callable[[], int] = torch._C._len_torch_dispatch_stack  # the number of 
 
 class Saved:
     """The saved-tensor hooks ``pack`` and ``unpack``; ``packs`` and ``unpacks`` count their calls in this step.
+    late    reads in this step for which a tensor had to come back (``late_ids``: by id); refused: tensors that the
+            full host refused.
 
     lineage    called with each new ``Item`` and True if it is to be dropped; returns the value for its replay, or None
                if it has to be swapped. recompute: replays an item; returns its storage. forward: called at each pack

@@ -39,6 +39,7 @@ class States:
     whole     True: an optimizer whose state stays on the device steps in one piece, not part by part.
     brought   called with each tensor that has come to the device, the number of its part, and the number of parts.
     stuck     how many tensors could not leave so far, since the program holds them besides its optimizer.
+    moved_bytes bytes moved to the host and back so far.
     """
 
     def __init__(self, backend: Backend, device_type: str, *, on: bool) -> None:

@@ -9,6 +9,7 @@ import pytest
 import minidl
 from minidl import Runtime, UserError, nn, optim
 from minidl.errors import NoSuchIndex, ShapeError
+from minidl.nn.functional import layer_norm
 
 A = np.arange(24, dtype="f4").reshape(2, 3, 4)
 
@@ -68,6 +69,9 @@ def test_what_is_assigned_is_written_in_place(runtime):
     (lambda x: x & (x > 1), ShapeError, "& needs two boolean tensors, not float32 and bool; x.bool() converts"),
     (lambda x: x.masked_fill(x, 0.0), ShapeError, "masked_fill needs integers for mask"),
     (lambda x: x.split([1, 1], 1), ShapeError, "split: parts [1, 1] do not add up to dimension 1 of [2, 3, 4]"),
+    (lambda x: x[0].scatter_add(1, (x[0] * 0 + 4).long(), x[0]), UserError, "from 0 to 4 for 4 rows (0 to 3)"),
+    (lambda x: x.index_add(0, x[0, 0, :1].long() - 1, x[:1]), UserError, "from -1 to 0 for 2 rows"),
+    (lambda x: layer_norm(x, (3, 5)), ShapeError, "layer_norm: input [2, 3, 4] does not end in [3, 5]"),
     (lambda x: x.topk(5), ShapeError, "rows of [2, 3, 4] do not have 5 elements")])
 def test_what_cannot_be_chosen_is_an_error_of_one_line(runtime, use, error, message):
     with pytest.raises(error, match=re.escape(message)):

@@ -26,8 +26,8 @@ MOST_LINE_CHARACTERS = 1 << 20  # a longer line means another kind of file
 def documents(path: Path) -> Iterator[Document]:
     """Yield the documents of a text file, each as a list of its sentences; empty documents are left out.
 
-    Raises BadFile, with the line, for text that is not UTF-8 or, in a file of Project Gutenberg, not in the encoding
-    that the file names.
+    Text is UTF-8, or Latin-1 if a line "Character set encoding" says so. Raises BadFile for a file that cannot be read
+    and, with the line, for other bytes, a zero byte, or a line of about a million characters.
     """
     with as_bad_file(path):
         with open_file(path) as file:

@@ -25,7 +25,9 @@ FEW = 10  # with fewer documents, the end of each is held out
 
 
 class Sentences:
-    """The data set of pairs of segments from text files, for BERT. A tenth of the documents becomes the test part.
+    """The data set of pairs of segments from text files, for BERT.
+    A tenth of the documents becomes the test part; of fewer than 10 documents, the end of each. Raises UserError for a
+    length below 5.
 
     vocabulary    the word pieces of the text
     length        tokens per sequence; predictions: at most so many of them are predicted
@@ -113,7 +115,8 @@ def open_tokens(paths: Sequence[Path], *, vocab: Path | None, vocab_size: int, t
     """Return the tokens of text files. They are kept as numbers in ``token_file``, which is written if needed.
 
     vocab: a vocabulary file; None: one of ``vocab_size`` pieces is trained, and stored beside the token file. force:
-    overwrite files that minidl did not write. Raises BadFile for a file that is not text, and UserError.
+    overwrite files that minidl did not write. Raises BadFile for a file that is not text, unless
+    these are skipped; UserError for a bad vocabulary, and for a file that it may or can not write.
     """
     require_place(token_file, token_file_is_own, force=force)
     vocabulary, made_of = _stored_vocabulary(paths, vocab, vocab_size, token_file)

@@ -57,7 +57,7 @@ class Tokens:
 def fingerprint(paths: Sequence[Path], vocabulary: Vocabulary, *, trained_for: int | None) -> bytes:
     """Return 32 bytes that identify the sources of a token file: the contents of the files, and the vocabulary.
 
-    trained_for: the requested size of a trained vocabulary; None: it was given. Raises Unreadable.
+    trained_for: the requested size of a trained vocabulary; None: it was given. Raises Unreadable if reading fails.
     """
     whole = hashlib.sha256(f"{trained_for} {vocabulary.text()}".encode())
     for path in paths:

@@ -53,7 +53,7 @@ class Vocabulary:
         return np.array([number for piece, number in self._ids.items() if piece not in SPECIAL], np.int64)
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
-        """Return for each sentence the numbers of the word pieces that it consists of."""
+        """Return for each sentence the numbers of its word pieces. Raises UserError if tokenizers is not installed."""
         if self._tokenizer is None:
             tokenizers = _tokenizers()
             model = tokenizers.models.WordPiece(self._ids, unk_token=SPECIAL[1], max_input_chars_per_word=100)

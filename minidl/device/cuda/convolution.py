@@ -101,8 +101,8 @@ def _parts(images: int, elements: int, beside_bytes: int) -> int:
 def algorithms(found: ConvolutionSteps, plans: Sequence[TimedPlan], seconds: float) -> tuple[Algorithm, ...]:
     """Return a convolution's algorithms: the deterministic mode's first, then the others, fastest first.
 
-    seconds: modelled time of the call, used if a plan was not timed (``chosen``). Raises DeviceError if no plan adds in
-    a fixed order.
+    found: its ``steps``. seconds: modelled time of the call, used if a plan was not timed (``chosen``). Raises
+    DeviceError if no plan adds in a fixed order.
     """
     if not any(plan.deterministic for plan in plans):
         what = "only plans that add in no fixed order" if plans else "no plan"

@@ -26,7 +26,7 @@ class PlanFile:
         self._path = None if folder is None else folder / f"cudnn-{name}.json"
 
     def read(self, form: type[T]) -> T | None:
-        """Return the contents of the file, in this type; None if there are none, or others."""
+        """Return the contents of the file, in this type; None if there are none of this type."""
         if self._path is None:
             return None
         try:
@@ -35,7 +35,8 @@ class PlanFile:
             return None
 
     def write(self, data: Any) -> None:
-        """Replace the file, atomically; two processes may do so at once. After an error of the disk it does nothing."""
+        """Replace the file, atomically; two processes may do so at once.
+        After an error of the disk, which is ignored, nothing is written any more."""
         if self._path is None:
             return
         new = self._path.with_suffix(f".{os.getpid()}.new")

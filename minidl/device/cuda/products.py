@@ -43,7 +43,8 @@ class Matrix:
 
     @property
     def order(self) -> tuple[bool, int] | None:
-        """(True if row-major else False, the leading dimension in elements); None if neither stride is 1."""
+        """(True if row-major else False, the leading dimension in elements); None if cuBLAS cannot read it.
+        One of the strides must be 1, and the other such that rows, or columns, do not overlap."""
         if (self.column_stride == 1 or self.columns == 1) and (self.row_stride >= self.columns or self.rows == 1):
             return True, max(self.row_stride, self.columns)
         if (self.row_stride == 1 or self.rows == 1) and (self.column_stride >= self.rows or self.columns == 1):

@@ -45,7 +45,8 @@ class KernelStream:
 
 
 class Programs:
-    """A maker of programs for one stream of a device. ``kernels`` is the table of CUDA kernels, by operation."""
+    """A maker of programs for one stream of a device. ``kernels`` is the table of CUDA kernels, by operation.
+    tf32: True if products of fp32 tensors may round their factors to TF32."""
 
     def __init__(self, stream: KernelStream, kernels: Mapping[str, Kernel], *, tf32: bool) -> None:
         self.stream = stream
@@ -58,7 +59,7 @@ class Programs:
 
     # Kernels -------------------------------------------------------------------------------------------------
     def kernel(self, op_name: str, metas: Sequence[Meta], attrs: dict[str, Any]) -> Program:
-        """Return a program that runs the kernel of this name on operands of these descriptions."""
+        """Return a program that runs an operation's kernel on operands (outputs, then inputs) of these descriptions."""
         kernel, stream = self.kernels[op_name], self.stream
         if type(kernel).issue is not Kernel.issue:  # it does more than launch
             return partial(_issue, kernel, stream, tuple(metas))

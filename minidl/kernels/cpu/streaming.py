@@ -51,7 +51,7 @@ def _stream(to: int, origin: int, nbytes: int) -> None:
 
 
 def copy(to: np.ndarray, origin: np.ndarray) -> None:
-    """Copy bytes between two arrays of the same size that do not overlap, without the GIL."""
+    """Copy bytes between two arrays of the same size that do not overlap; from STREAMED bytes on without the GIL."""
     if to.size < STREAMED:
         to[:] = origin
         return

@@ -12,7 +12,8 @@ from minidl.kernels.cuda.tools import Tools
 
 def normalise(tools: Tools, *, dtype: str, add: bool, relu: bool, columns: int, narrow: bool,
               threads: int) -> Callable[..., None]:
-    """Return a kernel: y = (x - mean) rstd gamma + beta, plus a residual if ``add``, with a ReLU if ``relu``."""
+    """Return a kernel: y = (x - mean) rstd gamma + beta, plus a residual if ``add``, with a ReLU if ``relu``.
+    columns: channels of a thread block. narrow: True if all indices are below 2^31."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     load_wide, (locate, advance), lanes = tools.wide(dtype)[0], tools.walk(narrow), threads // columns
     (rstd, normed), positive = channel_tools(tools, dtype), tools.scalar(dtype).relu
@@ -57,7 +58,7 @@ def normalise(tools: Tools, *, dtype: str, add: bool, relu: bool, columns: int, 
 def input_gradient(tools: Tools, *, dtype: str, relu: bool, columns: int, narrow: bool,
                    threads: int) -> Callable[..., None]:
     """Return a kernel: dx = gamma rstd (dy - (dbeta + (x - mean) rstd dgamma) share), dy masked by ReLU if ``relu``.
-    share: 1 / the values of a channel, or 0 outside of training."""
+    share: 1 / the values of a channel, or 0 outside of training. columns, narrow: as in ``normalise``."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     load_wide, (locate, advance), lanes = tools.wide(dtype)[0], tools.walk(narrow), threads // columns
     (rstd, normed), relu_grad = channel_tools(tools, dtype), tools.scalar(dtype).relu_grad

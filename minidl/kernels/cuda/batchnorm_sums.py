@@ -57,7 +57,8 @@ def unite_tool(tools: Tools, dtype: str, columns: int, threads: int) -> Callable
 
 def stats(tools: Tools, *, dtype: str, columns: int, narrow: bool, direct: bool, threads: int) -> Callable[..., None]:
     """Return a kernel: each channel's mean and variance if ``direct``, else mean and squared deviations of each slab.
-    A slab is a range of a channel's elements; ``united_stats`` combines slabs."""
+    A slab is a range of a channel's elements; ``united_stats`` combines slabs. columns: channels of a thread block.
+    narrow: True if all indices are below 2^31."""
     cuda, (load, _), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     store = tools.wide(dtype)[1]
     (locate, advance), lanes = tools.walk(narrow), threads // columns
@@ -131,7 +132,7 @@ def united_stats(tools: Tools, *, dtype: str, threads: int) -> Callable[..., Non
 def gradient_sums(tools: Tools, *, dtype: str, relu: bool, columns: int, narrow: bool, direct: bool,
                   threads: int) -> Callable[..., None]:
     """Return a kernel: the sums of dy (x - mean) (times rstd if ``direct``) and of dy over each slab of a channel.
-    relu: dy counts as 0 where the ReLU's result was 0."""
+    relu: dy counts as 0 where the ReLU's result was 0. columns, narrow: as in ``stats``."""
     cuda, (load, _), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     load_wide, store = tools.wide(dtype)
     (locate, advance), lanes = tools.walk(narrow), threads // columns

@@ -23,7 +23,8 @@ RELATIONS: dict[str, Callable[[Any, Any], bool]] = {
 
 def compared(tools: Tools, *, dtype: str, relation: str, beside: bool, narrow: bool,
              threads: int) -> Callable[..., None]:
-    """Return a kernel: y = (a relation b) if ``beside``, else y = (a relation number), for a relation such as "<"."""
+    """Return a kernel: y = (a relation b) if ``beside``, else y = (a relation number), for a relation such as "<".
+    narrow: True if all indices are below 2^31."""
     cuda, load = tools.cuda, tools.memory(dtype)[0]
     (locate, advance), holds = tools.walk(narrow), tools.device(RELATIONS[relation])
 
@@ -45,7 +46,8 @@ def compared(tools: Tools, *, dtype: str, relation: str, beside: bool, narrow: b
 
 
 def selected(tools: Tools, *, dtype: str, wanted: int, beside: bool, narrow: bool, threads: int) -> Callable[..., None]:
-    """Return a kernel: y = a where the mask is ``wanted`` (0 or 1), elsewhere b if ``beside``, else a number."""
+    """Return a kernel: y = a where the mask is ``wanted`` (0 or 1), elsewhere b if ``beside``, else a number.
+    narrow: True if all indices are below 2^31."""
     cuda, (load, store) = tools.cuda, tools.memory(dtype)
     locate, advance = tools.walk(narrow)
 

@@ -55,7 +55,8 @@ def default_folder() -> Path:
 
 
 class Compiler:
-    """A compiler for one compute capability, such as (9, 0). folder: of cubins; keep: True stores them there."""
+    """A compiler for one compute capability, such as (9, 0). folder: of cubins; None: the default one.
+    keep: False neither reads nor writes that folder."""
 
     def __init__(self, capability: tuple[int, int], folder: Path | None = None, *, keep: bool = True) -> None:
         self.capability = capability

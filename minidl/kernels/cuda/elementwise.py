@@ -61,7 +61,8 @@ def dense(tools: Tools, *, dtypes: tuple[str, str, str], formula: str, form: str
 
 def strided(tools: Tools, *, dtypes: tuple[str, str, str], formula: str, form: str, narrow: bool,
             threads: int) -> Callable[..., None]:
-    """Return a kernel that does the work of ``dense`` for operands of any strides, in four dimensions."""
+    """Return a kernel that does the work of ``dense`` for operands of any strides, in four dimensions.
+    narrow: True if all indices are below 2^31."""
     cuda, number = tools.cuda, tools.number(dtypes[0])
     (_, store), (load_a, _), (load_b, _) = map(tools.memory, dtypes)
     apply, reads_a, reads_b = application(tools, dtypes[0], formula, form), "a" in form, "a, b" in form

@@ -123,7 +123,7 @@ def rows_gradient(tools: Tools, *, dtype: str, items: int, threads: int) -> Call
 
 def parameter_sums(tools: Tools, *, dtype: str, columns: int, narrow: bool, threads: int) -> Callable[..., None]:
     """Return a kernel: for each column, the sums of dy xhat and of dy over a slab.
-    A slab is a range of rows; xhat = (x - mean) rstd."""
+    A slab is a range of rows; xhat = (x - mean) rstd. columns: of a block. narrow: all indices are below 2^31."""
     cuda, (load, _), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     load_wide, store = tools.wide(dtype)
     (locate, advance), lanes = tools.walk(narrow), threads // columns

@@ -40,7 +40,8 @@ def _coordinates(tools: Tools, channels_last: bool, narrow: bool) -> Callable[..
 
 def max_windows(tools: Tools, *, dtype: str, kernel: Pair, stride: Pair, padding: Pair, channels_last: bool,
                 narrow: bool, threads: int) -> Callable[..., None]:
-    """Return a kernel: each window's maximum and its position r * S + s, the first of equal ones; NaN is largest."""
+    """Return a kernel: each window's maximum and its position r * S + s, the first of equal ones; NaN is largest.
+    channels_last: the layout of y, and narrow: True if its elements are fewer than 2^31."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     where, lowest, (r_n, s_n) = _coordinates(tools, channels_last, narrow), number(-np.inf), kernel
     (r_step, s_step), (r_pad, s_pad) = stride, padding
@@ -69,7 +70,7 @@ def gradient(tools: Tools, *, dtype: str, largest: bool, kernel: Pair, stride: P
              channels_last: bool, narrow: bool, threads: int) -> Callable[..., None]:
     """Return a kernel: dx = the sum of dy over windows with their maximum here, or of dy / (R S) if not ``largest``.
 
-    The windows come in their order."""
+    The windows come in their order. channels_last, narrow: of dx, as in ``max_windows``."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     where, (r_n, s_n), mean = _coordinates(tools, channels_last, narrow), kernel, not largest
     (r_step, s_step), (r_pad, s_pad), size = stride, padding, number(kernel[0] * kernel[1])
@@ -95,7 +96,7 @@ def gradient(tools: Tools, *, dtype: str, largest: bool, kernel: Pair, stride: P
 
 def mean_windows(tools: Tools, *, dtype: str, kernel: Pair, stride: Pair, padding: Pair, channels_last: bool,
                  narrow: bool, threads: int) -> Callable[..., None]:
-    """Return a kernel: the mean of each window, padding counted as zeros."""
+    """Return a kernel: the mean of each window, padding counted as zeros; options as in ``max_windows``."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     where, (r_n, s_n) = _coordinates(tools, channels_last, narrow), kernel
     (r_step, s_step), (r_pad, s_pad), size = stride, padding, number(kernel[0] * kernel[1])

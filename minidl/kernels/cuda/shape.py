@@ -137,7 +137,8 @@ def narrow_grad(builder: Launches, dx: View, dy: View, *, shape: Shape, axis: in
 
 def index_grad(builder: Launches, dx: View, dy: View, onto: View | None = None, *, shape: Shape, parts: Parts,
                in_place: bool = False) -> None:
-    """Add launches: dx = dy at the selected part, zeros elsewhere; with ``onto``, dx = onto plus dy at that part."""
+    """Add launches: dx = dy at the selected part, zeros elsewhere; with ``onto``, dx = onto plus dy at that part.
+    parts: as in ``meta.chosen``. in_place: True if dx has the bytes of ``onto``."""
     if onto is None:
         zero(builder, dx)
     elif not in_place:

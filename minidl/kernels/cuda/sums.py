@@ -100,7 +100,8 @@ def grid(parts: Split, *, reduces: bool = True) -> Grid:
 
 
 def tiled(kept: int, count: int, columns: int, *, reduces: bool) -> Grid:
-    """Return the cuts for ``kept`` sums of ``count`` terms, in tiles of at most ``columns`` columns."""
+    """Return the cuts for ``kept`` sums of ``count`` terms, in tiles of at most ``columns`` columns.
+    reduces: as in ``grid``."""
     threads = launch.THREADS
     columns = min(columns, power_of_two(kept), threads)
     lanes, tiles = threads // columns, blocks_of(kept, columns)
@@ -115,7 +116,7 @@ def tiled(kept: int, count: int, columns: int, *, reduces: bool) -> Grid:
 def partial_sums(tools: Tools, *, dtype: str, result: str, columns: int, narrow: bool,
                  threads: int) -> Callable[..., None]:
     """Return a kernel: sums[slab, b] = scale times the sum of x over a slab, in the dtype ``result``.
-    A slab is a range of the terms of sum b."""
+    A slab is a range of the terms of sum b. columns: sums of a thread block. narrow: all indices are below 2^31."""
     cuda, (load, _), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     locate, advance = tools.walk(narrow)
     tile_sum, lanes = tools.tile_sum(columns, threads), threads // columns
@@ -170,7 +171,7 @@ def united_sums(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None
 
 # Plans --------------------------------------------------------------------------------------------------------------
 def few_threads(count: int) -> int:
-    """Return the threads of a thread block that sums ``count`` numbers: whole warps, no more than have work."""
+    """Return the threads of a block that sums ``count`` numbers: the next power of two, from a warp's 32 to THREADS."""
     return min(launch.THREADS, max(min(32, launch.THREADS), power_of_two(count)))
 
 

@@ -46,7 +46,7 @@ class ByteCount(Arena):
         """Return None: no block lies beside another one."""
 
     def allocate(self, nbytes: int, owner: object, *, high: bool = False) -> Block | None:
-        """Allocate a block of at least ``nbytes``; None if fewer bytes are free. owner: as in ``Arena.allocate``.
+        """Allocate a block of at least ``nbytes``; None if fewer bytes are free. owner: the block's, not None.
         ``high`` has no meaning here."""
         if owner is None:
             raise AssertionError("a block needs an owner: None means free")

@@ -239,7 +239,7 @@ class GuidedExecution(Hooks):
         return self.follower.plans_ahead
 
     def algorithm(self, signature: Signature) -> str | None:
-        """The name of the algorithm that the plan has for the next call; None if it has none.
+        """The name of the plan's algorithm for the next call; None without one, or if it plans another signature.
         Blocks whose swap-out has ended are freed first, as the call may need a workspace."""
         if self.leaving:
             self.leaving.free_landed()

@@ -58,7 +58,7 @@ class Sharder(PartKeeper):
 
     # Running operations --------------------------------------------------------------------------------------------
     def run(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs, donated: int = 0) -> tuple[Storage, ...]:
-        """Run a call that has an input in shards; arguments and result as ``Executor.run``.
+        """Run a call that has an input in shards; arguments and result as ``Executor.run``, but donation is ignored.
         Raises the errors of the same call on whole tensors, and UserError for a write that cannot run on shards."""
         described = op.describe([x.meta for x in inputs], attrs)
         for storage in inputs:

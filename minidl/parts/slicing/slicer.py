@@ -67,7 +67,7 @@ class Slicer(Joiner):
 
     # Running operations --------------------------------------------------------------------------------------------
     def run(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs, donated: int = 0) -> tuple[Storage, ...]:
-        """Run or queue a call that has an input in slices; arguments and result as ``Executor.run``."""
+        """Run or queue a call with an input in slices; arguments, result as ``Executor.run``; ignores donation."""
         try:
             return self._run(op, inputs, attrs)
         finally:
@@ -101,7 +101,7 @@ class Slicer(Joiner):
 
     def _outputs(self, op: Op, inputs: tuple[Storage, ...], attrs: Attrs, rule: Rule,
                  sizes: tuple[int, ...]) -> tuple[Logical, ...]:
-        """Make the records of a call's outputs; their parts are set when the call runs. Raises ShapeError."""
+        """Make the records of a call's outputs; their parts come when it runs. Raises ShapeError for a misfit."""
         metas = tuple([x.meta for x in inputs])
         made = op.describe(metas, attrs)
         if not op.view:
@@ -222,7 +222,7 @@ class Slicer(Joiner):
     # Iterations ----------------------------------------------------------------------------------------------------
     def end_iteration(self, *, failed: bool = False) -> None:
         """End an iteration: run the queued calls, or discard them if it ``failed``.
-        Its gradients can no longer be taken. Raises RanksDiverged."""
+        Its gradients can no longer be taken. Raises RanksDiverged if ranks made other numbers of exchanges."""
         if failed:
             self._queue.lose("its iteration failed")
         else:

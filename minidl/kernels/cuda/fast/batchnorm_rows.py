@@ -18,7 +18,8 @@ ROWS = 2  # rows that a thread reads before it uses them
 
 
 def _tile(tools: Tools, columns: int, threads: int) -> Callable[..., Any]:
-    """Return ``tile(groups, length)`` -> this thread's slab, group, first row, first place, step between places."""
+    """Return ``tile(groups, length)`` -> this thread's slab, group, first row, first place, step between places.
+    columns: groups of a thread block."""
     cuda, index, lanes = tools.cuda, tools.integer, threads // columns
 
     def tile(groups: Any, length: Any) -> Any:
@@ -33,7 +34,8 @@ def _tile(tools: Tools, columns: int, threads: int) -> Callable[..., Any]:
 
 def normalise_channels(tools: Tools, *, dtype: str, width: int, add: bool, relu: bool, columns: int,
                        threads: int) -> Callable[..., None]:
-    """Return a kernel: y = (x - mean) rstd gamma + beta, plus a residual if ``add``, with a ReLU if ``relu``."""
+    """Return a kernel: y = (x - mean) rstd gamma + beta, plus a residual if ``add``, with a ReLU if ``relu``.
+    width: channels of a group of 16 bytes; columns: groups of a thread block."""
     cuda, (load, store), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
     load_wide, tile, lanes = tools.wide(dtype)[0], _tile(tools, columns, threads), threads // columns
     (rstd, normed), positive = channel_tools(tools, dtype), tools.scalar(dtype).relu
@@ -76,7 +78,7 @@ def normalise_channels(tools: Tools, *, dtype: str, width: int, add: bool, relu:
 def channels_gradient(tools: Tools, *, dtype: str, width: int, relu: bool, columns: int,
                       threads: int) -> Callable[..., None]:
     """Return a kernel: dx = gamma rstd (dy - (dbeta + (x - mean) rstd dgamma) share), dy masked by ReLU if ``relu``.
-    share: 1 / the values of a channel, or 0 outside of training. width: channels of a group of 16 bytes."""
+    share: 1 / the values of a channel, or 0 outside of training. width, columns: as in ``normalise_channels``."""
     cuda, (load, store), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
     load_wide, tile, lanes = tools.wide(dtype)[0], _tile(tools, columns, threads), threads // columns
     (rstd, normed), relu_grad = channel_tools(tools, dtype), tools.scalar(dtype).relu_grad
@@ -123,7 +125,7 @@ def channels_gradient(tools: Tools, *, dtype: str, width: int, relu: bool, colum
 def channel_statistics(tools: Tools, *, dtype: str, width: int, direct: bool, columns: int,
                        threads: int) -> Callable[..., None]:
     """Return a kernel: each channel's mean and variance if ``direct``, else mean and squared deviations of each slab.
-    A slab is a range of rows."""
+    A slab is a range of rows. width, columns: as in ``normalise_channels``."""
     cuda, load, number = tools.cuda, tools.group(dtype, width)[0], tools.number(dtype)
     store, tile, lanes = tools.wide(dtype)[1], _tile(tools, columns, threads), threads // columns
     unite = unite_tool(tools, dtype, columns, threads)
@@ -174,7 +176,7 @@ def channel_statistics(tools: Tools, *, dtype: str, width: int, direct: bool, co
 def channel_gradient_sums(tools: Tools, *, dtype: str, width: int, relu: bool, direct: bool, columns: int,
                           threads: int) -> Callable[..., None]:
     """Return a kernel: the sums of dy (x - mean) (times rstd if ``direct``) and of dy over each slab, a range of rows.
-    relu: dy counts as 0 where the ReLU's result was 0."""
+    relu: dy counts as 0 where the ReLU's result was 0. width, columns: as in ``normalise_channels``."""
     cuda, load, number = tools.cuda, tools.group(dtype, width)[0], tools.number(dtype)
     (load_wide, store), tile = tools.wide(dtype), _tile(tools, columns, threads)
     (rstd, normed), relu_grad = channel_tools(tools, dtype), tools.scalar(dtype).relu_grad

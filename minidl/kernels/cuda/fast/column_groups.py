@@ -17,7 +17,8 @@ ROWS = 4  # rows that a thread reads before it adds them up
 
 def column_sums(tools: Tools, *, dtype: str, result: str, width: int, columns: int, narrow: bool,
                 threads: int) -> Callable[..., None]:
-    """Return a kernel: y[slab, q, v] = scale * sum of x[q // groups, row, q % groups, v] over the slab's rows."""
+    """Return a kernel: y[slab, q, v] = scale * sum of x[q // groups, row, q % groups, v] over the slab's rows.
+    width: the values of v, 16 bytes of them; columns: values of q of a block. narrow: all indices are below 2^31."""
     cuda, (load, _), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
     tile_sum, lanes, held = tools.tile_sum(columns, threads), threads // columns, ROWS * width
     store, index = tools.memory(result)[1], tools.integer if narrow else np.int64
@@ -56,7 +57,8 @@ def column_sums(tools: Tools, *, dtype: str, result: str, width: int, columns: i
 
 def parameter_column_sums(tools: Tools, *, dtype: str, width: int, columns: int, narrow: bool,
                           threads: int) -> Callable[..., None]:
-    """Return a kernel: sums of dy (x - mean) rstd and of dy over a slab's rows, for a layer norm's parameters."""
+    """Return a kernel: sums of dy (x - mean) rstd and of dy over a slab's rows, for a layer norm's parameters.
+    width: columns of a group of 16 bytes; columns: groups of a thread block. narrow: all indices are below 2^31."""
     cuda, load, number = tools.cuda, tools.group(dtype, width)[0], tools.number(dtype)
     (load_wide, store), tile_sum = tools.wide(dtype), tools.tile_sum(columns, threads)
     lanes, held, index = threads // columns, ROWS // 2 * width, tools.integer if narrow else np.int64

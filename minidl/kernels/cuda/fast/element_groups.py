@@ -80,7 +80,8 @@ def repeated_groups(tools: Tools, *, dtypes: tuple[str, str, str], formula: str,
     """Return a kernel: y[o, m, i] = formula(a[o, m, i], b[o, i], number); a formula of one operand reads b only.
 
     n: number of all groups; rows: the values of m for each o; inside: groups along i; t_o, t_m, t_i: the coordinates of
-    a step of ``threads`` groups. Without ``spread`` there is a single o.
+    a step of ``threads`` groups. Without ``spread`` there is a single o. width: elements of a group of 16 bytes.
+    narrow: n is below 2^31.
     """
     cuda, number, index = tools.cuda, tools.number(dtypes[0]), tools.integer if narrow else np.int64
     (_, store), (load_a, _), (load_b, _) = (tools.group(dtype, width) for dtype in dtypes)

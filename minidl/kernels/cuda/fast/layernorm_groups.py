@@ -20,7 +20,8 @@ HELD = 32  # elements of a row per lane: with twice as many bfloat16 the compile
 
 
 def shape_of(*wide: View) -> dict[str, int] | None:
-    """Return the kernel's options. wide: the operands that have full rows, unlike weights (one row) and statistics.
+    """Return the kernel's options: elements of a group, threads of a row, groups of each of them, threads of a block.
+    wide: the operands that have full rows, unlike weights (one row) and statistics.
     None if these are not dense, aligned rows of whole groups of 16 bytes, or if a row is too long for one block."""
     length = wide[0].shape[-1]
     width = group_width(length, *wide)
@@ -61,7 +62,8 @@ def plus(a: Any, b: Any) -> Any:
 
 def normalise_row_groups(tools: Tools, *, dtype: str, width: int, lanes: int, held: int,
                          threads: int) -> Callable[..., None]:
-    """Return a kernel: y = (x - mean) rstd gamma + beta, and each row's mean and rstd. share: 1 / length of a row."""
+    """Return a kernel: y = (x - mean) rstd gamma + beta, and each row's mean and rstd. share: 1 / length of a row.
+    width, lanes, held, threads: from ``shape_of``."""
     cuda, (load, store), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
     (load_wide, store_wide), lane_sum = tools.wide(dtype), over_lanes(tools, lanes, plus)
     sqrt, in_block, size = tools.scalar(dtype).sqrt, threads // lanes, held * width
@@ -99,7 +101,8 @@ def normalise_row_groups(tools: Tools, *, dtype: str, width: int, lanes: int, he
 
 def row_groups_gradient(tools: Tools, *, dtype: str, width: int, lanes: int, held: int,
                         threads: int) -> Callable[..., None]:
-    """Return a kernel: dx = rstd (g - mean(g) - xhat mean(g xhat)), with g = dy gamma, xhat = (x - mean) rstd."""
+    """Return a kernel: dx = rstd (g - mean(g) - xhat mean(g xhat)), with g = dy gamma, xhat = (x - mean) rstd.
+    share: 1 / length of a row. width, lanes, held, threads: from ``shape_of``."""
     cuda, (load, store), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
     load_wide, lane_sum = tools.wide(dtype)[0], over_lanes(tools, lanes, plus)
     in_block, size = threads // lanes, held * width

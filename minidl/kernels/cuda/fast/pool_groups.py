@@ -56,7 +56,8 @@ def windows_of_groups(tools: Tools, *, dtype: str, width: int, largest: bool, ke
                       narrow: bool, threads: int) -> Callable[..., None]:
     """Return a kernel: the mean of each window, padding as zeros; or (``largest``) its maximum and position r * S + s.
 
-    Of equal elements the first counts, and NaN counts as the largest.
+    Of equal elements the first counts, and NaN counts as the largest. width: channels of a group of 16 bytes. narrow:
+    True if groups are fewer than 2^31.
     """
     cuda, (load, store), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
     (locate, _), begin, (r_n, s_n) = tools.walk(narrow), number(-np.inf if largest else 0), kernel
@@ -110,7 +111,7 @@ def gradient_of_groups(tools: Tools, *, dtype: str, width: int, largest: bool, k
                        padding: Pair, narrow: bool, threads: int) -> Callable[..., None]:
     """Return a kernel: dx = the sum of dy over windows with their maximum here, or of dy / (R S) if not ``largest``.
 
-    The windows come in their order."""
+    The windows come in their order. width, narrow: as in ``windows_of_groups``."""
     cuda, (load, store), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
     (locate, _), (r_n, s_n), size = tools.walk(narrow), kernel, number(kernel[0] * kernel[1])
     (r_step, s_step), (r_pad, s_pad), words = stride, padding, width // INDEX_BYTES

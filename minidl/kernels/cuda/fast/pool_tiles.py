@@ -27,7 +27,8 @@ def tile_of(step: int) -> int:
 
 
 def reaching(size: int, step: int, pad: int) -> range:
-    """Return the windows d that reach into a tile, whose row (or column) j is row j + pad - d * step of window d."""
+    """Return the windows d that reach into a tile, whose row (or column) j is row j + pad - d * step of window d.
+    size: rows (or columns) of a window; step: its stride; pad: the padding."""
     return range((pad - size) // step + 1, (tile_of(step) - 1 + pad) // step + 1)
 
 
@@ -42,7 +43,8 @@ def held_width(width: int, kernel: Pair, stride: Pair, padding: Pair) -> int:
 
 def gradient_of_tiles(tools: Tools, *, dtype: str, width: int, largest: bool, kernel: Pair, stride: Pair, padding: Pair,
                       narrow: bool, threads: int) -> Callable[..., None]:
-    """Return a kernel: dx = the sum of dy over windows with their maximum here, or of dy / (R S) if not ``largest``."""
+    """Return a kernel: dx = the sum of dy over windows with their maximum here, or of dy / (R S) if not ``largest``.
+    width: channels of a thread (``held_width``). narrow: True if all indices are below 2^31."""
     cuda, store, number = tools.cuda, tools.group(dtype, width)[1], tools.number(dtype)
     (locate, _), kind, place = tools.walk(narrow), tools.integer if narrow else np.int64, place_of_group(tools, narrow)
     (tall, wide), size = map(tile_of, stride), number(kernel[0] * kernel[1])

@@ -33,7 +33,8 @@ def windows_abreast(tools: Tools, *, dtype: str, width: int, largest: bool, kern
                      narrow: bool, threads: int) -> Callable[..., None]:
     """Return a kernel: the mean of each window, padding as zeros; or (``largest``) its maximum and position r * S + s.
 
-    Of equal elements the first counts, and NaN counts as the largest.
+    Of equal elements the first counts, and NaN counts as the largest. width: channels of a group of 16 bytes. narrow:
+    True if all indices are below 2^31.
     """
     cuda, store, number = tools.cuda, tools.group(dtype, width)[1], tools.number(dtype)
     (locate, _), kind, place = tools.walk(narrow), tools.integer if narrow else np.int64, place_of_group(tools, narrow)

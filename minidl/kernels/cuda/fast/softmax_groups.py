@@ -21,7 +21,8 @@ def _larger(a: Any, b: Any) -> Any:
 def softmax_row_groups(tools: Tools, *, dtype: str, masked: bool, width: int, lanes: int, held: int, whole: bool,
                        narrow: bool, threads: int) -> Callable[..., None]:
     """Return a kernel: y = exp(x + mask - largest) / sum, row by row; n1, n2, m0 .. m2 locate the mask's row.
-    ``whole``: the lanes together hold whole rows, so that all their loads are in flight at once."""
+    ``whole``: the lanes together hold whole rows, so that all their loads are in flight at once.
+    narrow: rows are fewer than 2^31. width, lanes, held, threads: from ``layernorm_groups.shape_of``."""
     cuda, (load, store), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
     exp, index, larger = tools.scalar(dtype).exp_below, tools.integer if narrow else np.int64, tools.device(_larger)
     lane_sum, lane_max = over_lanes(tools, lanes, plus), over_lanes(tools, lanes, _larger)
@@ -67,7 +68,7 @@ def softmax_row_groups(tools: Tools, *, dtype: str, masked: bool, width: int, la
 
 def softmax_gradient_row_groups(tools: Tools, *, dtype: str, width: int, lanes: int, held: int,
                                 threads: int) -> Callable[..., None]:
-    """Return a kernel: dx = (dy - sum(dy * y)) * y, row by row."""
+    """Return a kernel: dx = (dy - sum(dy * y)) * y, row by row; options as in ``softmax_row_groups``."""
     cuda, (load, store), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
     lane_sum, in_block, size = over_lanes(tools, lanes, plus), threads // lanes, held * width
 
