@@ -122,7 +122,7 @@ class MemoryWatch:
 
 @contextmanager
 def watch(options: Options, runtime: Runtime, model: Module) -> Iterator[MemoryWatch]:
-    """Watch the steps that are trained inside the ``with`` block."""
+    """Yield the MemoryWatch of the steps that are trained inside the ``with`` block."""
     with ExitStack() as around:
         named = options.explain is not None or options.report is not None
         names = around.enter_context(layer_names(model, runtime.executor)) if named else None
