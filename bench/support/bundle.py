@@ -35,7 +35,8 @@ exec sh "$here/source/bench/gpu_day.sh" "$@"
 
 
 # What a machine with PyTorch, NumPy, Numba and CuPy lacks; versions as the extra cuda13 has them.
-MISSING = ("numba-cuda", "cuda-core", "cuda-pathfinder", "nvidia-cudnn-frontend", "msgspec", "ml_dtypes", "tqdm")
+MISSING = ("numba-cuda", "cuda-core", "cuda-pathfinder", "nvidia-cudnn-frontend", "msgspec", "ml_dtypes", "tqdm",
+           "tabulate")
 PLATFORMS = tuple(f"{name}_x86_64" for name in ("manylinux_2_28", "manylinux_2_27", "manylinux_2_24", "manylinux_2_17",
                                                 "manylinux2014"))
 

@@ -27,7 +27,7 @@ class Sample:
 
 
 def fit(samples: Sequence[Sample]) -> dict[str, float]:
-    """Return the rates (term -> seconds per amount) with which the samples' seconds are predicted best.
+    """Return the rates (term -> seconds per amount, if not 0) with which the samples' seconds are predicted best.
 
     Squared errors are divided by the seconds. So long calls count more than short ones, as in a step, but not by the
     square. Terms that the samples cannot tell apart share their time in some way. All rates are >= 0

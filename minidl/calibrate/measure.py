@@ -30,8 +30,7 @@ Call = tuple[str, str, tuple[Meta, ...], tuple[Meta, ...]]  # op, algorithm, inp
 
 class Sampler(ThreadedCpu):
     """A CPU device that stores the seconds of every launched call.
-    It offers one algorithm for each call: number ``choice`` of those with the first one's bits, or the last of these.
-    """
+    It offers one algorithm for each call: number ``choice`` of those with the first's bits, or the last of these."""
 
     def __init__(self, choice: int = 0) -> None:
         super().__init__("cpu", profiles.get("cpu"))

@@ -131,7 +131,7 @@ def _check_tensors(checkpoint: Checkpoint, targets: Mapping[str, Tensor | HostAr
 
 
 def _plan(checkpoint: Checkpoint, number: int, row: Any) -> tuple[Trace, SavedProposal]:
-    """Return the trace of a sequence of calls, and the saved form of its plan. Raises CorruptFile."""
+    """Return the trace of a sequence of calls, and the saved form of its plan. Raises CorruptFile for damage."""
     documents = []
     for kind, read in (("trace", trace_from_json), ("plan", plan_from_json)):
         name = f"{kind}-{number}.json"

@@ -183,7 +183,7 @@ def _existing(path: Path) -> Path:
 
 
 def _manifest(path: Path) -> dict[str, list[tuple[str, ChecksummedRange]]]:
-    """Read the manifest at ``path``: by file its pieces, each with a tensor's name or "". Raises CorruptFile."""
+    """Read the manifest at ``path``: by file its pieces, with tensors' names or "". Raises CorruptFile for damage."""
     text = read_bytes(path, most=LARGEST_DOCUMENT)
     size = len(text)
     own = len(_OWN_CHECKSUM.format("0" * 64))

@@ -51,7 +51,7 @@ OWN_FILES = ("--run-dir", "--resume", "--json", "--save-weights", "--save-plan",
 @dataclass(frozen=True, slots=True)
 class RecordingSource:
     """The source of a page's recording: an existing page, or a training, given by the words of its command line.
-    With ``trace`` these words say how this trace is run. snapshot: the file of a snapshot of PyTorch's memory."""
+    With ``trace`` the words say how this trace is run; with ``snapshot``, a file of PyTorch's memory, its device."""
 
     page: str | None
     words: tuple[str, ...] = ()

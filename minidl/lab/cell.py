@@ -187,7 +187,7 @@ def run(name: str, trace: Trace, machine: Machine, policy: str | Policy, budget:
     """Run a trace, called ``name`` in the row, on a machine under a policy (an object or its name); return the row.
     budget: bytes, or a share of the unmanaged peak. steps: at most so many iterations. instants: as in
     ``bound_seconds``; 0: no bound. network: what runs in place of the trace, if there are several ranks.
-    Raises UserError for an unknown profile or policy."""
+    Raises UserError for an unknown profile, policy or placement; what finds no room is told by the row's status."""
     profile = machine.described()
     if isinstance(policy, str):
         policy = policies.create(policy)

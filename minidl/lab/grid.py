@@ -124,8 +124,7 @@ def run(wanted: Sequence[Cell], folder: str, *, jobs: int = 1, limits: CellLimit
     """Run the cells whose rows are not yet in ``folder``; return all rows, in the order of the cells.
     jobs: number of worker processes. again: run cells once more that a limit or a crash ended. scheduler: the address
     of a Dask cluster; None: this machine. told: called with (number of rows, number of cells, new row).
-    Raises UserError for a trace that cannot be made, a folder that cannot be used, or a cluster that does not answer.
-    """
+    Raises UserError for a trace, folder or cluster that cannot be made, written or reached."""
     kept = CellFolder(folder)
     rows: dict[Cell, CellResult] = {}
     for cell in wanted:

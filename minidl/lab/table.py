@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from minidl.cli.command import note_new_name
 from minidl.errors import UserError
 from minidl.lab.cell import COLUMNS, FORMER_COLUMNS, LATER_COLUMNS
+from minidl.outside import tables
 from minidl.outside.reading import read_text
 from minidl.outside.units import format_bytes
 from minidl.outside.writing import begins_with, open_whole, write_whole
@@ -19,6 +20,8 @@ Values = Mapping[str, object]
 is_own = begins_with(",".join(COLUMNS[:4]).encode())
 _is_parquet = begins_with(b"PAR1")
 _TEXTS = ("trace", "device", "policy", "placement", "status")
+HEADINGS = ("trace", "policy", "budget", "share", "settled", "speed", "bound", "stall", "recompute", "slid", "slower",
+            "out", "in", "planning", "against", "status")
 _WHOLE = ("budget_bytes", "out_bytes", "in_bytes", "peak_bytes", "host_peak_bytes", "steps", "ranks")
 
 
@@ -78,27 +81,26 @@ def write(path: str, rows: Sequence[Values], *, force: bool = False) -> None:
         pyarrow.parquet.write_table(table, file)
 
 
-def shown(rows: Iterable[Values], *, reference: Mapping[tuple[object, ...], float] | None = None) -> list[str]:
-    """Return a heading and one line of text for each row.
+def shown(rows: Sequence[Values], *, reference: Mapping[tuple[object, ...], float] | None = None) -> list[str]:
+    """Return a heading and one line of text for each row, without the columns of which no row says anything.
     reference: ``key`` of a row -> seconds to compare the row with."""
-    head = f"{'trace':<22}{'policy':<20}{'budget':>10}{'share':>7}{'settled':>11}{'speed':>7}{'bound':>7}" \
-           f"{'stall':>11}{'recompute':>11}{'slid':>10}{'slower':>10}{'out':>11}{'in':>11}{'planning':>9}"
-    lines = [head + (f"{'against':>9}" if reference is not None else "")]
-    for row in rows:
-        start = (f"{trace_of(row)[-21:]:<22}{policy_of(row):<20}{format_bytes(_number(row['budget_bytes'])):>10}"
-                 f"{_number(row['budget_share']):>7.0%}")
-        if row["settled_s"] is None:
-            lines.append(f"{start}  {row['status']}")
-            continue
-        settled, unmanaged = _number(row["settled_s"]), _number(row["unmanaged_s"])
-        limit = "" if row["bound_s"] is None else f"{unmanaged / _number(row['bound_s']):.1%}"
-        line = (f"{start}{settled:>10.4g}s{unmanaged / settled:>7.1%}{limit:>7}{_number(row['stall_seconds']):>10.3g}s"
-                f"{_number(row['recompute_seconds']):>10.3g}s{_short(row['slid_seconds'])}{_short(row['slower_seconds'])}"
-                f"{format_bytes(_number(row['out_bytes'])):>11}"
-                f"{format_bytes(_number(row['in_bytes'])):>11}{_number(row['planning_s']):>8.2f}s")
-        known = None if reference is None else reference.get(key(row))
-        lines.append(line + ("" if known is None else f"{settled / known - 1:>+9.2%}"))
-    return lines
+    words = [_words(row, reference or {}) for row in rows]
+    told = [n for n in range(len(HEADINGS)) if any(row[n] for row in words)]
+    left = [at for at, n in enumerate(told) if HEADINGS[n] in _TEXTS]
+    return tables.table([[row[n] for n in told] for row in (HEADINGS, *words)], left=left)
+
+
+def _words(row: Values, reference: Mapping[tuple[object, ...], float]) -> tuple[str, ...]:
+    start = (trace_of(row), policy_of(row), format_bytes(_number(row["budget_bytes"])),
+             f"{_number(row['budget_share']):.0%}")
+    if row["settled_s"] is None:
+        return *start, *[""] * (len(HEADINGS) - len(start) - 1), str(row["status"])
+    settled, unmanaged, known = _number(row["settled_s"]), _number(row["unmanaged_s"]), reference.get(key(row))
+    limit = "" if row["bound_s"] is None else f"{unmanaged / _number(row['bound_s']):.1%}"
+    parts = [_seconds(row[name]) for name in ("stall_seconds", "recompute_seconds", "slid_seconds", "slower_seconds")]
+    return (*start, f"{settled:.4g}s", f"{unmanaged / settled:.1%}", limit, *parts,
+            *(format_bytes(_number(row[name])) for name in ("out_bytes", "in_bytes")),
+            f"{_number(row['planning_s']):.2f}s", "" if known is None else f"{settled / known - 1:+.2%}", "")
 
 
 def trace_of(row: Values) -> str:
@@ -122,8 +124,8 @@ def settled(rows: Iterable[Values]) -> dict[tuple[object, ...], float]:
     return {key(row): _number(row["settled_s"]) for row in rows if row["settled_s"] is not None}
 
 
-def _short(seconds: object) -> str:
-    return f"{'':>10}" if seconds is None else f"{_number(seconds):>9.3g}s"
+def _seconds(seconds: object) -> str:
+    return "" if seconds is None else f"{_number(seconds):.3g}s"
 
 
 def _number(value: object) -> float:

@@ -49,6 +49,14 @@ class Setting:
     ranks: int = 1
     optimizer: str | None = None
 
+    def said(self, name: str) -> dict[str, str]:
+        """Return what the step of a network computes in, reads and is updated by, topic -> text. Raises UserError."""
+        known = models.find(name)
+        inputs = ({"tokens": str(known.text.of_length(self.tokens).length)} if known.text is not None
+                  else {"images": "x".join(map(str, known.input_shape))})
+        return {"precision": self.precision, **inputs,
+                "optimizer": self.optimizer or ("momentum" if known.text is None else "adamw")}
+
 
 USUAL = Setting()
 
@@ -72,7 +80,7 @@ class TrainedNetwork:
         if setting.lora is not None:
             lora.add(self.model, setting.lora)
         learning = [p for p in self.model.parameters() if p.requires_grad]
-        kind = setting.optimizer or ("momentum" if self.text is None else "adamw")
+        kind = setting.said(name)["optimizer"]
         self.optimizer: Optimizer
         if kind in ("sgd", "momentum"):
             self.optimizer = SGD(learning, lr=learning_rate or 0.1, momentum=0.9 if kind == "momentum" else 0.0,

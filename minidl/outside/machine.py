@@ -37,7 +37,8 @@ def free_on_machine() -> int | None:
 
 
 def free_in_groups(groups: Path = GROUPS, membership: Path = MEMBERSHIP) -> int | None:
-    """Return the free bytes of this process's control group or of a parent group, the least of them; None: no limit."""
+    """Return the free bytes of this process's control group or of a parent group, the least of them; None: no limit.
+    groups: the folder of all groups; membership: the file that names the groups of this process."""
     left = [room for folder in _folders(groups, membership) if (room := _room(folder)) is not None]
     return min(left, default=None)
 

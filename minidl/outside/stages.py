@@ -127,7 +127,7 @@ _teller: ContextVar[Teller | None] = ContextVar("teller", default=None)  # of th
 @contextmanager
 def stage(text: str | Callable[[], str], total: int = 0, units: str = "") -> Iterator[Stage]:
     """Return a context around long work, whose progress the running command prints, if it prints progress.
-    The context yields a ``Stage``; the caller sets its ``done``, and may change its ``text`` and ``total``."""
+    It yields a ``Stage`` with these arguments; the caller sets its ``done``, and may change ``text`` and ``total``."""
     found, teller = Stage(text, total, units), _teller.get()
     if teller is None:
         yield found

@@ -100,7 +100,7 @@ def _in_place_of(path: str | Path, own: Own, *, force: bool) -> Iterator[int]:
 
 @contextmanager
 def _replacing(target: Path, hidden: Path, require: Callable[[], None] = lambda: None) -> Iterator[int]:
-    """Yield the descriptor of a new file named ``hidden``. Raises OSError.
+    """Yield the descriptor of a new file named ``hidden``. Raises OSError if that fails.
 
     After the block, sync the file, call ``require`` (which may raise an error), and rename the file to ``target``.
     """

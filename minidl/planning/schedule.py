@@ -49,7 +49,7 @@ class Outcome(NamedTuple):
     replay_seconds  seconds of replays
     moved           bytes copied, both ways
     noted           number of residencies that were written to ``notes``, an argument of ``simulate``
-    failed          the call before which a replay runs a call that cannot be repeated; -1 if none does
+    failed          the call whose replays need a call that cannot be repeated, or are too many; -1 if none
     """
 
     seconds: float

@@ -27,7 +27,7 @@ class DtrSwap(OnDemand):
     regime = Regime(front=FrontOrder.PRICE)
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
-        """Return all residents by rising h, each with the cheaper action, a drop or a swap-out."""
+        """Return all residents by rising price / (bytes x staleness), each by the cheaper way, drop or swap-out."""
         costs, free = pressure.costs, pressure.host_free_bytes
         scarcity = pressure.host_bytes / free if free else inf
         all_seconds = sum(r.recompute_seconds or 0.0 for r in resident)

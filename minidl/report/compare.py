@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from minidl.cli.command import carry_out
 from minidl.errors import UserError
+from minidl.outside.tables import table
 from minidl.outside.units import format_bytes
 from minidl.plan.formats import SavedPlan
 from minidl.plan.plan import AccessKey, Action
@@ -36,10 +37,10 @@ def comparison(a: SavedPlan, b: SavedPlan, *, rows: int) -> str:
     lines.append(f"swapped in ahead by both: {len(shared)} tensors, {alike} of them from the same accesses")
     lines.append(f"different: {len(other)} decisions, {format_bytes(sum(_bytes(a, b, key) for key in other))}"
                  + (f"; the {rows} largest:" if len(other) > rows else ":" if other else ""))
-    for key in other[:rows]:
-        op = (a.evicted.get(key[0]) or b.evicted[key[0]])[0] or "-"
-        lines.append(f"  tensor {key[0]:>6}, {op:<20} {format_bytes(_bytes(a, b, key)):>10}  after access {key[1]}: "
-                     f"A {_what(a, key):<8}  B {_what(b, key)}")
+    if other:
+        lines += table([("tensor", "made by", "bytes", "after access", "A", "B"), *(
+            (str(key[0]), (a.evicted.get(key[0]) or b.evicted[key[0]])[0] or "-", format_bytes(_bytes(a, b, key)),
+             str(key[1]), _what(a, key), _what(b, key)) for key in other[:rows])], left=(1, 4, 5))
     return "\n".join(lines)
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from minidl.outside import tables
 from minidl.outside.units import format_bytes
 from minidl.plan.costs import Costs
 from minidl.plan.plan import AccessKey, Action, Plan
@@ -69,7 +70,7 @@ class Decision:
 
     @property
     def msps(self) -> float | None:
-        """Bytes saved per second of recomputation; None if it cannot be recomputed."""
+        """Bytes saved per second of recomputation; None if it cannot be recomputed, or in no time."""
         return self.nbytes / self.recompute_seconds if self.recompute_seconds else None
 
 
@@ -185,7 +186,7 @@ def _in_seconds(costs: Costs, nbytes: int) -> float:
 # For people ----------------------------------------------------------------------------------------------------------
 HEADINGS = ("layer", "made by", "bytes", "away from", "to", "free time", "saved/s", "copies", "swap alone",
             "again alone", "chosen", "expected", "observed")
-RIGHT = {2, 3, 4, 5, 6, 7, 8, 9, 11}  # columns of numbers
+LEFT = (0, 1, 10, 12)  # columns of words
 
 
 def table(found: Sequence[Decision], names: Mapping[TensorId, str], observed: Callable[[Decision], str], *, rows: int
@@ -203,11 +204,9 @@ def table(found: Sequence[Decision], names: Mapping[TensorId, str], observed: Ca
             in_ms(d.copy_seconds), in_ms(d.swap_seconds),
             "-" if d.recompute_seconds is None else in_ms(d.recompute_seconds), d.action.value, in_ms(d.expected_s),
             observed(d)))
-    widths = [max(len(row[n]) for row in cells) for n in range(len(HEADINGS))]
-    lines = ["  ".join(cell.rjust(width) if n in RIGHT else cell.ljust(width)
-                       for n, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip() for row in cells]
     shown = f"the {rows} largest of {len(found)}" if rows < len(found) else f"all {len(found)}"
-    return [f"plan: what leaves the device, {shown}; times in ms; alone: if nothing else left", *lines]
+    return [f"plan: what leaves the device, {shown}; times in ms; alone: if nothing else left",
+            *tables.table(cells, left=LEFT)]
 
 
 def totals(found: Sequence[Decision]) -> list[str]:

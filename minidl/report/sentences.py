@@ -28,7 +28,7 @@ def sentences(found: Sequence[Decision], calls: int, returns: Returns, names: Ma
 def sentence(decision: Decision, calls: int, returns: Returns, name: str, *, copying_s: float = 0.0) -> str:
     """Return, in sentences, why one tensor leaves, what the alternative would have cost, and how it came back.
 
-    name: the tensor's layer. ``copying_s``: the seconds of the copies of all swaps of the plan; 0 if unknown.
+    calls: those of the iteration. name: the tensor's layer. ``copying_s``: seconds of all swaps of the plan, or 0.
     """
     d = decision
     told = ", ".join(part for part in (name, d.op, format_bytes(d.nbytes)) if part)

@@ -79,7 +79,7 @@ class Runtime(Shown):
     ranks          this rank among those that train together (``minidl.ranks``), each of which makes a Runtime. Each
                    holds an equal number of the slices, by default one. All use the smallest budget and host memory
 
-    Raises UserError for an unknown name, a size below 1, or options that the device, the ranks or others exclude."""
+    Raises UserError for an unknown name, too small a size, or options that the device, ranks or others exclude."""
 
     def __init__(self, device: str | devices.Device = "cpu", *, memory_budget: int | str | None = None,
                  host_memory: int | str | None = None, spill: str | PathLike[str] | Spill | None = None,

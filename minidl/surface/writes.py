@@ -59,6 +59,6 @@ class Writes:
 
         def neg_(self) -> Tensor:
             """Negate every element.
-            ``exp_``, ``log_``, ``sqrt_``, ``relu_``, ``tanh_``, ``sigmoid_`` and ``abs_`` are alike."""
+            ``exp_``, ``log_``, ``sqrt_``, ``relu_``, ``tanh_``, ``sigmoid_`` and ``abs_`` apply their functions."""
 
         exp_ = log_ = sqrt_ = relu_ = tanh_ = sigmoid_ = abs_ = neg_

@@ -40,7 +40,8 @@ class Recorded:
     began_s: float = 0.0
 
     def subjects(self, names: Mapping[TensorId, str], parameters: Mapping[TensorId, str]) -> tuple[Subject, ...]:
-        """Return the tensors with their names, from layers and parameters."""
+        """Return the tensors with kind and name.
+        names: tensor id -> the layer that made it; parameters: id of a parameter -> its name."""
         found = []
         for seen in self.tensors:
             if seen.tensor_id in parameters:

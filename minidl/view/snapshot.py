@@ -50,7 +50,7 @@ class _Block:
 
 def read_snapshot(path: str, profile: Profile | None = None) -> Recording:
     """Return the recording of the GPU with the longest history in a snapshot.
-    profile: of the GPU; then the facts say what could at most have left at the peak, over its link.
+    profile: that of the GPU; with it the facts say how many bytes, at most, could have been away at the peak.
     Raises UserError for another file, and for a snapshot without a history or that contradicts itself."""
     data = read_bytes(Path(path), most=MOST_BYTES)
     try:

@@ -198,8 +198,7 @@ def test_two_plans_are_compared_by_decision_and_bytes(tmp_path, capsys):
         "the same in both: 1 decisions, 8 B", "swapped in ahead by both: 0 tensors, 0 of them from the same accesses",
         "different: 2 decisions, 16 B:"]
     assert [" ".join(line.split()) for line in told.splitlines()[5:]] == [
-        "tensor 1, conv 8 B after access 2: A swap out B drop",
-        "tensor 2, relu 8 B after access 1: A stays B swap out"]
+        "tensor made by bytes after access A B", "1 conv 8 B 2 swap out drop", "2 relu 8 B 1 stays swap out"]
     assert compare.main([*paths, "--rows", "1"]) == 0
     assert "; the 1 largest:" in capsys.readouterr().out
 

@@ -45,6 +45,15 @@ def test_the_optimizer_of_the_step_is_a_flag_and_decides_the_states(capsys):
         4 * 4_433_468 * states for states in (0, 1, 2, 2)]
 
 
+@pytest.mark.parametrize(("flags", "assumed"), [
+    (["lenet:8"], "assumed: precision fp32, images 1x32x32, optimizer momentum"),
+    (["bert-tiny:8", "--tokens", "64", "--precision", "bf16"], "assumed: precision bf16, tokens 64, optimizer adamw")])
+def test_what_is_assumed_of_a_network_stands_above_the_table(capsys, flags, assumed):
+    assert main(["fit", *flags, "--policies", "none"]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[0] == assumed and told[3].split()[:4] == ["device", "memory", "host", "policy"]
+
+
 def test_a_sentence_answers_whether_the_batch_fits(capsys):
     """Lenet at 2,048 takes some 90 MiB; in 1 GiB it fits, in 80 MiB under a policy, in 1 MiB never."""
     def told(memory, policies="none,passive"):

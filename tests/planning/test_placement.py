@@ -17,6 +17,7 @@ from minidl.lab.lifetimes import Lifetime, events, lower_bound, read_log
 from minidl.lab.placement import PlacedBuffers, check, lifetimes_of, over_time, strategies
 from minidl.lab.training_step import trace_of
 from minidl.memory.bytes.host_pool import HostPool
+from minidl.outside.tables import table
 from minidl.placements import PLACEMENTS
 
 STRATEGIES = strategies()
@@ -87,9 +88,12 @@ def test_best_fit_places_as_the_host_pool_does_which_takes_the_smallest_range_to
 def test_columns_are_as_wide_as_their_widest_word_and_two_spaces_apart():
     rows = [("strategy", "peak MiB", "seconds"), ("a-strategy-of-a-package-with-a-long-name", "123456789.00", "0.1"),
             ("b", "does not fit")]
-    first, second, third = placement.aligned(rows)
+    first, second, third = table(rows)
     assert second == "a-strategy-of-a-package-with-a-long-name  123456789.00      0.1"
     assert first == f"{'strategy':<40}{'peak MiB':>14}{'seconds':>9}" and third == f"{'b':<40}  does not fit"
+    assert table([("1e3", "007"), ("a", "")], left=()) == ["1e3  007", "  a"]  # words, not numbers
+    longest = "x" * 500  # wider than any terminal
+    assert table([(longest, longest)]) == [f"{longest}  {longest}"]
 
 
 def test_every_placement_of_the_engine_is_a_strategy():

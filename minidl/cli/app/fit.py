@@ -249,7 +249,7 @@ class Setup:
 
 def _run_until_alike(twin: Runtime, steps: TrainingParts, begin: Callable[[], None], *, most: int) -> None:
     """Run up to ``most`` steps, until one leaves memory in the same state as the one before, under the same plan.
-    Raises OutOfMemory."""
+    Raises OutOfMemory if one finds no room."""
     alike, before = 0, None
     for _ in range(most):
         begin()

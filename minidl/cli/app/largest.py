@@ -45,8 +45,8 @@ class LargestBatch:
 def largest_batch(setup: Setup, budget_bytes: int, *, most: int = 1 << 30, full_host: bool = False) -> LargestBatch:
     """Return the largest batch, up to ``most``, whose step runs in a budget (bytes), with the setup's number of slices.
 
-    If the policy only swaps, a batch that runs only because full host memory makes the engine recompute does not count,
-    unless ``full_host`` is True. For a policy that may recompute anyway, every batch counts.
+    If the policy only swaps, on demand, a batch that runs only because full host memory makes the engine recompute does
+    not count, unless ``full_host`` is True. For a policy that plans, or may recompute anyway, every batch counts.
     """
     full_host = full_host or policies.create(setup.policy).plans
     failed: dict[int, Shortage] = {}

@@ -68,7 +68,7 @@ class Silent:
 
 def bar(batches: Iterable[AnyBatch], done: int, steps: int, clock: Callable[[], float], *,
         quiet: bool) -> AbstractContextManager[Bar]:
-    """Return a context with the Bar for a run of ``steps`` steps, of which ``done`` are done."""
+    """Return a context with the Bar for a run of ``steps`` steps, ``done`` of them done; quiet: it is silent."""
     if quiet:
         return nullcontext(Silent(batches))
     if sys.stderr is not None and sys.stderr.isatty():

@@ -21,7 +21,7 @@ from minidl.view.recording import RecordedStep, Recording
 
 def remarks(followed: tuple[Trace, Followed], runtime: Runtime,
             names: Mapping[TensorId, str]) -> list[tuple[TensorId, str]]:
-    """Return, for each tensor that the followed plan evicts, its id and a sentence about the reason."""
+    """Return, for each eviction of the followed plan, the tensor's id and sentences about the reason and the cost."""
     assert runtime.guide is not None
     trace, last = followed
     found = decisions(trace, last.plan, runtime.guide.costs)

@@ -79,7 +79,7 @@ class StepLog:
 
     def _call(self, logger: Callable[..., Any], row: Mapping[str, Any]) -> None:
         """Call the user's function with the row's values, without those of None, and with ``step``, its number.
-        Raises UserError, with the function's name, for every error of the function."""
+        Raises UserError, with the function's name, for its errors; UserError and MemoryError pass unchanged."""
         numbers = {name: value for name, value in row.items() if value is not None and name != "step"}
         try:
             logger(numbers, step=row["step"])

@@ -41,7 +41,7 @@ class Work:
 
     def count(self, device: Device, slices: int) -> Callable[[], None]:
         """Count the launches on a twin from now on. Return a function that must be called before each step.
-        A launch raises OutOfWork if its step has made too many."""
+        A launch raises OutOfWork if its step has made too many. slices: their number on this twin, for ``calls``."""
         launch, calls, launches = device.launch, self.calls.get(slices, inf), 0
 
         def launched(*arguments: Any, **named: Any) -> int:

@@ -28,7 +28,7 @@ class MemoryWatch:
     """Observes the memory of a run's training steps. Call ``note`` after each step, before anything else runs.
 
     names: which layer makes which tensor, recorded in every forward pass if a plan is explained or a step is shown on a
-    page; else None.
+    page; else None. recorder: of the facts that only --save-trace needs, else None.
     """
 
     def __init__(self, options: Options, runtime: Runtime, names: LayerNames | None,
@@ -122,7 +122,7 @@ class MemoryWatch:
 
 @contextmanager
 def watch(options: Options, runtime: Runtime, model: Module) -> Iterator[MemoryWatch]:
-    """Watch the steps that are trained inside the ``with`` block."""
+    """Yield the MemoryWatch of the steps that are trained inside the ``with`` block."""
     with ExitStack() as around:
         named = options.explain is not None or options.report is not None
         names = around.enter_context(layer_names(model, runtime.executor)) if named else None

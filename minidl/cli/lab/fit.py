@@ -14,13 +14,13 @@ from minidl.cli.app.kinds import count, size, whole
 from minidl.cli.app.options import OPTIMIZERS
 from minidl.cli.command import Parser, finish
 from minidl.cli.lab import kinds
-from minidl.cli.lab.placement import aligned
 from minidl.errors import UserError
 from minidl.lab import sources
 from minidl.lab.cell import Machine, RankedNetwork
 from minidl.lab.fitting import KNOWN_ERRORS, Needs, ProgramAtBatch, peak, share
 from minidl.lab.training_step import Setting
 from minidl.outside.stages import stage
+from minidl.outside.tables import table
 from minidl.outside.units import format_bytes
 from minidl.plan.trace import Trace
 from minidl.policies import beside
@@ -58,9 +58,11 @@ def parser() -> Parser:
     kinds.add_machine(found)
     return found
 
+HEADINGS = ("device", "memory", "host", "policy", "largest batch", "examples/s", "of unmanaged", "error")
+
 
 def story(arguments: argparse.Namespace) -> int:
-    """Print the assumptions, the bytes that the program needs, and one line for each device and policy."""
+    """Print the assumptions, the bytes that the program needs, a line for each device and policy, and the answers."""
     name, batch = sources.named(arguments.program)
     one = kinds.machine(arguments)
     machines = [replace(one, profile=device, ranks=arguments.ranks) for device in arguments.devices or [one.profile]]
@@ -93,6 +95,7 @@ def story(arguments: argparse.Namespace) -> int:
 
     said: dict[str, Any] = {}
     rows: list[dict[str, Any]] = []
+    answers: list[str] = []
     for number, machine in enumerate(machines):
         profile = machine.described()
         program = ProgramAtBatch(name, partial(load, machine.profile), batch,
@@ -102,7 +105,7 @@ def story(arguments: argparse.Namespace) -> int:
         host = machine.host_memory
         if not number:
             said = {"program": name, "batch": batch, "ranks": arguments.ranks,
-                    "assumed": looked[0].assumed if looked else {},
+                    "assumed": looked[0].assumed if looked else setting.said(name),
                     "needs": asdict(Needs.of(program.at(batch)) if not looked else _needs(looked[0])),
                     "layers": [asdict(layer) for layer in looked[0].layers] if looked else [], "rows": rows}
             said["speeds"] = {each.described().name: KNOWN_ERRORS.get(each.described().name) for each in machines}
@@ -116,11 +119,9 @@ def story(arguments: argparse.Namespace) -> int:
                          "examples_per_second": largest / row.settled_s if row and row.settled_s else None,
                          "share_of_unmanaged": share(row) if row is not None and ran else None,
                          "known_error": KNOWN_ERRORS.get(profile.name), "status": status})
-            if not arguments.json:
-                print(_line(rows[-1]), flush=True)
-        if not arguments.json:
-            print(_answer(batch, [row for row in rows if row["device"] == profile.name], peak(program.at(batch))),
-                  flush=True)
+        answers.append(_answer(batch, rows[-len(arguments.policies):], peak(program.at(batch))))
+    if not arguments.json:
+        print("\n".join([*table([HEADINGS, *map(_words, rows)], left=(0, 3, 8)), *answers]), flush=True)
     if arguments.advice:
         _advise(said, name.removeprefix(sources.TORCH), machines[0], arguments, looked[0])
     if arguments.json:
@@ -146,7 +147,7 @@ def _advise(said: dict[str, Any], name: str, machine: Machine, arguments: argpar
     if not arguments.json:
         title = (f"change, at batch {said['batch']} on {machine.profile}", "memory", "seconds",
                  f"batch in {format_bytes(memory)}")
-        print("\n".join(aligned([title, *((each.text, format_bytes(each.peak_bytes), f"{each.seconds:.4g}",
+        print("\n".join(table([title, *((each.text, format_bytes(each.peak_bytes), f"{each.seconds:.4g}",
                                            f"about {each.batch}") for each in found)])))
 
 
@@ -179,21 +180,19 @@ def _head(said: dict[str, Any], *, layers: bool) -> list[str]:
     if layers and said["layers"]:
         kinds_of = ("parameters", "gradients", "states", "activations")
         total = sum(layer[kind] for layer in said["layers"] for kind in kinds_of)
-        lines += aligned([("layer", *kinds_of, "share"), *(
+        lines += table([("layer", *kinds_of, "share"), *(
             (layer["path"], *(format_bytes(layer[kind]) for kind in kinds_of),
              f"{sum(layer[kind] for kind in kinds_of) / total:.1%}") for layer in said["layers"])])
-    lines.append(f"{'device':<14}{'memory':>10}{'host':>11}  {'policy':<20}{'largest batch':>14}{'examples/s':>12}"
-                 f"{'of unmanaged':>14}{'error':>9}")
     return lines
 
 
-def _line(row: dict[str, Any]) -> str:
-    line = (f"{row['device']:<14}{format_bytes(row['memory_bytes']):>10}{format_bytes(row['host_bytes']):>11}  "
-            f"{row['policy']:<20}{row['largest_batch']:>14}")
+def _words(row: dict[str, Any]) -> tuple[str, ...]:
+    start = (row["device"], format_bytes(row["memory_bytes"]), format_bytes(row["host_bytes"]), row["policy"],
+             str(row["largest_batch"]))
     if row["examples_per_second"] is None:
-        return f"{line}  {row['status']}"
-    return (f"{line}{row['examples_per_second']:>12.4g}{row['share_of_unmanaged']:>14.1%}"
-            f"{row['known_error'] or 'unknown':>9}")
+        return *start, "", "", "", row["status"]
+    return (*start, f"{row['examples_per_second']:.4g}", f"{row['share_of_unmanaged']:.1%}",
+            row["known_error"] or "unknown")
 
 
 def _answer(batch: int, rows: Sequence[dict[str, Any]], peak_bytes: int) -> str:

@@ -8,7 +8,6 @@ import csv
 import io
 import time
 from collections.abc import Sequence
-from itertools import zip_longest
 
 from minidl.cli.command import Parser, finish
 from minidl.errors import OutOfMemory, UserError
@@ -17,6 +16,7 @@ from minidl.lab.drawing import figure_of, is_png
 from minidl.lab.lifetimes import Lifetime, is_own, lower_bound, read_log, write_offsets
 from minidl.lab.placement import REGISTRY, PlacedBuffers, Strategy, check, lifetimes_of, over_time, strategies
 from minidl.outside.stages import stage
+from minidl.outside.tables import table
 from minidl.outside.units import format_bytes, parse_bytes
 from minidl.outside.writing import begins_with, require_place, write_whole
 
@@ -79,17 +79,9 @@ def _compare(arguments: argparse.Namespace) -> None:
     if arguments.picture is not None:
         write_whole(arguments.picture, picture(results[best], lifetimes, best), is_png, force=arguments.force)
     print(f"{name_of_log}: {len(lifetimes)} buffers, lower bound {bound / 2**20:.2f} MiB")
-    print("\n".join(aligned(rows)))
+    print("\n".join(table(rows)))
     if arguments.save is not None:
         print(f"offsets of {best} saved to {arguments.save}")
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return rows as lines of columns, each as wide as its widest word and two spaces apart.
-    The first column is aligned to the left, the others to the right."""
-    widths = [max(map(len, column)) for column in zip_longest(*rows, fillvalue="")]
-    return ["  ".join([row[0].ljust(widths[0]), *(word.rjust(widths[n]) for n, word in enumerate(row[1:], 1))])
-            for row in rows]
 
 
 def _times(results: dict[str, PlacedBuffers], lifetimes: Sequence[Lifetime]) -> bytes:

@@ -9,8 +9,10 @@ from itertools import product
 from minidl.cli.app.kinds import count
 from minidl.cli.command import Parser, finish
 from minidl.cli.lab import kinds
+from minidl.cli.lab.run import tell
 from minidl.lab import cell, sources, table
 from minidl.lab.inferred import live_bytes
+from minidl.outside import tables
 from minidl.outside.units import format_bytes
 from minidl.outside.writing import require_place, write_whole
 from minidl.plan.trace import Trace
@@ -38,12 +40,13 @@ def info(arguments: argparse.Namespace) -> int:
     by_op: dict[str, float] = {}
     for call in trace.calls:
         by_op[call.op] = by_op.get(call.op, 0.0) + call.seconds
-    for op, spent in sorted(by_op.items(), key=lambda entry: -entry[1])[:arguments.rows]:
-        print(f"  {op:<28}{spent:>10.4g} s {spent / (trace.seconds or 1):>6.1%}")
+    longest = sorted(by_op.items(), key=lambda entry: -entry[1])[:arguments.rows]
+    print("\n".join(tables.table([("operation", "seconds", "share"), *(
+        (op, f"{spent:.4g}", f"{spent / (trace.seconds or 1):.1%}") for op, spent in longest)])))
     for share in SHARES:
         limit = cell.bound_seconds(trace, machine, int(share * peak), INSTANTS)
         speed = seconds / limit if limit else 1.0  # calls may take no time, on a device that launches them in none
-        print(f"bound at {share:>4.0%} ({format_bytes(share * peak):>9}): "
+        print(f"bound at {share:.0%} ({format_bytes(share * peak)}): "
               + ("cannot fit" if limit == float("inf") else f"{speed:.1%} of the unmanaged speed"))
     return 0
 
@@ -64,12 +67,12 @@ def replay(arguments: argparse.Namespace) -> int:
     machines = kinds.machines(arguments)
     trace = sources.load(arguments.trace, arguments.device)
     rows: list[dict[str, object]] = []
-    for machine, budget, policy in product(machines, arguments.budget, arguments.policy):
-        row = cell.run(arguments.trace, trace, machine, policy, budget, steps=arguments.steps,
-                       instants=arguments.bound).values()
-        lines = table.shown([row], reference=reference)
-        print("\n".join(lines[1:] if rows else lines), flush=True)
-        rows.append(row)
+    wanted = list(product(machines, arguments.budget, arguments.policy))
+    for machine, budget, policy in wanted:
+        row = cell.run(arguments.trace, trace, machine, policy, budget, steps=arguments.steps, instants=arguments.bound)
+        rows.append(row.values())
+        tell(len(rows), len(wanted), row)
+    print("\n".join(table.shown(rows, reference=reference)))
     if arguments.save:
         table.write(arguments.save, rows, force=arguments.force)
     return 0

@@ -46,8 +46,8 @@ def known_frontend() -> bool:
 
 
 def runner(graph: Any, index: int) -> Execute:
-    """Return a function that runs a built plan, for a known version of cuDNN's frontend.
-    It does not use the frontend's ``execute``, which looks up every operand in each call: that takes longer than the
+    """Return a function that runs a built plan, by inner functions of a known version of cuDNN's frontend.
+    The frontend's ``execute``, used for other versions, looks up every operand in each call: that takes longer than the
     host's other work for a convolution."""
     if not known_frontend():
         execute: Execute = graph.execute

@@ -59,7 +59,7 @@ class Programs:
 
     # Kernels -------------------------------------------------------------------------------------------------
     def kernel(self, op_name: str, metas: Sequence[Meta], attrs: dict[str, Any]) -> Program:
-        """Return a program that runs the kernel of this name on operands of these descriptions."""
+        """Return a program that runs an operation's kernel on operands (outputs, then inputs) of these descriptions."""
         kernel, stream = self.kernels[op_name], self.stream
         if type(kernel).issue is not Kernel.issue:  # it does more than launch
             return partial(_issue, kernel, stream, tuple(metas))

@@ -227,7 +227,7 @@ class Cuda:
 
     # cuDNN ---------------------------------------------------------------------------------------------------
     def plans(self, convolution: Convolution) -> list[PlanInfo]:
-        """Return every plan of cuDNN for a convolution, in the order of its heuristics."""
+        """Return the plans for a convolution that can be built, in the order of cuDNN's heuristics."""
         self._bind()
         return self._graphs.plans(convolution)
 

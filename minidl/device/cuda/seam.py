@@ -262,7 +262,8 @@ class Vendor(Protocol):
         """Set the workspace of products on a stream, for good: cuBLAS chooses algorithms by its size."""
 
     def plans(self, convolution: Convolution) -> list[PlanInfo]:
-        """Return every plan for a convolution, in the order of cuDNN's heuristics. Slow: each one is built."""
+        """Return the plans for a convolution that can be built, in the order of cuDNN's heuristics.
+        They are exact for fp32 without ``tf32``. Slow: each one is built."""
 
     def convolve(self, convolution: Convolution, plan: str, x: int, w: int, y: int, workspace: int,
                  stream: Handle) -> None:

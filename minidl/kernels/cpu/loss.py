@@ -61,7 +61,8 @@ def _check(labels: Array, classes: int, ignore_index: int) -> int:
 def cross_entropy(loss: Array, residual: Array, logits: Array, labels: Array, *, ignore_index: int = -100) -> None:
     """loss = -mean(log softmax(logits)[label]) over rows not ignored; residual = softmax, less 1 at each row's label.
 
-    Without such rows the loss is NaN. Raises UserError for a label that is not a class.
+    Without such rows the loss is NaN; in the other rows residual is the softmax. Raises UserError for a label that
+    is not a class.
     """
     labels = _numbers(labels)
     count = _check(labels, logits.shape[1], ignore_index)

@@ -53,7 +53,7 @@ Movable = Callable[[int], Array]
 
 def addresses(notes: Array, steps: int, size: Array, *, born_before: Array, outlives: Array, successor: Array,
               room: int, effort: float = 1.0, movable: Movable | None = None) -> Addresses:
-    """Return addresses for all residencies of an iteration that repeats.
+    """Return addresses for the residencies of an iteration that repeats, as far as they fit.
 
     notes        [residencies, 4] of ``schedule.simulate``
     steps        number of steps of the iteration

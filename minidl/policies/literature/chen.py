@@ -26,7 +26,7 @@ class ChenSqrt(Static):
     name = "chen-sqrt"
 
     def choose(self, network: IterationNetwork, costs: Costs, limits: Limits) -> Plan:
-        """Return the plan that keeps every ceil(sqrt(n))-th cutting value and drops the other feature maps."""
+        """Return the plan that keeps every ceil(sqrt(n))-th cutting value and drops other recomputable maps."""
         cuts = cutting(network)
         every = isqrt(len(cuts) - 1) + 1 if cuts else 1
         return recomputing(network, set(cuts[every - 1::every]))

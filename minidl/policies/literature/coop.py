@@ -20,7 +20,7 @@ class Coop(OnDemand):
     regime = Regime(swaps=False, one_piece=True, price=Price.NEIGHBOURHOOD)
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
-        """Return the tensors of the cheapest window, and then all other recomputable tensors, cheapest first."""
+        """Return drops: the tensors of the cheapest window, then all other recomputable tensors, cheapest first."""
         costs = {r.tensor_id: r.recompute_seconds / (r.idle_calls + 1) for r in resident
                  if r.recompute_seconds is not None}
         pieces = sorted((r for r in resident if r.tensor_id in costs), key=lambda r: r.offset)

@@ -29,7 +29,7 @@ class Dtr(OnDemand):
     regime = Regime(swaps=False, price=Price.NEIGHBOURHOOD, front=FrontOrder.PRICE)
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
-        """Return the recomputable tensors, the smallest h first; equal ones in order of their ids."""
+        """Return drops of the recomputable tensors, the least cost / (bytes x staleness) first, ties by id."""
         ranked = [(r.recompute_seconds / (r.nbytes * (r.idle_calls + 1)), r.tensor_id)
                   for r in resident if r.recompute_seconds is not None]
         return [Eviction(tensor_id, Action.DROP) for _, tensor_id in sorted(ranked)]

@@ -25,7 +25,7 @@ class Griewank(Static):
     name = "griewank"
 
     def choose(self, network: IterationNetwork, costs: Costs, limits: Limits) -> Plan:
-        """Return the plan that drops every feature map but the snapshots."""
+        """Return the plan that drops all feature maps that can be recomputed, except for the snapshots."""
         cuts = cutting(network)
         return recomputing(network, {cuts[at - 1] for at in snapshots(len(cuts) + 1)})
 

@@ -25,13 +25,13 @@ class MegEngine(OnDemand):
     regime = Regime(swaps=False, one_piece=True, price=Price.NEIGHBOURHOOD)
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
-        """Return the recomputable tensors, those of at least 1 MB before smaller ones, each with the least h first."""
+        """Return drops of the recomputable tensors, first those of at least 1 MiB, each group by rising ``worth``."""
         ranked = [(r.nbytes < MB, worth(r, r.recompute_seconds), r.tensor_id) for r in resident
                   if r.recompute_seconds is not None]
         return [Eviction(tensor_id, Action.DROP) for *_, tensor_id in sorted(ranked)]
 
 
 def worth(r: Residency, cost: float) -> float:
-    """Return h of a tensor whose recomputation takes ``cost`` seconds."""
+    """Return h, by which tensors leave, the least first, for one whose recomputation takes ``cost`` seconds."""
     room = (r.nbytes + r.free_before + r.free_after) / MB
     return float((cost + EPSILON) * LOOP**r.replays / (room * (r.idle_calls + EPSILON)))

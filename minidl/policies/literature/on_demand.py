@@ -39,7 +39,7 @@ class OnDemandBelady(OnDemand):
         return NO_PLAN
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
-        """Return all tensors, the furthest next use first; in the order of ``lru`` until a trace is known."""
+        """Return swap-outs of all residents, the furthest next use first; as ``lru`` does until a trace is known."""
         if pressure.trace is None:
             return LeastRecentlyUsed().victims(resident, pressure)
         away = distances(resident, pressure.trace, pressure.call)
@@ -92,7 +92,7 @@ class OnlineMsps(OnDemand):
     regime = Regime(swaps=False, price=Price.ANCESTORS)
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
-        """Return the recomputable tensors, the fewest seconds per byte first."""
+        """Return drops of the recomputable tensors, the fewest seconds per byte first."""
         priced = [(r.recompute_seconds / r.nbytes, r.tensor_id) for r in resident if r.recompute_seconds is not None]
         return [Eviction(tensor_id, Action.DROP) for _, tensor_id in sorted(priced)]
 
@@ -106,7 +106,7 @@ class Random(OnDemand):
         self.seed = seed
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
-        """Return all residents in a random order, seeded by the policy's seed, the call and the needed bytes."""
+        """Return swap-outs of all residents in a random order, seeded by policy, call and needed bytes."""
         order = sorted(r.tensor_id for r in resident)
         random.Random(f"{self.seed} {pressure.call} {pressure.nbytes}").shuffle(order)
         return [Eviction(tensor_id, Action.SWAP_OUT) for tensor_id in order]

@@ -29,7 +29,7 @@ class OpenAiSpeed(Static):
     name = "openai-speed"
 
     def choose(self, network: IterationNetwork, costs: Costs, limits: Limits) -> Plan:
-        """Return the plan that keeps results of convolutions and products, and drops the other feature maps."""
+        """Return the plan that keeps results of convolutions and products, and drops other recomputable maps."""
         kept = {t for k in range(network.turn) if network.op(k) in (*CONVOLUTIONS, *PRODUCTS)
                 for t in network.trace.calls[k].outputs}
         return recomputing(network, kept)
@@ -41,7 +41,8 @@ class OpenAiMemory(Static):
     name = "openai-memory"
 
     def choose(self, network: IterationNetwork, costs: Costs, limits: Limits) -> Plan:
-        """Return the plan that drops all maps but the checkpoints. Raises Unsuitable if no value cuts the network."""
+        """Return the plan that drops all maps that can be recomputed, except for the checkpoints.
+        Raises Unsuitable if no value cuts the network in two."""
         return recomputing(network, set(checkpoints(network)))
 
 

@@ -124,7 +124,8 @@ def _maker(calls: Sequence[TraceCall], tensor: TensorId) -> int:
 
 
 def _ways(calls: Sequence[TraceCall], levels: Sequence[int], operands: int, first: int) -> tuple[Way, ...]:
-    """Return up to ``MOST_WAYS`` choices of algorithms: for each peak, the fastest algorithms that stay below it."""
+    """Return up to ``MOST_WAYS`` choices of algorithms: for each peak, the fastest algorithms that stay below it.
+    levels: as ``_levels`` returns them; operands: bytes of them counted elsewhere; first: the number of calls[0]."""
     choices = [_choices(call) for call in calls]
     least = max(level + options[-1][1] for level, options in zip(levels, choices, strict=True))
     heights = sorted({level + workspace for level, options in zip(levels, choices, strict=True)

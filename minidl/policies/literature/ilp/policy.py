@@ -170,7 +170,7 @@ class OperatorSelection(SwapDominated):
 
 
 def fastest(stages: Graph, choices: Iterable[SolvedSchedule], costs: Costs, limits: Limits) -> Proposal:
-    """Return the plan of the fastest schedule that fits, with addresses and a remark on how far the solver came."""
+    """Return the plan of the fastest schedule that fits, with addresses and a remark on the gap, or no plan."""
     best: tuple[StageSchedule, Verdict] | None = None
     solved = None
     for choice in choices:
