@@ -106,7 +106,8 @@ def calls(dtype: DType) -> dict[str, list[tuple[list[Meta], dict[str, Any]]]]:
         "embedding_grad": [([meta((30_000, 768), table), meta((16, 128, 768), dtype), ids], {"rows": 30_000})
                            for table in (dtype, beside)],
         "gather_rows": [(of((320, 768), (16, 128, 768)) + [meta((16, 20), int64)], {})],
-        "gather_rows_grad": [(of((16, 128, 768), (320, 768)) + [meta((16, 20), int64)], {"x_shape": (16, 128, 768)})],
+        **{name: [(of((16, 128, 768), (320, 768)) + [meta((16, 20), int64)], {"x_shape": (16, 128, 768)})]
+           for name in ("gather_rows_grad", "add_rows")},
         "max_pool2d": [([y, i, x], pooled) for y, i, x in zip(small_maps, indices, maps, strict=True)]
         + [([alone, channels_last(meta(alone.shape, uint8)), last], far)],
         "max_pool2d_grad": [([x, y, i], {"x_shape": MAP, **pooled})

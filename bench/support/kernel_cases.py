@@ -195,8 +195,8 @@ def index_cases(block: int) -> Iterator[Case]:
     for (n, length, width), count in (((1, 1, 1), 1), ((2, 5, 3), 4), ((3, 4, block + 1), 9), ((2, block, 2), 1)):
         numbers = (f"i{length}", (n, count))
         yield Case("gather_rows", ((n, length, width), numbers), ref.gather_ref)
-        yield Case("gather_rows_grad", ((n * count, width), numbers), ref.gather_grad_ref,
-                   {"x_shape": (n, length, width)})
+        for name in ("gather_rows_grad", "add_rows"):
+            yield Case(name, ((n * count, width), numbers), ref.gather_grad_ref, {"x_shape": (n, length, width)})
     for axis in (0, 1, 2):
         shapes = [tuple(n if i == axis else 3 for i in range(3)) for n in (1, 4, 2)]
         yield Case("concat", tuple(shapes), lambda *xs, axis: np.concatenate(xs, axis), {"axis": axis})

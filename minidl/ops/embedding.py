@@ -49,9 +49,12 @@ EMBEDDING_GRAD = Op("embedding_grad", _embedding_grad_infer, _scatter_cost, long
 EMBEDDING = Op("embedding", _embedding_infer, copy_cost, integers=("ids",), exact=True, checks=True,
                slices=along(1),
                vjp=lambda needs, dy, ids, *, w_shape, w_dtype: (_embedding_grad(dy, ids, w_shape[0], w_dtype), None))
-GATHER_ROWS_GRAD = Op("gather_rows_grad", _gather_grad_infer, _scatter_cost, integers=("positions",), checks=True,
-                      slices=along(0, 1, shapes=("x_shape",)),
-                      vjp=lambda needs, dy, positions: (gather_rows(dy, positions), None))
+GATHER_ROWS_GRAD = Op("gather_rows_grad", _gather_grad_infer, _scatter_cost, integers=("positions",),
+                      slices=along(0, 1, shapes=("x_shape",)))
+# The same for positions that a program gives, and not those of a lookup that was checked.
+ADD_ROWS = Op("add_rows", _gather_grad_infer, _scatter_cost, integers=("positions",), checks=True,
+              slices=along(0, 1, shapes=("x_shape",)),
+              vjp=lambda needs, dy, positions: (gather_rows(dy, positions), None))
 GATHER_ROWS = Op("gather_rows", _gather_infer, copy_cost, integers=("positions",), exact=True, checks=True,
                  slices=along(0, 1),
                  vjp=lambda needs, dy, positions, *, x_shape:
@@ -74,4 +77,4 @@ def gather_rows(x: Tensor, positions: Tensor) -> Tensor:
 def add_rows(rows: Tensor, positions: Tensor, shape: Shape) -> Tensor:
     """Return zeros [N, L, D] with rows added at ``positions`` of each sequence. rows: [N P, D], positions: [N, P].
     Raises UserError for a position out of range, which a GPU leaves out instead."""
-    return apply(GATHER_ROWS_GRAD, rows, positions, x_shape=shape)
+    return apply(ADD_ROWS, rows, positions, x_shape=shape)

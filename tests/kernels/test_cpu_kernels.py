@@ -241,11 +241,13 @@ LARGE = {  # nothing of that size may be allocated beside the outputs
     "layer_norm_grad": (ROWS, ROWS, (1024,), (2048,), (2048,)),
     "embedding": ((9, 1024), ("i9", (2048,))), "embedding_grad": (ROWS, ("i9", (2048,))),
     "gather_rows": ((4, 9, 1024), ("i9", (4, 512))), "gather_rows_grad": (ROWS, ("i9", (4, 512))),
+    "add_rows": (ROWS, ("i9", (4, 512))),
 }
 LARGE_ATTRS = {"scaled_dot_product_attention": HEADS, "scaled_dot_product_attention_grad": HEADS,
                "sum_to": {"shape": (1, 1 << 20)}, "conv2d": {"stride": (1, 1), "padding": (1, 1)},
                "normal_": {"seed": 1, "mean": 0.0, "std": 1.0}, "bias_grad": {"axis": 1},
-               "embedding_grad": {"rows": 9}, "gather_rows_grad": {"x_shape": (4, 9, 1024)}}
+               "embedding_grad": {"rows": 9}, "gather_rows_grad": {"x_shape": (4, 9, 1024)},
+               "add_rows": {"x_shape": (4, 9, 1024)}}
 
 
 @pytest.mark.parametrize("name", LARGE)

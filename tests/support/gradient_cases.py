@@ -245,8 +245,8 @@ CASES: dict[str, list[Case]] = {
                   for ids in ([2], [4, 0, 4, 4], [[1, 3, 1], [3, 3, 0]], [1, 4, 2, 2, 2, 0, 1, 1, 4])],
     "gather_rows": [Case(lambda x, at=at: ops.gather_rows(x, constant(at)), ((2, 3, n),)) for n in EDGES
                     for at in ([[0], [2]], [[1, 1, 0, 1], [2, 0, 2, 2]])],
-    "gather_rows_grad": [Case(lambda x, at=at: add_rows(x, constant(at), (2, 3, x.shape[1])), ((2 * len(at[0]), n),))
-                         for n in EDGES for at in ([[0], [2]], [[1, 1, 0, 1], [2, 0, 2, 2]])],
+    "add_rows": [Case(lambda x, at=at: add_rows(x, constant(at), (2, 3, x.shape[1])), ((2 * len(at[0]), n),))
+                 for n in EDGES for at in ([[0], [2]], [[1, 1, 0, 1], [2, 0, 2, 2]])],
 }
 
 

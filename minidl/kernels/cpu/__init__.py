@@ -59,6 +59,7 @@ _TABLE: dict[str, Callable[..., None]] = {
     "lstm": recurrent.lstm, "lstm_grad": recurrent.lstm_grad, "gru": recurrent.gru, "gru_grad": recurrent.gru_grad,
     "embedding": embedding.embedding, "embedding_grad": embedding.embedding_grad,
     "gather_rows": embedding.gather_rows, "gather_rows_grad": embedding.gather_rows_grad,
+    "add_rows": embedding.add_rows,
     "max_pool2d": pool.max_pool2d, "max_pool2d_grad": pool.max_pool2d_grad,
     "depthwise": depthwise.depthwise, "depthwise_dgrad": depthwise.depthwise_dgrad,
     "depthwise_wgrad": depthwise.depthwise_wgrad,

@@ -109,7 +109,11 @@ def gather_rows(y: Array, x: Array, positions: Array) -> None:
 
 
 def gather_rows_grad(dx: Array, dy: Array, positions: Array, *, x_shape: Shape) -> None:
-    """dx[n, i] = the sum of the rows of dy whose position in sequence n is i, zero if there are none.
-    Raises UserError for a position that is not a row."""
-    numbers = _numbers(positions, x_shape[1], what="scatter") + np.arange(x_shape[0])[:, None] * x_shape[1]
+    """dx[n, i] = the sum of the rows of dy whose position in sequence n is i, zero if there are none."""
+    numbers = positions + np.arange(x_shape[0])[:, None] * x_shape[1]
     _scattered(dx.reshape(x_shape[0] * x_shape[1], x_shape[2]), numbers.reshape(-1), dy)
+
+
+def add_rows(y: Array, rows: Array, positions: Array, *, x_shape: Shape) -> None:
+    """y = ``gather_rows_grad`` of the rows. Raises UserError for a position that is not a row."""
+    gather_rows_grad(y, rows, _numbers(positions, x_shape[1], what="scatter"), x_shape=x_shape)

@@ -250,4 +250,5 @@ def _gather_rows_grad(builder: Launches, dx: View, dy: View, positions: View, *,
 KERNELS: dict[str, Kernel] = {
     "embedding": Kernel(_embedding), "embedding_grad": Kernel(_embedding_grad),
     "gather_rows": Kernel(_gather_rows), "gather_rows_grad": Kernel(_gather_rows_grad),
+    "add_rows": Kernel(_gather_rows_grad),
 }
