@@ -1,15 +1,19 @@
 """Functions of ``torch.cuda`` for the current runtime's device; outside of every runtime most raise UserError."""
 
 from minidl.context import current
+from minidl.errors import UserError
 
 
 def is_available() -> bool:
-    """True if the current runtime's device is a GPU. Raises UserError outside of every ``with runtime:``."""
-    return current().device.dlpack_device[0] == 2
+    """Return True if the current runtime's device is a GPU; False also outside of every ``with runtime:``."""
+    try:
+        return current().device.dlpack_device[0] == 2
+    except UserError:
+        return False
 
 
 def device_count() -> int:
-    """1 if the current runtime's device is a GPU, else 0. Raises UserError outside of every ``with runtime:``."""
+    """Return 1 if the current runtime's device is a GPU, else 0."""
     return int(is_available())
 
 

@@ -93,7 +93,8 @@ def _combined(x: Tensor, other: Operand, function: Binary) -> Tensor:
 
 
 def add_(x: Tensor, other: Operand, *, alpha: float = 1) -> Tensor:
-    """x += alpha * other, in place; returns x. Raises UserError if gradients forbid it, ShapeError on a misfit."""
+    """x += alpha * other, in place; returns x.
+    Raises ShapeError on a misfit; if a gradient flows, UserError for a leaf that requires one or for shared bytes."""
     if alpha != 1:
         other = mul(other, alpha) if isinstance(other, Tensor) else other * alpha
     if (isinstance(other, Tensor) and other.shape == x.shape and other.dtype is x.dtype
@@ -104,36 +105,42 @@ def add_(x: Tensor, other: Operand, *, alpha: float = 1) -> Tensor:
 
 
 def sub_(x: Tensor, other: Operand, *, alpha: float = 1) -> Tensor:
-    """x -= alpha * other, in place; returns x. Raises UserError if gradients forbid it, ShapeError on a misfit."""
+    """x -= alpha * other, in place; returns x.
+    Raises ShapeError on a misfit; if a gradient flows, UserError for a leaf that requires one or for shared bytes."""
     if alpha != 1:
         other = mul(other, alpha) if isinstance(other, Tensor) else other * alpha
     return _combined(x, other, sub)
 
 
 def mul_(x: Tensor, other: Operand) -> Tensor:
-    """x *= other, in place; returns x. Raises UserError if gradients forbid it, ShapeError on a misfit."""
+    """x *= other, in place; returns x.
+    Raises ShapeError on a misfit; if a gradient flows, UserError for a leaf that requires one or for shared bytes."""
     return _combined(x, other, mul)
 
 
 def div_(x: Tensor, other: Operand, *, rounding_mode: str | None = None) -> Tensor:
-    """x /= other, in place; returns x. Raises UserError if gradients forbid it, ShapeError on a misfit."""
+    """x /= other, in place; returns x.
+    Raises ShapeError on a misfit; if a gradient flows, UserError for a leaf that requires one or for shared bytes."""
     if rounding_mode:  # reads x more than once
         return written(x, lambda y: div(y, other, rounding_mode=rounding_mode), other)
     return _combined(x, other, div)
 
 
 def pow_(x: Tensor, exponent: Operand) -> Tensor:
-    """x **= exponent, in place; returns x. Raises UserError if gradients forbid it, ShapeError on a misfit."""
+    """x **= exponent, in place; returns x.
+    Raises ShapeError on a misfit; if a gradient flows, UserError for a leaf that requires one or for shared bytes."""
     return written(x, lambda y: power(y, exponent), exponent)
 
 
 def and_(x: Tensor, other: Tensor) -> Tensor:
-    """x &= other, in place; returns x. Raises UserError if gradients forbid it, ShapeError on a misfit."""
+    """x &= other, in place; returns x.
+    Raises ShapeError on a misfit; if a gradient flows, UserError for a leaf that requires one or for shared bytes."""
     return _combined(x, other, both)
 
 
 def or_(x: Tensor, other: Tensor) -> Tensor:
-    """x |= other, in place; returns x. Raises UserError if gradients forbid it, ShapeError on a misfit."""
+    """x |= other, in place; returns x.
+    Raises ShapeError on a misfit; if a gradient flows, UserError for a leaf that requires one or for shared bytes."""
     return _combined(x, other, either)
 
 
@@ -154,7 +161,7 @@ def apply_copy(other: Tensor, x: Tensor) -> Tensor:
 
 def fill_(x: Tensor, value: Operand) -> Tensor:
     """Overwrite x with a number or a tensor without dimensions; returns x.
-    Raises UserError if gradients forbid it, or if x's dtype cannot hold the number."""
+    Raises UserError if a gradient flows and x shares its bytes, or if x's dtype cannot hold the number."""
     if isinstance(value, Tensor):
         if value.shape:
             raise ShapeError(f"fill_ takes a number or a tensor without dimensions, not {list(value.shape)}")
@@ -166,17 +173,17 @@ def fill_(x: Tensor, value: Operand) -> Tensor:
 
 
 def zero_(x: Tensor) -> Tensor:
-    """Overwrite every element with 0; returns x. Raises UserError if gradients forbid it."""
+    """Overwrite every element with 0; returns x. Raises UserError as ``fill_`` does."""
     return fill_(x, 0)
 
 
 def masked_fill_(x: Tensor, mask: Tensor, value: Operand) -> Tensor:
-    """Write ``value`` where the mask is true; returns x. Raises UserError if gradients forbid it, else ShapeError."""
+    """Write ``value`` where the mask is true; returns x. Raises the errors of ``add_``."""
     return written(x, lambda y: masked_fill(y, mask, value), value)
 
 
 def clamp_(x: Tensor, min: functions.Bound = None, max: functions.Bound = None) -> Tensor:  # noqa: A002 - PyTorch's names
-    """Limit every element to min..max in place; returns x. Raises UserError if gradients forbid it, else ShapeError."""
+    """Limit every element to min..max in place; returns x. Raises the errors of ``add_``; UserError without a bound."""
     return written(x, lambda y: functions.clamp(y, min, max), min, max)
 
 

@@ -170,8 +170,8 @@ class Named:
             """Return the product of a matrix and a vector."""
 
         def nan_to_num(self, nan: Real = 0.0, posinf: Real | None = None, neginf: Real | None = None) -> Tensor:
-            """Return x with NaN and infinities replaced, by default by 0 and the largest finite numbers of its
-            dtype."""
+            """Return x with NaN and infinities replaced.
+            By default they become 0 and the largest finite numbers of its dtype."""
 
         def negative(self) -> Tensor:
             """Return -x, element by element."""

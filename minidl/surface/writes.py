@@ -1,5 +1,5 @@
-"""Declarations of a tensor's in-place operators and methods; ``minidl.surface`` declares the rest. Nothing here
-runs."""
+"""Declarations of a tensor's in-place operators and methods; ``minidl.surface`` declares the rest.
+Nothing here runs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Writes:
             """Limit every element to the range from ``min`` to ``max``."""
 
         def neg_(self) -> Tensor:
-            """Negate every element; ``exp_``, ``log_``, ``sqrt_``, ``relu_``, ``tanh_``, ``sigmoid_`` and ``abs_``
-            apply their functions in place."""
+            """Negate every element.
+            ``exp_``, ``log_``, ``sqrt_``, ``relu_``, ``tanh_``, ``sigmoid_`` and ``abs_`` apply their functions."""
 
         exp_ = log_ = sqrt_ = relu_ = tanh_ = sigmoid_ = abs_ = neg_

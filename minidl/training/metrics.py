@@ -7,6 +7,7 @@ added. For a batch of shapes alone, which has no labels, they return None.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import nan
 from typing import Any, Protocol
 
 import numpy as np
@@ -60,12 +61,17 @@ class Accuracy:
     @property
     def top1(self) -> float:
         """The fraction of examples whose largest logit is that of the label."""
-        return self.right / self.count
+        return _share(self.right, self.count)
 
     @property
     def top5(self) -> float:
         """The fraction of examples whose label is among the five largest logits."""
-        return self.among_five / self.count
+        return _share(self.among_five, self.count)
+
+
+def _share(part: float, whole: int) -> float:
+    """Return part / whole; NaN of nothing."""
+    return part / whole if whole else nan
 
 
 def ranks(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -147,8 +153,8 @@ class Words:
     def named(self) -> dict[str, float]:
         """By their names in ``--json``: the masked words' mean loss in nats and accuracy, and next-sentence accuracy.
         """
-        return {"masked_lm_loss": self.loss / self.words, "masked_lm_accuracy": self.right / self.words,
-                "next_sentence_accuracy": self.ordered / self.count}
+        return {"masked_lm_loss": _share(self.loss, self.words), "masked_lm_accuracy": _share(self.right, self.words),
+                "next_sentence_accuracy": _share(self.ordered, self.count)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +172,7 @@ class NextTokens:
     @property
     def named(self) -> dict[str, float]:
         """The tokens' mean loss in nats, under the name ``next_token_loss``."""
-        return {"next_token_loss": self.loss / self.tokens}
+        return {"next_token_loss": _share(self.loss, self.tokens)}
 
 
 def dice(predicted: np.ndarray, truth: np.ndarray, classes: int) -> float:

@@ -102,7 +102,8 @@ class WorkEvent:
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """A tensor's bytes at one address, in one state, from event ``first`` up to, not including, event ``end``."""
+    """A tensor's bytes at one address, in one state, from event ``first`` up to, not including, event ``end``.
+    subject: the tensor's position among the subjects; offset, size: bytes."""
 
     subject: int
     offset: int

@@ -222,7 +222,7 @@ def test_a_step_is_tried_under_its_first_plan_where_there_are_plans_and_a_model_
     ({4: None, 8: None}, 4)])
 def test_twice_as_many_slices_are_taken_if_a_planned_step_is_faster(seconds, chosen, monkeypatch):
     monkeypatch.setattr(Setup, "planned_seconds", lambda self, batch, budget: seconds[self.slices])
-    cut = faster(setup("lenet"), Cut(4, "large"), 100, 1 << 30)
+    cut = faster(setup("lenet", shape=(1, 32, 32)), Cut(4, "large"), 100, 1 << 30)
     assert cut.slices == chosen and cut.why.startswith("large")
     assert ("a step takes" in cut.why) == (chosen == 8)
 
@@ -235,7 +235,7 @@ def test_slices_are_compared_with_limited_work_and_left_as_they_are_without_an_a
 
     monkeypatch.setattr(Setup, "planned_seconds", told)
     cut = Cut(4, "large")
-    assert faster(setup("lenet"), cut, 100, 1 << 30) is cut
+    assert faster(setup("lenet", shape=(1, 32, 32)), cut, 100, 1 << 30) is cut
 
 
 @pytest.mark.parametrize(("slices", "batch"), [(1, 100), (4, 4)])

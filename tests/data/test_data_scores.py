@@ -23,6 +23,12 @@ def test_dice_is_counted_over_all_images_and_void_pixels_do_not_count():
     assert Overlap.of(predicted, labels).named == {"dice": Overlap.of(predicted, labels).dice}
 
 
+def test_a_score_of_no_example_is_not_a_number():
+    nothing = np.zeros((2, 3), np.float32), np.full(2, IGNORED)
+    scores = (metrics.Accuracy.of(*nothing), metrics.NextTokens(0, 0, 0.0), Words(0, 0, 0.0, 0, 0))
+    assert all(np.isnan(number) for score in scores for number in score.named.values())
+
+
 def test_the_scores_of_two_batches_add_up_to_those_of_both_together():
     predicted, labels = RANDOM.standard_normal((6, 3, 4, 4)), RANDOM.integers(0, 3, (6, 4, 4))
     parts = Overlap.of(predicted[:2], labels[:2]) + Overlap.of(predicted[2:], labels[2:])

@@ -251,6 +251,14 @@ def test_hooks_and_grad_leave_the_gradients_of_leaves_alone_or_change_them():
         assert minidl.is_grad_enabled() and not without(w) and minidl.is_grad_enabled()
 
 
+def test_a_program_may_ask_for_a_gpu_before_it_makes_a_runtime():
+    assert not minidl.cuda.is_available() and minidl.cuda.device_count() == 0
+    with Runtime("cpu:virtual", memory_budget="1MiB"):
+        assert not minidl.cuda.is_available()
+    with Runtime("sim:p100", memory_budget="1MiB"):
+        assert minidl.cuda.device_count() == int(minidl.cuda.is_available())
+
+
 # Two optimizers -------------------------------------------------------------------------------------------------------
 def gan(library, steps=3):
     """The losses of a standard GAN step: the discriminator's optimizer steps between ``fake`` and its gradient."""

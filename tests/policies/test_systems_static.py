@@ -68,6 +68,15 @@ def test_vdnn_join_offloads_what_is_joined_with_a_shortcut_and_not_two_branches_
     assert offloaded == {"vdnn-conv": {0, 2}, "vdnn-join": {0, 1, 2}, "vdnn-all": {0, 1, 2, 3, 4}}
 
 
+def test_vdnn_sees_a_convolution_that_is_the_first_call():
+    rows = [("conv2d", (0,), 1), ("relu", (1,), 2), ("max_pool2d", (2,), 3), ("cross_entropy_grad", (3,), 4),
+            ("max_pool2d_grad", (2, 4), 5), ("relu_grad", (1, 5), 6), ("conv2d_grad", (0, 6), 7)]
+    calls = tuple(call(op, reads, (makes,), 10.0) for op, reads, makes in rows)
+    made = IterationNetwork.of(Trace(calls, {t: TraceTensor(t, 1 << 20, False) for t in range(8)}), LINK)
+    assert list(made.convolutions) == [0]
+    create("vdnn-all").choose(made, LINK, AMPLE)
+
+
 def test_vdnn_dyn_takes_the_first_of_nothing_convolutions_and_all_that_fits():
     """Backward needs 8 units at its start, for 6 maps, x6 and its gradient. A layer has X, Y and two gradients."""
     made = network(*SIX)

@@ -28,7 +28,7 @@ class MemoryWatch:
     """Observes the memory of a run's training steps. Call ``note`` after each step, before anything else runs.
 
     names: which layer makes which tensor, recorded in every forward pass if a plan is explained or a step is shown on a
-    page; else None.
+    page; else None. recorder: of the facts that only --save-trace needs, else None.
     """
 
     def __init__(self, options: Options, runtime: Runtime, names: LayerNames | None,

@@ -101,9 +101,9 @@ def _cross_entropy_grad(builder: Launches, dx: View, dloss: View, residual: View
 
 
 def share_of_labels(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
-    """Return a kernel: y = value * (number of labels not ignored in ``part``) / (in all labels); NaN if there are none.
+    """Return a kernel: y = value * (number of labels not ignored in ``part``) / (number of them in all labels).
 
-    It runs in one thread block. y is 0 if ``part`` has no such label.
+    y is 0 if ``part`` has no such label, and NaN if there is none at all. It runs in one thread block.
     """
     cuda, (load, store), number = tools.cuda, tools.wide(dtype), tools.number(dtype)
     block_sum = tools.tile_sum(1, threads)

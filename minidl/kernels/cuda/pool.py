@@ -41,7 +41,7 @@ def _coordinates(tools: Tools, channels_last: bool, narrow: bool) -> Callable[..
 def max_windows(tools: Tools, *, dtype: str, kernel: Pair, stride: Pair, padding: Pair, channels_last: bool,
                 narrow: bool, threads: int) -> Callable[..., None]:
     """Return a kernel: each window's maximum and its position r * S + s, the first of equal ones; NaN is largest.
-    channels_last: the layout of y, and narrow: True if its elements are fewer than 2^31."""
+    channels_last, narrow: True if y is channels-last, and if its elements are fewer than 2^31."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     where, lowest, (r_n, s_n) = _coordinates(tools, channels_last, narrow), number(-np.inf), kernel
     (r_step, s_step), (r_pad, s_pad) = stride, padding

@@ -50,7 +50,7 @@ class VdnnAll(Static):
     def choose(self, network: IterationNetwork, costs: Costs, limits: Limits) -> Plan:
         """Return the plan that offloads the feature maps that ``takes`` selects, except for the last map.
         Raises Unsuitable without a convolution, or if ``largest_layer`` exceeds the device's budget."""
-        if not any(network.convolutions):
+        if next(network.convolutions, None) is None:
             raise Unsuitable(f"policy {self.name!r} offloads the feature maps of convolutional networks; none of this "
                              f"one's {len(network.trace.calls)} calls is a convolution")
         layer_bytes = largest_layer(network)

@@ -9,6 +9,7 @@ from minidl.policies.literature.exact.execution_order import ExecutionOrder, Exe
 
 class Occupancy:
     """Variables and constraints of the integer program for the tensors on the device at each step.
+    movable: per gap, True if its tensor may be swapped. horizon: the seconds within which the iteration must end.
 
     swap, drop  per gap: its mode (neither: kept)
     there       per gap: step -> 1 if its tensor has bytes on the device then
