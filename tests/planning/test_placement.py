@@ -91,7 +91,7 @@ def test_columns_are_as_wide_as_their_widest_word_and_two_spaces_apart():
     first, second, third = table(rows)
     assert second == "a-strategy-of-a-package-with-a-long-name  123456789.00      0.1"
     assert first == f"{'strategy':<40}{'peak MiB':>14}{'seconds':>9}" and third == f"{'b':<40}  does not fit"
-    assert table([("1e3", "007"), ("a", "")], left=()) == ["1e3  007", "  a"]  # words, not numbers
+    assert table([("1e3", "0.50"), ("20", "1.5")], left=()) == ["1e3  0.50", " 20   1.5"]  # words, not numbers
     longest = "x" * 500  # wider than any terminal
     assert table([(longest, longest)]) == [f"{longest}  {longest}"]
 
