@@ -153,19 +153,21 @@ class _Layer(Module):
 
 
 class TransformerEncoderLayer(_Layer):
-    """An encoder layer: self-attention, then two linear layers. ``is_causal`` has no effect: pass a causal mask."""
+    """An encoder layer: self-attention, then two linear layers.
+    ``is_causal`` describes the mask; without one it raises UserError."""
 
     def forward(self, src: Tensor, src_mask: Tensor | None = None, src_key_padding_mask: Tensor | None = None,
                 is_causal: bool = False) -> Tensor:
         def seen(y: Tensor) -> Tensor:
-            return self.dropout1(self.self_attn(y, y, y, src_key_padding_mask, False, src_mask)[0])
+            return self.dropout1(self.self_attn(y, y, y, src_key_padding_mask, False, src_mask,
+                                                is_causal=is_causal)[0])
         x = self._part(src, self.norm1, seen)
         return self._part(x, self.norm2, lambda y: self.dropout2(self._fed(y)))
 
 
 class TransformerDecoderLayer(_Layer):
     """A decoder layer: self-attention, attention over the encoder's output (``memory``), then two linear layers.
-    The arguments ``..._is_causal`` have no effect: pass causal masks."""
+    The arguments ``..._is_causal`` describe the masks; without these they raise UserError."""
 
     attends_others = True
 
@@ -173,17 +175,19 @@ class TransformerDecoderLayer(_Layer):
                 tgt_key_padding_mask: Tensor | None = None, memory_key_padding_mask: Tensor | None = None,
                 tgt_is_causal: bool = False, memory_is_causal: bool = False) -> Tensor:
         def own(y: Tensor) -> Tensor:
-            return self.dropout1(self.self_attn(y, y, y, tgt_key_padding_mask, False, tgt_mask)[0])
+            return self.dropout1(self.self_attn(y, y, y, tgt_key_padding_mask, False, tgt_mask,
+                                                is_causal=tgt_is_causal)[0])
 
         def others(y: Tensor) -> Tensor:
-            return self.dropout2(self.multihead_attn(y, memory, memory, memory_key_padding_mask, False, memory_mask)[0])
+            return self.dropout2(self.multihead_attn(y, memory, memory, memory_key_padding_mask, False, memory_mask,
+                                                     is_causal=memory_is_causal)[0])
         x = self._part(tgt, self.norm1, own)
         x = self._part(x, self.norm2, others)
         return self._part(x, self.norm3, lambda y: self.dropout3(self._fed(y)))
 
 
 class TransformerEncoder(Module):
-    """An encoder: ``num_layers`` copies of a layer, then an optional norm. ``is_causal`` has no effect: pass a mask."""
+    """An encoder: ``num_layers`` copies of a layer, then an optional norm. ``is_causal`` describes the mask."""
 
     def __init__(self, encoder_layer: TransformerEncoderLayer, num_layers: int, norm: Module | None = None,
                  enable_nested_tensor: bool = True, mask_check: bool = True) -> None:
@@ -193,7 +197,7 @@ class TransformerEncoder(Module):
     def forward(self, src: Tensor, mask: Tensor | None = None, src_key_padding_mask: Tensor | None = None,
                 is_causal: bool | None = None) -> Tensor:
         for layer in self.layers:
-            src = layer(src, mask, src_key_padding_mask)
+            src = layer(src, mask, src_key_padding_mask, bool(is_causal))
         return src if self.norm is None else self.norm(src)
 
 
@@ -208,7 +212,8 @@ class TransformerDecoder(Module):
                 tgt_key_padding_mask: Tensor | None = None, memory_key_padding_mask: Tensor | None = None,
                 tgt_is_causal: bool | None = None, memory_is_causal: bool = False) -> Tensor:
         for layer in self.layers:
-            tgt = layer(tgt, memory, tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask)
+            tgt = layer(tgt, memory, tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask,
+                        bool(tgt_is_causal), memory_is_causal)
         return tgt if self.norm is None else self.norm(tgt)
 
 
@@ -234,8 +239,9 @@ class Transformer(Module):
                 tgt_key_padding_mask: Tensor | None = None, memory_key_padding_mask: Tensor | None = None,
                 src_is_causal: bool | None = None, tgt_is_causal: bool | None = None,
                 memory_is_causal: bool = False) -> Tensor:
-        memory = self.encoder(src, src_mask, src_key_padding_mask)
-        made: Tensor = self.decoder(tgt, memory, tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask)
+        memory = self.encoder(src, src_mask, src_key_padding_mask, src_is_causal)
+        made: Tensor = self.decoder(tgt, memory, tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask,
+                                    tgt_is_causal, memory_is_causal)
         return made
 
     @staticmethod

@@ -221,9 +221,9 @@ def one_hot(x: Tensor, num_classes: int) -> Tensor:
 
 
 def manual_seed(seed: int) -> None:
-    """Set the seed from which the current runtime's later random numbers follow."""
+    """Set the seed from which the current runtime's later random numbers follow; a negative one as in 64 bits."""
     runtime = current_runtime()
-    runtime.seed = seed
+    runtime.seed = seed if seed >= 0 else seed % 2**64
     runtime.counters.pop("seeds", None)
 
 

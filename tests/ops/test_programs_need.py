@@ -154,3 +154,32 @@ def test_a_function_of_pytorch_as_activation_means_minidls_function_of_its_name_
                 nn.TransformerEncoderLayer(8, 2, 16, 0.0, activation)
         own = nn.GELU()
         assert nn.TransformerEncoderLayer(8, 2, 16, 0.0, own).activation is own
+
+
+def test_a_layer_that_is_told_of_a_causal_mask_and_has_none_is_refused():
+    with Runtime("cpu:virtual", memory_budget="4MiB", policy="none"):
+        x, mask = minidl.ones(3, 1, 8), minidl.nn.Transformer.generate_square_subsequent_mask(3)
+        encoder = minidl.nn.TransformerEncoder(minidl.nn.TransformerEncoderLayer(8, 2, 16), 1)
+        decoder = minidl.nn.TransformerDecoder(minidl.nn.TransformerDecoderLayer(8, 2, 16), 1)
+        encoder(x, mask, is_causal=True)
+        decoder(x, x, mask, mask, tgt_is_causal=True, memory_is_causal=True)
+        for run in (lambda: encoder(x, is_causal=True), lambda: decoder(x, x, tgt_is_causal=True),
+                    lambda: decoder(x, x, memory_is_causal=True)):
+            with pytest.raises(UserError, match="is_causal needs attn_mask"):
+                run()
+
+
+def test_a_padding_row_counts_from_the_end_also_in_given_embeddings():
+    with Runtime("cpu:virtual", memory_budget="1MiB", policy="none"):
+        table = minidl.nn.Embedding.from_pretrained(minidl.ones(4, 2), freeze=False, padding_idx=-1)
+        table(minidl.tensor([0, 3])).sum().backward()
+        assert table.weight.grad[:, 0].tolist() == [1.0, 0.0, 0.0, 0.0]
+
+
+def test_a_negative_seed_is_one():
+    with Runtime("cpu:virtual", memory_budget="1MiB", policy="none"):
+        drawn = []
+        for seed in (-1, -1, -2):
+            minidl.manual_seed(seed)
+            drawn.append(minidl.randn(3).tolist())
+        assert drawn[0] == drawn[1] != drawn[2]
