@@ -75,7 +75,7 @@ class Embedding(Module):
     @classmethod
     def from_pretrained(cls, embeddings: Tensor, freeze: bool = True, padding_idx: int | None = None) -> Embedding:
         """Return an Embedding with the rows ``embeddings`` [rows, width]; ``freeze``: False trains them."""
-        made = cls(*embeddings.shape, padding_idx=padding_idx)
+        made = cls(embeddings.shape[0], embeddings.shape[1], padding_idx)
         made.weight.data = embeddings
         made.weight.requires_grad = not freeze
         return made
