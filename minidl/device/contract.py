@@ -232,7 +232,7 @@ class Device(Choices, Timekeeper):
         """Return a host copy of a tensor's value. Raises the error that has ended the device."""
 
     def share(self, operand: Operand) -> Any:
-        """Return a copy of a value in this device's memory that supports DLPack; by default a copy on the host."""
+        """Return a copy of a value that supports DLPack: on the host, or in a GPU's memory by a device that has one."""
         from minidl.device import dlpack  # NumPy, which a simulation does without
 
         value = self.read(operand)

@@ -60,7 +60,8 @@ class _Recurrent(Module):
 
     def fused(self, given: Tensor, weight: Tensor, bias: Tensor | None, state: State, *, backwards: bool
               ) -> tuple[Tensor, State] | None:
-        """Return a layer's outputs and last state, computed by one operation; None if there is no such operation."""
+        """Return a layer's outputs and last state, computed by one operation; None if there is no such operation.
+        given: the gates' terms of the input, x w_ih + b_ih. weight, bias: w_hh and b_hh."""
         return None
 
     def run(self, x: Tensor, state: list[State] | None) -> tuple[Tensor, list[Tensor]]:

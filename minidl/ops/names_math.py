@@ -204,7 +204,7 @@ def sinc(input: Tensor) -> Tensor:
 
 def where_of(condition: Tensor, a: Operand | None = None, b: Operand | None = None) -> Tensor:
     """Return a where the condition is true, b elsewhere, in their common dtype.
-    Raises ShapeError without a and b, for a condition that is not boolean, and for a misfit of shapes or dtypes."""
+    Raises ShapeError without a or b, for a condition that is not boolean, and for a misfit of shapes or dtypes."""
     if a is None or b is None:
         raise ShapeError("where takes a condition and two operands; nonzero(mask, as_tuple=True) gives positions")
     if isinstance(a, Tensor) and isinstance(b, Tensor):

@@ -226,7 +226,10 @@ def einsum(equation: str, *operands: Any) -> Tensor:
     terms, result = _terms(equation, tensors)
     if len(tensors) > 2:
         shown = [np.broadcast_to(np.float32(0), x.shape) for x in tensors]
-        path: list[Any] = np.einsum_path(",".join(terms) + "->" + result, *shown, optimize="greedy")[0][1:]
+        try:
+            path: list[Any] = np.einsum_path(",".join(terms) + "->" + result, *shown, optimize="greedy")[0][1:]
+        except ValueError as error:
+            raise ShapeError(f"einsum: {equation!r} does not fit {[list(x.shape) for x in tensors]}: {error}") from None
     else:
         path = [tuple(range(len(tensors)))]
     for step in path:

@@ -1,9 +1,9 @@
 """Import of the user's modules that a command line names: ``package.module:function``.
 
-A console script does not search the current folder for modules, but ``python -m`` does. Here every command does: it
-appends the current folder to ``sys.path``, so that imports inside the user's functions work, too. The standard library,
-minidl and installed packages come before it. Only the folder of a minidl checkout (with ``models/`` and ``bench/``)
-comes after it, although train.py puts that folder first.
+A console script does not search the current folder for modules, but ``python -m`` does. Here every command that names
+such a module does: it appends the current folder to ``sys.path``, so that imports inside the user's functions work.
+The standard library, minidl and installed packages come before it, but under ``python -m``, where it stays first. Only
+the folder of a minidl checkout (with ``models/`` and ``bench/``) comes after it, although train.py puts that first.
 """
 
 import sys

@@ -146,7 +146,7 @@ class Guide(Protocol):
         """Return the decision about ``tensor``, the ``number``-th that autograd saves in this step."""
 
     def unpacked(self, number: int) -> tuple[int, ...]:
-        """Return the ids of the tensors whose swap-in starts after autograd's ``number``-th read of a saved tensor."""
+        """Return the ids of the tensors whose swap-in starts after autograd's read ``number``, from 1 on."""
 
 
 class Watch(Protocol):

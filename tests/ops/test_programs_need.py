@@ -183,3 +183,11 @@ def test_a_negative_seed_is_one():
             minidl.manual_seed(seed)
             drawn.append(minidl.randn(3).tolist())
         assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_sizes_that_do_not_fit_an_einsum_are_one_error_however_many_operands_there_are():
+    with Runtime("cpu:virtual", memory_budget="1MiB", policy="none"):
+        x = minidl.ones(2, 3)
+        for equation, operands in (("ij,jk,kl->il", (x, x, x)), ("ij,jk->ik", (x, x)), ("ij,jk,kl->iz", (x, x.T, x))):
+            with pytest.raises(minidl.errors.ShapeError, match="einsum|broadcast"):
+                minidl.einsum(equation, *operands)

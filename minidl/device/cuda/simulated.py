@@ -51,7 +51,9 @@ class ListedWays:
 
 
 class MeasuredWays:
-    """A function that returns the algorithms of calls on a simulated GPU, with measured times.
+    """A function that returns the algorithms of calls on a simulated GPU, with times from fitted rates.
+    The fastest takes the seconds that were fitted to measurements, and the others keep their modelled ratio to it; a
+    call without rates keeps its modelled times.
     Raises UserError if the profile names cuDNN plans that were not listed."""
 
     def __init__(self, profile: Profile) -> None:

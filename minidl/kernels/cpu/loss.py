@@ -15,7 +15,8 @@ from minidl.kernels.cpu.sums import largest
 
 @PieceLoop
 def _cross_entropy(losses: Array, residual: Array, logits: Array, labels: Array, ignore_index: int) -> None:
-    """Set each row's loss (0 if ignored) and residual, softmax less 1 at the label; residual may overwrite logits."""
+    """Set each row's loss (0 if ignored) and residual: softmax, less 1 at a label that counts.
+    residual may overwrite logits."""
     for r in prange(logits.shape[0]):
         row, label = residual[r], labels[r]
         chosen = 0.0  # read before the row is overwritten

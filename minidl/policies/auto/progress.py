@@ -149,7 +149,7 @@ class Progress:
         return replace(searched, fruitless=self.fruitless + 1)
 
     def _comes_nearer(self, found: Found) -> bool:
-        """True if no plan beats on-demand mode, and this one is clearly faster than the nearest plan so far."""
+        """True if no plan beats on-demand mode, and this one promises clearly fewer seconds than any so far."""
         best = self.best
         return best is self.nearest and (best is None or found.promised < (1.0 - LEAST_NEARER) * best.promised)
 
