@@ -133,7 +133,8 @@ def test_what_parameters_gradients_and_states_are_follows_from_the_order_of_read
 def test_fit_tells_what_is_needed_and_a_line_a_policy(capsys):
     assert fit.main(["mlp:64", "--policies", "none", "--device", "t4", "--steps", "2"]) == 0
     out = capsys.readouterr().out.splitlines()
-    assert out[0] == "simulated speeds, beside published ones: t4 not compared with any"
-    assert out[1].startswith("mlp at 64: parameters ")
-    assert out[3].split()[:6] == ["t4", "14.5", "GiB", "59.6", "GiB", "none"]
+    assert out[0] == "assumed: precision fp32, images 1x28x28, optimizer momentum"
+    assert out[1] == "simulated speeds, beside published ones: t4 not compared with any"
+    assert out[2].startswith("mlp at 64: parameters ")
+    assert out[4].split()[:6] == ["t4", "14.5", "GiB", "59.6", "GiB", "none"]
     assert fit.main(["mlp"]) == 2
