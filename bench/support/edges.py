@@ -7,11 +7,9 @@ the same dtype, or the value of PyTorch's result in float64: of two ways to comp
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
-from itertools import islice
 from typing import Any
 
 import torch
@@ -21,12 +19,11 @@ from bench.support.opinfo import Outcome, SampleInput
 
 NAN, INF = float("nan"), float("inf")
 NOT_FINITE = ("nan", "inf", "-inf")
-ANY = ("",)
-# What differs on purpose: the beginnings of operations' names, the kinds of numbers, and why.
-LISTED: list[tuple[tuple[str, ...], tuple[str, ...], str]] = [
-    (("max reduction_no_dim", "min reduction_no_dim", "amax", "amin", "norm inf"), ANY,
+# What differs on purpose: the beginnings of operations' names, the kinds of numbers (None: all), and why.
+LISTED: list[tuple[tuple[str, ...], tuple[str, ...] | None, str]] = [
+    (("max reduction_no_dim", "min reduction_no_dim", "amax", "amin", "norm inf"), None,
      "the first of equal extremes has the whole gradient; PyTorch divides it among them"),
-    (("topk", "sort", "argsort", "msort"), ANY, "of equal elements the first comes first"),
+    (("topk", "sort", "argsort", "msort"), None, "of equal elements the first comes first"),
     (("nn.functional.interpolate", "nn.functional.upsample"), NOT_FINITE,
      "resizing is a product with a matrix, through which NaN and infinity reach whole rows"),
     (("prod", "cumprod"), NOT_FINITE, "the gradient is the product of the others; PyTorch divides by the element"),
@@ -39,7 +36,7 @@ LISTED: list[tuple[tuple[str, ...], tuple[str, ...], str]] = [
      "a row of scores with NaN gives NaN; PyTorch's fused attention gives 0 for some"),
     (("nn.functional.group_norm", "nn.functional.binary_cross_entropy_with_logits", "logaddexp", "nn.functional.mish"),
      ("inf", "-inf"), "infinity, where PyTorch's formula subtracts two infinities"),
-    (("logit",), ANY, "outside of [0, 1], where the result is NaN, the gradient is not"),
+    (("logit",), None, "outside of [0, 1], where the result is NaN, the gradient is not"),
     (("nn.functional.binary_cross_entropy",), ("zeros", "ties", "denormal"),
      "the gradient of a target is the bounded logarithm; PyTorch bounds the loss alone"),
     (("nn.functional.kl_div",), ("zeros",), "a target of 0 has no gradient; in PyTorch it is NaN"),
@@ -95,7 +92,7 @@ def listed(what: str, case: Outcome) -> bool:
     """Return True if a difference is on purpose, or an overflow on the way to the result, here or in PyTorch."""
     if what in ("largest", "least") and OVERFLOW.search(case.words):
         return True
-    return any(case.op.startswith(names) and (kinds is ANY or what in kinds) for names, kinds, _ in LISTED)
+    return any(case.op.startswith(names) and (kinds is None or what in kinds) for names, kinds, _ in LISTED)
 
 
 def cases(most: int, dtypes: tuple[str, ...] = ("float32", "float64", "bfloat16"),
@@ -103,21 +100,16 @@ def cases(most: int, dtypes: tuple[str, ...] = ("float32", "float64", "bfloat16"
     """Yield the kind of numbers and the outcome of ``most`` samples of each function, or method where there is none."""
     for key, op in opinfo.names().items():
         form = next((form for form in opinfo.forms(op) if form != "in place"), None)
+        if form is None or only not in (None, op.name):
+            continue
         for dtype in dtypes:
-            kind = getattr(torch, dtype)
-            if kind not in op.dtypes or form is None or only not in (None, op.name):
-                continue
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                torch.manual_seed(0)
-                samples = op.sample_inputs("cpu", kind, requires_grad=kind in op.backward_dtypes)
-                for number, sample in enumerate(islice(samples, most)):
-                    if not isinstance(sample.input, torch.Tensor | list | tuple) or sample.kwargs.get("dropout_p"):
-                        continue
-                    for what in numbers(kind):
-                        x, args, options = Placing(what)([sample.input, tuple(sample.args), dict(sample.kwargs)])
-                        edged = SampleInput(x, args=args, kwargs=options)
-                        case = opinfo.outcome(key, form, op.name, dtype, number, edged, edge=True)
-                        if case.kind == "wrong" and listed(what, case):
-                            case = replace(case, kind="listed")
-                        yield what, case
+            for number, sample in opinfo.samples(op, dtype, most):
+                if isinstance(sample.input, int | float):
+                    continue
+                for what in numbers(getattr(torch, dtype)):
+                    x, args, options = Placing(what)([sample.input, tuple(sample.args), dict(sample.kwargs)])
+                    edged = SampleInput(x, args=args, kwargs=options)
+                    case = opinfo.outcome(key, form, op.name, dtype, number, edged, edge=True)
+                    if case.kind == "wrong" and listed(what, case):
+                        case = replace(case, kind="listed")
+                    yield what, case

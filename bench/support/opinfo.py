@@ -362,27 +362,30 @@ def forms(op: OpInfo) -> Iterator[str]:
         yield "in place"
 
 
+def samples(op: OpInfo, dtype: str, most: int) -> Iterator[tuple[int, SampleInput]]:
+    """Yield at most ``most`` samples of an operation in a dtype, with their numbers; meanwhile no warning is shown.
+    Samples without an input that both libraries take, or with dropout, are left out."""
+    kind = getattr(torch, dtype)
+    if kind not in op.dtypes:
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.manual_seed(0)
+        differentiated = kind in op.backward_dtypes and kind.is_floating_point
+        found = list(islice(op.sample_inputs("cpu", kind, requires_grad=differentiated), most))
+        for number, sample in enumerate(found):
+            taken = isinstance(sample.input, torch.Tensor | list | tuple | int | float)
+            if taken and not sample.kwargs.get("dropout_p"):
+                yield number, sample
+
+
 def cases(most: int, dtypes: tuple[str, ...] = DTYPES_TRIED, only: str | None = None) -> Iterator[Outcome]:
     """Yield the outcomes of at most ``most`` samples of each operation, form and dtype."""
     for key, op in names().items():
-        if only is not None and op.name != only:
-            continue
-        for dtype in dtypes:
-            kind = getattr(torch, dtype)
-            if kind not in op.dtypes:
-                continue
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                torch.manual_seed(0)
-                differentiated = kind in op.backward_dtypes and kind.is_floating_point
-                samples = list(islice(op.sample_inputs("cpu", kind, requires_grad=differentiated), most))
-                for number, sample in enumerate(samples):
-                    if not isinstance(sample.input, torch.Tensor | list | tuple | int | float) or (
-                            sample.kwargs.get("dropout_p")):
-                        continue
-                    for form in forms(op):
-                        if form != "function" and not isinstance(sample.input, torch.Tensor):
-                            continue
+        for dtype in dtypes if only in (None, op.name) else ():
+            for number, sample in samples(op, dtype, most):
+                for form in forms(op):
+                    if form == "function" or isinstance(sample.input, torch.Tensor):
                         yield outcome(key, form, op.name, dtype, number, sample)
 
 

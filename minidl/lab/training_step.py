@@ -54,8 +54,11 @@ class Setting:
         known = models.find(name)
         inputs = ({"tokens": str(known.text.of_length(self.tokens).length)} if known.text is not None
                   else {"images": "x".join(map(str, known.input_shape))})
-        return {"precision": self.precision, **inputs,
-                "optimizer": self.optimizer or ("momentum" if known.text is None else "adamw")}
+        return {"precision": self.precision, **inputs, "optimizer": self.updated_by(text=known.text is not None)}
+
+    def updated_by(self, *, text: bool) -> str:
+        """Return the name of the optimizer: the given one, else the usual one of networks of text or of images."""
+        return self.optimizer or ("adamw" if text else "momentum")
 
 
 USUAL = Setting()
@@ -80,7 +83,7 @@ class TrainedNetwork:
         if setting.lora is not None:
             lora.add(self.model, setting.lora)
         learning = [p for p in self.model.parameters() if p.requires_grad]
-        kind = setting.said(name)["optimizer"]
+        kind = setting.updated_by(text=self.text is not None)
         self.optimizer: Optimizer
         if kind in ("sgd", "momentum"):
             self.optimizer = SGD(learning, lr=learning_rate or 0.1, momentum=0.9 if kind == "momentum" else 0.0,

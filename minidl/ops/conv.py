@@ -191,7 +191,7 @@ def _depthwise_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attr
 
 
 def _depthwise_vjp(needs: Needs, dy: Tensor, x: Tensor, w: Tensor, *, x_shape: Shape, w_shape: Shape, stride: Pair,
-         padding: Pair, dilation: Pair) -> Gradients:
+                   padding: Pair, dilation: Pair) -> Gradients:
     window = {"stride": stride, "padding": padding, "dilation": dilation}
     dw = apply(DEPTHWISE_WGRAD, dy, donate(x), kernel=w_shape[2:], **window) if needs[1] else None
     return apply(DEPTHWISE_DGRAD, donate(dy), w, x_shape=x_shape, **window) if needs[0] else None, dw

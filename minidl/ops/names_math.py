@@ -163,7 +163,7 @@ def logaddexp(input: Tensor, other: Tensor) -> Tensor:
     """Return log(exp(input) + exp(other)), without overflow. Raises ShapeError for a misfit of shapes or dtypes."""
     larger = compare(input, other, ">=")
     apart = where(larger, sub(other, input), sub(input, other))
-    equal = logical_and(compare(input, other, "=="), compare(absolute(input), INFINITY, "=="))
+    equal = logical_and(compare(input, other, "=="), isinf(input))
     return add(where(larger, input, other), softplus(masked_fill(apart, equal, 0.0)))
 
 

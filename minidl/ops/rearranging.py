@@ -57,8 +57,7 @@ def select(input: Tensor, dim: int, index: int) -> Tensor:
 @of_numbers_too
 def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
     """Return a copy of the parts number ``index`` of input along ``dim``.
-    Raises ShapeError for a bad ``dim``,
-    UserError for a number out of range."""
+    Raises ShapeError for a bad ``dim``, UserError for a number out of range."""
     return at(input, axis_of("index_select", input.shape, dim), reshape(index, (-1,)))
 
 

@@ -21,6 +21,11 @@ from typing import BinaryIO
 
 from minidl.errors import UserError
 
+try:
+    import fcntl
+except ImportError:
+    fcntl = None  # type: ignore[assignment]
+
 
 class Unwritable(UserError):
     """The error for a file that cannot be written."""
@@ -198,12 +203,6 @@ def _refusing(path: str | Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise Unwritable(f"cannot write {path}: {error.strerror or error}") from None
-
-
-try:
-    import fcntl
-except ImportError:
-    fcntl = None  # type: ignore[assignment]
 
 
 def lock_folder(folder: Path, *, wait: bool) -> int | None:

@@ -55,9 +55,10 @@ class MpiRanks(Ranks):
 
 
 def mpi(*, divide: str = NOTHING) -> MpiRanks:
-    """Return this process's rank among those that mpiexec started. Raises UserError if mpi4py or MPI is missing.
+    """Return this process's rank among those that mpiexec started.
+    Raises UserError if mpi4py or MPI is missing, or if threads may not call this MPI at once.
 
-    So it does if threads may not call this MPI at once. Without mpiexec this process is the one rank of one.
+    Without mpiexec this process is the one rank of one.
     An error that the program does not catch ends all ranks.
     divide: "nothing", optimizer "states", or "gradients" and states, of which each rank keeps its part.
     """

@@ -1,6 +1,7 @@
 """Exchanges between GPUs run beside the compute stream, and what touches their bytes later waits for them."""
 
 import random
+from contextlib import contextmanager
 from unittest.mock import patch
 
 import numpy as np
@@ -162,15 +163,22 @@ def test_a_training_waits_where_it_must():
     trained()
 
 
+@contextmanager
+def six_layers(network, ranks):
+    """Yield a rank's device and runtime, a model of six layers, and a function that returns its loss."""
+    device = gpu(network, ranks.rank)
+    with Runtime(device, memory_budget=1 << 24, policy="none", ranks=ranks) as runtime:
+        model = nn.Sequential(*[nn.Linear(64, 64) for _ in range(6)])
+        yield device, runtime, model, lambda: model(runtime.tensor(np.ones((8, 64), "float32"))).sum()
+
+
 @patch.object(Buckets, "full_bytes", 1)
 def test_sums_of_gradients_run_beside_the_backward_pass():
     """The compute stream is told to wait for a sum by the optimizer, not before."""
     def work(ranks):
-        device = gpu(network, ranks.rank)
-        with Runtime(device, memory_budget=1 << 24, policy="none", ranks=ranks) as runtime:
-            model = nn.Sequential(*[nn.Linear(64, 64) for _ in range(6)])
+        with six_layers(network, ranks) as (device, _, model, loss):
             optimizer = optim.SGD(model.parameters(), lr=0.1)
-            model(runtime.tensor(np.ones((8, 64), "float32"))).sum().backward()
+            loss().backward()
             issued, waited = device.group.in_use.latest, device.group.in_use.waited[COMPUTE]
             optimizer.step()
             return issued, waited, device.group.in_use.waited[COMPUTE]
@@ -182,12 +190,10 @@ def test_sums_of_gradients_run_beside_the_backward_pass():
 @patch.object(Buckets, "full_bytes", 1)
 def test_the_page_shows_when_exchanges_ran():
     def work(ranks):
-        device = gpu(network, ranks.rank)
-        with Runtime(device, memory_budget=1 << 24, policy="none", ranks=ranks) as runtime:
-            model = nn.Sequential(*[nn.Linear(64, 64) for _ in range(6)])
+        with six_layers(network, ranks) as (_, runtime, _, loss):
             recorder = StepRecorder(runtime)
             with recorder.recording(), runtime.iteration():
-                model(runtime.tensor(np.ones((8, 64), "float32"))).sum().backward()
+                loss().backward()
         return recorder.recorded
     network = FakeNccl()
     for recorded in together(RANKS, work):

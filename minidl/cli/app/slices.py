@@ -68,12 +68,12 @@ def faster(setup: Setup, cut: Cut, batch: int, budget_bytes: int) -> Cut:
     more = min(2 * cut.slices, most_slices(batch))
     if more <= cut.slices or cut.slices == 1:
         return cut
-    known, setup = setup.work.calls, replace(setup, work=Work(COMPARING, within=True))
-    setup.work.calls.update(known)
-    finer = replace(setup, slices=more)
+    work = Work(COMPARING, within=True)
+    work.calls.update(setup.work.calls)
+    finer, coarser = (replace(setup, slices=n, work=work) for n in (more, cut.slices))
     finer.demand(batch)  # from then on, replays are told from a step's own calls
-    seconds, fewer = (each.planned_seconds(batch, budget_bytes) for each in (finer, replace(setup, slices=cut.slices)))
-    if setup.work.over or seconds is None or fewer is None or seconds >= fewer:
+    seconds, fewer = (each.planned_seconds(batch, budget_bytes) for each in (finer, coarser))
+    if work.over or seconds is None or fewer is None or seconds >= fewer:
         return cut
     gain = f"a step takes {seconds:.3g} s instead of {fewer:.3g} in {cut.slices}"
     return Cut(more, f"{cut.why}; {gain}")

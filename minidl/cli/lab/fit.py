@@ -25,6 +25,8 @@ from minidl.outside.units import format_bytes
 from minidl.plan.trace import Trace
 from minidl.policies import beside
 
+HEADINGS = ("device", "memory", "host", "policy", "largest batch", "examples/s", "of unmanaged", "error")
+
 
 def parser() -> Parser:
     """Return the parser of the command's flags."""
@@ -57,8 +59,6 @@ def parser() -> Parser:
                             "networks compute in it (default: fp32)")
     kinds.add_machine(found)
     return found
-
-HEADINGS = ("device", "memory", "host", "policy", "largest batch", "examples/s", "of unmanaged", "error")
 
 
 def story(arguments: argparse.Namespace) -> int:
@@ -148,7 +148,7 @@ def _advise(said: dict[str, Any], name: str, machine: Machine, arguments: argpar
         title = (f"change, at batch {said['batch']} on {machine.profile}", "memory", "seconds",
                  f"batch in {format_bytes(memory)}")
         print("\n".join(table([title, *((each.text, format_bytes(each.peak_bytes), f"{each.seconds:.4g}",
-                                           f"about {each.batch}") for each in found)])))
+                                         f"about {each.batch}") for each in found)])))
 
 
 def _needs(look: Any) -> Needs:
