@@ -181,26 +181,30 @@ def _addresses(notes: Array, steps: int, size: Array, born_before: Array, outliv
         above[list(found)] = False
         over = int(problem.size[above].sum())
         for n in np.nonzero(above[:len(placed)])[0].tolist():
-            offset = _least_in_the_way(problem, best, n, len(placed))
-            if offset is not None:
-                offsets[parts(n)] = best[n] = offset
+            address = _least_in_the_way(problem, best, n, len(placed))
+            if address is not None:
+                offsets[parts(n)] = best[n] = address
     return Addresses(offsets, over, tuple(moves))
 
 
 def _least_in_the_way(problem: Strip, offset: Array, n: int, copies: int) -> int | None:
-    """Return an address for rectangle ``n``, for which no free one was found; None if all bytes are in use when it begins.
-    It may meet copies out of the previous iteration, for which the device waits, and later rectangles, for which it is
-    moved away or which go elsewhere. The latest of these, and then the copies that end first, are chosen.
+    """Return an address for rectangle ``n``, for which none was free; None if all bytes are in use when it begins.
+    It may meet copies out of the previous iteration, for which the device waits, and rectangles that begin later, for
+    which it is moved or which go elsewhere. The latest of these, and then the copies that end first, are chosen.
     copies: the number of the first of their rectangles."""
-    beside = np.nonzero((problem.first <= problem.last[n]) & (problem.last >= problem.first[n]) & (
-        offset + problem.size <= problem.room) & (np.arange(len(offset)) != n))[0]
+    beside = np.nonzero((problem.first <= problem.last[n]) & (problem.last >= problem.first[n])
+                        & (offset + problem.size <= problem.room))[0]
+    beside = beside[beside != n]
     low, high, size = offset[beside], offset[beside] + problem.size[beside], int(problem.size[n])
-    copied = beside >= copies
-    begin, wait = np.where(copied, ENDLESS, problem.first[beside]), np.where(copied, problem.last[beside], -1)
+    begin = np.where(beside < copies, problem.first[beside], ENDLESS)
+    wait = np.where(beside < copies, -1, problem.last[beside])
+
+    def cost(address: int) -> tuple[int, int, int]:
+        met = (low < address + size) & (address < high)
+        return -int(begin[met].min(initial=ENDLESS)), int(wait[met].max(initial=-1)), address
+
     at = np.unique(np.concatenate([[0], high, low - size]))
-    found = [(-int(begin[met].min(initial=ENDLESS)), int(wait[met].max(initial=-1)), a)
-             for a in at[(at >= 0) & (at + size <= problem.room)].tolist() if (met := (low < a + size) & (a < high)) is not None]
-    best = min(found, default=None)
+    best = min(map(cost, at[(at >= 0) & (at + size <= problem.room)].tolist()), default=None)
     return None if best is None or -best[0] <= problem.first[n] else best[2]
 
 
