@@ -202,8 +202,8 @@ class MaxPool1d(MaxPool2d):
     """Max-pooling of sequences: the maximum of each window of [N, C, L]."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return pooling.max_pool1d(x, self.kernel_size[1], self.stride[1], self.padding[1], 1, self.ceil_mode,
-                                  self.return_indices)
+        return pooling.max_pool1d(x, self.kernel_size[1], self.stride[1], self.padding[1], pair(self.dilation)[1],
+                                  self.ceil_mode, self.return_indices)
 
 
 class AvgPool1d(AvgPool2d):

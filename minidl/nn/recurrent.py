@@ -61,7 +61,8 @@ class _Recurrent(Module):
     def fused(self, given: Tensor, weight: Tensor, bias: Tensor | None, state: State, *, backwards: bool
               ) -> tuple[Tensor, State] | None:
         """Return a layer's outputs and last state, computed by one operation; None if there is no such operation.
-        given: the gates' terms of the input, x w_ih + b_ih. weight, bias: w_hh and b_hh."""
+        given: the gates' terms of the input, w_ih x + b_ih, [N, L, gates * H]. weight, bias: w_hh and b_hh. backwards:
+        True to go from the last element of the sequence to the first."""
         return None
 
     def run(self, x: Tensor, state: list[State] | None) -> tuple[Tensor, list[Tensor]]:

@@ -22,8 +22,8 @@ PAD_MODES = ("constant", "reflect", "replicate", "circular")
 def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float = 0.0) -> Tensor:
     """Return input padded along its last dimensions.
 
-    pad: numbers of elements before and after the last dimension, then before and after the second to last, and so on.
-    Mode "constant" pads with ``value``, and negative numbers cut; "reflect" mirrors input without repeating the edge,
+    pad: numbers of elements before and after the last dimension, then before and after the second to last, and so on;
+    negative numbers cut. Mode "constant" pads with ``value``, "reflect" mirrors input without repeating the edge,
     "replicate" repeats the edge, "circular" takes the elements of the opposite side. Raises ShapeError for numbers
     that do not fit input, UserError for an unknown mode.
     """

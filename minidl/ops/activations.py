@@ -78,7 +78,7 @@ def logsigmoid(input: Tensor) -> Tensor:
 
 
 def mish(input: Tensor) -> Tensor:
-    """Return input * tanh(softplus(input)) (Misra 2019), which is input where that exceeds ``SAFE``."""
+    """Return input * tanh(softplus(input)) (Misra 2019); where input is above 20, input itself."""
     large = compare(input, SAFE, ">")
     small = masked_fill(input, large, 0.0)
     return where(large, input, mul(small, tanh(softplus(small))))
@@ -119,7 +119,7 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
 
 
 def softmin(input: Tensor, dim: int = -1, dtype: DType | None = None) -> Tensor:
-    """Return the softmax of -x, computed in ``dtype``, if given."""
+    """Return the softmax of -input over ``dim``, computed in ``dtype``, if given."""
     return softmax(neg(input), dim, dtype)
 
 

@@ -112,8 +112,8 @@ def _relu_vjp(needs: Needs, dy: Tensor, x: Tensor, gamma: Tensor, beta: Tensor, 
 
 def _add_relu_vjp(needs: Needs, dy: Tensor, y: Tensor, x: Tensor, gamma: Tensor, mean: Tensor, var: Tensor, *,
                   eps: float, training: bool) -> Gradients:
-    """Return the gradients.
-    That of the sum x + residual is the gradient of both, so it is computed once, and not donated."""
+    """Return the gradients with respect to x, residual, gamma and beta.
+    The gradient of norm(x) + residual is that of both terms, so it is computed once, and not donated."""
     dsum = apply(RELU_GRAD, donate(dy), donate(y))
     dgamma, dbeta = apply_all(BATCH_NORM_GRAD_REDUCE, dsum, x, mean, var, eps=eps)
     dx = None

@@ -1,4 +1,4 @@
-"""Views (reshape, permute, slices), the copies that undo them (contiguous, concat, slice_grad), and casts."""
+"""Views (reshape, permute, narrow), the copies that undo them (contiguous, concat, ``narrow_grad``), and casts."""
 
 from collections.abc import Sequence
 from math import prod

@@ -113,6 +113,7 @@ def test_lists_of_parameters_are_those_of_their_module():
     (lambda: nn.Conv2d(4, 6, 3, padding="full"), "padding must be numbers, 'same' or 'valid', not 'full'"),
     (lambda: nn.ConvTranspose2d(2, 2, 3, 2, 1, 2)(minidl.ones(1, 2, 3, 3)),
      "output_padding .2, 2. is not below the stride"),
+    (lambda: nn.MaxPool1d(2, dilation=2)(minidl.ones(1, 1, 8)), "dilation must be 1 and return_indices False, not"),
     (lambda: nn.RNN(2, 3, nonlinearity="sin"), "nonlinearity must be tanh or relu, not 'sin'"),
     (lambda: nn.functional.pad(minidl.ones(2, 3), (4, 0), "reflect"),
      "3 elements cannot be padded by 4 and 0 in mode reflect"),
