@@ -13,7 +13,7 @@ from minidl.meta import DTYPES, DType, Shape, boolean, float32
 
 def host_array(data: Any, device: devices.Device) -> np.ndarray:
     """Return an array's values as a NumPy array, copied only if they are on another device or NumPy lacks their dtype.
-    """
+    Raises UserError for nested lists of unequal lengths."""
     if getattr(data, "requires_grad", False) and hasattr(data, "detach"):
         data = data.detach()  # a parameter of PyTorch has to be detached first
     exports = hasattr(data, "__dlpack_device__")
@@ -31,6 +31,8 @@ def host_array(data: Any, device: devices.Device) -> np.ndarray:
         if values is None:
             raise
         return values
+    except ValueError as error:
+        raise UserError(f"these data are no array: {error}") from None
 
 
 def plain_dtype(data: Any, array: np.ndarray) -> DType | None:
