@@ -47,9 +47,9 @@ def plain_dtype(data: Any, array: np.ndarray) -> DType | None:
 def checked(array: np.ndarray, shape: Shape | None, dtype: DType | None) -> tuple[np.ndarray, DType]:
     """Return the array, and the dtype of the tensor for its values: the array's own, unless ``dtype`` is given.
 
-    A given dtype may round fractions and takes booleans as 0 and 1; else every value must fit. For bool the array is
-    compared with 0. Raises ShapeError for another shape than ``shape``, UserError for an unknown dtype or values that
-    do not fit.
+    A given dtype takes booleans as 0 and 1. One of integers cuts fractions off, and every value must lie in its range;
+    a floating one may round, to infinity too. For bool the array is compared with 0. Raises ShapeError for another
+    shape than ``shape``, UserError for an unknown dtype or values that do not fit.
     """
     if shape is not None and tuple(shape) != array.shape:
         raise ShapeError(f"data of shape {list(array.shape)} for a tensor of shape {list(shape)}")
