@@ -79,7 +79,7 @@ class Conv1d(Module):
 
 
 class ConvReLU2d(Conv2d):
-    """A Conv2d and a ReLU in one layer, relu(conv(x)), for a Sequential, without another pass over the feature map."""
+    """A Conv2d and a ReLU in one layer, relu(conv(x)), for a Sequential: ``Conv2d`` with ``relu=True``."""
 
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override] # a Sequential passes only x
         return super().forward(x, relu=True)
