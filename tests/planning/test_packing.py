@@ -45,13 +45,11 @@ def test_what_finds_no_room_gets_no_address():
 
 
 @pytest.mark.parametrize(("notes", "size", "room", "number", "address"), [
-    # At step 3 two of the three fit. The third one begins before that, above the first.
-    ([(0, 0, 5, -1), (1, 3, 5, -1), (2, 0, 4, -1)], [100, 60, 50], 170, 2, 100),
     # Copies out of 0 and 1 end at steps 2 and 1 of the next iteration; tensor 2, from step 0 on, waits for the latter.
     ([(0, 4, -4, -1), (1, 4, -3, -1), (2, 0, 3, -1), (3, 2, 4, -1)], [60, 60, 50, 10], 130, 2, 60),
-    # All bytes are in use when the last one begins.
-    ([(0, 0, 5, -1), (1, 3, 5, -1)], [100, 60], 150, 1, NO_ADDRESS)])
-def test_what_finds_no_free_address_gets_one_where_it_is_least_in_the_way(notes, size, room, number, address):
+    # At step 3 two of the three fit, and no copy runs.
+    ([(0, 0, 5, -1), (1, 3, 5, -1), (2, 0, 4, -1)], [100, 60, 50], 170, 2, NO_ADDRESS)])
+def test_what_finds_no_free_address_gets_one_over_copies_that_end_soon(notes, size, room, number, address):
     nothing = np.zeros(len(size), np.bool_)
     found = addresses(np.array(notes), 6, np.array(size), born_before=nothing, outlives=nothing, room=room,
                       successor=np.full(len(size), -1), movable=lambda _: np.zeros(0, np.int64))

@@ -181,31 +181,26 @@ def _addresses(notes: Array, steps: int, size: Array, born_before: Array, outliv
         above[list(found)] = False
         over = int(problem.size[above].sum())
         for n in np.nonzero(above[:len(placed)])[0].tolist():
-            address = _least_in_the_way(problem, best, n, len(placed))
+            address = _over_copies(problem, best, n, len(placed))
             if address is not None:
                 offsets[parts(n)] = best[n] = address
     return Addresses(offsets, over, tuple(moves))
 
 
-def _least_in_the_way(problem: Strip, offset: Array, n: int, copies: int) -> int | None:
-    """Return an address for rectangle ``n``, for which none was free; None if all bytes are in use when it begins.
-    It may meet copies out of the previous iteration, for which the device waits, and rectangles that begin later, for
-    which it is moved or which go elsewhere. The latest of these, and then the copies that end first, are chosen.
+def _over_copies(problem: Strip, offset: Array, n: int, copies: int) -> int | None:
+    """Return an address for rectangle ``n`` where it meets only copies out of the previous iteration, or None.
+    The device waits until these end, so the address is chosen whose copies end first.
     copies: the number of the first of their rectangles."""
     beside = np.nonzero((problem.first <= problem.last[n]) & (problem.last >= problem.first[n])
                         & (offset + problem.size <= problem.room))[0]
     beside = beside[beside != n]
     low, high, size = offset[beside], offset[beside] + problem.size[beside], int(problem.size[n])
-    begin = np.where(beside < copies, problem.first[beside], ENDLESS)
-    wait = np.where(beside < copies, -1, problem.last[beside])
-
-    def cost(address: int) -> tuple[int, int, int]:
-        met = (low < address + size) & (address < high)
-        return -int(begin[met].min(initial=ENDLESS)), int(wait[met].max(initial=-1)), address
-
+    ends = np.where(beside < copies, ENDLESS, problem.last[beside])
     at = np.unique(np.concatenate([[0], high, low - size]))
-    best = min(map(cost, at[(at >= 0) & (at + size <= problem.room)].tolist()), default=None)
-    return None if best is None or -best[0] <= problem.first[n] else best[2]
+    found = [(int(ends[(low < address + size) & (address < high)].max(initial=-1)), address)
+             for address in at[(at >= 0) & (at + size <= problem.room)].tolist()]
+    end, address = min(found, default=(ENDLESS, 0))
+    return address if end < ENDLESS else None
 
 
 def _stackings(first: Array, end: Array, until: Array, size: Array, base: int, room: int) -> Iterator[Array]:
