@@ -39,8 +39,8 @@ AUTO = "auto"
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The values that a run chose by itself where no flag gave them:
-    the budget and host memory in bytes, the batch, and the device."""
+    """The budget and host memory in bytes and the batch with which a run ran, given by flags or chosen by itself.
+    device: the ``--device`` for which they hold."""
 
     device: str
     memory_budget: int
