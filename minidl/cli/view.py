@@ -162,8 +162,8 @@ def _source(name: str | None, flags: Sequence[str], *, trusted: bool) -> Recordi
 
 
 def _again(folder: Path, *, trusted: bool) -> list[str]:
-    """Return a run folder's command line, with the values that the run chose by itself, without flags for output files.
-    """
+    """Return a run folder's command line, with the values that the run had, without flags for output files.
+    On real data it is of STEPS (12) steps."""
     if not is_file(folder / ARGUMENTS):
         raise UserError(f"{folder} is no run folder: it has no {ARGUMENTS}")
     noted, resolved = read_arguments(folder)

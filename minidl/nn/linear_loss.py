@@ -34,8 +34,8 @@ def linear_cross_entropy(input: Tensor, linear_weight: Tensor, target: Tensor, *
     linear_weight [classes, width]; target: [N], integers; rows with the label ``ignore_index`` do not count
     rows          of a chunk; the last one may have fewer. None: max(128, min(width, N / 8), N / 256), rounded up
 
-    The gradient of the weight is summed over chunks in float32. If all rows are ignored the loss is NaN. Raises
-    ShapeError for other shapes; UserError for chunks without rows.
+    The gradient of the weight is summed over chunks in at least float32. If all rows are ignored the loss is NaN.
+    Raises ShapeError for other shapes; UserError for chunks without rows.
     """
     if input.ndim != 2 or target.shape != input.shape[:1]:
         raise ShapeError(f"linear_cross_entropy needs input [N, width] and target [N], not {list(input.shape)} and "

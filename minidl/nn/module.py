@@ -168,7 +168,7 @@ class Module(Registered, Converted):
         return self
 
     def eval(self) -> Self:
-        """Put every module of the tree in inference mode; returns this module."""
+        """Put every module of the tree in evaluation mode, out of training mode; returns this module."""
         return self.train(False)
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:

@@ -76,6 +76,9 @@ class _Recurrent(Module):
         if x.ndim != 3:
             raise ShapeError(f"{type(self).__name__} needs sequences of two or three dimensions, not {list(x.shape)}")
         x = lowered(x if self.batch_first else permute(x, (1, 0, 2)))
+        count, wanted = self.num_layers * len(self.suffixes), (x.shape[0], self.hidden_size)
+        if state is not None and (len(state) != count or any(h.shape != wanted for parts in state for h in parts)):
+            raise ShapeError(f"{type(self).__name__}: each part of a state needs the shape {[count, *wanted]}")
         last: list[State] = []
         for layer in range(self.num_layers):
             outputs = []

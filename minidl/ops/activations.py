@@ -2,6 +2,7 @@
 
 from minidl.errors import ShapeError
 from minidl.meta import DType
+from minidl.ops.arguments import axis_of
 from minidl.ops.arithmetic import compare, div, mul, sub
 from minidl.ops.choose import masked_fill, where
 from minidl.ops.elementwise import neg, relu, scale, shift, sigmoid, tanh
@@ -111,8 +112,8 @@ def threshold(input: Tensor, threshold: float, value: float) -> Tensor:
 
 def glu(input: Tensor, dim: int = -1) -> Tensor:
     """Return a * sigmoid(b) for the halves a and b of input along ``dim`` (Dauphin et al. 2017).
-    Raises ShapeError for a dimension of odd size."""
-    if not input.ndim or input.shape[dim] % 2:
+    Raises ShapeError for a dimension of odd size or out of range."""
+    if input.shape[axis_of("glu", input.shape, dim)] % 2:
         raise ShapeError(f"glu needs a dimension of even size, not {dim} of {list(input.shape)}")
     a, b = chunk(input, 2, dim)
     return mul(a, sigmoid(b))

@@ -75,7 +75,7 @@ def add(input: Tensor, other: Operand, *, alpha: float = 1) -> Tensor:
 
 def sub(input: Tensor, other: Operand, *, alpha: float = 1) -> Tensor:
     """Return input - alpha * other, with broadcasting.
-    Raises ShapeError for booleans, or a misfit of shapes or dtypes."""
+    Raises ShapeError for two tensors of booleans, or a misfit of shapes or dtypes."""
     input, other = promoted("sub", input, _times("sub", other, alpha))
     return elementwise.sub(input, other)
 

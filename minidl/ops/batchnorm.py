@@ -167,6 +167,7 @@ def batch_norm(x: Tensor, gamma: Tensor, beta: Tensor, running_mean: Tensor, run
     count = x.numel() // x.shape[1]
     if count < 2:
         raise ShapeError(f"batch norm in training needs more than one value per channel, not {list(x.shape)}")
+    _check(x.meta, gamma.meta, beta.meta, running_mean.meta, running_var.meta)  # before the statistics change
     mean, var = apply_all(BATCH_NORM_STATS, x)
     apply_all(BATCH_NORM_UPDATE, running_mean, running_var, mean, var, momentum=momentum, count=count)
     return _normalise(x, gamma, beta, mean, var, eps, True, relu, residual)

@@ -248,7 +248,7 @@ class Setup:
 
 
 def _run_until_alike(twin: Runtime, steps: TrainingParts, begin: Callable[[], None], *, most: int) -> None:
-    """Run up to ``most`` steps, each with an evaluation, until ALIKE in a row leave the same blocks under one plan.
+    """Run up to ``most`` steps, each with an evaluation, until ALIKE in a row leave blocks and plan as they were.
     Raises OutOfMemory if one finds no room."""
     alike, before = 0, None
     for _ in range(most):
