@@ -173,7 +173,7 @@ class Session:
         self._log.add(row)  # last, as it may call a function of the user's
 
     def save(self, trainer: Trainer) -> None:
-        """Write a checkpoint of the training, unless this step already has one."""
+        """Write a checkpoint of the training, unless this step already has one, or the run keeps none."""
         done = trainer.steps_done
         if self._read is None or not self._keeps or self._saved == done:
             return
