@@ -4,9 +4,9 @@
     python -m bench.strangers --shares 90,75,60 > bench/results/strangers.md
     python -m bench.strangers --traces vgg,vgg19:64 --policies auto,mo-sos --solver 20 --instants 40 --shares 90,75,60
 
-The steps are those of ``tests/support/strangers.py``, or of a network at a batch size. Each runs on sim:p100 in budgets from 95% of its unmanaged peak
-downwards, with a host and without, until a policy finds no room. With ``--instants`` the table of seconds also has the
-least that any plan takes (``minidl.planning.bound``).
+The steps are those of ``tests/support/strangers.py``, or of a network at a batch size. Each runs on sim:p100 in budgets
+from 95% of its unmanaged peak downwards, with a host and without, until a policy finds no room. With ``--instants`` the
+table of seconds also has the least that any plan takes (``minidl.planning.bound``).
 """
 
 import argparse

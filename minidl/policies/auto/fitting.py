@@ -26,8 +26,8 @@ def fitted(found: Found, trace: Trace, facts: Problem, costs: Costs, limits: Lim
     """Return the plan with addresses, or one like it that needs less memory, and the number of searches for such plans.
 
     The engine puts a tensor without an address into any hole, perhaps where the plan wants another tensor. To account
-    for that, each of its bytes is charged the time of a copy to the host and back for which computation waits, and a call
-    whose workspace finds no hole is charged what its slower algorithm takes longer; so a slower plan that needs less
+    for that, each of its bytes is charged the time of a copy to the host and back for which computation waits. A call
+    whose workspace finds no hole is charged what its slower algorithm takes longer. So a slower plan that needs less
     memory may be the better one. On a device whose addresses a plan cannot choose, the plan is returned unchanged.
     seed: of the searches' random moves; work: their work, as a multiple of the usual.
     """
