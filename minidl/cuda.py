@@ -1,4 +1,4 @@
-"""Functions of ``torch.cuda`` for the current runtime's device; outside of every runtime most raise UserError."""
+"""Functions of ``torch.cuda`` for the current runtime's device; only ``synchronize`` raises UserError without one."""
 
 from minidl.context import current
 from minidl.errors import UserError

@@ -1,11 +1,11 @@
 """The errors that a user can cause. Imports nothing of minidl.
 
-Each message has the numbers that explain the error; ``train.py`` prints the message and exits with code 2.
+Each message has the numbers that explain the error, if any do; a command prints the message and exits with code 2.
 """
 
 
 class UserError(Exception):
-    """The user asked for something that cannot be done; the message says why, with the numbers."""
+    """The user asked for something that cannot be done; the message says why."""
 
 
 class ShapeError(UserError, ValueError):

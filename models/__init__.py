@@ -185,7 +185,7 @@ def _parameters(name: str, build: Callable[..., Module]) -> Collection[str]:
 
 
 def _built(name: str, build: Callable[[], Module]) -> Module:
-    """Return the result of a build function; a user's function may fail in any way. Raises UserError."""
+    """Return the result of a build function. Raises UserError for any error of a user's own function."""
     try:
         return build()
     except (UserError, MemoryError, KeyboardInterrupt):

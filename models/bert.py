@@ -252,7 +252,7 @@ class Inputs(NamedTuple):
 
 def synthetic_batch(runtime: Runtime, batch: int, text: Text | None = None, *, seed: int = 0) -> Inputs:
     """Return a random batch of sequences with two equal segments, uploaded by six calls; shapes only if simulated.
-    The values depend on the seed only. Raises OutOfMemory."""
+    The values depend on the seed only. Raises OutOfMemory, and ShapeError for more predictions than tokens."""
     text = text or Text()
     if not 0 < text.predictions <= text.length:
         raise ShapeError(f"{text.predictions} positions cannot be predicted in a sequence of {text.length}")

@@ -3,7 +3,7 @@
 
 IN is a PyTorch file (.pth, .pt, .bin, .ckpt), for which PyTorch must be installed and whose code is never run, or a
 NumPy .npz file. If the file has a dictionary "state_dict", "model" or "model_state_dict", that one holds the weights.
-Names do not change; ``models.weights`` maps them to a network. Half precision becomes float32.
+Names do not change; ``models.weights`` maps them to a network. Floats of a PyTorch file become float32.
 """
 
 import warnings

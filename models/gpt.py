@@ -166,8 +166,8 @@ def generate(model: GPT, input_ids: Tensor, count: int, *, temperature: float = 
              top_k: int | None = None) -> Tensor:
     """Return the sequences [N, L] extended by ``count`` sampled tokens: [N, L + count].
 
-    Each token is drawn from softmax(scores / temperature), among the ``top_k`` likeliest if given, in one iteration.
-    The model sees only its last positions of a longer sequence. Put the model in inference mode first.
+    Each token takes one iteration and is drawn from softmax(scores / temperature), among the ``top_k`` likeliest if
+    given. The model sees only as many of the last tokens as it has positions. Call ``model.eval()`` first.
     """
     for _ in range(count):
         with no_grad(), current_runtime().iteration():

@@ -231,7 +231,7 @@ class LlamaModel(nn.Module):
 
 
 class Llama(nn.Module):
-    """Llama with its loss: the mean cross-entropy of the next tokens, a scalar, without ever holding all logits.
+    """Llama with its loss: the mean cross-entropy of the next tokens, a scalar; logits are made for some at a time.
 
     input_ids, labels: [N, L], int64; a label of -100 does not count. ``labels[:, i]`` must be the token after
     ``input_ids[:, i]``; forward() does not shift them.

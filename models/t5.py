@@ -205,7 +205,7 @@ class T5Block(nn.Module):
 class T5Stack(nn.Module):
     """The encoder, or with ``decodes`` the decoder, after the embedding: [N, L, D] -> [N, L, D].
 
-    ``mask`` [N, 1, 1, S], 0 or -inf, hides padding of the encoder's tokens. All layers share one bias of positions.
+    ``mask`` [N, 1, 1, S], 0 or -1e9, hides padding of the encoder's tokens. All layers share one bias of positions.
     """
 
     def __init__(self, config: T5Config, *, decodes: bool) -> None:
@@ -229,7 +229,7 @@ class T5Stack(nn.Module):
 
 
 class T5(nn.Module):
-    """T5 with its loss, the mean cross-entropy of the predicted tokens, a scalar, without ever holding all logits.
+    """T5 with its loss, the mean cross-entropy of the predicted tokens, a scalar; logits are made for some at a time.
 
     ``forward`` is for running text, as the other language models here: ``labels[:, i]`` is the token after
     ``input_ids[:, i]``. The encoder reads the first half of each sequence, and the decoder predicts the tokens after it
@@ -263,8 +263,8 @@ class T5(nn.Module):
         return self.encoder(self.shared(input_ids), mask), mask
 
     def decode(self, decoder_input_ids: Tensor, encoded: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return the decoder's states [N, L, D], which times ``head_weight`` are the logits; arguments of ``encode``.
-        """
+        """Return the decoder's states [N, L, D], which times ``head_weight`` are the logits.
+        encoded, mask: what ``encode`` returned."""
         x: Tensor = self.decoder(self.shared(decoder_input_ids), mask, encoded)
         if self.config.tie_word_embeddings:
             x = x * self.config.d_model**-0.5
@@ -294,8 +294,8 @@ def generate(model: T5, input_ids: Tensor, count: int, *, attention_mask: Tensor
     """Return ``count`` tokens for each text [N, S] that the encoder reads: [N, count]. Each takes one iteration.
 
     The decoder computes all its positions anew for each token. temperature, top_k: how a token is drawn, see
-    ``sampling.next_tokens``; seed: the random numbers follow from it, or with None from the runtime. Put the model in
-    inference mode first.
+    ``sampling.next_tokens``; seed: the random numbers follow from it, or with None from the runtime. Call
+    ``model.eval()`` first.
     """
     with seeded(seed):
         with no_grad(), current_runtime().iteration():

@@ -60,9 +60,9 @@ def synchronisation(content: Content, quick: bool) -> None:
         rows.append((f"tensor {tensor_id}", f"{trace.tensors[tensor_id].nbytes / 2**20:.0f} MiB", under.op,
                      f"{1e3 * under.seconds:.1f} ms", f"{1e3 * swap:.1f} ms", f"{swap / under.seconds:.1f}"
                      if under.seconds else "-"))
-    content.say(f"vDNN (`vdnn-conv`) on VGG16 at a batch of {batch}, on a P100 with PCIe 3.0. The paper measured at "
-                f"{VDNN_BATCH} that vDNN loses {percent(VDNN_LOSS)} of the speed, and that copies take more than 3 "
-                f"times as long as the layer that they overlap. Here it loses {percent(loss)}; "
+    content.say(f"vDNN (`vdnn-conv`) on VGG16 at a batch of {batch}, on a simulated P100 with PCIe 3.0. The paper "
+                f"measured at {VDNN_BATCH} that vDNN loses {percent(VDNN_LOSS)} of the speed, and that copies take "
+                f"more than 3 times as long as the layer that they overlap. Here it loses {percent(loss)}; "
                 f"{row.stall_seconds:.2f} s of {row.settled_s:.2f} s a step are waits for copies. The table "
                 "has the largest tensors that are moved, beside the call that each copy out overlaps:")
     content.table(("tensor", "size", "overlapped call", "its time", "copy out", "times"), rows)
@@ -79,8 +79,8 @@ def convolutions(content: Content, quick: bool) -> None:
     seconds = sorted((call.seconds for call in trace.calls if call.op.startswith("conv2d") and "grad" not in call.op),
                      reverse=True)
     short = sum(s < SHORT_S for s in seconds) / len(seconds)
-    content.say("The times of InceptionV3's convolutions in the forward pass. The paper does not say at which "
-                "batch it measured them; here it is the largest batch that TensorFlow ran in the paper.")
+    content.say("The times of InceptionV3's convolutions in the forward pass, here on a simulated P100. The paper does "
+                "not say at which batch it measured them; here it is the largest that TensorFlow ran in the paper.")
     content.table(("", "paper", f"here, at {batch}"), [
         ("convolutions", TENTH, len(seconds)), ("shortest", "474 us", f"{1e6 * seconds[-1]:.0f} us"),
         ("longest", "17,727 us", f"{1e6 * seconds[0]:,.0f} us"),

@@ -84,8 +84,8 @@ def overheads(content: Content, quick: bool) -> None:
     """Fill the page of DTR: the cost of its recomputation by budget, for each kind of neighbourhood in its heuristic.
     """
     content.say("How much longer a step takes under DTR, which only recomputes, by budget (a share of the "
-                "unmanaged peak), on a P100. DTR's paper draws such curves without numbers, so there are none to "
-                "compare with. DTR's price for evicting a tensor includes the evicted tensors around it in the "
+                "unmanaged peak), on a simulated P100. DTR's paper draws such curves without numbers, so there are "
+                "none to compare with. DTR's price for evicting a tensor includes the evicted tensors around it in the "
                 "lineage, its neighbourhood. `dtr` uses the exact neighbourhood, `dtr-eqclass` an approximation "
                 "by equivalence classes (union-find), and `dtr-local` only the tensor's own cost. `dtr-ignore` "
                 "keeps tensors that the program has freed until their bytes are wanted.")

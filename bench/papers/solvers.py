@@ -57,11 +57,11 @@ SYSTEMS = {"checkmate": Remembering, "str-ilp": RememberingSwaps, "mo-sos": Reme
 
 def selection(content: Content, quick: bool) -> None:
     """Fill the page of Figure 4, a step's time by memory, and Figure 5, the parts of which that time consists."""
-    content.say("Training steps on a P40 in shares of their unmanaged peak: VGG19 with images of 227x227 at a batch "
-                "of 144, U-Net with 256x256 at 120. The cells have milliseconds of a step as the engine runs it. In "
-                f"brackets stands how far the integer program, with {BLOCKS} blocks of calls as its stages, may still "
-                f"be from its optimum after {content.solver_s:g} s for each program (the solver's gap). `checkmate` "
-                "recomputes, `str` (STR, IPDPS 2022) swaps, too, and `mo-sos` also chooses algorithms. "
+    content.say("Training steps on a simulated P40 in shares of their unmanaged peak: VGG19 with images of 227x227 at "
+                "a batch of 144, U-Net with 256x256 at 120. The cells have milliseconds of a step as the engine runs "
+                f"it. In brackets stands how far the integer program, with {BLOCKS} blocks of calls as its stages, may "
+                f"still be from its optimum after {content.solver_s:g} s for each program (the solver's gap). "
+                "`checkmate` recomputes, `str` (STR, IPDPS 2022) swaps, too, and `mo-sos` also chooses algorithms. "
                 "\"on demand\": no plan was found in time, or there is none.")
     clock, cpu = perf_counter(), process_time()
     less: dict[str, list[float]] = {name: [] for name in PUBLISHED}

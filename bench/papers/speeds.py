@@ -54,8 +54,8 @@ def breakdown(content: Content, quick: bool) -> None:
     """Fill the page of Figure 8: what each mechanism of Capuchin gains."""
     content.say("The paper adds Capuchin's mechanisms one by one to other systems. Here they are turned off in "
                 "minidl's engine, so the row \"none of them\" is similar to those systems, but not the same. Each "
-                "cell has images a second, in brackets the share of the unmanaged speed; then the gain over the "
-                "row above, and the gain in the paper. No operations are fused.")
+                "cell has images a second on a simulated P100, in brackets the share of the unmanaged speed; then the "
+                "gain over the row above, and the gain in the paper. No operations are fused.")
     for title, model, batches, policy, mechanisms, steps in (
             ("(a) Swapping alone", "inception_v3", (200, 400), CapuchinSwap(), SWAPS, 40),
             ("(b) Recomputing alone", "resnet50", (300, 540), CapuchinRecompute(), RECOMPUTES, 8)):
@@ -166,9 +166,9 @@ def _order(speeds: Speeds) -> str:
 
 def eager_speeds(content: Content, quick: bool) -> None:
     """Fill the page of Figure 10: speeds by batch in eager mode."""
-    content.say("Images a second by batch, with no operations fused. In the paper ResNet-50 is 23.1% slower at "
-                "224, which is 83.6% more than eager mode's largest batch of 122; DenseNet is faster with "
-                "Capuchin, because at large batches its kernels use more of the GPU.")
+    content.say("Images a second by batch on a simulated P100, with no operations fused. In the paper ResNet-50 is "
+                "23.1% slower at 224, which is 83.6% more than eager mode's largest batch of 122; DenseNet is faster "
+                "with Capuchin, because at large batches its kernels use more of the GPU.")
     for model, batches in (("resnet50", (100, 122, 160, 224, 300)), ("densenet121", (60, 70, 100, 130, 190))):
         _curve(content, model, batches[:1] if quick else batches, ("capuchin",), "figure10", EAGER[model])
         if quick:

@@ -45,7 +45,8 @@ def workloads(content: Content, quick: bool) -> None:
     """Fill the page of Table 1: the paper's networks, and the network here that stands for each."""
     content.say("The paper names seven workloads, and says which of them it runs in TensorFlow's graph mode, "
                 "eager mode or both. minidl runs all of them eagerly. The other columns describe a training step "
-                "here: batch 32, no operations fused, SGD with momentum (BERT: AdamW, 128 tokens).")
+                "here, on a simulated P100: batch 32, no operations fused, SGD with momentum (BERT: AdamW, 128 "
+                "tokens).")
     rows = []
     modes = {"resnet50": "graph, eager", "densenet121": "eager"}
     for model in QUICK if quick else (*list(BATCHES)[:5], "densenet121", "bert-base"):
@@ -61,10 +62,10 @@ def workloads(content: Content, quick: bool) -> None:
 
 def graph_batches(content: Content, quick: bool) -> None:
     """Fill the page of Table 2: the largest batches in graph mode."""
-    content.say("The largest batch that runs in 15,127 MiB: minidl's, and in brackets the paper's and the "
-                "difference. The column of TensorFlow (TF-ori) is the policy `none`, that of Capuchin `capuchin`, "
-                "that of vDNN `vdnn-join`, and that of OpenAI's checkpointing the one of its two modes which is "
-                "nearer to the paper. Batches that vDNN or OpenAI's checkpointing refuses count as too large. "
+    content.say("The largest batch that runs in 15,127 MiB: minidl's, on a simulated P100, and in brackets the paper's "
+                "and the difference. The column of TensorFlow (TF-ori) is the policy `none`, that of Capuchin "
+                "`capuchin`, that of vDNN `vdnn-join`, and that of OpenAI's checkpointing the one of its two modes "
+                "which is nearer to the paper. Batches that vDNN or OpenAI's checkpointing refuses count as too large. "
                 "Traces are recorded at two batches and interpolated for all others; the search for the largest "
                 "batch ends within 2%.")
     budget = profiles.get("p100").memory_bytes

@@ -59,8 +59,8 @@ def random_split(dataset: Any, lengths: Sequence[int], generator: object = None)
 
 
 def default_collate(batch: Sequence[Any]) -> Any:
-    """Return examples as a batch: tensors, arrays, numbers are stacked; tuples, lists, mappings part by part.
-    Other objects, such as strings, stay in a list."""
+    """Return examples as a batch: tensors, arrays, numbers are stacked; parts of tuples, lists (both give a list) and
+    mappings one by one. Other objects, such as strings, stay in a list."""
     first = batch[0]
     if isinstance(first, Tensor):
         return stack(list(batch))
@@ -77,8 +77,8 @@ def default_collate(batch: Sequence[Any]) -> Any:
 
 class DataLoader:
     """Iterates over the batches of a data set, in order or shuffled; ``drop_last`` leaves out a smaller last batch.
-    ``sampler`` yields the examples' numbers in their order instead. Further arguments of PyTorch, such as
-    ``num_workers``, have no effect."""
+    ``sampler`` yields the examples' numbers in their order instead; ``collate_fn`` makes a batch of a list of examples.
+    Further arguments of PyTorch, such as ``num_workers`` and ``batch_sampler``, have no effect."""
 
     def __init__(self, dataset: Any, batch_size: int = 1, shuffle: bool = False, sampler: Any = None,
                  num_workers: int = 0, collate_fn: Callable[[Sequence[Any]], Any] | None = None,

@@ -30,7 +30,7 @@ Call = tuple[str, str, tuple[Meta, ...], tuple[Meta, ...]]  # op, algorithm, inp
 
 class Sampler(ThreadedCpu):
     """A CPU device that stores the seconds of every launched call.
-    It offers one algorithm for each call: number ``choice`` of those with the first's bits, or the last of these."""
+    It offers one algorithm for each call: of those in the first's bits class number ``choice``, or else the last."""
 
     def __init__(self, choice: int = 0) -> None:
         super().__init__("cpu", profiles.get("cpu"))
@@ -68,7 +68,7 @@ def _tell(note: Callable[[float], None], timed: Timed, seconds: float) -> None:
 
 def train(workload: Workload, budget_bytes: int, *, choice: int = 0,
           iterations: int = ITERATIONS) -> tuple[list[Sample], float, float]:
-    """Train a workload for ``iterations`` steps on the CPU, and measure its calls. choice: as in ``Sampler``.
+    """Train a workload on the CPU for one step and ``iterations`` measured ones. choice: as in ``Sampler``.
 
     Return the samples, and two medians over steps: idle seconds per call, and the host's seconds to issue a call.
     """

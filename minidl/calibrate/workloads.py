@@ -1,4 +1,4 @@
-"""The networks that a machine is measured with: every operation that training uses, at sizes that differ.
+"""The networks that a machine is measured with: the operations that training uses most, at sizes that differ.
 
 A workload is a function that makes a model in the current runtime and returns one training step of it.
 """

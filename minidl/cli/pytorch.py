@@ -2,7 +2,8 @@
 
     minidl torch run --budget 12GiB train.py --epochs 3
 
-Arguments after the script are the script's own. At its end a report on its memory goes to stderr (extra ``torch``).
+Arguments after the script are the script's own. At its end a report on its memory goes to stderr, unless the budget is
+``none`` (extra ``torch``).
 """
 
 import argparse
@@ -80,7 +81,7 @@ def main(words: Sequence[str]) -> int:
 
 def _run(options: Any) -> int:
     """Run the script as ``python SCRIPT`` does; return the exit code.
-    Its errors pass through, except those about the budget."""
+    Its errors pass through, except a UserError, such as one about the budget: that is one line, and exit code 2."""
     memory: Any = None
     before = sys.argv, list(sys.path)
     sys.argv = [options.script, *options.arguments]

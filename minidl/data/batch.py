@@ -51,8 +51,8 @@ class Batch:
 class TextBatch:
     """A batch of inputs of BERT: ``size`` sequences of ``length`` tokens, of which ``predictions`` are to be predicted.
 
-    The arrays are None if only the shapes matter. They are int64, and the first three have shape [size, length], the
-    two masked ones [size, predictions], the last [size]. attention_mask is float32: 1 for tokens, 0 for padding.
+    The arrays are None if only the shapes matter. The first three have shape [size, length], the two masked ones
+    [size, predictions], the last [size]. All are int64 but attention_mask, float32: 1 for tokens, 0 for padding.
     """
 
     size: int

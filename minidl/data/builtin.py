@@ -1,7 +1,7 @@
 """Data sets that need no files.
 
 ``synthetic`` is one random batch, for studies of memory and time; a network can only memorise it. ``shapes`` are discs
-and boxes on noise, with masks, for networks that label pixels; an image's number alone determines the image. ``digits``
+and boxes on noise, with masks, for networks that label pixels; an image follows from its number and size. ``digits``
 are the handwritten digits of scikit-learn: 1,797 images of 8x8 pixels, with a fixed split into training and test
 (Alpaydin & Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine Learning Repository, 1998: its test part).
 scikit-learn is imported only when the digits are read.
@@ -104,7 +104,7 @@ class Shapes(ImageSet):
 
 
 def _draw(number: int, side: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draw image number ``number`` and its mask; return both, [side, side] each."""
+    """Draw image number ``number`` and its mask of classes; return both, [side, side] each."""
     random = np.random.default_rng([DATA_SEED, number])
     rows, columns = np.mgrid[:side, :side]
     light, mask = np.zeros((side, side)), np.zeros((side, side), np.int64)

@@ -93,7 +93,8 @@ def _images_of(records: _Records, chosen: Chosen) -> tuple[np.ndarray, np.ndarra
 
 
 def _moved(images: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """Return the images shifted at random by up to 4 pixels, with black borders, and half of them mirrored."""
+    """Return the images, each shifted at random by up to 4 pixels, with black borders, and mirrored half of the time.
+    """
     framed = np.pad(images, ((0, 0), (0, 0), (SHIFT, SHIFT), (SHIFT, SHIFT)))
     tops, lefts = random.integers(2 * SHIFT + 1, size=(2, len(images)))
     mirrored = random.random(len(images)) < 0.5

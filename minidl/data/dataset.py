@@ -1,8 +1,8 @@
 """The interface of a data set, and the order of its examples.
 
 The order is a permutation for each epoch that follows from the seed alone. Anything random about an example (its crop,
-its mask) follows from the seed, the epoch and the example's number. So neither the number of threads nor the step at
-which a run continues changes any batch.
+its mask) follows from the seed, the epoch and the example's number; in CIFAR-10, from its batch's first number and its
+place there. So neither the number of threads nor the step at which a run continues changes any batch.
 """
 
 from collections.abc import Generator, Iterator

@@ -1,8 +1,8 @@
 """Threads that make batches before they are needed, in order, and statistics of their speed.
 
-At most ``ahead`` batches are in progress or ready while a step runs: the host budget counts these. A batch is cut into
-examples, so that all threads work on the batch that is needed next. An error of an example is raised when its batch is
-due, and not before: so the failing batch does not depend on the threads.
+At most ``ahead`` batches are in progress or ready while a step runs: the host budget counts these. A batch of images is
+cut into images, so that all threads work on the batch that is needed next. An error is raised when its batch is due,
+and not before: so the failing batch does not depend on the threads.
 """
 
 from collections import deque
@@ -27,7 +27,7 @@ B = TypeVar("B", bound=_Sized)
 
 @dataclass(frozen=True, slots=True)
 class Job(Generic[B]):
-    """The work to make a batch of ``size`` examples: call all ``parts``, in any order; then ``done`` returns it."""
+    """The work to make a batch of ``size`` examples: call all ``parts``, in any order; then ``done()`` returns it."""
 
     size: int
     parts: list[Callable[[], None]]

@@ -26,8 +26,8 @@ class ClassFolders:
     """The images in ``root/<class>/**/<image>``, classes and images sorted by name: an ``ImageSource``.
 
     class_names: for test images, the classes of the training images, since both must have the same classes. An empty
-    class and an image outside the classes are bad files. Raises UserError, with the name, for bad files (unless they
-    are skipped), for other classes, and for a folder without classes.
+    class, an image outside the classes and one of an unsupported format are bad files. Raises UserError, with the
+    name, for bad files (unless they are skipped), for other classes, and for a folder without classes.
     """
 
     def __init__(self, root: Path, bad: BadFiles, *, class_names: tuple[str, ...] | None = None) -> None:
@@ -66,7 +66,7 @@ class ClassFolders:
 
 
 def _classes(root: Path, bad: BadFiles) -> Iterator[str]:
-    """Yield the names of the folders in ``root``. A dangling link, which may have led to a folder, is a bad file."""
+    """Yield the names of the folders in ``root``, except hidden ones. A dangling link is a bad file."""
     for name in names_in(root):
         if name.startswith("."):
             continue
@@ -83,8 +83,8 @@ def _classes(root: Path, bad: BadFiles) -> Iterator[str]:
 def _images(folder: Path, bad: BadFiles) -> list[Path]:
     """Return all images below the folder of a class, sorted by path. Links are followed.
 
-    Bad files are a folder that cannot be read, a dangling link, and a link to a folder that contains the link, which
-    would be an endless loop.
+    Bad files are an image of an unsupported format, a folder that cannot be read, a dangling link, and a link to a
+    folder that contains the link, which would be an endless loop.
     """
     found: list[Path] = []
     waiting = [(folder, frozenset({_identity(folder.parent)}))]
@@ -128,9 +128,9 @@ _MASK_ENDINGS = ("", "_mask")  # of the mask's stem; Carvana's masks end in _mas
 class MaskFolders:
     """Images ``root/images/<name>.*`` with masks ``root/masks/<name>.*`` or ``<name>_mask.*``: an ``ImageSource``.
 
-    Bad files are an image without a mask, a mask without an image, a second file of one name, a folder among the
-    files, and an image outside the two folders. Raises UserError for bad files, unless they
-    are skipped, and for folders without images.
+    Bad files are an image without a mask, a mask without an image, a second file of one name, an unsupported format,
+    a folder among the files, and an image directly in ``root``. Raises UserError for bad files, unless they are
+    skipped, and if no image has a mask.
     """
 
     class_names: tuple[str, ...] = ()
@@ -168,7 +168,8 @@ class MaskFolders:
 
 
 def _by_stem(folder: Path, bad: BadFiles) -> dict[str, Path]:
-    """Return the images in a folder by their stem (the name before the suffix), sorted by name."""
+    """Return the images in a folder by their stem (the name before the suffix), sorted by name; others are bad files.
+    Raises UserError if there is no such folder."""
     if not is_folder(folder):
         raise UserError(f"{folder}: the folder does not exist")
     found: dict[str, Path] = {}

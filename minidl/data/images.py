@@ -57,7 +57,8 @@ class Images(ImageSet):
         self.num_classes = self._count_classes(num_classes)
 
     def _count_classes(self, wanted: int | None) -> int:
-        """Return the number of classes, ``wanted`` or found in the data. Raises BadFile if a label is too large."""
+        """Return the number of classes, ``wanted`` or found in the data. An image whose class is higher is a bad file.
+        """
         if self._train.source.labels is None:
             assert wanted is not None, "masks do not say how many classes there are"
             return wanted

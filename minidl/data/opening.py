@@ -6,8 +6,9 @@
   *.tar, *.parquet, or a DIR of them  samples in shards
   *.txt, or a DIR of them             sentences, or running text; the path may begin with ``text:``
 
-A DIR that contains ``train`` and ``val`` (or ``test``) has one of these in each; shards may also be named train-* and
-val-*. Otherwise, also if there is only ``train``, a tenth of the examples is held out for the test.
+Class folders, images with masks, and shards may be in DIR/train, with those for the test in DIR/val (or ``test``);
+shards may also be named train-* and val-*. CIFAR-10 is tested with its test_batch.bin. Otherwise, also if there is only
+``train``, a tenth of the examples is held out for the test.
 """
 
 import fnmatch
@@ -55,7 +56,8 @@ class WantedImages:
 @dataclass(frozen=True, slots=True)
 class WantedText:
     """The text that a network takes, ``length`` tokens a sequence; the rest are arguments of ``open_tokens``.
-    pairs: True for pairs of sentences, of which ``predictions`` tokens are predicted; False for running text."""
+    pairs: True for pairs of sentences, of which ``predictions`` tokens are predicted; False for running text.
+    token_file: None for a file beside the text."""
 
     length: int
     predictions: int

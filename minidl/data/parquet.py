@@ -22,8 +22,8 @@ MOST_GROUP_BYTES = 4 << 30  # of a group of rows, unpacked; a larger one is refu
 def read_parquet(paths: Sequence[Path], bad: BadFiles) -> Packed:
     """Return the images and labels in the rows of the files, in order, as one ``ImageSource``.
 
-    Raises BadFile, with file and row, for damage or a row without an image and a class; if bad files are skipped, the
-    rows before the damage are returned. Raises UserError if pyarrow is missing, or if there are no rows.
+    Raises BadFile for damage, and for a row without an image and a class. If bad files are skipped, such a row is left
+    out, and of a damaged file the rows from the damage on. Raises UserError without pyarrow, or without a good row.
     """
     try:
         import pyarrow.parquet  # noqa: F401 - only to see if it is installed
@@ -53,7 +53,7 @@ def read_parquet(paths: Sequence[Path], bad: BadFiles) -> Packed:
 
 
 def _samples(path: Path, bad: BadFiles) -> Iterator[tuple[str, bytes, int]]:
-    """Yield (name, encoded image, class) of every row that has them. Raises BadFile."""
+    """Yield (name, encoded image, class) of every row that has them; other rows are bad files."""
     for number, (image, label) in enumerate(_rows(path)):
         name = f"{path}:row {number}"
         data = image.get("bytes") if isinstance(image, dict) else image
@@ -66,7 +66,7 @@ def _samples(path: Path, bad: BadFiles) -> Iterator[tuple[str, bytes, int]]:
 
 
 def _rows(path: Path) -> Iterator[tuple[Any, Any]]:
-    """Yield (image, label) of every row, with one group of rows in memory at a time. Raises BadFile."""
+    """Yield (image, label) of every row, with one group of rows in memory at a time. Raises BadFile for damage."""
     import pyarrow
     from pyarrow.parquet import ParquetFile
 

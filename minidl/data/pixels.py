@@ -1,7 +1,7 @@
 """Decodes one encoded image: decoding, cropping, resizing, normalisation.
 
 Pillow decodes; it is imported with the first image. A file may claim any size: it is checked against a limit before
-anything is allocated. Images with more than 8 bits of grey or colour are handled as follows:
+anything is allocated. Images that are not simply 8 bits of grey or colour are handled as follows:
 
   16 bits a channel   the upper 8 count, for grey and colours
   transparency        shown on a white page, for a channel, a colour or entries of a palette
@@ -114,7 +114,7 @@ def orientation(image: Any) -> int:
 
 
 def _plain(image: Any, name: str) -> Any:
-    """Return an image of 8 bits per channel, without transparency. Raises BadFile."""
+    """Return an image of 8 bits per channel, without transparency. Raises BadFile for floating-point pixels."""
     if image.mode == "F":
         raise BadFile(name, "its pixels are floating-point numbers without a known value of white")
     if image.mode.startswith("I"):

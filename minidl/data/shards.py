@@ -31,8 +31,8 @@ _LONGEST_HEADER = 1 << 20  # bytes of a name, or of extended headers
 def read_shards(paths: Sequence[Path], bad: BadFiles) -> Packed:
     """Index all samples of the tar files, in order; return them as one ``ImageSource``.
 
-    Raises BadFile, with file and sample, for a damaged file, and for a sample with no image, several images, or no
-    class. If bad files are skipped, the samples before the damage remain. Raises UserError if there are no samples.
+    Raises BadFile for a damaged file, and for a sample with no image, several images, or no class. If bad files are
+    skipped, such a sample is left out, and of a damaged file what follows the damage. Raises UserError if none is left.
     """
     extents: list[Extent] = []
     labels: list[int] = []

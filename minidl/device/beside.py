@@ -1,8 +1,8 @@
 """Exchanges between ranks on a simulated device, and the link that they share with copies to and from the host.
 
 Sums, and exchanges of updated rows, run beside the compute stream, one after the other. The first work that uses their
-memory waits for them (``in_use``). When an exchange ends is computed only then, because copies
-that begin while it runs take their share of the link (``Profile.shared_bandwidth``), and the exchange has the rest.
+memory waits for them (``in_use``). The end of an exchange is computed only then, because copies that begin while it
+runs take their share of the link (``Profile.shared_bandwidth``), and the exchange has the rest.
 """
 
 from bisect import bisect_right

@@ -79,7 +79,8 @@ class VirtualClock:
         return position
 
     def at(self, time: float, effect: Effect) -> None:
-        """Put an effect on the agenda; it is called when the host's time has reached ``time``."""
+        """Put an effect on the agenda: the first ``carry_out`` calls it for which the host's time is at least ``time``.
+        """
         self._issued += 1
         heappush(self._agenda, (time, self._issued, effect))
 

@@ -25,8 +25,8 @@ SHARES = (0.6, 0.8)  # of the peak, for which a plan is asked
 
 @dataclass(frozen=True)
 class Change:
-    """One way to run the program, as text. peak_bytes, seconds: of a step at the program's batch, ``seconds`` on the
-    machine without what it does beside computation. batch: about the largest that then fits the machine's memory."""
+    """One way to run the program, as text. peak_bytes, seconds: of a step at the program's batch; ``seconds`` are those
+    of its calls on the machine, and of copies for which they wait. batch: about the largest that then fits."""
 
     text: str
     peak_bytes: int
@@ -87,8 +87,8 @@ def _planned(name: str, trace: Trace, machine: Machine, first: Change, held: int
 
 
 def blocks_of(layers: Iterable[Layer], total: int) -> tuple[str, ...]:
-    """Return the paths of the numbered modules with parts of their own, as far as they hold LEAST of ``total`` bytes
-    or more in activations."""
+    """Return the paths of the outermost numbered modules with parts of their own, such as ``layer1.0``, if they hold
+    at least LEAST (2%) of ``total`` bytes in activations."""
     held: dict[str, int] = {}
     for layer in layers:
         if found := BLOCK.match(layer.path):

@@ -31,7 +31,8 @@ Load = Callable[[int], Trace]
 @dataclass(frozen=True)
 class Needs:
     """The memory that a training step needs, in bytes by purpose. state: optimizer state and buffers.
-    activations: everything else at the peak. workspace: the largest workspace of any call's fastest algorithm."""
+    activations: the rest of the peak, to which ``of`` counts the gradients that exist then, too.
+    workspace: the largest workspace of any call's fastest algorithm."""
 
     parameters: int
     gradients: int

@@ -12,7 +12,8 @@ from minidl.plan.trace import TensorId, Trace
 
 
 def completed(trace: Trace) -> Trace:
-    """Return the trace with ends, kept tensors and lasting results inferred; the same object if it has such facts."""
+    """Return the trace with ends, kept tensors and lasting results inferred.
+    It is the same object if a call of the trace says which tensors it keeps; ends that the trace tells stay."""
     if any(call.saves or call.takes for call in trace.calls):
         return trace
     trace = _ended(trace)

@@ -110,7 +110,8 @@ class CellFolder:
 
 
 def known(wanted: Iterable[Cell], folder: str) -> list[CellResult]:
-    """Return the saved rows in a folder, in the order of ``wanted``. Raises UserError if there is no such folder."""
+    """Return the rows in a folder of those cells of ``wanted`` that have one, in their order.
+    Raises UserError if there is no such folder."""
     if not Path(folder).is_dir():
         raise UserError(f"{folder}: no such folder")
     kept = CellFolder(folder)

@@ -111,8 +111,8 @@ def _event(words: list[str], live: dict[str, tuple[int, int]], count: int) -> Lo
 
 # Iterations ----------------------------------------------------------------------------------------------------------
 def period(tokens: Sequence[object]) -> int:
-    """Return the period of the longest end of a sequence that is periodic, or its length if no end repeats.
-    The least such period is taken. In linear time: by the Z function of the reversed sequence."""
+    """Return the least period of the longest suffix that has at least two periods; without one, the sequence's length.
+    In linear time: by the Z function of the reversed sequence."""
     reversed_tokens = tokens[::-1]
     count = len(reversed_tokens)
     alike = [0] * count  # how far the sequence from here on is like its beginning

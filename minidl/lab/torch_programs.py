@@ -30,10 +30,11 @@ Step = Callable[[], Any]
 
 @dataclass(frozen=True)
 class Asked:
-    """Settings for a network that comes without a training step. tokens: length of a text.
-    image: side of an image in pixels; None: the network's, or 224. precision: a name of PRECISIONS, for autocast.
-    optimizer: ``sgd``, ``momentum``, ``adam`` or ``adamw``; None: ``adamw`` for text, else ``momentum``.
-    checkpointed: paths of modules, whose results the recorded step computes again in its backward pass."""
+    """Settings of a recorded step. precision: a name of PRECISIONS, for autocast.
+    checkpointed: paths of modules, whose results the recorded step computes again in its backward pass.
+    The others are for a network that comes without a training step. tokens: length of a text. image: side of an image
+    in pixels; None: the network's, or 224. optimizer: ``sgd``, ``momentum``, ``adam`` or ``adamw``; None: ``adamw``
+    for text, else ``momentum``."""
 
     tokens: int = LENGTH
     image: int | None = None

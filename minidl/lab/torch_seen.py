@@ -18,7 +18,7 @@ OUTSIDE, BACKWARD = "(outside of modules)", "(backward)"
 
 @dataclass(frozen=True)
 class Layer:
-    """The bytes of one module: its own parameters, their gradients, their optimizer states, and its activations.
+    """The bytes of one module without its submodules: parameters, their gradients and optimizer states, activations.
     Activations are the module's results that are in memory at the peak of the step."""
 
     path: str
@@ -120,7 +120,8 @@ class Seen:
                 if isinstance(value, torch.Tensor)]
 
     def layers(self, activations: dict[str, int]) -> list[Layer]:
-        """Return the layers in the network's order. activations: path of a module -> bytes of its results."""
+        """Return the layers that have bytes, in the network's order.
+        activations: path of a module -> bytes of its results."""
         found: dict[str, list[int]] = {path: [0, 0, 0, 0] for path in self.paths().values()}
         for path, tensor in self.parameters().values():
             row = found.setdefault(path, [0, 0, 0, 0])

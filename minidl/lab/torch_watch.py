@@ -65,7 +65,7 @@ class CallWatch(TorchDispatchMode):
         self._known[storage._cdata] = weakref.ref(storage, partial(self._ended, storage._cdata, tensor_id)), tensor_id
 
     def known(self, tensor: Any) -> TensorId | None:
-        """Return the id of a tensor's storage, or None if no call has used it."""
+        """Return the id of a tensor's storage; None if no call has used it and ``begin`` did not get it."""
         found = self._known.get(tensor.untyped_storage()._cdata)
         return None if found is None else found[1]
 

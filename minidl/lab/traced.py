@@ -29,7 +29,7 @@ POSITION = "call"  # the attribute of each operation: its position in the trace
 
 @dataclass(frozen=True, eq=False)
 class TracedOp(Op):
-    """The operation that stands for one call of a trace. saved: the operands kept for the call's gradient."""
+    """The operation that stands for one call of a trace. saved: positions of operands kept for the call's gradient."""
 
     saved: tuple[int, ...] = ()
 
@@ -193,7 +193,8 @@ def _no_gradient(needs: Sequence[bool]) -> tuple[None, ...]:
 
 def check(trace: Trace) -> None:
     """Raise UserError for a trace that no program can have.
-    A call reads a freed tensor, or writes one that it does not read; or there are no calls, or more than LONGEST."""
+    A call reads a freed tensor, writes one that is not its input, or may donate one to an output of another size; or
+    there are no calls, or more than LONGEST."""
     if not trace.calls:
         raise UserError("the trace has no calls")
     if len(trace.calls) > LONGEST:

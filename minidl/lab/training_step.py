@@ -50,7 +50,8 @@ class Setting:
     optimizer: str | None = None
 
     def said(self, name: str) -> dict[str, str]:
-        """Return what the step of a network computes in, reads and is updated by, topic -> text. Raises UserError."""
+        """Return the precision, input and optimizer of a network's step, topic -> text.
+        Raises UserError for an unknown network."""
         known = models.find(name)
         inputs = ({"tokens": str(known.text.of_length(self.tokens).length)} if known.text is not None
                   else {"images": "x".join(map(str, known.input_shape))})

@@ -36,7 +36,7 @@ class Evicting:
     def batches(self, need: int, pinned: set[Storage]) -> Iterator[Collection[Storage]]:
         """Yield the tensors that the policy is asked about for ``need`` bytes, in one batch or in several.
         A policy that evicts from the front of a list is asked about a few tensors, then about four times as many,
-        and so on. Other policies get all tensors in one batch. pinned: operands of the current call, which stay."""
+        and so on. Others get one batch: all, or a sample of MOST_WEIGHED if they price replays. pinned: operands."""
         state = self.state
         if isinstance(state.access_list, ResidentList) and not state.access_list.few:
             yield from state.access_list.batches(need, pinned, FRONT)

@@ -219,7 +219,7 @@ def read_by_missing(storage: Storage, other: Call) -> bool:
 # Prices as published, without regions: exact, and slower. Beyond MOST_WALKED calls the regions give the price ---------
 def exact_price(storage: Storage) -> float | None:
     """Seconds of a storage's own call, of the dropped calls that it needs, and of those that need it.
-    None if its lineage is broken."""
+    None if its lineage is broken. With more than MOST_WALKED calls of either kind, the price by regions."""
     calls = missing_calls(storage, MOST_WALKED)
     if calls is None:
         return None
@@ -230,7 +230,7 @@ def exact_price(storage: Storage) -> float | None:
 
 
 def ancestors_price(storage: Storage) -> float | None:
-    """Seconds of a storage's own call and of the dropped calls that it needs; None if its lineage is broken."""
+    """Seconds of its own call and of dropped calls it needs (too many: by regions); None if its lineage is broken."""
     calls = missing_calls(storage, MOST_WALKED)
     if calls is not None and len(calls) > MOST_WALKED:
         return _with_regions(storage, calls[-1])

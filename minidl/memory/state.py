@@ -57,7 +57,7 @@ class MemoryState(Attached):
                  targets of replays under way, and tensors recomputed for the write under way
     nested       how many calls replays within other replays have run in this iteration
     writing      the storages that the in-place call under way will write
-    writes       how many events have ended lineages so far: begin and end of each in-place call
+    writes       how many events may have ended lineages so far: begin and end of each in-place call, last-resort drops
     impure       True if in this iteration a storage was written in place after it had been read
     orphans      storages to be freed before the next call, since the arena was busy when they lost their last use;
                  each with True if its Storage object has ended too

@@ -23,14 +23,14 @@ def causal_mask(length: int) -> Tensor:
 
 
 class Causal:
-    """A causal mask that is created when a layer first needs it. All layers of a forward pass share one such object.
+    """A causal mask that is created when a layer first needs it, for all layers of a forward pass that get this object.
     Unfused attention uploads the mask at the first layer and uses it in the others; fused attention needs no mask."""
 
     def __init__(self) -> None:
         self._mask: Tensor | None = None
 
     def tensor(self, length: int) -> Tensor:
-        """Return ``causal_mask(length)``, created at the first call; later ones get it, whatever their length."""
+        """Return ``causal_mask(length)`` with the first call's length; later calls get that, whatever theirs is."""
         if self._mask is None:
             self._mask = causal_mask(length)
         return self._mask

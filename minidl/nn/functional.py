@@ -143,8 +143,8 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     N and heads may be missing. ``scale`` defaults to 1 / sqrt(D). A boolean mask is True at positions that are seen; a
     floating mask is added. The result of a fully masked position is 0, without a gradient. ``is_causal``: position i
     sees positions up to i. With ``enable_gqa`` several heads of queries share one head of keys and values.
-    ``nn.attend`` is the same for operands [N, L, heads * D]. Raises UserError for a mask together with ``is_causal``,
-    and for operands or a mask that do not fit.
+    ``nn.attend`` takes operands [N, L, heads * D]. Raises UserError for a mask together with ``is_causal``, and for
+    operands that do not fit each other; ShapeError for a mask that does not fit.
     """
     if enable_gqa and query.ndim == key.ndim == 4:
         if query.shape[1] % key.shape[1] or key.shape[1] != value.shape[1]:

@@ -1,7 +1,6 @@
 """Layers for images, [N, C, H, W]: convolutions, batch normalisation and pooling. All arithmetic is in minidl.ops.
 
-
-Supported arguments have the names, order and meaning of torch.nn's. Parameters are always float32; layers compute in
+Supported arguments have the names, order and meaning of torch.nn's. Parameters are float32 at first; layers compute in
 the runtime's precision (see ``precision``).
 """
 
@@ -80,7 +79,7 @@ class Conv1d(Module):
 
 
 class ConvReLU2d(Conv2d):
-    """A Conv2d and a ReLU in one layer, relu(conv(x)), for a Sequential, without another pass over the feature map."""
+    """A Conv2d and a ReLU in one layer, relu(conv(x)), for a Sequential: ``Conv2d`` with ``relu=True``."""
 
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override] # a Sequential passes only x
         return super().forward(x, relu=True)
@@ -88,8 +87,8 @@ class ConvReLU2d(Conv2d):
 
 class ConvTranspose2d(Module):
     """A transposed convolution. x: [N, in_channels, H, W] -> [N, out_channels, H', W'].
-    For a kernel of height R, H' = (H - 1) * stride - 2 * padding + R + output_padding. Raises UserError unless
-    ``groups`` divides both numbers of channels.
+    For a kernel of height R, H' = (H - 1) * stride - 2 * padding + dilation * (R - 1) + 1 + output_padding. Raises
+    UserError unless ``groups`` divides both numbers of channels.
     """
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int | Pair, stride: int | Pair = 1,
@@ -113,7 +112,7 @@ class ConvTranspose2d(Module):
 
 class BatchNorm2d(Module):
     """Batch normalisation over [N, C, H, W] (Ioffe & Szegedy 2015), by batch statistics in training, else running ones.
-    ``bn(x, residual=r, relu=True)`` is relu(bn(x) + r) in one pass over the feature maps."""
+    ``bn(x, residual=r, relu=True)`` is relu(bn(x) + r) without further passes over the feature maps."""
 
     running_mean: Tensor
     running_var: Tensor
@@ -149,7 +148,7 @@ class BatchNorm1d(BatchNorm2d):
 
 
 class BatchNormReLU2d(BatchNorm2d):
-    """A BatchNorm2d and a ReLU in one layer, relu(bn(x)), for a Sequential, in one pass over the feature maps."""
+    """A BatchNorm2d and a ReLU in one layer, relu(bn(x)), for a Sequential, without another pass over the maps."""
 
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override] # a Sequential passes only x
         return super().forward(x, relu=True)
@@ -202,8 +201,8 @@ class MaxPool1d(MaxPool2d):
     """Max-pooling of sequences: the maximum of each window of [N, C, L]."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return pooling.max_pool1d(x, self.kernel_size[1], self.stride[1], self.padding[1], 1, self.ceil_mode,
-                                  self.return_indices)
+        return pooling.max_pool1d(x, self.kernel_size[1], self.stride[1], self.padding[1], pair(self.dilation)[1],
+                                  self.ceil_mode, self.return_indices)
 
 
 class AvgPool1d(AvgPool2d):

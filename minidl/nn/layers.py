@@ -1,7 +1,7 @@
 """Layers for tensors of any shape: a few parameters and one operation each. All arithmetic is in minidl.ops.
 
-Supported arguments have the names, order and meaning of torch.nn's. Parameters are always float32; layers compute in
-the runtime's precision (see ``precision``).
+Supported arguments have the names, order and meaning of torch.nn's. Parameters are created in float32; layers compute
+in the runtime's precision (see ``precision``).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class LayerNorm(Module):
 class Embedding(Module):
     """A table of vectors, looked up by integers of any shape: [..] -> [.., embedding_dim], in the runtime's precision.
 
-    The row ``padding_idx`` is 0 and has no gradient. Raises UserError for a row out of range (on a GPU it is NaN).
+    The row ``padding_idx`` is 0 at first and has no gradient. Raises UserError for a row out of range (on a GPU: NaN).
     """
 
     def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None) -> None:
@@ -74,7 +74,7 @@ class Embedding(Module):
 
     @classmethod
     def from_pretrained(cls, embeddings: Tensor, freeze: bool = True, padding_idx: int | None = None) -> Embedding:
-        """Return an Embedding with the rows ``embeddings`` [rows, width]; ``freeze``: False trains them."""
+        """Return an Embedding with a copy of ``embeddings`` [rows, width]; ``freeze``: False trains it."""
         made = cls(embeddings.shape[0], embeddings.shape[1], padding_idx)
         made.weight.data = embeddings
         made.weight.requires_grad = not freeze
@@ -113,7 +113,8 @@ class Dropout(Module):
 
 
 class Flatten(Module):
-    """A layer that merges the dimensions from ``start_dim`` to ``end_dim`` into one; its result is a view of x."""
+    """A layer that merges the dimensions from ``start_dim`` to ``end_dim`` into one: a view, or a copy if x is strided.
+    """
 
     def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
         self.start_dim = start_dim

@@ -28,15 +28,14 @@ MOST_CHUNKS = 256  # however many rows there are: each chunk is some ten calls
 
 def linear_cross_entropy(input: Tensor, linear_weight: Tensor, target: Tensor, *, ignore_index: int = -100,
                          rows: int | None = None) -> Tensor:
-    """Return ``cross_entropy(linear(input, linear_weight), target)``, a scalar, without ever holding all logits.
+    """Return ``cross_entropy(linear(input, linear_weight), target)``, a scalar, with one chunk's logits at a time.
 
     input         [N, width], computed in the runtime's precision
     linear_weight [classes, width]; target: [N], integers; rows with the label ``ignore_index`` do not count
-    rows          of a chunk. None: the N rows in at least 8 chunks, none of fewer than 128 rows, and none whose logits
-                  have more elements than the weight, unless there were more than 256 chunks
+    rows          of a chunk; the last one may have fewer. None: max(128, min(width, N / 8), N / 256), rounded up
 
-    The gradient of the weight is summed over chunks in float32. If all rows are ignored the loss is NaN. Raises
-    ShapeError for other shapes; UserError for chunks without rows.
+    The gradient of the weight is summed over chunks in at least float32. If all rows are ignored the loss is NaN.
+    Raises ShapeError for other shapes; UserError for chunks without rows.
     """
     if input.ndim != 2 or target.shape != input.shape[:1]:
         raise ShapeError(f"linear_cross_entropy needs input [N, width] and target [N], not {list(input.shape)} and "

@@ -116,7 +116,8 @@ def load(model: Module, arrays: Mapping[str, Any]) -> None:
 
 
 def _linear_layers(model: Module) -> Iterator[tuple[Module, str, Any, str]]:
-    """Return (parent, its attribute, layer, dotted name) of all layers that compute as Linear or LoRALinear do."""
+    """Return (parent, its attribute, layer, dotted name) of all layers that compute as Linear or LoRALinear do.
+    The layers inside of adapters are left out."""
     computes = (Linear.forward, LoRALinear.forward)
     inside = [path + "." for path, module in model.named_modules() if isinstance(module, LoRALinear)]
     return ((parent, name, child, f"{path}.{name}" if path else name) for path, parent in model.named_modules()

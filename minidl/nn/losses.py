@@ -16,7 +16,7 @@ class Loss(Module):
 
 class CrossEntropyLoss(Loss):
     """Softmax cross-entropy, averaged over the rows whose label is not ``ignore_index``, weighted by class.
-    logits: [N, classes, ...], labels: [N, ...] integers, weight: [classes] -> a scalar."""
+    logits: [N, classes, ...], labels: [N, ...] integers, or probabilities like logits; weight: [classes]."""
 
     def __init__(self, weight: Tensor | None = None, *, ignore_index: int = -100, reduction: str = "mean",
                  label_smoothing: float = 0.0) -> None:

@@ -168,7 +168,7 @@ class Module(Registered, Converted):
         return self
 
     def eval(self) -> Self:
-        """Put every module of the tree in inference mode; returns this module."""
+        """Put every module of the tree in evaluation mode, out of training mode; returns this module."""
         return self.train(False)
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
@@ -185,7 +185,8 @@ class Module(Registered, Converted):
     # ---- state
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """Return copies on the host of all parameters and buffers, by dotted name. Waits for the device."""
+        """Return copies on the host of parameters and buffers, by dotted name. Waits for the device.
+        Buffers registered with ``persistent=False`` are left out."""
         return {name: tensor.numpy() for name, tensor in self._named_tensors(parameters=True, buffers=True, saved=True)}
 
     def load_state_dict(self, arrays: Mapping[str, Any], strict: bool = True) -> tuple[list[str], list[str]]:

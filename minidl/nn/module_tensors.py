@@ -118,7 +118,8 @@ class Registered:
         object.__setattr__(self, name, value)
 
     def _as_buffer(self, name: str, value: Tensor) -> Tensor:
-        """Return a buffer's tensor after an assignment: ``value`` if a leaf, else the old tensor with value's copy."""
+        """Return a buffer's tensor after an assignment: ``value`` if a leaf, else a copy, in the old tensor if it fits.
+        """
         held = vars(self).get(name)
         if not value.operation_name:
             return value

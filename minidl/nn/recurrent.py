@@ -61,7 +61,8 @@ class _Recurrent(Module):
     def fused(self, given: Tensor, weight: Tensor, bias: Tensor | None, state: State, *, backwards: bool
               ) -> tuple[Tensor, State] | None:
         """Return a layer's outputs and last state, computed by one operation; None if there is no such operation.
-        given: the gates' terms of the input, x w_ih + b_ih. weight, bias: w_hh and b_hh."""
+        given: the gates' terms of the input, w_ih x + b_ih, [N, L, gates * H]. weight, bias: w_hh and b_hh. backwards:
+        True to go from the last element of the sequence to the first."""
         return None
 
     def run(self, x: Tensor, state: list[State] | None) -> tuple[Tensor, list[Tensor]]:
@@ -75,6 +76,9 @@ class _Recurrent(Module):
         if x.ndim != 3:
             raise ShapeError(f"{type(self).__name__} needs sequences of two or three dimensions, not {list(x.shape)}")
         x = lowered(x if self.batch_first else permute(x, (1, 0, 2)))
+        count, wanted = self.num_layers * len(self.suffixes), (x.shape[0], self.hidden_size)
+        if state is not None and (len(state) != count or any(h.shape != wanted for parts in state for h in parts)):
+            raise ShapeError(f"{type(self).__name__}: each part of a state needs the shape {[count, *wanted]}")
         last: list[State] = []
         for layer in range(self.num_layers):
             outputs = []

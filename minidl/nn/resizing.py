@@ -22,8 +22,8 @@ PAD_MODES = ("constant", "reflect", "replicate", "circular")
 def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float = 0.0) -> Tensor:
     """Return input padded along its last dimensions.
 
-    pad: numbers of elements before and after the last dimension, then before and after the second to last, and so on.
-    Mode "constant" pads with ``value``, and negative numbers cut; "reflect" mirrors input without repeating the edge,
+    pad: numbers of elements before and after the last dimension, then before and after the second to last, and so on;
+    negative numbers cut. Mode "constant" pads with ``value``, "reflect" mirrors input without repeating the edge,
     "replicate" repeats the edge, "circular" takes the elements of the opposite side. Raises ShapeError for numbers
     that do not fit input, UserError for an unknown mode.
     """
@@ -63,22 +63,22 @@ def _places(mode: str, size: int, before: int, after: int) -> np.ndarray:
 
 def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     """Move channels into pixels (Shi et al. 2016): [N, C r^2, H, W] -> [N, C, H r, W r] with r = ``upscale_factor``.
-    Raises ShapeError for other shapes."""
-    n, c, h, w = input.shape
+    Raises ShapeError for other shapes, and for r below 1."""
     r = upscale_factor
-    if c % (r * r):
-        raise ShapeError(f"pixel_shuffle: {c} channels are not a multiple of {r * r}")
+    if input.ndim != 4 or r < 1 or input.shape[1] % (r * r):
+        raise ShapeError(f"pixel_shuffle: {list(input.shape)} is not [N, C r^2, H, W] with r = {r}")
+    n, c, h, w = input.shape
     y = permute(reshape(input, (n, c // (r * r), r, r, h, w)), (0, 1, 4, 2, 5, 3))
     return reshape(y, (n, c // (r * r), h * r, w * r))
 
 
 def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     """Move pixels into channels, the inverse of ``pixel_shuffle``: [N, C, H r, W r] -> [N, C r^2, H, W].
-    Raises ShapeError for a height or width that is no multiple of r = ``downscale_factor``."""
-    n, c, h, w = input.shape
+    Raises ShapeError for other shapes, and for r = ``downscale_factor`` below 1."""
     r = downscale_factor
-    if h % r or w % r:
-        raise ShapeError(f"pixel_unshuffle: {h} x {w} is not a multiple of {r}")
+    if input.ndim != 4 or r < 1 or input.shape[2] % r or input.shape[3] % r:
+        raise ShapeError(f"pixel_unshuffle: {list(input.shape)} is not [N, C, H r, W r] with r = {r}")
+    n, c, h, w = input.shape
     y = permute(reshape(input, (n, c, h // r, r, w // r, r)), (0, 1, 3, 5, 2, 4))
     return reshape(y, (n, c * r * r, h // r, w // r))
 

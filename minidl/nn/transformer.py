@@ -70,7 +70,7 @@ class MultiheadAttention(Module):
                 is_causal: bool = False) -> tuple[Tensor, Tensor | None]:
         """Return the result and, with ``need_weights``, the attention weights, per head or their mean over heads.
 
-        ``key_padding_mask``: [N, S]; ``attn_mask``: [L, S] or [N heads, L, S]. Booleans are True at hidden positions;
+        ``key_padding_mask``: [N, S]; ``attn_mask``: [L, S] or [N * heads, L, S]. Booleans are True at hidden positions;
         floats are added. ``is_causal`` has no effect; without ``attn_mask`` it raises UserError.
         """
         if is_causal and attn_mask is None:

@@ -2,6 +2,7 @@
 
 from minidl.errors import ShapeError
 from minidl.meta import DType
+from minidl.ops.arguments import axis_of
 from minidl.ops.arithmetic import compare, div, mul, sub
 from minidl.ops.choose import masked_fill, where
 from minidl.ops.elementwise import neg, relu, scale, shift, sigmoid, tanh
@@ -78,7 +79,7 @@ def logsigmoid(input: Tensor) -> Tensor:
 
 
 def mish(input: Tensor) -> Tensor:
-    """Return input * tanh(softplus(input)) (Misra 2019), which is input where that exceeds ``SAFE``."""
+    """Return input * tanh(softplus(input)) (Misra 2019); where input is above 20, input itself."""
     large = compare(input, SAFE, ">")
     small = masked_fill(input, large, 0.0)
     return where(large, input, mul(small, tanh(softplus(small))))
@@ -111,15 +112,15 @@ def threshold(input: Tensor, threshold: float, value: float) -> Tensor:
 
 def glu(input: Tensor, dim: int = -1) -> Tensor:
     """Return a * sigmoid(b) for the halves a and b of input along ``dim`` (Dauphin et al. 2017).
-    Raises ShapeError for a dimension of odd size."""
-    if not input.ndim or input.shape[dim] % 2:
+    Raises ShapeError for a dimension of odd size or out of range."""
+    if input.shape[axis_of("glu", input.shape, dim)] % 2:
         raise ShapeError(f"glu needs a dimension of even size, not {dim} of {list(input.shape)}")
     a, b = chunk(input, 2, dim)
     return mul(a, sigmoid(b))
 
 
 def softmin(input: Tensor, dim: int = -1, dtype: DType | None = None) -> Tensor:
-    """Return the softmax of -x, computed in ``dtype``, if given."""
+    """Return the softmax of -input over ``dim``, computed in ``dtype``, if given."""
     return softmax(neg(input), dim, dtype)
 
 

@@ -67,20 +67,22 @@ def _times(what: str, b: Operand, alpha: float) -> Operand:
 
 
 def add(input: Tensor, other: Operand, *, alpha: float = 1) -> Tensor:
-    """Return input + alpha * other, with broadcasting. Raises ShapeError for a misfit of shapes or dtypes."""
+    """Return input + alpha * other, with broadcasting; of booleans, their "or".
+    Raises ShapeError for a misfit of shapes or dtypes."""
     input, other = promoted("add", input, _times("add", other, alpha))
     return logical_or(input, _mask(input, other)) if input.dtype is boolean else elementwise.add(input, other)
 
 
 def sub(input: Tensor, other: Operand, *, alpha: float = 1) -> Tensor:
     """Return input - alpha * other, with broadcasting.
-    Raises ShapeError for booleans, or a misfit of shapes or dtypes."""
+    Raises ShapeError for two tensors of booleans, or a misfit of shapes or dtypes."""
     input, other = promoted("sub", input, _times("sub", other, alpha))
     return elementwise.sub(input, other)
 
 
 def mul(input: Tensor, other: Operand) -> Tensor:
-    """Return input * other, by element, with broadcasting. Raises ShapeError for a misfit of shapes or dtypes."""
+    """Return input * other, by element, with broadcasting; of booleans, their "and".
+    Raises ShapeError for a misfit of shapes or dtypes."""
     input, other = promoted("mul", input, other)
     return logical_and(input, _mask(input, other)) if input.dtype is boolean else elementwise.mul(input, other)
 
@@ -92,8 +94,8 @@ def _mask(a: Tensor, b: Operand) -> Tensor:
 def div(input: Tensor, other: Operand, *, rounding_mode: str | None = None) -> Tensor:
     """Return input / other, element by element, with broadcasting; the quotient of integers is float32.
 
-    ``rounding_mode``: "floor" is ``//``, "trunc" rounds towards 0; their gradient is 0.
-    Raises ShapeError for a misfit of shapes or dtypes.
+    ``rounding_mode``: "floor" is ``//``, "trunc" rounds towards 0; both keep integers, and their gradient is 0.
+    Raises ShapeError for a misfit of shapes or dtypes, and for another mode.
     """
     input, other = promoted("div", input, other)
     kind = input.dtype

@@ -92,7 +92,8 @@ def _rows_in_slices(inputs: Sequence[Meta], attrs: Attrs, sliced: Sequence[bool]
 
 
 def _in_slices(mask: int) -> Slices:
-    """Return the rule: all inputs along dimension 0, but number ``mask`` only if its dimension 0 is the batch."""
+    """Return the slicing rule: all inputs along dimension 0, but number ``mask`` only if its dimension 0 is the batch.
+    """
     def rule(inputs: Sequence[Meta], attrs: Attrs, sliced: Sequence[bool]) -> Rule | None:
         batch = inputs[0].shape[0]
         along = tuple([i != mask or len(m.shape) == 4 and m.shape[0] == batch for i, m in enumerate(inputs)])
@@ -143,6 +144,6 @@ def split_heads(x: Tensor, heads: int) -> Tensor:
 
 
 def merge_heads(x: Tensor) -> Tensor:
-    """Return heads [N, heads, L, D] as hidden states [N, L, heads * D], a copy with a position's heads side by side."""
+    """Return heads [N, heads, L, D] as hidden states [N, L, heads * D], with a position's heads side by side."""
     n, heads, length, width = x.shape
     return reshape(permute(x, (0, 2, 1, 3)), (n, length, heads * width))

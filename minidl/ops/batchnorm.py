@@ -112,8 +112,8 @@ def _relu_vjp(needs: Needs, dy: Tensor, x: Tensor, gamma: Tensor, beta: Tensor, 
 
 def _add_relu_vjp(needs: Needs, dy: Tensor, y: Tensor, x: Tensor, gamma: Tensor, mean: Tensor, var: Tensor, *,
                   eps: float, training: bool) -> Gradients:
-    """Return the gradients.
-    That of the sum x + residual is the gradient of both, so it is computed once, and not donated."""
+    """Return the gradients with respect to x, residual, gamma and beta.
+    The gradient of norm(x) + residual is that of both terms, so it is computed once, and not donated."""
     dsum = apply(RELU_GRAD, donate(dy), donate(y))
     dgamma, dbeta = apply_all(BATCH_NORM_GRAD_REDUCE, dsum, x, mean, var, eps=eps)
     dx = None
@@ -167,6 +167,7 @@ def batch_norm(x: Tensor, gamma: Tensor, beta: Tensor, running_mean: Tensor, run
     count = x.numel() // x.shape[1]
     if count < 2:
         raise ShapeError(f"batch norm in training needs more than one value per channel, not {list(x.shape)}")
+    _check(x.meta, gamma.meta, beta.meta, running_mean.meta, running_var.meta)  # before the statistics change
     mean, var = apply_all(BATCH_NORM_STATS, x)
     apply_all(BATCH_NORM_UPDATE, running_mean, running_var, mean, var, momentum=momentum, count=count)
     return _normalise(x, gamma, beta, mean, var, eps, True, relu, residual)

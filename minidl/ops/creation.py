@@ -54,7 +54,7 @@ def full(size: Sizes, fill_value: float | Tensor, *, dtype: DType | None = None,
     """Return a tensor with one value in all elements. ``device`` has no effect.
 
     Without ``dtype``, a float gives float32, an integer int64, a boolean booleans. A value that is a tensor without
-    dimensions keeps its dtype, and gradients flow to it. Raises UserError for a value that the dtype cannot represent.
+    dimensions keeps its dtype, and gradients flow to it. Raises UserError for a number beyond an integer dtype's range.
     """
     value, shape = fill_value, (size,) if isinstance(size, int) else tuple(size)
     if isinstance(value, Tensor):

@@ -13,8 +13,9 @@ def grad(outputs: Tensor | Sequence[Tensor], inputs: Tensor | Sequence[Tensor],
          grad_outputs: Tensor | Sequence[Tensor | None] | None = None, *, retain_graph: bool = False,
          create_graph: bool = False, allow_unused: bool = False) -> tuple[Tensor | None, ...]:
     """Return the gradients of the sum of ``outputs`` with respect to each of ``inputs``; no ``grad`` of a leaf changes.
-    For an input that no output depends on, return None with ``allow_unused``, else raise UserError. Raises UserError
-    for ``create_graph``, because there are no second derivatives."""
+    ``grad_outputs``: the factors of the outputs' elements; an output of one element needs none. For an input that no
+    output depends on, return None with ``allow_unused``, else raise UserError. Raises UserError for ``create_graph``,
+    because there are no second derivatives."""
     if create_graph:
         raise UserError("grad: there are no second derivatives (create_graph)")
     made = [outputs] if isinstance(outputs, Tensor) else list(outputs)

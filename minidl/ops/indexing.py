@@ -172,8 +172,8 @@ def index(x: Tensor, key: Any) -> Tensor:
 
 
 def assign(x: Tensor, key: Any, value: Tensor | float) -> None:
-    """Set x[key] = value in place; value: a number, or a tensor or array that broadcasts.
-    Raises the errors of ``index``; UserError for lists and tensors of integers."""
+    """Set x[key] = value in place; value: a number, or a tensor or array that broadcasts; for a mask one value.
+    Raises the errors of ``index``; UserError for lists and tensors of integers, and for a mask and several values."""
     if isinstance(value, np.ndarray):
         value = apply(UPLOAD, shape=value.shape, dtype=x.dtype, data=value)
     if isinstance(key, Tensor) and key.dtype is boolean:

@@ -36,7 +36,7 @@ def dtype_of(target: object) -> DType | None:
 
 def asked_dtype(what: str, targets: tuple[object, ...], options: dict[str, Any]) -> DType | None:
     """Return the dtype in ``to``'s arguments, (dtype), (device), (device, dtype) or (tensor); None if there is none.
-    Raises UserError for any other argument."""
+    Any text or integer counts as a device. Raises UserError for any other argument."""
     unknown = sorted(options.keys() - {*_IDLE, "dtype", "copy", "other"})
     if unknown:
         raise UserError(f"{what} takes a device, a dtype or a tensor, not {', '.join(unknown)}=")

@@ -77,8 +77,8 @@ def squeeze(input: Tensor, dim: int | Shape | None = None) -> Tensor:
 
 def split(tensor: Tensor, split_size: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
     """Return views of the tensor's parts along one dimension, of one size or of the sizes in a list.
-    With one size the last part may be smaller. Raises ShapeError if a list does not add up to the dimension, or a size
-    is below 1."""
+    With one size, at least 1, the last part may be smaller. Raises ShapeError for smaller ones, and for a list that
+    does not add up to the dimension."""
     axis = axis_of("split", tensor.shape, dim)
     total = tensor.shape[axis]
     if isinstance(split_size, int):

@@ -73,7 +73,7 @@ ADAPTIVE_AVG_POOL2D = Op("adaptive_avg_pool2d", _adaptive_infer, _pool_cost, sli
 def max_pool2d(x: Tensor, kernel: int | Pair, *, stride: int | Pair | None = None, padding: int | Pair = 0) -> Tensor:
     """Return the maximum of each window of [N, C, H, W]; the default stride is the window's size.
     The first of equal maxima gets the gradient. Raises ShapeError for a window that does not fit, or has over 256
-    elements."""
+    elements, and for padding of more than half of it."""
     stride = kernel if stride is None else stride
     return apply_all(MAX_POOL2D, x, kernel=pair(kernel), stride=pair(stride), padding=pair(padding))[0]
 

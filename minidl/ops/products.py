@@ -138,7 +138,7 @@ def norm(input: Tensor, p: float | str | None = 2, dim: Axes = None, keepdim: bo
         return sum_(size, dim, keepdim)
     nothing = compare(size, 0, "==")  # whose power has no gradient
     powers = pow_of(masked_fill(size, nothing, 1.0), full((), float(p), input.dtype))
-    total = sum_(masked_fill(powers, nothing, 0.0), dim, keepdim)
+    total = sum_(masked_fill(powers, nothing, 0.0 if p > 0 else float("inf")), dim, keepdim)
     zero = compare(total, 0, "==")
     return masked_fill(pow_of(masked_fill(total, zero, 1.0), full((), 1.0 / p, input.dtype)), zero, 0.0)
 

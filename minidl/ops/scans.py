@@ -155,7 +155,8 @@ def _scattered(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
 @of_numbers_too
 def scatter(input: Tensor, dim: int, index: Tensor, value: float) -> Tensor:
     """Return input with a number written at positions ``index`` along ``dim``.
-    Raises UserError for a tensor ``value`` and a position out of range, which a GPU leaves out instead."""
+    In the other dimensions index has input's size, else ShapeError. Raises UserError for a tensor ``value`` and a
+    position out of range, which a GPU leaves out instead."""
     if isinstance(value, Tensor):
         raise UserError("scatter takes a number; scatter_add takes a tensor, and adds elements with equal positions")
     with_hits = _scattered(full(input.shape, 0.0), dim, index, full(index.shape, 1.0))

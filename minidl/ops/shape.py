@@ -1,4 +1,4 @@
-"""Views (reshape, permute, slices), the copies that undo them (contiguous, concat, slice_grad), and casts."""
+"""Views (reshape, permute, narrow), the copies that undo them (contiguous, concat, ``narrow_grad``), and casts."""
 
 from collections.abc import Sequence
 from math import prod
@@ -130,6 +130,8 @@ def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     Raises ShapeError for dimensions out of range or order."""
     shape = input.shape or (1,)
     start, end = axis_of("flatten", shape, start_dim), axis_of("flatten", shape, end_dim) + 1
+    if start >= end:
+        raise ShapeError(f"flatten: dimension {start_dim} comes after {end_dim} in {list(shape)}")
     return reshape(input, shape[:start] + (prod(shape[start:end]),) + shape[end:])
 
 

@@ -88,7 +88,8 @@ UPLOAD_ = Op("upload_", _no_output, lambda inputs, outputs, attrs: Cost(0.0, flo
 
 
 def full(shape: Shape, value: float, dtype: DType = float32) -> Tensor:
-    """Return a new tensor with ``value`` in all elements. Raises UserError if the dtype cannot hold it."""
+    """Return a new tensor with ``value`` in all elements; an integer dtype cuts fractions.
+    Raises UserError for a value beyond its range."""
     must_hold(dtype, value)
     return apply(FULL, shape=tuple(shape), dtype=dtype, value=value)
 
@@ -104,7 +105,8 @@ def copy_(a: Tensor, b: Tensor) -> None:
 
 
 def fill_(a: Tensor, value: float) -> None:
-    """Overwrite every element of a with ``value``. Raises UserError if a's dtype cannot hold it."""
+    """Overwrite every element of a with ``value``; an integer dtype cuts fractions.
+    Raises UserError for a value beyond its range."""
     must_hold(a.dtype, value)
     apply_all(FILL_, a, value=value)
 

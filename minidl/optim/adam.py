@@ -36,8 +36,8 @@ def _fresh_name() -> str:
 class Adam(Composed):
     """Adam, with two states per parameter, or three with ``amsgrad`` (Reddi, Kale & Kumar 2018).
 
-    A parameter's step t counts from 1, from its first gradient on. ``amsgrad`` and ``maximize`` are composed of several
-    operations; otherwise an update is one operation.
+    A parameter's t counts, from 1, its steps with a gradient. With ``amsgrad`` or ``maximize`` an update is composed of
+    several operations; otherwise it is one.
     """
 
     def __init__(self, params: Parameters, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
@@ -45,7 +45,7 @@ class Adam(Composed):
                  foreach: bool | None = None, fused: bool | None = None,
                  decays: Callable[[Tensor], bool] | None = None) -> None:
         """Create the states, as zeros. ``decays``: returns True for parameters that weight decay is for; default: all.
-        ``foreach`` and ``fused`` have no effect: updates are always fused. Raises UserError for invalid rates."""
+        ``foreach`` and ``fused`` have no effect. Raises UserError for invalid rates."""
         self._plain = not (amsgrad or maximize)
         rates = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad,
                  "maximize": maximize}

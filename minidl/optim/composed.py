@@ -23,8 +23,8 @@ class Composed(Optimizer):
     """The base class of optimizers whose subclasses compute a parameter's step and update its states by operations."""
 
     def direction(self, index: int, p: Tensor, gradient: Tensor, states: States) -> Tensor:
-        """Update the states of parameter number ``index``, and return the direction d of its step, p -= lr * d.
-        Raises OutOfMemory if a call does not fit; then the parameter is not moved."""
+        """Update the states, and return the direction d of the step p -= lr * d. ``p``: parameter number ``index``, or
+        some rows of it. Raises OutOfMemory if a call does not fit; then ``p`` is not moved."""
         raise NotImplementedError
 
     _began = False  # True once the current step has updated a parameter

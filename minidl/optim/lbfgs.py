@@ -55,7 +55,7 @@ class LBFGS(Optimizer):
             p.add_(scale(reshape(part, p.shape), t))
 
     def _direction(self, g: Tensor) -> tuple[Tensor, float]:
-        """Return d = -H g, H the estimated inverse Hessian, and the scale s of the recursion's first H = s I."""
+        """Store the last changes; return d = -H g, H the estimated inverse Hessian, and the recursion's first H / I."""
         if self._last is None:
             return neg(g), 1.0
         d, before, t, diagonal = self._last

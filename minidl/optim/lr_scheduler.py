@@ -1,7 +1,7 @@
 """PyTorch's learning-rate schedulers by epoch: ``step()`` after each epoch sets the rate of every parameter group.
 
-A scheduler multiplies the initial rate of a group by a factor that depends only on the epoch. minidl's own training
-uses ``Schedule`` instead, which goes by step and has a warm-up.
+A group's rate in an epoch depends only on its initial rate and the epoch's number. minidl's own training uses
+``Schedule`` instead, which goes by step and has a warm-up.
 """
 
 from collections.abc import Callable
@@ -42,7 +42,7 @@ class LambdaLR:
         return [float(group["lr"]) for group in self.optimizer.param_groups]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the epoch and the initial rates."""
+        """Return the epoch's number and the groups' initial rates, but not the function or numbers of the schedule."""
         return {"last_epoch": self.last_epoch, "base_lrs": list(self.base_lrs)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

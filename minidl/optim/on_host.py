@@ -23,8 +23,8 @@ from minidl.tensor import Tensor
 
 
 class HostArray:
-    """A tensor of zeros in host memory, which counts there as a host copy does. It never comes to the device.
-    Raises OutOfMemory if the runtime's host memory has no room for it."""
+    """An optimizer state in host memory, at first zeros; it never comes to the device. Its bytes count in the runtime's
+    host memory, like a swapped-out tensor's. Raises OutOfMemory if there is no room for them."""
 
     def __init__(self, shape: Shape, dtype: DType) -> None:
         executor = current()

@@ -49,8 +49,8 @@ class Optimizer:
 
     Each group of parameters has its own rates in ``param_groups``, which may change at any time; setting ``lr`` sets
     the rate of all groups. The constructor creates the state, as zeros, so that a training step's memory is known
-    before the first step; with ``Runtime(host_update=True)`` it is in host memory. A subclass names its states, the
-    update operation and its attributes.
+    before the first step; with ``Runtime(host_update=True)`` it is in host memory, if the update is one operation. A
+    subclass names its states, the update operation and its attributes.
     """
 
     _plain = True  # an update is one operation
@@ -134,7 +134,7 @@ class Optimizer:
 
     def kind(self, index: int) -> tuple[int, bool, int]:
         """Return a key that is equal for parameters which one call may update.
-        It is (minus the number of the group, True if weight decay applies, number of steps or 0)."""
+        It is (minus the group's number, ``decays`` of the parameter, its number of steps if updates use it or 0)."""
         return -self._group[index], self._decays[index], 0
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -218,7 +218,7 @@ class Optimizer:
 
     def load_state_dict(self, arrays: Mapping[str, Any]) -> None:
         """Overwrite the state with a ``state_dict``.
-        If names, shapes or dtypes do not fit, raise UserError and write nothing."""
+        If names or shapes do not fit, or values are not numbers, raise UserError and write nothing."""
         shapes = {f"{name}.{index}": p.shape for name in self._states for index, p in enumerate(self.parameters)}
         if arrays.keys() != shapes.keys():
             wrong = sorted(arrays.keys() ^ shapes.keys())
@@ -244,7 +244,8 @@ class Optimizer:
 
 
 def _groups(params: Parameters, rates: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the parameter groups, completed with ``rates``; tensors, or (name, tensor) pairs, are one group."""
+    """Return the parameter groups, completed with ``rates``; tensors, or (name, tensor) pairs, are one group.
+    Raises UserError for an unknown rate."""
     if isinstance(params, Tensor):
         raise WrongKind("an optimizer takes a list of parameters, or groups of them, not one tensor: use [tensor]")
     given = list(params)
@@ -269,7 +270,8 @@ def require_at_least_zero(**numbers: float) -> None:
 
 
 def _pieces(index: int, tensor: Tensor) -> list[RowRange]:
-    """Return the row ranges of a parameter that are updated by separate calls: equal parts of each of its shards."""
+    """Return the row ranges of a parameter that have states of their own: its shards, in equal parts if they are large.
+    """
     found = []
     for first, stop in (bounds := shard_bounds(tensor)):
         rows = stop - first

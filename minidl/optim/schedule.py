@@ -7,7 +7,7 @@ With W steps of warm-up out of N, and t the step from 0:
     cosine     peak (1 + cos(pi (t - W) / (N - W))) / 2            Loshchilov & Hutter 2017, SGDR, equation 5
     step       peak rate^floor((t - W) / every)
 
-No step has a rate of 0: the warm-up starts above 0, and the rate would reach 0 only after the last step, t = N - 1.
+None of the N steps has a rate of 0: the warm-up starts above 0, and the rate would reach 0 only after the last step.
 """
 
 from dataclasses import dataclass

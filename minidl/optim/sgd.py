@@ -19,8 +19,8 @@ from minidl.tensor import Tensor
 class SGD(Composed):
     """SGD: p -= lr * (grad + weight_decay * p), with a momentum buffer per parameter if ``momentum`` is not zero.
 
-    The buffer starts at zero, so the first step is not special. ``nesterov`` and ``maximize`` are composed of several
-    operations; otherwise an update is one operation.
+    The buffer starts at zero, so the first step is not special. With ``nesterov`` or ``maximize`` an update is composed
+    of several operations; otherwise it is one.
     """
 
     def __init__(self, params: Parameters, lr: float = 1e-3, momentum: float = 0.0, dampening: float = 0.0,

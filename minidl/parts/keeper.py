@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 class PartKeeper:
-    """Makes tensors in parts, and runs calls, reads and gradients on them. The default methods do nothing."""
+    """Makes tensors in parts, and runs calls, reads and gradients on them.
+    By default nothing is in parts; ``run``, ``look`` and ``make_leaf`` have no default."""
 
     tracker: Tracker
 

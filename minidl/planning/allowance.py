@@ -32,8 +32,8 @@ class Allowance:
 
     @property
     def open(self) -> bool:
-        """True if another call of a planner, as long as the longest, keeps planning within 2% of the run's time.
-        First plans do not count. Always True if planning is not limited."""
+        """True if another call of a planner, as long as the longest, keeps planning within 2% of ``run_seconds``.
+        First plans do not count in the sum, but one may be the longest. Always True if planning is not limited."""
         return not self.limited or self.seconds - self.first_seconds + self._longest <= SHARE * self.run_seconds
 
     @property
@@ -44,7 +44,7 @@ class Allowance:
     @contextmanager
     def planning(self, *, exempt: bool = False) -> Iterator[None]:
         """Measure the time of a ``with`` block in which a planner runs.
-        exempt: it makes a first plan, whose time does not count in the share."""
+        exempt: it makes a first plan, whose time does not count towards the limit (``open``)."""
         began, compiled = self._clock(), COMPILATION.seconds
         try:
             with stage("planning"):

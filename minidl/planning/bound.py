@@ -95,8 +95,8 @@ class _Relaxation:
                 self.program.row([*link, *longer], high=bounds[i + 1] - bounds[i])
 
     def _instants(self, count: int) -> list[int]:
-        """Return ``count`` calls to check:
-        the call of highest memory demand in each of as many equal parts of the time."""
+        """Return at most ``count`` calls to check:
+        the call of highest memory demand in each of ``count`` equal parts of the time, if a call begins in it."""
         facts = self.facts
         held = np.zeros(self.calls + 1)
         np.add.at(held, facts.gap_call + 1, facts.size[facts.gap_tensor])

@@ -83,7 +83,7 @@ class Problem(NamedTuple):
 
 
 def within(facts: Problem, nbytes: int) -> Problem:
-    """Return the problem for a budget: if leftovers of replays are dropped at some number of bytes, it is this one."""
+    """Return the problem for a budget of ``nbytes``: if leftovers of replays are dropped, they are dropped above it."""
     return facts if facts.leftovers_bytes == ENDLESS else facts._replace(leftovers_bytes=nbytes)
 
 

@@ -61,7 +61,7 @@ class Outcome(NamedTuple):
 
 
 def repair(problem: Problem, mode: Array, simulated: Callable[[Array], Outcome]) -> Outcome:
-    """Change drops in ``mode`` into swaps, in place, until no replay runs a call that cannot be repeated.
+    """Change drops in ``mode`` into swaps, in place, until all replays can be carried out and are not too many.
     simulated: returns the outcome of modes. Returns that of the repaired ones."""
     while True:
         found, drops = simulated(mode), mode == DROP

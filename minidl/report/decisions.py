@@ -193,8 +193,8 @@ def table(found: Sequence[Decision], names: Mapping[TensorId, str], observed: Ca
           ) -> list[str]:
     """Return lines: a heading, and one line for each of the ``rows`` decisions about the largest tensors.
 
-    names: tensor -> the layer that made it. observed: text on how a decision's tensor came back. Column "away": the
-    call after which it leaves, and its start in ms, if computation never waited.
+    names: tensor -> the layer that made it. observed: text on how a decision's tensor came back. "away from", "to": the
+    call after which it leaves, and the next that uses it, each with its start in ms, if computation never waited.
     """
     cells = [HEADINGS]
     for d in found[:rows]:

@@ -57,7 +57,7 @@ from minidl.tensor import Tensor
 class Runtime(Shown):
     """A device, a memory budget and a policy, for all calls inside its ``with``.
 
-    device         "cpu", "cpu:FILE.json", "cpu:virtual", "cuda", "sim:PROFILE", "sim:FILE.json" or a Device
+    device         "cpu", "cpu:FILE.json", "cpu:virtual", "cuda[:NUMBER]", "sim:PROFILE", "sim:FILE.json" or a Device
     memory_budget  bytes of device memory, as a number or "16GiB"; the device's capacity by default
     host_memory    bytes of host memory for swapped tensors; the device profile's by default
     spill          a folder for a file of ``spill_bytes``, which holds what does not fit into host memory; or a Spill

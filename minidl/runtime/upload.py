@@ -13,7 +13,7 @@ from minidl.meta import DTYPES, DType, Shape, boolean, float32
 
 def host_array(data: Any, device: devices.Device) -> np.ndarray:
     """Return an array's values as a NumPy array, copied only if they are on another device or NumPy lacks their dtype.
-    """
+    Raises UserError for nested lists of unequal lengths."""
     if getattr(data, "requires_grad", False) and hasattr(data, "detach"):
         data = data.detach()  # a parameter of PyTorch has to be detached first
     exports = hasattr(data, "__dlpack_device__")
@@ -31,6 +31,8 @@ def host_array(data: Any, device: devices.Device) -> np.ndarray:
         if values is None:
             raise
         return values
+    except ValueError as error:
+        raise UserError(f"these data are no array: {error}") from None
 
 
 def plain_dtype(data: Any, array: np.ndarray) -> DType | None:
@@ -45,9 +47,9 @@ def plain_dtype(data: Any, array: np.ndarray) -> DType | None:
 def checked(array: np.ndarray, shape: Shape | None, dtype: DType | None) -> tuple[np.ndarray, DType]:
     """Return the array, and the dtype of the tensor for its values: the array's own, unless ``dtype`` is given.
 
-    A given dtype may round fractions and takes booleans as 0 and 1; else every value must fit. For bool the array is
-    compared with 0. Raises ShapeError for another shape than ``shape``, UserError for an unknown dtype or values that
-    do not fit.
+    A given dtype takes booleans as 0 and 1. One of integers cuts fractions off, and every value must lie in its range;
+    a floating one may round, to infinity too. For bool the array is compared with 0. Raises ShapeError for another
+    shape than ``shape``, UserError for an unknown dtype or values that do not fit.
     """
     if shape is not None and tuple(shape) != array.shape:
         raise ShapeError(f"data of shape {list(array.shape)} for a tensor of shape {list(shape)}")

@@ -1,7 +1,7 @@
 """Declarations of a tensor's operators and methods, for type checkers and editors; ``minidl.ops`` attaches the code.
 
-Nothing here runs. Names and arguments are PyTorch's; each method is the function of its name in ``minidl.ops``, whose
-docstring has the details.
+Nothing here runs. Names and arguments are PyTorch's; each method calls a function in a module below ``minidl.ops``
+(``backward`` one of ``minidl.autograd``), whose docstring has the details.
 """
 
 from __future__ import annotations

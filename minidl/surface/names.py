@@ -1,6 +1,6 @@
 """Declarations of the tensor methods that are composed of others; ``minidl.surface`` declares the rest.
 
-Nothing here runs. Each method is the function of its name in ``minidl.ops``, whose docstring has the details.
+Nothing here runs. Each method is a function in a module below ``minidl.ops``, whose docstring has the details.
 """
 
 from __future__ import annotations

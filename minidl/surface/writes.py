@@ -12,8 +12,9 @@ if TYPE_CHECKING:
 class Writes:
     """A base of Tensor that declares operators and methods that write in place and return the tensor.
 
-    A leaf that requires a gradient may be written only under ``no_grad()``. If a gradient flows through the result, the
-    tensor is rebound to it, and no other tensor may share its bytes. ``minidl.ops.inplace`` has the details.
+    A leaf that requires a gradient may be written only under ``no_grad()``, but ``copy_``, ``fill_`` and ``zero_`` may
+    also overwrite it elsewhere. If a gradient flows through the result, the tensor is rebound to it, and no other
+    tensor may share its bytes. ``minidl.ops.inplace`` has the details.
     """
 
     __slots__ = ()

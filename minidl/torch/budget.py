@@ -90,7 +90,7 @@ def _parts(seen: Seen, call: int, total: int) -> dict[str, int]:
 
 
 def refuse(budget: int, floor: Floor, *, states: bool) -> None:
-    """Raise BudgetTooSmall for a budget below the floor. states: True if the floor has optimizer state on the host."""
+    """Raise BudgetTooSmall, since the budget is below the floor. states: the floor has optimizer state on the host."""
     away = "saved tensors and the optimizer's state" if states else "saved tensors"
     raise BudgetTooSmall(f"budget {format_bytes(budget)}: with all {away} away this step needs {floor}",
                          budget_bytes=budget, need_bytes=floor.nbytes, parts=floor.parts)

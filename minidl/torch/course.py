@@ -118,7 +118,7 @@ class Course:
     def packed(self, number: int, tensor: torch.Tensor) -> Decision:
         """Return the decision about the ``number``-th tensor that autograd saves in this step: stay, swap or drop.
         A tensor other than the plan's ends the plan, with the decision RETREAT. If it is the first, the step follows
-        another kind's plan that begins with such a tensor, if there is one."""
+        another kind's plan that begins with such a tensor and drops none, if there is one."""
         packed = tensor.shape, tensor.dtype
         if self.phase is not Phase.GUIDED:
             self._packs.append(packed)
@@ -162,7 +162,7 @@ class Course:
 
     # Between steps ---------------------------------------------------------------------------------------------------
     def end(self, packs: int) -> Known:
-        """End the step, in which autograd has saved ``packs`` tensors; return its kind."""
+        """End the step, in which autograd has saved ``packs`` tensors; return its kind, or the expected if astray."""
         self.steps += 1
         if self._astray:
             assert self.expected is not None

@@ -70,8 +70,8 @@ class Deciding:
 
     def begin(self, course: Course, optimizer: torch.optim.Optimizer | None) -> None:
         """Choose the next step's phase, after ``optimizer`` (None: no optimizer) has ended the last step.
-        Plans are void if the program now holds state that they evict, or if the optimizer has more tensors in lists
-        than after the step before."""
+        Plans are void if the program now holds state that they evict, or if the lists in the optimizer's state have
+        another length than after the step before."""
         steady = True
         if optimizer is not None:
             count = listed(optimizer)

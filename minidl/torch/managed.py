@@ -105,7 +105,7 @@ class managed:  # noqa: N801 # programs call it like a function
         return self
 
     def stop(self) -> None:
-        """End the management, if it has begun. Evicted tensors return when a backward pass needs them."""
+        """End the management, if it has begun. Optimizer state returns to the device; evicted tensors when needed."""
         if not self._handles:
             return
         self.unhooked.stop()

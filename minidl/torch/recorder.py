@@ -111,7 +111,7 @@ class Recorder(modes.TorchDispatchMode):
         return value
 
     def hold_weakly(self, storage: Any, value: Value) -> None:
-        """Refer to the value in ``storage`` weakly: its guard keeps the storage, so that neither would be freed."""
+        """Refer to the value in ``storage`` weakly, since its guard keeps the storage: else neither would be freed."""
         known = self._holds.get(storage._cdata)
         if known is not None and known[1]() is value:
             self._holds[storage._cdata] = known[0], weakref.ref(value)

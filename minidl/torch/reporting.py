@@ -32,7 +32,8 @@ class Report:
                      the step; planned_bytes: the step's peak by the current plan. 0 or None until known.
     out_bytes        bytes copied to the host so far; in_bytes: copied back; state_bytes: optimizer state among both;
                      host_bytes: the peak of host memory in use for copies.
-    late, refused    how often a planned step needed an evicted tensor at once; tensors that the full host refused.
+    late, refused    how often a read in planned steps found its tensor still away (dropped ones always are); tensors
+                     for which the host had no room.
     remark           the reason if the policy has no plan of its own; else "".
     steps            number of steps of each phase; diverged: number of steps that departed from their plan.
     seconds          median of the latest 50 steps, by phase; stalled_seconds: total wait of computation for copies.

@@ -67,7 +67,7 @@ class Saved:
 
     def manages(self, tensor: torch.Tensor) -> bool:
         """Return True if a tensor may be evicted: ordinary, on the device, large enough, no parameter or view of one.
-        Ordinary: not sparse, not quantized, of no subclass of Tensor. Large enough: at least LEAST_BYTES."""
+        Ordinary: not sparse, not quantized, of no subclass of Tensor. Large enough: 4,096 bytes of storage or more."""
         if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided or tensor.is_quantized or (
                 tensor._is_zerotensor()):  # zeros without any bytes
             return False

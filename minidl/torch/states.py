@@ -90,7 +90,7 @@ class States:
         return None
 
     def after(self, optimizer: torch.optim.Optimizer) -> None:
-        """Restore the parameter groups of an optimizer that has stepped, and send its state to the host."""
+        """Restore an optimizer's parameter groups after its step; send the state that does not stay to the host."""
         self._restore()
         self.away(optimizer)
 

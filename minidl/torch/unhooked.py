@@ -1,8 +1,9 @@
 """Runs steps without saved-tensor hooks: once several equal steps have moved nothing, the hooks are removed.
 
-Even a hook that does nothing would slow down a small step too much. So the hooks are removed, and every call of a
-module is compared with the known step: the number of autograd's nodes so far, and the shape of the module's input. At
-the first difference the hooks come back, and they are given to the tensors that were saved without them.
+Even a hook that does nothing would slow down a small step too much. So the hooks are removed if four equal steps in a
+row have evicted nothing and the budget is at least twice their peak, and every call of a module is compared with the
+known step: the number of autograd's nodes so far, and the shape of the module's input. At the first difference the
+hooks come back, and they are given to the tensors that were saved without them.
 """
 
 from __future__ import annotations

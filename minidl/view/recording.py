@@ -62,7 +62,8 @@ class StayState(IntEnum):
 @dataclass(frozen=True, slots=True)
 class Subject:
     """A tensor that had bytes on the device.
-    name: of the parameter (a gradient has its own), of the layer that made it, without a model of the operation, or "".
+    name: of the parameter (of a gradient: its parameter's), of the layer that made it, without a model of the
+    operation, or "".
     line: file and line of the program that made it, or ""."""
 
     tensor_id: TensorId
@@ -77,7 +78,7 @@ class WorkEvent:
     """One piece of work, and the arena when it was issued.
 
     call              the position in the iteration of this call, or of the call that the work is for
-    subject           position of the copied tensor among the subjects; -1: none, or several
+    subject           position among the subjects of what is copied or moved, or of a call's first output; -1: not known
     start_s, end_s    start and end on its own stream, in seconds from the step's beginning
     time_s            when the compute stream reaches it: ascending over a step's events
     nbytes            bytes copied or moved; 0 for a call or a replay

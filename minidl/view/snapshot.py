@@ -142,7 +142,7 @@ def _blocks(history: list[Mapping[str, Any]], segments: list[Mapping[str, Any]])
 
 
 def _could_leave(blocks: list[_Block], times: list[float], at: int, costs: Costs) -> str:
-    """Return an upper bound, as text, of the bytes that could have been away at event ``at``, and the largest blocks.
+    """Return an upper bound, as text, of the bytes that could have been away at event ``at``, and the 5 largest blocks.
     A block counts if its copy out fits between its allocation and the event, and its copy in between the event and its
     end. What was there before the history, or is there after it, had time enough on that side."""
     held = [block for block in blocks if block.first <= at and (block.end is None or block.end > at)]

@@ -102,6 +102,7 @@ for name in ("var", "std"):
     case(f"{name} of equal values", lambda T, x, name=name: getattr(x, name)(0), np.full((4, 2), 3.0, "f4"))
 for p in (1, 2, 3, 0.5, INF, "fro"):
     case(f"norm, {p}", lambda T, x, p=p: T.norm(x, p) + x.norm(p, dim=1).sum(), A)
+case("norm below 0", lambda T, x: T.norm(x.detach(), -1, dim=1), np.array([[0, 2], [1, 2]], "f4"))
 case("norm of 0", lambda T, x: x.norm() + x.norm(dim=1).sum(), np.zeros((2, 3), "f4"))
 case("mm", lambda T, a, b: T.mm(a, b) + a.mm(b), A, C)
 case("bmm", lambda T, a, b: T.bmm(a, b), normal(2, 3, 4), normal(2, 4, 5))

@@ -40,7 +40,7 @@ def _to_move_nothing(setup: Setup, result: Result) -> Iterator[str]:
 
 
 def _to_use_more(setup: Setup, result: Result, most: int) -> Iterator[str]:
-    """Yield twice the batch if it fits; else the smallest budget in which this batch fits."""
+    """Yield twice the batch if it fits; else the smallest budget in which this batch fits under policy passive."""
     batch, budget = result.batch, result.budget_bytes
     if 2 * batch <= most:
         setup.demand(2 * batch)  # tells the limit how many calls a step has

@@ -58,7 +58,8 @@ def _optimizer(options: Options, model: Module, *, reads_text: bool) -> Optimize
 
 def _loss(options: Options, known: models.Model, model: Module) -> Callable[[AnyBatch], Tensor]:
     """Return a function that copies a batch to the device and returns its loss, a scalar tensor.
-    When it returns, no handle on the batch's images or on the logits is left, so their memory can be freed."""
+    When that function returns, no handle on images or logits is left, so their memory can be freed. A synthetic batch
+    of text is made on the device."""
     def loss(batch: AnyBatch) -> Tensor:
         runtime = current_runtime()
         if known.text is not None:

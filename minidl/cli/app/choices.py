@@ -31,7 +31,8 @@ def choose_ranks(options: Options) -> Ranks | None:
 
 def agree_on_memory(options: Options, device: Device, ranks: Ranks | None) -> Options:
     """Return the options with a budget and host memory, in bytes, that every rank has:
-    the smallest of all ranks' values. Without these flags, ranks that share one machine's memory divide it equally.
+    the smallest of all ranks' values. Without flags, each rank gets its share of the default host memory and, if the
+    device's memory is the machine's own, of the default budget. A budget in percent stays one.
     Raises UserError if the ranks were started with different flags."""
     if ranks is None:
         return options

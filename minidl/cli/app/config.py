@@ -48,7 +48,8 @@ def _words(path: str, refused: Collection[str]) -> list[str]:
 
 
 def _flag(path: str, flag: str, value: Any) -> list[str]:
-    """Return one flag and value of the file as command-line words: for True the flag alone, for False no words."""
+    """Return one flag and value of the file as command-line words: for True the flag alone, for False or None no words.
+    Raises UserError for a list or a mapping."""
     if isinstance(value, bool) or value is None:
         return [flag] if value else []
     if not isinstance(value, str | int | float):

@@ -26,8 +26,8 @@ from minidl.view.page import is_page
 
 
 def check_places(options: Options) -> None:
-    """Raise UserError, before any training, if an output file that a flag names could not be written. Changes no file.
-    """
+    """Raise UserError, before any training, if an output file that a flag names could not be written.
+    So it does if two flags name one file. Changes no file."""
     places: set[str] = set()
     for path, own in ((options.json, results.is_own), (options.save, safetensors.is_own),
                       (options.save_plan, is_plan), (options.save_trace, is_trace), (options.report, is_page),
@@ -49,7 +49,7 @@ class FinalFiles:
         self._failures: list[str] = []
 
     def attempt(self, write: Callable[[], None]) -> None:
-        """Call ``write``, which writes one file. An error is stored, and raised later by ``require_all``."""
+        """Call ``write``, which writes one file. A UserError is stored, and raised later by ``require_all``."""
         try:
             write()
         except UserError as error:

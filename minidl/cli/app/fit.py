@@ -1,9 +1,9 @@
 """Finds out with dry runs whether a batch fits a budget, and searches for the smallest budget. The device runs nothing.
 
 A trial is a dry run of a few iterations on a twin: the device's profile and algorithms, the budget and the policy, with
-shapes instead of values. It runs out of memory exactly if the real device would. A search starts from ``demand``, the
-bytes that one dry run without a budget needs. It assumes that if a batch fits, so do smaller batches (``largest``) and
-larger budgets. Each answer was itself tried, and the next larger batch, or smaller budget, was tried and does not fit.
+shapes instead of values. It runs out of memory if the real device would in these iterations; on a real device, later
+plans from measured times may differ. A search starts from ``demand``, the bytes that one dry run without a budget
+needs. It assumes that if a batch fits, so do smaller batches (``largest``) and larger budgets. Each answer was tried.
 """
 
 from collections.abc import Callable
@@ -57,7 +57,7 @@ class Setup:
     device       provides its profile and algorithms; it executes nothing
     host_memory  bytes of host memory, for swapped tensors and for the input batches that are loaded in advance
     ahead        a function: batch size -> bytes of the input batches that are loaded in advance
-    steps        the most steps that will be trained; no trial runs more
+    steps        the most steps that will be trained: a thorough trial stops there, or a few steps later
     switches     the optional features of the engine that are on
     slices       number of slices of a batch
     spill        the spill file, which continues host memory on a disk; or None
@@ -188,13 +188,13 @@ class Setup:
                        host_update=self.host_update, ranks=self.ranks)
 
     def planned_seconds(self, batch: int, budget_bytes: int) -> float | None:
-        """Return the modelled seconds of a step under the policy's first plan; infinite if it does not fit.
-        None if the policy makes no plans, or the device is not simulated."""
+        """Return the modelled seconds of a step under the policy's first plan.
+        Infinite if it does not fit, or the limit of work is reached; None without plans or a simulated device."""
         return self.managed_seconds(batch, budget_bytes) if policies.create(self.policy).plans else None
 
     def managed_seconds(self, batch: int, budget_bytes: int) -> float | None:
         """Return the modelled seconds of a step under the policy's first plan; without plans, of the second step.
-        Infinite if it does not fit; None for a device that is not simulated."""
+        Infinite if it does not fit, or the limit of work is reached; None for a device that is not simulated."""
         simulated = self.device.simulated_twin()
         if simulated is None:
             return None
@@ -239,8 +239,8 @@ class Setup:
         return needed + self.device.reserved_bytes
 
     def short_of_host(self, batch: int, budget_bytes: int, recomputed_bytes: int) -> bool:
-        """Return True if the policy recomputed tensors (``recomputed_bytes`` > 0) only because host memory was full:
-        the policy is one that otherwise only swaps."""
+        """Return True if the policy would recompute less than ``recomputed_bytes`` with unlimited host memory.
+        False for a policy that chooses to recompute by itself."""
         if not recomputed_bytes or policies.create(self.policy).weighs_recomputation:
             return False
         roomy = replace(self, host_memory=UNLIMITED).trial(batch, budget_bytes)
@@ -248,7 +248,7 @@ class Setup:
 
 
 def _run_until_alike(twin: Runtime, steps: TrainingParts, begin: Callable[[], None], *, most: int) -> None:
-    """Run up to ``most`` steps, until one leaves memory in the same state as the one before, under the same plan.
+    """Run up to ``most`` steps, each with an evaluation, until ALIKE in a row leave blocks and plan as they were.
     Raises OutOfMemory if one finds no room."""
     alike, before = 0, None
     for _ in range(most):
@@ -262,9 +262,9 @@ def _run_until_alike(twin: Runtime, steps: TrainingParts, begin: Callable[[], No
 
 
 def smallest_budget(setup: Setup, batch: int) -> int:
-    """Return the smallest budget, in bytes, in which a step of this batch runs. One unit of alignment less was tried.
-    That fails, or may fail in a later iteration whose holes in memory differ. Raises OutOfWork if the setup's limit
-    of work is reached, and is one that ends trials; UserError if no budget would do."""
+    """Return the smallest budget, in bytes, in which a step of this batch runs, exact to 256 bytes.
+    If blocks are never moved, it may be larger, so that later iterations with other holes run, too. Raises OutOfWork if
+    the setup's limit of work is reached, and is one that ends trials; UserError if no budget would do."""
     def fits(budget_bytes: int, *, thorough: bool = False) -> bool:
         return setup.trial(batch, budget_bytes, thorough=thorough).shortage is None
 

@@ -87,5 +87,5 @@ def described(data: Data) -> tuple[str, str]:
 
 def made_ahead(data: Data, examples: int, host_memory: int) -> int:
     """Return how many batches of ``examples`` are loaded in advance, within ``host_memory`` bytes.
-    None are if no thread loads the data."""
+    It is 0 if no thread loads the data."""
     return batches_ahead(data.shapes(examples).nbytes, host_memory) if data.feed is not None else 0

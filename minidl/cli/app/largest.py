@@ -1,9 +1,9 @@
 """Searches for the largest batch that trains in a budget, whole or in slices, and says why no larger one does.
 
 Every answer was tried in a dry run (``fit``). The search starts from the bytes that an unmanaged step needs, which grow
-almost linearly with the batch. Without slices, the answer is exact. With slices, it may be too small by a 32nd, because
-these trials take more calls. A search may have a limit of work (``trials.Work``); the answer then names the smallest
-batch that was not tried.
+almost linearly with the batch. Without slices, the next larger batch was tried and failed. With slices, the answer may
+be too small by a 32nd, because these trials take more calls. A search may have a limit of work (``trials.Work``); the
+answer then names the smallest batch that was not tried.
 """
 
 from dataclasses import dataclass, replace
@@ -141,8 +141,9 @@ def largest_batch_cut(setup: Setup, budget_bytes: int, *, most: int = 1 << 30) -
 
 
 def cut_that_holds(setup: Setup, batch: int, budget_bytes: int) -> Setup | None:
-    """Return the setup with the fewest slices for which, by its demand, device and host hold all tensors of a step.
-    None if more slices would not help."""
+    """Return the setup with as many slices as let its operations fit the device, and a step's tensors device and host.
+    By its demand, from ``choose_slices``' number on, doubled until then; None if more slices would not help. A batch
+    that the network refuses for its shape gets one slice."""
     if _refused(setup, batch):
         return replace(setup, slices=1)
     whole = setup.demand(batch)
@@ -226,8 +227,8 @@ def _runs(setup: Setup, budget_bytes: int, full_host: bool, batch: int) -> bool:
 
 
 def _promising(setup: Setup, budget_bytes: int, most: int, full_host: bool) -> int:
-    """Estimate the largest batch that fits from its demand:
-    its largest operation must fit the device, and all its tensors must fit device and host memory."""
+    """Estimate the largest batch that fits from its demand: its largest operation must fit the device.
+    If the policy only swaps, all its tensors must fit device and host memory, too, unless ``full_host``."""
     policy = policies.create(setup.policy)
     swaps = policy.moves_tensors and not policy.weighs_recomputation and not full_host
 
@@ -255,8 +256,9 @@ def _on_line(few: int, more: int, bytes_there: int) -> int:
 
 def speeds(setup: Setup, found: LargestBatch, budget_bytes: int) -> list[tuple[int, float]]:
     """Return (batch, speed as a fraction of the unmanaged speed) for some whole batches:
-    the largest that runs unmanaged, the largest that fits, and a few between, as many as the limit of work allows.
-    Empty if the device is not simulated."""
+    the largest that runs unmanaged (estimated, so its speed is 1), the largest that fits whole, and a few between, as
+    many as the limit of work allows. Empty if the first is below 1 or not below the second, or on other devices than
+    simulated ones."""
     few, more = setup.demand(FEW), setup.demand(MORE)
     free = _on_line(few.unmanaged_peak_bytes, more.unmanaged_peak_bytes, budget_bytes - setup.device.reserved_bytes)
     whole = replace(setup, slices=1)

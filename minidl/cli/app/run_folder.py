@@ -39,8 +39,8 @@ AUTO = "auto"
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The values that a run chose by itself where no flag gave them:
-    the budget and host memory in bytes, the batch, and the device."""
+    """The budget and host memory in bytes and the batch with which a run ran, given by flags or chosen by itself.
+    device: the ``--device`` for which they hold."""
 
     device: str
     memory_budget: int
@@ -156,7 +156,7 @@ def folder_of(resume: str) -> tuple[Path, Path | None]:
 
 
 def read_arguments(folder: Path) -> tuple[list[str], Resolved | None]:
-    """Return the command line of a run, and the values it chose (None: not noted). Raises UserError if unreadable."""
+    """Return a run's command line, and the values it ran with (None: unknown). Raises UserError if unreadable."""
     try:
         noted = read_json(folder / ARGUMENTS)
         arguments, resolved = noted["arguments"], noted.get("resolved")

@@ -1,6 +1,6 @@
 """Writes a run's folder around its steps: rows of numbers, checkpoints; and resumes from a checkpoint.
 
-Without a run folder the same methods do nothing, so the training loop is the same.
+Without a run folder the same methods write no folder, so the training loop is the same.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Noted:
 
 
 class Session:
-    """One run of a training in its folder, to which it writes rows and checkpoints; without a folder it does nothing.
+    """One run of a training, which writes rows and checkpoints to its folder, if it has one, and rows to a StepLog.
 
     fixed     the flags that decide the results; a resumed run must have the same
     resolved  the values that the run chose by itself, which the folder stores
@@ -128,8 +128,8 @@ class Session:
     @contextmanager
     def saving_what_is_sound(self, trainer: Trainer) -> Iterator[None]:
         """Return a context for the training loop.
-        If an error ends the loop, a checkpoint is written first, unless a step was interrupted in its middle or the
-        parameters are not finite."""
+        If a UserError ends the loop, a checkpoint is written first, unless a step was interrupted in its middle, the
+        loss is not finite, or each rank has only a part of the state."""
         try:
             yield
         except NothingToLearnFrom:
@@ -147,8 +147,8 @@ class Session:
     @contextmanager
     def noting(self, trainer: Trainer, meter: Meter) -> Iterator[Noted]:
         """Yield the record of the step that has just ended, to which the caller may add a test score.
-        On leaving the context, even by an error, the step's row is written to metrics.jsonl, and a checkpoint if one
-        is due after this step. The last step's checkpoint is written later, with the output files."""
+        On leaving the context, even by an error, the step's row is written to the folder and the StepLog; then, without
+        an error, a checkpoint if one is due. The last step's checkpoint is written later, with the output files."""
         noted = Noted()
         try:
             yield noted
@@ -173,7 +173,7 @@ class Session:
         self._log.add(row)  # last, as it may call a function of the user's
 
     def save(self, trainer: Trainer) -> None:
-        """Write a checkpoint of the training, unless this step already has one."""
+        """Write a checkpoint of the training, unless this step already has one, or the run keeps none."""
         done = trainer.steps_done
         if self._read is None or not self._keeps or self._saved == done:
             return

@@ -96,8 +96,8 @@ def settle(options: Options, setup: Setup, data: Data) -> Sizes:
 
 
 def _pays_on_host(setup: Setup, batch: int, budget: int, whole: Demand) -> bool:
-    """Return True if a planned step is predicted to be faster with the optimizer's states and updates on the host, by
-    more than first plans improve later. False if nothing has to leave the device, or if the device is not simulated."""
+    """Return True if the optimizer's states and updates on the host are predicted to save over 15% of a planned step.
+    False if nothing has to leave the device, or if the device is not simulated."""
     if whole.unmanaged_peak_bytes <= budget - setup.device.reserved_bytes:
         return False
     seconds = [replace(setup, host_update=on_host).managed_seconds(batch, budget) for on_host in (False, True)]
@@ -143,7 +143,7 @@ def _batch(options: Options, setup: Setup, budget: int, most: int, *, chosen: bo
 
 
 def _cut_that_fits(setup: Setup, cut: Cut, batch: int, budget: int, most: int, *, chosen: bool) -> Cut:
-    """Return the number of slices with which a batch fits: the setup's or, if ``chosen``, a larger one.
+    """Return a number of slices with which a batch fits: ``cut``'s or, if ``chosen``, another one.
     Raises UserError with the largest operation, the smallest budget and the largest batch that would fit."""
     shortage = setup.trial(batch, budget).shortage
     if shortage is None:

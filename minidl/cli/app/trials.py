@@ -16,8 +16,8 @@ class OutOfWork(Exception):
 
 class Work:
     """The work that the trials of a search have done, and its limit.
-    Its unit is one kernel launch; a launch beyond a step's own calls is a replay and counts as REPLAY, because the
-    policy ranks tensors for it. Seconds would differ by machine.
+    Its unit is one kernel launch; a launch beyond a step's own calls is a replay and counts as REPLAY (10), because the
+    policy ranks tensors for it; a first plan counts as PLAN (20,000). Seconds would differ by machine.
 
     replays  the most launches of one step, as a multiple of the calls of an unmanaged step
     within   True if OutOfWork ends what reaches the limit; False if the search is asked to end by itself

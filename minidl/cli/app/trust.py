@@ -9,7 +9,7 @@ ROLES = ("model", "logger", "policy", "placement")  # the flags, without dashes,
 
 
 def foreign(flags: object) -> dict[str, str]:
-    """Return, of the flags of ROLES, those whose value names a function or a class outside of minidl, by role."""
+    """Return, of the flags of ROLES, those with a value like ``module:f`` outside of ``minidl.models``, by role."""
     named = {role: getattr(flags, role) or "" for role in ROLES}
     return {role: name for role, name in named.items() if ":" in name and not f"{name.partition(':')[0]}.".startswith(
         f"{OURS}.")}

@@ -153,8 +153,8 @@ def _advise(said: dict[str, Any], name: str, machine: Machine, arguments: argpar
 
 def _needs(look: Any) -> Needs:
     """Return the bytes that a program needs, by kind:
-    parameters, gradients, optimizer state and, for the rest of its peak, activations. The program's layers must be
-    known."""
+    parameters, gradients, optimizer state with buffers and, for the rest of its peak, activations. The program's layers
+    must be known."""
     found = Needs.of(look.trace)
     kinds_of = {kind: sum(getattr(layer, kind) for layer in look.layers) for kind in
                 ("parameters", "gradients", "states")}
@@ -166,7 +166,7 @@ def _needs(look: Any) -> Needs:
 
 def _head(said: dict[str, Any], *, layers: bool) -> list[str]:
     """Return the lines above the table; ``said``: the facts that they state.
-    layers: True if the program's layers are known."""
+    layers: True to add a row for each layer, if the layers are known."""
     needs = {kind: format_bytes(nbytes) for kind, nbytes in said["needs"].items()}
     assumed = ", ".join(f"{topic} {text}" for topic, text in said["assumed"].items())
     lines = [f"assumed: {assumed}"] if assumed else []

@@ -27,7 +27,7 @@ def documents(path: Path) -> Iterator[Document]:
     """Yield the documents of a text file, each as a list of its sentences; empty documents are left out.
 
     Text is UTF-8, or Latin-1 if a line "Character set encoding" says so. Raises BadFile for a file that cannot be read
-    and, with the line, for other bytes, a zero byte, or a line of about a million characters.
+    and, with the line, for other bytes, a zero byte, or a line of 4 MiB.
     """
     with as_bad_file(path):
         with open_file(path) as file:
@@ -49,7 +49,7 @@ def sentences(paragraph: str) -> list[str]:
 
 
 def _lines(path: Path, encoding: str) -> Iterator[str]:
-    """Yield the lines of a file, stripped. Raises BadFile."""
+    """Yield the lines of a file, stripped. Raises BadFile for a line of 4 MiB, a zero byte, or another encoding."""
     with open_file(path) as file:
         number = 0
         while line := file.readline(4 * MOST_LINE_CHARACTERS):
@@ -66,7 +66,7 @@ def _lines(path: Path, encoding: str) -> Iterator[str]:
 
 
 def _first_of_gutenberg(path: Path, lines: Iterable[str]) -> int | None:
-    """Return the number of the line after which a file of Project Gutenberg has its text; None for other files."""
+    """Return the number, from 0, of the line after which Project Gutenberg's text begins; None for other files."""
     for number, line in enumerate(lines):
         if number > _HEAD_LINES:
             break

@@ -7,8 +7,9 @@ that was issued before it, so some worker can always continue.
 
   host      issue, wait ---> queue ---> worker: effect, then publish(position) ---> waiting threads wake up
 
-The first error of a worker stops all three. The host's next request raises it, with its own traceback, and so does
-every later one. An effect is any function without arguments: clocks know no kernels, bytes or tensors.
+The first error of a worker stops all three. The host's next ``issue``, ``synchronize`` or ``end_iteration`` raises it,
+with its own traceback, and so does each later one. An effect is any function without arguments: clocks know no kernels,
+bytes or tensors.
 """
 
 import atexit
@@ -150,7 +151,7 @@ class WorkerStreams:
         return self.stood.get((COPY_IN, copied_in), 0.0)
 
     def end_iteration(self) -> None:
-        """Delete the records of waits. Raises a worker's error that was not raised yet."""
+        """Delete the records of waits. Raises a worker's error; UserError after ``stop``."""
         self.check()
         self.stood.clear()
 

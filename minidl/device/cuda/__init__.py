@@ -7,7 +7,8 @@ from minidl.errors import UserError
 
 
 def create(name: str, *, precision: Precision, cupti: bool = False, local_rank: int = 0) -> Device:
-    """Return the GPU named "cuda" or "cuda:<number>". Raises UserError if it, or anything it needs, is missing.
+    """Return the GPU named "cuda" or "cuda:<number>". Raises UserError if a driver or package that it needs is missing,
+    or if it does not support ``precision``; DeviceError if there is no GPU of this number, or it cannot be used.
     precision: decides whether products and convolutions of fp32 tensors may use TF32 or must be exact. It does not
     affect products of bf16 tensors.
     cupti: True to time each kernel of a measured iteration with CUPTI, instead of the gaps between events.

@@ -93,7 +93,8 @@ def steps(op_name: str, inputs: Sequence[Meta], output: Meta, attrs: dict[str, A
 
 
 def _parts(images: int, elements: int, beside_bytes: int) -> int:
-    """Return the number of equal parts of a batch, the smallest one within the limits on elements and workspace."""
+    """Return the smallest number of equal parts of a batch that are within the limits on elements and workspace.
+    It is a part per image if no other number is."""
     return next(p for p in range(1, images + 1) if images % p == 0 and (
         p == images or elements // p <= MOST_ELEMENTS and beside_bytes // p <= PART_BYTES))
 

@@ -5,8 +5,8 @@
             both may share the bytes. Its size never changes, because cuBLAS chooses its algorithm by it
   pages     page-locked host memory of the host pool, locked when copies first reach it
 
-Every method issues work to a stream and returns; only ``read``, ``synchronize`` and ``settle`` wait. Knows the seam and
-programs; no vendor's library, no storage's history and no policy.
+Methods issue work to a stream and return; those that give a value (``read``, ``share``, ``interface``), ``synchronize``
+and ``settle`` wait. Knows the seam and programs; no vendor's library, no storage's history and no policy.
 """
 
 from collections.abc import Mapping, Sequence
@@ -98,7 +98,7 @@ class CudaDevice(Device):
         return memory_format.channels_last(leaf)
 
     def fuses_attention(self, q: Meta, k: Meta, mask: Meta | None, *, heads: int, causal: bool, p: float) -> bool:
-        """Return True if cuDNN has a plan for this attention, unless ``attention`` is ``composed``."""
+        """Return True if cuDNN has plans for this attention and its gradient, unless ``attention`` is ``composed``."""
         return self.attention != "composed" and self.attention_plans.fits(q, k, mask, heads=heads, causal=causal, p=p)
 
     def join(self, ranks: Ranks) -> None:

@@ -2,8 +2,8 @@
 
 A kernel is called as ``kernel(*outputs, *inputs, **attributes)``. Inputs may be strided. Outputs are contiguous, have
 arbitrary contents before the call, and may occupy exactly the bytes of an input that the operation donates. Temporary
-arrays take at most about one megabyte, or one image; anything larger is a declared workspace. The same shapes and bytes
-always give the same bits.
+arrays are small, about one megabyte or one image, except for some strided inputs; larger ones are declared workspaces.
+The same shapes and bytes always give the same bits.
 """
 
 from collections.abc import Callable

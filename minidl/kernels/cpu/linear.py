@@ -37,7 +37,7 @@ def _operand(array: Array, batch: Shape) -> tuple[Array, Array, int, int]:
 
 @lru_cache(maxsize=1 << 12)
 def _cuts(count: int, m: int, n: int, panel: int) -> tuple[int, int]:
-    """Return (rows, columns) of a task of ``count`` products [m, n].
+    """Return (rows, columns) of the part of a product that a task computes, for ``count`` products [m, n].
     It is large enough to be worth packing B, and small enough for all cores to have tasks."""
     width = even(pieces(n, panel), PANELS) * panel
     tasks = count * pieces(n, width)

@@ -1,5 +1,6 @@
-"""Kernels for NVIDIA GPUs, in Numba's CUDA: all operations except convolutions and matrix products.
+"""Kernels for NVIDIA GPUs, in Numba's CUDA: all operations except those of NVIDIA's libraries, and composed ones.
 
+cuDNN has convolutions and fused attention, cuBLAS matrix products. LSTM, GRU and depthwise convolution are composed.
 ``KERNELS[op].issue(launcher, addresses, metas, attrs, workspace)`` prepares the launches of a call (once for the same
 descriptions) and passes them to a launcher; ``KERNELS[op].workspace(metas, attrs)`` returns the bytes of its workspace.
 Operands are outputs, then inputs, of any strides. Outputs are contiguous or channels-last, and may share exactly the

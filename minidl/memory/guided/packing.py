@@ -17,7 +17,7 @@ def pack_survivors(state: MemoryState, survivors: Collection[Storage], away: Col
                    passing: Collection[Storage] = ()) -> None:
     """Move the survivors to the low end of the arena, as far as there is room.
     away: the survivors that the plan has evicted, which stay on the host. passing: survivors that the next iteration
-    frees before its first call (mostly gradients); they are moved only if they lie among persistent tensors."""
+    frees before its first call (mostly gradients); they cause a move only if they lie among persistent tensors."""
     allocator, arena = state.allocator, state.arena
     here = dict.fromkeys(survivors)
     for storage in away:

@@ -1,7 +1,7 @@
 """Collects gradients into buckets, each of which the ranks sum in one exchange.
 
-An exchange has a latency, and most gradients are small: those of biases and norms. A bucket is full when it has
-BUCKET_BYTES. A gradient of so many bytes is sent alone, as soon as it is computed. Which gradients share a bucket
+An exchange has a latency, and most gradients are small: those of biases and norms. A bucket is full when it has 1 MiB
+or 64 gradients. A gradient of 1 MiB is sent alone, as soon as it is computed. Which gradients share a bucket
 follows from the network alone, never from a plan or a budget: all ranks have the same buckets. The sum of an element
 has the same order in every bucket, so buckets change no bit.
 """

@@ -131,7 +131,7 @@ class Joiner(PartKeeper):
 
     def look(self, x: Logical, read: Callable[[Storage], Any], *, joined: bool) -> Any:
         """Return ``read`` of the slices joined in one storage (``joined``), or of each slice, concatenated on the host.
-        Raises UserError for a tensor without a value, OutOfMemory."""
+        Ranks always join them. Raises UserError for a tensor without a value, OutOfMemory."""
         if joined or x.sizes and self.ranks is not None:
             whole = self.real(x)
             try:

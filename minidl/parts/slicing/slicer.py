@@ -60,7 +60,8 @@ class Slicer(Joiner):
         return made
 
     def parameter(self, described: Meta, *, requires_grad: bool, state: bool = False) -> Logical | None:
-        """Make an optimizer's state of which each rank keeps its rows, if ranks divide states. Raises OutOfMemory."""
+        """Make an optimizer's state of which each rank keeps its rows, if ranks divide states; None: it stays whole.
+        Raises OutOfMemory."""
         if not state or self.divides == NOTHING or not divisible(self, described):
             return None
         return divided_leaf(self, described)

@@ -1,9 +1,11 @@
 """Packs a strip: first by heuristic orders, then by exact search.
 
   1. Split the strip into parts that do not overlap in time, and pack each part on its own.
-  2. Try orders of placing (``orders``), and those of allocators (``greedy``) if they leave less above the strip.
+  2. Try orders of placing (``orders``).
   3. If rectangles still reach above the strip although the bytes in use fit at each step: exact search (``search``),
      alternating between the original rectangles and guessed unions of them (``blocks``), with growing work limits.
+     Not of more than 2,000 rectangles.
+  4. If it finds nothing, or was not made: the orders of allocators (``greedy``), if they leave less above the strip.
 
 Work is limited and counted, not timed: the same strip has the same packing on any machine. A unit is about two
 nanoseconds.

@@ -1,4 +1,4 @@
-"""Modes that other planners choose. A search of ``auto`` starts from them, so that its plan is at least as good.
+"""Modes that other planners choose. Searches of ``auto`` start from some of them, so that its plan is seldom worse.
 
 Belady's planner swaps, whenever memory is short, the tensor with the latest next use (Belady 1966, "A study of
 replacement algorithms"). Chen's keeps every k-th value, or one value after a number of bytes, and recomputes the others

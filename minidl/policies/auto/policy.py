@@ -110,10 +110,10 @@ class Auto(OnDemand):
     def _search(self, progress: Progress, number: int, trace: Trace, facts: Problem, costs: Costs, limits: Limits,
                 work: float | None = None) -> tuple[Found | None, int]:
         """Search once, from scratch or around the best plan; return (plan or None, number of searches this counts as).
-        A search that finds no plan that helps, or that may be the last, is followed by one from plans of others that
-        first exceed the budget. A plan predicted to be faster than all plans tried or waiting gets addresses.
-        number: the number of this search, from 0; it selects the share of the budget to plan for. work: the number of
-        calls to simulate; None: the usual number."""
+        If there is no plan yet and it finds none that helps, or if it may be the last, one from the choices of others
+        (``belady``, Capuchin, policies on demand) follows, which may exceed the budget at first. A plan predicted to be
+        faster than all plans tried or waiting gets addresses. number: that of this search, from 0; it selects the share
+        of the budget to plan for. work: the number of calls to simulate; None: the usual number."""
         if not progress.beats(facts.seconds):
             return None, 1
         around, work, spent = progress.best, work or _work(facts), 1

@@ -172,8 +172,8 @@ class EvictionPlanner:
         return recompute * swap.nbytes <= exposed * drop.nbytes if self.readings.per_byte else recompute <= exposed
 
     def _least_exposed(self) -> GapCandidate | None:
-        """Return the candidate whose swap has the least overhead, then the largest FT, among those that lower the peak.
-        """
+        """Return the candidate whose swap has the least overhead per byte (reading ``per_byte``), then the largest FT.
+        Candidates that do not lower the peak, or find no room on the host, do not count; None if none is left."""
         which = np.flatnonzero(self._undecided & (self._next[self._evict + 1] < self._back))
         if self._nbytes.sum() > self.host_bytes:
             which = which[np.array([self._fits_host(self._order[n]) for n in which.tolist()], np.bool_)]

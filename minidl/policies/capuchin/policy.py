@@ -180,7 +180,7 @@ def _proposal(choice: EvictionPlanner, trace: Trace, costs: Costs, limits: Limit
 
 
 def _replay_seconds(plan: Plan, trace: Trace, costs: Costs, limits: Limits) -> float | None:
-    """Return the seconds of a plan's replays; None if memory is short during one, so that more leaves on demand.
+    """Return the seconds of a plan's replays; None if a step exceeds the budget, so that more leaves on demand.
     The paper's ext_time says what one more decision adds, so the sum over decisions counts shared calls repeatedly."""
     facts = problem(trace, costs, lasting=False)
     mode = modes_of(plan, facts, trace)

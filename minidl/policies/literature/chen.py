@@ -4,8 +4,8 @@ A value cuts the network in two if every later layer reads it, or values made af
 
 chen-sqrt     of the n values that cut the network in two, every ceil(sqrt(n))-th is kept.
 chen-greedy   a value that cuts the network is kept if the bytes produced since the last kept value exceed a
-              threshold b. As in the paper, b is searched: 0, then twice sqrt(kept bytes * largest segment / 2),
-              then six more values up to sqrt(2) times the last. The threshold with the lowest peak wins.
+              threshold b. As in the paper, b is searched: 0, then two values sqrt(kept bytes * largest segment / 2),
+              each from the result before, then six up to sqrt(2) times the next such. The lowest peak wins.
 """
 
 from math import isqrt, sqrt

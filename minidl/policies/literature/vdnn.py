@@ -91,7 +91,7 @@ class VdnnJoin(VdnnConv):
 
 
 class VdnnDyn(VdnnAll):
-    """Swaps out nothing if all fits, else the inputs of convolutions if that is enough, else all inputs."""
+    """Swaps out nothing if all fits, else the inputs of convolutions if that is enough, else as ``vdnn-all``."""
 
     name = "vdnn-dyn"
 
