@@ -24,8 +24,8 @@ class Conv2d(Module):
     """A two-dimensional convolution (cross-correlation). x: [N, in_channels, H, W] -> [N, out_channels, P, Q].
 
     ``conv(x, relu=True)`` is relu(conv(x)) without another pass over the feature map. Dilation is composed of other
-    operations (``convolving``). Raises UserError unless
-    ``groups`` divides both numbers of channels, and for an unknown ``padding_mode``.
+    operations (``convolving``). Raises UserError unless ``groups`` divides both numbers of channels, and for an unknown
+    ``padding_mode``.
     """
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int | Pair, stride: int | Pair = 1,
