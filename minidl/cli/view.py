@@ -51,7 +51,8 @@ OWN_FILES = ("--run-dir", "--resume", "--json", "--save-weights", "--save-plan",
 @dataclass(frozen=True, slots=True)
 class RecordingSource:
     """The source of a page's recording: an existing page, or a training, given by the words of its command line.
-    With ``trace`` the words say how this trace is run; with ``snapshot``, a file of PyTorch's memory, its device."""
+    With ``trace`` the words say how this trace is run; with ``snapshot``, a file of PyTorch's memory, they are
+    the name of its device, if it was told."""
 
     page: str | None
     words: tuple[str, ...] = ()
@@ -66,8 +67,10 @@ def main(words: Sequence[str]) -> int:
 
     def understand() -> int:
         nonlocal options
-        first = words[0] if words and not words[0].startswith("-") else None
-        options, flags = own_flags().parse_known_args(words if first is None else words[1:])
+        options, flags = own_flags().parse_known_args(words)
+        first = _name_in(flags)
+        if first is not None:
+            flags.remove(first)
         require_place(options.out, is_page, force=options.force)
         for kind, (_, own) in EXPORTS.items():
             if (path := getattr(options, kind)) is not None:
@@ -97,7 +100,7 @@ def _record(source: RecordingSource, path: str) -> int:
 
     def run() -> int:
         if snapshot is not None:
-            profile = profiles.named(source.words[1].removeprefix("sim:")) if source.words else None
+            profile = profiles.named(source.words[0]) if source.words else None
             write_page(path, [pack(read_snapshot(snapshot, profile))])
             return 0
         assert trace is not None
@@ -136,6 +139,15 @@ def own_flags() -> Parser:
     return parser
 
 
+def _name_in(words: Sequence[str]) -> str | None:
+    """Return the one word that is neither a flag nor a flag's value, before or after the flags; None if there is none.
+    """
+    if words and not words[0].startswith("-"):
+        return words[0]
+    stray = all_flags().parse_known_args(words)[1]
+    return stray[0] if len(stray) == 1 and not stray[0].startswith("-") else None
+
+
 def _source(name: str | None, flags: Sequence[str], *, trusted: bool) -> RecordingSource:
     """Return the recording source that ``name`` stands for. Raises UserError if no page can be made of it."""
     if name is None:
@@ -155,9 +167,12 @@ def _source(name: str | None, flags: Sequence[str], *, trusted: bool) -> Recordi
     if is_trace(head) or name.endswith((".csv", ".log")):
         return RecordingSource(None, tuple(flags), name)
     if head.startswith(PICKLE):
-        if flags and (len(flags) != 2 or flags[0] != "--device"):
-            raise UserError(f"a snapshot is not run: it takes no flag but --device NAME, not {' '.join(flags)}")
-        return RecordingSource(None, tuple(flags), snapshot=name)
+        device = Parser(allow_abbrev=False)
+        device.add_argument("--device", type=lambda text: text.removeprefix("sim:"))
+        known, others = device.parse_known_args(flags)
+        if others:
+            raise UserError(f"a snapshot is not run: it takes no flag but --device NAME, not {' '.join(others)}")
+        return RecordingSource(None, (known.device,) if known.device else (), snapshot=name)
     raise UserError(f"{name} is no page, no plan, no trace, no snapshot and no run folder")
 
 

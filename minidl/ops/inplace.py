@@ -63,7 +63,8 @@ def _fitting(x: Meta, made: Tensor) -> Tensor:
 
 
 def _rebind(x: Tensor, function: Callable[[Tensor], Tensor], *, may_donate: bool) -> Tensor:
-    """Rebind the handle x to function(x), through which a gradient flows. Raises UserError as ``written`` does."""
+    """Rebind the handle x to function(x), through which a gradient flows. Raises UserError as ``written`` does.
+    may_donate: the result may use x's bytes."""
     base = x.storage.base
     if base.requires_grad and base.call is None or x.requires_grad and not x.operation_name:
         raise UserError(f"{x.storage.named()} is a leaf that requires a gradient: write it in place only under "

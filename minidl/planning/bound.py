@@ -3,17 +3,18 @@
 Tensors are divisible: in each gap between two accesses a fraction of the tensor is kept, a fraction is swapped out and
 in, and a fraction is dropped and replayed once. A call is replayed at most to the fraction of its inputs that is on the
 device; inputs that the program has freed are replayed for it, too. Memory is checked during a few calls, the instants:
-the operands of the instant's call, the tensors from before the iteration, and the fractions on the device must fit the
-budget. Between two instants each direction of the link is busy no longer than computation, replays and stalls there
-last. So the iteration takes at least
+the operands and the workspace of the instant's call, the tensors from before the iteration, and the fractions on the
+device must fit the budget. A fraction of that call may use a slower algorithm with a smaller workspace. Between two
+instants each direction of the link is busy no longer than computation, replays and stalls there last. So the iteration
+takes at least
 
-    unmanaged seconds + replays + stalls,   minimal over all fractions
+    unmanaged seconds + replays + stalls + what slower algorithms lose,   minimal over all fractions
 
 and at least the time in which the host launches its calls and replays, one after the other; with tiny calls this is
 longer than the computation. More instants make the bound tighter and the program larger. Leaving out the following
-only lowers the bound: latencies, workspaces, addresses, memory between the instants, tensors too small to be worth
-moving, and missing host copies of persistent tensors (parameters, optimizer state): only a tensor that its last call
-writes must be copied out to be away between iterations. Knows no storages and no device.
+only lowers the bound: latencies, the smallest workspaces, addresses, memory between the instants, tensors too small to
+be worth moving, and missing host copies of persistent tensors (parameters, optimizer state): only a tensor that its
+last call writes must be copied out to be away between iterations. Knows no storages and no device.
 """
 
 from bisect import bisect_left, bisect_right
@@ -77,6 +78,7 @@ class _Relaxation:
         self.out: list[list[Term]] = [[] for _ in range(count + 1)]  # seconds of the link, per interval
         self.into: list[list[Term]] = [[] for _ in range(count + 1)]
         self.replays: list[list[Term]] = [[] for _ in range(count + 1)]
+        self.slower: list[Term] = []  # fractions of the instants' calls in slower algorithms, and what that costs
         self.repeated: dict[tuple[int, int], int] = {}  # (call, interval) -> fraction of the call that is replayed
         self.present: dict[tuple[int, int], list[Term]] = {}  # (tensor, interval) -> fractions on the device
         self.copies: dict[int, list[Term]] = {}  # tensor -> fractions copied out in its gaps so far
@@ -232,8 +234,28 @@ class _Relaxation:
                 if (source, call) in self.gone:
                     self.program.row([(written, 1.0), *((v, -c) for v, c in self.gone[source, call])], high=0.0)
                 terms.append((written, -float(facts.size[output])))
+        workspace = self._workspace(i, call, terms)
         self.program.row([(v, c / self.budget) for v, c in terms],
-                         high=1.0 - (before + self._operands(call)) / self.budget)
+                         high=1.0 - (before + workspace + self._operands(call)) / self.budget)
+
+    def _workspace(self, i: int, call: int, terms: list[Term]) -> float:
+        """Add to ``terms`` what fractions of instant i's call in slower algorithms save of the fastest's workspace.
+        Return the bytes of the latter."""
+        facts = self.facts
+        first, last = (int(facts.algorithm_ptr[call + n]) for n in (0, 1))
+        if last - first < 2:
+            return 0.0
+        fastest = float(facts.algorithm_bytes[first])
+        shares = []
+        for a in range(first + 1, last):
+            seconds = float(facts.algorithm_seconds[a] - facts.algorithm_seconds[first])
+            share = self.program.variable(high=1.0, cost=seconds)
+            shares.append((share, 1.0))
+            self.slower.append((share, seconds))
+            self.replays[i + 1].append((share, seconds))  # the link has as much more time
+            terms.append((share, (float(facts.algorithm_bytes[a]) if a < last - 1 else 0.0) - fastest))
+        self.program.row(shares, high=1.0)
+        return fastest
 
     def _launched(self, seconds: float, count: int) -> float:
         """Return the seconds by which the host takes longer to launch the calls than the device to compute them, or 0.
@@ -243,7 +265,7 @@ class _Relaxation:
         if idle <= 0.0:
             return 0.0
         replays = [(v, float(self.call_seconds[call]) - seconds) for (call, _), v in self.repeated.items()]
-        self.program.row([*((stall, 1.0) for stall in self.stalls), *replays], low=idle)
+        self.program.row([*((stall, 1.0) for stall in self.stalls), *replays, *self.slower], low=idle)
         return idle
 
     def solve(self, launch_seconds: float, launches: int) -> Bound:
@@ -254,5 +276,7 @@ class _Relaxation:
         if solution.values is None:
             return Bound(np.inf, computed + idle, np.inf, np.inf, 0.0)
         stalls = float(solution.values[self.stalls].sum())
+        slower = float(sum(seconds * solution.values[share] for share, seconds in self.slower))
         copied = float(sum(nbytes * solution.values[v] for v, nbytes in self.copied))
-        return Bound(computed + solution.objective, computed + idle, solution.objective - stalls, stalls, copied)
+        return Bound(computed + solution.objective, computed + idle, solution.objective - stalls - slower,
+                     stalls, copied)

@@ -1,5 +1,6 @@
 """The bound on the speed of any plan, against hand-worked cases, the exact solver, and what is known of ResNet-50."""
 
+from dataclasses import replace
 from math import inf
 
 import numpy as np
@@ -8,6 +9,7 @@ from made_traces import NO_LINK, UNIT, call, chain, trace_of
 from random_programs import programs
 
 from bench.support.steps import unmanaged_trace
+from minidl.meta import Algorithm
 from minidl.plan.costs import Costs
 from minidl.planning.bound import bound
 from minidl.planning.problem import problem
@@ -64,6 +66,20 @@ def test_tiny_calls_are_bounded_by_the_launches_of_the_host_and_replays_take_lau
     assert found.unmanaged_seconds == pytest.approx(12.0) and found.seconds == pytest.approx(12.0 + 0.75 * 3.0)
     # Launches that are faster than what they launch are seen nowhere.
     assert at(full_in_the_middle(), 9, 1, launch_seconds=1.25, launches=4).seconds == pytest.approx(5.25)
+
+
+def test_a_part_of_a_call_is_slower_where_the_fastest_algorithm_finds_no_room():
+    fast, middle, slow = (Algorithm(*way) for way in (("a", 1.0, 4 * UNIT), ("b", 1.2, UNIT), ("c", 2.0, 0)))
+    for ways, units, seconds in (((fast, slow), 6, 1.5), ((fast, middle, slow), 6, 1.0 + 0.2 * 2 / 3),
+                                 ((fast, middle), 4, 1.2), ((fast, slow), 8, 1.0)):  # the smallest is not counted
+        found = at(trace_of([call((), (0,), 1.0, (0,), algorithms=ways)], [4]), units, 1)
+        assert found.seconds == pytest.approx(seconds) and found.replay_seconds == pytest.approx(0.0)
+    # A swap of 3 units each way waits 2 s and has 2 s beside call 2; while it takes 2 s more, nothing waits for it.
+    ways = Algorithm("a", 2.0, UNIT), Algorithm("b", 4.0, 0)
+    calls = list(full_in_the_middle(replayable=False).calls)
+    calls[2] = replace(calls[2], algorithms=ways)
+    found = at(trace_of(calls, [4, 4, 4, 1]), 9, 1, launch_seconds=2.0, launches=4)
+    assert found.seconds == pytest.approx(8.0)
 
 
 def test_calls_that_take_no_time_have_a_bound():

@@ -13,7 +13,7 @@ from minidl.plan.costs import Costs, Limits
 from minidl.planning.expansion import expand
 from minidl.planning.packing import NO_ADDRESS, SMALL, addresses
 from minidl.planning.packing.strip import Strip, check, most_live, strip
-from minidl.planning.problem import DROP, SWAP, problem
+from minidl.planning.problem import DROP, ENDLESS, SWAP, problem
 from minidl.planning.schedule import NO_NOTES
 from minidl.planning.timing import Room
 from minidl.policies.auto.addresses import NOTES, Openings
@@ -29,7 +29,7 @@ def pack(notes, size, room, *, born_before=(), outlives=(), successor=None):
     flags[0, list(born_before)] = True
     flags[1, list(outlives)] = True
     steps = int(notes[:, 1:3].max()) + 1
-    offsets, left_out, _ = addresses(notes, steps, size, born_before=flags[0], outlives=flags[1], room=room,
+    offsets, left_out, *_ = addresses(notes, steps, size, born_before=flags[0], outlives=flags[1], room=room,
                                   successor=np.array(successor or [-1] * len(size)))
     return offsets.tolist(), left_out
 
@@ -116,7 +116,7 @@ def test_another_packing_is_looked_for_when_the_first_one_does_not_fit(effort, l
         that = cut(seed, 40, fill=0.96)
         notes = np.stack([np.arange(len(that.size)), that.first, that.last, np.full(len(that.size), -1)], axis=1)
         nobody = np.zeros(len(that.size), np.bool_)
-        _, left_out, _ = addresses(notes, GRID, that.size, born_before=nobody, outlives=nobody,
+        _, left_out, *_ = addresses(notes, GRID, that.size, born_before=nobody, outlives=nobody,
                                 successor=np.full(len(that.size), -1), room=that.room,
                                 effort=effort)
         found += not left_out
@@ -151,7 +151,7 @@ def test_no_two_residencies_share_a_byte_at_the_same_step(trace, seed):
     steps = int(notes[:, 1:3].max()) + 1
     room = int(facts.size.sum())
     sizes = np.append(facts.size, facts.algorithm_bytes)
-    offsets, left_out, _ = addresses(notes, steps, sizes, born_before=before, outlives=outlives, room=room,
+    offsets, left_out, *_ = addresses(notes, steps, sizes, born_before=before, outlives=outlives, room=room,
                                   successor=np.full(len(before), -1))
     assert left_out == 0
     workspaces = notes[:, 0] >= len(facts.ids)
@@ -236,7 +236,7 @@ def test_tensors_leave_a_hole_for_a_workspace_where_there_can_be_one():
     notes = np.array([(0, 0, 2, -1), (1, 0, 0, -1), (2, 0, 2, -1), (3, 1, 1, -1)])
     size = np.array([40, 30, 20, 60])
     nobody = np.zeros(3, np.bool_)
-    offsets, left_out, _ = addresses(notes, 3, size, born_before=nobody, outlives=nobody, room=120,
+    offsets, left_out, *_ = addresses(notes, 3, size, born_before=nobody, outlives=nobody, room=120,
                                   successor=np.full(len(nobody), -1))
     assert left_out == 0 and offsets[3] == NO_ADDRESS
     free = np.ones(120, np.bool_)
@@ -244,7 +244,8 @@ def test_tensors_leave_a_hole_for_a_workspace_where_there_can_be_one():
         free[offsets[tensor]:offsets[tensor] + size[tensor]] = False
     edges = np.flatnonzero(np.diff(np.concatenate([[0], free, [0]])))
     assert (edges[1::2] - edges[::2]).max() >= 60
-    # Where it is too much, the tensors have their addresses all the same.
-    offsets, left_out, _ = addresses(notes, 3, np.array([40, 30, 20, 70]), born_before=nobody, outlives=nobody,
-                                     room=120, successor=np.full(len(nobody), -1))
+    # Where it is too much, the tensors have their addresses all the same, and the hole that is left is told.
+    offsets, left_out, _, holes = addresses(notes, 3, np.array([40, 30, 20, 70]), born_before=nobody, outlives=nobody,
+                                            room=120, successor=np.full(len(nobody), -1))
     assert left_out == 0 and (offsets[:3] >= 0).all()
+    assert 30 <= holes[3] <= 60 and (holes[:3] == ENDLESS).all()

@@ -13,9 +13,10 @@ BUDGET = 1000  # bytes
 COSTS = Costs(0.01, 0.01, 0.0)  # seconds a byte
 
 
-def fitted(monkeypatch, fits_at, seconds_lost, whole=0.0):
+def fitted(monkeypatch, fits_at, seconds_lost, whole=0.0, slower=0.0):
     """A plan of 10 s for all of the budget, where tighter ones take so much longer for each hundredth less,
-    all bytes find an address in plans of at most ``fits_at`` of it, and below ``whole`` a search finds none."""
+    all bytes find an address in plans of at most ``fits_at`` of it, below ``whole`` a search finds none, and calls lose
+    so many seconds for each hundredth of the budget above 0.99 since their workspaces find no hole."""
     def search(trace, facts, costs, limits, begin, *, share, seed, work, temperature):
         assert (work, temperature) == (50.0, fitting.WARM)
         return made(share if share > whole else 1.0)
@@ -26,7 +27,8 @@ def fitted(monkeypatch, fits_at, seconds_lost, whole=0.0):
     monkeypatch.setattr(fitting, "search", search)
     monkeypatch.setattr(fitting, "modes_of", lambda *_: None)
     monkeypatch.setattr(fitting, "with_addresses", lambda found, trace, facts, limits, effort=1.0: (
-        found, max(0, round(BUDGET * (found.share - fits_at)))))
+        replace(found, address_seconds=slower * max(0.0, 100 * (found.share - 0.99))),
+        max(0, round(BUDGET * (found.share - fits_at)))))
     return fitting.fitted(made(1.0), None, None, COSTS, Limits(BUDGET, 0), seed=0, work=100.0)
 
 
@@ -44,6 +46,15 @@ def test_what_has_all_addresses_is_left_alone_and_what_finds_no_tighter_plan_kee
     assert fitted(monkeypatch, fits_at=1.0, seconds_lost=0.0) == (Found(Plan(predicted_seconds=10.0), 1.0), 0)
     found, searches = fitted(monkeypatch, fits_at=0.5, seconds_lost=0.0, whole=0.98)
     assert (found.share, searches) == (1.0, 1)
+
+
+def test_a_plan_whose_calls_find_no_hole_for_their_workspaces_is_made_tighter_if_that_loses_less(monkeypatch):
+    found, searches = fitted(monkeypatch, fits_at=1.0, seconds_lost=0.01, slower=0.05)
+    assert (found.share, found.promised, searches) == (pytest.approx(0.99), pytest.approx(10.01), 2)
+    found, searches = fitted(monkeypatch, fits_at=1.0, seconds_lost=0.06, slower=0.05)
+    assert (found.share, found.promised, searches) == (1.0, pytest.approx(10.05), 2)
+    found, searches = fitted(monkeypatch, fits_at=1.0, seconds_lost=0.0, slower=0.002)  # too little to search for
+    assert (found.share, searches) == (1.0, 0)
 
 
 def test_bytes_without_address_count_when_plans_are_compared():

@@ -122,6 +122,14 @@ def test_auto_takes_what_it_predicts_within_two_percent(kind, host_bytes, share)
     assert row.settled_s == pytest.approx(row.predicted_s, rel=MISSED)
 
 
+@pytest.mark.slow
+def test_calls_whose_workspaces_find_no_hole_count_before_a_plan_is_followed():
+    """When they did not, the plan promised 1.0165 times the unmanaged seconds and took 1.0249."""
+    row = cell.run("vgg", _trace("vgg"), cell.Machine(), "auto", 0.75)
+    assert row.settled_s == pytest.approx(row.predicted_s, rel=1e-4)
+    assert row.settled_s <= 1.0166 * row.unmanaged_s
+
+
 def test_the_bench_of_these_steps_sees_what_is_slower_in_more_memory():
     more, less, other = (Cell("gan", "none", policy, share, took, None) for policy, share, took in (
         ("capuchin", 0.75, 1.12), ("capuchin", 0.65, 1.07), ("auto", 0.55, 1.01)))

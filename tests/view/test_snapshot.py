@@ -96,9 +96,12 @@ def test_at_most_that_leaves_which_can_go_and_come_back_around_the_peak(tmp_path
     assert "the link of slow, if nothing read it" in topic and text.startswith(told)
 
 
-def test_the_bound_of_a_snapshot_takes_a_device(tmp_path):
+@pytest.mark.parametrize("words", [("{0}", "--device", "h100"), ("{0}", "--device=sim:h100"),
+                                   ("--device", "h100", "{0}"), ("--force", "{0}", "--device=h100")])
+def test_the_bound_of_a_snapshot_takes_a_device(tmp_path, words):
+    """The file's name stands before or after the flags."""
     path, page = written(tmp_path, HISTORY, *SEGMENTS), tmp_path / "page.html"
-    assert view.main([path, "--device", "h100", "-o", str(page)]) == 0
+    assert view.main([*(word.format(path) for word in words), "-o", str(page)]) == 0
     assert "over the link of h100" in str(read_page(str(page))[0]["facts"])
 
 

@@ -40,11 +40,13 @@ class PlannedMove(NamedTuple):
 class Addresses(NamedTuple):
     """The result of packing: each residency's offset or NO_ADDRESS, and the relocations.
     over: bytes that found no address, without small tensors and workspaces; if relocation was forbidden, plus the
-    height of the highest one above the strip."""
+    height of the highest one above the strip.
+    holes: per residency: the largest hole that is left to a workspace, in bytes; ENDLESS for what is no workspace."""
 
     offsets: Array
     over: int
     moves: tuple[PlannedMove, ...] = ()
+    holes: Array = np.zeros(0, np.int64)
 
 
 Movable = Callable[[int], Array]
@@ -75,16 +77,18 @@ def addresses(notes: Array, steps: int, size: Array, *, born_before: Array, outl
     flags = np.append(born_before, none), np.append(outlives, none), np.append(successor, np.full(len(none), -1))
     wanted = notes[:, 0] < tensors
     offsets = np.full(len(notes), NO_ADDRESS, np.int64)
-    offsets[wanted], over, moves = _addresses(notes[wanted], steps, size, *flags, room, effort, movable)
+    offsets[wanted], over, moves, _ = _addresses(notes[wanted], steps, size, *flags, room, effort, movable)
+    holes = _holes(notes, tensors, offsets, size, room)
     if not over and not moves:
-        wanted |= _without_hole(notes, tensors, offsets, size, room)
+        wanted |= holes < size[notes[:, 0]]
         effort *= FOR_WORKSPACES
         # Workspaces come last in the notes, so leaving some out changes no number that the others refer to.
         while notes[wanted, 0].max(initial=-1) >= tensors:
             effort /= 2
-            found, left_out, _ = _addresses(notes[wanted], steps, size, *flags, room, effort, None)
+            found, left_out, *_ = _addresses(notes[wanted], steps, size, *flags, room, effort, None)
             if not left_out:
                 offsets[wanted] = found
+                holes = _holes(notes, tensors, offsets, size, room)
                 break
             placed = notes[:, 0] < tensors
             placed[np.nonzero(wanted)[0][found >= 0]] = True
@@ -92,12 +96,13 @@ def addresses(notes: Array, steps: int, size: Array, *, born_before: Array, outl
                 break
             wanted = placed
     offsets[notes[:, 0] >= tensors] = NO_ADDRESS
-    return Addresses(offsets, over, moves)
+    return Addresses(offsets, over, moves, holes)
 
 
-def _without_hole(notes: Array, tensors: int, offsets: Array, size: Array, room: int) -> Array:
-    """Return which residencies are workspaces that find no hole beside the placed tensors of their step, as bools."""
-    result = np.zeros(len(notes), np.bool_)
+def _holes(notes: Array, tensors: int, offsets: Array, size: Array, room: int) -> Array:
+    """Return the largest hole beside the placed tensors of its step for each workspace, ENDLESS for other residencies.
+    Of a tensor that is relocated, only the first address counts."""
+    result = np.full(len(notes), ENDLESS)
     lies = np.nonzero((notes[:, 0] < tensors) & (offsets >= 0))[0]
     begins = offsets[lies]
     ends = begins + size[np.where(notes[lies, 0] < 0, -1 - notes[lies, 0], notes[lies, 0])]
@@ -106,7 +111,7 @@ def _without_hole(notes: Array, tensors: int, offsets: Array, size: Array, room:
         there = (notes[lies, 1] <= step) & ((notes[lies, 2] >= step) | (notes[lies, 2] < 0))
         order = np.argsort(begins[there])
         tops = np.maximum.accumulate(np.append(0, ends[there][order]))
-        result[n] = (np.append(begins[there][order], room) - tops).max() < size[notes[n, 0]]
+        result[n] = (np.append(begins[there][order], room) - tops).max()
     return result
 
 

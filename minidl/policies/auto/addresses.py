@@ -27,6 +27,7 @@ NOTES = 12  # the most residencies noted per call
 def with_addresses(found: Found, trace: Trace, facts: Problem, limits: Limits, effort: float = 1.0
                    ) -> tuple[Found, int]:
     """Return the plan with addresses and relocations, and the bytes of the residencies that got no address.
+    Its ``address_seconds`` are those that calls lose whose workspaces find no hole.
     effort: the work of packing, as a multiple of the usual."""
     from minidl.planning.compiled import simulate
 
@@ -42,7 +43,21 @@ def with_addresses(found: Found, trace: Trace, facts: Problem, limits: Limits, e
     for note, step, offset in packed.moves:
         key, tensor_id = first[openings.call_before(step)], int(facts.ids[notes[note, 0]])
         moves[key] = (*moves.get(key, ()), Move(tensor_id, offset))
-    return replace(found, plan=replace(found.plan, offsets=offsets, moves=moves)), packed.over
+    return replace(found, plan=replace(found.plan, offsets=offsets, moves=moves),
+                   address_seconds=_slower(facts, notes, packed.holes)), packed.over
+
+
+def _slower(facts: Problem, notes: Array, holes: Array) -> float:
+    """Return the seconds that calls lose whose workspaces find no hole, since they take a slower algorithm.
+    holes: the largest hole at each workspace's step, in bytes."""
+    lost = 0.0
+    for row in np.nonzero(holes < np.append(facts.size, facts.algorithm_bytes)[notes[:, 0]])[0].tolist():
+        wanted = slower = int(notes[row, 0]) - len(facts.size)
+        last = facts.algorithm_ptr[np.searchsorted(facts.algorithm_ptr, wanted, side="right")] - 1
+        while slower < last and facts.algorithm_bytes[slower] > holes[row]:
+            slower += 1
+        lost += float(facts.algorithm_seconds[slower] - facts.algorithm_seconds[wanted])
+    return lost
 
 
 def addresses(facts: Problem, mode: Array, notes: Array, limits: Limits, effort: float = 1.0,

@@ -9,7 +9,7 @@ from minidl.plan.trace import Trace
 from minidl.planning.modes import modes_of
 from minidl.planning.problem import Problem
 from minidl.policies.auto.addresses import with_addresses
-from minidl.policies.auto.progress import Found
+from minidl.policies.auto.progress import LEAST_GAIN, Found
 from minidl.policies.auto.search import WORK, search
 
 TIGHTENINGS = 4       # the most searches for a tighter plan
@@ -26,30 +26,33 @@ def fitted(found: Found, trace: Trace, facts: Problem, costs: Costs, limits: Lim
     """Return the plan with addresses, or one like it that needs less memory, and the number of searches for such plans.
 
     The engine puts a tensor without an address into any hole, perhaps where the plan wants another tensor. To account
-    for that, each of its bytes is charged the time of a copy to the host and back for which computation waits; so a
-    slower plan that needs less memory may be the better one. On a device whose addresses a plan cannot choose, the plan
-    is returned unchanged. seed: of the searches' random moves; work: their work, as a multiple of the usual.
+    for that, each of its bytes is charged the time of a copy to the host and back for which computation waits. A call
+    whose workspace finds no hole is charged what its slower algorithm takes longer. So a slower plan that needs less
+    memory may be the better one. On a device whose addresses a plan cannot choose, the plan is returned unchanged.
+    seed: of the searches' random moves; work: their work, as a multiple of the usual.
     """
     if not limits.addresses:
         return found, 0
     per_byte = costs.out_seconds_per_byte + costs.in_seconds_per_byte
     effort = max(LEAST_EFFORT, work / WORK)
 
-    def priced(found: Found, over: int) -> Found:
+    def placed(found: Found, effort: float) -> tuple[Found, int, bool]:
+        """Return the plan with addresses, the bytes without one, and whether a tighter plan may be better."""
+        found, over = with_addresses(found, trace, facts, limits, effort)
+        slower = found.address_seconds
         moved = sum(trace.tensors[tensor_id].nbytes for moves in found.plan.moves.values() for tensor_id, _ in moves)
-        return replace(found, address_seconds=over * per_byte + moved * costs.move_seconds_per_byte)
+        seconds = slower + over * per_byte + moved * costs.move_seconds_per_byte
+        return replace(found, address_seconds=seconds), over, over > 0 or slower > LEAST_GAIN * found.predicted
 
-    best, over = with_addresses(found, trace, facts, limits, effort)
-    best = priced(best, over)
+    best, over, lacks = placed(found, effort)
     tightened = 0
-    while over and tightened < TIGHTENINGS:
+    while lacks and tightened < TIGHTENINGS:
         share = found.share - min(max(over / limits.device_bytes, LEAST_TIGHTER), TIGHTER)
         tighter = search(trace, facts, costs, limits, [modes_of(found.plan, facts, trace)], share=share, seed=seed,
                          work=work / 2, temperature=WARM) if share >= LEAST_SHARE else None
         tightened += 1
         if tighter is None or tighter.share != share:  # it needs the whole budget
             break
-        found, over = with_addresses(tighter, trace, facts, limits, effort * QUICK)
-        found = priced(found, over)
+        found, over, lacks = placed(tighter, effort * QUICK)
         best = min(best, found, key=lambda each: each.promised)
     return best, tightened
