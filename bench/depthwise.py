@@ -25,11 +25,11 @@ SHAPES = ((32, 112, 1), (64, 112, 2), (128, 56, 1), (256, 28, 1), (512, 14, 1), 
 Step = Callable[[], tuple[float, float]]
 
 
-def step(library: Any, functional: Any, x: Any, w: Any, stride: int) -> tuple[float, float]:
+def step(library: Any, functional: Any, x: Any, w: Any, stride: int, groups: int) -> tuple[float, float]:
     """Return the processor's seconds of the forward pass and of the backward pass."""
     a, b = library.tensor(x, requires_grad=True), library.tensor(w, requires_grad=True)
     start = process_time()
-    y = functional.conv2d(a, b, None, stride, 1, 1, x.shape[1])
+    y = functional.conv2d(a, b, None, stride, 1, 1, groups)
     y.detach().numpy()  # waits
     forward = process_time() - start
     gradient = library.ones_like(y)
@@ -56,10 +56,10 @@ def steps(shape: tuple[int, int, int]) -> dict[str, Step]:
 
         def run() -> tuple[float, float]:
             with runtime:
-                return step(minidl, minidl.nn.functional, x, w, stride)
+                return step(minidl, minidl.nn.functional, x, w, stride, channels)
         return run
-    return {"PyTorch": lambda: step(torch, torch.nn.functional, x, w, stride), "one operation": ours(fused=True),
-            "composed": ours(fused=False)}
+    return {"PyTorch": lambda: step(torch, torch.nn.functional, x, w, stride, channels),
+            "one operation": ours(fused=True), "composed": ours(fused=False)}
 
 
 def main() -> None:

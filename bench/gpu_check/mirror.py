@@ -134,14 +134,15 @@ def _max_pool(x: torch.Tensor, in_window: torch.Tensor, *, kernel: Any, stride: 
     return x.flatten(2).gather(2, flat.flatten(2)).view_as(in_window)
 
 
-def _convolution(x: torch.Tensor, w: torch.Tensor, b: Any = None, *, stride: Any, padding: Any) -> torch.Tensor:
-    return F.conv2d(x, w, b, stride, padding)
+def _convolution(x: torch.Tensor, w: torch.Tensor, b: Any = None, **window: Any) -> torch.Tensor:
+    return F.conv2d(x, w, b, **window)
 
 
-def _transposed_convolution(tensors: Sequence[torch.Tensor], *, x_shape: Any, stride: Any, padding: Any) -> Any:
+def _transposed_convolution(tensors: Sequence[torch.Tensor], *, x_shape: Any, stride: Any, padding: Any,
+                            groups: int) -> Any:
     dy, w, *onto = tensors
     extra = [x_shape[2 + i] - ((dy.shape[2 + i] - 1) * stride[i] - 2 * padding[i] + w.shape[2 + i]) for i in (0, 1)]
-    dx = F.conv_transpose2d(dy, w, None, stride, padding, extra)
+    dx = F.conv_transpose2d(dy, w, None, stride, padding, extra, groups)
     return dx + onto[0] if onto else dx
 
 
@@ -235,8 +236,8 @@ FORMULAS: dict[str, Formula] = {
     "concat": lambda t, a, side, kind: torch.cat(list(t), a["axis"]),
     "linear": _by(F.linear),
     "matmul": lambda t, a, side, kind: _swapped(t[0], a["transpose_a"]) @ _swapped(t[1], a["transpose_b"]),
-    "conv2d": lambda t, a, side, kind: _convolution(*t, stride=a["stride"], padding=a["padding"]),
-    "conv2d_relu": lambda t, a, side, kind: _convolution(*t, stride=a["stride"], padding=a["padding"]) * side,
+    "conv2d": lambda t, a, side, kind: _convolution(*t, **a),
+    "conv2d_relu": lambda t, a, side, kind: _convolution(*t, **a) * side,
     "conv2d_dgrad": lambda t, a, side, kind: _transposed_convolution(t, **a),
     "max_pool2d": lambda t, a, side, kind: (_max_pool(t[0], side, **a), side),
     "avg_pool2d": lambda t, a, side, kind: F.avg_pool2d(t[0], a["kernel"], a["stride"], a["padding"]),

@@ -29,25 +29,31 @@ def unpatch(d_patches: Any, shape: Any, stride: Any, padding: Any) -> Any:
     return padded[:, :, padding[0]:padding[0] + shape[2], padding[1]:padding[1] + shape[3]]
 
 
-def conv_ref(x: Any, w: Any, b: Any = None, *, stride: Any, padding: Any) -> Any:
+def conv_ref(x: Any, w: Any, b: Any = None, *, stride: Any, padding: Any, groups: int = 1) -> Any:
     """The sum over each window of x times w, and the bias: [N, K, P, Q]."""
-    y = np.einsum("ncpqrs,kcrs->nkpq", patches(x, w.shape[2:], stride, padding), w)
+    y = np.concatenate([np.einsum("ncpqrs,kcrs->nkpq", patches(part, w.shape[2:], stride, padding), weights)
+                        for part, weights in zip(np.split(x, groups, 1), np.split(w, groups), strict=True)], 1)
     return y if b is None else y + b[:, None, None]
 
 
-def conv_relu_ref(x: Any, w: Any, b: Any = None, *, stride: Any, padding: Any) -> Any:
+def conv_relu_ref(x: Any, w: Any, b: Any = None, *, stride: Any, padding: Any, groups: int = 1) -> Any:
     """A convolution followed by ReLU."""
-    return np.maximum(conv_ref(x, w, b, stride=stride, padding=padding), 0)
+    return np.maximum(conv_ref(x, w, b, stride=stride, padding=padding, groups=groups), 0)
 
 
-def dgrad_ref(dy: Any, w: Any, onto: Any = 0.0, *, x_shape: Any, stride: Any, padding: Any) -> Any:
+def dgrad_ref(dy: Any, w: Any, onto: Any = 0.0, *, x_shape: Any, stride: Any, padding: Any, groups: int = 1) -> Any:
     """Return a convolution's gradient with respect to its input, added to ``onto``."""
-    return onto + unpatch(np.einsum("nkpq,kcrs->ncpqrs", dy, w), x_shape, stride, padding)
+    shape = (x_shape[0], x_shape[1] // groups, *x_shape[2:])
+    return onto + np.concatenate([
+        unpatch(np.einsum("nkpq,kcrs->ncpqrs", part, weights), shape, stride, padding)
+        for part, weights in zip(np.split(dy, groups, 1), np.split(w, groups), strict=True)], 1)
 
 
-def wgrad_ref(dy: Any, x: Any, *, kernel: Any, stride: Any, padding: Any) -> Any:
+def wgrad_ref(dy: Any, x: Any, *, kernel: Any, stride: Any, padding: Any, groups: int = 1) -> Any:
     """Return a convolution's gradient with respect to its weight."""
-    return np.einsum("nkpq,ncpqrs->kcrs", dy, patches(x, kernel, stride, padding)[:, :, :dy.shape[2], :dy.shape[3]])
+    return np.concatenate([np.einsum("nkpq,ncpqrs->kcrs", of_y, patches(of_x, kernel, stride, padding)[
+        :, :, :dy.shape[2], :dy.shape[3]])
+        for of_y, of_x in zip(np.split(dy, groups, 1), np.split(x, groups, 1), strict=True)])
 
 
 def max_ref(x: Any, *, kernel: Any, stride: Any, padding: Any) -> Any:

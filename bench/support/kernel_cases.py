@@ -7,6 +7,7 @@ BLOCK; the check of a GPU takes the blocks as they are.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -233,15 +234,15 @@ def update_cases(block: int) -> Iterator[Case]:
 
 def convolution_cases(block: int) -> Iterator[Case]:
     """Yield cases of convolutions and their gradients."""
-    for kernel, stride, padding, bias in CONVS:
-        window = {"stride": stride, "padding": padding}
-        w = (4, IMAGE[1], *kernel)
-        y = _inferred(ops.conv.CONV2D, meta(IMAGE), meta(w), **window)[0].shape
-        yield Case("conv2d", (IMAGE, w) + ((4,),) * bias, ref.conv_ref, window)
-        yield Case("conv2d_relu", (IMAGE, w) + ((4,),) * bias, ref.conv_relu_ref, window)
-        for onto in ((), (IMAGE,)):
-            yield Case("conv2d_dgrad", (y, w, *onto), ref.dgrad_ref, {"x_shape": IMAGE, **window})
-        yield Case("conv2d_wgrad", (y, IMAGE), ref.wgrad_ref, {"kernel": kernel, **window})
+    for (kernel, stride, padding, bias), (groups, width) in product(CONVS, ((1, IMAGE[1]), (2, 3))):
+        window = {"stride": stride, "padding": padding, "groups": groups}
+        x, w = (IMAGE[0], groups * width, *IMAGE[2:]), (4, width, *kernel)
+        y = _inferred(ops.conv.CONV2D, meta(x), meta(w), **window)[0].shape
+        yield Case("conv2d", (x, w) + ((4,),) * bias, ref.conv_ref, window)
+        yield Case("conv2d_relu", (x, w) + ((4,),) * bias, ref.conv_relu_ref, window)
+        for onto in ((), (x,)):
+            yield Case("conv2d_dgrad", (y, w, *onto), ref.dgrad_ref, {"x_shape": x, **window})
+        yield Case("conv2d_wgrad", (y, x), ref.wgrad_ref, {"kernel": kernel, **window})
 
 
 def cases(block: int = BLOCK) -> Iterator[Case]:

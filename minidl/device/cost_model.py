@@ -86,11 +86,13 @@ def algorithms(profile: Profile, op_name: str, inputs: Sequence[Meta], outputs: 
 
 def _convolution(profile: Profile, x: Shape, w: Shape, y: Shape, attrs: Mapping[str, Any], cost: Cost, *,
                  sums_over_images: bool) -> tuple[Algorithm, ...]:
-    """Return the algorithms of a convolution or of a gradient of it: x [N, C, H, W], w [K, C, R, S], y [N, K, P, Q].
-    sums_over_images: True for the weight's gradient."""
+    """Return the algorithms of a convolution or of a gradient of it: x [N, C, H, W], w [K, C / groups, R, S],
+    y [N, K, P, Q]. sums_over_images: True for the weight's gradient."""
     unit_stride = tuple(attrs["stride"]) == (1, 1)
     choices = _gemm(profile, w, y, cost)
     first_class = "gemm"
+    if x[1] > w[1]:
+        return tuple(choices)  # groups have too few channels for products in another domain
     if w[2:] == (3, 3) and unit_stride:
         # A batch may be run in parts, each with its share of the workspace (Oyama et al., "u-cuDNN: Accelerating Deep
         # Learning Frameworks with Micro-Batching", 2018). Images are independent, so the bits are the same, except

@@ -34,7 +34,8 @@ def terms(op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: 
     if window is not None:
         x, w, y = window
         amounts["weights"] = float(x.shape[0] * w.size)
-        amounts["columns"] = 0.0 if _in_place(w, attrs) else float(y.size // y.shape[1] * (w.size // w.shape[0]))
+        columns = y.size // y.shape[1] * x.shape[1] * w.shape[2] * w.shape[3]
+        amounts["columns"] = 0.0 if _in_place(w, attrs) else float(columns)
     return amounts
 
 

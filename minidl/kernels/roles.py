@@ -12,7 +12,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """The positions of x [N, C, H, W], w [K, C, R, S] and y [N, K, P, Q] among one operation's operands.
+    """The positions of x [N, C, H, W], w [K, C / groups, R, S] and y [N, K, P, Q] among one operation's operands.
+    The number of groups of channels follows from x and w.
 
     kind      which of the three is computed: ``conv2d`` y, ``conv2d_dgrad`` x, ``conv2d_wgrad`` w
     x, w, y   their positions among the operands: the output is 0, the inputs follow

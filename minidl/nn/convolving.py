@@ -1,9 +1,8 @@
-"""Convolutions with groups or dilation, and of sequences, composed of plain two-dimensional convolutions.
+"""Convolutions with dilation, with a window per channel, and of sequences, by two-dimensional convolutions.
 
     dilation       a kernel with zeros between its elements
-    groups         one convolution per group of channels, and a concatenation of their results
-    depthwise      one group per channel: the sum over kernel positions of the shifted image times a factor per channel,
-                   or one operation, if the device has it
+    depthwise      one window per channel: the sum over kernel positions of the shifted image times a factor per
+                   channel, or one operation, if the device has it
     one dimension  an image of one row
 """
 
@@ -19,7 +18,7 @@ from minidl.ops import conv
 from minidl.ops.arithmetic import add, mul
 from minidl.ops.conv import DEPTHWISE, Pair, pair
 from minidl.ops.indexing import index
-from minidl.ops.parts import split, squeeze, unsqueeze
+from minidl.ops.parts import squeeze, unsqueeze
 from minidl.ops.shape import cast, concat, reshape
 from minidl.ops.update import full
 from minidl.tensor import Tensor
@@ -58,11 +57,10 @@ def _spaced(w: Tensor, dilation: Pair) -> Tensor:
 
 
 def _depthwise(x: Tensor, w: Tensor, stride: Pair, padding: Pair, dilation: Pair) -> Tensor:
-    """Return a convolution with one group per channel. x: [N, C, H, W], w: [C m, 1, R, S] -> [N, C m, P, Q]."""
-    n, c, *_ = x.shape
-    if w.shape[0] == c and current().device.fuses_depthwise(x.meta):
+    """Return a convolution with a window per channel. x: [N, C, H, W], w: [C, 1, R, S] -> [N, C, P, Q]."""
+    if current().device.fuses_depthwise(x.meta):
         return apply(DEPTHWISE, x, w, stride=stride, padding=padding, dilation=dilation)
-    multiple, (r, s) = w.shape[0] // c, w.shape[2:]
+    r, s = w.shape[2:]
     x = padded(x, (padding[1], padding[1], padding[0], padding[0])) if any(padding) else x
     reach = dilation[0] * (r - 1), dilation[1] * (s - 1)
     high, wide = ((size - far - 1) // step + 1 for size, far, step in zip(x.shape[2:], reach, stride, strict=True))
@@ -74,35 +72,26 @@ def _depthwise(x: Tensor, w: Tensor, stride: Pair, padding: Pair, dilation: Pair
             top, left = i * dilation[0], j * dilation[1]
             moved = index(x, (slice(None), slice(None), slice(top, top + (high - 1) * stride[0] + 1, stride[0]),
                               slice(left, left + (wide - 1) * stride[1] + 1, stride[1])))
-            moved = unsqueeze(moved, 2) if multiple > 1 else moved
-            factor = reshape(w[:, 0, i, j], (c, multiple, 1, 1) if multiple > 1 else (c, 1, 1))
-            term = mul(moved, factor)
+            term = mul(moved, reshape(w[:, 0, i, j], (-1, 1, 1)))
             total = term if total is None else add(donate(total), donate(term))
     assert total is not None
-    return reshape(total, (n, c * multiple, high, wide))
+    return total
 
 
 def conv2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Window = 1, padding: Window | str = 0,
            dilation: Window = 1, groups: int = 1) -> Tensor:
     """Return the cross-correlation. input: [N, C, H, W] or [C, H, W], weight: [K, C / groups, R, S] -> [N, K, P, Q].
-    Groups and dilation are composed of plain convolutions. Raises ShapeError for shapes, strides or groups that do not
-    fit, UserError for a ``padding`` that does not (see ``places``)."""
+    Dilation, and on a GPU one window per channel, are composed of other operations. Raises ShapeError for shapes,
+    strides or groups that do not fit, UserError for a ``padding`` that does not (see ``places``)."""
     if input.ndim == 3:
         return squeeze(conv2d(unsqueeze(input, 0), weight, bias, stride, padding, dilation, groups), 0)
     x, w = lowered(input), lowered(weight)
     steps, apart = pair(stride), pair(dilation)
     around = places("conv2d", padding, (w.shape[2], w.shape[3]), steps, apart)
-    if groups == 1:
-        return conv.conv2d(x, _spaced(w, apart), bias, stride=steps, padding=around)
-    if groups < 1 or x.ndim != 4 or x.shape[1] % groups or w.shape[0] % groups or w.shape[1] * groups != x.shape[1]:
-        raise ShapeError(f"conv2d: {groups} groups of input {list(x.shape)} do not fit weight {list(w.shape)} "
-                         "[K, C / groups, R, S]")
-    if w.shape[1] == 1:
+    if groups > 1 and w.shape == (x.shape[1], 1, *w.shape[2:]):
         y = _depthwise(x, w, steps, around, apart)
-    else:
-        parts = zip(split(x, x.shape[1] // groups, 1), split(_spaced(w, apart), w.shape[0] // groups), strict=True)
-        y = concat([conv.conv2d(x_part, w_part, stride=steps, padding=around) for x_part, w_part in parts], 1)
-    return y if bias is None else add(y, reshape(cast(bias, y.dtype), (-1, 1, 1)))
+        return y if bias is None else add(y, reshape(cast(bias, y.dtype), (-1, 1, 1)))
+    return conv.conv2d(x, _spaced(w, apart), bias, stride=steps, padding=around, groups=groups)
 
 
 def _single(value: int | Sequence[int] | str) -> int | str:
@@ -132,17 +121,11 @@ def conv_transpose2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, 
                                         dilation), 0)
     x, w = lowered(input), _spaced(lowered(weight), pair(dilation))
     steps, around, more = pair(stride), pair(padding), pair(output_padding)
-    if groups > 1:
-        if x.shape[1] % groups:
-            raise ShapeError(f"conv_transpose2d: {groups} groups do not divide the channels of {list(x.shape)}")
-        parts = zip(split(x, x.shape[1] // groups, 1), split(w, w.shape[0] // groups), strict=True)
-        y = concat([conv_transpose2d(a, b, None, steps, around, more) for a, b in parts], 1)
-        return y if bias is None else add(y, reshape(cast(bias, y.dtype), (-1, 1, 1)))
     if not any(more):
-        return conv.conv_transpose2d(x, w, bias, stride=steps, padding=around)
+        return conv.conv_transpose2d(x, w, bias, stride=steps, padding=around, groups=groups)
     if any(m >= t for m, t in zip(more, steps, strict=True)):
         raise ShapeError(f"conv_transpose2d: output_padding {more} is not below the stride {steps}")
-    y = conv.conv_transpose2d(x, w, None, stride=steps, padding=0)
+    y = conv.conv_transpose2d(x, w, None, stride=steps, padding=0, groups=groups)
     y = padded(y, (-around[1], more[1] - around[1], -around[0], more[0] - around[0]))
     return y if bias is None else add(y, reshape(cast(bias, y.dtype), (-1, 1, 1)))
 

@@ -23,9 +23,9 @@ from minidl.tensor import Tensor
 class Conv2d(Module):
     """A two-dimensional convolution (cross-correlation). x: [N, in_channels, H, W] -> [N, out_channels, P, Q].
 
-    ``conv(x, relu=True)`` is relu(conv(x)) without another pass over the feature map. Groups and dilation are composed
-    of other operations (``convolving``), of which depthwise convolution is the fastest. Raises UserError unless
-    ``groups`` divides both numbers of channels, and for an unknown ``padding_mode``.
+    ``conv(x, relu=True)`` is relu(conv(x)) without another pass over the feature map. Dilation is composed of other
+    operations (``convolving``). Raises UserError unless ``groups`` divides both numbers of channels, and for an unknown
+    ``padding_mode``.
     """
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: int | Pair, stride: int | Pair = 1,

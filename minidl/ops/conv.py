@@ -57,9 +57,12 @@ def window_output(x: Shape, kernel: Pair, stride: Pair, padding: Pair, *, what: 
     return h, w
 
 
-def _conv_infer(x: Meta, w: Meta, b: Meta | None = None, *, stride: Pair, padding: Pair) -> Meta:
-    if len(w.shape) != 4 or len(x.shape) != 4 or x.shape[1] != w.shape[1]:
-        raise ShapeError(f"conv2d: input {list(x.shape)} [N, C, H, W] does not fit weight {list(w.shape)} [K, C, R, S]")
+def _conv_infer(x: Meta, w: Meta, b: Meta | None = None, *, stride: Pair, padding: Pair, groups: int = 1) -> Meta:
+    if groups < 1 or len(w.shape) != 4 or len(x.shape) != 4 or x.shape[1] != w.shape[1] * groups or (
+            w.shape[0] % groups):
+        many = "" if groups == 1 else f" in {groups} groups"
+        raise ShapeError(f"conv2d: input {list(x.shape)} [N, C, H, W] does not fit weight {list(w.shape)} "
+                         f"[K, C{' / groups' if many else ''}, R, S]{many}")
     if b is not None and b.shape != w.shape[:1]:
         raise ShapeError(f"conv2d: bias {list(b.shape)} does not fit weight {list(w.shape)}")
     check_dtypes("conv2d", x, w, b)
@@ -80,51 +83,55 @@ def _wgrad_cost(inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: Attrs) -
 
 
 def _cost(y: Meta, w: Meta, operands: tuple[Meta, ...]) -> Cost:
-    """Return the cost of the convolution or of one gradient: 2 N K P Q C R S FLOPs; each operand is moved once."""
+    """Return the cost of the convolution or of one gradient: 2 N K P Q R S FLOPs for each channel of a group; each
+    operand is moved once."""
     _, c, r, s = w.shape
     return Cost(2.0 * y.size * c * r * s, float(sum(m.nbytes for m in operands)), "conv")
 
 
 def _conv_vjp(needs: Needs, dy: Tensor, x: Tensor, w: Tensor, *, x_shape: Shape, w_shape: Shape,
-              x_partial: Tensor | None, stride: Pair, padding: Pair) -> Gradients:
+              x_partial: Tensor | None, stride: Pair, padding: Pair, groups: int) -> Gradients:
+    window = {"stride": stride, "padding": padding, "groups": groups}
     db = bias_grad(dy, axis=1) if len(needs) > 2 and needs[2] else None
     # The weight's gradient comes first: it is the last use of the saved input, whose bytes dx may then use.
-    dw = apply(CONV2D_WGRAD, dy, donate(x), kernel=w_shape[2:], stride=stride, padding=padding) if needs[1] else None
+    dw = apply(CONV2D_WGRAD, dy, donate(x), kernel=w_shape[2:], **window) if needs[1] else None
     dx = None
     if needs[0]:
         # dx is added in place to the gradient that x has from another branch. This saves a tensor of x's size at the
         # memory peak, and a pass over it.
         onto = () if x_partial is None else (donate(x_partial),)
-        dx = apply(CONV2D_DGRAD, donate(dy), w, *onto, x_shape=x_shape, stride=stride, padding=padding)
+        dx = apply(CONV2D_DGRAD, donate(dy), w, *onto, x_shape=x_shape, **window)
     return (dx, dw, db)[:len(needs)]
 
 
 def _relu_vjp(needs: Needs, dy: Tensor, y: Tensor, x: Tensor, w: Tensor, *, x_shape: Shape, w_shape: Shape,
-              x_partial: Tensor | None, stride: Pair, padding: Pair) -> Gradients:
+              x_partial: Tensor | None, stride: Pair, padding: Pair, groups: int) -> Gradients:
     """Return the gradients through ReLU, whose mask follows from its output y, and then through the convolution."""
     dy = apply(RELU_GRAD, donate(dy), donate(y))
     return _conv_vjp(needs, dy, x, w, x_shape=x_shape, w_shape=w_shape, x_partial=x_partial, stride=stride,
-                     padding=padding)
+                     padding=padding, groups=groups)
 
 
 def _dgrad_vjp(needs: Needs, ddx: Tensor, dy: Tensor, w: Tensor, *, w_shape: Shape, stride: Pair,
-               padding: Pair) -> Gradients:
+               padding: Pair, groups: int) -> Gradients:
     """Return the gradients of conv_transpose2d with respect to dy and w.
     It is conv2d's input gradient, linear in both, so they are conv2d and conv2d's weight gradient."""
-    dw = apply(CONV2D_WGRAD, donate(dy), ddx, kernel=w_shape[2:], stride=stride, padding=padding) if needs[1] else None
-    ddy = apply(CONV2D, ddx, w, stride=stride, padding=padding) if needs[0] else None
+    window = {"stride": stride, "padding": padding, "groups": groups}
+    dw = apply(CONV2D_WGRAD, donate(dy), ddx, kernel=w_shape[2:], **window) if needs[1] else None
+    ddy = apply(CONV2D, ddx, w, **window) if needs[0] else None
     return (ddy, dw, ddx)[:len(needs)]
 
 
-def _dgrad_infer(dy: Meta, w: Meta, onto: Meta | None = None, *, x_shape: Shape, stride: Pair, padding: Pair) -> Meta:
+def _dgrad_infer(dy: Meta, w: Meta, onto: Meta | None = None, *, x_shape: Shape, stride: Pair, padding: Pair,
+                 groups: int = 1) -> Meta:
     if onto is not None and onto.shape != x_shape:
         raise ShapeError(f"conv2d_dgrad: cannot add {list(x_shape)} onto {list(onto.shape)}")
     check_dtypes("conv2d_dgrad", dy, w, None)
     return meta(x_shape, dy.dtype)
 
 
-def _wgrad_infer(dy: Meta, x: Meta, *, kernel: Pair, stride: Pair, padding: Pair) -> Meta:
-    return meta((dy.shape[1], x.shape[1], *kernel), dy.dtype)
+def _wgrad_infer(dy: Meta, x: Meta, *, kernel: Pair, stride: Pair, padding: Pair, groups: int = 1) -> Meta:
+    return meta((dy.shape[1], x.shape[1] // groups, *kernel), dy.dtype)
 
 
 CONV2D = Op("conv2d", _conv_infer, _fprop_cost, vjp=_conv_vjp,
@@ -139,35 +146,40 @@ CONV2D_WGRAD = Op("conv2d_wgrad", _wgrad_infer, _wgrad_cost, long_lived=True,
 
 
 def conv2d(x: Tensor, w: Tensor, b: Tensor | None = None, *, stride: int | Pair = 1, padding: int | Pair = 0,
-           relu: bool = False) -> Tensor:
-    """Return the cross-correlation of x and w, plus b. x: [N, C, H, W], w: [K, C, R, S], b: [K] -> [N, K, P, Q].
+           groups: int = 1, relu: bool = False) -> Tensor:
+    """Return the cross-correlation of x and w, plus b. x: [N, C, H, W], w: [K, C / groups, R, S], b: [K]
+    -> [N, K, P, Q].
 
-    x and w have one dtype; the bias is float32 beside 16-bit floats. ``relu``: a ReLU comes last. Misfits: ShapeError.
+    Of ``groups`` equal ranges of channels, range i of the result sums over range i of x. x and w have one dtype; the
+    bias is float32 beside 16-bit floats. ``relu``: a ReLU comes last. Misfits: ShapeError.
     """
     inputs = (x, w) if b is None else (x, w, b)
     if relu and current().fuses:
-        return apply(CONV2D_RELU, *inputs, stride=pair(stride), padding=pair(padding))
-    y = apply(CONV2D, *inputs, stride=pair(stride), padding=pair(padding))
+        return apply(CONV2D_RELU, *inputs, stride=pair(stride), padding=pair(padding), groups=groups)
+    y = apply(CONV2D, *inputs, stride=pair(stride), padding=pair(padding), groups=groups)
     return relu_(donate(y)) if relu else y
 
 
 def conv_transpose2d(x: Tensor, w: Tensor, b: Tensor | None = None, *, stride: int | Pair = 1,
-                     padding: int | Pair = 0) -> Tensor:
+                     padding: int | Pair = 0, groups: int = 1) -> Tensor:
     """Return the transposed convolution, the input gradient of conv2d (Zeiler et al., CVPR 2010).
-    x: [N, K, P, Q], w: [K, C, R, S], b: [C] -> [N, C, (P - 1) * stride - 2 * padding + R, ...].
+    x: [N, K, P, Q], w: [K, C / groups, R, S], b: [C] -> [N, C, (P - 1) * stride - 2 * padding + R, ...].
 
     Raises ShapeError for shapes other than these, or two dtypes.
     """
     stride, padding = pair(stride), pair(padding)
-    if x.ndim != 4 or w.ndim != 4 or x.shape[1] != w.shape[0] or b is not None and b.shape != w.shape[1:2]:
+    if groups < 1 or x.ndim != 4 or w.ndim != 4 or x.shape[1] != w.shape[0] or w.shape[0] % groups or (
+            b is not None and b.shape != (w.shape[1] * groups,)):
         bias = f" and bias {list(b.shape)} [C]" if b is not None else ""
+        many = "" if groups == 1 else f" in {groups} groups"
         raise ShapeError(f"conv_transpose2d: input {list(x.shape)} [N, K, P, Q] does not fit weight {list(w.shape)} "
-                         f"[K, C, R, S]{bias}")
+                         f"[K, C{' / groups' if many else ''}, R, S]{bias}{many}")
     check_window("conv_transpose2d", (w.shape[2], w.shape[3]), stride, padding)
     h, wd = ((n - 1) * t - 2 * p + k for n, k, t, p in zip(x.shape[2:], w.shape[2:], stride, padding, strict=True))
     if h < 1 or wd < 1:
         raise ShapeError(f"conv_transpose2d: with padding {padding} the output of {list(x.shape)} has no elements")
-    y = apply(CONV2D_DGRAD, x, w, x_shape=(x.shape[0], w.shape[1], h, wd), stride=stride, padding=padding)
+    y = apply(CONV2D_DGRAD, x, w, x_shape=(x.shape[0], w.shape[1] * groups, h, wd), stride=stride, padding=padding,
+              groups=groups)
     return y if b is None else donate(y) + cast(b, y.dtype).reshape((-1, 1, 1))
 
 

@@ -15,8 +15,9 @@ from minidl.meta import DTYPES, meta
 
 REFERENCES = {"conv2d": conv_ref, "conv2d_relu": conv_relu_ref, "conv2d_dgrad": dgrad_ref, "conv2d_wgrad": wgrad_ref}
 FORWARD = ("conv2d", "conv2d_relu")
-# (N, C, H, W), (K, R, S), stride, padding: planes of less and more than a vector and a panel, tiles of several images
-# and pieces of one, windows larger than the image, taps that fall outside of it altogether, rows that are left over.
+# (N, C, H, W), (K, R, S) or (K, R, S, groups), stride, padding: planes of less and more than a vector and a panel,
+# tiles of several images and pieces of one, windows larger than the image, taps that fall outside of it altogether,
+# rows that are left over.
 SHAPES = [
     ((3, 5, 7, 7), (9, 3, 3), (1, 1), (1, 1)),
     ((2, 3, 17, 19), (8, 3, 3), (1, 1), (1, 1)),
@@ -27,6 +28,10 @@ SHAPES = [
     ((20, 6, 2, 2), (33, 3, 3), (1, 1), (1, 1)),
     ((4, 1, 3, 40), (1, 2, 3), (1, 3), (0, 2)),
     ((2, 2, 6, 5), (3, 3, 3), (2, 1), (3, 0)),
+    # Groups of channels, the last number of the second entry: as narrow as one channel, wider than a block of results.
+    ((2, 6, 9, 8), (9, 3, 3, 3), (1, 1), (1, 1)),
+    ((3, 8, 7, 7), (40, 3, 2, 4), (2, 1), (1, 0)),
+    ((9, 5, 3, 3), (10, 1, 1, 5), (1, 1), (0, 0)),
     ((1, 1, 1, 1), (1, 5, 5), (1, 1), (2, 2)),
     ((2, 2, 12, 50), (4, 3, 3), (1, 1), (0, 0)),
     ((2, 3, 9, 9), (4, 3, 3), (1, 2), (0, 1)),  # from the end of a row to the next less than a step
@@ -37,15 +42,16 @@ LIMITS = [(conv.BUFFER_BYTES, conv.DEPTH, conv.PIXELS), (1, 1, 1), (5000, 20, 50
 # chunk and than a block, padding of none to two.
 TILED = [((3, 5, 8, 8), (9, 3, 3), (1, 1), (1, 1)), ((2, 33, 17, 18), (40, 3, 3), (1, 1), (1, 1)),
          ((1, 3, 18, 17), (5, 3, 3), (1, 1), (0, 2)), ((2, 70, 18, 6), (3, 3, 3), (1, 1), (0, 0)),
-         ((40, 2, 2, 2), (37, 3, 3), (1, 1), (1, 1)), ((1, 17, 4, 62), (70, 3, 3), (1, 1), (2, 1))]
+         ((40, 2, 2, 2), (37, 3, 3), (1, 1), (1, 1)), ((1, 17, 4, 62), (70, 3, 3), (1, 1), (2, 1)),
+         ((3, 9, 6, 6), (24, 3, 3, 3), (1, 1), (1, 1))]
 
 
 def arrays(op, shapes, dtype, onto=False):
-    x, (k, r, s), stride, padding = shapes
+    x, (k, r, s, *groups), stride, padding = shapes
     y = (x[0], k, *((e + 2 * p - t) // d + 1 for e, t, d, p in zip(x[2:], (r, s), stride, padding, strict=True)))
-    w = (k, x[1], r, s)
+    w = (k, x[1] // (groups or [1])[0], r, s)
     rng = np.random.default_rng(1)
-    window = {"stride": stride, "padding": padding}
+    window = {"stride": stride, "padding": padding, "groups": (groups or [1])[0]}
     sizes, out, attrs = {
         "conv2d": ([x, w], y, {}), "conv2d_relu": ([x, w], y, {}),
         "conv2d_dgrad": ([y, w] + [x] * onto, x, {"x_shape": x}),

@@ -81,13 +81,14 @@ def product(m, k, n, a_lead=(), b_lead=()):
 
 
 def convolution(n=2, c=2, k=3, h=5, w=5, kernel=(3, 3), bias=True, **attrs):
-    shapes = ((n, c, h, w), (k, c, *kernel), (k,))
+    shapes = ((n, c * attrs.get("groups", 1), h, w), (k, c, *kernel), (k,))
     return Case(partial(ops.conv2d, **attrs), shapes if bias else shapes[:2])
 
 
 def rectified(n=2, c=2, k=3, h=5, w=5, kernel=(3, 3), bias=True, **attrs):
     """A convolution with ReLU whose whole channels are on or off, far from the kink."""
-    signs, shapes = np.where(np.arange(k) % 2, -1.0, 1.0), ((n, c, h, w), (k, c, *kernel), (k,))
+    signs = np.where(np.arange(k) % 2, -1.0, 1.0)
+    shapes = ((n, c * attrs.get("groups", 1), h, w), (k, c, *kernel), (k,))
     if bias:
         return Case(lambda x, w, b: ops.conv2d(x, w, b + constant(100 * signs), relu=True, **attrs), shapes)
     return Case(lambda x, w: ops.conv2d(x, w * constant(signs.reshape(-1, 1, 1, 1)), relu=True, **attrs), shapes[:2],
@@ -95,7 +96,7 @@ def rectified(n=2, c=2, k=3, h=5, w=5, kernel=(3, 3), bias=True, **attrs):
 
 
 def transposed(n=2, c=2, k=3, p=3, q=4, kernel=(2, 2), bias=True, **attrs):
-    shapes = ((n, k, p, q), (k, c, *kernel), (c,))
+    shapes = ((n, k, p, q), (k, c, *kernel), (c * attrs.get("groups", 1),))
     return Case(partial(ops.conv_transpose2d, **attrs), shapes if bias else shapes[:2])
 
 
@@ -197,16 +198,19 @@ CASES: dict[str, list[Case]] = {
     # Strides that leave the last rows or columns unused, windows wider than the image, unequal sides.
     + [convolution(h=6, w=8, stride=2, padding=1), convolution(h=8, w=6, stride=3), convolution(stride=(2, 1)),
        convolution(kernel=(1, 1), stride=2, h=4), convolution(kernel=(7, 7), padding=3, h=3, w=4),
-       convolution(kernel=(2, 3), padding=(0, 2)), convolution(kernel=(5, 5), bias=False)],
+       convolution(kernel=(2, 3), padding=(0, 2)), convolution(kernel=(5, 5), bias=False)]
+    + [convolution(c=c, k=k, groups=3, padding=1, bias=c > 1) for c, k in ((1, 6), (2, 3), (B, 9))],
     "conv2d_relu": [rectified(n=n, bias=n % 2 > 0) for n in EDGES] + [rectified(c=n, k=B) for n in EDGES]
     + [rectified(k=n, bias=False) for n in EDGES] + [rectified(h=n, w=2 * B + 1, padding=1) for n in EDGES]
-    + [rectified(h=n, w=n, kernel=(1, 1)) for n in EDGES] + [rectified(h=6, w=8, stride=2, padding=1)],
+    + [rectified(h=n, w=n, kernel=(1, 1)) for n in EDGES]
+    + [rectified(h=6, w=8, stride=2, padding=1), rectified(k=4, groups=2)],
     "conv2d_dgrad": [transposed(n=n, stride=2) for n in EDGES] + [transposed(c=n, k=B, stride=2) for n in EDGES]
     + [transposed(k=n, bias=False) for n in EDGES] + [transposed(p=n, q=2 * B + 1, kernel=(3, 3), padding=1)
                                                       for n in EDGES]
     # Outputs that no window covers, windows that overlap, unequal sides.
     + [transposed(kernel=(1, 1), stride=2), transposed(kernel=(3, 3), stride=2), transposed(stride=(3, 1)),
-       transposed(kernel=(3, 2), stride=2, padding=(1, 0))],
+       transposed(kernel=(3, 2), stride=2, padding=(1, 0)), transposed(k=4, groups=2),
+       transposed(c=1, groups=3, stride=2)],
     "max_pool2d": [pooling(ops.max_pool2d, n, 2 * B + 1, (min(n, 2), 2)) for n in EDGES]
     + [pooling(ops.max_pool2d, n, 3, 3, stride=2, padding=1) for n in EDGES]
     + [pooling(ops.max_pool2d, 7, 5, (3, 2), stride=(1, 2)), pooling(ops.max_pool2d, 5, 5, 2, c=2 * B + 1, n=1)],

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import gcd
 from typing import Any
 
 from minidl import ops
@@ -171,10 +172,11 @@ def _convolution(draft: Draft) -> Choice | None:
         return None
     n, c, h, w = draft.shapes[x]
     k, size = draft.draw.choice([2, 3]), draft.draw.choice([1, 3])
-    reads = (x, draft.parameter((k, c, size, size)))
+    groups = draft.draw.choice([1, gcd(k, c)])
+    reads = (x, draft.parameter((k, c // groups, size, size)))
     if draft.draw.random() < 0.5:
         reads += (draft.parameter((k,)),)
-    return reads, {"padding": size // 2}, (n, k, h, w)
+    return reads, {"padding": size // 2, "groups": groups}, (n, k, h, w)
 
 
 def _pool(draft: Draft) -> Choice | None:
@@ -360,7 +362,7 @@ KINDS: dict[str, Kind] = {
     "where": Kind(_binary, lambda a, b: ops.where(a > b, a, b * 2.0), lambda t, a, b: t.where(a > b, a, b * 2.0)),
     "matmul": Kind(_product, lambda a, b: a @ b, lambda t, a, b: a @ b),
     "linear": Kind(_linear, ops.linear_, lambda t, *xs: t.nn.functional.linear(*xs)),
-    "conv2d": Kind(_convolution, ops.conv2d, lambda t, *xs, padding: t.nn.functional.conv2d(*xs, padding=padding)),
+    "conv2d": Kind(_convolution, ops.conv2d, lambda t, *xs, **options: t.nn.functional.conv2d(*xs, **options)),
     "max_pool2d": Kind(_pool, ops.max_pool2d, lambda t, x, kernel: t.nn.functional.max_pool2d(x, kernel)),
     "avg_pool2d": Kind(_pool, ops.avg_pool2d, lambda t, x, kernel: t.nn.functional.avg_pool2d(x, kernel)),
     "batch_norm": Kind(_batch_norm, lambda *xs: ops.batch_norm(*xs, training=True),

@@ -46,7 +46,8 @@ class Gemm:
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """A convolution or a gradient of one, as cuDNN sees it: x [N, C, H, W], w [K, C, R, S], y [N, K, P, Q].
+    """A convolution or a gradient of one, as cuDNN sees it: x [N, C, H, W], w [K, C / groups, R, S],
+    y [N, K, P, Q]. cuDNN derives the number of groups from these extents.
 
     kind: ``conv2d`` computes y, ``conv2d_dgrad`` x, ``conv2d_wgrad`` w.
     channels_last: True if all three are; False (contiguous) is for listing plans only.

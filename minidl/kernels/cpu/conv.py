@@ -65,8 +65,10 @@ class CutElsewhere(ConvolutionCut):
 
 @lru_cache(maxsize=1 << 12)
 def _cut_of(op: str, x: Shape, w: Shape, y: Shape, stride: Pair, padding: Pair, itemsize: int,
-          limits: Shape) -> ConvolutionCut:
-    return ConvolutionCut(op, x, w, y, stride, padding, max(itemsize, 4), itemsize == 2, limits)
+            limits: Shape) -> ConvolutionCut:
+    groups = x[1] // w[1]
+    return ConvolutionCut(op, (x[0], w[1], *x[2:]), (w[0] // groups, *w[1:]), (y[0], w[0] // groups, *y[2:]), stride,
+                          padding, groups, max(itemsize, 4), itemsize == 2, limits)
 
 
 def cut_of(op: str, first: Any, second: Any, out: Any, stride: Pair, padding: Pair) -> ConvolutionCut:
@@ -74,7 +76,7 @@ def cut_of(op: str, first: Any, second: Any, out: Any, stride: Pair, padding: Pa
     role = ROLES[op]
     x, w, y = role.pick(out, (first, second))
     return _cut_of(role.kind, x.shape, w.shape, y.shape, stride, padding, out.dtype.itemsize,
-                 (BUFFER_BYTES, DEPTH, PIXELS, *LEAST))
+                   (BUFFER_BYTES, DEPTH, PIXELS, *LEAST))
 
 
 def cores() -> int:
@@ -85,7 +87,7 @@ def cores() -> int:
 def _cuts(p: ConvolutionCut, workers: int | None) -> tuple[Cuts, int]:
     """Return the cuts, and how many workers have tasks. workers None: one worker, with the smallest possible buffer."""
     cuts = p.least if workers is None else p.cuts
-    return cuts, min(workers or 1, cuts.tasks)
+    return cuts, min(workers or 1, p.groups * cuts.tasks)
 
 
 @lru_cache(maxsize=1 << 12)
@@ -94,7 +96,7 @@ def _workspace(p: ConvolutionCut, workers: int | None) -> int:
 
     So memory layouts are the same on all processors, and a budget that holds a step on one holds it on the others.
     """
-    facts = p.op, p.x, p.w, p.y, p.stride, p.padding, p.itemsize, p.half, p.limits
+    facts = p.op, p.x, p.w, p.y, p.stride, p.padding, p.groups, p.itemsize, p.half, p.limits
     most = 0
     for vector_bytes in VECTORS:
         cuts, count = _cuts(CutElsewhere(*facts, vector_bytes), workers)
@@ -120,10 +122,11 @@ def _run(op: str, workers: int | None, out: Array, first: Array, second: Array, 
         of_k, of_c = p.taps * p.w[1], p.taps  # elements from one window to the next, along K and along C
         turned = p.op == "conv2d_dgrad"
         winograd.winograd(result, *flat(first), row(second), (of_c, of_k) if turned else (of_k, of_c), turned, bias,
-                          relu, *onto, kept, buffer, first.shape, out.shape,
-                          (2 - padding[0], 2 - padding[1]) if turned else padding, cuts.numbers, workers, cuts.tasks)
+                          relu, *onto, kept, buffer, *((p.y, p.x) if turned else (p.x, p.y)),
+                          (2 - padding[0], 2 - padding[1]) if turned else padding, p.groups, cuts.numbers, workers,
+                          cuts.tasks)
         return
-    arguments = (buffer, p.x, (p.w[0], *p.w[2:]), p.y[2:], stride, padding, cuts.numbers, workers, cuts.tasks)
+    arguments = (buffer, p.x, (p.w[0], *p.w[2:]), p.y[2:], stride, padding, p.groups, cuts.numbers, workers, cuts.tasks)
     if p.op == "conv2d":
         im2col.fprop(result, *flat(first), row(second), bias, relu, *arguments)
     elif p.op == "conv2d_dgrad":

@@ -11,7 +11,7 @@ from minidl.kernels.cpu.cuts import even, pieces, up
 from minidl.kernels.cpu.windows import Pair
 from minidl.meta import Shape
 
-TASKS = 4  # the least number of tasks, if the shape allows it: enough for a few cores
+TASKS = 4  # the least number of tasks of all groups, if the shape allows it: enough for a few cores
 TILES, TILE_BLOCK = 144, 256  # of a Winograd task: tiles, and channels of the result
 TILE_CHUNK = 32  # channels that a Winograd task sums at a time
 GROUP = 8  # channels whose patches are gathered at a time
@@ -21,7 +21,7 @@ GROUP = 8  # channels whose patches are gathered at a time
 class Cuts:
     """The cuts of one convolution.
 
-    ``numbers``: sizes of the pieces (see im2col.py, winograd.py); number of tasks; elements of a worker's buffer.
+    ``numbers``: sizes of the pieces (see im2col.py, winograd.py); tasks of a group; elements of a worker's buffer.
     """
 
     numbers: Shape
@@ -32,8 +32,8 @@ class Cuts:
 @dataclass(frozen=True)
 class ConvolutionCut:
     """How convolution ``op`` is cut into tasks, from shapes alone: x [N, C, H, W], w [K, C, R, S], y [N, K, P, Q].
-    half: True for 16-bit floats. limits: bytes of a buffer, rows of a chunk, pixels of a tile, then Winograd's least
-    channels to sum, channels of the result, and tiles."""
+    C and K are the channels of one of ``groups``. half: True for 16-bit floats. limits: bytes of a buffer, rows of a
+    chunk, pixels of a tile, then Winograd's least channels to sum, channels of the result, and tiles."""
 
     op: str
     x: Shape
@@ -41,6 +41,7 @@ class ConvolutionCut:
     y: Shape
     stride: Pair
     padding: Pair
+    groups: int
     itemsize: int  # of the dtype that it computes in
     half: bool
     limits: Shape
@@ -59,6 +60,11 @@ class ConvolutionCut:
     def taps(self) -> int:
         """The number of positions in the window, R S."""
         return self.w[2] * self.w[3]
+
+    @property
+    def tasks(self) -> int:
+        """The least number of tasks of a group, if the shape allows it."""
+        return pieces(TASKS, self.groups)
 
     @cached_property
     def cuts(self) -> Cuts:
@@ -97,7 +103,7 @@ class ConvolutionCut:
         tiles = n * pieces(height, 2) * pieces(width, 2)
         tile = min(tiles, up(even(tiles, most), self.lanes))
         block = up(even(wide, widest), self.lanes)
-        block = min(block, max(2 * self.lanes, up(pieces(wide, pieces(TASKS, pieces(tiles, tile))), self.lanes)))
+        block = min(block, max(2 * self.lanes, up(pieces(wide, pieces(self.tasks, pieces(tiles, tile))), self.lanes)))
         chunk, ld = min(TILE_CHUNK, self.deep), up(tile, self.lanes)
         return Cuts((tile, chunk, block), pieces(tiles, tile) * pieces(wide, block),
                     16 * (max(self.lanes, GROUP * ld) + block * ld + chunk * (up(tile, self.panel) + block)))
@@ -113,9 +119,9 @@ class ConvolutionCut:
             tile = min(self.area, up(even(self.area, most), self.lanes))
             images, tiles, ld = 1, self.y[0] * pieces(self.area, tile), 0
         else:
-            tile = min(self.pixels, up(max(self.panel, min(most, pieces(self.pixels, 2 * TASKS))), self.lanes))
+            tile = min(self.pixels, up(max(self.panel, min(most, pieces(self.pixels, 2 * self.tasks))), self.lanes))
             images, tiles, ld = 2, pieces(self.pixels, tile), up(tile, self.lanes)
-        block = even(k, max(1, up(pieces(k, pieces(TASKS, tiles)), 8)))
+        block = even(k, max(1, up(pieces(k, pieces(self.tasks, tiles)), 8)))
         weights = block * chunk * self.taps if self.half else 0
         return Cuts((tile, images, chunk, block, up(tile, self.lanes), weights, 0), tiles * pieces(k, block),
                     weights + block * ld + chunk * self.taps * up(tile, self.panel))
@@ -129,7 +135,7 @@ class ConvolutionCut:
         rows = p if images > 1 else min(p, max(1, most // q))
         rows = even(p, rows)
         tiles = pieces(n, images)
-        block = even(c, pieces(c, pieces(TASKS, tiles)))
+        block = even(c, pieces(c, pieces(self.tasks, tiles)))
         plane = images * self.x[2] * self.x[3]
         if self.half:  # the float32 results of a block must fit a core's own cache
             block = even(c, min(block, max(1, buffer_bytes // (self.itemsize * plane))))
@@ -146,8 +152,8 @@ class ConvolutionCut:
         k, c = self.w[:2]
         depth, most = self.limits[1:3]
         tile = min(self.pixels, most)
-        chunk = even(c, max(1, min(depth // self.taps, max(pieces(64, self.taps), pieces(c, TASKS)))))
-        block = min(k, up(pieces(k, pieces(TASKS, pieces(c, chunk))), 2 * self.lanes))
+        chunk = even(c, max(1, min(depth // self.taps, max(pieces(64, self.taps), pieces(c, self.tasks)))))
+        block = min(k, up(pieces(k, pieces(self.tasks, pieces(c, chunk))), 2 * self.lanes))
         m = chunk * self.taps
         return Cuts((tile, 1, chunk, block, up(tile, self.lanes), 0, 0), pieces(k, block) * pieces(c, chunk),
                     m * up(block, self.lanes) + up(block, self.panel) * up(tile, self.lanes)

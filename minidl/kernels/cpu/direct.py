@@ -20,7 +20,7 @@ from minidl.kernels.cpu.windows import Pair
 parallel = partial(compiled, parallel=True)
 WIDTH = 256
 
-# Arguments of all kernels: shapes of x (N, C, H, W), w (K, C, R, S) and y (N, K, P, Q), stride, padding.
+# Arguments of all kernels: shapes of x (N, groups C, H, W), w (K, C, R, S) and y (N, K, P, Q), stride, padding.
 
 
 @parallel
@@ -30,6 +30,7 @@ def _forward(y: Any, x: Any, x_strides: Any, w: Any, b: Any, relu: bool, x_shape
     _, c_count, r_count, s_count = w_shape
     for plane in numba.prange(y_shape[0] * k_count):
         n, k = plane // k_count, plane % k_count
+        c_first = k // (k_count // (x_shape[1] // c_count)) * c_count
         sums = np.empty(WIDTH)
         for p in range(p_count):
             for left in range(0, q_count, WIDTH):
@@ -40,7 +41,7 @@ def _forward(y: Any, x: Any, x_strides: Any, w: Any, b: Any, relu: bool, x_shape
                         h = p * stride[0] + r - padding[0]
                         if h < 0 or h >= x_shape[2]:
                             continue
-                        start = n * x_strides[0] + c * x_strides[1] + h * x_strides[2]
+                        start = n * x_strides[0] + (c_first + c) * x_strides[1] + h * x_strides[2]
                         for s in range(s_count):
                             factor = np.float64(read(w, ((k * c_count + c) * r_count + r) * s_count + s))
                             first, last = span(q_count, x_shape[3], s, stride[1], padding[1])
@@ -55,17 +56,19 @@ def _forward(y: Any, x: Any, x_strides: Any, w: Any, b: Any, relu: bool, x_shape
 @parallel
 def _input_gradient(dx: Any, dy: Any, dy_strides: Any, w: Any, onto: Any, onto_strides: Any, x_shape: Any,
                     w_shape: Any, y_shape: Any, stride: Any, padding: Any) -> None:
-    _, c_count, height, width = x_shape
-    k_count, _, r_count, s_count = w_shape
-    for plane in numba.prange(x_shape[0] * c_count):
-        n, c = plane // c_count, plane % c_count
+    _, channels, height, width = x_shape
+    _, c_count, r_count, s_count = w_shape
+    k_count = w_shape[0] // (channels // c_count)  # of a group
+    for plane in numba.prange(x_shape[0] * channels):
+        n, channel = plane // channels, plane % channels
+        k_first, c = channel // c_count * k_count, channel % c_count
         sums = np.empty(WIDTH)
         for h in range(height):
             for left in range(0, width, WIDTH):
                 right = min(left + WIDTH, width)
                 sums[:] = 0
                 if onto.size:
-                    start = n * onto_strides[0] + c * onto_strides[1] + h * onto_strides[2]
+                    start = n * onto_strides[0] + channel * onto_strides[1] + h * onto_strides[2]
                     for i in range(left, right):
                         sums[i - left] = read(onto, start + i * onto_strides[3])
                 for r in range(r_count):
@@ -76,7 +79,7 @@ def _input_gradient(dx: Any, dy: Any, dy_strides: Any, w: Any, onto: Any, onto_s
                         # Results i = q stride + s - padding, of which the first and the last are inside the row.
                         first = max(0, -((s - padding[1] - left) // stride[1]))
                         last = min(y_shape[3], (right - 1 + padding[1] - s) // stride[1] + 1)
-                        for k in range(k_count):
+                        for k in range(k_first, k_first + k_count):
                             factor = np.float64(read(w, ((k * c_count + c) * r_count + r) * s_count + s))
                             start = n * dy_strides[0] + k * dy_strides[1] + p * dy_strides[2]
                             for q in range(first, last):
@@ -92,6 +95,7 @@ def _weight_gradient(dw: Any, dy: Any, dy_strides: Any, x: Any, x_strides: Any, 
     _, c_count, r_count, s_count = w_shape
     for pair in numba.prange(w_shape[0] * c_count):
         k, c = pair // c_count, pair % c_count
+        group_at = k // (w_shape[0] // (x_shape[1] // c_count)) * c_count * x_strides[1]
         for r in range(r_count):
             first_p, last_p = span(y_shape[2], x_shape[2], r, stride[0], padding[0])
             for s in range(s_count):
@@ -100,8 +104,8 @@ def _weight_gradient(dw: Any, dy: Any, dy_strides: Any, x: Any, x_strides: Any, 
                 for n in range(y_shape[0]):
                     for p in range(first_p, last_p):
                         left = n * dy_strides[0] + k * dy_strides[1] + p * dy_strides[2]
-                        right = (n * x_strides[0] + c * x_strides[1] + (p * stride[0] + r - padding[0]) * x_strides[2]
-                                 + (s - padding[1]) * x_strides[3])
+                        right = (group_at + n * x_strides[0] + c * x_strides[1] + (p * stride[0] + r - padding[0])
+                                 * x_strides[2] + (s - padding[1]) * x_strides[3])
                         for q in range(first, last):
                             total += np.float64(read(dy, left + q * dy_strides[3])) * read(
                                 x, right + q * stride[1] * x_strides[3])
@@ -109,8 +113,8 @@ def _weight_gradient(dw: Any, dy: Any, dy_strides: Any, x: Any, x_strides: Any, 
 
 
 def conv2d(y: Array, x: Array, w: Array, b: Array | None = None, *, stride: Pair, padding: Pair,
-           relu: bool = False) -> None:
-    """y = cross-correlation of x and w, plus b, with ReLU if ``relu``. x: [N, C, H, W], w: [K, C, R, S], b: [K]."""
+           relu: bool = False, **_: Any) -> None:
+    """y = cross-correlation of x and w, plus b, with ReLU if ``relu``. x: [N, C, H, W], w: [K, C / groups, R, S]."""
     result = row(y)
     _forward(result, *flat(x), row(w), result[:0] if b is None else row(b), relu, x.shape, w.shape, y.shape, stride,
              padding)

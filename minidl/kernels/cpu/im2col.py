@@ -8,10 +8,11 @@ are left for later.
   dgrad    task = (tile, block of C):        for chunks of the block:    add the columns w[chunk]^T dy to dx
   wgrad    task = (block of K, chunk of C):  for tiles, in order:        dw[chunk]^T += columns(x)[chunk] dy^T
 
-Here C and K are the channels of x and y, and a block is a range of them. A tile of dgrad is several whole images, or
-one image in consecutive pieces. Cuts follow from the shapes alone, and worker i does tasks i, i + workers, ..., in its
-own part of the workspace: the result does not depend on the number of workers. Tensors are flat arrays with strides; y,
-dx and dw are contiguous.
+Here C and K are the channels of x and y, and a block is a range of them. Groups of channels are convolutions of their
+own in the same arrays: C and K are those of a group, and one loop does the tasks of all groups. A tile of dgrad is
+several whole images, or one image in consecutive pieces. Cuts follow from the shapes alone, and worker i does tasks i,
+i + workers, ..., in its own part of the workspace: the result does not depend on the number of workers. Tensors are
+flat arrays with strides; y, dx and dw are contiguous.
 
 16-bit floats (elements.py) are converted when they are packed; weights, and results until they are complete, have a
 float32 copy of a task's part in the buffer.
@@ -32,7 +33,7 @@ from minidl.kernels.cpu.vectors import lanes
 
 parallel = partial(compiled, parallel=True)
 
-# Arguments of all kernels: x_shape (N, C, H, W), w_shape (K, R, S), y_shape (P, Q), stride, padding, and cuts:
+# Arguments of all kernels: x_shape (N, C, H, W), w_shape (K, R, S), y_shape (P, Q), stride, padding, groups, and cuts:
 #   tile    pixels of it (fprop, wgrad), or rows of an image (dgrad)
  #   images  dgrad: images of a tile; fprop: 1 if a tile is within one image, more if it may span several
 #   chunk, block, width    channels that are gathered at a time, channels of a task, pixels of the widest tile
@@ -41,10 +42,11 @@ parallel = partial(compiled, parallel=True)
 
 @compiled
 def _fprop_task(y: Any, x: Any, x_strides: Any, w: Any, b: Any, relu: bool, buffer: Any, at: int, places: Any,
-                x_shape: Any, w_shape: Any, y_shape: Any, stride: Any, padding: Any, cuts: Any, task: int) -> None:
+                x_shape: Any, w_shape: Any, y_shape: Any, stride: Any, padding: Any, groups: int, cuts: Any,
+                task: int) -> None:
     n_count, c_count, height, width = x_shape
     k_count, taps, area = w_shape[0], w_shape[1] * w_shape[2], y_shape[0] * y_shape[1]
-    panel = 3 * lanes(buffer)
+    panel, image_step = 3 * lanes(buffer), groups * k_count * area
     blocks = (k_count + cuts[3] - 1) // cuts[3]
     tile, k = task // blocks, task % blocks * cuts[3]
     block = min(cuts[3], k_count - k)
@@ -53,7 +55,7 @@ def _fprop_task(y: Any, x: Any, x_strides: Any, w: Any, b: Any, relu: bool, buff
         pieces = (area + cuts[0] - 1) // cuts[0]
         first = tile // pieces * area + tile % pieces * cuts[0]
         last = min(first + cuts[0], (tile // pieces + 1) * area)
-        out_at, ld, columns_at = first // area * k_count * area + k * area + first % area, area, at
+        out_at, ld, columns_at = first // area * image_step + k * area + first % area, area, at
     else:
         first = tile * cuts[0]
         last = min(first + cuts[0], n_count * area)
@@ -86,7 +88,8 @@ def _fprop_task(y: Any, x: Any, x_strides: Any, w: Any, b: Any, relu: bool, buff
             pixel = first
             while pixel < last:
                 run = min(last - pixel, area - pixel % area)
-                to, origin = (pixel // area * k_count + k + i) * area + pixel % area, at + i * ld + pixel - first
+                to = pixel // area * image_step + (k + i) * area + pixel % area
+                origin = at + i * ld + pixel - first
                 target, source = y[to:to + run], buffer[origin:origin + run]
                 for j in range(run):
                     write(target, j, scalar.relu(source[j]) if relu else source[j])
@@ -95,16 +98,18 @@ def _fprop_task(y: Any, x: Any, x_strides: Any, w: Any, b: Any, relu: bool, buff
 
 @parallel
 def fprop(y: Any, x: Any, x_strides: Any, w: Any, b: Any, relu: bool, buffer: Any, x_shape: Any, w_shape: Any,
-          y_shape: Any, stride: Any, padding: Any, cuts: Any, workers: int, tasks: int) -> None:
+          y_shape: Any, stride: Any, padding: Any, groups: int, cuts: Any, workers: int, tasks: int) -> None:
     """y = convolution of x and w, plus b if that is not empty, with a ReLU if ``relu``.
-    x_shape: (N, C, H, W), w_shape: (K, R, S), y_shape: (P, Q). cuts: ``Cuts.numbers``. buffer: scratch space, in equal
-    parts for the workers, which share the tasks."""
+    x_shape: (N, C, H, W), w_shape: (K, R, S), y_shape: (P, Q). cuts: ``Cuts.numbers``. tasks: of one group.
+    buffer: scratch space, in equal parts for the workers, which share the tasks of all groups."""
     share = buffer.size // workers
     for worker in numba.prange(workers):
         places = np.empty((PLACES, cuts[4]), np.int32)
-        for task in range(worker, tasks, workers):
-            _fprop_task(y, x, x_strides, w, b, relu, buffer, worker * share, places, x_shape, w_shape, y_shape,
-                        stride, padding, cuts, task)
+        for task in range(worker, groups * tasks, workers):
+            c, k = task // tasks * x_shape[1], task // tasks * w_shape[0]
+            _fprop_task(y[k * y_shape[0] * y_shape[1]:], x[c * x_strides[1]:], x_strides,
+                        w[k * x_shape[1] * w_shape[1] * w_shape[2]:], b[k:], relu, buffer, worker * share, places,
+                        x_shape, w_shape, y_shape, stride, padding, groups, cuts, task % tasks)
 
 
 @compiled
@@ -127,8 +132,8 @@ def _plane(out: Any, at: int, size: Any, onto: Any, origin: int, strides: Any) -
 
 @compiled
 def _dgrad_task(dx: Any, dy: Any, dy_strides: Any, w: Any, onto: Any, onto_strides: Any, kept: bool, buffer: Any,
-                at: int, places: Any, x_shape: Any, w_shape: Any, y_shape: Any, stride: Any, padding: Any, cuts: Any,
-                task: int) -> None:
+                at: int, places: Any, x_shape: Any, w_shape: Any, y_shape: Any, stride: Any, padding: Any, groups: int,
+                cuts: Any, task: int) -> None:
     n_count, c_count, height, width = x_shape
     k_count, taps = w_shape[0], w_shape[1] * w_shape[2]
     area, panel = y_shape[0] * y_shape[1], 3 * lanes(buffer)
@@ -139,7 +144,8 @@ def _dgrad_task(dx: Any, dy: Any, dy_strides: Any, w: Any, onto: Any, onto_strid
     same = (cuts[1] == 1 and taps == 1 and stride[0] == 1 and stride[1] == 1 and padding[0] == 0 and padding[1] == 0)
     plane, weights_at, straight = height * width, at, cuts[6] == 0
     out = room(dx, buffer, True)
-    to, step = (images[0] * c_count + c_first) * plane, c_count * plane
+    image_step = groups * c_count * plane
+    to, step = images[0] * image_step + c_first * plane, image_step
     if not straight:
         to, step = at + cuts[5], (c_last - c_first) * plane
     at += cuts[5] + cuts[6]
@@ -171,7 +177,7 @@ def _dgrad_task(dx: Any, dy: Any, dy_strides: Any, w: Any, onto: Any, onto_strid
     if not straight:
         for n in range(images[1] - images[0]):
             for c in range(c_last - c_first):
-                start, end = to + n * step + c * plane, ((images[0] + n) * c_count + c_first + c) * plane
+                start, end = to + n * step + c * plane, (images[0] + n) * image_step + (c_first + c) * plane
                 source, target = out[start:start + plane], dx[end:end + plane]
                 for i in range(plane):
                     write(target, i, source[i])
@@ -179,16 +185,19 @@ def _dgrad_task(dx: Any, dy: Any, dy_strides: Any, w: Any, onto: Any, onto_strid
 
 @parallel
 def dgrad(dx: Any, dy: Any, dy_strides: Any, w: Any, onto: Any, onto_strides: Any, kept: bool, buffer: Any,
-          x_shape: Any, w_shape: Any, y_shape: Any, stride: Any, padding: Any, cuts: Any, workers: int,
+          x_shape: Any, w_shape: Any, y_shape: Any, stride: Any, padding: Any, groups: int, cuts: Any, workers: int,
           tasks: int) -> None:
     """dx = the convolution's gradient with respect to x, plus ``onto`` if that is not empty, or plus dx if ``kept``.
     The other arguments are as in ``fprop``."""
     share = buffer.size // workers
     for worker in numba.prange(workers):
         places = np.empty((PLACES, cuts[4]), np.int32)
-        for task in range(worker, tasks, workers):
-            _dgrad_task(dx, dy, dy_strides, w, onto, onto_strides, kept, buffer, worker * share, places, x_shape,
-                        w_shape, y_shape, stride, padding, cuts, task)
+        for task in range(worker, groups * tasks, workers):
+            c, k = task // tasks * x_shape[1], task // tasks * w_shape[0]
+            _dgrad_task(dx[c * x_shape[2] * x_shape[3]:], dy[k * dy_strides[1]:], dy_strides,
+                        w[k * x_shape[1] * w_shape[1] * w_shape[2]:], onto[c * onto_strides[1]:], onto_strides, kept,
+                        buffer, worker * share, places, x_shape, w_shape, y_shape, stride, padding, groups, cuts,
+                        task % tasks)
 
 
 @compiled
@@ -223,11 +232,13 @@ def _wgrad_task(dw: Any, dy: Any, dy_strides: Any, x: Any, x_strides: Any, buffe
 
 @parallel
 def wgrad(dw: Any, dy: Any, dy_strides: Any, x: Any, x_strides: Any, buffer: Any, x_shape: Any, w_shape: Any,
-          y_shape: Any, stride: Any, padding: Any, cuts: Any, workers: int, tasks: int) -> None:
+          y_shape: Any, stride: Any, padding: Any, groups: int, cuts: Any, workers: int, tasks: int) -> None:
     """dw = the gradient of the convolution with respect to w, over images and pixels; arguments as in ``fprop``."""
     share = buffer.size // workers
     for worker in numba.prange(workers):
         places = np.empty((PLACES, cuts[4]), np.int32)
-        for task in range(worker, tasks, workers):
-            _wgrad_task(dw, dy, dy_strides, x, x_strides, buffer, worker * share, places, x_shape, w_shape, y_shape,
-                        stride, padding, cuts, task)
+        for task in range(worker, groups * tasks, workers):
+            c, k = task // tasks * x_shape[1], task // tasks * w_shape[0]
+            _wgrad_task(dw[k * x_shape[1] * w_shape[1] * w_shape[2]:], dy[k * dy_strides[1]:], dy_strides,
+                        x[c * x_strides[1]:], x_strides, buffer, worker * share, places, x_shape, w_shape, y_shape,
+                        stride, padding, cuts, task % tasks)

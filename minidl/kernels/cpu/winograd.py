@@ -152,7 +152,7 @@ def _store_results(y: Any, at: int, buffer: Any, start: int, count: int, bias: A
 @compiled
 def _task(y: Any, x: Any, x_strides: Any, w: Any, w_steps: Any, turned: bool, b: Any, relu: bool, onto: Any,
           onto_strides: Any, kept: bool, buffer: Any, at: int, places: Any, inside: Any, x_shape: Any, y_shape: Any,
-          padding: Any, cuts: Any, task: int) -> None:
+          padding: Any, groups: int, cuts: Any, task: int) -> None:
     _, c_count, height, width = x_shape
     n_count, k_count, p_count, q_count = y_shape
     lane_count = lanes(buffer)
@@ -189,7 +189,7 @@ def _task(y: Any, x: Any, x_strides: Any, w: Any, w_steps: Any, turned: bool, b:
             n, p, q = tile // (down * across), tile // across % down * 2, tile % across * 2
             run = min(last - tile, across - q // 2)
             for row in range(min(2, p_count - p)):
-                _store_results(y, ((n * k_count + k + i) * p_count + p + row) * q_count + q, buffer,
+                _store_results(y, ((n * groups * k_count + k + i) * p_count + p + row) * q_count + q, buffer,
                                at + 2 * (row * ld + tile - first), min(2 * run, q_count - q), bias, relu, onto,
                                n * onto_strides[0] + (k + i) * onto_strides[1] + (p + row) * onto_strides[2]
                                + q * onto_strides[3], onto_strides[3], kept)
@@ -198,13 +198,14 @@ def _task(y: Any, x: Any, x_strides: Any, w: Any, w_steps: Any, turned: bool, b:
 
 @parallel
 def winograd(y: Any, x: Any, x_strides: Any, w: Any, w_steps: Any, turned: bool, b: Any, relu: bool, onto: Any,
-             onto_strides: Any, kept: bool, buffer: Any, x_shape: Any, y_shape: Any, padding: Any, cuts: Any,
-             workers: int, tasks: int) -> None:
+             onto_strides: Any, kept: bool, buffer: Any, x_shape: Any, y_shape: Any, padding: Any, groups: int,
+             cuts: Any, workers: int, tasks: int) -> None:
     """y = convolution of x and w, plus a bias b, or ``onto``, or (``kept``) the present y. Empty arrays are left out.
 
     relu: apply a ReLU; only with a bias or nothing added.
     x is (N, C, H, W), y contiguous (N, K, P, Q); ``w_steps``: elements to the next window of K and of C; ``turned``:
-    windows are rotated by 180 degrees. cuts: tiles of a group, C of a chunk, K of a block.
+    windows are rotated by 180 degrees. groups: of channels, of which the shapes have one. cuts: tiles of a task, C of a
+    chunk, K of a block.
     """
     share = buffer.size // workers
     for worker in numba.prange(workers):
@@ -212,6 +213,8 @@ def winograd(y: Any, x: Any, x_strides: Any, w: Any, w_steps: Any, turned: bool,
         places = np.empty((PLACES, cuts[0] + lane_count), np.int32)
         inside = np.zeros(2 * lane_count, np.int32)  # from lane_count - i on: i lanes inside, the others not
         inside[lane_count:] = -1
-        for task in range(worker, tasks, workers):
-            _task(y, x, x_strides, w, w_steps, turned, b, relu, onto, onto_strides, kept, buffer, worker * share,
-                  places, inside, x_shape, y_shape, padding, cuts, task)
+        for task in range(worker, groups * tasks, workers):
+            c, k = task // tasks * x_shape[1], task // tasks * y_shape[1]
+            _task(y[k * y_shape[2] * y_shape[3]:], x[c * x_strides[1]:], x_strides,
+                  w[9 * c * y_shape[1]:], w_steps, turned, b[k:], relu, onto[k * onto_strides[1]:], onto_strides, kept,
+                  buffer, worker * share, places, inside, x_shape, y_shape, padding, groups, cuts, task % tasks)

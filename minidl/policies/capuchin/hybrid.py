@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from minidl.plan.costs import Costs
+from minidl.plan.plan import AccessKey, Action
 from minidl.plan.trace import TensorId
 from minidl.planning.lifetimes import Lifetimes
 from minidl.planning.problem import Array
@@ -258,6 +259,12 @@ class EvictionPlanner:
             self._find_peak()
 
     # Afterwards ----------------------------------------------------------------------------------------------
+    def evictions(self) -> dict[AccessKey, Action]:
+        """Return the decisions as a plan has them."""
+        return {(c.tensor_id, c.count): action
+                for action, chosen in ((Action.SWAP_OUT, self.swapped), (Action.DROP, self.dropped))
+                for c in chosen.values()}
+
     def wanted_by_replays(self) -> dict[TensorId, int]:
         """Return for each swapped tensor that a replay reads before its back-access the first call with such a replay.
         """
