@@ -22,6 +22,7 @@ class Lifetimes:
     start_s     per call: its start in seconds from the iteration's start if nothing waits; one more entry, the end
     nbytes      tensor -> bytes it takes on the device (aligned)
     uses        tensor -> the calls that access it, the one that makes it first
+    reads       per call: its distinct inputs
     made        tensor -> the call that makes it, or BEFORE
     freed       tensor -> the call after which it is freed, or the number of calls
     writes      tensor -> the calls that write it in place
@@ -33,6 +34,7 @@ class Lifetimes:
     start_s: list[float]
     nbytes: dict[TensorId, int]
     uses: dict[TensorId, list[int]]
+    reads: list[tuple[TensorId, ...]]
     made: dict[TensorId, int]
     freed: dict[TensorId, int]
     writes: dict[TensorId, list[int]]
@@ -42,7 +44,8 @@ class Lifetimes:
     def of(cls, trace: Trace) -> Lifetimes:
         """Collect the lifetimes of a trace, in linear time."""
         facts = cls(trace, [0.0], {t.tensor_id: block_bytes(t.nbytes) for t in trace.tensors.values()},
-                    {t: [] for t in trace.tensors}, {}, {}, {})
+                    {t: [] for t in trace.tensors}, [tuple(dict.fromkeys(call.inputs)) for call in trace.calls],
+                    {}, {}, {})
         facts._collect()
         facts._account()
         return facts

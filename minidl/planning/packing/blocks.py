@@ -56,7 +56,8 @@ class Blocks:
         for p in np.nonzero(strip.fixed == ANYWHERE)[0].tolist():
             self.begin[self.first[p]].add(p)
             self.end[self.last[p] + 1].add(p)
-        self.known: dict[int, tuple[Group, list[Group]]] = {}
+        self.changed = set(range(self.count + 1))  # the borders whose groups are out of date
+        self.groups: list[list[Group]] = [[]] * (self.count + 1)
         while self._join_stacks() or self._join_pinwheels() or self._join_lines():
             pass
 
@@ -94,6 +95,7 @@ class Blocks:
         for p, _ in parts:
             self.begin[self.first[p]].discard(p)
             self.end[self.last[p] + 1].discard(p)
+            self.changed |= {self.first[p], self.last[p] + 1}
         self.begin[first].add(len(self.size))
         self.end[last + 1].add(len(self.size))
         self.first.append(first)
@@ -111,17 +113,18 @@ class Blocks:
         return joined
 
     def _join_stacks(self) -> bool:
-        group_at = [{p: n for n, group in enumerate(self._groups(border)) for p in (*group[0], *group[1])}
-                    for border in range(self.count + 1)]
+        alike, group_at = self.guess.alike, []
+        if not alike or self.guess.overlook:  # the order of random numbers
+            group_at = [{p: n for n, group in enumerate(self._groups(border)) for p in (*group[0], *group[1])}
+                        for border in range(self.count + 1)]
         stacks: dict[tuple[int, ...], list[int]] = {}
         for there in self.begin:
-            for p in sorted(there):
+            for p in sorted(there) if len(there) > 1 else ():
                 first, last = self.first[p], self.last[p]
-                at_first, at_last = group_at[first].get(p), group_at[last + 1].get(p)
-                if self.guess.alike:
+                if alike:
                     stacks.setdefault((first, last), []).append(p)
-                elif at_first is not None and at_last is not None:
-                    stacks.setdefault((first, last, at_first, at_last), []).append(p)
+                elif p in group_at[first] and p in group_at[last + 1]:
+                    stacks.setdefault((first, last, group_at[first][p], group_at[last + 1][p]), []).append(p)
         joined = False
         for stack in stacks.values():
             if len(stack) > 1:
@@ -167,22 +170,25 @@ class Blocks:
         """Return the groups at a border between two sections.
         A group has rectangles that end at the border and rectangles that begin there, of about the same total
         height."""
-        gone, come = tuple(sorted(self.end[border])), tuple(sorted(self.begin[border]))
-        if border in (0, self.count):
-            return [(gone, come)]
-        known = self.known.get(border)
-        if known is None or known[0] != (gone, come):
-            groups = self._split(list(gone), list(come))
-            if self.guess.single and len(groups) > 1:
-                groups = []
-            groups = [group for group in groups if self.random.random() >= self.guess.overlook]
-            known = self.known[border] = (gone, come), groups
-        return known[1]
+        if border in self.changed:
+            self.changed.discard(border)
+            gone, come = sorted(self.end[border]), sorted(self.begin[border])
+            if border in (0, self.count):
+                groups = [(tuple(gone), tuple(come))]
+            else:
+                groups = self._split(gone, come)
+                if self.guess.single and len(groups) > 1:
+                    groups = []
+                groups = [group for group in groups if self.random.random() >= self.guess.overlook]
+            self.groups[border] = groups
+        return self.groups[border]
 
     def _split(self, gone: list[int], come: list[int]) -> list[Group]:
         groups: list[Group] = []
+        if max(len(gone), len(come)) > MOST:
+            return groups
         before, after = sum(self.size[p] for p in gone), sum(self.size[p] for p in come)
-        if max(len(gone), len(come)) > MOST or abs(before - after) > self.tolerance * max(before, after):
+        if abs(before - after) > self.tolerance * max(before, after):
             return groups
         while gone and come:
             group = self._least_group(gone, come)

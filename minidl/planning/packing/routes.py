@@ -50,7 +50,8 @@ def routes(strip: Strip, offset: Array, cuts: Cuts, effort: float = 1.0) -> dict
     tried = 0
     for n in left:
         for place, others in layout.places(strip, n):
-            there, theirs = layout.without(others).with_stays(strip, n, [RoutePoint(int(strip.first[n]), place)]), {}
+            here, theirs = [RoutePoint(int(strip.first[n]), place)], {}
+            there = layout.without(strip, others).with_stays(strip, n, here)
             for other in others[np.argsort(-strip.size[others], kind="stable")].tolist():
                 tried += 1
                 theirs[other] = there.route(strip, other, cuts(other))
@@ -59,7 +60,7 @@ def routes(strip: Strip, offset: Array, cuts: Cuts, effort: float = 1.0) -> dict
                 there = there.with_stays(strip, other, theirs[other])
             else:
                 found.update(theirs)
-                found[n], layout = [RoutePoint(int(strip.first[n]), place)], there
+                found[n], layout = here, there
                 break
             if tried > effort * MOST:
                 return found
@@ -67,36 +68,35 @@ def routes(strip: Strip, offset: Array, cuts: Cuts, effort: float = 1.0) -> dict
 
 
 class _Layout(NamedTuple):
-    """The placed parts of rectangles: each part's rectangle, its first and last step, and its bytes [low, high)."""
+    """The placed parts of rectangles, int64 [5, parts].
+    Rows: each part's rectangle, its first and last step, and its bytes [low, high)."""
 
-    whose: Array
-    first: Array
-    last: Array
-    low: Array
-    high: Array
+    parts: Array
 
     @classmethod
     def of(cls, strip: Strip, offset: Array) -> _Layout:
         """Return the layout of the rectangles that do not reach above the room."""
         lies = np.nonzero(offset + strip.size <= strip.room)[0]
-        return cls(lies, strip.first[lies], strip.last[lies], offset[lies], (offset + strip.size)[lies])
+        return cls(np.stack([lies, strip.first[lies], strip.last[lies], offset[lies], (offset + strip.size)[lies]]))
 
-    def without(self, rectangles: Array) -> _Layout:
+    def without(self, strip: Strip, rectangles: Array) -> _Layout:
         """Return the layout without some rectangles."""
-        rest = ~np.isin(self.whose, rectangles)
-        return _Layout(*(each[rest] for each in self))
+        stays = np.ones(len(strip.size), np.bool_)
+        stays[rectangles] = False
+        return _Layout(self.parts.compress(stays[self.parts[0]], axis=1))
 
     def with_stays(self, strip: Strip, n: int, stays: list[RoutePoint]) -> _Layout:
         """Return the layout with one more rectangle, placed at its stays."""
-        steps, places = (np.array(each) for each in zip(*stays, strict=True))
-        parts = np.full(len(stays), n), steps, np.append(steps[1:] - 1, strip.last[n]), places, places + strip.size[n]
-        return _Layout(*(np.append(each, more) for each, more in zip(self, parts, strict=True)))
+        last, size = int(strip.last[n]), int(strip.size[n])
+        ends = [*(stay.step - 1 for stay in stays[1:]), last]
+        more = [(n, step, end, low, low + size) for (step, low), end in zip(stays, ends, strict=True)]
+        return _Layout(np.concatenate([self.parts, np.array(more, np.int64).T], axis=1))
 
-    def overlapping(self, strip: Strip, n: int) -> _Layout:
-        """Return the parts that overlap rectangle n in time, in the order of their first steps."""
-        overlaps = np.nonzero((self.last >= strip.first[n]) & (self.first <= strip.last[n]))[0]
-        overlaps = overlaps[np.argsort(self.first[overlaps], kind="stable")]
-        return _Layout(*(each[overlaps] for each in self))
+    def overlapping(self, strip: Strip, n: int) -> Array:
+        """Return the parts that overlap rectangle n in time, in the order of their first steps: int64 [5, parts]."""
+        _, first, last, _, _ = self.parts
+        overlaps = np.nonzero((last >= strip.first[n]) & (first <= strip.last[n]))[0]
+        return self.parts.take(overlaps[np.argsort(first[overlaps], kind="stable")], axis=1)
 
     def route(self, strip: Strip, n: int, cuts: Array) -> list[RoutePoint]:
         """Return stays for rectangle n in the holes of the layout; an empty list if at some step no hole fits.
@@ -119,16 +119,16 @@ class _Layout(NamedTuple):
 
     def places(self, strip: Strip, n: int) -> list[tuple[int, Array]]:
         """Return (offset, rectangles that would have to move away) for rectangle n, the fewest bytes to move first."""
-        overlaps, nbytes = self.overlapping(strip, n), int(strip.size[n])
-        if len(overlaps.whose) > MOST_OVERLAPS:
+        (whose, _, _, low, high), nbytes = self.overlapping(strip, n), int(strip.size[n])
+        if len(whose) > MOST_OVERLAPS:
             return []
-        places = np.unique(np.concatenate([np.zeros(1, np.int64), overlaps.high, overlaps.low - nbytes]))
+        places = np.unique(np.concatenate([np.zeros(1, np.int64), high, low - nbytes]))
         places = places[(places >= 0) & (places + nbytes <= strip.room)]
-        hit = (overlaps.low < places[:, None] + nbytes) & (overlaps.high > places[:, None])
-        stuck = (hit & (strip.fixed[overlaps.whose] != ANYWHERE)).any(axis=1)
-        cost = np.where(stuck, np.inf, (hit * (overlaps.high - overlaps.low)).sum(axis=1))
+        hit = (low < places[:, None] + nbytes) & (high > places[:, None])
+        stuck = (hit & (strip.fixed[whose] != ANYWHERE)).any(axis=1)
+        cost = np.where(stuck, np.inf, (hit * (high - low)).sum(axis=1))
         best = [p for p in np.argsort(cost, kind="stable")[:CANDIDATES] if cost[p] < np.inf]
-        return [(int(places[p]), np.unique(overlaps.whose[hit[p]])) for p in best]
+        return [(int(places[p]), np.unique(whose[hit[p]])) for p in best]
 
 
 @njit(cache=True, nogil=True)

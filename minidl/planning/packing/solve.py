@@ -70,7 +70,7 @@ def _pack_part(part: Strip, orders: int, searches: int) -> tuple[Array, int]:
         found = _search(part, searches)
         if found is not None:
             return found, 0
-    for other in greedy(part) if over else ():
+    for other in greedy(part, least=over) if over else ():
         if (left := above(other, part.size, part.room)) < over:
             offset, over = other, left
     return offset, over

@@ -11,7 +11,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from minidl.plan.costs import Costs, Limits
+from minidl.plan.plan import Plan
 from minidl.plan.trace import Trace
+from minidl.planning.lifetimes import Lifetimes
 from minidl.planning.modes import modes_of
 from minidl.planning.problem import DROP, SWAP, Array, Problem
 from minidl.policies.auto.choices import live_bytes, most_held
@@ -33,8 +35,11 @@ def parts(trace: Trace, facts: Problem, costs: Costs, limits: Limits) -> Iterato
 def capuchins(trace: Trace, facts: Problem, costs: Costs, limits: Limits, most: int) -> Iterator[Array]:
     """Yield the modes of Capuchin's hybrid and recompute-only planners.
     Skipped if their work, the number of candidates times the number of decisions, would exceed ``most``."""
-    for policy in (Capuchin(), CapuchinRecompute()) if _pairs(facts, limits.device_bytes) <= most else ():
-        mode = modes_of(policy.plan(trace, costs, limits).plan, facts, trace)
+    if _pairs(facts, limits.device_bytes) > most:
+        return
+    lives = Lifetimes.of(trace)
+    for policy in (Capuchin(), CapuchinRecompute()):
+        mode = modes_of(Plan(policy.choose(lives, costs, limits).evictions()), facts, trace)
         mode[(mode == DROP) & ~facts.may_drop] = SWAP
         yield mode
 

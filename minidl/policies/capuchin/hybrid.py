@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from minidl.plan.costs import Costs
+from minidl.plan.plan import AccessKey, Action
 from minidl.plan.trace import TensorId
 from minidl.planning.lifetimes import Lifetimes
 from minidl.planning.problem import Array
@@ -176,7 +177,9 @@ class EvictionPlanner:
         Candidates that do not lower the peak, or find no room on the host, do not count; None if none is left."""
         which = np.flatnonzero(self._undecided & (self._next[self._evict + 1] < self._back))
         if self._nbytes.sum() > self.host_bytes:
-            which = which[np.array([self._fits_host(self._order[n]) for n in which.tolist()], np.bool_)]
+            ends = np.stack([self._evict[which], self._back[which] + 1], 1).ravel()
+            there = np.maximum.reduceat(self._on_host, ends)[::2] if len(ends) else ends
+            which = which[there + self._nbytes[which] <= self.host_bytes]
         if not len(which):
             return None
         overhead = self.swaps(which).overhead
@@ -256,6 +259,12 @@ class EvictionPlanner:
             self._find_peak()
 
     # Afterwards ----------------------------------------------------------------------------------------------
+    def evictions(self) -> dict[AccessKey, Action]:
+        """Return the decisions as a plan has them."""
+        return {(c.tensor_id, c.count): action
+                for action, chosen in ((Action.SWAP_OUT, self.swapped), (Action.DROP, self.dropped))
+                for c in chosen.values()}
+
     def wanted_by_replays(self) -> dict[TensorId, int]:
         """Return for each swapped tensor that a replay reads before its back-access the first call with such a replay.
         """

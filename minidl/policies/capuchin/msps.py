@@ -63,20 +63,22 @@ def lineage(facts: Lifetimes, candidate: GapCandidate, is_away: Callable[[Tensor
     calls: set[int] = set()
     sources: set[TensorId] = set()
     wanted = [candidate.tensor_id]
-    back = candidate.back
+    back, made, freed, writes, program = candidate.back, facts.made, facts.freed, facts.writes, facts.trace.calls
     while wanted:
-        k = facts.made[wanted.pop()]
+        k = made[wanted.pop()]
         if k in calls:
             continue
-        if k == BEFORE or len(calls) == MOST_CALLS or not facts.trace.calls[k].replayable:
+        if k == BEFORE or len(calls) == MOST_CALLS or not program[k].replayable:
             return None
         calls.add(k)
-        for source in dict.fromkeys(facts.trace.calls[k].inputs):
-            if facts.written_between(source, k, back):
+        for source in facts.reads[k]:
+            if source in writes and facts.written_between(source, k, back):
                 return None
-            if facts.live_at(source, back) and not is_away(source, back):
+            if source in sources:
+                continue
+            if made[source] < back <= freed[source] and not is_away(source, back):  # it is live
                 sources.add(source)
-            else:
+            elif made[source] not in calls:
                 wanted.append(source)
     return calls, sources
 

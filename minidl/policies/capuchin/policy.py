@@ -80,15 +80,19 @@ class Capuchin(Passive):
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
         """Return a plan, or no plan if no eviction helps.
         If it saves too few bytes, passive mode evicts the rest while the program runs."""
-        choice = EvictionPlanner(Lifetimes.of(trace), costs, limits.device_bytes, self.readings,
-                                 host_bytes=limits.host_bytes)
+        choice = self.choose(Lifetimes.of(trace), costs, limits)
+        return NO_PLAN if not choice.swapped and not choice.dropped else _proposal(choice, trace, costs, limits)
+
+    def choose(self, facts: Lifetimes, costs: Costs, limits: Limits) -> EvictionPlanner:
+        """Return the planner after its last decision."""
+        choice = EvictionPlanner(facts, costs, limits.device_bytes, self.readings, host_bytes=limits.host_bytes)
         if self.readings.listing:
             choice.take_in_order(swap=self.swap, recompute=self.recompute)
         else:
             if self.swap:
                 choice.swap_what_can_be_hidden()
             choice.take_cheapest_first(swap=self.swap, recompute=self.recompute)
-        return NO_PLAN if not choice.swapped and not choice.dropped else _proposal(choice, trace, costs, limits)
+        return choice
 
     def feedback(self, proposal: Proposal, observed: Observation) -> Proposal:
         """Return the plan with earlier in-triggers for late tensors.
@@ -168,10 +172,7 @@ def _proposal(choice: EvictionPlanner, trace: Trace, costs: Costs, limits: Limit
     """Return the proposal of the planner's choices: its evictions, and an in-trigger for each swap."""
     timetable = Timetable.of(choice)
     placed = timetable.placed({})
-    evictions = {(c.tensor_id, c.count): action
-                 for action, chosen in ((Action.SWAP_OUT, choice.swapped), (Action.DROP, choice.dropped))
-                 for c in chosen.values()}
-    plan = Plan(evictions, placed.prefetches)
+    plan = Plan(choice.evictions(), placed.prefetches)
     replayed = None if choice.over_budget else _replay_seconds(plan, trace, costs, limits)
     if replayed is not None:
         plan = replace(plan, predicted_seconds=(int(choice.starts[-1]) + choice.exposed) / NANO + replayed)
