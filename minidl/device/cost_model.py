@@ -86,8 +86,9 @@ def algorithms(profile: Profile, op_name: str, inputs: Sequence[Meta], outputs: 
 
 def _convolution(profile: Profile, x: Shape, w: Shape, y: Shape, attrs: Mapping[str, Any], cost: Cost, *,
                  sums_over_images: bool) -> tuple[Algorithm, ...]:
-    """Return the algorithms of a convolution or of a gradient of it: x [N, C, H, W], w [K, C / groups, R, S],
-    y [N, K, P, Q]. sums_over_images: True for the weight's gradient."""
+    """Return the algorithms of a convolution or of a gradient of it.
+    Shapes: x [N, C, H, W], w [K, C / groups, R, S], y [N, K, P, Q].
+    sums_over_images: True for the weight's gradient."""
     unit_stride = tuple(attrs["stride"]) == (1, 1)
     choices = _gemm(profile, w, y, cost)
     first_class = "gemm"

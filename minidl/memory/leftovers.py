@@ -4,8 +4,10 @@ When memory is short they are freed without a copy, since they can be computed a
 """
 
 import weakref
+from collections.abc import Collection
 
 from minidl.memory import neighbourhood
+from minidl.memory.bytes.block import Block
 from minidl.memory.evicting import Evicting
 from minidl.memory.lineage import missing_calls
 from minidl.memory.state import MemoryState
@@ -40,6 +42,19 @@ class Leftovers:
             elif storage not in pinned and self.evicting.lineage_of(storage) is not None:
                 self.evicting.drop(storage)
                 del state.kept[ref]
+
+    def drop_there(self, offset: int, nbytes: int, stays: Collection[Block]) -> None:
+        """Drop tensors that replays have computed and whose blocks overlap ``nbytes`` at an address.
+        stays: blocks that must not be freed."""
+        for ref, count in list(self.state.kept.items()):
+            storage = ref()
+            if storage is None or storage.block is None or storage.status is not IN or storage.access_count != count:
+                continue
+            block = storage.block
+            if (block.offset < offset + nbytes and offset < block.offset + block.size and block not in stays
+                    and self.evicting.lineage_of(storage) is not None):
+                self.evicting.drop(storage)
+                del self.state.kept[ref]
 
     def free_unread(self, pinned: set[Storage]) -> None:
         """Free tensors that the program has freed, and a write in place has kept for replays, if no replay reads them.

@@ -5,7 +5,7 @@ import pytest
 from minidl import Runtime
 from minidl.lab.training_step import training_step
 from minidl.memory.guided.ahead import relocate
-from minidl.memory.storage import IN
+from minidl.memory.storage import IN, RECOMPUTE
 from minidl.ops import exp
 from minidl.plan.plan import Action, Move, Plan, Proposal
 from minidl.policies.passive import Passive
@@ -113,6 +113,26 @@ def test_what_has_no_address_makes_way_for_what_has_one():
     before, after = follow(Plan(offsets={(B + 1, 0): address}), A)
     assert before == (address, 1, True)
     assert after[1:] == (1, True) and after[0] != address
+
+
+def test_a_replayed_intermediate_is_dropped_where_the_plan_wants_another_tensor():
+    # A replay of B computes A at LOW again, where the next result is planned. There would be room to move A elsewhere.
+    plan = Plan({(A, 2): Action.DROP, (B, 1): Action.DROP}, offsets={(A, 0): LOW, (A, 1): LOW, (B + 2, 0): LOW})
+    with Runtime("sim:p100", policy=Given(plan), memory_budget="64MiB") as runtime:
+        for _ in range(4):
+            with runtime.iteration():
+                x = runtime.tensor(None, shape=(MIB,))
+                first = exp(x)
+                second = exp(first)
+                third = exp(second)
+                left = _facts(first.storage)
+                fourth = exp(x)
+                assert fourth.storage.tensor_id == B + 2
+                here, status = fourth.storage.block.offset, first.storage.status
+                exp(first)
+                runtime.check()
+                del x, first, second, third, fourth
+    assert left == (LOW, 2, True) and here == LOW and status is RECOMPUTE
 
 
 def test_what_the_call_under_way_writes_over_stays():

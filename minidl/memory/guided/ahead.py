@@ -14,6 +14,7 @@ from minidl.memory.bytes.arena import Arena
 from minidl.memory.bytes.block import Block
 from minidl.memory.guided.follower import PlanFollower
 from minidl.memory.guided.leaving import Leaving
+from minidl.memory.leftovers import Leftovers
 from minidl.memory.moving import move_storage
 from minidl.memory.replay import Replay
 from minidl.memory.state import MemoryState
@@ -32,8 +33,10 @@ class Ahead:
     last_reads  the same as ``spent``, as tensor id -> action, while the replays run
     moves       tensors to be moved before the next call, each with its new address"""
 
-    def __init__(self, state: MemoryState, replaying: Replay, follower: PlanFollower, leaving: Leaving) -> None:
+    def __init__(self, state: MemoryState, replaying: Replay, follower: PlanFollower, leaving: Leaving,
+                 leftovers: Leftovers) -> None:
         self.state = state
+        self.leftovers = leftovers
         self.replaying = replaying
         self.follower = follower
         self.leaving = leaving
@@ -128,12 +131,16 @@ class Ahead:
     def place_at(self, storage: Storage, address: int | None, donor: Callable[[int], Block | None] | None = None,
                  stays: Callable[[], Collection[Block]] = tuple) -> Block | None:
         """Allocate the block at a planned address for a storage; None if there is no address, or it stays occupied.
-        If the bytes there are in use, an operand of the current call may donate them (donor: called with the address),
-        or a relocation may clear them (stays: returns the blocks that must not be moved)."""
+        If the bytes there are in use, an operand of the current call may donate them (donor: called with the address);
+        or they are cleared: tensors that replays have computed are dropped, others are relocated (stays: returns the
+        blocks that must not be moved)."""
         if address is None:
             return None
-        return (self.leaving.claim(storage, address) or (donor(address) if donor is not None else None)
-                or relocate(self.state, storage, address, stays()))
+        block = self.leaving.claim(storage, address) or (donor(address) if donor is not None else None)
+        if block is None and self.state.kept:
+            self.leftovers.drop_there(address, storage.nbytes, stays())
+            block = self.leaving.claim(storage, address)
+        return block or relocate(self.state, storage, address, stays())
 
     def dropped(self, tensor_id: TensorId) -> Storage | None:
         """The storage with this id, if the plan has dropped it and the program still needs it; else None."""

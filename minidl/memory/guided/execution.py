@@ -41,7 +41,7 @@ class GuidedExecution(Hooks):
         self.follower = follower
         self.leaving = Leaving(memory.state)
         self.returning = Returning(memory.state, memory.replaying)
-        self.ahead = Ahead(memory.state, memory.replaying, follower, self.leaving)
+        self.ahead = Ahead(memory.state, memory.replaying, follower, self.leaving, memory.leftovers)
         self.due = self.ahead.due
         self._began = self._stalled_before = 0.0  # device clock and stall seconds when this iteration began
         self._settling, self._addresses = False, follower.offsets
