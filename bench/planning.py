@@ -74,8 +74,8 @@ class Thrice(Timed):
 
 
 def first_plan(network: str) -> str:
-    """Return a row: a network, its budget in percent of its peak, its calls, and the processor seconds of its first
-    plan: as the first call of this process, and loaded (the lesser of two)."""
+    """Measure the first plan of a network, and return the row of the table.
+    Its last columns are processor seconds: of the first call of this process, and loaded (the lesser of two)."""
     policy, percent = Thrice(process_time), BUDGETS.get(network, USUAL)[-1]
     with Runtime("sim:p100", policy=policy, memory_budget=unmanaged_peak(network) * percent // 100) as runtime:
         step = training_step(network, BATCHES[network])
