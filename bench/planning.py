@@ -1,18 +1,24 @@
 """How long planning takes, on the wall clock of this machine, beside the speed of the plans (sim:p100).
 
     python -m bench.planning > bench/results/planning.md
+    python -m bench.planning --first [bert-large,...]
 
 The compiled search is loaded before anything is timed: its first compilation on a machine takes some 20 seconds more.
+``--first``: processor seconds of the first plan alone, for each network in a process of its own.
 """
 
+import argparse
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from time import perf_counter
+from time import perf_counter, process_time
 
+from bench.support.plan_replay import BUDGETS, USUAL, unmanaged_peak
 from bench.support.steps import unmanaged_step
 from minidl import Runtime
-from minidl.lab.training_step import training_step
+from minidl.lab.training_step import BATCHES, training_step
 from minidl.meta import int64
 from minidl.models.resnet import Bottleneck, ResNet
 from minidl.ops.loss import cross_entropy
@@ -54,6 +60,32 @@ class Timed(Auto):
             return super().feedback(proposal, observed)
 
 
+class Thrice(Timed):
+    """The policy ``auto``, which makes each first plan three times: two with its compiled code loaded.
+    calls: of the trace that it planned."""
+
+    calls = 0
+
+    def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
+        self.calls = len(trace.calls)
+        for _ in range(2):
+            super().plan(trace, costs, limits)
+        return super().plan(trace, costs, limits)
+
+
+def first_plan(network: str) -> str:
+    """Measure the first plan of a network, and return the row of the table.
+    Its last columns are processor seconds: of the first call of this process, and loaded (the lesser of two)."""
+    policy, percent = Thrice(process_time), BUDGETS.get(network, USUAL)[-1]
+    with Runtime("sim:p100", policy=policy, memory_budget=unmanaged_peak(network) * percent // 100) as runtime:
+        step = training_step(network, BATCHES[network])
+        while not policy.seconds:
+            with runtime.iteration():
+                step()
+    first, *loaded = policy.seconds[:3]
+    return f"| {network} | {percent}% | {policy.calls:,} | {first:.2f} | {min(loaded):.2f} |"
+
+
 def guided(name: str, batch: int, limit: float) -> tuple[Timed, list[float]]:
     """Train under ``auto``; return the policy, and each iteration's share of the unmanaged speed."""
     policy, shares = Timed(), []
@@ -91,6 +123,21 @@ def planned(trace: Trace, costs: Costs, budget: int) -> float:
 
 
 def main() -> None:
+    """Read the command line, and print the tables that it asks for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--first", nargs="?", const=",".join(BATCHES), metavar="NETWORKS", help="first plans alone")
+    networks = parser.parse_args().first
+    if networks is None:
+        every_plan()
+    elif networks in BATCHES:
+        print(first_plan(networks))
+    else:
+        print("| network | budget | calls | first call of a process | loaded |\n|---|--:|--:|--:|--:|", flush=True)
+        for network in networks.split(","):
+            subprocess.run([sys.executable, "-m", "bench.planning", "--first", network], check=True)
+
+
+def every_plan() -> None:
     print("# Planning time\n\nMade by `python -m bench.planning`, in seconds of the wall clock; speeds are shares of "
           "the unmanaged one on sim:p100.\n")
     guided("resnet50", 250, 1.0)  # loads and, on a new machine, compiles

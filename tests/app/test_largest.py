@@ -16,7 +16,7 @@ import train
 from minidl.cli.app import advice, sizes, slices
 from minidl.cli.app.fit import Setup
 from minidl.cli.app.largest import largest_batch
-from minidl.cli.app.trials import Shortage, Work
+from minidl.cli.app.trials import PLAN, Shortage, Work
 
 LENET = ["--model", "lenet", "--device", "sim:p100", "--steps", "2"]
 
@@ -206,3 +206,12 @@ def test_a_search_that_uses_up_its_work_leaves_some_for_what_batches_cost(monkey
     *_, out = announced(capsys, "--memory-budget", "3MiB", "--slices", "1", "--policy", "passive")
     told = re.search(r"of the unmanaged speed: (.*)", out)[1].split(", ")
     assert len(told) >= 2 and told[0].endswith(" at 100%")
+
+
+@pytest.mark.parametrize(("limit", "plans"), [(10 ** 9, 7), (3 * PLAN, 3)])
+def test_each_search_for_a_plan_counts_as_work_until_a_plan_is_followed(limit, plans):
+    """In 1 GiB nothing moves, so that no step follows a plan: the first plan, then one after each step from the third.
+    """
+    what = replace(setup("lenet", "auto", shape=(1, 32, 32)), work=Work(limit))
+    assert what.managed_seconds(64, 1 << 30) > 0
+    assert what.work.spent // PLAN == plans

@@ -10,9 +10,11 @@ import pytest
 from minidl import device as devices
 from minidl.device import profiles
 from minidl.device.cost_model import algorithms, kernel_seconds
+from minidl.device.fitted import terms
 from minidl.device.profiles import KINDS, PROFILES, Profile
 from minidl.errors import UserError
 from minidl.meta import Cost, Meta, meta
+from minidl.ops.conv import CONV2D, CONV2D_DGRAD, CONV2D_WGRAD
 
 GPUS = sorted(set(PROFILES) - {"cpu"})
 P100 = PROFILES["p100"]
@@ -284,3 +286,18 @@ def test_overheads_may_be_zero_in_a_file(tmp_path):
     path = tmp_path / "gpu.json"
     path.write_text(profiles.to_json(ROUND))
     assert profiles.load(path).kernel_floor_s == 0.0
+
+
+def test_groups_divide_the_operations_of_a_convolution_and_leave_it_no_transforms():
+    x, plain, grouped = meta((2, 64, 28, 28)), meta((64, 64, 3, 3)), meta((64, 2, 3, 3))
+    attrs = {"stride": (1, 1), "padding": (1, 1)}
+    for op, inputs, of_weight in ((CONV2D, lambda w: (x, w), False), (CONV2D_DGRAD, lambda w: (x, w), False),
+                                  (CONV2D_WGRAD, lambda w: (x, x), True)):
+        whole, parts = (op.cost(inputs(w), (w if of_weight else x,), attrs) for w in (plain, grouped))
+        assert parts.flops == whole.flops / 32
+        found = algorithms(P100, op.name, inputs(grouped), (grouped if of_weight else x,), attrs, parts)
+        assert {a.bits_class for a in found} == {"gemm"} and found[-1].workspace == 0
+        # The unfolded input of all groups is that of the plain convolution.
+        columns = [terms(op.name, inputs(w), (w if of_weight else x,), attrs, whole)["columns"]
+                   for w in (plain, grouped)]
+        assert columns == [2 * 28 * 28 * 64 * 9] * 2

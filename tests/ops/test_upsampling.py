@@ -98,6 +98,18 @@ def test_positions_between_elements_are_as_exact_as_the_elements(runtime, mode, 
     np.testing.assert_allclose(y.numpy()[0, 0], product(resized), rtol=1e-13, atol=1e-14)
 
 
+# Groups of channels ---------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("device", ["cpu", "sim:p100"])
+def test_a_convolution_with_groups_is_one_call_and_each_of_its_gradients_too(device):
+    with Runtime(device, memory_budget="64MiB") as runtime, runtime.iteration():
+        x, w, b = (runtime.tensor(np.ones(s, "f4")) for s in ((2, 6, 9, 7), (9, 2, 3, 2), (9,)))
+        x.requires_grad = w.requires_grad = True
+        nn.functional.conv2d(x, w, b, padding=1, groups=3).sum().backward()
+        names = [call.op for call in runtime.trace().calls]
+    assert [name for name in names if "conv" in name] == ["conv2d", "conv2d_wgrad", "conv2d_dgrad"]
+    assert not {"concat", "index", "mul", "add"} & {*names}
+
+
 # Depthwise convolutions -----------------------------------------------------------------------------------------------
 def depthwise_step(runtime, options, dtype="f8"):
     """The result and the gradients of a convolution with a window per channel; the operations that were called."""

@@ -5,7 +5,8 @@ import pytest
 
 from bench.support.strips import KINDS, cut
 from minidl.planning.packing.blocks import Blocks, Guess
-from minidl.planning.packing.orders import _meeting, by_orders
+from minidl.planning.packing.greedy import greedy
+from minidl.planning.packing.orders import _meeting, above, by_orders
 from minidl.planning.packing.search import FOUND, NONE, UNKNOWN, StripSearch
 from minidl.planning.packing.solve import pack, pack_low
 from minidl.planning.packing.strip import ANYWHERE, Strip, apart, check, most_live, sections, stacked, strip
@@ -212,3 +213,15 @@ def test_the_check_of_a_packing_sees_what_is_wrong(offset, message):
     check(that, np.array([0, 2, 1]))
     with pytest.raises(AssertionError, match=message):
         check(that, np.array(offset))
+
+
+def test_greedy_orders_that_are_given_up_are_none_that_leave_less_above_the_strip():
+    random = np.random.default_rng(7)
+    for _ in range(30):
+        first, long, size = (random.integers(low, high, 40) for low, high in ((0, 30), (0, 12), (1, 50)))
+        that = strip(first, first + long, size, 200)
+        every = [above(offset, that.size, that.room) for offset in greedy(that)]
+        assert len(every) == 8
+        for start in (max(every), min(every)):
+            found = [above(offset, that.size, that.room) for offset in greedy(that, least=start)]
+            assert min(found) == min(every) and len(found) <= len(every)

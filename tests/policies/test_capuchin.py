@@ -811,3 +811,17 @@ def test_guided_training_changes_no_bit(network, policy):
         budget = max(demand.largest_op_bytes, demand.unmanaged_peak_bytes * percent // 100)
         outcome = train(network, steps=5, policy=policy, memory_budget=budget)
         assert differences(outcome, reference) == []
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_call_has_more_swapped_bytes_on_the_host_than_it_holds(seed):
+    """Tensors of 1 to 4 MiB whose uses lie apart by chance; a copy counts from its tensor's eviction to its use."""
+    rng = random.Random(seed)
+    sizes, uses = {n: float(rng.randint(1, 4)) for n in range(24)}, dict[int, int]()
+    for n in range(24):
+        uses[n] = rng.randint(n + 2, min(n + 8, 30))
+    t = trace([call([n for n, use in uses.items() if use == k], [k] if k < 24 else [24 + k], 5) for k in range(31)],
+              sizes | {24 + k: 0.25 for k in range(24, 31)})
+    plan = CapuchinSwap().plan(t, COSTS, Limits(8 * MIB, 6 * MIB)).plan
+    away = [(t_id, k) for (t_id, count), action in plan.evictions.items() for k in range(t_id, uses[t_id] + 1)]
+    assert away and max(sum(sizes[n] for n, at in away if at == k) for k in range(31)) <= 6

@@ -193,8 +193,9 @@ class Setup:
         return self.managed_seconds(batch, budget_bytes) if policies.create(self.policy).plans else None
 
     def managed_seconds(self, batch: int, budget_bytes: int) -> float | None:
-        """Return the modelled seconds of a step under the policy's first plan; without plans, of the second step.
-        Infinite if it does not fit, or the limit of work is reached; None for a device that is not simulated."""
+        """Return the modelled seconds of a step under the first plan that is followed; without plans, of the second.
+        If none is followed before UNTIL_PLANNED steps or the limit of work, those of the last step. Infinite if a step
+        does not fit or launches too many replays; None for a device that is not simulated."""
         simulated = self.device.simulated_twin()
         if simulated is None:
             return None
@@ -204,13 +205,16 @@ class Setup:
             with (stage(f"timing {self._named(batch)}{' under a plan' if plans else ''}"),
                   self._twin(simulated, batch, budget_bytes) as twin):
                 step = self.program(batch).step
-                for _ in range(UNTIL_PLANNED if plans else ITERATIONS):
+                for n in range(UNTIL_PLANNED if plans else ITERATIONS):
                     before = twin.stats()
                     begin()
                     step()
                     followed = twin.followed()
                     if followed is not None and followed[1].plan.evictions:
                         return followed[1].seconds
+                    self.work.spent += PLAN if plans and n >= ITERATIONS else 0  # another plan was searched for
+                    if self.work.over:
+                        break
                 return twin.stats().since(before).seconds
         except (OutOfMemory, OutOfWork):
             return inf

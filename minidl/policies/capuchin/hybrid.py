@@ -177,7 +177,9 @@ class EvictionPlanner:
         Candidates that do not lower the peak, or find no room on the host, do not count; None if none is left."""
         which = np.flatnonzero(self._undecided & (self._next[self._evict + 1] < self._back))
         if self._nbytes.sum() > self.host_bytes:
-            which = which[np.array([self._fits_host(self._order[n]) for n in which.tolist()], np.bool_)]
+            ends = np.stack([self._evict[which], self._back[which] + 1], 1).ravel()
+            there = np.maximum.reduceat(self._on_host, ends)[::2] if len(ends) else ends
+            which = which[there + self._nbytes[which] <= self.host_bytes]
         if not len(which):
             return None
         overhead = self.swaps(which).overhead
