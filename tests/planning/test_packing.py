@@ -44,18 +44,6 @@ def test_what_finds_no_room_gets_no_address():
     assert sorted(offsets) == [NO_ADDRESS, 0] and left_out > 0
 
 
-@pytest.mark.parametrize(("notes", "size", "room", "number", "address"), [
-    # Copies out of 0 and 1 end at steps 2 and 1 of the next iteration; tensor 2, from step 0 on, waits for the latter.
-    ([(0, 4, -4, -1), (1, 4, -3, -1), (2, 0, 3, -1), (3, 2, 4, -1)], [60, 60, 50, 10], 130, 2, 60),
-    # At step 3 two of the three fit, and no copy runs.
-    ([(0, 0, 5, -1), (1, 3, 5, -1), (2, 0, 4, -1)], [100, 60, 50], 170, 2, NO_ADDRESS)])
-def test_what_finds_no_free_address_gets_one_over_copies_that_end_soon(notes, size, room, number, address):
-    nothing = np.zeros(len(size), np.bool_)
-    found = addresses(np.array(notes), 6, np.array(size), born_before=nothing, outlives=nothing, room=room,
-                      successor=np.full(len(size), -1), movable=lambda _: np.zeros(0, np.int64))
-    assert found.over == size[number] and found.offsets[number] == address
-
-
 def test_what_is_written_over_something_lies_where_that_lay():
     # tensor 1 takes over the bytes of tensor 0 at step 2; tensor 2 meets both
     offsets, _ = pack([(0, 0, 1, -1), (1, 2, 4, 0), (2, 1, 3, -1)], [80, 80, 90], 170)

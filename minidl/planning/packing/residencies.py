@@ -185,27 +185,7 @@ def _addresses(notes: Array, steps: int, size: Array, born_before: Array, outliv
         above = best + problem.size > problem.room
         above[list(found)] = False
         over = int(problem.size[above].sum())
-        for n in np.nonzero(above[:len(placed)])[0].tolist():
-            address = _over_copies(problem, best, n, len(placed))
-            if address is not None:
-                offsets[parts(n)] = best[n] = address
     return Addresses(offsets, over, tuple(moves))
-
-
-def _over_copies(problem: Strip, offset: Array, n: int, copies: int) -> int | None:
-    """Return an address for rectangle ``n`` where it meets only copies out of the previous iteration, or None.
-    The device waits until these end, so the address is chosen whose copies end first.
-    copies: the number of the first of their rectangles."""
-    beside = np.nonzero((problem.first <= problem.last[n]) & (problem.last >= problem.first[n])
-                        & (offset + problem.size <= problem.room))[0]
-    beside = beside[beside != n]
-    low, high, size = offset[beside], offset[beside] + problem.size[beside], int(problem.size[n])
-    ends = np.where(beside < copies, ENDLESS, problem.last[beside])
-    at = np.unique(np.concatenate([[0], high, low - size]))
-    found = [(int(ends[(low < address + size) & (address < high)].max(initial=-1)), address)
-             for address in at[(at >= 0) & (at + size <= problem.room)].tolist()]
-    end, address = min(found, default=(ENDLESS, 0))
-    return address if end < ENDLESS else None
 
 
 def _stackings(first: Array, end: Array, until: Array, size: Array, base: int, room: int) -> Iterator[Array]:
