@@ -44,7 +44,10 @@ def places(what: str, padding: Window | str, kernel: Pair, stride: Pair, dilatio
 
 
 def _spaced(w: Tensor, dilation: Pair) -> Tensor:
-    """Return a kernel [K, C, R, S] with dilation - 1 zeros between neighbouring elements of its windows."""
+    """Return a kernel [K, C, R, S] with dilation - 1 zeros between neighbouring elements of its windows.
+    Raises ShapeError for a dilation below 1."""
+    if min(dilation) < 1:
+        raise ShapeError(f"a dilation of {dilation} is below 1")
     for axis, distance in ((2, dilation[0]), (3, dilation[1])):
         if distance > 1 and w.shape[axis] > 1:
             size = w.shape[axis]

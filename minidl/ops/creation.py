@@ -54,9 +54,12 @@ def full(size: Sizes, fill_value: float | Tensor, *, dtype: DType | None = None,
     """Return a tensor with one value in all elements. ``device`` has no effect.
 
     Without ``dtype``, a float gives float32, an integer int64, a boolean booleans. A value that is a tensor without
-    dimensions keeps its dtype, and gradients flow to it. Raises UserError for a number beyond an integer dtype's range.
+    dimensions keeps its dtype, and gradients flow to it. Raises UserError for a number beyond an integer dtype's range,
+    ShapeError for a negative size.
     """
     value, shape = fill_value, (size,) if isinstance(size, int) else tuple(size)
+    if any(each < 0 for each in shape):
+        raise ShapeError(f"a tensor cannot have the sizes {list(shape)}")
     if isinstance(value, Tensor):
         if value.shape:
             raise ShapeError(f"full takes a number or a tensor without dimensions, not {list(value.shape)}")

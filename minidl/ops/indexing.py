@@ -53,6 +53,7 @@ def _positions(mask: Tensor | Array) -> tuple[Array, ...]:
 def _expanded(x: Tensor, key: Any) -> list[Any]:
     """Return the items of the key of x[key], with ... replaced by slices, masks by positions, and lists by arrays."""
     items: list[Any] = []
+    masks: list[tuple[int, tuple[int, ...]]] = []  # the number of the first item of each, and its shape
     for item in key if isinstance(key, tuple) else (key,):
         if isinstance(item, list | range):
             item = np.asarray(item)
@@ -60,6 +61,7 @@ def _expanded(x: Tensor, key: Any) -> list[Any]:
         if isinstance(item, np.ndarray) and item.ndim == 0 and item.dtype.kind in "iu":
             item = int(item)
         if isinstance(item, np.ndarray | Tensor) and item.dtype in (boolean, np.bool_):
+            masks.append((len(items), tuple(item.shape)))
             items += _positions(item)
         elif isinstance(item, np.ndarray) and item.dtype.kind not in "iu" or isinstance(item, Tensor) and (
                 item.dtype.floating) or not isinstance(item, int | np.integer | slice | np.ndarray | Tensor | None
@@ -74,7 +76,17 @@ def _expanded(x: Tensor, key: Any) -> list[Any]:
         raise NoSuchIndex(f"{used} indices{' and more than one ...' if len(places) > 1 else ''} for {list(x.shape)}")
     at = places[0] if places else len(items)
     items[at:at + 1] = [slice(None)] * (x.ndim - used)
+    for first, shape in masks:
+        first += x.ndim - used - 1 if first > at else 0
+        _check_mask(x, sum(item is not None for item in items[:first]), shape)
     return items
+
+
+def _check_mask(x: Tensor, dim: int, shape: tuple[int, ...]) -> None:
+    """Raise NoSuchIndex unless a mask of this shape has the sizes of x from dimension ``dim`` on."""
+    if x.shape[dim:dim + len(shape)] != shape:
+        sizes = list(x.shape[dim:dim + len(shape)])
+        raise NoSuchIndex(f"a mask {list(shape)} for dimensions {sizes} of {list(x.shape)}")
 
 
 def _parsed(x: Tensor, key: Any) -> tuple[Parts, Chosen]:
@@ -158,8 +170,8 @@ def _as_run(numbers: Array | Tensor) -> tuple[int, int, int] | None:
 
 def index(x: Tensor, key: Any) -> Tensor:
     """Return x[key]: a view for integers, slices, None and ...; a copy for lists, arrays, tensors or masks.
-    Raises NoSuchIndex if out of range; ShapeError for indices that do not broadcast or a step below 1; UserError for
-    other keys, a tensor's number out of range, and a mask on a device without values."""
+    Raises NoSuchIndex if out of range, and for a mask of other sizes; ShapeError for indices that do not broadcast or a
+    step below 1; UserError for other keys, a tensor's number out of range, and a mask on a device without values."""
     parts, chosen = _parsed(x, key)
     if not chosen:
         return view_of(x, parts)
@@ -178,6 +190,7 @@ def assign(x: Tensor, key: Any, value: Tensor | float) -> None:
         value = apply(UPLOAD, shape=value.shape, dtype=x.dtype, data=value)
     if isinstance(key, Tensor) and key.dtype is boolean:
         mask = key
+        _check_mask(x, 0, mask.shape)
         while mask.ndim < x.ndim:
             mask = unsqueeze(mask, mask.ndim)
         if isinstance(value, Tensor) and value.numel() != 1:

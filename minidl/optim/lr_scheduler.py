@@ -58,9 +58,12 @@ class LambdaLR:
 
 
 class StepLR(LambdaLR):
-    """A scheduler that multiplies the rate by ``gamma`` after every ``step_size`` epochs."""
+    """A scheduler that multiplies the rate by ``gamma`` after every ``step_size`` epochs.
+    Raises UserError for a step size below 1."""
 
     def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1) -> None:
+        if step_size < 1:
+            raise UserError(f"a step size of {step_size} epochs is below 1")
         super().__init__(optimizer, lambda epoch: gamma ** (epoch // step_size))
 
 
