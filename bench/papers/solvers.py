@@ -93,7 +93,8 @@ def selection(content: Content, quick: bool) -> None:
     content.say("While the page was made, it had the processor for "
                 f"{(process_time() - cpu) / (perf_counter() - clock):.0%} of the time.")
     content.say("**Where they differ.** VGG19: here outputs are written over inputs that are used for the last "
-                "time, so the network takes less memory, and half of that is less than its largest operations need. "
+                "time, so the network takes less memory, and in half of that no program has a plan, because the "
+                "largest of the 40 blocks of calls needs more. "
                 "In this model of the GPU the fused Winograd convolution takes no workspace and is the fastest for "
                 "3 x 3 filters, so that there is little to choose. The authors measured cuDNN 8.0.5, whose fastest "
                 "algorithm takes up to 2 GB. They solved the programs with Gurobi and without a time limit. Here "

@@ -55,9 +55,9 @@ class WantedImages:
 
 @dataclass(frozen=True, slots=True)
 class WantedText:
-    """The text that a network takes, ``length`` tokens a sequence; the rest are arguments of ``open_tokens``.
-    pairs: True for pairs of sentences, of which ``predictions`` tokens are predicted; False for running text.
-    token_file: None for a file beside the text."""
+    """The text that a network takes, ``length`` tokens a sequence.
+    pairs: True for pairs of sentences, of each of which at most ``predictions`` tokens are predicted; False for running
+    text. token_file: None for a file beside the text; it and the other fields are arguments of ``open_tokens``."""
 
     length: int
     predictions: int

@@ -40,7 +40,8 @@ class Origins:
     """Tells where a program is (``place``), and afterwards which module and line made each tensor (``of``)."""
 
     def __init__(self, seen: Seen, within: Callable[..., Any]) -> None:
-        """within: the function that runs the program; frames below its own are not the program's."""
+        """seen: the collector of the program's modules, which knows those that are running.
+        within: the function that runs the program; its own frame and its callers' are not the program's."""
         self._seen, self._within = seen, within.__code__
         self._here = f"{Path.cwd()}/"
         self._forward: dict[int, Place] = {}  # by the number that autograd gives a call of the forward pass

@@ -175,7 +175,7 @@ class GLU(_Function):
 
 
 class Softmin(GLU):
-    """Softmin: the softmax of -x along a dimension."""
+    """Softmin: the softmax of -x along the dimension ``dim``, by default the last."""
 
     def compute(self, x: Tensor) -> Tensor:
         return activations.softmin(x, self.dim)

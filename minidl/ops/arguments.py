@@ -57,7 +57,7 @@ def must_hold(dtype: DType, value: float) -> None:
 
 
 def plain_number(what: str, value: object) -> float:
-    """Return a number as a float. Raises WrongKind, naming the function ``what``, for other objects and tensors."""
+    """Return a number as a float. Raises WrongKind, naming the function ``what``, for all else, also tensors."""
     if isinstance(value, Tensor):
         raise WrongKind(f"{what} takes a number, not a tensor, whose gradient would be lost; x.item() gives a number")
     if not isinstance(value, int | float) and not hasattr(value, "dtype"):

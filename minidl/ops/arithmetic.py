@@ -95,6 +95,7 @@ def div(input: Tensor, other: Operand, *, rounding_mode: str | None = None) -> T
     """Return input / other, element by element, with broadcasting; the quotient of integers is float32.
 
     ``rounding_mode``: "floor" is ``//``, "trunc" rounds towards 0; both keep integers, and their gradient is 0.
+    Integers are divided as float64, so quotients beyond 2^53 are rounded.
     Raises ShapeError for a misfit of shapes or dtypes, and for another mode.
     """
     input, other = promoted("div", input, other)
@@ -135,7 +136,7 @@ def floor_divide(input: Tensor, other: Operand) -> Tensor:
 
 def remainder(input: Tensor, other: Operand) -> Tensor:
     """Return input - other * floor(input / other), element by element, with other's sign, like ``%``.
-    Raises ShapeError for a misfit of shapes or dtypes.
+    Raises ShapeError for a misfit of shapes or dtypes. Quotients of integers beyond 2^53 are rounded.
     For floats below 64 bits it is computed in the next wider dtype, because the difference of two large numbers would
     lose all digits.
     """

@@ -45,7 +45,7 @@ TOPK = Op("topk", _infer, _cost, outputs=("y", "index"), vjp=_vjp, exact=True, s
 @of_numbers_too
 def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Ranked:
     """Return the k largest (or smallest) elements along one dimension and their positions, always sorted.
-    Raises ShapeError for a dimension out of range, or k above its size."""
+    Raises ShapeError for a dimension out of range, and unless 1 <= k <= its size."""
     moved, back = over_last(input, dim, "topk")
     values, index = apply_all(TOPK, moved, k=k, largest=largest)
     return Ranked(permute(values, back), permute(index, back)) if back else Ranked(values, index)

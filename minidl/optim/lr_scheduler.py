@@ -46,7 +46,8 @@ class LambdaLR:
         return {"last_epoch": self.last_epoch, "base_lrs": list(self.base_lrs)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue at the epoch of a ``state_dict``; if it does not fit, raise UserError and change nothing."""
+        """Take over the epoch and the initial rates of a ``state_dict``, and set the groups' rates.
+        If it does not fit, raise UserError and change nothing."""
         epoch, rates = state.get("last_epoch"), state.get("base_lrs")
         groups = len(self.optimizer.param_groups)
         if not isinstance(epoch, int | np.integer) or epoch < 0 or not isinstance(rates, list | tuple) or (

@@ -1,8 +1,9 @@
-"""Bytes in use by step, with fast additions to a range of steps and fast maxima over it (square-root decomposition).
+"""Bytes in use by step, with fast additions to a range of steps and a fast search for the last one above a limit.
 
-Steps are grouped in chunks. A chunk stores its maximum, and one addend for additions that cover the whole chunk, so
-that an operation on a long range takes one unit of time per chunk. Plain Python that Numba can compile. In all
-functions level, top and added are these arrays: bytes by step without the addends, maximum by chunk, addend by chunk.
+It is a square-root decomposition: steps are grouped in chunks. A chunk stores its maximum, and one addend for additions
+that cover the whole chunk, so that an operation on a long range takes one unit of time per chunk. Plain Python that
+Numba can compile. Arrays: ``level``, bytes by step without the addends; ``added``, the addend by chunk; ``top``, the
+maximum by chunk, addend included.
 """
 
 import numpy as np

@@ -30,13 +30,13 @@ from minidl.policies.capuchin.msps import GapCandidate, lineage
 @dataclass(frozen=True, slots=True)
 class Decision:
     """The eviction of one tensor:
-    it leaves the device after its access number ``count``, by call ``evict``, until ``back``.
+    it leaves the device after call ``evict``, which makes access number ``count``, until call ``back``.
 
     op                  the operation that made the tensor; "" if it existed before the iteration.
     evict_s, back_s     start of these calls in seconds, if computation never waited.
     back                the next call that uses it; the number of calls if none in this iteration does.
     free_time_s         if negative, the seconds by which the gap is too short for both copies.
-    recompute_seconds   None if it cannot be recomputed.
+    recompute_seconds   of its replay, if nothing else were dropped; None if it cannot be recomputed.
     expected_s          seconds lost: a wait for the swap-in, or a replay.
     """
 

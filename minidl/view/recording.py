@@ -62,8 +62,8 @@ class StayState(IntEnum):
 @dataclass(frozen=True, slots=True)
 class Subject:
     """A tensor that had bytes on the device.
-    name: of the parameter (of a gradient: its parameter's), of the layer that made it, without a model of the
-    operation, or "".
+    name: of the parameter (of a gradient: its parameter's); else of the layer that made it; where layers are unknown,
+    of the operation; else "".
     line: file and line of the program that made it, or ""."""
 
     tensor_id: TensorId

@@ -1,4 +1,4 @@
-"""``minidl lab paper``: remakes the paper's figures and tables.
+"""``minidl lab paper``: remakes figures and tables of published papers.
 The code is in ``bench.papers``, which only a checkout has."""
 
 import sys

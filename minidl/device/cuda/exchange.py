@@ -164,7 +164,7 @@ class _Maker:
 
 
 def reach(x: Meta) -> int:
-    """Return the bytes of a tensor's block up to its last element; 0 if it has none."""
+    """Return the bytes from the start of a tensor's block to the end of its last element; 0 without elements."""
     last = x.offset + sum((d - 1) * s for d, s in zip(x.shape, x.strides, strict=True))
     return (last + 1) * x.dtype.itemsize if x.size else 0
 

@@ -180,7 +180,7 @@ class Launches:
     def launch(self, make: Callable[..., Callable[..., None]], blocks: int, *arguments: Argument,
                threads: int = 0, **options: Any) -> None:
         """Add a launch of the kernel that ``make`` returns, compiled for ``options`` and the types of the arguments.
-        blocks, threads: thread blocks, and threads of each; 0: THREADS."""
+        blocks: the number of thread blocks, at least 1. threads: of each block; 0: THREADS."""
         kinds: list[str] = []
         values: list[Pointer | Number | np.generic] = []
         for argument in arguments:

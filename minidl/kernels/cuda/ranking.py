@@ -1,7 +1,7 @@
 """The k largest or smallest elements of rows, and log-softmax: one thread block per row.
 
-Each of the k elements is found by one pass over the row, as the first of the elements after the previous one: that
-needs no memory, and k is small (1 for a maximum).
+Each of the k elements is found by one pass over the row, as the next in order after the previous one (NaN first, then
+by size, of equals the first). That needs no memory for sorted rows, and k is small (1 for a maximum).
 """
 
 from collections.abc import Callable

@@ -3,7 +3,8 @@
 Autograd, memory and optimizer see only shards: each gets its own gradient, and an update takes one shard at a time. An
 operation that treats rows separately runs shard by shard, and its result is in shards, too. The outputs of a linear
 layer are concatenated, the rows of an embedding table are looked up in the shard that has them. For any other operation
-the shards are joined first, which needs room for the whole tensor.
+the shards are joined first, which needs room for the whole tensor; an operation in place that cannot run shard by shard
+raises UserError.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -123,7 +123,8 @@ class Joiner(PartKeeper):
         return whole
 
     def _taken(self, x: Storage) -> Storage:
-        """Return a storage with all of x, which the caller releases. If x has only one handle, x loses its value."""
+        """Return a storage with all of x, which the caller releases. The slices of x become views of it.
+        A whole tensor made by queued calls (a ``Logical`` without sizes) with one handle loses its value."""
         whole = self.real(x)
         if isinstance(x, Logical) and not x.sizes and x.refs == 1:
             x.drop()

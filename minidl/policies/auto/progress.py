@@ -100,7 +100,8 @@ class Progress:
 
     @property
     def best(self) -> Found | None:
-        """The plan from which the next search may start; None if there is none."""
+        """The plan from which the next search may start; None if there is none.
+        It is the plan that waits to be tried, else the fastest that has run, else (on-demand mode) the nearest one."""
         leader = self.leader.found
         return self.waiting or (leader if leader.plan.evictions else self.nearest)
 
