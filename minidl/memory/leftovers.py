@@ -4,10 +4,8 @@ When memory is short they are freed without a copy, since they can be computed a
 """
 
 import weakref
-from collections.abc import Collection
 
 from minidl.memory import neighbourhood
-from minidl.memory.bytes.block import Block
 from minidl.memory.evicting import Evicting
 from minidl.memory.lineage import missing_calls
 from minidl.memory.state import MemoryState
@@ -43,15 +41,14 @@ class Leftovers:
                 self.evicting.drop(storage)
                 del state.kept[ref]
 
-    def drop_there(self, offset: int, nbytes: int, stays: Collection[Block]) -> None:
-        """Drop tensors that replays have computed and whose blocks overlap ``nbytes`` at an address.
-        stays: blocks that must not be freed."""
+    def drop_there(self, offset: int, nbytes: int) -> None:
+        """Drop tensors that replays have computed and whose blocks overlap ``nbytes`` at an address."""
         for ref, count in list(self.state.kept.items()):
             storage = ref()
             if storage is None or storage.block is None or storage.status is not IN or storage.access_count != count:
                 continue
             block = storage.block
-            if (block.offset < offset + nbytes and offset < block.offset + block.size and block not in stays
+            if (block.offset < offset + nbytes and offset < block.offset + block.size
                     and self.evicting.lineage_of(storage) is not None):
                 self.evicting.drop(storage)
                 del self.state.kept[ref]

@@ -115,23 +115,28 @@ def test_what_has_no_address_makes_way_for_what_has_one():
     assert after[1:] == (1, True) and after[0] != address
 
 
-def test_a_replayed_intermediate_is_dropped_where_the_plan_wants_another_tensor():
-    # A replay of B computes A at LOW again, where the next result is planned. There would be room to move A elsewhere.
-    plan = Plan({(A, 2): Action.DROP, (B, 1): Action.DROP}, offsets={(A, 0): LOW, (A, 1): LOW, (B + 2, 0): LOW})
+def test_a_replayed_intermediate_is_dropped_where_the_plan_brings_another_tensor_back():
+    # The replay of b leaves a at LOW, where the plan wants away, and a fits nowhere else: 61 of 64 MiB are in use.
+    away, a, b, c = 1, 2, 3, 5
+    plan = Plan({(away, 1): Action.SWAP_OUT, (a, 2): Action.DROP, (b, 1): Action.DROP}, {(c, 1): (away,)},
+                offsets={(away, 0): HIGH, (away, 1): LOW, (a, 1): LOW})
     with Runtime("sim:p100", policy=Given(plan), memory_budget="64MiB") as runtime:
+        small = runtime.tensor(None, shape=(8,))
         for _ in range(4):
             with runtime.iteration():
                 x = runtime.tensor(None, shape=(MIB,))
-                first = exp(x)
-                second = exp(first)
-                third = exp(second)
-                left = _facts(first.storage)
-                fourth = exp(x)
-                assert fourth.storage.tensor_id == B + 2
-                here, status = fourth.storage.block.offset, first.storage.status
-                exp(first)
+                away = exp(x)
+                a = exp(x)
+                b = exp(a)
+                filler = runtime.tensor(None, shape=(45 * MIB // 4,))
+                c = exp(b)
+                left = _facts(a.storage)
+                exp(small)
+                here, status = away.storage.block.offset, a.storage.status
+                exp(away)
+                exp(a)
                 runtime.check()
-                del x, first, second, third, fourth
+                del x, away, a, b, c, filler
     assert left == (LOW, 2, True) and here == LOW and status is RECOMPUTE
 
 
