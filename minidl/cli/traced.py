@@ -1,4 +1,4 @@
-"""Makes the page of a trace: the trace is run under minidl's engine, and its last iteration is recorded."""
+"""Makes the data of a trace's memory page: the trace runs under the engine, and its last iteration is recorded."""
 
 from __future__ import annotations
 

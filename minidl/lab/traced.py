@@ -165,7 +165,7 @@ class TracedProgram:
         return None if kept is None else ref(kept)
 
     def _take(self, position: int) -> None:
-        """Release the tensors that the call at ``position`` keeps for its gradient, since that is computed now."""
+        """Release what call number ``position`` of the trace kept for its gradient: the next call computes it."""
         made = self._calls[position]
         call = None if made is None else made()
         if call is not None:

@@ -33,7 +33,8 @@ INPUT = 0  # its descriptor
 
 @dataclass(frozen=True)
 class ProcessEnd:
-    """The end of a child process: its output, its exit status as ``waitpid`` returns it, and its processor seconds.
+    """The end of a child process: its exit status as ``waitpid`` returns it, and its processor seconds.
+    said: what it wrote to its pipe, ``work``'s result or the text of its exception; "" if it was killed.
     late: True if it was killed because its time was up."""
 
     said: str

@@ -3,6 +3,7 @@
     state       the bytes, and the sets that say what may be done with each storage
     freeing     frees the bytes of tensors without further use
     evicting    asks the policy for victims, and evicts them
+    leftovers   drops what only replays use, when memory is short
     room        finds a free block, or evicts until there is one
     runner      runs one call: places outputs, launches the kernel, takes the workspace back
     replaying   swaps tensors in on demand, and recomputes dropped ones

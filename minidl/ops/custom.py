@@ -59,7 +59,8 @@ class Function:
 
     @staticmethod
     def forward(ctx: Any, *args: Any, **options: Any) -> Any:
-        """Return the result, one tensor; subclasses define it."""
+        """Return the result, one tensor; subclasses define it. args: those of ``apply``, tensors or other values.
+        ``apply`` takes no keywords, so ``options`` is empty."""
         raise NotImplementedError
 
     @staticmethod

@@ -155,13 +155,15 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
 def repeat_interleave(x: Tensor, repeats: int | Tensor, dim: int | None = None, *,
                       output_size: int | None = None) -> Tensor:
     """Return x with each element along a dimension repeated ``repeats`` times in a row; without ``dim``, x is flat.
-    Counts in a tensor are copied to the host; ``output_size`` has no effect. Raises ShapeError for a bad ``dim``,
-    UserError for such counts on a device without values."""
+    Counts in a tensor are copied to the host; ``output_size`` has no effect. Raises ShapeError for a bad ``dim``
+    or bad counts, UserError for counts in a tensor on a device without values."""
     if dim is None:
         x, dim = reshape(x, (-1,)), 0
     axis = axis_of("repeat_interleave", x.shape, dim)
     if isinstance(repeats, Tensor):
         counts = values_of("repeat_interleave", repeats)
+        if counts.shape not in ((), (1,), (x.shape[axis],)) or (counts < 0).any():
+            raise ShapeError(f"repeat_interleave takes {x.shape[axis]} counts of 0 or more, or one, not {counts}")
         return at(x, axis, uploaded(np.repeat(np.arange(x.shape[axis]), counts)))
     wide = expand(unsqueeze(x, axis + 1), (*x.shape[:axis + 1], repeats, *x.shape[axis + 1:]))
     return reshape(wide, (*x.shape[:axis], x.shape[axis] * repeats, *x.shape[axis + 1:]))

@@ -55,7 +55,8 @@ class LBFGS(Optimizer):
             p.add_(scale(reshape(part, p.shape), t))
 
     def _direction(self, g: Tensor) -> tuple[Tensor, float]:
-        """Store the last changes; return d = -H g, H the estimated inverse Hessian, and the recursion's first H / I."""
+        """Store the last changes s and y, if s y > 1e-10. Return d = -H g, H the estimated inverse Hessian, and h.
+        The recursion for H begins with h I."""
         if self._last is None:
             return neg(g), 1.0
         d, before, t, diagonal = self._last

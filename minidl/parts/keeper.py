@@ -34,7 +34,7 @@ class PartKeeper:
         return None
 
     def parameter(self, described: Meta, *, requires_grad: bool, state: bool = False) -> Storage | None:
-        """Make an uninitialised parameter in parts; None if it stays whole. Raises OutOfMemory.
+        """Make an uninitialised parameter in parts; None if it stays whole, as always by default. Raises OutOfMemory.
         described: its shape and dtype. state: it is an optimizer's state."""
         return None
 

@@ -63,7 +63,8 @@ class Pressure:
 class Observation:
     """The measured results of an iteration under a plan.
 
-    trace, costs, limits   the facts that the plan was made from; the trace is that of the measured iteration.
+    trace     the earlier, measured iteration that the plan was made from; not the iteration under the plan.
+    costs, limits   those of now; the plan may have been made under others.
     seconds   duration of the iteration; infinite if an allocation failed under the plan.
     stall_seconds   the part of it in which computation waited for copies.
     late      tensor -> seconds that the compute stream waited for its swap-in at the back-access.

@@ -71,8 +71,8 @@ def can_replay(problem: Problem, walk: Walk, t: int) -> bool:
 
 
 def find_replays(problem: Problem, walk: Walk, first: int, end: int) -> int:
-    """Write the calls that replay the tensors ``first`` to ``end`` of ``walk.due`` to ``walk.replay``.
-    Return their number, or FAILED if one cannot be repeated."""
+    """Write the calls that replay the tensors ``first`` to ``end`` - 1 of ``walk.due`` to ``walk.replay``, unsorted.
+    Count in ``walk.remaining`` what they read. Return their number, or FAILED if one cannot be repeated."""
     state, stack, replay = walk.state, walk.stack, walk.replay
     walk.counts[SEARCHES] += 1
     replays = 0

@@ -44,7 +44,8 @@ class CopiesOut(NamedTuple):
 class SwapIns(NamedTuple):
     """The swap-ins, in the order of their uses.
 
-    tensor, use, left   the tensor, the step that uses it, the step after which it was evicted
+    tensor, use, left   the tensor, the step that uses it, the step after which it was evicted (0: in the iteration
+                        before)
     gap, note           the gap that ends, and the row of the new residency in ``notes``
     start               the step before which the swap-in starts (``timing.place``)
     spilled             True if the copy comes from the disk

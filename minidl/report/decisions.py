@@ -65,7 +65,7 @@ class Decision:
 
     @property
     def swap_seconds(self) -> float:
-        """Seconds by which both copies together exceed the gap, if this were the only swap."""
+        """Seconds by which both copies together exceed the gap, if this were the only swap; 0 if they fit."""
         return max(0.0, -self.free_time_s)
 
     @property

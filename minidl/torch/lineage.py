@@ -17,7 +17,8 @@ from minidl.torch.schemas import Schema, tensors_in
 
 
 class Guard(NamedTuple):
-    """Tells if a tensor was overwritten: an alias, with the same version counter, and the counter's earlier value."""
+    """Tells if a tensor was overwritten: a detached alias, with the same version counter, and its earlier value.
+    The alias keeps the bytes alive only for a leaf; else its data are empty."""
 
     tensor: torch.Tensor
     version: int

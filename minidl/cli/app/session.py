@@ -67,7 +67,7 @@ class NothingToLearnFrom(UserError):
 
 @dataclass(slots=True)
 class Noted:
-    """The numbers of a step that has ended; the caller adds its test score, if it measures one."""
+    """The test score of a step that has ended; None unless the caller, who measures it, sets it."""
 
     score: Score | None = None
 
@@ -146,7 +146,7 @@ class Session:
 
     @contextmanager
     def noting(self, trainer: Trainer, meter: Meter) -> Iterator[Noted]:
-        """Yield the record of the step that has just ended, to which the caller may add a test score.
+        """Yield a record in which the caller may put a test score of the step that has just ended.
         On leaving the context, even by an error, the step's row is written to the folder and the StepLog; then, without
         an error, a checkpoint if one is due. The last step's checkpoint is written later, with the output files."""
         noted = Noted()

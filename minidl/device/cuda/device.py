@@ -224,8 +224,8 @@ class CudaDevice(Device):
         return self.streams.mark(stream)
 
     def measure(self, on: bool) -> None:
-        """Start or stop leaving out the time in which the GPU had no work; with CUPTI, record each kernel.
-        Raises DeviceError."""
+        """Start or stop leaving out of calls' times the time in which the GPU had no work.
+        A device opened with ``cupti`` also records each kernel's time. Raises DeviceError if CUPTI cannot record."""
         self.streams.sees_idle = on
         self.streams.measure_exactly(on and self.cupti)
 

@@ -233,7 +233,8 @@ class Cuda:
 
     def convolve(self, convolution: Convolution, plan: str, x: int, w: int, y: int, workspace: int,
                  stream: CudaStream) -> None:
-        """Run a convolution by the plan of this name."""
+        """Run a convolution or its gradient by the plan of this name. x, w, y, workspace: addresses.
+        The kind says which of x, w and y is written. Raises DeviceError if there is no such plan or it fails."""
         if _bound.vendor is not self:
             self._bind()
         self._graphs.run(convolution, plan, x, w, y, workspace, stream.address)

@@ -1,8 +1,9 @@
 """The plans of cuDNN for each convolution: listed once, timed once, stored on disk.
 
 A plan's time depends on the GPU, the library's version and the memory format, so each combination has its own file in
-``$XDG_CACHE_HOME/minidl``. Timing needs operands: they are allocated outside the arena while nothing runs yet, and
-freed again. Without memory for them a plan's seconds stay unknown, and the next process tries again.
+``$XDG_CACHE_HOME/minidl``. Timing needs operands: they are allocated outside the arena when a convolution is first
+asked for (in ``train``: by the dry run, before anything else runs), and freed again. Without memory for them a plan's
+seconds stay unknown, and the next process tries again.
 
 The deterministic mode's choice of plan does not depend on times (see ``convolution``), so every process chooses the
 same plan, with or without this file. Knows convolutions and plans; no tensors.

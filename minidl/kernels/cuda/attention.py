@@ -1,7 +1,8 @@
 """Softmax over the last dimension, with an additive mask, and its gradient; one thread block per row.
 
 Each element is read once and written once; rows too long for registers (more than 4,096 elements) are read twice, the
-first time for the largest element and the sum together.
+first time for the largest element and the sum together. Dense rows of whole groups take the kernels of
+``fast/softmax_groups``, several rows in a thread block.
 """
 
 from collections.abc import Callable

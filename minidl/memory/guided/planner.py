@@ -46,7 +46,8 @@ class Planner:
             self.costs = self._drift.costs = ended.costs
 
     def plan_latest(self) -> None:
-        """Plan the sequence that was added last. If that fails, its sequence is not known any more."""
+        """Plan the sequence that was added last.
+        If that raises, as with Unsuitable, the sequence is not known any more, and the error passes on."""
         number = len(self.entries) - 1
 
         def planned() -> Changes:

@@ -66,7 +66,8 @@ def cutting(network: IterationNetwork) -> list[TensorId]:
 
 
 def segments(network: IterationNetwork, threshold: int) -> Segments:
-    """Return the values that the greedy rule keeps at a threshold in bytes."""
+    """Return what the greedy rule keeps at a threshold in bytes.
+    It keeps a value that cuts the network where the bytes since the last kept one exceed the threshold."""
     allowed, sizes = set(cutting(network)), network.trace.tensors
     kept: set[TensorId] = set()
     kept_bytes = largest = local = 0

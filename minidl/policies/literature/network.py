@@ -48,7 +48,7 @@ class FeatureMap(NamedTuple):
 
 @dataclass(frozen=True)
 class IterationNetwork:
-    """One iteration as a network. Feature maps smaller than a 10,000th of all bytes are left out."""
+    """One iteration as a network. Feature maps below a 10,000th of all tensors' bytes are left out."""
 
     trace: Trace
     facts: Problem
