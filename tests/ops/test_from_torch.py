@@ -64,7 +64,7 @@ def test_what_is_assigned_is_written_in_place(runtime):
     (lambda x: x[np.ones(1, bool)], NoSuchIndex, "a mask [1] for dimensions [2] of [2, 3, 4]"),
     (lambda x: x[..., np.ones((2, 4), bool)], IndexError, "a mask [2, 4] for dimensions [3, 4] of [2, 3, 4]"),
     (lambda x: x.__setitem__(x[:1, 0, 0] >= 0, 1.0), NoSuchIndex, "a mask [1] for dimensions [2] of [2, 3, 4]"),
-    (lambda x: minidl.repeat_interleave(x, x[0, 0, :3].long(), 0), ShapeError, "takes 2 counts of 0 or more, or one, not"),
+    (lambda x: minidl.repeat_interleave(x, x[0, 0, :3].long(), 0), ShapeError, "takes 2 counts of 0 or more, or one"),
     (lambda x: minidl.zeros(2, -1), ShapeError, "a tensor cannot have the sizes [2, -1]"),
     (lambda x: minidl.nn.functional.conv2d(x, x[None], dilation=(1, 0)), ShapeError, "a dilation of (1, 0) is below 1"),
     (lambda x: minidl.optim.lr_scheduler.StepLR(minidl.optim.SGD([x.requires_grad_()], 0.1), 0), UserError,
