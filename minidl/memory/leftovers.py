@@ -4,6 +4,7 @@ When memory is short they are freed without a copy, since they can be computed a
 """
 
 import weakref
+from collections.abc import Collection
 
 from minidl.memory import neighbourhood
 from minidl.memory.evicting import Evicting
@@ -41,14 +42,15 @@ class Leftovers:
                 self.evicting.drop(storage)
                 del state.kept[ref]
 
-    def drop_there(self, offset: int, nbytes: int) -> None:
-        """Drop tensors that replays have computed and whose blocks overlap ``nbytes`` at an address."""
+    def drop_there(self, offset: int, nbytes: int, pinned: Collection[Storage] = ()) -> None:
+        """Drop tensors that replays have computed and whose blocks overlap ``nbytes`` at an address.
+        pinned: operands of the call under way, which stay."""
         for ref, count in list(self.state.kept.items()):
             storage = ref()
             if storage is None or storage.block is None or storage.status is not IN or storage.access_count != count:
                 continue
             block = storage.block
-            if (block.offset < offset + nbytes and offset < block.offset + block.size
+            if (block.offset < offset + nbytes and offset < block.offset + block.size and storage not in pinned
                     and self.evicting.lineage_of(storage) is not None):
                 self.evicting.drop(storage)
                 del self.state.kept[ref]

@@ -102,7 +102,7 @@ class CallRunner:
             if output.block is None:
                 high = signature.op.long_lived or places  # outputs without an address keep out of the others' way
                 block = hooks.place(output, partial(self._donated_block, signature, inputs, outputs, output, saved),
-                                    self._donated_blocks) if places else None
+                                    self._donated_blocks, lambda: with_bytes(*inputs, *outputs)) if places else None
                 if block is None and (block := arena.allocate(output.nbytes, output.me, high=high)) is None:
                     block = (hooks.gather(output.nbytes, output.me, high=high)
                              or self._make_room(signature, inputs, outputs, output, saved))

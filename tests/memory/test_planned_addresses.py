@@ -140,6 +140,28 @@ def test_a_replayed_intermediate_is_dropped_where_the_plan_brings_another_tensor
     assert left == (LOW, 2, True) and here == LOW and status is RECOMPUTE
 
 
+@pytest.mark.parametrize("reads", [False, True], ids=["of others", "of it"])
+def test_a_replayed_intermediate_is_dropped_for_a_result_at_its_address_but_not_under_a_call_that_reads_it(reads):
+    first, second, result = 1, 2, 5  # a replay of the second result leaves the first one at LOW; no other hole has room
+    plan = Plan({(first, 2): Action.DROP, (second, 1): Action.DROP}, offsets={(first, 1): LOW, (result, 0): LOW})
+    with Runtime("sim:p100", policy=Given(plan), memory_budget="64MiB") as runtime:
+        for _ in range(4):
+            with runtime.iteration():
+                x = runtime.tensor(None, shape=(MIB,))
+                first = exp(x)
+                second = exp(first)
+                filler = runtime.tensor(None, shape=(45 * MIB // 4,))
+                third = exp(second)
+                left = _facts(first.storage)
+                result = (first if reads else x).sum()  # which writes over no operand
+                here, status = result.storage.block.offset, first.storage.status
+                exp(first)
+                runtime.check()
+                del x, first, second, third, filler, result
+    assert left == (LOW, 2, True)
+    assert (status, here == LOW) == ((IN, False) if reads else (RECOMPUTE, True))
+
+
 def test_what_the_call_under_way_writes_over_stays():
     with Runtime("sim:p100", memory_budget="64MiB") as runtime:
         here, wanted = (runtime.tensor(None, shape=(MIB,)).storage for _ in range(2))

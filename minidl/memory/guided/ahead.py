@@ -79,11 +79,7 @@ class Ahead:
                 continue
             state.arena_busy.on = True  # kept flat, as this comes before every other call
             try:
-                address = self.follower.address(storage)
-                block = self.place_at(storage, address)
-                if block is None and address is not None and state.kept:
-                    self.leftovers.drop_there(address, storage.nbytes)  # no call is under way that could read them
-                    block = self.leaving.claim(storage, address)
+                block = self.place_at(storage, self.follower.address(storage), operands=tuple)  # no call is under way
                 # At the persistent end: a block that is being filled cannot be moved, and would split the space.
                 if block is None:
                     block = state.arena.allocate(storage.nbytes, storage.me, high=True)
@@ -133,14 +129,20 @@ class Ahead:
         return True
 
     def place_at(self, storage: Storage, address: int | None, donor: Callable[[int], Block | None] | None = None,
-                 stays: Callable[[], Collection[Block]] = tuple) -> Block | None:
+                 stays: Callable[[], Collection[Block]] = tuple,
+                 operands: Callable[[], Collection[Storage]] | None = None) -> Block | None:
         """Allocate the block at a planned address for a storage; None if there is no address, or it stays occupied.
         If the bytes there are in use, an operand of the current call may donate them (donor: called with the address),
-        or a relocation may clear them (stays: returns the blocks that must not be moved)."""
+        or a relocation may clear them (stays: returns the blocks that must not be moved). Else tensors there
+        that replays have computed are dropped (operands: returns those that must not be; None: none is dropped)."""
         if address is None:
             return None
-        return (self.leaving.claim(storage, address) or (donor(address) if donor is not None else None)
-                or relocate(self.state, storage, address, stays()))
+        block = (self.leaving.claim(storage, address) or (donor(address) if donor is not None else None)
+                 or relocate(self.state, storage, address, stays()))
+        if block is None and operands is not None and self.state.kept:
+            self.leftovers.drop_there(address, storage.nbytes, operands())
+            block = self.leaving.claim(storage, address)
+        return block
 
     def dropped(self, tensor_id: TensorId) -> Storage | None:
         """The storage with this id, if the plan has dropped it and the program still needs it; else None."""
