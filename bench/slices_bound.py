@@ -6,15 +6,14 @@ The linear program of ``minidl.planning.bound`` lets a tensor be kept, swapped a
 memory at a few instants. Here half of the instants lie in one part of the step, the ``--part``-th of ``--parts`` equal
 ones: the backward pass of the first stage, where memory is tightest. The integer program at the same instants decides
 each gap as a whole, replays whole calls, and counts a tensor that is only partly on the device with all of its bytes.
-HiGHS stops after ``--seconds``; its dual bound is what it has proven until then.
+HiGHS stops after ``--seconds``; its dual bound, which is told if it has found a solution, is what it has proven until
+then.
 """
 
 import argparse
 from functools import partial
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import csr_array
 
 from bench.support.steps import unmanaged_step
 from minidl.lab.training_step import training_step
@@ -75,15 +74,15 @@ def main() -> None:
     least = relaxed.solve(0.0, 0).seconds
     print(f"divisible: at most {100 * free / least:.2f}% of the speed of these slices where all fits", flush=True)
     for variable in relaxed.whole:
-        program._integer[variable] = 1
-    found = milp(program._cost, integrality=program._integer, bounds=Bounds(program._low, program._high),
-                 constraints=LinearConstraint(csr_array((program._values, program._columns, program._ends),
-                                                        shape=program.shape), program._row_low, program._row_high),
-                 options={"time_limit": args.seconds})
+        program.whole(variable)
+    found = program.solve(seconds=args.seconds)
+    if found.values is None:
+        print(f"whole: no solution was found in {args.seconds:g} s")
+        return
     computed = float(relaxed.starts[-1])
-    proven = least if found.mip_dual_bound is None else max(least, computed + found.mip_dual_bound)
-    print(f"whole: at most {100 * free / proven:.2f}%" + (
-        "" if found.x is None else f"; a solution at these instants: {100 * free / (computed + found.fun):.2f}%"))
+    proven = max(least, computed + found.bound)
+    print(f"whole: at most {100 * free / proven:.2f}%; a solution at these instants: "
+          f"{100 * free / (computed + found.objective):.2f}%")
 
 
 if __name__ == "__main__":

@@ -35,22 +35,21 @@ class Leftovers:
         for ref, count in list(state.kept.items()):
             if state.arena.free_bytes >= need:
                 return
-            storage = ref()
-            if storage is None or storage.status is not IN or storage.access_count != count:
-                del state.kept[ref]  # the program has accessed it since
+            storage = _left(ref, count)
+            if storage is None:
+                del state.kept[ref]
             elif storage not in pinned and self.evicting.lineage_of(storage) is not None:
                 self.evicting.drop(storage)
                 del state.kept[ref]
 
-    def drop_there(self, offset: int, nbytes: int, pinned: Collection[Storage] = ()) -> None:
+    def drop_there(self, offset: int, nbytes: int, pinned: Collection[Storage]) -> None:
         """Drop tensors that replays have computed and whose blocks overlap ``nbytes`` at an address.
         pinned: operands of the call under way, which stay."""
         for ref, count in list(self.state.kept.items()):
-            storage = ref()
-            if storage is None or storage.block is None or storage.status is not IN or storage.access_count != count:
-                continue
-            block = storage.block
-            if (block.offset < offset + nbytes and offset < block.offset + block.size and storage not in pinned
+            storage = _left(ref, count)
+            block = None if storage is None else storage.block
+            if (storage is not None and block is not None and block.offset < offset + nbytes
+                    and offset < block.offset + block.size and storage not in pinned
                     and self.evicting.lineage_of(storage) is not None):
                 self.evicting.drop(storage)
                 del self.state.kept[ref]
@@ -109,3 +108,10 @@ class Leftovers:
         """Free all values that were kept only for replays."""
         for ref in list(self.state.shared):
             self.unshare(ref)
+
+
+def _left(ref: weakref.ref[Storage], count: int) -> Storage | None:
+    """The storage that a replay has computed, if it is still on the device and had ``count`` accesses until now.
+    None otherwise: the program has accessed it since the replay, or it is gone."""
+    storage = ref()
+    return storage if storage is not None and storage.status is IN and storage.access_count == count else None

@@ -23,7 +23,7 @@ from minidl.tensor import Tensor
 class Conv2d(Module):
     """A two-dimensional convolution (cross-correlation). x: [N, in_channels, H, W] -> [N, out_channels, P, Q].
 
-    ``conv(x, relu=True)`` is relu(conv(x)) without another pass over the feature map. Dilation is composed of other
+    ``conv(x, relu=True)`` is relu(conv(x)), in one operation without groups and dilation. Dilation is composed of other
     operations (``convolving``). Raises UserError unless ``groups`` divides both numbers of channels, and for an unknown
     ``padding_mode``.
     """

@@ -66,6 +66,10 @@ class LinearProgram:
         """Set a variable's coefficient in the objective."""
         self._cost[variable] = cost
 
+    def whole(self, variable: int) -> None:
+        """Let a variable take whole numbers only."""
+        self._integer[variable] = 1
+
     def row(self, terms: Iterable[Term], *, low: float = -inf, high: float = inf) -> None:
         """Add the constraint low <= sum of terms <= high; several terms of one variable add up."""
         for column, value in terms:

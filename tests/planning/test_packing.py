@@ -103,8 +103,8 @@ def test_another_packing_is_looked_for_when_the_first_one_does_not_fit(effort, l
     for seed in range(40):
         that = cut(seed, 40, fill=0.96)
         notes = np.stack([np.arange(len(that.size)), that.first, that.last, np.full(len(that.size), -1)], axis=1)
-        nobody = np.zeros(len(that.size), np.bool_)
-        _, left_out, *_ = addresses(notes, GRID, that.size, born_before=nobody, outlives=nobody,
+        nothing = np.zeros(len(that.size), np.bool_)
+        _, left_out, *_ = addresses(notes, GRID, that.size, born_before=nothing, outlives=nothing,
                                 successor=np.full(len(that.size), -1), room=that.room,
                                 effort=effort)
         found += not left_out
@@ -223,9 +223,9 @@ def test_tensors_leave_a_hole_for_a_workspace_where_there_can_be_one():
     # workspace of step 1 nothing keeps the 30 bytes together that tensor 2 splits.
     notes = np.array([(0, 0, 2, -1), (1, 0, 0, -1), (2, 0, 2, -1), (3, 1, 1, -1)])
     size = np.array([40, 30, 20, 60])
-    nobody = np.zeros(3, np.bool_)
-    offsets, left_out, *_ = addresses(notes, 3, size, born_before=nobody, outlives=nobody, room=120,
-                                  successor=np.full(len(nobody), -1))
+    nothing = np.zeros(3, np.bool_)
+    offsets, left_out, *_ = addresses(notes, 3, size, born_before=nothing, outlives=nothing, room=120,
+                                  successor=np.full(len(nothing), -1))
     assert left_out == 0 and offsets[3] == NO_ADDRESS
     free = np.ones(120, np.bool_)
     for tensor in (0, 2):  # those that are there at step 1
@@ -233,7 +233,7 @@ def test_tensors_leave_a_hole_for_a_workspace_where_there_can_be_one():
     edges = np.flatnonzero(np.diff(np.concatenate([[0], free, [0]])))
     assert (edges[1::2] - edges[::2]).max() >= 60
     # Where it is too much, the tensors have their addresses all the same, and the hole that is left is told.
-    offsets, left_out, _, holes = addresses(notes, 3, np.array([40, 30, 20, 70]), born_before=nobody, outlives=nobody,
-                                            room=120, successor=np.full(len(nobody), -1))
+    offsets, left_out, _, holes = addresses(notes, 3, np.array([40, 30, 20, 70]), born_before=nothing, outlives=nothing,
+                                            room=120, successor=np.full(len(nothing), -1))
     assert left_out == 0 and (offsets[:3] >= 0).all()
     assert 30 <= holes[3] <= 60 and (holes[:3] == ENDLESS).all()

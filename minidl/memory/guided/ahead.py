@@ -133,8 +133,8 @@ class Ahead:
                  operands: Callable[[], Collection[Storage]] | None = None) -> Block | None:
         """Allocate the block at a planned address for a storage; None if there is no address, or it stays occupied.
         If the bytes there are in use, an operand of the current call may donate them (donor: called with the address),
-        or a relocation may clear them (stays: returns the blocks that must not be moved). Else tensors there
-        that replays have computed are dropped (operands: returns those that must not be; None: none is dropped)."""
+        or a relocation may clear them (stays: returns the blocks that must not be moved). Else tensors there that
+        replays have computed are dropped (operands: returns those that must stay; None: all stay)."""
         if address is None:
             return None
         block = (self.leaving.claim(storage, address) or (donor(address) if donor is not None else None)

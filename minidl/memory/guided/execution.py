@@ -61,8 +61,8 @@ class GuidedExecution(Hooks):
               operands: Callable[[], Collection[Storage]] | None = None) -> Block | None:
         """Allocate the block at a storage's planned address; None if it has no address, or it stays occupied.
         donor: called with the address; returns the block there if an operand of the current call can donate it.
-        stays: returns the blocks that must not be moved. operands: returns those that must not be
-        dropped; None: nothing is dropped."""
+        stays: returns the blocks that must not be moved. operands: returns the storages that must not be dropped; None:
+        nothing is dropped."""
         return self.ahead.place_at(storage, self.follower.address(storage), donor, stays, operands)
 
     def gather(self, nbytes: int, owner: object, *, high: bool) -> Block | None:
