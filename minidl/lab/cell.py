@@ -185,7 +185,7 @@ def _step(trace: Trace, machine: Machine, network: RankedNetwork | None) -> Call
 def run(name: str, trace: Trace, machine: Machine, policy: str | Policy, budget: int | float, *,
         steps: int | None = None, instants: int = 0, network: RankedNetwork | None = None) -> CellResult:
     """Run a trace, called ``name`` in the row, on a machine under a policy (an object or its name); return the row.
-    budget: bytes, or a share of the unmanaged peak. steps: at most so many iterations. instants: as in
+    budget: bytes, or a share of the unmanaged peak. steps: the most iterations. instants: as in
     ``bound_seconds``; 0: no bound. network: what runs in place of the trace, if there are several ranks.
     Raises UserError for an unknown profile, policy or placement; what finds no room is told by the row's status."""
     profile = machine.described()

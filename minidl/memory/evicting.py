@@ -29,7 +29,7 @@ class Evicting:
 
     @property
     def looks_nearby(self) -> bool:
-        """True if so many tensors are on the device that the policy is asked about only some of them."""
+        """True if more tensors are on the device than the policy is asked about."""
         return not self.state.access_list.few
 
     # Asking the policy ---------------------------------------------------------------------------------------

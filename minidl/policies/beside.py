@@ -48,7 +48,7 @@ def functions() -> Iterator[tuple[Any, tuple[Any, ...]]]:
 
 
 def begin() -> None:
-    """Start the process, unless this process has done so, the functions are on disk, or MINIDL_COMPILE_BESIDE is 0."""
+    """Start the process that compiles, once; not if all functions are on disk or $MINIDL_COMPILE_BESIDE is 0."""
     global _started
     if _started is not None or os.environ.get(VARIABLE) == "0" or not sys.executable:
         return

@@ -71,9 +71,9 @@ def setup_of(options: Options, device: Device, data: Data, ranks: Ranks | None =
 
 
 def settle(options: Options, setup: Setup, data: Data) -> Sizes:
-    """Return the batch and budget that the flags ask for (``max``, a percentage or numbers), tried together.
+    """Return the batch, budget, slices and shards that the flags ask for, or that searches choose (max, auto).
 
-    Raises UserError if they do not fit, with numbers that would.
+    A percentage is of the unmanaged peak. Raises UserError, with sizes that fit, if a dry run with these does not.
     """
     most = (data.train_size or ENDLESS) // options.accumulate
     budget = _budget(options, setup)

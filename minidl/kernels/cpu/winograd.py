@@ -135,7 +135,7 @@ def _transform_inputs(buffer: Any, at: int, size: int, raw: int, x: Any, x_strid
 def _store_results(y: Any, at: int, buffer: Any, start: int, count: int, bias: Any, relu: bool, onto: Any, origin: int,
                    step: int, kept: bool) -> None:
     """Write ``count`` results, buffer[start:], to y from element ``at`` on, plus other terms.
-    These are y itself if ``kept``, or ``onto`` (from element ``origin`` on, ``step`` apart) if it is not empty, or else
+    These are y itself if ``kept``, or ``onto`` (from element ``origin`` on, ``step`` apart) if it is not empty, else
     the number ``bias``, with a ReLU if ``relu``."""
     if kept:
         for i in range(count):

@@ -97,7 +97,7 @@ def _uniform_numbers(seed: int, low: float, high: float) -> dict[str, Any]:
 
 
 class Upload(Kernel):
-    """The operation that uploads a host array, converted to the tensor's dtype; zeros for None."""
+    """The kernel that uploads a host array (``attrs["data"]``) in the tensor's dtype; None writes zeros."""
 
     def __init__(self) -> None:
         super().__init__(lambda *_: None)

@@ -63,7 +63,7 @@ class ByteCount(Arena):
         return block
 
     def touched(self, block: Block, marks: Marks) -> None:
-        """End the loan of a block (:meth:`lend`): the borrower last used it at the stream positions ``marks``."""
+        """End the loan of a block (:meth:`lend`), last used at ``marks``. Raises AssertionError if it has an owner."""
         if block.owner is not None:
             raise AssertionError(f"{block} was lent, and is not free")
         self._freed.append((block.size, unite_marks(block.marks, marks)))

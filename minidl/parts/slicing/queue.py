@@ -229,7 +229,7 @@ class Queue:
         return [self._folded(fold, pair, {})[0] for pair in zip(earlier, whole, strict=True)]
 
     def _unite_ranks(self, queued: Queued, apart: list[list[Storage]]) -> list[Storage]:
-        """Unite the ``whole`` outputs of this rank's slices (apart) with those of other ranks, in order of slices."""
+        """Gather all ranks' ``whole`` outputs and fold them in order of slices. apart: those of this rank's slices."""
         executor, consensus = self.executor, self.consensus
         stacks = []
         for parts in zip(*apart, strict=True):
