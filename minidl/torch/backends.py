@@ -72,7 +72,7 @@ class Backend(Protocol):
         whose buffer is overwritten."""
 
     def into(self, copy: Copy, device: torch.device) -> Any:
-        """Return a new storage on the device, and start the transfer of the copy's bytes to it; ``arrived`` must follow."""
+        """Return a new storage on the device, and start the transfer of the copy's bytes to it. Call ``arrived``."""
 
     def arrived(self, copy: Copy) -> None:
         """Make later computation wait until the transfer that ``into`` started has ended, if it has started one."""
