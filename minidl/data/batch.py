@@ -41,7 +41,7 @@ class Batch:
         return images, labels
 
     def split(self, parts: int) -> list["Batch"]:
-        """Cut the batch into ``parts`` equal batches, in order; ``size`` must be a multiple of ``parts``."""
+        """Cut the batch into ``parts`` equal batches, from its first example on; ``parts`` must divide ``size``."""
         return [Batch(self.size // parts, self.input_shape, None if self.images is None else self.images[piece],
                       None if self.labels is None else self.labels[piece], self.label_shape)
                 for piece in _pieces(self.size, parts)]
@@ -79,7 +79,7 @@ class TextBatch:
                      for (name, array), shape in zip(self._arrays(), shapes, strict=True))
 
     def split(self, parts: int) -> list["TextBatch"]:
-        """Cut the batch into ``parts`` equal batches, in order; ``size`` must be a multiple of ``parts``."""
+        """Cut the batch into ``parts`` equal batches, from its first example on; ``parts`` must divide ``size``."""
         return [TextBatch(self.size // parts, self.length, self.predictions,
                           **{name: None if array is None else array[piece] for name, array in self._arrays()})
                 for piece in _pieces(self.size, parts)]
@@ -109,7 +109,7 @@ class TokenBatch:
                      for array in (self.input_ids, self.labels))
 
     def split(self, parts: int) -> list["TokenBatch"]:
-        """Cut the batch into ``parts`` equal batches, in order; ``size`` must be a multiple of ``parts``."""
+        """Cut the batch into ``parts`` equal batches, from its first example on; ``parts`` must divide ``size``."""
         return [TokenBatch(self.size // parts, self.length, None if self.input_ids is None else self.input_ids[piece],
                            None if self.labels is None else self.labels[piece]) for piece in _pieces(self.size, parts)]
 

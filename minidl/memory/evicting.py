@@ -45,7 +45,7 @@ class Evicting:
             yield self._worth_pricing(pinned, need) if selects else self.evictable(pinned)
 
     def ask(self, storages: Iterable[Storage], need: int) -> dict[Storage, Action]:
-        """Ask the policy which of ``storages`` to evict for ``need`` bytes. Returns them in order, each with an action.
+        """Ask the policy which ``storages`` to evict for ``need`` bytes; return victim -> action, in the policy order.
         Raises UserError if the policy does not return a sequence of evictions."""
         state, tracker = self.state, self.state.tracker
         host = state.allocator.host

@@ -218,7 +218,7 @@ def read_by_missing(storage: Storage, other: Call) -> bool:
 
 # Prices as published, without regions: exact, and slower. Beyond MOST_WALKED calls the regions give the price ---------
 def exact_price(storage: Storage) -> float | None:
-    """Seconds of a storage's own call, of the dropped calls that it needs, and of those that need it.
+    """Seconds of a storage's own call, of the dropped calls that it needs, and of the dropped calls that need it.
     None if its lineage is broken. With more than MOST_WALKED calls of either kind, the price by regions."""
     calls = missing_calls(storage, MOST_WALKED)
     if calls is None:

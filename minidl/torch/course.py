@@ -38,7 +38,7 @@ Called = tuple[int, Any]  # the call of a module: autograd's nodes before it, an
 
 
 class Phase(Enum):
-    """How a step runs: swap all saved tensors out, do so and record the step, or follow a plan."""
+    """How a step runs: it swaps all saved tensors out, swaps them out and is recorded, or follows a plan."""
 
     AWAY = "all saved tensors swapped"
     MEASURED = "the same, recorded and timed"

@@ -95,7 +95,7 @@ def convert(y: Array, x: Array, **_: Any) -> None:
 
 
 def _order(rows: Array, k: int, largest: bool) -> Array:
-    """Return the indices of each row's k largest (or smallest) elements, [.., k]: NaN first, equal ones in order."""
+    """Return the indices of each row's k largest (or smallest) elements, [.., k]: NaN first, equal ones by index."""
     if k == 1:
         first: Array = (np.argmax if largest else np.argmin)(rows, axis=-1)[..., None]
         return first

@@ -64,7 +64,7 @@ class Ahead:
                 self.last_reads = {}
 
     def _prefetch(self) -> None:
-        """Start the swap-ins that are due, in order, as far as there is room; the others are postponed."""
+        """Start the swap-ins that are due, the earliest due first, as far as there is room; postpone the others."""
         state, queue = self.state, self.due
         while queue:
             storage = queue[0]()

@@ -106,7 +106,7 @@ class _Walk:
             self.on_host -= self.size[tensor]
 
     def _missing(self, tensor: int) -> list[int] | None:
-        """Return the calls that would compute a tensor that is nowhere, in order; None if they cannot."""
+        """Return, in program order, the calls that would compute a tensor without bytes; None if no calls can."""
         found, wanted = set[int](), [tensor]
         while wanted:
             call = self.made[wanted.pop()]

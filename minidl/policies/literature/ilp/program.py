@@ -33,8 +33,8 @@ from minidl.policies.literature.ilp.schedule import StageSchedule
 
 class IntegerProgram:
     """The integer program for one graph and budget.
-    Its unit of time is the graph's seconds, its unit of memory the budget. chooses: True: it picks a way of each node;
-    False: a node has the seconds of its fastest way and its least bytes. repeats: False: nothing is replayed.
+    Its unit of time is the graph's seconds, its unit of memory the budget. chooses: if True, it picks a way of each
+    node; else a node has the seconds of its fastest way and its least bytes. repeats: if False, nothing is replayed.
 
     repeat     (stage, node) -> the variable of that replay
     keep       (stage, value) -> the variable that keeps the value, for decided values
