@@ -326,7 +326,8 @@ def test_a_picture_is_refused_before_the_first_cell_where_matplotlib_is_missing(
 def test_cells_and_tables_from_before_there_were_placements_are_read(tmp_path):
     assert Cell("lenet:32", Machine(), "passive", 0.95, 2).name == "6776f8f6c82de7f8851e"
     assert len({Cell("lenet:32", machine, "passive", 0.95).name for machine in (
-        Machine(), Machine(placement="none"), Machine(spill_bytes=1), Machine(ranks=2), Machine(recomputes=False))}) == 5
+        Machine(), Machine(placement="none"), Machine(spill_bytes=1), Machine(ranks=2),
+        Machine(recomputes=False))}) == 5
     row = CellResult("net:1", "p100", "passive", 100, 0.5, 1.0)
     lines = [line.split(",") for line in table.to_csv([row.values()]).splitlines()]
     keep = [n for n, name in enumerate(lines[0]) if name not in LATER_COLUMNS]
