@@ -43,7 +43,8 @@ class Machine:
     memory; spill_bytes: of a file on a disk behind it. placement: the choice of addresses, by name, or "none" for a
     memory without addresses, in which only bytes are counted. noise: the largest relative random error of a call's
     seconds; seed: the seed of these errors. ranks: number of such devices behind one switch, of which this is one: it
-    has a share of the host's bandwidth and memory (``profiles.shared``).
+    has a share of the host's bandwidth and memory (``profiles.shared``). recomputes: False if no call may run again, so
+    that tensors can only be swapped.
     """
 
     profile: str = "p100"
@@ -55,6 +56,7 @@ class Machine:
     placement: str = DEFAULT
     spill_bytes: int = 0
     ranks: int = 1
+    recomputes: bool = True
 
     def described(self) -> Profile:
         """Return the profile of the machine, with the replaced values. Raises UserError for an unknown profile."""
@@ -142,7 +144,8 @@ class RankedNetwork:
 def unmanaged(trace: Trace, machine: Machine, network: RankedNetwork | None = None) -> tuple[float, int]:
     """Return the seconds of an iteration with unlimited memory, and its peak in bytes.
     network: what runs in place of ``trace``, if there are several ranks."""
-    return _unmanaged(_Same(trace), replace(machine, noise=0.0, placement=DEFAULT, spill_bytes=0), network)
+    return _unmanaged(_Same(trace), replace(machine, noise=0.0, placement=DEFAULT, spill_bytes=0,
+                                              recomputes=True), network)
 
 
 class _Same:
@@ -156,6 +159,12 @@ class _Same:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Same) and other.trace is self.trace
+
+
+@lru_cache(maxsize=8)
+def _without_recomputation(same: _Same) -> Trace:
+    """Return the trace with calls of which none may run again."""
+    return replace(same.trace, calls=tuple(replace(call, replayable=False) for call in same.trace.calls))
 
 
 @lru_cache(maxsize=8)
@@ -187,11 +196,14 @@ def run(name: str, trace: Trace, machine: Machine, policy: str | Policy, budget:
     """Run a trace, called ``name`` in the row, on a machine under a policy (an object or its name); return the row.
     budget: bytes, or a share of the unmanaged peak. steps: the most iterations. instants: as in
     ``bound_seconds``; 0: no bound. network: what runs in place of the trace, if there are several ranks.
-    Raises UserError for an unknown profile, policy or placement; what finds no room is told by the row's status."""
+    Its calls always may run again. Raises UserError for an unknown profile, policy or placement; what finds no room is
+    told by the row's status."""
     profile = machine.described()
     if isinstance(policy, str):
         policy = policies.create(policy)
     seconds, peak = unmanaged(trace, machine, network)
+    if not machine.recomputes:
+        trace = _without_recomputation(_Same(trace))
     budget_bytes = in_bytes(budget, peak)
     row = CellResult(name, profile.name, policy.name, budget_bytes, budget_bytes / peak, seconds,
                      placement=machine.placement, ranks=machine.ranks)

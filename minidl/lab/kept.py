@@ -43,7 +43,7 @@ class Cell:
         """A name for the cell, made from its settings: equal cells have equal names, on every machine."""
         said = asdict(self)
         del said["file"]
-        for name in ("placement", "spill_bytes", "ranks"):  # which cells of before do not have
+        for name in ("placement", "spill_bytes", "ranks", "recomputes"):  # which cells of before do not have
             if said["machine"][name] == getattr(Machine, name):
                 del said["machine"][name]
         if not self.digest:

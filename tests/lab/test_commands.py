@@ -270,6 +270,19 @@ def test_a_grid_runs_each_placement_and_a_disk_behind_the_host(tmp_path, capsys)
     assert "--placement takes one placement here" in capsys.readouterr().err
 
 
+def test_a_machine_that_recomputes_nothing_only_swaps(tmp_path, capsys):
+    words = ["--traces", "resnet20:32", "--budgets", "60%", "--policies", "auto,dtr-swap,dtr", "--bound", "10",
+             "--jobs", "1"]
+    assert run.main([*words, "--out", str(tmp_path / "a")]) == run.main(
+        [*words, "--no-recompute", "--out", str(tmp_path / "b")]) == 0
+    free = table.read_csv(str(tmp_path / "a" / "table.csv"))
+    auto, swaps, drops = table.read_csv(str(tmp_path / "b" / "table.csv"))
+    assert auto["recompute_seconds"] == swaps["recompute_seconds"] == 0 < min(auto["out_bytes"], swaps["out_bytes"])
+    assert drops["status"].startswith("no room") and all(row["recompute_seconds"] for row in free)
+    assert auto["unmanaged_s"] == free[0]["unmanaged_s"] and auto["bound_s"] > free[0]["bound_s"]
+    capsys.readouterr()
+
+
 def test_a_grid_runs_ranks_that_share_the_hosts_link_with_the_seconds_of_a_training(tmp_path, capsys):
     words = ["--traces", "resnet20:32", "--budgets", "60%", "--policies", "passive", "--steps", "2", "--jobs", "1"]
     assert run.main([*words, "--ranks", "1,4", "--out", str(tmp_path / "a")]) == 0
@@ -289,6 +302,7 @@ def test_a_grid_runs_ranks_that_share_the_hosts_link_with_the_seconds_of_a_train
     capsys.readouterr()
     for others, said in ((["--traces", "torch:a.module:f:2"], "torch:a.module:f:2 has no exchanges"),
                          (["--noise", "0.1"], "--ranks and --noise do not go together"),
+                         (["--no-recompute"], "--ranks and --no-recompute do not go together"),
                          (["--ranks", "1,0"], "numbers from 1")):
         with suppress(SystemExit):
             assert run.main([*words, "--ranks", "1,4", "--out", str(tmp_path / "a"), *others]) == 2
@@ -312,7 +326,8 @@ def test_a_picture_is_refused_before_the_first_cell_where_matplotlib_is_missing(
 def test_cells_and_tables_from_before_there_were_placements_are_read(tmp_path):
     assert Cell("lenet:32", Machine(), "passive", 0.95, 2).name == "6776f8f6c82de7f8851e"
     assert len({Cell("lenet:32", machine, "passive", 0.95).name for machine in (
-        Machine(), Machine(placement="none"), Machine(spill_bytes=1), Machine(ranks=2))}) == 4
+        Machine(), Machine(placement="none"), Machine(spill_bytes=1), Machine(ranks=2),
+        Machine(recomputes=False))}) == 5
     row = CellResult("net:1", "p100", "passive", 100, 0.5, 1.0)
     lines = [line.split(",") for line in table.to_csv([row.values()]).splitlines()]
     keep = [n for n, name in enumerate(lines[0]) if name not in LATER_COLUMNS]

@@ -73,7 +73,7 @@ def story(arguments: argparse.Namespace) -> int:
         raise UserError("--lora is for networks of minidl; a PyTorch program adapts its layers itself")
     if arguments.ranks > 1 and name.startswith(sources.TORCH):
         raise UserError("--ranks is for networks of minidl: a trace of PyTorch's has no exchanges between devices")
-    kinds.refuse_noise_of_ranks(arguments.ranks, arguments.noise)
+    kinds.refuse_for_ranks(arguments.ranks, arguments)
     setting = Setting(arguments.tokens, arguments.precision, arguments.lora, ranks=arguments.ranks,
                       optimizer=arguments.optimizer)
     if arguments.advice or any(policies.create(policy).plans for policy in arguments.policies):

@@ -29,9 +29,11 @@ def counts(text: str) -> list[int]:
     return [kinds.read(whole, word, least=1, wanted="numbers from 1, like 1,2,4") for word in words(text)]
 
 
-def refuse_noise_of_ranks(ranks: int, noise: float) -> None:
-    """Raise UserError for several ranks whose calls have random errors."""
-    if ranks > 1 and noise:
+def refuse_for_ranks(ranks: int, arguments: argparse.Namespace) -> None:
+    """Raise UserError if a machine's flags do not go with several ranks: random errors, no recomputation."""
+    if ranks > 1 and arguments.no_recompute:
+        raise UserError("--ranks and --no-recompute do not go together: ranks run the network, and no trace of it")
+    if ranks > 1 and arguments.noise:
         raise UserError("--ranks and --noise do not go together: errors of ranks would not be the same")
 
 
@@ -105,7 +107,8 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--link", type=link, metavar="OUT[,IN]", help="its link, like 12GB/s or 12GB/s,10GB/s")
     group.add_argument("--latency", type=seconds, metavar="SECONDS", help="of a copy, like 10us")
     group.add_argument("--host", type=kinds.size, metavar="SIZE", help="host memory for swapped tensors")
-    group.add_argument("--no-swap", action="store_true", help="no host memory at all")
+    group.add_argument("--no-swap", action="store_true", help="no host memory at all: tensors can only be recomputed")
+    group.add_argument("--no-recompute", action="store_true", help="no call runs again: tensors can only be swapped")
     group.add_argument("--spill-bytes", type=kinds.size, default=0, metavar="SIZE",
                        help="of a file on a disk, which continues host memory")
     group.add_argument("--placement", type=chosen_placements, default=[placements.DEFAULT], metavar="A,B",
@@ -127,7 +130,8 @@ def machines(arguments: argparse.Namespace) -> list[Machine]:
     """Return the simulated machines that the flags describe, which differ in their placements.
     Raises UserError for an unknown profile."""
     found = [Machine(arguments.device, arguments.link, arguments.latency, 0 if arguments.no_swap else arguments.host,
-                     arguments.noise, arguments.seed, placement, arguments.spill_bytes)
+                     arguments.noise, arguments.seed, placement, arguments.spill_bytes,
+                     recomputes=not arguments.no_recompute)
              for placement in arguments.placement]
     found[0].described()
     return found

@@ -90,7 +90,7 @@ def refuse_ranks(arguments: argparse.Namespace) -> None:
     other = next((source for source in sources(arguments) if source.endswith(FILES) or source.startswith(TORCH)), None)
     if other is not None:
         raise UserError(f"--ranks takes networks of minidl, as resnet50:220: {other} has no exchanges")
-    kinds.refuse_noise_of_ranks(max(arguments.ranks), arguments.noise)
+    kinds.refuse_for_ranks(max(arguments.ranks), arguments)
 
 
 def story(arguments: argparse.Namespace, given: Sequence[str]) -> int:
