@@ -71,7 +71,7 @@ class TextBatch:
         return self.size * (20 * self.length + 16 * self.predictions + 8)
 
     def upload(self, runtime: Runtime) -> tuple[Tensor, ...]:
-        """Upload the six arrays, one operation each; return the tensors in the order of the fields.
+        """Upload the six arrays, each by an operation of its own; return the tensors in the order of the fields.
         Raises OutOfMemory if the device has no room for them."""
         tokens, predicted = (self.size, self.length), (self.size, self.predictions)
         shapes = tokens, tokens, tokens, predicted, predicted, (self.size,)
@@ -104,7 +104,7 @@ class TokenBatch:
         return self.size * self.length * 16
 
     def upload(self, runtime: Runtime) -> tuple[Tensor, ...]:
-        """Upload ``input_ids`` and ``labels``, one operation each. Raises OutOfMemory if the device has no room."""
+        """Upload and return ``input_ids`` and ``labels``, by two operations. Raises OutOfMemory if they do not fit."""
         return tuple(runtime.tensor(array, shape=(self.size, self.length), dtype=int64)
                      for array in (self.input_ids, self.labels))
 

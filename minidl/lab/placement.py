@@ -171,7 +171,9 @@ def lifetimes_of(trace: Trace) -> list[Lifetime]:
 
 
 def over_time(placed: PlacedBuffers, lifetimes: Sequence[Lifetime]) -> list[tuple[int, int, int]]:
-    """Return for each time of an event: the time, the end of the highest live buffer, the bytes of holes below it."""
+    """Return (time, height, hole bytes) for each time at which a buffer is born or dies, in ascending order.
+    height: the address in bytes at which the highest buffer ends that is live after these events; 0 if none is live.
+    hole bytes: all bytes below that address in which no live buffer is."""
     live: dict[str, tuple[int, int]] = {}
     found: list[tuple[int, int, int]] = []
     for lifetime, birth in events(lifetimes):

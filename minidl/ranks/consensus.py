@@ -77,7 +77,8 @@ class Consensus(Alone):
         return tuple(map(min, zip(*self.ranks.agree(sizes), strict=True)))
 
     def sees(self, batch: int) -> None:
-        """Let the ranks compare the number of examples in a batch, at the next turn of this iteration."""
+        """Note that this rank's program uploads a batch of ``batch`` examples, for the next exchange of this iteration.
+        There the ranks compare such numbers, and raise RanksDiverged if they differ; without an exchange none does."""
         self._batches.add(batch)
 
     def turn(self) -> str:

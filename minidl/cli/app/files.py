@@ -91,8 +91,8 @@ class Silence(io.TextIOBase):
 
 
 def printed_apart(options: Options) -> TextIO:
-    """Return the stream for text that people read:
-    stdout, or stderr if ``--json -`` uses stdout; with --quiet a stream that discards it."""
+    """Return the stream for text that people read, apart from the JSON: stdout, or stderr if ``--json -`` uses stdout.
+    With --quiet, return a stream that discards the text."""
     if options.quiet:
         return cast(TextIO, Silence())
     return sys.stderr if options.json == STDOUT else sys.stdout

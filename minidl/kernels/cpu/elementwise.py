@@ -127,7 +127,8 @@ def _gradient(formula: Formula) -> Callable[[Array, Array, Array], None]:
 
 
 def _operator(formula: Formula) -> Callable[[Array, Array, Array], None]:
-    """Return a kernel y = formula(a, b) with broadcasting, which copies no b that repeats along leading dimensions."""
+    """Return a function (y, a, b) that computes y = formula(a, b), with a and b broadcast to y's shape.
+    Only plain arrays of y's shape, and beside these a plain b that repeats along leading dimensions, are not copied."""
     kernel, repeating = _two(formula), _repeating(formula)
 
     def run(y: Array, a: Array, b: Array) -> None:

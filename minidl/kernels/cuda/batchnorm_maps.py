@@ -58,7 +58,7 @@ def normalise(tools: Tools, *, dtype: str, add: bool, relu: bool, columns: int, 
 def input_gradient(tools: Tools, *, dtype: str, relu: bool, columns: int, narrow: bool,
                    threads: int) -> Callable[..., None]:
     """Return a kernel: dx = gamma rstd (dy - (dbeta + (x - mean) rstd dgamma) share), dy masked by ReLU if ``relu``.
-    share: 1 / the values of a channel, or 0 outside of training. columns, narrow: as in ``normalise``."""
+    Its argument ``share``: 1 / values of a channel, or 0 outside of training. columns, narrow: as in ``normalise``."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     load_wide, (locate, advance), lanes = tools.wide(dtype)[0], tools.walk(narrow), threads // columns
     (rstd, normed), relu_grad = channel_tools(tools, dtype), tools.scalar(dtype).relu_grad

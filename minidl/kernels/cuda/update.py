@@ -97,7 +97,8 @@ def _uniform_numbers(seed: int, low: float, high: float) -> dict[str, Any]:
 
 
 class Upload(Kernel):
-    """The kernel that uploads a host array (``attrs["data"]``) in the tensor's dtype; None writes zeros."""
+    """The kernel that converts the host array ``attrs["data"]`` to the tensor's dtype and copies it into the tensor.
+    If ``attrs["data"]`` is None, it writes zeros."""
 
     def __init__(self) -> None:
         super().__init__(lambda *_: None)

@@ -43,7 +43,7 @@ class ByteCount(Arena):
 
     def cheapest_window(self, nbytes: int, cost: Callable[[Block], float | None],
                         blocks: Iterable[Block] | None = None) -> None:
-        """Return None: no block lies beside another one."""
+        """Return None: blocks have no neighbours here, so there is no window. The arguments are not used."""
 
     def allocate(self, nbytes: int, owner: object, *, high: bool = False) -> Block | None:
         """Allocate a block of at least ``nbytes``; None if fewer bytes are free. owner: the block's, not None.

@@ -1,6 +1,6 @@
-"""Starts the swap-ins, replays and moves of a plan before each call, as far as there is room for them.
+"""Starts the swap-ins, replays and relocations of a plan before each call, as far as there is room for them.
 
-It also allocates blocks at planned addresses, and relocates tensors that occupy planned addresses of others to holes.
+It also allocates blocks at planned addresses; a tensor that occupies an address planned for another is moved to a hole.
 """
 
 import weakref
