@@ -39,7 +39,7 @@ class Clock(Protocol):
 
     def lateness(self, copied_in: int, computed: int) -> float:
         """Return how many seconds the compute stream waited for the copy in at position ``copied_in``.
-        That was due when the compute stream reached position ``computed``."""
+        The copy was due when the compute stream reached position ``computed``."""
 
     def end_iteration(self) -> None:
         """Delete the records of the iteration that has ended."""

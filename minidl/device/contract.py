@@ -84,7 +84,7 @@ class Choices(ABC):
 
     def untimed_algorithms(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any],
                            cost: Cost) -> tuple[Algorithm, ...]:
-        """Return the algorithms for a call without timing any; those never timed before have modelled seconds."""
+        """Return the algorithms for a call without timing any; algorithms never timed before have modelled seconds."""
         return self.algorithms(op_name, inputs, outputs, attrs, cost)
 
     def usable_bytes(self, budget_bytes: int) -> int:

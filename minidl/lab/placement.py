@@ -102,7 +102,8 @@ def _greedy(lifetimes: Sequence[Lifetime], capacity: int | None, *,
 
 def planned(lifetimes: Sequence[Lifetime], capacity: int | None = None) -> PlacedBuffers:
     """Place all buffers together, as plans with addresses do (``planning.packing``): a search for the least memory.
-    Its work is limited to seconds for some hundred buffers. Raises OutOfMemory if it needs more than ``capacity``."""
+    The search is limited to seconds for some hundred buffers. Raises OutOfMemory if the result needs more bytes than
+    ``capacity`` (None: no limit)."""
     # Loaded when asked for: it is compiled.
     from minidl.planning.packing.solve import pack_low
     from minidl.planning.packing.strip import strip

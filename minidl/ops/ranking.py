@@ -119,7 +119,7 @@ def _first(x: Tensor, largest: bool) -> Tensor:
 
 
 def gather(input: Tensor, dim: int, index: Tensor) -> Tensor:
-    """Return input's elements at the places along ``dim`` that ``index`` holds.
+    """Return the elements of input whose indices along ``dim`` are in ``index``; the result has index's shape.
     Raises ShapeError for an ``index`` larger than input in other dimensions; UserError for a number out of range
     (on a GPU the element is NaN, or 0)."""
     if not input.shape:

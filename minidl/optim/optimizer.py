@@ -134,7 +134,7 @@ class Optimizer:
 
     def kind(self, index: int) -> tuple[int, bool, int]:
         """Return a key that is equal for parameters which one call may update.
-        It is (minus the group's number, ``decays`` of the parameter, its number of steps if updates use it or 0)."""
+        The key: (minus the group's number, ``decays`` of the parameter, its number of steps if updates use it or 0)."""
         return -self._group[index], self._decays[index], 0
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

@@ -27,7 +27,7 @@ class SGD(Composed):
                  weight_decay: float = 0.0, nesterov: bool = False, *, maximize: bool = False,
                  foreach: bool | None = None, fused: bool | None = None,
                  decays: Callable[[Tensor], bool] | None = None) -> None:
-        """Create the states, as zeros. ``decays``: returns True if weight decay applies to a parameter; default: to all.
+        """Create the states, as zeros. decays: returns True if weight decay applies to a parameter; default: to all.
         ``foreach`` and ``fused`` have no effect. Raises UserError if lr, momentum or weight_decay is negative or NaN,
         if dampening is not 0, for nesterov without a momentum above 0, or as ``Optimizer`` does."""
         params = params if isinstance(params, Tensor) else list(params)  # type: ignore[assignment]

@@ -94,7 +94,7 @@ def steps(op_name: str, inputs: Sequence[Meta], output: Meta, attrs: dict[str, A
 
 def _parts(images: int, elements: int, beside_bytes: int) -> int:
     """Return the smallest number of equal parts of a batch that are within the limits on elements and workspace.
-    It is a part per image if no other number is."""
+    If no number of parts is within the limits, return one part per image."""
     return next(p for p in range(1, images + 1) if images % p == 0 and (
         p == images or elements // p <= MOST_ELEMENTS and beside_bytes // p <= PART_BYTES))
 

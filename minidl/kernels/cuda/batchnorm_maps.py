@@ -118,7 +118,8 @@ def update_running(tools: Tools, *, dtype: str, threads: int) -> Callable[..., N
 
 
 def merge_statistics(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
-    """Return a kernel that merges two parts' mean and variance, a thread per channel. share: of the second part."""
+    """Return a kernel that merges two parts' mean and variance, a thread per channel.
+    Its argument ``share`` is the number of the second part's examples / that of both."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
 
     def kernel(merged_mean: Any, merged_var: Any, mean: Any, var: Any, other_mean: Any, other_var: Any, share: Any,

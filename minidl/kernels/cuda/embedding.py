@@ -65,7 +65,7 @@ def position_keys(tools: Tools, *, threads: int) -> Callable[..., None]:
 
 def sorted_tiles(tools: Tools, *, tile: int, threads: int) -> Callable[..., None]:
     """Return a kernel: the steps of a bitonic sort that stay within a tile of ``tile`` keys.
-    It makes sorted runs of ``low`` to ``high`` keys."""
+    The kernel makes sorted runs of ``low`` to ``high`` keys."""
     cuda = tools.cuda
 
     def kernel(keys: Any, low: Any, high: Any) -> None:

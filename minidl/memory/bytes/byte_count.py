@@ -78,14 +78,14 @@ class ByteCount(Arena):
         self._freed.append((block.size, unite_marks(block.marks, marks)))
 
     def check(self) -> None:
-        """Raise AssertionError unless the bytes in use, those free and the counters agree."""
+        """Raise AssertionError unless the bytes in use, the free bytes and the counters agree."""
         used, free = sum(block.size for block in self._blocks), sum(size for size, _ in self._freed)
         if used != self.used_bytes or used + free != self.capacity or self.peak_bytes < used:
             raise AssertionError(f"{used} bytes are used and {free} free of {self.capacity}, counted "
                                  f"{self.used_bytes}, with a peak of {self.peak_bytes}")
 
     def _take(self, size: int, owner: object) -> Block | None:
-        """Take ``size`` of the free bytes, those first that were freed first, as a block with their marks."""
+        """Take ``size`` free bytes, the bytes first that were freed first, as a block with their marks."""
         if size > self.free_bytes:
             return None
         marks, left = NO_MARKS, size

@@ -95,8 +95,8 @@ def windows_of_groups(tools: Tools, *, dtype: str, width: int, largest: bool, ke
 
 def _covering(tools: Tools) -> Callable[..., Any]:
     """Return ``covering(h, p_n, size, step, pad)``: first and last + 1 of p_n windows that contain row (or column) h.
-    They are those with p * step - pad <= h < p * step - pad + size. It divides unsigned 32-bit numbers, which is faster
-    than 64 bits, so no operand may be negative."""
+    Window p does if p * step - pad <= h < p * step - pad + size. Divides unsigned 32-bit numbers, which is faster than
+    64 bits, so no operand may be negative."""
     index = tools.integer
 
     def covering(h: Any, p_n: Any, size: Any, step: Any, pad: Any) -> Any:

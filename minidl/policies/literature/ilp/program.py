@@ -194,7 +194,7 @@ class IntegerProgram:
 
     def _freed(self, stage: int, x: int, k: int, readers: list[int]) -> int | None:
         """Return a variable that is 1 if a value is freed right after node k; None if it cannot be.
-        It is 0 if a later node of the stage reads the value, or the next stage keeps it."""
+        The variable is 0 if a later node of the stage reads the value, or the next stage keeps it."""
         if k != stage and stage in readers:
             return None
         program = self.program
