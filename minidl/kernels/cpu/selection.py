@@ -108,7 +108,7 @@ def _order(rows: Array, k: int, largest: bool) -> Array:
 
 
 def topk(values: Array, index: Array, x: Array, *, k: int, largest: bool) -> None:
-    """values = each row's k largest elements (smallest without ``largest``), best first; index = their row indices.
+    """values, index = each row's k largest elements (smallest without ``largest``), best first, and their indices.
     NaN comes first in both orders; of equal elements the one with the lower index."""
     for at in index_blocks(x.shape, 8, whole=1):
         rows = x[at]

@@ -117,7 +117,7 @@ def _transform_inputs(buffer: Any, at: int, size: int, raw: int, x: Any, x_strid
                       places: Any, first_image: int, count: int) -> None:
     """Transform the inputs of some channels and tiles, and write the result to ``buffer`` from element ``at`` on.
     The result is V [16, channels, tiles]: 16 matrices in panels, ``size`` elements apart. channels: the first one, and
-    the one after the last. places: the tiles' pixels, from ``columns.locate``. raw: the element of ``buffer`` from which
+    the one after the last. places: the tiles' pixels, by ``columns.locate``. raw: the element of ``buffer`` from which
     on the tiles are kept before they are transformed."""
     lane_count = lanes(buffer)
     panel, depth, pitch = 3 * lane_count, channels[1] - channels[0], padded(count, lane_count)

@@ -98,7 +98,7 @@ def log_softmax(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None
 
 
 def _topk(builder: Launches, values: View, index: View, x: View, *, k: int, largest: bool) -> None:
-    """Add launches: values = each row's k largest (or smallest) elements, best first; index = their row indices."""
+    """Add launches: values, index = each row's k largest (or smallest) elements, best first, and their indices."""
     if values.size:
         firsts = [replace(a, shape=a.shape[:-1], strides=a.strides[:-1]) for a in (values, index)]
         if len(merged(firsts[0].shape, x.strides[:-1], firsts[0].strides)) > 3:  # no kernel walks over more

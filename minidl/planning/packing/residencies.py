@@ -190,7 +190,7 @@ def _addresses(notes: Array, steps: int, size: Array, born_before: Array, outliv
 
 def _stackings(first: Array, end: Array, until: Array, size: Array, base: int, room: int) -> Iterator[Array]:
     """Yield offsets for the tensors whose copies out end in the next iteration, int64 [tensors].
-    Each result is a stack, from the address ``base`` upwards or from ``room`` downwards. It begins with the tensors made
+    Each result is a stack, from address ``base`` upwards or from ``room`` downwards. It begins with the tensors made
     first, or whose copies end last. In the wrong place a tensor divides memory that two large ones need.
     first, end: the tensors' steps in this iteration; until: their last steps in the next; size: their bytes."""
     orders = stacked(first, end, size), stacked(np.zeros_like(until), until, size)

@@ -89,7 +89,7 @@ class Recomputation:
     def __init__(self, facts: Lifetimes, seconds: Callable[[int], int], candidates: Iterable[GapCandidate],
                  is_away: Callable[[TensorId, int], bool], *, overwritten: bool = False) -> None:
         """Set rp_time and sources of the ``candidates``. seconds: a function, number of a call -> its nanoseconds.
-        is_away: True if the plan has evicted a tensor when a call runs. overwritten: ext_time is set as by line 31 of the listing."""
+        is_away(tensor, call): True if the plan has evicted it then. overwritten: ext_time is set as in listing line 31."""
         self.overwritten = overwritten
         self.candidates = {c.tensor_id: c for c in candidates}
         self._chosen = 0
