@@ -31,7 +31,7 @@ class RoomMaker:
 
     def allocate(self, nbytes: int, owner: object, pinned: set[Storage], op_name: str, *, high: bool = False) -> Block:
         """Allocate a block of ``nbytes``, evicting as many tensors as it takes. Raises OutOfMemory.
-        owner: of the block. high: near the top of the arena. pinned: operands of the call ``op_name``, which stay."""
+        owner: the block's. high: near the top of the arena. pinned: operands of the call ``op_name``, which stay."""
         arena = self.state.arena
         block = arena.allocate(nbytes, owner, high=high)
         if block is None:

@@ -89,7 +89,7 @@ class Recomputation:
     def __init__(self, facts: Lifetimes, seconds: Callable[[int], int], candidates: Iterable[GapCandidate],
                  is_away: Callable[[TensorId, int], bool], *, overwritten: bool = False) -> None:
         """Set rp_time and sources of the ``candidates``. seconds: a function, number of a call -> its nanoseconds.
-        is_away(tensor, call): True if the plan has evicted it then. overwritten: ext_time is set as in listing line 31."""
+        is_away(tensor, call): True if the tensor is evicted then. overwritten: set ext_time as listing line 31 does."""
         self.overwritten = overwritten
         self.candidates = {c.tensor_id: c for c in candidates}
         self._chosen = 0
