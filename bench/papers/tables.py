@@ -143,10 +143,10 @@ DIFFER = (
     "feature maps of the first stage.\n\n"
     "Capuchin: here a batch runs if its largest operation fits the device. Tensors that no plan evicts are swapped "
     "on demand, blocks can be slid together, and the optimizer's state may leave the device. The paper does not say "
-    "what limits the batch in its TensorFlow besides the plan. BERT: the paper does not give the length of its sequences. With "
-    "128 tokens larger batches fit here without management, and also in OpenAI's memory mode, which keeps only the "
-    "values between two layers; speed mode keeps the result of every matrix product. TF-ori agrees within 10% on the "
-    "five networks whose shapes the paper gives.")
+    "what limits the batch in its TensorFlow besides the plan. BERT: the paper does not give the length of its "
+    "sequences. With 128 tokens larger batches fit here without management, and also in OpenAI's memory mode, which "
+    "keeps only the values between two layers; speed mode keeps the result of every matrix product. TF-ori agrees "
+    "within 10% on the five networks whose shapes the paper gives.")
 
 
 def eager_batches(content: Content, quick: bool) -> None:

@@ -59,7 +59,7 @@ class Timekeeper:
         self.clock.synchronize(stream, position)
 
     def settle(self) -> None:
-        """Block the host until the times of all work of the compute stream are known. The virtual clock never does."""
+        """Block the host until the times of the compute stream's work are known; the virtual clock never blocks."""
         self.clock.settle()
 
     # Times ---------------------------------------------------------------------------------------------------

@@ -237,7 +237,7 @@ def _embedding_grad(builder: Launches, dw: View, dy: View, ids: View, *, rows: i
 
 
 def _gather_rows(builder: Launches, y: View, x: View, positions: View) -> None:
-    """Add launches: row n * P + p of y = row positions[n, p] of x[n], with positions [N, P]; NaN if it is not there."""
+    """Add launches: row n * P + p of y = row positions[n, p] of x[n], for positions [N, P]; NaN if x[n] has none."""
     _take(builder, y, x, positions, rows=x.shape[1], per=positions.shape[1], table_n=x.strides[0])
 
 

@@ -177,7 +177,7 @@ class Queue:
 
     def _share(self, queued: Queued, index: int, value: Storage) -> Storage:
         """Return ``value`` scaled for slice ``index``: by the slice's share of the batch's examples.
-        By its share of the labels that count, if the call has labels and the rule an operation ``share``."""
+        If the call has labels and the rule an operation ``share``: by the slice's share of the labels that count."""
         rule, sizes, executor = queued.rule, queued.sizes, self.executor
         if rule.share is None or queued.labels is None:
             return executor.run(SCALE, (value,), {"value": sizes[index] / sum(sizes)})[0]

@@ -64,7 +64,7 @@ class TflmsChain(Tflms):
 
     def trigger(self, network: IterationNetwork, level: list[int], swap: Swap, ahead: int) -> int:
         """Return the call after which a swap-in starts: by the chain rule, or in direct order if that rule finds none.
-        level: the level of each call, from ``levels``. ahead: the levels of both rules, as the module explains them."""
+        level: the level of each call, from ``levels``. ahead: the number of levels in both rules (see the module)."""
         found = chain_rule(network, level, swap, ahead)
         return direct_order(level, swap, ahead) if found is None else found
 

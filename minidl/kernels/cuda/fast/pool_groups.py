@@ -38,7 +38,7 @@ def _dense(a: View) -> bool:
 
 def place_of_group(tools: Tools, narrow: bool) -> Callable[..., Any]:
     """Return ``place(n, h, w, group, h_n, w_n, groups)``: the index of a group of channels in its tensor, in groups.
-    h_n, w_n, groups: height, width, and groups of a pixel. narrow: all indices are below 2^31: 32-bit products do."""
+    h_n, w_n, groups: height, width, and groups of a pixel. narrow: all indices are below 2^31, so 32 bits suffice."""
     kind = tools.integer if narrow else np.int64
 
     def place(n: Any, h: Any, w: Any, group: Any, h_n: Any, w_n: Any, groups: Any) -> Any:
