@@ -194,7 +194,7 @@ def over_time(placed: PlacedBuffers, lifetimes: Sequence[Lifetime]) -> list[tupl
 
 def check(placed: PlacedBuffers, lifetimes: Sequence[Lifetime]) -> None:
     """Raise AssertionError if two buffers overlap in both time and address, or ``peak_bytes`` is not the highest end.
-    So it does for a buffer without an offset, or with one below 0."""
+    Raise it, too, for a buffer without an offset, or with an offset below 0."""
     live: list[tuple[int, int, str]] = []  # (offset, end, id), ascending
     peak = 0
     for lifetime, birth in events(lifetimes):

@@ -110,7 +110,7 @@ def run(problem: Problem, room: Room, steps: StepArrays, starts: Array, out: Cop
 
 
 def _by_start(start: Array, count: int) -> Array:
-    """Return the numbers of swap-ins in the order of their starts, which are below ``count``; equal ones in order.
+    """Return the numbers of swap-ins by ascending start, then by number. The starts are below ``count``.
     Numba takes a second longer to compile NumPy's sort."""
     after, order = np.zeros(count + 1, np.int64), np.zeros(len(start), np.int64)
     for n in range(len(start)):

@@ -78,7 +78,7 @@ class Consensus(Alone):
 
     def sees(self, batch: int) -> None:
         """Note that this rank's program uploads a batch of ``batch`` examples, for the next exchange of this iteration.
-        There the ranks compare these numbers, and raise RanksDiverged if they differ; its end forgets them."""
+        There the ranks compare the numbers, and raise RanksDiverged if they differ. The iteration's end drops them."""
         self._batches.add(batch)
 
     def turn(self) -> str:

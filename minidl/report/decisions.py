@@ -151,7 +151,7 @@ def _expected(facts: Lifetimes, plan: Plan, costs: Costs, gaps: Mapping[AccessKe
 
 
 def _started(facts: Lifetimes, plan: Plan, gaps: Mapping[AccessKey, _Gap]) -> dict[int, list[AccessKey]]:
-    """Return call -> the swap-ins that start after it, in order; each is named by the access of its eviction."""
+    """Return call -> the swap-ins that start after it, as the plan lists them, each named by its eviction's access."""
     started: dict[int, list[AccessKey]] = {}
     for (trigger, count), tensor_ids in plan.prefetches.items():
         calls = facts.uses.get(trigger, [])

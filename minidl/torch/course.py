@@ -50,7 +50,7 @@ class Known:
     """A kind of step, with its recording and its plan.
     Two steps are of one kind if autograd saves equal shapes in them.
 
-    packs     shape and dtype of every tensor that autograd saves in it, in order.
+    packs     shape and dtype of every tensor that autograd saves in it, the first one saved first.
     recorded  its recording; seen: the variant of the recording that the plan is made for.
     obeyed    its plan, by the numbers of saved tensors; proposal: the policy's answer; limits: the plan's memory
               limits.

@@ -27,7 +27,7 @@ from minidl.view.page import is_page
 
 def check_places(options: Options) -> None:
     """Raise UserError, before any training, if an output file that a flag names could not be written.
-    So it does if two flags name one file. Changes no file."""
+    Raise it, too, if two flags name one file. Changes no file."""
     places: set[str] = set()
     for path, own in ((options.json, results.is_own), (options.save, safetensors.is_own),
                       (options.save_plan, is_plan), (options.save_trace, is_trace), (options.report, is_page),

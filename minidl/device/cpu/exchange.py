@@ -33,7 +33,7 @@ class _Joined:
         self.size, self.dtype = self._starts[-1], arrays[0].dtype
 
     def pieces(self, start: int, stop: int) -> list[np.ndarray]:
-        """Return views of the elements from ``start`` to before ``stop``, in order."""
+        """Return views of the elements from ``start`` to before ``stop``, array after array."""
         return [x[max(start - first, 0):stop - first] for x, first in zip(self._arrays, self._starts, strict=False)
                 if start < first + x.size and first < stop]
 
