@@ -154,7 +154,7 @@ def _system_call(path: Path, call: Callable[[Path], Found]) -> Found:
 # JSON ----------------------------------------------------------------------------------------------------------------
 def parse_json(data: bytes | str, *, unique_keys: bool = False) -> Any:
     """Return the value of a JSON document. Raises NotJson for an invalid document.
-    It is invalid also if nested too deep, with a number of thousands of digits or, with ``unique_keys``, a key twice."""
+    It is invalid also if nested too deep, with a number of thousands of digits or, with ``unique_keys``, equal keys."""
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
