@@ -1,4 +1,4 @@
-"""Makes room for bytes on the device: the loop of on-demand memory.
+"""Makes room for bytes on the device: the loop of on-demand memory. Each step is for bytes that are still missing.
 
     1. blocks that are being copied out already are reused: their next user waits for the copy
     2. tensors that replays have computed, and that the program has not read since, are dropped
@@ -6,10 +6,8 @@
     4. tensors that replays under way still need are dropped, if they can be recomputed
     5. if enough bytes are free, but in no single hole, one hole is made of them (``one_hole``)
 
-Each of the first four steps ends once enough bytes are free in total (step 3, if the policy's regime is ``one_piece``,
-once they are free in one hole); the next one is for bytes that are still missing. If all steps fail, a plan that is
-followed is given up, and the loop runs again; without a plan it raises OutOfMemory. The operands of the call under way
-may be moved, but not evicted."""
+If all steps fail, a plan that is followed is given up, and the loop runs again; without a plan it raises OutOfMemory.
+The operands of the call under way may be moved, but not evicted."""
 
 from minidl.memory.bytes.block import Block
 from minidl.memory.evicting import Evicting
