@@ -22,13 +22,13 @@ from minidl.memory.switches import ALL_ON, Switches
 from minidl.meta import ALIGNMENT
 from minidl.outside.stages import stage
 from minidl.outside.units import UNLIMITED, format_bytes
+from minidl.plan.policy import Policy
 from minidl.ranks import Ranks
 from minidl.runtime import Runtime
 
 ITERATIONS = 2  # of steps: the first has no gradients yet; from the second on all are alike
 MOST_ITERATIONS, ALIKE = 200, 3  # where blocks stay where they are put: until so many in a row leave the same holes
 NEARLY_FULL, WITH_FULL_HOST = 0.9, 8  # of the host's memory; iterations
-UNTIL_PLANNED = 8  # iterations, at most, until one follows a first plan to its end
 FIRST_BUDGET_STEP = 1 << 20  # bytes; where a search for the smallest budget begins
 
 
@@ -183,9 +183,11 @@ class Setup:
         stats = stats or twin.stats()
         return Trial(shortage, stats.swapped_out_bytes, stats.recomputed_bytes, nearly_full())
 
-    def _twin(self, device: Device, batch: int, budget_bytes: int) -> Runtime:
-        """Return a runtime on the twin ``device`` with the memory that a run with this batch and budget would have."""
-        return Runtime(device, memory_budget=budget_bytes, host_memory=self.for_tensors(batch), policy=self.policy,
+    def _twin(self, device: Device, batch: int, budget_bytes: int, policy: Policy | None = None) -> Runtime:
+        """Return a runtime on the twin ``device`` with the memory that a run with this batch and budget would have.
+        policy: what manages it, instead of the setup's."""
+        return Runtime(device, memory_budget=budget_bytes, host_memory=self.for_tensors(batch),
+                       policy=self.policy if policy is None else policy,
                        placement=self.placement, precision=self.precision, seed=self.seed, switches=self.switches,
                        slices=self.slices, spill=self.spill, shard_bytes=self.shard_bytes,
                        host_update=self.host_update, ranks=self.ranks)
@@ -196,27 +198,27 @@ class Setup:
         return self.managed_seconds(batch, budget_bytes) if policies.create(self.policy).plans else None
 
     def managed_seconds(self, batch: int, budget_bytes: int) -> float | None:
-        """Return the modelled seconds of a step under the first plan that is followed; without plans, of the second.
-        If none is followed before UNTIL_PLANNED steps or the limit of work, those of the last step. Infinite if a step
-        does not fit or launches too many replays; None for a device that is not simulated."""
+        """Return the modelled seconds of a step under the policy's first plan; without plans, of the second step.
+        ``auto`` makes this plan by one short search. If it makes none, or the limit of work is reached, those of the
+        last step. Infinite if a step does not fit or launches too many replays; None for a device that is not simulated.
+        """
         simulated = self.device.simulated_twin()
         if simulated is None:
             return None
-        plans = policies.create(self.policy).plans
-        self.work.spent += PLAN if plans else 0
+        policy = policies.hurried(self.policy)
+        self.work.spent += PLAN if policy.plans else 0
         try:
-            with (stage(f"timing {self._named(batch)}{' under a plan' if plans else ''}"),
-                  self._twin(simulated, batch, budget_bytes) as twin):
+            with (stage(f"timing {self._named(batch)}{' under a plan' if policy.plans else ''}"),
+                  self._twin(simulated, batch, budget_bytes, policy) as twin):
                 begin = self.work.count(simulated, self.slices, lambda: twin.memory.state.walks.calls)
                 step = self.program(batch).step
-                for n in range(UNTIL_PLANNED if plans else ITERATIONS):
+                for _ in range(twin.guide.iterations_to_follow if twin.guide else ITERATIONS):
                     before = twin.stats()
                     begin()
                     step()
                     followed = twin.followed()
                     if followed is not None and followed[1].plan.evictions:
                         return followed[1].seconds
-                    self.work.spent += PLAN if plans and n >= ITERATIONS else 0  # another plan was searched for
                     if self.work.over:
                         break
                 return twin.stats().since(before).seconds
