@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,9 +15,11 @@ from test_fit import setup
 
 import train
 from minidl.cli.app import advice, sizes, slices, trials
-from minidl.cli.app.fit import Setup
+from minidl.cli.app.fit import Setup, smallest_budget
 from minidl.cli.app.largest import largest_batch, largest_batch_cut
 from minidl.cli.app.trials import PLAN, Shortage, Work
+from minidl.policies import create, hurried
+from minidl.policies.auto.policy import Auto
 
 LENET = ["--model", "lenet", "--device", "sim:p100", "--steps", "2"]
 
@@ -175,6 +178,7 @@ def test_a_trial_ends_when_a_step_replays_too_much():
     assert found.batch < most and "replays so much that it launches more than 0.9 times its calls" in found.limit
 
 
+@pytest.mark.slow
 def test_what_exact_prices_look_at_counts_as_work_and_ends_a_trial_at_the_limit(monkeypatch):
     """The prices of recompute are sums by regions, which look at no calls."""
     budget, exact = 8 << 20, setup("resnet20", "dtr", shape=(3, 32, 32))
@@ -273,10 +277,15 @@ def test_a_search_that_uses_up_its_work_leaves_some_for_what_batches_cost(monkey
     assert len(told) >= 2 and told[0].endswith(" at 100%")
 
 
-@pytest.mark.parametrize(("limit", "plans"), [(10 ** 9, 7), (3 * PLAN, 3)])
-def test_each_search_for_a_plan_counts_as_work_until_a_plan_is_followed(limit, plans):
-    """In 1 GiB nothing moves, so that no step follows a plan: the first plan, then one after each step from the third.
-    """
-    what = replace(setup("lenet", "auto", shape=(1, 32, 32)), work=Work(limit))
-    assert what.managed_seconds(64, 1 << 30) > 0
-    assert what.work.spent // PLAN == plans
+def test_a_question_about_speed_makes_one_short_search_and_counts_it_as_work(monkeypatch):
+    """At the floor no search finds a plan that helps; a training would search on, with more work."""
+    searched = []
+    search = Auto._search
+    monkeypatch.setattr(Auto, "_search", lambda *words: searched.append(words[2]) or search(*words))
+    what = replace(setup("lenet", "auto", shape=(1, 32, 32)), work=Work(1e9))
+    floor = smallest_budget(what, 64)
+    what.work.spent = 0
+    with_plan, without = what.managed_seconds(64, int(1.2 * floor)), what.managed_seconds(64, floor)
+    assert searched == [0, 0] and what.work.spent // PLAN == 2
+    assert what.unmanaged_seconds(64) <= with_plan <= without < inf
+    assert Auto().rounds > hurried("auto").rounds == 0 and type(hurried("capuchin")) is type(create("capuchin"))

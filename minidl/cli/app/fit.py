@@ -200,8 +200,7 @@ class Setup:
     def managed_seconds(self, batch: int, budget_bytes: int) -> float | None:
         """Return the modelled seconds of a step under the policy's first plan; without plans, of the second step.
         ``auto`` makes this plan by one short search. If it makes none, or the limit of work is reached, those of the
-        last step. Infinite if a step does not fit or launches too many replays; None for a device that is not simulated.
-        """
+        last step. Infinite if a step does not fit or launches too many replays; None if the device is not simulated."""
         simulated = self.device.simulated_twin()
         if simulated is None:
             return None

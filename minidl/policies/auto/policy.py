@@ -84,7 +84,7 @@ class Auto(OnDemand):
         progress = Progress(tried=(on_demand,), rested=TRIAL_EVERY)
         found, _ = self._search(progress, 0, asked, FIRST_WORK)
         progress = progress.searched(found, 0)
-        if self.rounds and progress.waiting is None:  # on the wall clock the next search may be a hundred iterations away
+        if self.rounds and progress.waiting is None:  # on the wall clock the next may be a hundred iterations away
             progress = progress.searched(*self._search(progress, 1, asked))
         return progress.next()
 
