@@ -82,7 +82,7 @@ class Evicting:
         if state.policy.weighs_recomputation and storage not in state.protected:
             call = storage.call
             if not (state.writing and call is not None and reads([call], state.writing)):
-                seconds = neighbourhood.PRICES[state.policy.regime.price](storage)
+                seconds = state.price(storage)
         tracker = state.tracker
         seen = storage.last_access >= tracker.iteration_start
         idle = tracker.sequence - max(storage.last_access, storage.replayed_at)

@@ -20,7 +20,6 @@ its approximation by classes of equivalence). Knows records and modelled seconds
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from math import inf
 from weakref import ref
 
@@ -216,31 +215,49 @@ def read_by_missing(storage: Storage, other: Call) -> bool:
     return _needed_below(storage, {other}, most=MOST_FREED, follows=lambda call: call.region is not None)
 
 
-# Prices as published, without regions: exact, and slower. Beyond MOST_WALKED calls the regions give the price ---------
-def exact_price(storage: Storage) -> float | None:
-    """Seconds of a storage's own call, of the dropped calls that it needs, and of the dropped calls that need it.
-    None if its lineage is broken. With more than MOST_WALKED calls of either kind, the price by regions."""
-    calls = missing_calls(storage, MOST_WALKED)
-    if calls is None:
-        return None
-    below = _missing_below(storage) if len(calls) <= MOST_WALKED else calls
-    if len(below) > MOST_WALKED:
-        return _with_regions(storage, calls[-1])
-    return sum(map(_seconds, calls)) + sum(map(_seconds, below))
+class Walks:
+    """Prices as published, without regions: exact, and slower. Beyond MOST_WALKED calls the regions give the price.
+    calls: how many calls these prices have looked at so far; it tells the work that they take."""
 
+    def __init__(self) -> None:
+        self.calls = 0
 
-def ancestors_price(storage: Storage) -> float | None:
-    """Seconds of its own call and of dropped calls it needs (too many: by regions); None if its lineage is broken."""
-    calls = missing_calls(storage, MOST_WALKED)
-    if calls is not None and len(calls) > MOST_WALKED:
-        return _with_regions(storage, calls[-1])
-    return None if calls is None else sum(map(_seconds, calls))
+    def exact(self, storage: Storage) -> float | None:
+        """Seconds of a storage's own call, of the dropped calls it needs, and of the dropped calls that need
+        it. None if its lineage is broken. With more than MOST_WALKED calls of either kind, the price by regions."""
+        calls = self._above(storage)
+        if calls is None:
+            return None
+        below = calls
+        if len(calls) <= MOST_WALKED:
+            below = _missing_below(storage)
+            self.calls += len(below)
+        if len(below) > MOST_WALKED:
+            return _with_regions(storage, calls[-1])
+        return sum(map(_seconds, calls)) + sum(map(_seconds, below))
 
+    def ancestors(self, storage: Storage) -> float | None:
+        """Seconds of its own call and of dropped calls it needs (too many: by regions); None if its lineage is broken.
+        """
+        calls = self._above(storage)
+        if calls is not None and len(calls) > MOST_WALKED:
+            return _with_regions(storage, calls[-1])
+        return None if calls is None else sum(map(_seconds, calls))
 
-def own_price(storage: Storage) -> float | None:
-    """Seconds of a storage's own call; None if its lineage is broken."""
-    call = storage.call
-    return None if call is None or missing_calls(storage, MOST_WALKED) is None else _seconds(call)
+    def own(self, storage: Storage) -> float | None:
+        """Seconds of a storage's own call; None if its lineage is broken."""
+        call = storage.call
+        return None if call is None or self._above(storage) is None else _seconds(call)
+
+    def prices(self) -> dict[Price, Callable[[Storage], float | None]]:
+        """The function for each kind of price: a storage -> seconds, or None if it must not be dropped."""
+        return {Price.REGIONS: price, Price.NEIGHBOURHOOD: self.exact, Price.ANCESTORS: self.ancestors,
+                Price.OWN: self.own}
+
+    def _above(self, storage: Storage) -> list[Call] | None:
+        calls = missing_calls(storage, MOST_WALKED)
+        self.calls += len(calls or ())
+        return calls
 
 
 def _missing_below(storage: Storage) -> list[Call]:
@@ -254,13 +271,6 @@ def _missing_below(storage: Storage) -> list[Call]:
                 found[call] = None
                 wanted += [made for each in call.outputs if (made := each()) is not None]
     return list(found)
-
-
-PRICES: dict[Price, Callable[[Storage], float | None]] = {
-    Price.REGIONS: price, Price.NEIGHBOURHOOD: exact_price, Price.ANCESTORS: ancestors_price, Price.OWN: own_price}
-
-# The same prices, in a form that changes no region.
-GLANCES: dict[Price, Callable[[Storage], float | None]] = {**PRICES, Price.REGIONS: partial(price, joins=False)}
 
 
 def _seconds(call: Call) -> float:

@@ -25,6 +25,7 @@ from minidl.planning.timing import Room
 from minidl.policies.auto import annealing, fitting, policy
 from minidl.policies.auto.choices import movable, simple_choices
 from minidl.policies.auto.fitting import WARM
+from minidl.policies.auto.parts import Question
 from minidl.policies.auto.policy import RISING, SLACK, Auto
 from minidl.policies.auto.progress import Found, Progress, Tried
 from minidl.policies.auto.search import WORK, search
@@ -137,14 +138,14 @@ def test_long_traces_are_searched_from_all_kept_and_after_the_first_ones_around_
         worked.append(work)
 
     monkeypatch.setattr(policy, "search", search)
-    auto, limits, facts = Auto(), Limits(peak // 2, ROOMY), problem(measured, COSTS)
+    auto, limits = Auto(), Limits(peak // 2, ROOMY)
     known = auto.plan(measured, COSTS, limits).notes.searched(Found(Plan({}, predicted_seconds=10.0), 0.98))
     kept = ["kept", "capuchin", "around", "kept", "around", "around", "around"]
     for fresh, kinds in ((0, ["simple", "around"] * 3), (1 << 40, kept)):
         monkeypatch.setattr(policy, "FRESH", fresh)
         begun.clear()
         worked.clear()
-        searches = [auto._search(known, number, measured, facts, COSTS, limits)[1] for number in range(1, 7)]
+        searches = [auto._search(known, number, Question(measured, COSTS, limits))[1] for number in range(1, 7)]
         assert begun == kinds
         more = [RISING if kind == "kept" else 1 for kind in kinds]  # as much as that takes it counts for
         assert worked == [times * worked[-1] for times in more] and sum(searches) == sum(more)
@@ -155,7 +156,7 @@ def test_of_two_searches_from_scratch_the_one_that_promises_more_is_followed(tra
     measured, peak = trace
     monkeypatch.setattr(policy, "FRESH", 1 << 40)
     monkeypatch.setattr(policy, "fitted", lambda found, *_, **__: (found, 0))
-    auto, limits, facts = Auto(), Limits(peak // 2, ROOMY), problem(measured, COSTS)
+    auto, limits = Auto(), Limits(peak // 2, ROOMY)
     slow = Found(Plan({}, predicted_seconds=measured.seconds * 3), 0.98)
     known = auto.plan(measured, COSTS, limits).notes.searched(slow)
     for from_kept, from_capuchin in ((1.2, 1.1), (1.1, 1.2), (None, 1.1), (1.1, None), (None, None)):
@@ -164,7 +165,7 @@ def test_of_two_searches_from_scratch_the_one_that_promises_more_is_followed(tra
             return factor and Found(Plan({}, predicted_seconds=measured.seconds * factor), 0.98)
 
         monkeypatch.setattr(policy, "search", search)
-        found, _ = auto._search(replace(known, tried=known.tried[:1]), 1, measured, facts, COSTS, limits)
+        found, _ = auto._search(replace(known, tried=known.tried[:1]), 1, Question(measured, COSTS, limits))
         least = min(filter(None, (from_kept, from_capuchin)), default=None)
         assert (found and found.predicted) == (least and measured.seconds * least)
 

@@ -12,11 +12,13 @@ from minidl.plan.trace import Trace, TraceCall, TraceTensor
 from minidl.planning.problem import DROP, SWAP, problem
 from minidl.planning.schedule import NO_NOTES, simulate
 from minidl.planning.timing import Room
+from minidl.policies.auto import parts as planners
 from minidl.policies.auto import policy as auto
 from minidl.policies.auto.choices import alike
-from minidl.policies.auto.parts import belady, by_bytes, every_kth, parts
+from minidl.policies.auto.parts import Question, belady, by_bytes, every_kth, parts
 from minidl.policies.auto.policy import Auto
 from minidl.policies.auto.search import SLACK
+from minidl.policies.capuchin.policy import Capuchin
 
 UNIT = 1 << 20
 HOST = 1 << 50
@@ -98,7 +100,7 @@ def test_the_first_plan_is_predicted_to_be_no_slower_than_what_any_other_planner
     limits = Limits(int(whole * 0.7), HOST)
     found = Auto().plan(trace, costs, limits).plan
     room = Room(limits.device_bytes, HOST, SLACK)
-    outcomes = [simulate(facts, room, mode, mode.copy(), NO_NOTES) for mode in parts(trace, facts, costs, limits)]
+    outcomes = [simulate(facts, room, mode, mode.copy(), NO_NOTES) for mode in parts(Question(trace, costs, limits))]
     others = [outcome.seconds for outcome in outcomes if outcome.excess <= 0]
     assert others and found.predicted_seconds <= 1.002 * min(others)
 
@@ -123,7 +125,22 @@ def test_operands_of_one_call_leave_in_their_order_as_on_the_engine(resnet):
 
 def test_where_capuchins_planner_would_take_too_long_its_choices_are_left_out(resnet, monkeypatch):
     trace, costs, _ = resnet
-    facts, limits = problem(trace, costs), Limits(400 << 20, HOST)
-    count = len(list(parts(trace, facts, costs, limits)))
+    limits = Limits(400 << 20, HOST)
+    count = len(list(parts(Question(trace, costs, limits))))
     monkeypatch.setattr("minidl.policies.auto.parts.MOST_PAIRS", 0)
-    assert len(list(parts(trace, facts, costs, limits))) == count - 2
+    assert len(list(parts(Question(trace, costs, limits)))) == count - 2
+
+
+def test_other_planners_are_asked_once_and_what_a_search_repairs_does_not_change_their_choices(resnet, monkeypatch):
+    trace, costs, _ = resnet
+    asked, given = [], Question(trace, costs, Limits(400 << 20, HOST))
+    choose, dry_runs = Capuchin.choose, planners.by_demand
+    monkeypatch.setattr(Capuchin, "choose", lambda *a: (asked.append("capuchin"), choose(*a))[1])
+    monkeypatch.setattr(planners, "by_demand", lambda *a: (asked.append("on demand"), dry_runs(*a))[1])
+    first = [*given.capuchins(1 << 40), *given.by_demand()]
+    known = [mode.copy() for mode in first]
+    for mode in first:
+        assert mode.any()
+        mode[:] = 0
+    assert np.array_equal([*given.capuchins(1 << 40), *given.by_demand()], known)
+    assert asked == ["capuchin", "capuchin", "on demand"] and not given.capuchins(0)

@@ -7,6 +7,7 @@ replacement algorithms"). Chen's keeps every k-th value, or one value after a nu
 
 import heapq
 from collections.abc import Iterator
+from functools import cached_property
 
 import numpy as np
 
@@ -15,7 +16,8 @@ from minidl.plan.plan import Plan
 from minidl.plan.trace import Trace
 from minidl.planning.lifetimes import Lifetimes
 from minidl.planning.modes import modes_of
-from minidl.planning.problem import DROP, SWAP, Array, Problem
+from minidl.planning.problem import DROP, SWAP, Array, Problem, problem
+from minidl.policies.auto.by_demand import by_demand
 from minidl.policies.auto.choices import live_bytes, most_held
 from minidl.policies.capuchin.policy import Capuchin, CapuchinRecompute
 
@@ -24,24 +26,44 @@ MOST_PAIRS = 100_000                    # of candidates and decisions: about a t
 SEGMENTS = (2, 3, 4, 6, 8, 12, 16, 24)  # numbers of parts of equal bytes; Chen's greedy choice keeps the end of each
 
 
-def parts(trace: Trace, facts: Problem, costs: Costs, limits: Limits) -> Iterator[Array]:
-    """Yield the modes that each of the other planners chooses, int64 [gaps]; some may exceed the budget."""
-    yield belady(facts, limits.device_bytes)
-    yield from every_kth(facts)
-    yield from by_bytes(facts)
-    yield from capuchins(trace, facts, costs, limits, MOST_PAIRS)
+class Question:
+    """A trace to plan for, and what other planners choose for it: each is asked once, when it is first needed.
+    Each choice is handed out as a copy, because a search repairs the choices that it starts from, in place."""
+
+    def __init__(self, trace: Trace, costs: Costs, limits: Limits) -> None:
+        self.trace, self.costs, self.limits, self.facts = trace, costs, limits, problem(trace, costs)
+
+    def capuchins(self, most: int) -> list[Array]:
+        """Return the modes of Capuchin's hybrid and recompute-only planners.
+        None if their work, the number of candidates times the number of decisions, would exceed ``most``."""
+        return [mode.copy() for mode in self._capuchins] if _pairs(self.facts, self.limits.device_bytes) <= most else []
+
+    def by_demand(self) -> list[Array]:
+        """Return the modes of policies on demand (``by_demand``)."""
+        return [mode.copy() for mode in self._by_demand]
+
+    @cached_property
+    def _capuchins(self) -> list[Array]:
+        lives = Lifetimes.of(self.trace)
+        plans = [Plan(policy.choose(lives, self.costs, self.limits).evictions())
+                 for policy in (Capuchin(), CapuchinRecompute())]
+        modes = [modes_of(plan, self.facts, self.trace) for plan in plans]
+        for mode in modes:
+            mode[(mode == DROP) & ~self.facts.may_drop] = SWAP
+        return modes
+
+    @cached_property
+    def _by_demand(self) -> list[Array]:
+        return list(by_demand(self.facts, self.limits))
 
 
-def capuchins(trace: Trace, facts: Problem, costs: Costs, limits: Limits, most: int) -> Iterator[Array]:
-    """Yield the modes of Capuchin's hybrid and recompute-only planners.
-    Skipped if their work, the number of candidates times the number of decisions, would exceed ``most``."""
-    if _pairs(facts, limits.device_bytes) > most:
-        return
-    lives = Lifetimes.of(trace)
-    for policy in (Capuchin(), CapuchinRecompute()):
-        mode = modes_of(Plan(policy.choose(lives, costs, limits).evictions()), facts, trace)
-        mode[(mode == DROP) & ~facts.may_drop] = SWAP
-        yield mode
+def parts(asked: Question) -> Iterator[Array]:
+    """Yield the modes that each of the other planners chooses, int64 [gaps]; some may exceed the budget.
+    Those on demand are left out."""
+    yield belady(asked.facts, asked.limits.device_bytes)
+    yield from every_kth(asked.facts)
+    yield from by_bytes(asked.facts)
+    yield from asked.capuchins(MOST_PAIRS)
 
 
 def _pairs(facts: Problem, budget: int) -> float:

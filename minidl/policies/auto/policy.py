@@ -6,7 +6,7 @@ intermediates, memory that waits for copies out, transfers that queue. The first
 iterations refine it, while the program runs under the fastest plan known.
 
     choices     the gaps that a search considers, and simple choices to start from
-    parts       the choices of other planners
+    parts       a trace to plan for, and the choices of other planners
     by_demand   the choices of policies on demand, for where no other start leads to a plan that helps
     search      one search for one share of the budget; ``annealing`` is its compiled part
     addresses   the addresses of a plan's tensors
@@ -26,13 +26,12 @@ from minidl.plan.plan import NO_PLAN, Eviction, Proposal, SavedProposal
 from minidl.plan.policy import Observation, OnDemand, Pressure, Residency
 from minidl.plan.trace import Trace
 from minidl.planning.modes import modes_of
-from minidl.planning.problem import Array, Problem, problem
+from minidl.planning.problem import Array, Problem
 from minidl.planning.schedule import NO_NOTES, simulate
 from minidl.planning.timing import Room
-from minidl.policies.auto.by_demand import by_demand
 from minidl.policies.auto.choices import most_held, simple_choices
 from minidl.policies.auto.fitting import LEAST_SHARE, WARM, fitted
-from minidl.policies.auto.parts import belady, capuchins, parts
+from minidl.policies.auto.parts import Question, belady, parts
 from minidl.policies.auto.progress import LEAST_GAIN, ON_DEMAND, TRIAL_EVERY, Found, Progress, Tried
 from minidl.policies.auto.search import ENOUGH, SLACK, WORK, search
 from minidl.policies.dtr_swap import DtrSwap
@@ -55,7 +54,7 @@ MORE_PAIRS = 200_000  # MORE_PAIRS pairs of candidate and decision, twice as man
 class Auto(OnDemand):
     """Searches for plans that swap and recompute on the simulated iteration, and follows the fastest plan.
 
-    rounds: the most searches.
+    rounds: the most searches, without those of the first plan; 0: one short search, and the plan that it finds.
     """
 
     name = "auto"
@@ -74,7 +73,8 @@ class Auto(OnDemand):
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
         """Return the plan of a short search; if its prediction does not beat on-demand mode, of one more search.
         The plan is empty if no prediction beats on-demand mode, or if everything fits."""
-        facts = problem(trace, costs)
+        asked = Question(trace, costs, limits)
+        facts = asked.facts
         mode = np.zeros(len(facts.gap_call), np.int64)
         kept = simulate(facts, Room(limits.device_bytes, limits.host_bytes, SLACK), mode, mode.copy(), NO_NOTES)
         fits = kept.excess <= 0 and kept.seconds <= facts.seconds * (1.0 + LEAST_GAIN)
@@ -82,10 +82,10 @@ class Auto(OnDemand):
             return NO_PLAN
         on_demand = Tried(ON_DEMAND, () if trace.observed_seconds is None else (trace.observed_seconds,))
         progress = Progress(tried=(on_demand,), rested=TRIAL_EVERY)
-        found, _ = self._search(progress, 0, trace, facts, costs, limits, FIRST_WORK)
+        found, _ = self._search(progress, 0, asked, FIRST_WORK)
         progress = progress.searched(found, 0)
-        if progress.waiting is None:  # on the wall clock the next search may be a hundred iterations away
-            progress = progress.searched(*self._search(progress, 1, trace, facts, costs, limits))
+        if self.rounds and progress.waiting is None:  # on the wall clock the next may be a hundred iterations away
+            progress = progress.searched(*self._search(progress, 1, asked))
         return progress.next()
 
     def feedback(self, proposal: Proposal, observed: Observation) -> Proposal:
@@ -98,22 +98,22 @@ class Auto(OnDemand):
             return proposal
         progress = progress.after(proposal.plan, observed.seconds, observed.unseen)
         if observed.may_plan and not over:
-            facts = problem(observed.trace, observed.costs)
-            progress = progress.searched(*self._search(progress, progress.round + 1, observed.trace, facts,
-                                                       observed.costs, observed.limits))
+            asked = Question(observed.trace, observed.costs, observed.limits)
+            progress = progress.searched(*self._search(progress, progress.round + 1, asked))
         return progress.next()
 
     def is_over(self, progress: Progress) -> bool:
         """True if no more searches are made: ``rounds`` were made, or the latest ones found no better plan."""
         return progress.round >= self.rounds or progress.fruitless >= FRUITLESS
 
-    def _search(self, progress: Progress, number: int, trace: Trace, facts: Problem, costs: Costs, limits: Limits,
-                work: float | None = None) -> tuple[Found | None, int]:
+    def _search(self, progress: Progress, number: int, asked: Question, work: float | None = None
+                ) -> tuple[Found | None, int]:
         """Search once, from scratch or around the best plan; return (plan or None, number of searches this counts as).
         If there is no plan yet and it finds none that helps, or if it may be the last, one from the choices of others
         (``belady``, Capuchin, policies on demand) follows, which may exceed the budget at first. A plan predicted to be
         faster than all plans tried or waiting gets addresses. number: that of this search, from 0; it selects the share
         of the budget to plan for. work: the number of calls to simulate; None: the usual number."""
+        trace, facts, costs, limits = asked.trace, asked.facts, asked.costs, asked.limits
         if not progress.beats(facts.seconds):
             return None, 1
         around, work, spent = progress.best, work or _work(facts), 1
@@ -124,12 +124,11 @@ class Auto(OnDemand):
             starts: list[tuple[Iterable[Array] | None, int]] = []  # (choices to start from, multiple of the usual work)
             if number % 2 and wanting > 1:
                 starts.append((None, ceil(min(RISING, wanting))))
-                choices = list(capuchins(trace, facts, costs, limits, MORE_PAIRS)) if number == 1 else []
+                choices = asked.capuchins(MORE_PAIRS) if number == 1 else []
                 if choices:  # plans near them are sometimes better than all plans found from scratch
                     starts.append((choices, 1))
             else:
-                starts.append((chain(simple_choices(facts, int(share * limits.device_bytes)),
-                                     parts(trace, facts, costs, limits)), 1))
+                starts.append((chain(simple_choices(facts, int(share * limits.device_bytes)), parts(asked)), 1))
             ends = [search(trace, facts, costs, limits, begin, share=share, seed=number, work=count * work)
                     for begin, count in starts]
             found = min(filter(None, ends), key=lambda each: each.predicted, default=None)
@@ -140,9 +139,8 @@ class Auto(OnDemand):
                            [modes_of(around.plan, facts, trace)], share=share, seed=number, work=work,
                            temperature=WARM)
         fails = around is None and (found is None or not progress.beats(found.predicted))
-        if fails or number == self.rounds or progress.fruitless == FRUITLESS - 1:  # perhaps the last search
-            begins = [belady(facts, limits.device_bytes), *capuchins(trace, facts, costs, limits, MORE_PAIRS),
-                      *by_demand(facts, limits)]
+        if fails or 0 < number == self.rounds or progress.fruitless == FRUITLESS - 1:  # perhaps the last search
+            begins = [belady(facts, limits.device_bytes), *asked.capuchins(MORE_PAIRS), *asked.by_demand()]
             other = search(trace, dropping, costs, limits, begins, share=1.0, seed=number, work=work, stride=1)
             found = min(filter(None, (found, other)), key=lambda each: each.predicted, default=None)
             spent += 1
