@@ -34,7 +34,7 @@ MOST_WALKED = 64  # dropped calls that one exact price looks at, above the tenso
 class Region:
     """A set of connected dropped calls, as the sum of their device ``seconds``.
 
-    into: the region that this one was united into, or None. It is the parent pointer of a union-find."""
+    into: the parent in a union-find: the region that this one was united into, or None."""
 
     __slots__ = ("into", "seconds")
 
@@ -107,12 +107,12 @@ def read_again(storage: Storage) -> None:
 
 
 def starts_a_replay(storage: Storage) -> bool:
-    """True if the replay of a dropped tensor that the program needs would read the bytes of ``storage``."""
+    """True if the replay of a dropped tensor on which the program has handles would read the bytes of ``storage``."""
     return _needed_below(storage, set(), most=inf, follows=lambda call: True)
 
 
 def _needed_below(storage: Storage, seen: set[Call], *, most: float, follows: Callable[[Call], bool]) -> bool:
-    """True if a dropped tensor that the program needs would be computed from ``storage``, by calls not in ``seen``.
+    """True if a dropped tensor that has handles would be computed from ``storage``, by calls that are not in ``seen``.
     follows: accepts the calls to follow. seen: gets the calls that were followed; beyond ``most`` the search ends."""
     below = [storage]
     while below and len(seen) <= most:
@@ -210,7 +210,7 @@ def _starts_from_what_goes(call: Call, storage: Storage) -> bool:
 
 
 def read_by_missing(storage: Storage, other: Call) -> bool:
-    """True if a dropped tensor that the program needs would be computed from a storage by a call other than ``other``.
+    """True if a dropped tensor with handles of the program would be computed from it by a call other than ``other``.
     Of long chains of freed calls between the two, MOST_FREED calls are looked at."""
     return _needed_below(storage, {other}, most=MOST_FREED, follows=lambda call: call.region is not None)
 

@@ -51,7 +51,7 @@ Program = Callable[[int], TrainingParts]
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The settings that decide what fits, without the batch and the budget: those two are arguments of the methods.
+    """The settings that decide what fits, without the batch and the budget, which its methods take as arguments.
 
     program      makes the model for a batch in the current runtime, and returns its TrainingParts
     device       provides its profile and algorithms; it executes nothing
