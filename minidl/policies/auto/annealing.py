@@ -42,7 +42,7 @@ def improve(problem: Problem, room: Room, prices: Prices, moves: Moves, effort: 
     """Improve ``mode`` ([gaps]) in place; return (objective, seconds, bytes over the budget) of the best modes found.
 
     The objective is the iteration's seconds plus penalties for bytes over the budget and for bytes copied. A move sets
-    the mode of one gap or exchanges the modes of two, alone or together with the next gaps of their kind. The move is kept
+    the mode of one gap or exchanges the modes of two, alone or together with the next gaps of their kind. It is kept
     if the objective falls, or rises by less than a random share of a temperature that falls to 0. prefetch_at: scratch
     memory, int64 [gaps]; its values at the end do not belong to these modes.
     """
