@@ -1,4 +1,4 @@
-"""``torch.utils.data``: data sets and batches of them as tensors. This process alone reads them, without workers."""
+"""``torch.utils.data``: data sets, and batches as tensors. This process reads them; ``num_workers`` has no effect."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from typing import Any, cast

@@ -10,8 +10,7 @@ A device combines numerics and a clock. All devices have the same methods, so sw
   CpuDevice (``cpu.device``)   NumPy arrays, on the virtual clock or on worker threads
   CudaDevice (``cuda.device``) a GPU, on its own streams
 
-A device knows offsets in its arena and times; it knows no storage's history and no policy.
-"""
+A device knows offsets in its arena and times; it knows no storage's history and no policy."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence

@@ -57,5 +57,5 @@ class DryDevice(SimDevice):
 
     def launch(self, op_name: str, algorithm: Algorithm, outputs: Sequence[Operand], inputs: Sequence[Operand],
                attrs: dict[str, Any], workspace: int, timed: Timed = None) -> int:
-        """Do nothing and take no time."""
+        """Do nothing and take no time; return 0, a position that no stream has to wait for."""
         return 0

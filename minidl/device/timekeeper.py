@@ -64,7 +64,7 @@ class Timekeeper:
 
     # Times ---------------------------------------------------------------------------------------------------
     def now(self) -> float:
-        """Return the seconds since the start.
+        """Return the seconds since the device was made.
         The virtual clock returns when all work launched so far will have finished; the wall clock the time now, so
         synchronize first."""
         return self.clock.now()
@@ -74,7 +74,7 @@ class Timekeeper:
         return perf_counter()
 
     def stall_seconds(self) -> float:
-        """Return the seconds that the compute stream has waited for copies since the start."""
+        """Return the seconds that the compute stream has waited for copies since the device was made."""
         return self.clock.stall
 
     def landed(self, copied_out: int) -> bool:

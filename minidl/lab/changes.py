@@ -2,7 +2,7 @@
 
 Three changes are made to the program, which is then recorded again on fake tensors: bfloat16, gradient checkpoints, and
 half of the batch at a time. Two are computed from its own trace: optimizer states on the host between steps, and a
-plan of minidl's. Batches follow from bytes that do not depend on the batch and bytes that grow with it.
+plan of minidl's. The largest batch is computed from the bytes that grow with the batch and those that do not.
 """
 
 import re

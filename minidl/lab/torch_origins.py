@@ -67,7 +67,7 @@ class Origins:
         return ""
 
     def _short(self, file: str) -> str:
-        """Return a path from the current folder, or from the folder of installed packages, else its last two parts."""
+        """Return ``file`` relative to the current folder or that of installed packages, else its last two parts."""
         if file.startswith(self._here):
             return file.removeprefix(self._here)
         _, installed, inner = file.rpartition("site-packages/")

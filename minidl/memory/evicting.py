@@ -94,9 +94,9 @@ class Evicting:
 
     # Leaving -------------------------------------------------------------------------------------------------
     def evict(self, storage: Storage, action: Action, *, at_any_price: bool = False) -> bool:
-        """Take a storage off the device; False if the host is full and the storage cannot be recomputed.
-        at_any_price: allow dropping other tensors' host copies, to make room on the host, even if it is not known
-        how long their replay takes."""
+        """Drop or swap out a storage, as ``action`` says or, if that fails, the other way; False if both fail.
+        A drop fails if the storage cannot be recomputed now, a swap-out if the host is full and other tensors cannot
+        give up enough copies there. at_any_price: tensors whose replay takes an unknown time give up theirs, too."""
         if action is Action.DROP and self.lineage_of(storage) is not None:
             self.drop(storage)
         elif self.back_up(storage):

@@ -184,7 +184,7 @@ def _with_regions(storage: Storage, call: Call, *, joins: bool = True) -> float:
 
 
 def _goes_before(base: Storage, storage: Storage) -> bool:
-    """True if ``base``, an input of the call that made ``storage``, will be freed while ``storage`` is still needed."""
+    """True if an input, ``base``, of the call that made ``storage`` will have its last use before ``storage`` has."""
     return not base.saved or bool(storage.saved) and base.saved_by > storage.saved_by
 
 

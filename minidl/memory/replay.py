@@ -94,7 +94,7 @@ class Replay:
         state.hooks.returned(storage)
 
     def _can_be_replayed(self, base: Storage) -> bool:
-        """True if a storage that is only on the host can be recomputed."""
+        """True if ``base`` is only on the host, and can be recomputed without bytes that are being overwritten."""
         calls = missing_calls(base) if base.status is OUT else None
         return calls is not None and not reads(calls, self.state.writing)
 

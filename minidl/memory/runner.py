@@ -220,7 +220,7 @@ class CallRunner:
         self._donors.clear()
 
     def _donated_blocks(self) -> Collection[Block]:
-        """The blocks that inputs of the call under way have donated."""
+        """The blocks of the inputs that have been donated to outputs of the call under way."""
         return [base.block for base in self._donors if base.block]
 
     def _candidates(self, signature: Signature, inputs: Sequence[Storage], outputs: Sequence[Storage],

@@ -93,8 +93,8 @@ class Embedding(Module):
 
 
 class Dropout(Module):
-    """Dropout: in training, zero each element with probability p in [0, 1) and divide the rest by 1 - p.
-    With ``inplace`` the result replaces x, whose bytes may be overwritten."""
+    """Dropout: in training, zero each element with probability p and divide the rest by 1 - p; else return x.
+    With ``inplace`` the handle x gets the result, which may use x's bytes. Raises UserError for p outside [0, 1)."""
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         if not 0.0 <= p < 1.0:

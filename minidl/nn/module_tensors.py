@@ -29,10 +29,10 @@ class Converted:
     def to(self, *targets: Any, **options: Any) -> Self:
         """Convert floating parameters and buffers to a dtype, if one is given; return this module.
 
-        A device has no effect, because tensors live on their runtime's device. Create optimizers after this call, since
-        their state has the parameters' dtype. For mixed precision use ``Runtime(precision=...)``. Raises UserError for
-        other arguments.
-        """
+        A tensor stands for its dtype. A device, ``copy``, ``non_blocking`` and ``memory_format`` do nothing: tensors
+        live on their runtime's device. Create optimizers after this call, since optimizer states have the parameters'
+        dtype. For mixed precision use ``Runtime(precision=...)``. Raises UserError for a dtype that is not floating,
+        and for arguments of another kind or name."""
         dtype = asked_dtype(f"{type(self).__name__}.to()", targets, options)
         if dtype is not None:
             if not dtype.floating:

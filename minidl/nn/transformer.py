@@ -37,9 +37,9 @@ def _added(mask: Tensor | None, like: Tensor) -> Tensor | None:
 
 
 class MultiheadAttention(Module):
-    """Multi-head attention: softmax(q k^T / sqrt(D) + mask) v per head, with projections of operands and result.
-    Raises UserError for arguments that are not supported, ``add_bias_kv``, ``add_zero_attn``, ``kdim`` and ``vdim``
-    other than ``embed_dim``; and if the heads do not divide the width."""
+    """Multi-head attention: softmax(q k^T / sqrt(D) + mask) v for each head, with projections before and after.
+    D: ``embed_dim / num_heads``. Raises UserError unless this is whole, for ``add_bias_kv`` and ``add_zero_attn``, and
+    for a ``kdim`` or ``vdim`` other than ``embed_dim``."""
 
     def __init__(self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True,
                  add_bias_kv: bool = False, add_zero_attn: bool = False, kdim: int | None = None,

@@ -53,7 +53,8 @@ def beside(dtype: DType, value: object) -> DType:
 
 
 def promoted(what: str, a: Tensor, b: Operand) -> tuple[Tensor, Operand]:
-    """Return two operands in their common dtype; numbers stay numbers. Raises ShapeError for two floating dtypes."""
+    """Return a and b in their common dtype; b stays a number if it is one.
+    Raises ShapeError, which names the function ``what``, for two different floating dtypes (PyTorch converts)."""
     if isinstance(b, Tensor):
         dtype = common(what, a.dtype, b.dtype)
         return convert(a, dtype), convert(b, dtype)

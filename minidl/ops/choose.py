@@ -1,7 +1,6 @@
 """Comparisons, which give booleans; selection by a boolean mask; and conversions between dtypes.
 
-Comparisons and conversions to or from integers have no gradient.
-"""
+Comparisons and conversions to or from integers have no gradient."""
 
 from collections.abc import Sequence
 

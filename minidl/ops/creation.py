@@ -130,8 +130,8 @@ def randn(*sizes: Sizes, dtype: DType = float32, device: object = None, requires
 
 def randint(low: int, high: int | Shape | None = None, size: Shape = (), *, dtype: DType = int64,
             device: object = None) -> Tensor:
-    """Return random integers n, low <= n < high, or with one bound 0 <= n < bound. ``device`` has no effect.
-    Raises UserError if there is no such integer."""
+    """Return random integers n of shape ``size``: low <= n < high or, for ``randint(bound, size)``, 0 <= n < bound.
+    ``device`` has no effect. Raises UserError if no integer lies between the bounds."""
     if isinstance(high, tuple | list):  # PyTorch's randint(high, size)
         size, high = tuple(high), None
     low, high = (0, low) if high is None else (low, high)

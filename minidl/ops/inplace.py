@@ -162,7 +162,8 @@ def apply_copy(other: Tensor, x: Tensor) -> Tensor:
 
 def fill_(x: Tensor, value: Operand) -> Tensor:
     """Overwrite x with a number or a tensor without dimensions; returns x. An integer dtype cuts fractions.
-    Raises UserError if a gradient flows and x shares its bytes, or for a number beyond the range of x's integers."""
+    Raises ShapeError for a tensor with dimensions; UserError for a number that x's dtype cannot hold, and as ``copy_``
+    does if x or the tensor has a gradient to pass on."""
     if isinstance(value, Tensor):
         if value.shape:
             raise ShapeError(f"fill_ takes a number or a tensor without dimensions, not {list(value.shape)}")

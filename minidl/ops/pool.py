@@ -95,8 +95,7 @@ def adaptive_avg_pool2d(x: Tensor, size: int | tuple[int | None, int | None] | N
     """Return the means over an h x w grid of windows: [N, C, H, W] or [C, H, W] -> [..., h, w]; None keeps a size.
 
     Window (i, j) has the rows floor(i H / h) to ceil((i + 1) H / h) - 1 and the columns floor(j W / w) to
-    ceil((j + 1) W / w) - 1. Raises ShapeError for other dimensions of x or a size below 1.
-    """
+    ceil((j + 1) W / w) - 1. Raises ShapeError for other dimensions of x or a size below 1."""
     if x.ndim == 3:
         y = adaptive_avg_pool2d(reshape(x, (1, *x.shape)), size)
         return reshape(y, y.shape[1:])

@@ -85,13 +85,14 @@ def outer(input: Tensor, vec2: Tensor) -> Tensor:
 
 
 def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """Return beta * input + alpha * (mat1 mat2) for matrices mat1 and mat2. Misfits raise ShapeError."""
+    """Return beta * input + alpha * (mat1 mat2), matrices; input broadcasts, and is not read if beta is 0.
+    Raises ShapeError for other dimensions, and for sizes or dtypes that do not fit."""
     y = scale(mm(mat1, mat2), alpha) if alpha != 1 else mm(mat1, mat2)
     return y if beta == 0 else add(y, scale(input, beta) if beta != 1 else input)
 
 
 def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """Return beta * input + alpha * (batch1 batch2) for batches of matrices. Misfits raise ShapeError."""
+    """Return beta * input + alpha * (batch1 batch2) for batches of matrices. Raises ShapeError as ``addmm`` does."""
     y = scale(bmm(batch1, batch2), alpha) if alpha != 1 else bmm(batch1, batch2)
     return y if beta == 0 else add(y, scale(input, beta) if beta != 1 else input)
 
@@ -119,8 +120,7 @@ def norm(input: Tensor, p: float | str | None = 2, dim: Axes = None, keepdim: bo
     """Return the p-norm (sum of |input|^p)^(1/p) over ``dim``, by default over all dimensions.
 
     p = inf gives the largest |input|, p = 0 the number of nonzero elements. A norm of 0 has gradient 0.
-    Raises ShapeError for other text than "fro" and for a bad ``dim``.
-    """
+    Raises ShapeError for other text than "fro" and for a bad ``dim``."""
     if p in ("fro", None):
         p = 2
     if isinstance(p, str):

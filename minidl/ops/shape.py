@@ -157,7 +157,7 @@ def narrow(input: Tensor, dim: int, start: int | Tensor, length: int) -> Tensor:
 
 
 def concat(tensors: Sequence[Tensor], axis: int = 1) -> Tensor:
-    """Join tensors of one dtype along an existing axis. Raises ShapeError if their other sizes or dtypes differ."""
+    """Join tensors along an existing axis. Raises ShapeError for none, and if dtypes or sizes of other axes differ."""
     if not tensors:
         raise ShapeError("nothing to concatenate")
     return apply(CONCAT, *tensors, axis=axis_of("concat", tensors[0].shape, axis))

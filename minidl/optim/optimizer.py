@@ -170,7 +170,7 @@ class Optimizer:
         """Called with the numbers of the parameters that a step has updated. By default no steps are counted."""
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Set all gradients to None, which frees their memory; ``set_to_none=False`` does the same."""
+        """Set the gradients of this optimizer's parameters to None and free them, also with ``set_to_none=False``."""
         for tensor in self.parameters:
             tensor.grad = None
 
@@ -282,7 +282,7 @@ def _pieces(index: int, tensor: Tensor) -> list[RowRange]:
 
 
 def rows_of_piece(tensor: Tensor, piece: RowRange) -> Tensor:
-    """Return the rows that ``piece`` names of a parameter or of its gradient, as a view."""
+    """Return the rows ``piece`` of a parameter or of its gradient: a view, or the tensor itself for all rows."""
     return tensor if piece.whole else between(tensor, 0, piece.start, piece.stop)
 
 

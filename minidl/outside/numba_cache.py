@@ -82,7 +82,7 @@ def _is_whole(path: str) -> bool:
 
 
 def njit(*, cache: bool = True, **options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Return a decorator like ``numba.njit`` whose results are cached on disk with checksums."""
+    """Return a decorator, ``numba.njit`` with these options. cache: keep machine code on disk, with checksums."""
     def decorate(function: Callable[..., Any]) -> Any:
         dispatcher = numba.njit(cache=cache, **options)(function)
         kept = getattr(dispatcher, "_cache", None)  # None if Numba's compilation is disabled

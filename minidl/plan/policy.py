@@ -94,7 +94,7 @@ class Price(Enum):
 
 
 class FrontOrder(Enum):
-    """The order in which a policy with ``reads_from_front`` ranks residents."""
+    """The order in which a policy with ``reads_from_front`` ranks the tensors on the device, the best victim first."""
 
     ACCESS_LIST = "the tensor access list (``policies/passive``)"
     RECENCY = "the most idle calls first, then the smallest id"

@@ -3,8 +3,8 @@
 Planning runs in the training thread. On a simulated device it takes no device time, so only the planners' own limits
 apply; these count work, not seconds, and a simulated run is therefore reproducible. On the wall clock a planner is
 called again only if another call as long as the longest so far stays within the share. First plans are exempt, because
-without them there is no gain; the planners' own limits bound their work. What compiling the planners takes, once on a
-machine, says nothing of how long the next call takes.
+without them there is no gain; the planners' own limits bound their work. The seconds of compiling the planners, once on
+a machine, do not count in the length of a call: the next call does not compile.
 """
 
 from collections.abc import Callable, Iterator

@@ -23,8 +23,8 @@ class Solution:
     """The result of a solve.
 
     values      of the variables; None if no solution was found
-    objective   of these values; infinite without values
-    bound       the proven lower bound of the objective; infinite without values, -inf if none is known
+    objective   of these values; inf without values
+    bound       no solution is proven to have an objective below it; inf without values, -inf if nothing is proven
     infeasible  True if the program is proven to have no solution
     optimal     True if the values are proven optimal
     """

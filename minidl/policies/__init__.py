@@ -36,7 +36,7 @@ names, create = REGISTRY.names, REGISTRY.create
 
 
 def hurried(name: str) -> Policy:
-    """Return a policy whose first plan is wanted soon and is the only one: ``auto`` with one short search.
+    """Return the policy of this name, for a run that takes its first plan only: ``auto`` makes one short search for it.
     Raises UserError for an unknown name."""
     return Auto(rounds=0) if name == Auto.name else create(name)
 

@@ -99,5 +99,5 @@ def rate(items: float, seconds: float) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    """Return ``part`` as a percentage of ``whole``, as text."""
+    """Return ``part`` as a percentage of ``whole``, as text without decimals; 0% unless ``whole`` is above 0."""
     return f"{part / whole:.0%}" if whole > 0 else "0%"

@@ -1,4 +1,4 @@
-"""The counters of a runtime."""
+"""The counters of a runtime: seconds, calls, and bytes moved, recomputed and in use."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 @contextmanager
 def stepping() -> Iterator[list[torch.optim.Optimizer]]:
-    """Return a context with the list of all optimizers that step inside it, in the order of their first steps."""
+    """A context manager whose value is a list: the optimizers that have stepped inside, in order of first steps."""
     found: list[torch.optim.Optimizer] = []
 
     def stepped(optimizer: torch.optim.Optimizer, *_: Any) -> None:

@@ -47,7 +47,7 @@ class Dropping:
             self.recorder.leave()
 
     def forward(self, on: bool) -> None:
-        """Record calls from now on if ``on`` (in a forward pass); else only notice overwrites (in a backward pass)."""
+        """Record calls from now on if ``on``, outside of backward passes; else only call ``before_write``."""
         self.recorder.on = on and torch._C._current_graph_task_id() == -1
 
     def _lineage(self, item: Item, drop: bool) -> Any:

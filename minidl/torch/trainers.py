@@ -60,7 +60,7 @@ def ForLightning(budget: str | int, **options: Any) -> Any:  # noqa: N802 # it s
             self.memory = managed(budget, **options)
 
         def on_train_start(self, *args: Any, **more: Any) -> None:
-            """Start managing the memory of the training."""
+            """Start ``memory``, the ``managed`` object, as the training begins."""
             self.memory.start()
 
         def on_train_end(self, *args: Any, **more: Any) -> None:

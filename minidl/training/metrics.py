@@ -36,7 +36,7 @@ class Score(Protocol):
 @dataclass(frozen=True, slots=True)
 class Accuracy:
     """Counts of examples and of right predictions; the counts of two batches can be added.
-    right: those whose label has the largest logit. among_five: those whose label is among the five largest."""
+    count: examples. right: the label's logit is the largest. among_five: it is one of the five largest."""
 
     count: int = 0
     right: int = 0

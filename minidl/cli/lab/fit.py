@@ -1,4 +1,4 @@
-"""``minidl fit``: prints the bytes that a program needs, and its largest batch and speed under each policy."""
+"""``minidl fit``: the bytes that a training needs and, under each policy, its largest batch and the speed of that."""
 
 from __future__ import annotations
 

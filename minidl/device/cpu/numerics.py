@@ -104,7 +104,8 @@ class Numerics:
             self.error = error
 
     def _is_trivial(self, op_name: str, arrays: Sequence[np.ndarray], made: int) -> bool:
-        """Return True if a call on empty arrays needs no kernel: outputs are empty, or sums of nothing (set to 0)."""
+        """Return True if a call with an empty array needs no kernel; fill the outputs of a sum of nothing with 0.
+        made: the number of outputs, which are the first arrays."""
         if op_name in SUMS:
             for y in arrays[:made]:
                 y.fill(0)

@@ -175,7 +175,7 @@ class WorkerStreams:
                     gate.put(None)
 
     def close(self) -> None:
-        """Stop, and wait until the workers have finished their present work."""
+        """Discard queued work, and wait until each worker has finished the piece that it is carrying out."""
         self.stop()
         for thread in self._threads:
             if thread is not None and thread is not threading.current_thread():

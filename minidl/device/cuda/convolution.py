@@ -167,5 +167,5 @@ def issue(found: ConvolutionSteps, plan: str, pointers: Sequence[int], workspace
 
 
 def part_bytes(shape: tuple[int, ...], dtype: str) -> int:
-    """Return the bytes of a contiguous tensor."""
+    """Return the bytes of a contiguous tensor of this shape and dtype (a name), not rounded to the alignment."""
     return prod(shape) * DTYPES[dtype].itemsize

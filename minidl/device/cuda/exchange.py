@@ -113,7 +113,7 @@ class _Maker:
                 + [(peer, parts[peer], False) for peer in self.others])
 
     def unpack(self, outputs: Sequence[Meta], total: Stretch) -> None:
-        """Copy the outputs from the stretch in which they follow each other."""
+        """Add copies of the outputs from ``total``, elements in which one output follows the other."""
         start = 0
         for at, y in enumerate(outputs):
             if y.size:

@@ -26,7 +26,7 @@ MAKERS = frozenset({
 
 
 def channels_last_strides(shape: Shape) -> Shape:
-    """Return the strides, in elements, of a channels-last [N, C, H, W]."""
+    """Return the strides, in elements, of a channels-last tensor of shape [N, C, H, W]."""
     _, c, h, w = shape
     return h * w * c, 1, w * c, c
 

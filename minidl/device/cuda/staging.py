@@ -31,8 +31,8 @@ class Staging:
         self._busy: deque[tuple[int, int, int]] = deque()  # (start, end, position of the compute stream), oldest first
 
     def upload(self, address: int, data: np.ndarray) -> None:
-        """Copy a contiguous host array to device memory, after the compute stream's earlier work.
-        The array may be changed as soon as this returns."""
+        """Issue a copy of a contiguous host array to device memory, after the compute stream's earlier work.
+        The array may be changed as soon as this returns, even if the device has not copied yet."""
         if not data.nbytes:
             return
         assert data.flags.c_contiguous

@@ -19,7 +19,7 @@ def up(count: int, unit: int) -> int:
 
 
 def lanes(itemsize: int) -> int:
-    """Return the number of elements of ``itemsize`` bytes in a vector register."""
+    """Return the number of elements of ``itemsize`` bytes in a vector register of this CPU."""
     return lane_count(8 * itemsize)
 
 

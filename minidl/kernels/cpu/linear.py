@@ -45,7 +45,7 @@ def _cuts(count: int, m: int, n: int, panel: int) -> tuple[int, int]:
 
 
 def _multiply(y: Array, a: Array, b: Array, bias: Array | None = None, *, summed: bool = False) -> None:
-    """y = a @ b (+ bias), broadcast over leading dimensions or, if ``summed``, summed over them; y is contiguous."""
+    """y = a @ b (+ bias [n]), broadcast over leading dimensions or, if ``summed``, summed over all; y is contiguous."""
     if not (a.size and b.size):  # sums of nothing
         y[...] = 0 if bias is None else bias
         return

@@ -68,7 +68,7 @@ class Vectors:
                                            ir.Constant(ir.VectorType(INT32, self.count), [0] * self.count))
 
     def below(self, limit: Any) -> Any:
-        """Return a mask of the lanes whose number (from 0) is below ``limit``, a 64-bit integer."""
+        """Return a mask of the lanes whose number (from 0) is below ``limit``, a signed 64-bit value of that code."""
         numbers = ir.Constant(ir.VectorType(INT64, self.count), list(range(self.count)))
         return self.builder.icmp_signed("<", numbers, self.spread(limit))
 

@@ -6,12 +6,12 @@ A tile of 2 x 2 outputs is computed from a patch of 4 x 4 inputs; patches overla
   M = U V, summed over C            16 matrix products [K, C] [C, tiles]
   y = A^T M A
 
-Lavin and Gray, Fast Algorithms for Convolutional Neural Networks (2016), section 4.1, F(2x2, 3x3). Its rounding errors
-are less than twice those of the plain sum. Larger tiles need fewer products, but have three to ten times the errors.
-
-The input's gradient is a convolution of dy with the windows rotated by 180 degrees. A task has a group of tiles and a
-block of K; it goes through C in chunks, and makes U and V for each, so it needs only a worker's buffer. Cuts and
-workers are those of im2col.py. An infinity or a NaN spreads to the whole tile. Arrays are flat, with strides.
+C, K: channels of the input and of the output. B, G, A: the constant matrices F(2x2, 3x3) of Lavin and Gray, Fast
+Algorithms for Convolutional Neural Networks (2016), section 4.1. Rounding errors are less than twice those of the plain
+sum. Larger tiles need fewer products, but have three to ten times the errors. The input's gradient is a convolution of
+dy with the windows rotated by 180 degrees. A task computes some tiles for some K; it goes through C in chunks, and
+makes U and V for each chunk, so it needs only a worker's buffer. The cuts into tasks, and which worker does a task, are
+as in im2col.py. An infinity or a NaN spreads to its whole tile. Arrays have one dimension; strides come beside them.
 """
 
 from functools import partial

@@ -46,7 +46,7 @@ def _search(tools: Tools, threads: int) -> Callable[..., Any]:
 
 
 def sgd_step(tools: Tools, *, dtypes: tuple[str, ...], threads: int) -> Callable[..., None]:
-    """Return a kernel: p -= lr (g + weight_decay p), for many parameters."""
+    """Return a kernel: p -= lr (g + weight_decay p), for many parameters. dtypes: of p, g. threads: of a block."""
     search, sgd, number = _search(tools, threads), tools.scalar(dtypes[0]).sgd, tools.number(dtypes[0])
     (load_p, store_p), (load_g, _) = map(tools.memory, dtypes)
 

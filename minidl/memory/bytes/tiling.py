@@ -1,7 +1,7 @@
 """The blocks of an arena: a linked list in address order that covers it without gaps, and an index of the free blocks.
 
-``Arena`` changes list and index directly where it has to be fast; all other changes are made here. ``check`` raises if
-list and index disagree.
+``Arena`` changes list and index directly where it has to be fast; all other changes are made here. ``check`` raises
+AssertionError if list and index disagree, or blocks leave gaps.
 """
 
 from bisect import bisect_left, insort

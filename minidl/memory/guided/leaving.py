@@ -70,7 +70,7 @@ class Leaving:
                 return block
 
     def free_landed(self) -> None:
-        """Free the blocks whose swap-outs have ended, or end so soon that the next call would not wait for them."""
+        """Free the blocks whose swap-out has ended, or ends so soon that the next call would not wait for the copy."""
         state, queue = self.state, self._queue
         while queue:
             storage = queue[0]()

@@ -21,9 +21,9 @@ MUCH = 1 << 62
 
 
 def by_orders(strip: Strip, most_work: int) -> tuple[Array, int]:
-    """Return (the rectangles' offsets, excess) of the order with the least excess found.
-    excess: bytes, as the function ``above`` counts them; 0 if all rectangles fit. most_work: the most comparisons of
-    two rectangles."""
+    """Return (the rectangles' offsets, excess) of the best of the orders tried, the one with the least excess.
+    excess: the bytes above the strip, as the function ``above`` counts them; 0 if none are. most_work: comparisons of
+    two rectangles, after which the search ends."""
     long = strip.first - strip.last
     keys = ((strip.first, -strip.size), (strip.size * (long - 1.0),), (long, -strip.size))  # later keys weigh more
     free = strip.fixed == ANYWHERE

@@ -37,7 +37,7 @@ class SuperNeurons(LeastRecentlyUsed):
     plans = True
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
-        """Return the plan with the fewest offloaded checkpoints that fits, or with all and the rest on demand."""
+        """Return a plan that swaps out the fewest checkpoints that suffice, the earliest; all if even these do not."""
         network = IterationNetwork.of(trace, costs)
         checkpoints = [m for m in network.maps if network.op(m.made) in CHECKPOINTS or not m.can_drop]
         least, most = 0, len(checkpoints)

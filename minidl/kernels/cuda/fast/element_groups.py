@@ -181,12 +181,11 @@ def group_width(size: int, *operands: View) -> int:
 
 
 def repeats(dims: list[Dimension], last: int) -> tuple[int, int] | None:
-    """Return the two sizes of operands of which the last repeats along a dimension; None for other layouts.
+    """Return two numbers of elements if operand ``last`` repeats along a dimension; None for other layouts.
 
-    They are the elements along the innermost dimension, and the elements per index of the outermost one. Operand number
-    ``last`` must repeat along the dimension between these two (or along the outer one of only two dimensions), and all
-    others must be dense.
-    """
+    The first is the size of the innermost dimension, the second is this size times that of the next dimension outwards,
+    along which operand ``last`` must repeat (step 0). There may be a third dimension. Otherwise all operands, ``last``
+    too, must be dense. dims: the outermost first, each with its size and the operands' steps in elements."""
     if len(dims) not in (2, 3) or any(step != 1 for step in dims[-1][1:]) or dims[-2][last] != 0:
         return None
     inside, rows = dims[-1][0], dims[-2][0]
