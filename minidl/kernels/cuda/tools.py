@@ -260,7 +260,7 @@ class Tools:
         return self.device(tile_sum)
 
     def _block_max(self, threads: int) -> Function:
-        """Return ``block_max(value, scratch)``: the largest value in a thread block; beside a NaN, any value of it."""
+        """Return ``block_max(value, scratch)``: the largest value in a thread block; with a NaN, one of its values."""
         cuda = self.cuda
 
         def block_max(value: Any, scratch: Any) -> Any:
