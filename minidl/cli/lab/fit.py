@@ -1,4 +1,4 @@
-"""``minidl fit``: the bytes that a training needs and, under each policy, its largest batch and the speed of that."""
+"""``minidl fit``: prints the bytes that a training needs and, under each policy, the largest batch and its speed."""
 
 from __future__ import annotations
 
