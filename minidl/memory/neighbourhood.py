@@ -20,6 +20,7 @@ its approximation by classes of equivalence). Knows records and modelled seconds
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import inf
 from weakref import ref
 
@@ -139,11 +140,11 @@ def found(storage: Storage) -> None:
     call.region = None
 
 
-def price(storage: Storage, *, joins: bool = True) -> float | None:
+def price(storage: Storage, *, joins: bool = True, walks: Walks | None = None) -> float | None:
     """Device seconds to replay a storage with the dropped calls around it; None if it must not be dropped.
     joins: if an input was freed, add its call to the regions first. With False no region changes, and such calls do
-    not count; this is for tensors that are only compared, and probably not evicted. A price does not prove that a
-    replay is possible: ``lineage.missing_calls`` is asked before the drop."""
+    not count; this is for tensors that are only compared, and probably not evicted. walks: counts the calls looked at.
+    A price does not prove that a replay is possible: ``lineage.missing_calls`` is asked before the drop."""
     call = storage.call
     if call is None or not call.op.replayable:
         return None
@@ -156,7 +157,7 @@ def price(storage: Storage, *, joins: bool = True) -> float | None:
         if base.status is not RECOMPUTE:
             if _goes_before(base, storage):
                 return None
-        elif storage.saved and not base.refs and _starts_from_what_goes(base.call, storage):
+        elif storage.saved and not base.refs and _starts_from_what_goes(base.call, storage, walks):
             return None
     return _with_regions(storage, call, joins=joins)
 
@@ -188,7 +189,7 @@ def _goes_before(base: Storage, storage: Storage) -> bool:
     return not base.saved or bool(storage.saved) and base.saved_by > storage.saved_by
 
 
-def _starts_from_what_goes(call: Call, storage: Storage) -> bool:
+def _starts_from_what_goes(call: Call, storage: Storage, walks: Walks | None) -> bool:
     """True if replaying ``storage`` would start from a tensor that will be freed while ``storage`` is still needed.
     call: the call that made an input that is already freed; the search goes on from it through other freed inputs.
     Also True if it meets more than MOST_FREED freed calls."""
@@ -206,6 +207,8 @@ def _starts_from_what_goes(call: Call, storage: Storage) -> bool:
                 freed.append(base.call)
                 if len(seen) > MOST_FREED:
                     return True
+        if walks is not None:
+            walks.calls += 1
     return False
 
 
@@ -217,7 +220,7 @@ def read_by_missing(storage: Storage, other: Call) -> bool:
 
 class Walks:
     """Prices as published, without regions: exact, and slower. Beyond MOST_WALKED calls the regions give the price.
-    calls: how many calls these prices have looked at so far; it tells the work that they take."""
+    calls: how many calls the prices of a runtime have looked at so far; it tells the work that they take."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -251,8 +254,8 @@ class Walks:
 
     def prices(self) -> dict[Price, Callable[[Storage], float | None]]:
         """The function for each kind of price: a storage -> seconds, or None if it must not be dropped."""
-        return {Price.REGIONS: price, Price.NEIGHBOURHOOD: self.exact, Price.ANCESTORS: self.ancestors,
-                Price.OWN: self.own}
+        return {Price.REGIONS: partial(price, walks=self), Price.NEIGHBOURHOOD: self.exact,
+                Price.ANCESTORS: self.ancestors, Price.OWN: self.own}
 
     def _above(self, storage: Storage) -> list[Call] | None:
         calls = missing_calls(storage, MOST_WALKED)

@@ -22,7 +22,7 @@ from minidl.memory.storage import OUT, RECOMPUTE, Storage
 from minidl.memory.switches import Switches
 from minidl.memory.tracker import Tracker
 from minidl.placements.placement import Placement
-from minidl.plan.policy import Policy
+from minidl.plan.policy import Policy, Price
 
 
 class Busy:
@@ -83,8 +83,9 @@ class MemoryState(Attached):
         self.live_refs: dict[weakref.ref[Storage], None] = {}
         self.walks = Walks()
         self.price = self.walks.prices()[policy.regime.price]
+        by_regions = partial(price, joins=False, walks=self.walks)  # for comparisons alone
         self.access_list = list_for(policy, tracker, self.live_refs,
-                                    partial(price, joins=False) if self.price is price else self.price)
+                                    by_regions if policy.regime.price is Price.REGIONS else self.price)
         self.dropped: dict[weakref.ref[Storage], None] = {}
         self.kept: dict[weakref.ref[Storage], int] = {}
         self.shared: dict[weakref.ref[Storage], None] = {}

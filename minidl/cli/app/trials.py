@@ -8,7 +8,8 @@ from typing import Any
 from minidl.device import Device
 
 REPLAY, PLAN = 10, 20_000  # the work of a launch that replays, and of a first plan
-WALKED = 100  # calls that exact prices look at take as long as one launch
+WALKED = 100  # calls that prices look at take as long as one launch
+MOSTLY = 0.5  # of the limit: a trial whose prices take more ends at the limit, others come to their end
 
 
 class OutOfWork(Exception):
@@ -18,12 +19,12 @@ class OutOfWork(Exception):
 class Work:
     """The work that the trials of a search have done, and its limit.
     Its unit is one kernel launch; a launch beyond a step's own calls is a replay and counts as REPLAY (10), because the
-    policy ranks tensors for it; a first plan counts as PLAN (20,000). Of the calls that a policy's exact prices look at
+    policy ranks tensors for it; a first plan counts as PLAN (20,000). Of the calls that a policy's prices look at
     (``memory.neighbourhood.Walks``), WALKED (100) count as 1. Seconds would differ by machine.
 
     replays  the most launches of one step, as a multiple of the calls of an unmanaged step
-    within   True if OutOfWork ends what reaches the limit; False if it ends only trials with exact prices, and the
-             search is asked to end by itself
+    within   True if OutOfWork ends what reaches the limit; False if it ends only trials whose work is mostly prices,
+             and the search is asked to end by itself
     spent    the work so far
     calls    number of slices -> number of calls of an unmanaged step
     """
@@ -45,7 +46,7 @@ class Work:
     def count(self, device: Device, slices: int, walked: Callable[[], int], *, trial: bool = False
               ) -> Callable[[], None]:
         """Count the work on a twin from now on. Return a function that must be called before each step.
-        A launch raises OutOfWork if its step has made too many; in a ``trial`` with exact prices, also at the limit.
+        A launch raises OutOfWork if its step has made too many; in a ``trial`` with mostly prices, also at the limit.
         slices: their number on this twin, for ``calls``. walked: returns how many calls its prices have looked at."""
         launch, calls, launches, walks = device.launch, self.calls.get(slices, inf), 0, 0
 
@@ -54,7 +55,7 @@ class Work:
             launches += 1
             before, walks = walks, walked() // WALKED
             self.spent += (1 if launches <= calls else REPLAY) + walks - before
-            if launches > self.replays * calls or trial and walks and self.over:
+            if launches > self.replays * calls or trial and self.over and walks > MOSTLY * self.limit:
                 raise OutOfWork
             self.go_on()
             return launch(*arguments, **named)
