@@ -176,8 +176,8 @@ def _judge(facts: Problem, state: State, k: int, t: int) -> None:
     """Find the rank of a tensor on the device at call k, and whether its drop costs less than its swap."""
     g, size = state.gap[t], facts.size[t]
     state.rank[t], state.drops[t] = inf, False
-    if (g < 0 or facts.gap_call[g] != state.last[t] or facts.gap_next[g] < k or state.pinned[t] == k
-            or state.reader[t] >= 0 or state.counts[LOOKS] < 0):
+    if (g < 0 or facts.gap_next[g] < k or state.pinned[t] == k or state.reader[t] >= 0
+            or state.counts[LOOKS] < 0):
         return
     copies = again = inf
     if state.counts[ON_HOST] + size <= state.host_bytes:
