@@ -2,7 +2,8 @@
 
 There is no tape: the lineage that replays use is the graph of calls, and each operation's ``vjp`` computes its gradient
 by operations. The tensors that a call saved are released as soon as its gradient has been taken, unless the program
-asks to retain the graph. So a second backward() over the same calls is an error, as is a second derivative.
+asks to retain the graph; a second backward() over a call that has lost its saved tensors is an error. There are no
+second derivatives: gradients have no graph of their own.
 """
 
 from __future__ import annotations
@@ -253,7 +254,7 @@ def grad(*arguments: Any, **options: Any) -> tuple[Tensor | None, ...]:
 
 
 def __getattr__(name: str) -> Any:
-    """Import ``Function`` when it is first named: its module imports this one, so it cannot be imported above."""
+    """Return ``Function``, imported only now, as its module imports this one. AttributeError for any other name."""
     if name == "Function":
         from minidl.ops.custom import Function
         return Function

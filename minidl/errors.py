@@ -57,7 +57,7 @@ class DeviceShort(DeviceError):
 class HostShort(DeviceError):
     """The system gives less host memory than the host pool was promised.
 
-    had_bytes: so many bytes from the beginning of the pool could be had.
+    had_bytes: the bytes, from the beginning of the pool, that could be allocated.
     """
 
     def __init__(self, message: str, *, had_bytes: int) -> None:

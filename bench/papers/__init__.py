@@ -14,7 +14,7 @@ PAGES: dict[str, Page] = {page.name: page for page in (
     Page("figure8", "Figure 8: what each mechanism is worth", speeds.breakdown),
     Page("figure9", "Figure 9: speed over batches, graph mode", speeds.graph_speeds),
     Page("figure10", "Figure 10: speed over batches, eager mode", speeds.eager_speeds),
-    Page("mosos", "MO-SOS, figures 4 and 5: algorithms chosen with what leaves", solvers.selection),
+    Page("mosos", "MO-SOS, figures 4 and 5: algorithms chosen together with the tensors that leave", solvers.selection),
     Page("survey", "A survey's experiments with memonger and TFLMS", others.survey),
     Page("dtr", "DTR: overhead over the budget", others.overheads),
     Page("captured", "Programs of PyTorch at half of their peak", captured.programs, shows=CAPTURE),

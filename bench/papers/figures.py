@@ -79,8 +79,9 @@ def convolutions(content: Content, quick: bool) -> None:
     seconds = sorted((call.seconds for call in trace.calls if call.op.startswith("conv2d") and "grad" not in call.op),
                      reverse=True)
     short = sum(s < SHORT_S for s in seconds) / len(seconds)
-    content.say("The times of InceptionV3's convolutions in the forward pass, here on a simulated P100. The paper does "
-                "not say at which batch it measured them; here it is the largest that TensorFlow ran in the paper.")
+    content.say("The times of InceptionV3's convolutions in the forward pass, here on a simulated P100. Capuchin's "
+                "paper does not say at which batch it measured them; here the batch is the largest that TensorFlow "
+                "ran in the paper.")
     content.table(("", "paper", f"here, at {batch}"), [
         ("convolutions", TENTH, len(seconds)), ("shortest", "474 us", f"{1e6 * seconds[-1]:.0f} us"),
         ("longest", "17,727 us", f"{1e6 * seconds[0]:,.0f} us"),
@@ -88,9 +89,9 @@ def convolutions(content: Content, quick: bool) -> None:
     content.picture("figure2.png", bars([1e3 * s for s in seconds], "ms", "convolution"),
                     "times of the convolutions, longest first")
     content.say("**Where they differ.** The shortest and the longest time agree with the paper within 15%, and so "
-                "does their ratio. Fewer convolutions take less than 3 ms here: those of medium length take "
-                "longer in the model than they did with cuDNN 7.3. The paper does not say which of cuDNN's "
-                "algorithms they used.")
+                "does their ratio. Fewer convolutions take less than 3 ms here: convolutions that take neither "
+                "very short nor very long take longer in the model than they did with cuDNN 7.3. The paper does not "
+                "say which of cuDNN's algorithms the convolutions used.")
 
 
 def accesses(content: Content, quick: bool) -> None:

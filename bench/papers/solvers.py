@@ -57,12 +57,14 @@ SYSTEMS = {"checkmate": Remembering, "str-ilp": RememberingSwaps, "mo-sos": Reme
 
 def selection(content: Content, quick: bool) -> None:
     """Fill the page of Figure 4, a step's time by memory, and Figure 5, the parts of which that time consists."""
-    content.say("Training steps on a simulated P40 in shares of their unmanaged peak: VGG19 with images of 227x227 at "
+    content.say("MO-SOS chooses by one integer program which tensors leave, how, and which algorithms the calls use. "
+                "Training steps on a simulated P40 in shares of their unmanaged peak: VGG19 with images of 227x227 at "
                 "a batch of 144, U-Net with 256x256 at 120. The cells have milliseconds of a step as the engine runs "
-                f"it. In brackets stands how far the integer program, with {BLOCKS} blocks of calls as its stages, may "
-                f"still be from its optimum after {content.solver_s:g} s for each program (the solver's gap). "
-                "`checkmate` recomputes, `str` (STR, IPDPS 2022) swaps, too, and `mo-sos` also chooses algorithms. "
-                "\"on demand\": no plan was found in time, or there is none.")
+                f"it. Each system solves an integer program, with {BLOCKS} blocks of calls as its stages, for at most "
+                f"{content.solver_s:g} s. In brackets after the milliseconds stands how far its solution may still be "
+                "from the optimum (the solver's gap), or \"on demand\": no plan was found in time, or there is none. "
+                "`checkmate` recomputes, `str-ilp` (STR, IPDPS 2022) recomputes and swaps, and `mo-sos` also chooses "
+                "algorithms. In the second table *waits* is time that the step waits for copies.")
     clock, cpu = perf_counter(), process_time()
     less: dict[str, list[float]] = {name: [] for name in PUBLISHED}
     gained: list[tuple[float, str]] = []  # seconds less than counted, and where
@@ -90,19 +92,19 @@ def selection(content: Content, quick: bool) -> None:
         if values:
             content.say(f"On average `mo-sos` takes {mean(values):.2%} less time than `{name}` (its authors: "
                         f"{PUBLISHED[name]:.2%}), over {len(values)} cells that both have plans for.")
-    content.say("While the page was made, it had the processor for "
+    content.say("While the page was made, the command had the processor for "
                 f"{(process_time() - cpu) / (perf_counter() - clock):.0%} of the time.")
     content.say("**Where they differ.** VGG19: here outputs are written over inputs that are used for the last "
-                "time, so the network takes less memory, and in half of that no program has a plan, because the "
-                "largest of the 40 blocks of calls needs more. "
+                "time, so the unmanaged peak is lower, and in half of that peak no integer program has a plan, because "
+                "the largest of the 40 blocks of calls needs more. "
                 "In this model of the GPU the fused Winograd convolution takes no workspace and is the fastest for "
                 "3 x 3 filters, so that there is little to choose. The authors measured cuDNN 8.0.5, whose fastest "
                 "algorithm takes up to 2 GB. They solved the programs with Gurobi and without a time limit. Here "
                 "HiGHS is stopped by the clock, which also counts the time that a busy machine spends on other "
                 "work. Where it has not proven an optimum (see the brackets), `str-ilp` and `mo-sos` follow the "
                 "best solution that they have, if need be that of `checkmate`. By the predictions of the programs "
-                "no system is slower than the one before it. The engine may take less time than predicted, as it "
-                f"keeps by-products of replays{_most_gained(gained)}.")
+                "`str-ilp` is never slower than `checkmate`, nor `mo-sos` than `str-ilp`. The engine may take less "
+                f"time than predicted, as it keeps by-products of replays{_most_gained(gained)}.")
 
 
 def _cells(name: str, trace: Trace, ratio: float, seconds: float) -> dict[str, tuple[CellResult, str]]:

@@ -62,12 +62,13 @@ def workloads(content: Content, quick: bool) -> None:
 
 def graph_batches(content: Content, quick: bool) -> None:
     """Fill the page of Table 2: the largest batches in graph mode."""
-    content.say("The largest batch that runs in 15,127 MiB: minidl's, on a simulated P100, and in brackets the paper's "
-                "and the difference. The column of TensorFlow (TF-ori) is the policy `none`, that of Capuchin "
-                "`capuchin`, that of vDNN `vdnn-join`, and that of OpenAI's checkpointing the one of its two modes "
-                "which is nearer to the paper. Batches that vDNN or OpenAI's checkpointing refuses count as too large. "
-                "Traces are recorded at two batches and interpolated for all others; the search for the largest "
-                "batch ends within 2%.")
+    content.say("The largest batch that runs in 15,127 MiB: minidl's, on a simulated P100, and in brackets that of "
+                "Capuchin's paper, measured in TensorFlow's graph mode, and the difference. The column of TensorFlow "
+                "(TF-ori) is the policy `none`, that of Capuchin `capuchin`, that of vDNN `vdnn-join`, and that of "
+                "OpenAI's checkpointing the one of its two modes which is nearer to the paper. vDNN and OpenAI's "
+                "checkpointing refuse a batch if an iteration under their plan needs more memory; then it counts as "
+                "too large. Traces are recorded at two batches and interpolated for all others; the search for the "
+                "largest batch ends when it is known to within 2%.")
     budget = profiles.get("p100").memory_bytes
     rows, readings = [], []
     for model, (tensorflow, vdnn, openai, capuchin) in BATCHES.items():
@@ -86,9 +87,14 @@ def graph_batches(content: Content, quick: bool) -> None:
         readings.append((model, *(_a_sample(n, budget - lasting) for n in (vdnn, openai)),
                          *(_a_sample(n, budget - lasting) for n in read.values())))
     content.table(("model", "TF-ori", "vDNN", "OpenAI", "Capuchin"), rows)
-    content.say("## vDNN and OpenAI, read in several ways\n\nThe largest batches, and in brackets the device's MB for "
-                "each sample at that batch. *Layers*: a convolution counts as one operation together with the "
-                "normalisation, activation and addition of branches after it; otherwise each is an operation.")
+    content.say("## vDNN and OpenAI, read in several ways\n\nThe largest batches, and in brackets the device memory "
+                "for each sample at that batch, without the parameters and their states, in MB of 10^6 bytes. "
+                "`vdnn-conv` moves only the inputs of convolutions, `vdnn-join` also the values that a shortcut "
+                "adds to such an input or joins with it, `vdnn-all` the inputs of all layers but activations, fully "
+                "connected layers and the loss. `openai-speed` keeps the results of convolutions and matrix products, "
+                "`openai-memory` about sqrt(N) values that cut the network in two. *Layers*: a convolution and the "
+                "normalisation, activation and addition of a branch that follow it count as one operation; in the "
+                "other columns each of these is one.")
     heads = [f"`{name}`{', layers' if fused else ''}" for name, fused in (QUICK_READINGS if quick else READINGS)]
     content.table(("model", "paper, vDNN", "paper, OpenAI", *heads), readings)
     content.say(DIFFER)
@@ -127,20 +133,20 @@ DIFFER = (
     "Capuchin's authors do not say which feature maps of such networks vDNN offloads. If vDNN offloads only the "
     "inputs of convolutions, the inputs of normalisations stay on the device, and the largest batches of the ResNets "
     "are far below the paper's. At the paper's largest batches ResNet-152 takes 16 MB more for each sample than "
-    "ResNet-50, which has 34 blocks fewer. Each block has three normalisations, and 16 MB is "
-    "what the inputs of two of them take. So vDNN must have offloaded the input of the third, whose result is added to "
-    "the shortcut; in blocks whose shortcut has a convolution, vDNN must have kept that input (another 6 MB). "
-    "`vdnn-join` reads the paper in this way. OpenAI: the "
+    "ResNet-50, which has 34 blocks fewer. Each block has three normalisations. In 34 blocks the inputs of two of the "
+    "three take 16 MB for each sample. So vDNN must have offloaded the input of the third, whose result is added to "
+    "the shortcut. In the blocks whose shortcut has a convolution, vDNN must have kept the third one's input, too, "
+    "which takes another 6 MB for each sample. `vdnn-join` reads the paper in this way. OpenAI: the "
     "paper does not say which mode it measured on which network. On the Inception networks memory mode reaches larger "
     "batches here than in the paper, and speed mode is within 10% of the paper on both. On the ResNets memory mode is "
-    "13% short of the paper: it keeps 4 to 5 MB more for each sample, less than two feature maps of the first "
-    "stage.\n\n"
-    "Capuchin: here a batch runs if its largest operation fits. Tensors that no plan evicts are swapped on demand, "
-    "blocks can be slid together, and the optimizer's state may leave the device. The paper does not say what limits "
-    "the batch in its TensorFlow besides the plan. BERT: the paper does not give the length of its sequences. With "
-    "128 tokens larger batches fit here without management, and also in OpenAI's memory mode, which keeps only the "
-    "values between two layers; speed mode keeps the result of every matrix product. TF-ori agrees within 10% on the "
-    "five networks whose shapes the paper gives.")
+    "13% short of the paper: here it keeps 4 to 5 MB more for each sample than in the paper, which is less than two "
+    "feature maps of the first stage.\n\n"
+    "Capuchin: here a batch runs if its largest operation fits the device. Tensors that no plan evicts are swapped "
+    "on demand, blocks can be slid together, and the optimizer's state may leave the device. The paper does not say "
+    "what limits the batch in its TensorFlow besides the plan. BERT: the paper does not give the length of its "
+    "sequences. With 128 tokens larger batches fit here without management, and also in OpenAI's memory mode, which "
+    "keeps only the values between two layers; speed mode keeps the result of every matrix product. TF-ori agrees "
+    "within 10% on the five networks whose shapes the paper gives.")
 
 
 def eager_batches(content: Content, quick: bool) -> None:

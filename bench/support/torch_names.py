@@ -166,12 +166,17 @@ def rows() -> list[tuple[str, str]]:
 TEXT = """# Arguments that differ from PyTorch's
 
 The names that minidl and PyTorch both have, where arguments have another name, order or default, or are not there.
-An argument that is not there is refused by its name. This page is written by `python -m bench.torch_names`, which
-reads the signatures of both, and a test compares it. Left out, as they are refused or accepted everywhere alike:
-`out`, `names`, `layout`, `pin_memory`, `generator`, `size_average`, `reduce`, `device`, `dtype`, `memory_format`,
-`foreach`, `fused`.
+`python -m bench.torch_names` writes this page from the signatures of both, and a test compares the page with them.
 
-| name | difference |
+* "`a` is `b`": PyTorch's argument `a` is called `b` in minidl.
+* "`a` is X by default, not Y": the default is X in minidl and Y in PyTorch; *required* means that there is none.
+* "`a` by name alone": minidl takes `a` as a keyword only, PyTorch also by its place.
+* "no `a`": minidl has no such argument, and a call that passes `a` by name ends in an error that says so.
+
+The table leaves out arguments about which minidl does the same in all functions: `out`, `names`, `layout`,
+`pin_memory`, `generator`, `size_average`, `reduce`, `device`, `dtype`, `memory_format`, `foreach`, `fused`.
+
+| name | what differs in minidl |
 |---|---|
 """
 

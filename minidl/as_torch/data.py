@@ -76,7 +76,7 @@ def default_collate(batch: Sequence[Any]) -> Any:
 
 
 class DataLoader:
-    """Iterates over the batches of a data set, in order or shuffled; ``drop_last`` leaves out a smaller last batch.
+    """Iterates over the batches of a data set, in its order or shuffled; ``drop_last`` leaves out a smaller last batch.
     ``sampler`` yields the examples' numbers in their order instead; ``collate_fn`` makes a batch of a list of examples.
     Further arguments of PyTorch, such as ``num_workers`` and ``batch_sampler``, have no effect."""
 

@@ -16,7 +16,8 @@ from minidl.tensor import Tensor
 
 
 class Categorical:
-    """Distribution over classes by probs or logits along the last dimension. Raises UserError for both or none."""
+    """A distribution over the classes of the last dimension, given by ``probs`` (divided by their sum) or ``logits``.
+    Raises UserError if both are given, or neither."""
 
     def __init__(self, probs: Tensor | None = None, logits: Tensor | None = None) -> None:
         if (probs is None) == (logits is None):

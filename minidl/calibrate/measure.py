@@ -30,7 +30,8 @@ Call = tuple[str, str, tuple[Meta, ...], tuple[Meta, ...]]  # op, algorithm, inp
 
 class Sampler(ThreadedCpu):
     """A CPU device that stores the seconds of every launched call.
-    It offers one algorithm for each call: of those in the first's bits class number ``choice``, or else the last."""
+    The device offers one algorithm for each call: among the algorithms in the first one's bits class that at index
+    ``choice``, or the last one if there are fewer."""
 
     def __init__(self, choice: int = 0) -> None:
         super().__init__("cpu", profiles.get("cpu"))

@@ -60,8 +60,7 @@ class Entry:
 def table(tensors: Mapping[str, tuple[str, Shape]], metadata: Mapping[str, str] | None = None) -> bytes:
     """Return the beginning of a file of tensors of these types (NumPy's names) and shapes; their bytes follow.
 
-    Each tensor is aligned to its item size if larger items come first. ``metadata`` is stored with them.
-    """
+    Each tensor is aligned to its item size if larger items come first. ``metadata`` is stored with the tensors."""
     rows: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
     start = 0
     for name, (dtype, shape) in tensors.items():
@@ -115,7 +114,8 @@ def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
 
 
 def read_array(file: BinaryIO, path: object, name: str, entry: Entry) -> np.ndarray:
-    """Read the next array of an open file. Raises OSError if that fails; CorruptFile if the file ends too early."""
+    """Read the array that ``entry`` describes and that is next in the file. path, name: for the message.
+    Raises OSError if reading fails, CorruptFile if the file ends too early."""
     found = np.fromfile(file, entry.dtype, prod(entry.shape))
     if found.nbytes != entry.nbytes:
         raise CorruptFile(path, entry.offset, f"{shown(name)} ends early")

@@ -143,7 +143,8 @@ def _told(name: str, error: BaseException, ended: EndSignal) -> tuple[int, str]:
 
 
 def described(error: BaseException) -> str:
-    """Return an error as one line of text; for an unexpected error with its type and its place in the code."""
+    """Return the text of an error, which may have several lines: ``one_line`` joins them.
+    With the type and the place in the code, unless it is a UserError, a MemoryError or an OSError."""
     if isinstance(error, UserError):
         return str(error)
     if isinstance(error, MemoryError):  # this machine has less than the budget

@@ -36,8 +36,8 @@ def one_line(text: str) -> str:
 
 
 class Printed:
-    """A text stream that accepts every text. ``failure``: the error after which it writes nothing more; None before.
-    keeps: the control characters that are not escaped; stream: None: nothing is written."""
+    """A text stream that never fails: it escapes characters that do not show, except those in ``keeps``.
+    failure: the first error of ``stream``, None before it. After it, or with ``stream`` None, nothing is written."""
 
     def __init__(self, stream: TextIO | None, *, keeps: str) -> None:
         self.failure: Exception | None = None

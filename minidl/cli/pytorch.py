@@ -117,8 +117,9 @@ def _path(options: Any, flag: str) -> Any:
 
 
 def _tell(memory: Any, options: Any, *, refused: bool = False) -> None:
-    """Write the files that the flags name, and the explanation. Raises UserError for a file that cannot be written.
-    refused: the budget was; then a line on stderr takes the place of an error."""
+    """Write the files that the flags name; print their names and, with --explain, what leaves and why, on stderr.
+    Raises UserError for a file that cannot be written, or if there is nothing to show. refused: the budget was refused,
+    and the command ends with that error, so any further error is only printed on stderr."""
     def one(flag: str, method: str, *path: str) -> None:
         try:
             said = getattr(memory, method)(*path)

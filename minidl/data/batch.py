@@ -41,7 +41,7 @@ class Batch:
         return images, labels
 
     def split(self, parts: int) -> list["Batch"]:
-        """Cut the batch into ``parts`` equal batches, in order; ``size`` must be a multiple of ``parts``."""
+        """Cut the batch into ``parts`` equal batches, from its first example on; ``parts`` must divide ``size``."""
         return [Batch(self.size // parts, self.input_shape, None if self.images is None else self.images[piece],
                       None if self.labels is None else self.labels[piece], self.label_shape)
                 for piece in _pieces(self.size, parts)]
@@ -49,11 +49,11 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class TextBatch:
-    """A batch of inputs of BERT: ``size`` sequences of ``length`` tokens, of which ``predictions`` are to be predicted.
+    """A batch of inputs of BERT: ``size`` sequences of ``length`` tokens, in each at most ``predictions`` to predict.
 
-    The arrays are None if only the shapes matter. The first three have shape [size, length], the two masked ones
-    [size, predictions], the last [size]. All are int64 but attention_mask, float32: 1 for tokens, 0 for padding.
-    """
+    input_ids, token_type_ids and attention_mask (float32: 1 for tokens, 0 for padding) have shape [size, length],
+    masked_positions and masked_labels [size, predictions], next_sentence_labels [size] (1: the second segment does not
+    follow the first). The others are int64; a label of -100 does not count. All are None if only shapes matter."""
 
     size: int
     length: int
@@ -71,7 +71,7 @@ class TextBatch:
         return self.size * (20 * self.length + 16 * self.predictions + 8)
 
     def upload(self, runtime: Runtime) -> tuple[Tensor, ...]:
-        """Upload the six arrays, one operation each; return the tensors in that order.
+        """Upload the six arrays, each by an operation of its own; return the tensors in the order of the fields.
         Raises OutOfMemory if the device has no room for them."""
         tokens, predicted = (self.size, self.length), (self.size, self.predictions)
         shapes = tokens, tokens, tokens, predicted, predicted, (self.size,)
@@ -79,7 +79,7 @@ class TextBatch:
                      for (name, array), shape in zip(self._arrays(), shapes, strict=True))
 
     def split(self, parts: int) -> list["TextBatch"]:
-        """Cut the batch into ``parts`` equal batches, in order; ``size`` must be a multiple of ``parts``."""
+        """Cut the batch into ``parts`` equal batches, from its first example on; ``parts`` must divide ``size``."""
         return [TextBatch(self.size // parts, self.length, self.predictions,
                           **{name: None if array is None else array[piece] for name, array in self._arrays()})
                 for piece in _pieces(self.size, parts)]
@@ -104,12 +104,12 @@ class TokenBatch:
         return self.size * self.length * 16
 
     def upload(self, runtime: Runtime) -> tuple[Tensor, ...]:
-        """Upload the tokens and those after them, one operation each. Raises OutOfMemory without room for them."""
+        """Upload and return ``input_ids`` and ``labels``, by two operations. Raises OutOfMemory if they do not fit."""
         return tuple(runtime.tensor(array, shape=(self.size, self.length), dtype=int64)
                      for array in (self.input_ids, self.labels))
 
     def split(self, parts: int) -> list["TokenBatch"]:
-        """Cut the batch into ``parts`` equal batches, in order; ``size`` must be a multiple of ``parts``."""
+        """Cut the batch into ``parts`` equal batches, from its first example on; ``parts`` must divide ``size``."""
         return [TokenBatch(self.size // parts, self.length, None if self.input_ids is None else self.input_ids[piece],
                            None if self.labels is None else self.labels[piece]) for piece in _pieces(self.size, parts)]
 

@@ -20,7 +20,7 @@ from minidl.errors import UserError
 class Synthetic:
     """The data set of one random batch, repeated without end.
 
-    values: False: batches have shapes only, for devices without values. label_shape: (H, W) for one label per pixel.
+    values: if False, batches have shapes only, for devices without values. label_shape: (H, W) for one label per pixel.
     """
 
     class_names: tuple[str, ...] = ()

@@ -99,7 +99,7 @@ def in_order(size: int, batch: int, *, seed: int, skip: int) -> Iterator[Chosen]
 
 
 def once(size: int, batch: int) -> Iterator[Chosen]:
-    """Yield the numbers of the examples in each test batch: all ``size`` examples once, in order."""
+    """Yield the numbers of the examples in each test batch: all ``size`` examples once, ascending."""
     for start in range(0, size, batch):
         yield Chosen(-1, np.arange(start, min(start + batch, size)))
 

@@ -57,7 +57,7 @@ class Feed:
         return self.made * self.workers / self.busy_seconds if self.busy_seconds else None
 
     def run(self, jobs: Iterator[Job[B]]) -> Iterator[B]:
-        """Yield the batches of ``jobs``, in order. Exhaust or close this generator to end the threads."""
+        """Yield the batches of ``jobs``, in the jobs' order. Exhaust or close this generator to end the threads."""
         pool = ThreadPoolExecutor(self.workers, thread_name_prefix="data")
         waiting: deque[tuple[Job[B], list[Future[None]]]] = deque()
         try:

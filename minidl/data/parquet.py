@@ -20,7 +20,7 @@ MOST_GROUP_BYTES = 4 << 30  # of a group of rows, unpacked; a larger one is refu
 
 
 def read_parquet(paths: Sequence[Path], bad: BadFiles) -> Packed:
-    """Return the images and labels in the rows of the files, in order, as one ``ImageSource``.
+    """Return the images and labels in the rows of all files, in the order of ``paths``, as one ``ImageSource``.
 
     Raises BadFile for damage, and for a row without an image and a class. If bad files are skipped, such a row is left
     out, and of a damaged file the rows from the damage on. Raises UserError without pyarrow, or without a good row.

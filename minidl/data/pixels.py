@@ -130,7 +130,7 @@ def _plain(image: Any, name: str) -> Any:
 
 
 def _is_stretched(image: Any) -> bool:
-    """Return True if the decoder of this image, which has not run yet, would scale its numbers up to 0 to 255."""
+    """Return True if decoding a grey Pillow image, which is only open yet, would stretch its numbers to 0 to 255."""
     return image.mode == "L" and any(tile[3] in ("L;2", "L;4") or tile[0] in ("ppm", "ppm_plain")
                                      and tile[3][-1] != 255 for tile in image.tile)
 

@@ -29,7 +29,7 @@ _LONGEST_HEADER = 1 << 20  # bytes of a name, or of extended headers
 
 
 def read_shards(paths: Sequence[Path], bad: BadFiles) -> Packed:
-    """Index all samples of the tar files, in order; return them as one ``ImageSource``.
+    """Index all samples of the tar files, in the order of ``paths``; return the samples as one ``ImageSource``.
 
     Raises BadFile for a damaged file, and for a sample with no image, several images, or no class. If bad files are
     skipped, such a sample is left out, and of a damaged file what follows the damage. Raises UserError if none is left.

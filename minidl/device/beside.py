@@ -30,7 +30,7 @@ class SharedLink:
         self._copies: dict[int, deque[tuple[float, float]]] = {stream: deque() for stream in self._left}
 
     def copied(self, stream: int, seconds: float, end: float) -> None:
-        """Note a copy on a stream that takes ``seconds`` until ``end``; those of one stream come in order."""
+        """Note a copy on a stream that takes ``seconds`` until ``end``. A stream's copies are noted first to last."""
         if stream in self._copies:
             self._copies[stream].append((end - seconds, end))
 

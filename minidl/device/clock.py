@@ -132,7 +132,7 @@ class VirtualClock:
 
     def lateness(self, copied_in: int, computed: int) -> float:
         """Return how many seconds the copy in at position ``copied_in`` ends too late: at least 0.
-        It was due when the compute stream reached position ``computed``."""
+        The copy was due when the compute stream reached position ``computed``."""
         return max(0.0, self.finish_time(COPY_IN, copied_in) - self.finish_time(COMPUTE, computed))
 
     def end_iteration(self) -> None:

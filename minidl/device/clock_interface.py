@@ -26,7 +26,8 @@ class Clock(Protocol):
         """Block the host until a stream has reached a position."""
 
     def settle(self) -> None:
-        """Block the host until the times of all work on the compute stream are known."""
+        """Block the host until the times of all work issued to the compute stream are known.
+        With real time that is when the work has ended; the virtual clock knows them when the work is issued."""
 
     def now(self) -> float:
         """Return the time in seconds. The virtual clock returns when all work issued so far will have finished."""
@@ -38,7 +39,7 @@ class Clock(Protocol):
 
     def lateness(self, copied_in: int, computed: int) -> float:
         """Return how many seconds the compute stream waited for the copy in at position ``copied_in``.
-        That was due when the compute stream reached position ``computed``."""
+        The copy was due when the compute stream reached position ``computed``."""
 
     def end_iteration(self) -> None:
         """Delete the records of the iteration that has ended."""

@@ -84,7 +84,7 @@ class Choices(ABC):
 
     def untimed_algorithms(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any],
                            cost: Cost) -> tuple[Algorithm, ...]:
-        """Return the algorithms for a call, with modelled seconds where ``algorithms`` would have to time them."""
+        """Return the algorithms for a call without timing any; algorithms never timed before have modelled seconds."""
         return self.algorithms(op_name, inputs, outputs, attrs, cost)
 
     def usable_bytes(self, budget_bytes: int) -> int:
@@ -114,11 +114,11 @@ class Choices(ABC):
         self._attention = value
 
     def fuses_attention(self, q: Meta, k: Meta, mask: Meta | None, *, heads: int, causal: bool, p: float) -> bool:
-        """Return True if attention of these operands runs as one operation, False if it is composed.
+        """Return True if attention of these operands runs as one operation, False if it is composed of several.
 
-        q: [N, L, width], k: [N, S, width]; the mask is added to the scores; p: the probability of dropout.
-        ``auto`` means composed here: the simulator's constants are calibrated on frameworks that composed attention.
-        """
+        q: [N, L, width], k: [N, S, width], of all heads together; the mask is added to the scores. causal: no query
+        sees a later key. p: the probability of dropout. This default composes unless ``self.attention`` is ``fused``:
+        the simulator's constants are calibrated on frameworks that composed attention."""
         return self.attention == "fused"
 
     def fuses_recurrence(self, x: Meta) -> bool:

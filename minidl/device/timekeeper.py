@@ -59,7 +59,7 @@ class Timekeeper:
         self.clock.synchronize(stream, position)
 
     def settle(self) -> None:
-        """Block the host until the times of all launched work are known; a modelled clock knows them at once."""
+        """Block the host until the times of the compute stream's work are known; the virtual clock never blocks."""
         self.clock.settle()
 
     # Times ---------------------------------------------------------------------------------------------------

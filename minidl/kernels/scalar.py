@@ -105,7 +105,7 @@ def add_relu(a: Number, b: Number) -> Number:
 
 
 def relu_grad(dy: Number, y: Number) -> Number:
-    """Return dy where y > 0, else 0, the gradient of ReLU; it selects, because 0 times infinity would be NaN."""
+    """Return 0 where y <= 0, else dy, also for a y of NaN: the gradient of ReLU. No product, since 0 * inf is NaN."""
     return typed(0, dy) if y <= ZERO else dy
 
 

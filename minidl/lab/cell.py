@@ -132,8 +132,8 @@ class RankedNetwork:
     """A network that several devices train, as many as ``Machine.ranks``, each with ``batch`` examples.
 
     Its training step runs in place of its trace, because a trace does not say how long exchanges run beside other work.
-    name: of the network; fused: False to run it without fused operations. setting: of its step; ``Machine.ranks``
-    takes the place of its number of ranks."""
+    name: the network's. fused: False to run it without fused operations. setting: the step's, but for its number of
+    ranks: that is ``Machine.ranks``."""
 
     name: str
     batch: int
@@ -194,10 +194,10 @@ def _step(trace: Trace, machine: Machine, network: RankedNetwork | None) -> Call
 def run(name: str, trace: Trace, machine: Machine, policy: str | Policy, budget: int | float, *,
         steps: int | None = None, instants: int = 0, network: RankedNetwork | None = None) -> CellResult:
     """Run a trace, called ``name`` in the row, on a machine under a policy (an object or its name); return the row.
-    budget: bytes, or a share of the unmanaged peak. steps: at most so many iterations. instants: as in
+    budget: bytes, or a share of the unmanaged peak. steps: the most iterations. instants: as in
     ``bound_seconds``; 0: no bound. network: what runs in place of the trace, if there are several ranks.
-    Its calls always may run again. Raises UserError for an unknown profile, policy or placement; what finds no room is
-    told by the row's status."""
+    Calls of ``network`` may always run again. Raises UserError for an unknown profile, policy or placement; a run that
+    finds no room has a status that says so."""
     profile = machine.described()
     if isinstance(policy, str):
         policy = policies.create(policy)
@@ -274,7 +274,7 @@ def _same(seconds: Sequence[float]) -> bool:
 
 def bound_seconds(trace: Trace, machine: Machine, budget_bytes: int, instants: int) -> float:
     """Return a lower bound of an iteration's seconds under any plan, from memory at ``instants`` points in time.
-    It is infinite if no plan can fit the budget."""
+    The bound is infinite if no plan can fit the budget."""
     return _bound_seconds(_Same(trace), machine, budget_bytes, instants)
 
 

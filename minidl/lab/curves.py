@@ -16,7 +16,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def points(rows: Rows, column: str) -> tuple[list[int], list[float]]:
-    """Return (step numbers, values) of those rows that have a value in a column."""
+    """Return (step numbers, values) of the rows that have a value in ``column``, in the order of the rows."""
     known = [row for row in rows if row[column] is not None]
     return [row["step"] for row in known], [row[column] for row in known]
 

@@ -79,8 +79,8 @@ class ProgramAtBatch:
     def __init__(self, name: str, load: Load, batch: int, *, interpolates: bool = True,
                  network: Callable[[int], RankedNetwork] | None = None) -> None:
         """Trace the program at ``batch`` and at its double. load: called with a batch, returns the trace at it.
-        interpolates: predict the traces at other batches from these two; False: take those, too. network: called with
-        a batch, returns what runs in place of the trace, if there are several ranks."""
+        interpolates: True predicts the traces at other batches from these two; False traces each of them with ``load``.
+        network: for several ranks, called with a batch, returns the network that runs in place of the trace."""
         self.name, self.load, self.batch, self.interpolates, self.network = name, load, batch, interpolates, network
         self.known = {batch: load(batch), 2 * batch: load(2 * batch)}
 

@@ -13,7 +13,7 @@ from minidl.plan.trace import TensorId, Trace
 
 def completed(trace: Trace) -> Trace:
     """Return the trace with ends, kept tensors and lasting results inferred.
-    It is the same object if a call of the trace says which tensors it keeps; ends that the trace tells stay."""
+    Return the same object if a call of the trace says which tensors it keeps. Ends that the trace has stay."""
     if any(call.saves or call.takes for call in trace.calls):
         return trace
     trace = _ended(trace)

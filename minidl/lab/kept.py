@@ -110,7 +110,7 @@ class CellFolder:
 
 
 def known(wanted: Iterable[Cell], folder: str) -> list[CellResult]:
-    """Return the rows in a folder of those cells of ``wanted`` that have one, in their order.
+    """Return the rows that a folder has for the cells in ``wanted``, in the order of ``wanted``.
     Raises UserError if there is no such folder."""
     if not Path(folder).is_dir():
         raise UserError(f"{folder}: no such folder")

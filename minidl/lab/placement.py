@@ -102,7 +102,8 @@ def _greedy(lifetimes: Sequence[Lifetime], capacity: int | None, *,
 
 def planned(lifetimes: Sequence[Lifetime], capacity: int | None = None) -> PlacedBuffers:
     """Place all buffers together, as plans with addresses do (``planning.packing``): a search for the least memory.
-    Its work is limited to seconds for some hundred buffers. Raises OutOfMemory if it needs more than ``capacity``."""
+    The search is limited to seconds for some hundred buffers. Raises OutOfMemory if the result needs more bytes than
+    ``capacity`` (None: no limit)."""
     # Loaded when asked for: it is compiled.
     from minidl.planning.packing.solve import pack_low
     from minidl.planning.packing.strip import strip
@@ -171,7 +172,9 @@ def lifetimes_of(trace: Trace) -> list[Lifetime]:
 
 
 def over_time(placed: PlacedBuffers, lifetimes: Sequence[Lifetime]) -> list[tuple[int, int, int]]:
-    """Return for each time of an event: the time, the end of the highest live buffer, the bytes of holes below it."""
+    """Return (time, height, hole bytes) for each time at which a buffer is born or dies, in ascending order.
+    height: the address in bytes at which the highest buffer ends that is live after these events; 0 if none is live.
+    hole bytes: all bytes below that address in which no live buffer is."""
     live: dict[str, tuple[int, int]] = {}
     found: list[tuple[int, int, int]] = []
     for lifetime, birth in events(lifetimes):
@@ -191,7 +194,7 @@ def over_time(placed: PlacedBuffers, lifetimes: Sequence[Lifetime]) -> list[tupl
 
 def check(placed: PlacedBuffers, lifetimes: Sequence[Lifetime]) -> None:
     """Raise AssertionError if two buffers overlap in both time and address, or ``peak_bytes`` is not the highest end.
-    So it does for a buffer without an offset, or with one below 0."""
+    Raise it, too, for a buffer without an offset, or with an offset below 0."""
     live: list[tuple[int, int, str]] = []  # (offset, end, id), ascending
     peak = 0
     for lifetime, birth in events(lifetimes):

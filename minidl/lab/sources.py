@@ -25,7 +25,7 @@ def load(source: str, device: str = "p100", *, fused: bool = True, measured: boo
          setting: Setting = USUAL) -> Trace:
     """Return the trace that a word of the command line names, completed so that the engine can run it.
     device: the profile that predicts the seconds of a network's calls; measured: time a PyTorch program on this CPU.
-    fused: False: run minidl's networks without fused operations; setting: theirs, too.
+    fused: if False, minidl's networks run without fused operations. setting: the ``Setting`` of these networks.
     Raises UserError for a word that names no trace, and for a file or a program that cannot be read or run."""
     with stage(f"taking the step {shown(source)}"):
         return _loaded(source, device, fused=fused, measured=measured, setting=setting)

@@ -98,8 +98,10 @@ def look(name: str, batch: int, device: str, asked: Asked = Asked()) -> Look:  #
 
 def record(make: Callable[[], tuple[Step, Callable[[], list[Any]]]], price: Any, seen: Seen | None = None,
            asked: Asked = Asked()) -> Look:  # noqa: B008, it is frozen
-    """Make a program (``make`` returns the same as ``program``), run one step, and return a record of a second step.
-    price: returns the seconds of a call, as for ``CallWatch``."""
+    """Make a PyTorch program, run one step, and return the record of a second step.
+    make: returns the step, and a function that returns the tensors that outlive the step. price: returns the seconds of
+    a call, from the arguments that ``CallWatch`` names. seen: collects the program's modules and optimizers; default: a
+    new one. asked: of its settings, precision and checkpoints count here; the others are for ``make``."""
     seen = seen or Seen()
     origins = Origins(seen, within=record)
     watch = CallWatch(price, origins.place)

@@ -20,7 +20,7 @@ NOT_THE_PROGRAM = (f"{Path(torch.__file__).parent}/", f"{Path(__file__).parent}/
 @dataclass(frozen=True)
 class Origin:
     """module: the path of a module, such as ``layer1.0.conv1``, or the name of a parameter; "" if unknown.
-    line: file and line of the program, such as ``networks.py:31``; "" if unknown. state: of an optimizer."""
+    line: file and line of the program, like ``networks.py:31``; "" if unknown. state: True if it is an optimizer's."""
 
     module: str = ""
     line: str = ""

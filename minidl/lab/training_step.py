@@ -126,8 +126,8 @@ def trace_of(name: str, batch: int, *, device: str = "sim:p100", switches: Switc
              side: int | None = None, setting: Setting = USUAL) -> Trace:
     """Train a network for two iterations with unlimited memory; return the trace of the second.
 
-    It has all that running it again needs: which tensors each call saves for its gradient, how long, and all persistent
-    tensors."""
+    The trace can be run again: it says which tensors each call saves for its gradient, and how long, and has all
+    persistent tensors."""
     with Runtime(device=devices.create(device, precision=setting.precision, sharing=setting.ranks),
                  policy="none", memory_budget=UNLIMITED, switches=switches,
                  precision=setting.precision, ranks=modelled(setting.ranks)) as runtime:

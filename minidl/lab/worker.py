@@ -44,7 +44,7 @@ class ProcessEnd:
 
 
 def limit_memory(nbytes: int | None) -> None:
-    """Limit this process to so many bytes of address space, if the system can do so; None: no limit."""
+    """Limit this process to ``nbytes`` bytes of address space where the system can do so; None changes nothing."""
     if nbytes is not None:
         with suppress(ImportError, ValueError):
             import resource

@@ -29,7 +29,7 @@ class Evicting:
 
     @property
     def looks_nearby(self) -> bool:
-        """True if so many tensors are on the device that the policy is asked about only some of them."""
+        """True if more tensors are on the device than the policy is asked about."""
         return not self.state.access_list.few
 
     # Asking the policy ---------------------------------------------------------------------------------------
@@ -45,7 +45,7 @@ class Evicting:
             yield self._worth_pricing(pinned, need) if selects else self.evictable(pinned)
 
     def ask(self, storages: Iterable[Storage], need: int) -> dict[Storage, Action]:
-        """Ask the policy which of ``storages`` to evict for ``need`` bytes. Returns them in order, each with an action.
+        """Ask the policy which ``storages`` to evict for ``need`` bytes; return victim -> action, in the policy order.
         Raises UserError if the policy does not return a sequence of evictions."""
         state, tracker = self.state, self.state.tracker
         host = state.allocator.host
@@ -82,7 +82,7 @@ class Evicting:
         if state.policy.weighs_recomputation and storage not in state.protected:
             call = storage.call
             if not (state.writing and call is not None and reads([call], state.writing)):
-                seconds = neighbourhood.PRICES[state.policy.regime.price](storage)
+                seconds = state.price(storage)
         tracker = state.tracker
         seen = storage.last_access >= tracker.iteration_start
         idle = tracker.sequence - max(storage.last_access, storage.replayed_at)

@@ -1,12 +1,12 @@
 """The hooks by which guided execution attaches to on-demand memory: methods that on-demand memory calls at set times.
 
-    before a call           ``before_call``
-    an address for bytes    ``place``
-    after a call            ``after_call``
-    end of an iteration     ``end_iteration``, ``pack``, ``start``
+    begin and end of an iteration   ``begin_iteration``; ``end_iteration``, ``pack`` (of survivors), ``start``
+    before and after a call         ``before_call``; ``after_call``
+    a block for new bytes           ``place``, at a planned address; ``gather``, at any
 
-The other methods answer questions that on-demand memory has between these. ``GuidedExecution`` of ``memory/guided``
-overrides them all. The defaults evict nothing and bring nothing back ahead of time.
+With the other methods on-demand memory asks questions, asks for free bytes or for a tensor, or tells that a tensor came
+back or has no further use. ``GuidedExecution`` of ``memory/guided`` overrides all methods. The defaults evict nothing
+and bring nothing back ahead of time.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence, Sized

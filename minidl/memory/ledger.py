@@ -106,7 +106,7 @@ class Ledger:
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
 
     def deallocate(self, storage: Storage, *, record_gone: bool = False) -> None:
-        """Count a storage's bytes as free."""
+        """Count a storage's bytes as free, unless they are already; record_gone makes no difference here."""
         if storage.status is IN:
             storage.status = RECOMPUTE
             self.live_bytes -= block_bytes(storage.nbytes)

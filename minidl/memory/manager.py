@@ -147,7 +147,7 @@ class Manager:
 
     def call_off(self, inputs: Sequence[Storage], outputs: Sequence[Storage]) -> None:
         """Undo the preparations for a call that was not made.
-        Its outputs lose their bytes; inputs that had donated to them count as dropped."""
+        The outputs lose their bytes; inputs whose bytes were donated to outputs count as dropped."""
         self.guard.call_off()
         for storage in outputs:
             if storage.status is not RECOMPUTE:

@@ -20,7 +20,6 @@ its approximation by classes of equivalence). Knows records and modelled seconds
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from math import inf
 from weakref import ref
 
@@ -35,7 +34,7 @@ MOST_WALKED = 64  # dropped calls that one exact price looks at, above the tenso
 class Region:
     """A set of connected dropped calls, as the sum of their device ``seconds``.
 
-    into: the region that this one was united into, or None. It is the parent pointer of a union-find."""
+    into: the parent in a union-find: the region that this one was united into, or None."""
 
     __slots__ = ("into", "seconds")
 
@@ -108,12 +107,12 @@ def read_again(storage: Storage) -> None:
 
 
 def starts_a_replay(storage: Storage) -> bool:
-    """True if the replay of a dropped tensor that the program needs would read the bytes of ``storage``."""
+    """True if the replay of a dropped tensor on which the program has handles would read the bytes of ``storage``."""
     return _needed_below(storage, set(), most=inf, follows=lambda call: True)
 
 
 def _needed_below(storage: Storage, seen: set[Call], *, most: float, follows: Callable[[Call], bool]) -> bool:
-    """True if a dropped tensor that the program needs would be computed from ``storage``, by calls not in ``seen``.
+    """True if a dropped tensor that has handles would be computed from ``storage``, by calls that are not in ``seen``.
     follows: accepts the calls to follow. seen: gets the calls that were followed; beyond ``most`` the search ends."""
     below = [storage]
     while below and len(seen) <= most:
@@ -211,36 +210,54 @@ def _starts_from_what_goes(call: Call, storage: Storage) -> bool:
 
 
 def read_by_missing(storage: Storage, other: Call) -> bool:
-    """True if a dropped tensor that the program needs would be computed from a storage by a call other than ``other``.
+    """True if a dropped tensor with handles of the program would be computed from it by a call other than ``other``.
     Of long chains of freed calls between the two, MOST_FREED calls are looked at."""
     return _needed_below(storage, {other}, most=MOST_FREED, follows=lambda call: call.region is not None)
 
 
-# Prices as published, without regions: exact, and slower. Beyond MOST_WALKED calls the regions give the price ---------
-def exact_price(storage: Storage) -> float | None:
-    """Seconds of a storage's own call, of the dropped calls that it needs, and of those that need it.
-    None if its lineage is broken. With more than MOST_WALKED calls of either kind, the price by regions."""
-    calls = missing_calls(storage, MOST_WALKED)
-    if calls is None:
-        return None
-    below = _missing_below(storage) if len(calls) <= MOST_WALKED else calls
-    if len(below) > MOST_WALKED:
-        return _with_regions(storage, calls[-1])
-    return sum(map(_seconds, calls)) + sum(map(_seconds, below))
+class Walks:
+    """Prices as published, without regions: exact, and slower. Beyond MOST_WALKED calls the regions give the price.
+    calls: how many calls these prices have looked at so far; it tells the work that they take."""
 
+    def __init__(self) -> None:
+        self.calls = 0
 
-def ancestors_price(storage: Storage) -> float | None:
-    """Seconds of its own call and of dropped calls it needs (too many: by regions); None if its lineage is broken."""
-    calls = missing_calls(storage, MOST_WALKED)
-    if calls is not None and len(calls) > MOST_WALKED:
-        return _with_regions(storage, calls[-1])
-    return None if calls is None else sum(map(_seconds, calls))
+    def exact(self, storage: Storage) -> float | None:
+        """Seconds of a storage's own call, of the dropped calls it needs, and of the dropped calls that need
+        it. None if its lineage is broken. With more than MOST_WALKED calls of either kind, the price by regions."""
+        calls = self._above(storage)
+        if calls is None:
+            return None
+        below = calls
+        if len(calls) <= MOST_WALKED:
+            below = _missing_below(storage)
+            self.calls += len(below)
+        if len(below) > MOST_WALKED:
+            return _with_regions(storage, calls[-1])
+        return sum(map(_seconds, calls)) + sum(map(_seconds, below))
 
+    def ancestors(self, storage: Storage) -> float | None:
+        """Seconds of its own call and of dropped calls it needs (too many: by regions); None if its lineage is broken.
+        """
+        calls = self._above(storage)
+        if calls is not None and len(calls) > MOST_WALKED:
+            return _with_regions(storage, calls[-1])
+        return None if calls is None else sum(map(_seconds, calls))
 
-def own_price(storage: Storage) -> float | None:
-    """Seconds of a storage's own call; None if its lineage is broken."""
-    call = storage.call
-    return None if call is None or missing_calls(storage, MOST_WALKED) is None else _seconds(call)
+    def own(self, storage: Storage) -> float | None:
+        """Seconds of a storage's own call; None if its lineage is broken."""
+        call = storage.call
+        return None if call is None or self._above(storage) is None else _seconds(call)
+
+    def prices(self) -> dict[Price, Callable[[Storage], float | None]]:
+        """The function for each kind of price: a storage -> seconds, or None if it must not be dropped."""
+        return {Price.REGIONS: price, Price.NEIGHBOURHOOD: self.exact, Price.ANCESTORS: self.ancestors,
+                Price.OWN: self.own}
+
+    def _above(self, storage: Storage) -> list[Call] | None:
+        calls = missing_calls(storage, MOST_WALKED)
+        self.calls += len(calls or ())
+        return calls
 
 
 def _missing_below(storage: Storage) -> list[Call]:
@@ -254,13 +271,6 @@ def _missing_below(storage: Storage) -> list[Call]:
                 found[call] = None
                 wanted += [made for each in call.outputs if (made := each()) is not None]
     return list(found)
-
-
-PRICES: dict[Price, Callable[[Storage], float | None]] = {
-    Price.REGIONS: price, Price.NEIGHBOURHOOD: exact_price, Price.ANCESTORS: ancestors_price, Price.OWN: own_price}
-
-# The same prices, in a form that changes no region.
-GLANCES: dict[Price, Callable[[Storage], float | None]] = {**PRICES, Price.REGIONS: partial(price, joins=False)}
 
 
 def _seconds(call: Call) -> float:

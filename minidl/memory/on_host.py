@@ -22,8 +22,8 @@ class OnHost:
         return self.pool.capacity - self.kept_bytes
 
     def keep(self, nbytes: int) -> Callable[[], None]:
-        """Reserve bytes; return a function that ends this, from any thread. Raises OutOfMemory.
-        Others get the bytes only after the next call of this method, since the collector may interrupt any work."""
+        """Reserve bytes; return a function that gives them back, from any thread. Raises OutOfMemory.
+        Bytes given back are free only from the next call of this method on: the collector may interrupt any work."""
         while self._given_back:
             gone = self._given_back.pop()
             self.kept_bytes -= sum(size for _, size in gone)

@@ -1,11 +1,12 @@
-"""Makes room for bytes on the device: the loop of on-demand memory.
+"""Makes room for bytes on the device: the loop of on-demand memory. Each step is for bytes that are still missing.
 
     1. blocks that are being copied out already are reused: their next user waits for the copy
-    2. tensors that replays have left on the device are dropped
-    3. the policy ranks tensors, and they are evicted, until enough bytes are free in total
+    2. tensors that replays have computed, and that the program has not read since, are dropped
+    3. the policy ranks tensors, and they are evicted in this order
     4. tensors that replays under way still need are dropped, if they can be recomputed
-    5. one hole is made of the free bytes (``one_hole``)
+    5. if enough bytes are free, but in no single hole, one hole is made of them (``one_hole``)
 
+If all steps fail, a plan that is followed is given up, and the loop runs again; without a plan it raises OutOfMemory.
 The operands of the call under way may be moved, but not evicted."""
 
 from minidl.memory.bytes.block import Block
@@ -29,7 +30,7 @@ class RoomMaker:
 
     def allocate(self, nbytes: int, owner: object, pinned: set[Storage], op_name: str, *, high: bool = False) -> Block:
         """Allocate a block of ``nbytes``, evicting as many tensors as it takes. Raises OutOfMemory.
-        owner: of the block. high: near the top of the arena. pinned: operands of the call ``op_name``, which stay."""
+        owner: the block's. high: near the top of the arena. pinned: operands of the call ``op_name``, which stay."""
         arena = self.state.arena
         block = arena.allocate(nbytes, owner, high=high)
         if block is None:

@@ -7,6 +7,7 @@ time.
 
 import weakref
 from collections import deque
+from functools import partial
 from threading import get_ident
 
 from minidl.device import Device
@@ -14,7 +15,7 @@ from minidl.device.spill import Spill
 from minidl.memory.allocator import Allocator
 from minidl.memory.bytes.host_pool import HostPool
 from minidl.memory.hooks import Attached
-from minidl.memory.neighbourhood import GLANCES
+from minidl.memory.neighbourhood import Walks, price
 from minidl.memory.on_host import OnHost
 from minidl.memory.stalest import list_for
 from minidl.memory.storage import OUT, RECOMPUTE, Storage
@@ -47,6 +48,8 @@ class MemoryState(Attached):
 
     live_refs    references to all storages that have bytes, on the device or on the host
     access_list  the tensors on the device in the order in which the policy evicts them, the next victim at the front
+    walks        the count of calls that prices have looked at
+    price        the seconds to replay a storage, by the policy's kind of price; None if it must not be dropped
     dropped      storages that were dropped and that the program may still need
     kept         tensors that replays have computed, oldest first, each with its access count at that time. Such a
                  tensor stays on the device until its next access, or until memory is short (collective recomputation)
@@ -78,7 +81,10 @@ class MemoryState(Attached):
         self.arena = self.allocator.arena
         self.link_costs = device.link_costs
         self.live_refs: dict[weakref.ref[Storage], None] = {}
-        self.access_list = list_for(policy, tracker, self.live_refs, GLANCES[policy.regime.price])
+        self.walks = Walks()
+        self.price = self.walks.prices()[policy.regime.price]
+        self.access_list = list_for(policy, tracker, self.live_refs,
+                                    partial(price, joins=False) if self.price is price else self.price)
         self.dropped: dict[weakref.ref[Storage], None] = {}
         self.kept: dict[weakref.ref[Storage], int] = {}
         self.shared: dict[weakref.ref[Storage], None] = {}

@@ -68,9 +68,9 @@ class Keeper(Protocol):
 
 
 class Storage:
-    """The record of one tensor, with the fields of the paper's Listing 1 (its operation is ``operation_name``).
+    """The record of one tensor, with the six fields of Capuchin's Listing 1; some are properties.
 
-    A new one has ``refs`` 1, which stands for its first handle."""
+    A new record has ``refs`` 1, which stands for its first handle."""
 
     __slots__ = ("meta", "keeper", "call", "siblings", "requires_grad", "severed", "grad", "nbytes", "tensor_id",
                  "refs", "saved", "saved_by", "status", "block", "host", "persistent", "residency", "access_count",

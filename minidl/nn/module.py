@@ -153,7 +153,7 @@ class Module(Registered, Converted):
         return _first_of_each(self._named_tensors(parameters=False, buffers=True))
 
     def apply(self, function: Callable[[Module], object]) -> Self:
-        """Call a function with every module of the tree, children first; returns this module."""
+        """Call a function with this module and all its descendants, children before parents; return this module."""
         for child in self.children():
             child.apply(function)
         function(self)

@@ -115,7 +115,7 @@ def _relu_vjp(needs: Needs, dy: Tensor, y: Tensor, x: Tensor, w: Tensor, *, x_sh
 def _dgrad_vjp(needs: Needs, ddx: Tensor, dy: Tensor, w: Tensor, *, w_shape: Shape, stride: Pair,
                padding: Pair, groups: int) -> Gradients:
     """Return the gradients of conv_transpose2d with respect to dy and w.
-    It is conv2d's input gradient, linear in both, so they are conv2d and conv2d's weight gradient."""
+    conv_transpose2d is conv2d's input gradient, linear in both; so these are conv2d and conv2d's weight gradient."""
     window = {"stride": stride, "padding": padding, "groups": groups}
     dw = apply(CONV2D_WGRAD, donate(dy), ddx, kernel=w_shape[2:], **window) if needs[1] else None
     ddy = apply(CONV2D, ddx, w, **window) if needs[0] else None

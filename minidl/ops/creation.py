@@ -198,7 +198,7 @@ def triu(input: Tensor, diagonal: int = 0) -> Tensor:
 
 def multinomial(input: Tensor, num_samples: int, replacement: bool = False) -> Tensor:
     """Return indices [.., num_samples], drawn without replacement with the weights in each row of input.
-    They are the indices of the largest input / e, with e exponential random numbers (Efraimidis & Spirakis 2006).
+    Each row draws the indices of its largest input / e, with e exponential random numbers (Efraimidis & Spirakis 2006).
     Raises ShapeError for integers; UserError for several draws with replacement, and, if the device has values, for
     weights that are negative, infinite or NaN, or too few positive weights.
     """

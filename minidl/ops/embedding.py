@@ -70,7 +70,7 @@ def embedding(w: Tensor, ids: Tensor, *, dtype: DType | None = None) -> Tensor:
 
 def gather_rows(x: Tensor, positions: Tensor) -> Tensor:
     """Return the rows ``positions`` of each sequence. x: [N, L, D], positions: [N, P], integers below L -> [N P, D].
-    Raises ShapeError for other shapes; UserError for a position out of range, which on a GPU is NaN instead."""
+    Raises ShapeError for other shapes; UserError for a row out of range, whose elements are NaN on a GPU."""
     return apply(GATHER_ROWS, x, positions)
 
 

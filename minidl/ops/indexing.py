@@ -1,6 +1,6 @@
 """Indexing x[...] as in NumPy: integers, slices, None and ... give a view; lists and tensors of integers look rows up.
 
-The size of x[mask] depends on the mask's values: the mask is copied to the host, and its positions are looked up.
+The size of x[mask] depends on the mask's values: the mask is copied to the host, where its true elements are found.
 Assignment to x[...] writes in place.
 """
 
@@ -40,7 +40,7 @@ def _slice(value: slice, size: int) -> tuple[int, ...]:
 
 
 def _positions(mask: Tensor | Array) -> tuple[Array, ...]:
-    """Return the positions where a mask is true, one array per dimension.
+    """Return the indices at which a mask is true, one array per dimension.
     For a mask on the device, waits for the device."""
     if isinstance(mask, Tensor):
         if not current().device.has_values:
@@ -51,7 +51,7 @@ def _positions(mask: Tensor | Array) -> tuple[Array, ...]:
 
 
 def _expanded(x: Tensor, key: Any) -> list[Any]:
-    """Return the items of the key of x[key], with ... replaced by slices, masks by positions, and lists by arrays."""
+    """Return the items of the key of x[key], with ... replaced by slices, masks by indices, and lists by arrays."""
     items: list[Any] = []
     masks: list[tuple[int, tuple[int, ...]]] = []  # the number of the first item of each, and its shape
     for item in key if isinstance(key, tuple) else (key,):

@@ -1,6 +1,6 @@
-"""The largest or smallest elements of rows and their positions: one operation for max, min, argmax and topk.
+"""The largest or smallest elements of rows and their indices: one operation for max, min, argmax and topk.
 
-Rows are along the last dimension; another dimension is moved there as a view. For the gradient only the positions are
+Rows are along the last dimension; another dimension is moved there as a view. For the gradient only the indices are
 kept, not the rows. NaN ranks before all numbers; of equal elements the first ranks first.
 """
 
@@ -44,8 +44,8 @@ TOPK = Op("topk", _infer, _cost, outputs=("y", "index"), vjp=_vjp, exact=True, s
 
 @of_numbers_too
 def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Ranked:
-    """Return the k largest (or smallest) elements along one dimension and their positions, always sorted.
-    Raises ShapeError for a dimension out of range, and unless 1 <= k <= its size."""
+    """Return the k largest (or smallest) elements along one dimension and their indices, always sorted, best first.
+    Raises ShapeError for a dimension out of range, and unless 1 <= k <= the dimension's size."""
     moved, back = over_last(input, dim, "topk")
     values, index = apply_all(TOPK, moved, k=k, largest=largest)
     return Ranked(permute(values, back), permute(index, back)) if back else Ranked(values, index)
@@ -70,13 +70,13 @@ def _either(x: Tensor, other: int | Tensor | None, keepdim: bool, largest: bool)
 
 
 def max(input: Tensor, dim: int | Tensor | None = None, keepdim: bool = False) -> Tensor | Ranked:  # noqa: A001
-    """Return the largest element; with ``dim``, the largest ones along it and their positions.
+    """Return the largest element; with ``dim``, the largest ones along it and their indices.
     With a tensor in place of ``dim``, return ``maximum(input, dim)``."""
     return _either(input, dim, keepdim, True)
 
 
 def min(input: Tensor, dim: int | Tensor | None = None, keepdim: bool = False) -> Tensor | Ranked:  # noqa: A001
-    """Return the smallest element; with ``dim``, the smallest along it and their positions.
+    """Return the smallest element; with ``dim``, the smallest ones along it and their indices.
     With a tensor in place of ``dim``, return ``minimum(input, dim)``."""
     return _either(input, dim, keepdim, False)
 
@@ -92,10 +92,7 @@ def _extreme_over(x: Tensor, dim: int | Shape | None, keepdim: bool, largest: bo
 
 def amax(input: Tensor, dim: int | Shape | None = None, keepdim: bool = False) -> Tensor:
     """Return the largest element over ``dim``, by default over all dimensions.
-    The first of equal ones gets the gradient.
-
-    Raises ShapeError for a dimension that is repeated or out of range.
-    """
+    The first of equal ones gets the gradient. Raises ShapeError for a dimension that is repeated or out of range."""
     return _extreme_over(input, dim, keepdim, True)
 
 
@@ -105,13 +102,15 @@ def amin(input: Tensor, dim: int | Shape | None = None, keepdim: bool = False) -
 
 
 def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    """Return the position of the largest element along ``dim``, or in the flattened tensor for None.
-    Raises ShapeError for a dimension out of range."""
+    """Return the index, int64, of the largest element along ``dim``: of equal elements the first; NaN is largest.
+    dim None: return a scalar, the index in the flattened tensor, whatever ``keepdim`` is. keepdim: ``dim`` stays, with
+    size 1. Raises ShapeError for a dimension that is empty or out of range."""
     return _extreme(detach(input), dim, keepdim, True).indices if dim is not None else _first(input, True)
 
 
 def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    """Return the position of the smallest element along ``dim``, or in the flattened tensor for None."""
+    """Return the index of the smallest element along ``dim``: of equal elements the first, and NaN before all numbers.
+    Arguments and errors are those of ``argmax``."""
     return _extreme(detach(input), dim, keepdim, False).indices if dim is not None else _first(input, False)
 
 
@@ -120,8 +119,8 @@ def _first(x: Tensor, largest: bool) -> Tensor:
 
 
 def gather(input: Tensor, dim: int, index: Tensor) -> Tensor:
-    """Return input's elements at the positions in ``index`` along ``dim``.
-    Raises ShapeError for an index larger than input in other dimensions; UserError for a position out of range
+    """Return the elements of input whose indices along ``dim`` are in ``index``; the result has index's shape.
+    Raises ShapeError for an ``index`` larger than input in other dimensions; UserError for a number out of range
     (on a GPU the element is NaN, or 0)."""
     if not input.shape:
         return reshape(gather(reshape(input, (1,)), dim, reshape(index, (-1,))), index.shape)

@@ -107,7 +107,7 @@ def logsumexp(input: Tensor, dim: int | Shape, keepdim: bool = False) -> Tensor:
 # Order --------------------------------------------------------------------------------------------------------------
 @of_numbers_too
 def sort(input: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = True) -> Ranked:
-    """Return the elements along a dimension in order, and their positions; the sort is stable and NaN is largest.
+    """Return the elements along a dimension, sorted, and their indices; the sort is stable and NaN is largest.
     Raises ShapeError for a dimension out of range."""
     axis = axis_of("sort", input.shape, dim)
     n = input.shape[axis]
@@ -119,7 +119,7 @@ def sort(input: Tensor, dim: int = -1, descending: bool = False, *, stable: bool
 
 
 def argsort(input: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = True) -> Tensor:
-    """Return the positions of input's elements in order along ``dim``; the sort is always stable.
+    """Return the indices that sort input along ``dim``, ascending unless ``descending``; the sort is always stable.
     Raises ShapeError for a dimension out of range."""
     return sort(detach(input), dim, descending, stable=stable).indices
 
@@ -127,9 +127,9 @@ def argsort(input: Tensor, dim: int = -1, descending: bool = False, *, stable: b
 # Into other places --------------------------------------------------------------------------------------------------
 @of_numbers_too
 def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
-    """Return input with the elements of ``src`` added at the positions ``index`` along ``dim``.
+    """Return input with the elements of ``src`` added at the indices ``index`` along ``dim``.
     index and src have one shape; in the other dimensions index has input's size. Raises ShapeError for other
-    shapes; UserError for a position out of range, which a GPU leaves out instead."""
+    shapes; UserError for an index out of range, which a GPU leaves out instead."""
     axis = axis_of("scatter_add", input.shape, dim)
     sizes = enumerate(zip(index.shape, input.shape, strict=False))
     if index.shape != src.shape or index.ndim != input.ndim or any(i != axis and n != m for i, (n, m) in sizes):
@@ -139,7 +139,7 @@ def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
 
 
 def _scattered(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
-    """Return zeros of x's shape with ``src`` added at the positions ``index``."""
+    """Return zeros of x's shape with ``src`` added at the indices ``index`` along ``dim``."""
     moved, back = over_last(x, dim, "scatter_add")
     places, _ = over_last(index, dim, "scatter_add")
     given, _ = over_last(src, dim, "scatter_add")
@@ -154,9 +154,9 @@ def _scattered(x: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
 
 @of_numbers_too
 def scatter(input: Tensor, dim: int, index: Tensor, value: float) -> Tensor:
-    """Return input with a number written at positions ``index`` along ``dim``.
-    In the other dimensions index has input's size, else ShapeError. Raises UserError for a tensor ``value`` and a
-    position out of range, which a GPU leaves out instead."""
+    """Return input with a number written at the indices ``index`` along ``dim``.
+    In the other dimensions index has input's size, else ShapeError. Raises UserError for a tensor ``value`` and an
+    index out of range, which a GPU leaves out instead."""
     if isinstance(value, Tensor):
         raise UserError("scatter takes a number; scatter_add takes a tensor, and adds elements with equal positions")
     with_hits = _scattered(full(input.shape, 0.0), dim, index, full(index.shape, 1.0))
@@ -164,8 +164,8 @@ def scatter(input: Tensor, dim: int, index: Tensor, value: float) -> Tensor:
 
 
 def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
-    """Return input with ``alpha`` * ``source`` added at the positions ``index`` along ``dim``.
-    Raises ShapeError if ``source`` does not have input's shape with len(index) along ``dim``; UserError for a position
+    """Return input with ``alpha`` * ``source`` added at the indices ``index`` along ``dim``.
+    Raises ShapeError if ``source`` does not have input's shape with len(index) along ``dim``; UserError for an index
     out of range, which a GPU leaves out instead."""
     axis = axis_of("index_add", input.shape, dim)
     if index.ndim != 1 or source.shape != (*input.shape[:axis], index.shape[0], *input.shape[axis + 1:]):

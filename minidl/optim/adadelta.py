@@ -18,7 +18,8 @@ class Adadelta(Optimizer):
 
     def __init__(self, params: Parameters, lr: float = 1.0, rho: float = 0.9, eps: float = 1e-6,
                  weight_decay: float = 0.0, *, decays: Callable[[Tensor], bool] | None = None) -> None:
-        """Create the states, zeros. ``decays``: returns True for parameters that weight decay is for; default: all."""
+        """Create the states, as zeros. decays: returns True if weight decay applies to a parameter; default: to all.
+        Raises UserError if lr, eps or weight_decay is negative or NaN, rho not in [0, 1], or as ``Optimizer`` does."""
         super().__init__(params, rates={"lr": lr, "rho": rho, "eps": eps, "weight_decay": weight_decay},
                          op=update.ADADELTA, states=("square_avg", "acc_delta"), decays=decays)
 

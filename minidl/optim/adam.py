@@ -44,8 +44,9 @@ class Adam(Composed):
                  eps: float = 1e-8, weight_decay: float = 0.0, amsgrad: bool = False, *, maximize: bool = False,
                  foreach: bool | None = None, fused: bool | None = None,
                  decays: Callable[[Tensor], bool] | None = None) -> None:
-        """Create the states, as zeros. ``decays``: returns True for parameters that weight decay is for; default: all.
-        ``foreach`` and ``fused`` have no effect. Raises UserError for invalid rates."""
+        """Create the states, as zeros. decays: returns True if weight decay applies to a parameter; default: to all.
+        ``foreach`` and ``fused`` have no effect. Raises UserError if lr, eps or weight_decay is negative or NaN, if a
+        beta is not in [0, 1), or as ``Optimizer`` does."""
         self._plain = not (amsgrad or maximize)
         rates = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad,
                  "maximize": maximize}

@@ -77,8 +77,8 @@ class RMSprop(Composed):
     def __init__(self, params: Parameters, lr: float = 1e-2, alpha: float = 0.99, eps: float = 1e-8,
                  weight_decay: float = 0.0, momentum: float = 0.0, centered: bool = False, *, maximize: bool = False,
                  decays: Callable[[Tensor], bool] | None = None) -> None:
-        """Create the states, as zeros. ``decays``: returns True for parameters that weight decay is for; default: all.
-        Raises UserError for a negative rate."""
+        """Create the states, as zeros. decays: returns True if weight decay applies to a parameter; default: to all.
+        Raises UserError if lr, alpha, eps, weight_decay or momentum is negative or NaN, or as ``Optimizer`` does."""
         states = ("square_avg", *(("grad_avg",) if centered else ()), *(("momentum_buffer",) if momentum else ()))
         super().__init__(params, rates={"lr": lr, "alpha": alpha, "eps": eps, "weight_decay": weight_decay,
                                         "momentum": momentum, "maximize": maximize}, op=SGD, states=states,
@@ -111,8 +111,9 @@ class Adagrad(Composed):
     def __init__(self, params: Parameters, lr: float = 1e-2, lr_decay: float = 0.0, weight_decay: float = 0.0,
                  initial_accumulator_value: float = 0.0, eps: float = 1e-10, *, maximize: bool = False,
                  decays: Callable[[Tensor], bool] | None = None) -> None:
-        """Create the states, as zeros. ``decays``: returns True for parameters that weight decay is for; default: all.
-        Raises UserError for a negative rate, and unless ``lr_decay`` and ``initial_accumulator_value`` are 0."""
+        """Create the states, as zeros. decays: returns True if weight decay applies to a parameter; default: to all.
+        Raises UserError if lr or weight_decay is negative or NaN, unless ``lr_decay`` and ``initial_accumulator_value``
+        are 0, or as ``Optimizer`` does."""
         if lr_decay or initial_accumulator_value:
             raise UserError("Adagrad: lr_decay and initial_accumulator_value must be 0; use "
                             "optim.lr_scheduler.LambdaLR to change the rate")

@@ -61,7 +61,7 @@ class Optimizer:
 
         ``decays``: returns True for a parameter to which weight decay applies; default: all. Parameters without a
         gradient are not updated. Raises UserError for no parameters, a repeated parameter, the result of an operation,
-        a negative number, or a group with an unknown rate.
+        a group with an unknown rate, or rates that ``check`` refuses.
         """
         self.param_groups: list[dict[str, Any]] = []
         self.parameters: list[Tensor] = []
@@ -77,7 +77,7 @@ class Optimizer:
 
     def add_param_group(self, param_group: Mapping[str, Any]) -> None:
         """Add a group of parameters, updated from the next step on; its state starts at zero.
-        Raises UserError for a parameter that the optimizer has, or a rate that is unknown or negative."""
+        Raises UserError for a parameter that the optimizer has, an unknown rate, or one that ``check`` refuses."""
         self._extend(_groups([param_group], self.defaults))
 
     def _extend(self, groups: list[dict[str, Any]]) -> None:
@@ -109,7 +109,7 @@ class Optimizer:
             self._states[name] += made
 
     def check(self, group: dict[str, Any]) -> None:
-        """Raise UserError for invalid rates of a group, such as a negative ``lr``."""
+        """Raise UserError if a rate of a group is invalid: here if ``lr`` or ``weight_decay`` is negative or NaN."""
         require_at_least_zero(lr=group["lr"], weight_decay=group["weight_decay"])
 
     @property
@@ -134,7 +134,7 @@ class Optimizer:
 
     def kind(self, index: int) -> tuple[int, bool, int]:
         """Return a key that is equal for parameters which one call may update.
-        It is (minus the group's number, ``decays`` of the parameter, its number of steps if updates use it or 0)."""
+        The key: (minus the group's number, ``decays`` of the parameter, its number of steps if updates use it or 0)."""
         return -self._group[index], self._decays[index], 0
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

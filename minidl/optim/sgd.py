@@ -27,8 +27,9 @@ class SGD(Composed):
                  weight_decay: float = 0.0, nesterov: bool = False, *, maximize: bool = False,
                  foreach: bool | None = None, fused: bool | None = None,
                  decays: Callable[[Tensor], bool] | None = None) -> None:
-        """Create the states, as zeros. ``decays``: returns True for parameters that weight decay is for; default: all.
-        ``foreach`` and ``fused`` have no effect. Raises UserError for invalid rates, and for ``dampening``."""
+        """Create the states, as zeros. decays: returns True if weight decay applies to a parameter; default: to all.
+        ``foreach`` and ``fused`` have no effect. Raises UserError if lr, momentum or weight_decay is negative or NaN,
+        if dampening is not 0, for nesterov without a momentum above 0, or as ``Optimizer`` does."""
         params = params if isinstance(params, Tensor) else list(params)  # type: ignore[assignment]
         groups = [] if isinstance(params, Tensor) else [group for group in params if isinstance(group, Mapping)]
         keeps = bool(momentum) or any(group.get("momentum") for group in groups)

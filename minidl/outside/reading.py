@@ -153,8 +153,8 @@ def _system_call(path: Path, call: Callable[[Path], Found]) -> Found:
 
 # JSON ----------------------------------------------------------------------------------------------------------------
 def parse_json(data: bytes | str, *, unique_keys: bool = False) -> Any:
-    """Return the value of a JSON document. Raises NotJson if the document is invalid.
-    So are too deep nesting, a number of thousands of digits and, with ``unique_keys``, a repeated key of an object."""
+    """Return the value of a JSON document. Raises NotJson for an invalid document.
+    It is invalid also if nested too deep, with a number of thousands of digits or, with ``unique_keys``, equal keys."""
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):

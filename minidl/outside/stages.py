@@ -75,7 +75,7 @@ COMPILATION = Compilation()
 class Teller:
     """Prints a line about the open stages of a command whenever it has printed nothing for ``every`` seconds.
 
-    say: called with a line, prints it. clock: returns seconds. quiet: True: no line is printed any more.
+    say: called with a line, prints it. clock: returns seconds. quiet: set to True, it ends the printing of lines.
     """
 
     def __init__(self, say: Callable[[str], None], clock: Callable[[], float] = monotonic, *,

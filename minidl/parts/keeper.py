@@ -53,11 +53,11 @@ class PartKeeper:
         raise NotImplementedError
 
     def flush(self) -> None:
-        """Run all calls that are queued. Raises what the executor raises."""
+        """Run all calls that are queued. Raises what ``Executor.run`` raises."""
 
     # Gradients and iterations --------------------------------------------------------------------------------
     def make_leaf(self, x: Any) -> None:
-        """Cut the lineage of each part of x, so that it is a leaf."""
+        """Make each part of x a leaf: run queued calls that compute the part, cut its lineage. Raises as ``flush``."""
         raise NotImplementedError
 
     def deliver(self, gradient: Any, leaf: Storage, add: Callable[[Any], None]) -> None:

@@ -15,7 +15,7 @@ def _as_it_is(attrs: Attrs, first: int, stop: int, width: int) -> dict[str, Any]
 
 
 def _random(attrs: Attrs, first: int, stop: int, width: int) -> dict[str, Any]:
-    """Return the attribute that makes a range of rows draw the random numbers that it would get in the whole tensor."""
+    """Return ``start``, the number of the range's first element, if not 0: so rows draw as in the whole tensor."""
     start = attrs.get("start", 0) + first * width
     return {"start": start} if start else {}
 

@@ -18,7 +18,7 @@ class Residency(NamedTuple):
     """A tensor on the device that may be evicted now, as a policy sees it.
 
     nbytes, offset     bytes of its block on the device, and the block's address.
-    first_access, last_access   sequence numbers of its accesses in this iteration, or None before the first.
+    first_access, last_access   numbers of the calls that used it first and last in this iteration; None before that.
     host_valid         True if the host has a valid copy, so that a swap-out needs no copy.
     recompute_seconds  time to replay it together with the dropped tensors around it (``memory.neighbourhood``); None if
                        it cannot be replayed or the policy does not weigh recomputation.

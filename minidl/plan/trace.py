@@ -1,8 +1,8 @@
 """The record of one iteration, as frozen plain data: calls, accesses, allocations and frees.
 
-Accesses of one call have the same time; their sequence numbers order them. A trace records the program's own calls, not
-replays and copies: except for times and workspaces it is the same under every policy and on every device.
-"""
+Accesses of one call have the same time; inputs come before outputs. A trace records the program's own calls, neither
+replays nor copies, so every policy gives the same calls. Devices may not: their algorithms differ, and where the CPU
+runs an LSTM as one call, a GPU composes it of several."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -101,7 +101,7 @@ class Trace(Shown):
 
     @cached_property
     def accesses(self) -> tuple[Access, ...]:
-        """The tensor access list, in order of sequence number: a call's inputs, then its outputs."""
+        """The tensor access list, call after call: the call's inputs, then its outputs, each tensor once."""
         counts: dict[TensorId, int] = {}
         accesses = []
         time_s = 0.0

@@ -80,7 +80,7 @@ class Lifetimes:
 
     def gaps(self, tensor_id: TensorId) -> Iterator[tuple[int, int, int]]:
         """Yield the gaps of a tensor in which a plan may evict it, as three numbers.
-        They are: the number of the access before the gap, from 1; the call of that access; the call of the next one."""
+        The numbers: of the access before the gap, from 1; of that access's call; of the next access's call."""
         calls = self.uses[tensor_id]
         for count, (before, after) in enumerate(zip(calls, calls[1:], strict=False), 1):
             if self.trace.may_leave(tensor_id, before, after):

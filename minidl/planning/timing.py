@@ -110,7 +110,7 @@ def run(problem: Problem, room: Room, steps: StepArrays, starts: Array, out: Cop
 
 
 def _by_start(start: Array, count: int) -> Array:
-    """Return the numbers of swap-ins in the order of their starts, which are below ``count``; equal ones in order.
+    """Return the numbers of swap-ins by ascending start, then by number. The starts are below ``count``.
     Numba takes a second longer to compile NumPy's sort."""
     after, order = np.zeros(count + 1, np.int64), np.zeros(len(start), np.int64)
     for n in range(len(start)):
@@ -137,8 +137,8 @@ def _pass(problem: Problem, room: Room, steps: StepArrays, starts: Array, out: C
           notes: Array, noted: int, first_carried: int, carried_end: Array) -> tuple[float, int, int, Array]:
     """Simulate one iteration during which copies out of the previous iteration still run.
 
-    They are its copies out from number ``first_carried`` on, which end at ``carried_end``. Return (seconds, residencies
-    noted, first copy out that is unfinished at the end, seconds left of each from it on).
+    The copies still running are those from number ``first_carried`` on; they end at ``carried_end``. Return (seconds,
+    residencies noted, number of the first copy out that is unfinished at the end, seconds left of it and later ones).
     """
     budget, during, outs, backs = room.device_bytes, steps.during, len(out.tensor), len(back.tensor)
     before = outs - first_carried

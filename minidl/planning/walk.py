@@ -16,7 +16,7 @@ SEARCHES, UNSURE, SPOILT, DUE, SOURCES, LEFTOVERS = 8, 9, 10, 11, 12, 13
 
 
 class StepArrays(NamedTuple):
-    """The steps in order, as arrays.
+    """The steps as arrays, in the order of execution.
 
     call    the call that the step executes
     group   the call of the program that it is for: the same call, or a later one that the step's replay serves

@@ -35,6 +35,12 @@ REGISTRY: Registry[Policy] = Registry("policy", "minidl.policies", POLICIES, for
 names, create = REGISTRY.names, REGISTRY.create
 
 
+def hurried(name: str) -> Policy:
+    """Return a policy whose first plan is wanted soon and is the only one: ``auto`` with one short search.
+    Raises UserError for an unknown name."""
+    return Auto(rounds=0) if name == Auto.name else create(name)
+
+
 def choices() -> list[str]:
     """Return the names that ``--help`` lists: those in CHOICES, and the policies that installed packages provide."""
     return [*CHOICES, *(name for name in names() if name not in POLICIES)]

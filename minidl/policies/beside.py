@@ -1,10 +1,10 @@
 """Compiles the functions of planning in a process beside the training, so that the first plan need not wait for them.
 
 Numba compiles them once on a machine, which takes half a minute of one core, and keeps them on disk. A training that
-will plan starts the process when its runtime is opened, if they are not on disk. It then runs its first iterations,
-loads each function when it first calls it, and waits only for what the process has not saved yet. The process has the
-lowest claim on processors, ends with the training, and waits for a similar process of another training, so that no
-function is compiled twice. If it fails, the training compiles the functions itself.
+will plan starts the process when its runtime is opened, if they are not on disk. The training goes on, loads each
+function when it first calls it, and waits only for what the process has not saved yet. The process has a low claim on
+processors (nice 10), ends with the training, and waits for a similar process of another training, so that no function
+is compiled twice. If the process fails, the training compiles the functions itself.
 """
 
 import atexit
@@ -50,7 +50,7 @@ def functions() -> Iterator[tuple[Any, tuple[Any, ...]]]:
 
 
 def begin() -> None:
-    """Start the process, unless this process has done so, the functions are on disk, or MINIDL_COMPILE_BESIDE is 0."""
+    """Start the process that compiles, once; not if all functions are on disk or $MINIDL_COMPILE_BESIDE is 0."""
     global _started
     if _started is not None or os.environ.get(VARIABLE) == "0" or not sys.executable:
         return

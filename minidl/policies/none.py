@@ -1,4 +1,4 @@
-"""No memory management: the first allocation that fails is an error."""
+"""The policy ``none``, without memory management: the first allocation that fails raises OutOfMemory."""
 
 from collections.abc import Sequence
 

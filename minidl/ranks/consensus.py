@@ -77,12 +77,13 @@ class Consensus(Alone):
         return tuple(map(min, zip(*self.ranks.agree(sizes), strict=True)))
 
     def sees(self, batch: int) -> None:
-        """Let the ranks compare the number of examples in a batch, at the next turn of this iteration."""
+        """Note that this rank's program uploads a batch of ``batch`` examples, for the next exchange of this iteration.
+        There the ranks compare the numbers, and raise RanksDiverged if they differ. The iteration's end drops them."""
         self._batches.add(batch)
 
     def turn(self) -> str:
         """Return the text of the next exchange, which all ranks compare before they make it.
-        It names the batches since the last one: a sum over their examples has one shape for any number of them."""
+        The text names the sizes of the batches since the last exchange: the shape of a sum does not show them."""
         text = f"iteration {self.iteration}, exchange {self._exchanges}"
         if not self._exchanges and self.plans:
             text += f", plans {self.plans}"
@@ -130,7 +131,7 @@ class Consensus(Alone):
 
     def decide(self, make: Callable[[], T]) -> T:
         """Return ``make()`` of rank 0, which alone calls it; the others wait.
-        Its error is raised on all ranks, on the others as RanksDiverged."""
+        An error of ``make`` is raised on all ranks, on the others as RanksDiverged."""
         if self.ranks.rank:
             made, error = self.ranks.agree(None)[0]
             if error:

@@ -36,7 +36,7 @@ class Decision:
     evict_s, back_s     start of these calls in seconds, if computation never waited.
     back                the next call that uses it; the number of calls if none in this iteration does.
     free_time_s         if negative, the seconds by which the gap is too short for both copies.
-    recompute_seconds   of its replay, if nothing else were dropped; None if it cannot be recomputed.
+    recompute_seconds   of its replay, if nothing else were dropped; None if it has no replay.
     expected_s          seconds lost: a wait for the swap-in, or a replay.
     """
 
@@ -70,7 +70,7 @@ class Decision:
 
     @property
     def msps(self) -> float | None:
-        """Bytes saved per second of recomputation; None if it cannot be recomputed, or in no time."""
+        """Bytes of the tensor per second of its replay; None if it has no replay, or one of 0 seconds."""
         return self.nbytes / self.recompute_seconds if self.recompute_seconds else None
 
 
@@ -151,7 +151,7 @@ def _expected(facts: Lifetimes, plan: Plan, costs: Costs, gaps: Mapping[AccessKe
 
 
 def _started(facts: Lifetimes, plan: Plan, gaps: Mapping[AccessKey, _Gap]) -> dict[int, list[AccessKey]]:
-    """Return call -> the swap-ins that start after it, in order; each is named by the access of its eviction."""
+    """Return call -> the swap-ins that start after it, as the plan lists them, each named by its eviction's access."""
     started: dict[int, list[AccessKey]] = {}
     for (trigger, count), tensor_ids in plan.prefetches.items():
         calls = facts.uses.get(trigger, [])

@@ -1,6 +1,6 @@
 """Records facts that a trace needs only to be run again: which tensors gradients save, until when, and ends of lineage.
 
-A recorder is called after each call of an executor and compares the records of tensors with those before. It is
+A recorder is called after each call of an executor and compares the records of tensors with the earlier ones. It is
 attached only in iterations whose traces are saved, and costs other iterations nothing.
 """
 

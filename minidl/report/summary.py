@@ -11,8 +11,8 @@ def summary(result: Result, unmanaged_seconds: float | None, hints: list[str], *
             classes: int = 0) -> str:
     """Return the summary as aligned lines of text.
 
-    unmanaged_seconds: of a step with unlimited memory, if that can be modelled.
-    items: the unit of a batch, as a word; classes: of the data, 0 if unknown.
+    unmanaged_seconds: the time of a step with unlimited memory; None: it cannot be modelled.
+    items: the unit of a batch, as a word; classes: the number of classes in the data, 0 if unknown.
     """
     top5 = None if 0 < classes <= TOP else result.accuracy_top5
     lines = [

@@ -9,7 +9,7 @@ from minidl.ranks.modelled import ModelledRanks
 
 
 def consensus_of(ranks: Ranks | None, device: Device) -> Alone:
-    """Connect the device with those of the other ranks, and return the agreement with them.
+    """Connect the device with the devices of the other ranks, and return the agreement with these ranks.
     Raises UserError, on all ranks, if the devices cannot be connected."""
     if ranks is None:
         return ALONE

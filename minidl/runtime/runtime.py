@@ -134,7 +134,7 @@ class Runtime(Shown):
 
     @property
     def budget_bytes(self) -> int:
-        """Device bytes that tensors may take: the memory budget less the device's own share."""
+        """Device bytes that tensors and workspaces may take: the memory budget less what the device itself uses."""
         return self.memory.arena.capacity
 
     @property
@@ -266,7 +266,7 @@ class Runtime(Shown):
         return self.executor.trace()
 
     def check(self) -> None:
-        """Raise AssertionError if an invariant of the memory does not hold: its records disagree."""
+        """Raise AssertionError unless the records of blocks, host memory and tensors agree on where bytes are."""
         self.memory.check()
 
 

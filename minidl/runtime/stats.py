@@ -15,7 +15,7 @@ class Stats:
     ``used_bytes`` and ``host_used_bytes`` are in use now; ``peak_bytes`` counts since ``Runtime.reset_peak``.
     ``stall_seconds``: time in which computation waited for copies. ``moved_bytes``, ``slid_seconds``: copies within
     device memory, and the device's estimate of their time. ``slower_seconds``: seconds that calls took longer than with
-    their fastest algorithm, because memory had no room for its workspace. ``calls``: of the program, views included.
+    their fastest algorithm, because memory had no room for its workspace. ``calls``: their number, views included.
     """
 
     seconds: float

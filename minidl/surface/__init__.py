@@ -25,7 +25,7 @@ Truth = bool
 
 
 class Ranked(NamedTuple):
-    """Selected elements (``values``), and their positions along a dimension (``indices``)."""
+    """Selected elements (``values``), and their indices along a dimension (``indices``)."""
 
     values: Tensor
     indices: Tensor
@@ -82,7 +82,7 @@ class Surface(Named, Writes):
             """Return the root of ``var``, the standard deviation, over ``dim``, by default over all dimensions."""
 
         def max(self, dim: Whole | Tensor | None = None, keepdim: Truth = False) -> Any:
-            """Return the largest element; with ``dim``, the largest along it and their positions (values, indices).
+            """Return the largest element; with ``dim``, the largest ones along it and their indices (values, indices).
             With a tensor in place of ``dim``, return the larger of each two elements."""
 
         def min(self, dim: Whole | Tensor | None = None, keepdim: Truth = False) -> Any:
@@ -95,16 +95,16 @@ class Surface(Named, Writes):
             """Return the smallest element over ``dim``, by default over all dimensions."""
 
         def argmax(self, dim: Whole | None = None, keepdim: Truth = False) -> Tensor:
-            """Return the position of the largest element along ``dim``, or in the flattened tensor for None."""
+            """Return the index of the largest element along ``dim``; for None that in the flattened tensor."""
 
         def argmin(self, dim: Whole | None = None, keepdim: Truth = False) -> Tensor:
-            """Return the position of the smallest element along ``dim``, or in the flattened tensor for None."""
+            """Return the index of the smallest element along ``dim``; for None that in the flattened tensor."""
 
         def topk(self, k: Whole, dim: Whole = -1, largest: Truth = True) -> Ranked:
-            """Return the k largest (or smallest) elements along ``dim``, in order, and their positions."""
+            """Return the k largest (or smallest) elements along ``dim``, best first, and their indices."""
 
         def gather(self, dim: Whole, index: Tensor) -> Tensor:
-            """Return the elements at the positions in ``index`` along ``dim``."""
+            """Return the elements at the indices ``index`` along ``dim``."""
 
         def exp(self) -> Tensor:
             """Return exp(x), element by element."""

@@ -47,7 +47,7 @@ class Named:
             """Return booleans that are True if any element along ``dim`` is nonzero; by default of all elements."""
 
         def argsort(self, dim: Whole = -1, descending: Truth = False, *, stable: Truth = True) -> Tensor:
-            """Return the positions that ``sort`` returns."""
+            """Return the indices that ``sort`` returns."""
 
         def baddbmm(self, a: Tensor, b: Tensor, *, beta: Real = 1, alpha: Real = 1) -> Tensor:
             """Return beta * x + alpha * (a b) for batches of matrices a and b."""
@@ -110,7 +110,7 @@ class Named:
             """Return sqrt(a^2 + b^2)."""
 
         def index_add(self, dim: Whole, index: Tensor, source: Tensor, *, alpha: Real = 1) -> Tensor:
-            """Return this tensor with parts of ``source`` added at the positions ``index`` along ``dim``."""
+            """Return this tensor with parts of ``source`` added at the indices ``index`` along ``dim``."""
 
         def index_select(self, dim: Whole, index: Tensor) -> Tensor:
             """Return a copy of parts along one dimension, selected by index."""
@@ -207,10 +207,10 @@ class Named:
             """Return 1 / sqrt(x), element by element."""
 
         def scatter(self, dim: Whole, index: Tensor, value: Real) -> Tensor:
-            """Return x with a number written at the positions ``index`` along ``dim``."""
+            """Return x with a number written at the indices ``index`` along ``dim``."""
 
         def scatter_add(self, dim: Whole, index: Tensor, src: Tensor) -> Tensor:
-            """Return x with the elements of ``src`` added at the positions ``index`` along ``dim``."""
+            """Return x with the elements of ``src`` added at the indices ``index`` along ``dim``."""
 
         def select(self, dim: Whole, index: Whole) -> Tensor:
             """Return a view of part ``index`` along a dimension, which is removed."""
@@ -222,7 +222,7 @@ class Named:
             """Return the hyperbolic sine of every element, accurate near 0."""
 
         def sort(self, dim: Whole = -1, descending: Truth = False, *, stable: Truth = True) -> Ranked:
-            """Return the elements along a dimension in order, and their positions; the sort is stable."""
+            """Return the elements along a dimension, sorted, and their indices; the sort is stable."""
 
         def take_along_dim(self, indices: Tensor, dim: Whole) -> Tensor:
             """Return ``gather(dim, indices)``."""

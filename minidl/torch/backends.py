@@ -55,7 +55,7 @@ class Traffic:
 
 
 class Backend(Protocol):
-    """The interface of objects that transfer whole storages between the device and the host.
+    """The interface of objects that transfer whole storages of PyTorch between the device and the host.
 
     host     the pool of host buffers.
     traffic  totals over the transfers so far.
@@ -72,7 +72,7 @@ class Backend(Protocol):
         whose buffer is overwritten."""
 
     def into(self, copy: Copy, device: torch.device) -> Any:
-        """Allocate a storage on the device, start the transfer of the copy's bytes into it, and return the storage."""
+        """Return a new storage on the device, and start the transfer of the copy's bytes to it. Call ``arrived``."""
 
     def arrived(self, copy: Copy) -> None:
         """Make later computation wait until the transfer that ``into`` started has ended, if it has started one."""
@@ -81,7 +81,7 @@ class Backend(Protocol):
         """Give the copy's buffer back to the host pool."""
 
     def disown(self, copy: Copy) -> None:
-        """Stop managing the copy's buffer, which belongs to the program from now on: the pool does not reuse it."""
+        """Leave the copy's buffer to the program: the host pool neither counts nor reuses it from now on."""
 
     def settle(self) -> None:
         """Wait until all transfers to the host that have started have ended."""
@@ -177,7 +177,7 @@ class Immediate:
         self.host.give(copy.nbytes, copy.buffer)
 
     def disown(self, copy: Copy) -> None:
-        """Stop managing the copy's buffer, which belongs to the program from now on."""
+        """Leave the copy's buffer to the program: the host pool neither counts nor reuses it from now on."""
         self.host.leave(copy.nbytes)
 
     def settle(self) -> None:

@@ -38,7 +38,7 @@ Called = tuple[int, Any]  # the call of a module: autograd's nodes before it, an
 
 
 class Phase(Enum):
-    """How a step runs: swap all saved tensors out, do so and record the step, or follow a plan."""
+    """How a step runs: it swaps all saved tensors out, swaps them out and is recorded, or follows a plan."""
 
     AWAY = "all saved tensors swapped"
     MEASURED = "the same, recorded and timed"
@@ -50,7 +50,7 @@ class Known:
     """A kind of step, with its recording and its plan.
     Two steps are of one kind if autograd saves equal shapes in them.
 
-    packs     shape and dtype of every tensor that autograd saves in it, in order.
+    packs     shape and dtype of every tensor that autograd saves in it, the first one saved first.
     recorded  its recording; seen: the variant of the recording that the plan is made for.
     obeyed    its plan, by the numbers of saved tensors; proposal: the policy's answer; limits: the plan's memory
               limits.

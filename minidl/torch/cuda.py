@@ -45,7 +45,7 @@ class OnStreams(Copy):
 class Cuda:
     """The ``Backend`` for CUDA, whose transfers run on two streams of their own.
 
-    waiting  the cases of ``Wait`` that are obeyed: all, except in tests that show that each is needed.
+    waiting  the cases of ``Wait`` in which a stream does wait: all, but tests leave one out to show that it is needed.
     """
 
     contention = 0.0

@@ -96,7 +96,7 @@ class Deciding:
 def corrected(policy: Policy, known: Known, costs: Costs, limits: Limits, *, seconds: float, stalled: float,
               late: Mapping[int, int], allowance: Allowance) -> Proposal | None:
     """Return the policy's new plan for a step that has just followed a plan; None if it keeps the plan.
-    seconds: the step's duration; stalled: those spent waiting. late: tensor -> how often it was needed while away.
+    seconds: the step's duration; stalled: its seconds of waiting. late: tensor -> how often it was needed while away.
     allowance: counts the seconds spent on planning, and says if more may be spent. A plan without notes stays."""
     seen, proposal = known.seen, known.proposal
     if seen is None or proposal is None or proposal.notes is None:

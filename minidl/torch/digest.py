@@ -28,7 +28,7 @@ def stepping() -> Iterator[list[torch.optim.Optimizer]]:
 
 
 def digest(optimizers: list[torch.optim.Optimizer]) -> str:
-    """Return as text the SHA-256 of all parameters of optimizers and of their states, in order, with their counts.
+    """Return as text the SHA-256 of all parameters and states of optimizers, and the numbers of both.
     It covers dtypes, shapes and every bit."""
     total, parameters, states = sha256(), 0, 0
     for optimizer in optimizers:

@@ -133,7 +133,7 @@ def _copies(layout: _Layout) -> list[_Copy]:
 
 def _events(facts: Problem, steps: StepArrays, copies: Sequence[_Copy], seen: Seen, layout: _Layout, costs: Costs
             ) -> tuple[tuple[WorkEvent, ...], list[int]]:
-    """Return the events in order, and the index of the event of each call and replay; the last index is the end's."""
+    """Return the events by time, and the index of the event of each call and replay; the last index is the end's."""
     used = np.zeros(len(steps.call) + 2, np.int64)
     np.add.at(used, layout.first, facts.size[layout.tensor])
     np.add.at(used, layout.last + 1, -facts.size[layout.tensor])

@@ -87,5 +87,5 @@ def _can_be_made(value: Value) -> bool:
 
 
 def _leaves(value: Value) -> set[Value]:
-    """Return the values that a replay of ``value`` reads and that no recorded call made."""
+    """Return the values from which a replay of ``value`` starts: those that it reads and that no recorded call made."""
     return {read for call in missing(value, later=True) for read in call.reads if read.made is None}

@@ -56,7 +56,7 @@ def nbytes_of(tensors: list[torch.Tensor]) -> int:
 
 
 def parts_of(optimizer: torch.optim.Optimizer) -> list[Part]:
-    """Split an optimizer's parameters, in order, into parts of at most max(all / 16, largest parameter) bytes."""
+    """Split an optimizer's parameters, in its order, into parts of at most max(all / 16, largest parameter) bytes."""
     groups = [group["params"] for group in optimizer.param_groups]
     sizes = [p.numel() * p.element_size() for group in groups for p in group]
     most = max(max(sizes, default=0), -(-sum(sizes) // MOST_PARTS))

@@ -75,7 +75,7 @@ class PageLocked:
         self._ended: deque[tuple[_Slab, int, int, int]] = deque()  # freed; garbage collection appends at any point
 
     def take(self, nbytes: int) -> Any:
-        """Return a storage of ``nbytes`` bytes. Raises UserError if the pages cannot be locked."""
+        """Return an untyped PyTorch storage of ``nbytes`` page-locked bytes. Raises UserError if locking them fails."""
         while self._ended:
             left, at, nbytes_left, key = self._ended.popleft()
             del self._views[key]

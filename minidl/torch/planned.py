@@ -137,8 +137,8 @@ def bytes_during(facts: Problem, mode: Array, prefetch_at: Array, limits: Limits
 
 
 def _triggers(plan: Plan, seen: Seen, action: Mapping[TensorId, Action]) -> dict[int, tuple[TensorId, ...]]:
-    """Return number of an unpack -> tensors whose swap-in starts then.
-    It is the first unpack after their in-trigger, but not later than the one before the unpack of the tensor itself."""
+    """Return number of an unpack -> tensors whose swap-in starts at that unpack.
+    A swap-in starts at the first unpack after its in-trigger, but no later than the unpack before the tensor's own."""
     trace, unpacks = seen.trace, seen.unpacks
     call_of = {(a.tensor_id, a.access_count): a.call for a in trace.accesses} if plan.prefetches else {}
     found: dict[int, list[TensorId]] = {}

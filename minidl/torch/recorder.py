@@ -22,7 +22,7 @@ PASSED_THROUGH = ("FakeTensor", "FunctionalTensor")  # tensors without values, w
 
 
 class Listener(Protocol):
-    """The interface of objects that a ``Recorder`` tells about calls and freed storages, to make a trace of a step."""
+    """The interface of objects to which a ``Recorder`` reports calls and freed storages, to make a trace of them."""
 
     def called(self, name: str, reads: list[Value], made: list[Value], written: list[tuple[Value, Value]],
                seconds: float, again: bool, workspace: int) -> None:
@@ -246,6 +246,6 @@ def lifted(until: Any = None) -> list[Any]:
 
 
 def put_back(above: list[Any]) -> None:
-    """Put the modes that ``lifted`` has returned back on the stack, in their old order."""
+    """Put the dispatch modes that ``lifted`` has returned back on PyTorch's stack, in their old order."""
     for mode in above:
         modes._push_mode(mode)

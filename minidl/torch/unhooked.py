@@ -101,7 +101,7 @@ class Unhooked:
 
     @property
     def idle(self) -> bool:
-        """True if this step runs without hooks, and has computed nothing so far that needs gradients."""
+        """True if this step has begun without hooks and no call in it needs gradients yet: autograd made no node."""
         return self.bare and _nodes() == self._first
 
     def end(self) -> None:

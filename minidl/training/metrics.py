@@ -55,7 +55,7 @@ class Accuracy:
 
     @property
     def named(self) -> dict[str, float]:
-        """The accuracies ``top1`` and ``top5``."""
+        """The accuracies, under the names ``top1`` and ``top5``, as fractions from 0 to 1; NaN of no example."""
         return {"top1": self.top1, "top5": self.top5}
 
     @property
@@ -110,7 +110,7 @@ class Overlap:
 
     @property
     def named(self) -> dict[str, float]:
-        """The mean Dice coefficient, under the name ``dice``."""
+        """The mean Dice coefficient, from 0 to 1, under the name ``dice``."""
         return {"dice": self.dice}
 
     @property

@@ -62,8 +62,8 @@ class StayState(IntEnum):
 @dataclass(frozen=True, slots=True)
 class Subject:
     """A tensor that had bytes on the device.
-    name: of the parameter (of a gradient: its parameter's); else of the layer that made it; where layers are unknown,
-    of the operation; else "".
+    name: the parameter's, also for its gradient; for other tensors that of the layer that made the tensor, or of the
+    operation if layers are unknown; else "".
     line: file and line of the program that made it, or ""."""
 
     tensor_id: TensorId

@@ -361,7 +361,7 @@ def test_where_the_host_is_nearly_full_plans_are_tried_too(policy):
 
 def runs(monkeypatch, nearly_full, *, two, eight):
     """Let trials of two and of eight iterations find room for so many examples in each slice."""
-    def trial(self, batch, budget, *, thorough=False):
+    def trial(self, batch, budget, *, thorough=False, planned=False):
         most = (eight if thorough else two) * self.slices
         return fit.Trial(Shortage("add", True) if batch > most else None, 0, 0, nearly_full)
 

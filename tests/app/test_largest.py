@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,10 +14,12 @@ import pytest
 from test_fit import setup
 
 import train
-from minidl.cli.app import advice, sizes, slices
-from minidl.cli.app.fit import Setup
-from minidl.cli.app.largest import largest_batch
+from minidl.cli.app import advice, sizes, slices, trials
+from minidl.cli.app.fit import Setup, smallest_budget
+from minidl.cli.app.largest import largest_batch, largest_batch_cut
 from minidl.cli.app.trials import PLAN, Shortage, Work
+from minidl.policies import create, hurried
+from minidl.policies.auto.policy import Auto
 
 LENET = ["--model", "lenet", "--device", "sim:p100", "--steps", "2"]
 
@@ -175,6 +178,72 @@ def test_a_trial_ends_when_a_step_replays_too_much():
     assert found.batch < most and "replays so much that it launches more than 0.9 times its calls" in found.limit
 
 
+@pytest.mark.slow
+def test_what_exact_prices_look_at_counts_as_work_and_ends_a_trial_at_the_limit(monkeypatch):
+    """The prices of recompute are sums by regions, which look at no calls."""
+    budget, exact = 8 << 20, setup("resnet20", "dtr", shape=(3, 32, 32))
+    batch = largest_batch(exact, budget).batch
+
+    def tried(policy, walked, limit=10**9):
+        """(the work of a trial, its shortage) if ``walked`` calls that prices look at count as one launch."""
+        monkeypatch.setattr(trials, "WALKED", walked)
+        limited = replace(exact, policy=policy, work=Work(limit))
+        limited.demand(batch)
+        before = limited.work.spent
+        shortage = limited.trial(batch, budget).shortage
+        return limited.work.spent - before, shortage
+
+    (launches, _), (work, shortage) = tried("dtr", 10**9), tried("dtr", 1)
+    assert work > 5 * launches and shortage is None
+    assert tried("recompute", 1) == tried("recompute", 10**9)
+    ended, shortage = tried("dtr", 1, work // 2)
+    assert ended < work and shortage == Shortage("", host_full=False, slow=True)
+    whole = replace(exact, work=Work())
+    largest_batch(whole, budget)
+    limited = replace(exact, work=Work(whole.work.spent // 2))
+    found = largest_batch(limited, budget)  # which ends in a trial, or after one
+    assert found.untried > found.batch and "not tried" in found.limit
+    assert limited.work.spent < limited.work.limit + work // 2
+
+
+def test_a_search_that_leaves_slices_untried_says_so():
+    what = replace(setup("resnet20", "dtr", shape=(3, 32, 32)), work=Work())
+    whole = largest_batch(what, 8 << 20)
+    found = largest_batch_cut(replace(what, work=Work(what.work.spent + 1000)), 8 << 20)
+    assert found.batch == whole.batch and found.untried > whole.batch
+    assert found.limit == (f"{whole.limit}; in slices {found.untried} and more were not tried, because the search has "
+                           "a limit; --thorough goes on")
+
+
+def test_without_swapping_slices_are_tried_from_the_largest_whole_batch_on():
+    what = setup("lenet", "dtr", shape=(1, 32, 32))
+    found = largest_batch_cut(what, 3 << 20)
+    assert found.batch > found.whole and found.slices > 1 and found.untried == 0
+    assert replace(what, slices=found.slices).trial(found.batch, 3 << 20).shortage is None
+
+
+@pytest.mark.parametrize("policy", ["vdnn-dyn", "chen-sqrt"])
+def test_of_a_policy_that_refuses_it_is_a_batch_that_its_plan_can_train(capsys, policy):
+    flags = ["--memory-budget", "3MiB", "--policy", policy, "--slices", "1", "--steps", "5"]
+    batch, _, limit, _ = announced(capsys, *flags)
+    assert re.fullmatch(rf"at {batch + 1} policy '{policy}' cannot run this in 3.0 MiB: .* needs 3.\d MiB.*", limit)
+    assert train.main([*LENET, *flags, "--batch", str(batch)]) == 0
+    assert train.main([*LENET, *flags, "--batch", str(batch + 1)]) == 2
+    assert f"policy '{policy}' cannot run this in 3.0 MiB" in capsys.readouterr().err
+
+
+def test_in_slices_a_policy_that_refuses_plans_too(capsys):
+    flags = ["--memory-budget", "3MiB", "--policy", "vdnn-dyn", "--steps", "5"]
+    batch, count, limit, _ = announced(capsys, *flags)
+    assert count > 1 and re.search(r"in \d slices policy 'vdnn-dyn' cannot run this in 3.0 MiB: under its plan", limit)
+
+
+def test_where_a_policy_refuses_every_batch_its_reason_is_the_error(capsys):
+    assert train.main(["--model", "mlp", "--device", "sim:p100", "--policy", "vdnn-dyn", "--batch", "max"]) == 2
+    assert re.search(r"not even a batch of 1 fits .*: at 1 policy 'vdnn-dyn' offloads the feature maps of "
+                     r"convolutional networks; none of this one's \d+ calls is a convolution", capsys.readouterr().err)
+
+
 def test_the_answer_says_what_larger_batches_cost(capsys):
     """Nothing moves at the first batch, and each further one is slower."""
     flags = ["--memory-budget", "3MiB", "--slices", "1", "--policy", "passive"]
@@ -208,10 +277,15 @@ def test_a_search_that_uses_up_its_work_leaves_some_for_what_batches_cost(monkey
     assert len(told) >= 2 and told[0].endswith(" at 100%")
 
 
-@pytest.mark.parametrize(("limit", "plans"), [(10 ** 9, 7), (3 * PLAN, 3)])
-def test_each_search_for_a_plan_counts_as_work_until_a_plan_is_followed(limit, plans):
-    """In 1 GiB nothing moves, so that no step follows a plan: the first plan, then one after each step from the third.
-    """
-    what = replace(setup("lenet", "auto", shape=(1, 32, 32)), work=Work(limit))
-    assert what.managed_seconds(64, 1 << 30) > 0
-    assert what.work.spent // PLAN == plans
+def test_a_question_about_speed_makes_one_short_search_and_counts_it_as_work(monkeypatch):
+    """At the floor no search finds a plan that helps; a training would search on, with more work."""
+    searched = []
+    search = Auto._search
+    monkeypatch.setattr(Auto, "_search", lambda *words: searched.append(words[2]) or search(*words))
+    what = replace(setup("lenet", "auto", shape=(1, 32, 32)), work=Work(1e9))
+    floor = smallest_budget(what, 64)
+    what.work.spent = 0
+    with_plan, without = what.managed_seconds(64, int(1.2 * floor)), what.managed_seconds(64, floor)
+    assert searched == [0, 0] and what.work.spent // PLAN == 2
+    assert what.unmanaged_seconds(64) <= with_plan <= without < inf
+    assert Auto().rounds > hurried("auto").rounds == 0 and type(hurried("capuchin")) is type(create("capuchin"))

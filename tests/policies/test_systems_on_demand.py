@@ -97,13 +97,14 @@ def test_the_evicted_neighbourhood_is_what_a_tensor_needs_and_what_needs_it():
         y = mul(a, b)
         drop(runtime, a), drop(runtime, y)
         one, product = (t.storage.call.signature.algorithms[0].seconds for t in (b, y))
-        found = [price(b.storage) for price in neighbourhood.PRICES.values()]
+        walks = neighbourhood.Walks()
+        found = [price(b.storage) for price in walks.prices().values()]
         assert found == pytest.approx([2 * one + product, one + product, one, one])
         z = exp(b)
         drop(runtime, b)
         second = z.storage.call.signature.algorithms[0].seconds
-        assert neighbourhood.exact_price(z.storage) == pytest.approx(second + one)  # y is not below z
-        assert neighbourhood.own_price(x.storage) is None
+        assert walks.exact(z.storage) == pytest.approx(second + one)  # y is not below z
+        assert walks.own(x.storage) is None
 
 
 def test_dtr_drops_the_least_cost_for_bytes_and_staleness_and_swaps_nothing():

@@ -27,7 +27,7 @@ from minidl.view.page import is_page
 
 def check_places(options: Options) -> None:
     """Raise UserError, before any training, if an output file that a flag names could not be written.
-    So it does if two flags name one file. Changes no file."""
+    Raise it, too, if two flags name one file. Changes no file."""
     places: set[str] = set()
     for path, own in ((options.json, results.is_own), (options.save, safetensors.is_own),
                       (options.save_plan, is_plan), (options.save_trace, is_trace), (options.report, is_page),
@@ -91,8 +91,8 @@ class Silence(io.TextIOBase):
 
 
 def printed_apart(options: Options) -> TextIO:
-    """Return the stream for text that people read:
-    stdout, or stderr if ``--json -`` uses stdout; with --quiet a stream that discards it."""
+    """Return the stream for text that people read, apart from the JSON: stdout, or stderr if ``--json -`` uses stdout.
+    With --quiet, return a stream that discards the text."""
     if options.quiet:
         return cast(TextIO, Silence())
     return sys.stderr if options.json == STDOUT else sys.stdout

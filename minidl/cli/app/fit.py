@@ -16,19 +16,19 @@ from minidl.cli.app.trials import PLAN, OutOfWork, Shortage, Trial, Work
 from minidl.device import Device
 from minidl.device.precision import DEFAULT
 from minidl.device.spill import Spill
-from minidl.errors import OutOfMemory, UserError
+from minidl.errors import OutOfMemory, Unsuitable, UserError
 from minidl.memory.ledger import Demand
 from minidl.memory.switches import ALL_ON, Switches
 from minidl.meta import ALIGNMENT
 from minidl.outside.stages import stage
 from minidl.outside.units import UNLIMITED, format_bytes
+from minidl.plan.policy import Policy
 from minidl.ranks import Ranks
 from minidl.runtime import Runtime
 
 ITERATIONS = 2  # of steps: the first has no gradients yet; from the second on all are alike
 MOST_ITERATIONS, ALIKE = 200, 3  # where blocks stay where they are put: until so many in a row leave the same holes
 NEARLY_FULL, WITH_FULL_HOST = 0.9, 8  # of the host's memory; iterations
-UNTIL_PLANNED = 8  # iterations, at most, until one follows a first plan to its end
 FIRST_BUDGET_STEP = 1 << 20  # bytes; where a search for the smallest budget begins
 
 
@@ -51,7 +51,7 @@ Program = Callable[[int], TrainingParts]
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The settings that decide what fits, without the batch and the budget: those two are arguments of the methods.
+    """The settings that decide what fits, without the batch and the budget, which its methods take as arguments.
 
     program      makes the model for a batch in the current runtime, and returns its TrainingParts
     device       provides its profile and algorithms; it executes nothing
@@ -127,25 +127,26 @@ class Setup:
         """True if blocks of memory are never moved, so that holes may differ from one iteration to the next."""
         return not placements.create(self.placement).compacts
 
-    def trial(self, batch: int, budget_bytes: int, *, thorough: bool = True) -> Trial:
+    def trial(self, batch: int, budget_bytes: int, *, thorough: bool = True, planned: bool = False) -> Trial:
         """Run a few iterations on a twin and return their outcome.
         thorough: run more if host memory is nearly full, and as long as holes differ between iterations. On a
         simulated device these runs follow the policy's plans, too; plans for real devices depend on times that are
-        measured only in the run."""
-        simulated = self.device.simulated_twin() if thorough else None
-        found = self._tried(simulated if self.drifts else None, batch, budget_bytes, thorough)
-        plans = simulated is not None and not self.drifts and policies.create(self.policy).plans
+        measured only in the run. planned: the policy makes a plan in any case, and may refuse the step."""
+        simulated = self.device.simulated_twin() if thorough or planned else None
+        found = self._tried(simulated if self.drifts or planned else None, batch, budget_bytes, thorough, planned)
+        plans = simulated is not None and not (self.drifts or planned) and policies.create(self.policy).plans
         if plans and found.shortage is None and found.host_nearly_full:  # what a plan keeps there differs
             found = replace(found, shortage=self._tried(simulated, batch, budget_bytes, thorough).shortage)
         return found
 
-    def _tried(self, simulated: Device | None, batch: int, budget_bytes: int, thorough: bool) -> Trial:
+    def _tried(self, simulated: Device | None, batch: int, budget_bytes: int, thorough: bool, planned: bool = False
+               ) -> Trial:
         """Return the outcome of a trial. simulated: a twin with modelled times, on which the policy's plans run, too.
-        None: a twin without times, where nothing is planned."""
+        None: a twin without times, where nothing is planned. planned: run at least until the first plan is made."""
         self.work.go_on()
         device = simulated or self.device.dry_twin(timed=False)
-        begin = self.work.count(device, self.slices)
         twin = self._twin(device, batch, budget_bytes)
+        begin = self.work.count(device, self.slices, lambda: twin.memory.state.walks.calls, trial=True)
         shortage = stats = None
         under = stage(lambda: f"trying {self._named(batch)} in {format_bytes(budget_bytes)}, call "
                               f"{twin.executor.issued:,}")
@@ -158,7 +159,7 @@ class Setup:
                 if simulated is None:
                     twin.stay_on_demand()
                 steps = self.program(batch)
-                for _ in range(ITERATIONS):
+                for _ in range(twin.guide.iterations_to_follow - 1 if planned and twin.guide else ITERATIONS):
                     begin()
                     steps.step()
                 stats = twin.stats()
@@ -177,12 +178,16 @@ class Setup:
             shortage = Shortage(error.op, error.host_full)
         except OutOfWork:
             shortage = Shortage("", host_full=False, slow=True)
+        except Unsuitable as error:
+            shortage = Shortage("", host_full=False, refused=str(error))
         stats = stats or twin.stats()
         return Trial(shortage, stats.swapped_out_bytes, stats.recomputed_bytes, nearly_full())
 
-    def _twin(self, device: Device, batch: int, budget_bytes: int) -> Runtime:
-        """Return a runtime on the twin ``device`` with the memory that a run with this batch and budget would have."""
-        return Runtime(device, memory_budget=budget_bytes, host_memory=self.for_tensors(batch), policy=self.policy,
+    def _twin(self, device: Device, batch: int, budget_bytes: int, policy: Policy | None = None) -> Runtime:
+        """Return a runtime on the twin ``device`` with the memory that a run with this batch and budget would have.
+        policy: what manages it, instead of the setup's."""
+        return Runtime(device, memory_budget=budget_bytes, host_memory=self.for_tensors(batch),
+                       policy=self.policy if policy is None else policy,
                        placement=self.placement, precision=self.precision, seed=self.seed, switches=self.switches,
                        slices=self.slices, spill=self.spill, shard_bytes=self.shard_bytes,
                        host_update=self.host_update, ranks=self.ranks)
@@ -193,30 +198,30 @@ class Setup:
         return self.managed_seconds(batch, budget_bytes) if policies.create(self.policy).plans else None
 
     def managed_seconds(self, batch: int, budget_bytes: int) -> float | None:
-        """Return the modelled seconds of a step under the first plan that is followed; without plans, of the second.
-        If none is followed before UNTIL_PLANNED steps or the limit of work, those of the last step. Infinite if a step
-        does not fit or launches too many replays; None for a device that is not simulated."""
+        """Return the modelled seconds of a step under the policy's first plan; without plans, of the second step.
+        ``auto`` makes this plan by one short search. If it makes none, or the limit of work is reached, those of the
+        last step. Infinite if a step does not fit or launches too many replays; None if the device is not simulated."""
         simulated = self.device.simulated_twin()
         if simulated is None:
             return None
-        begin, plans = self.work.count(simulated, self.slices), policies.create(self.policy).plans
-        self.work.spent += PLAN if plans else 0
+        policy = policies.hurried(self.policy)
+        self.work.spent += PLAN if policy.plans else 0
         try:
-            with (stage(f"timing {self._named(batch)}{' under a plan' if plans else ''}"),
-                  self._twin(simulated, batch, budget_bytes) as twin):
+            with (stage(f"timing {self._named(batch)}{' under a plan' if policy.plans else ''}"),
+                  self._twin(simulated, batch, budget_bytes, policy) as twin):
+                begin = self.work.count(simulated, self.slices, lambda: twin.memory.state.walks.calls)
                 step = self.program(batch).step
-                for n in range(UNTIL_PLANNED if plans else ITERATIONS):
+                for _ in range(twin.guide.iterations_to_follow if twin.guide else ITERATIONS):
                     before = twin.stats()
                     begin()
                     step()
                     followed = twin.followed()
                     if followed is not None and followed[1].plan.evictions:
                         return followed[1].seconds
-                    self.work.spent += PLAN if plans and n >= ITERATIONS else 0  # another plan was searched for
                     if self.work.over:
                         break
                 return twin.stats().since(before).seconds
-        except (OutOfMemory, OutOfWork):
+        except (OutOfMemory, OutOfWork, Unsuitable):
             return inf
 
     def unmanaged_seconds(self, batch: int) -> float | None:

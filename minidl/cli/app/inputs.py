@@ -81,11 +81,11 @@ def _text(options: Options, text: Text, bad: BadFiles, *, reads_pairs: bool) -> 
 
 def described(data: Data) -> tuple[str, str]:
     """Return two phrases for messages: the noun for the examples, and the unit of their size.
-    They are ("images", "images") or ("sequences", "tokens a sequence")."""
+    The pair is ("images", "images") or ("sequences", "tokens a sequence")."""
     return ("images", "images") if len(data.input_shape) == 3 else ("sequences", "tokens a sequence")
 
 
 def made_ahead(data: Data, examples: int, host_memory: int) -> int:
     """Return how many batches of ``examples`` are loaded in advance, within ``host_memory`` bytes.
-    It is 0 if no thread loads the data."""
+    The result is 0 if no thread loads the data."""
     return batches_ahead(data.shapes(examples).nbytes, host_memory) if data.feed is not None else 0

@@ -139,7 +139,7 @@ def _known(registry: Registry[Any], name: str) -> str:
 
 
 def slices(text: str) -> int:
-    """Return the text as a number of slices; for ``auto`` CHOSEN, which means that minidl chooses the number."""
+    """Return the text as a number of slices, or CHOSEN (minidl chooses) for ``auto``. Raises as ``whole`` does."""
     return CHOSEN if text == "auto" else whole(text)
 
 

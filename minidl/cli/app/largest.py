@@ -8,23 +8,22 @@ answer then names the smallest batch that was not tried.
 
 from dataclasses import dataclass, replace
 from functools import partial
-from math import inf
 
 from minidl import policies
 from minidl.cli.app.bisection import largest_number
 from minidl.cli.app.fit import Setup
 from minidl.cli.app.slices import choose_slices, in_slices, most_slices
+from minidl.cli.app.speeds import FEW, MORE, on_line
 from minidl.cli.app.trials import Shortage
 from minidl.errors import ShapeError
 from minidl.memory.ledger import Demand
 from minidl.outside.units import format_bytes
+from minidl.policies.literature.static import Static
 
-FEW, MORE = 64, 128  # examples: what they need says how demand grows; a network may refuse fewer (batch norm, one)
 FEW_SLICES = 8  # which tell what a step keeps in slices
 PARTS = 32  # of a batch in slices: to one of these it is found
 WORK = 150_000  # of twins in a search: less than a minute of one core
 REPLAYS = 8  # a step may launch so many times its calls; it would be slower than an eighth of the unmanaged speed
-BETWEEN = (0.33, 0.67)  # of the way from the largest batch for which nothing moves to the largest, by factors
 GAIN = 0.9  # of the bytes, and no more, twice the slices must need, to be tried
 
 
@@ -58,7 +57,10 @@ def largest_batch(setup: Setup, budget_bytes: int, *, most: int = 1 << 30, full_
             return False
         if batch > most or _refused(setup, batch):
             return batch <= most
-        trial = setup.trial(batch, budget_bytes, thorough=thorough)
+        trial = setup.trial(batch, budget_bytes, thorough=thorough, planned=_refuses(setup))
+        if _cut_short(setup, trial.shortage):
+            untried.add(batch)
+            return False
         if trial.host_nearly_full:
             nearly_full.add(batch)
         if trial.shortage is not None:
@@ -72,7 +74,7 @@ def largest_batch(setup: Setup, budget_bytes: int, *, most: int = 1 << 30, full_
         batch = largest_number(partial(fits, thorough=True), guess=batch, most=batch)
     beyond = min((n for n in untried if n > batch), default=0)
     if beyond and batch + 1 not in failed:
-        why = _untried(setup, beyond)
+        why = _untried(beyond)
     elif batch < most:
         why = _limit(setup, batch + 1, budget_bytes, failed[batch + 1], full_host)
     else:
@@ -83,58 +85,74 @@ def largest_batch(setup: Setup, budget_bytes: int, *, most: int = 1 << 30, full_
 def largest_batch_cut(setup: Setup, budget_bytes: int, *, most: int = 1 << 30) -> LargestBatch:
     """Return the largest batch, whole or in slices, up to an error of a 32nd. Whole batches are tried first.
     Larger ones are tried in slices as long as device and host memory together hold all tensors that the backward
-    pass needs; beyond that, tensors would be recomputed again and again."""
+    pass needs; beyond that, tensors would be recomputed again and again. For a policy that never swaps, or that refuses
+    what its plan does not fit, what they hold tells little: the search goes up from the largest whole batch."""
     whole = largest_batch(setup, budget_bytes, most=most)
     if setup.work.over or whole.batch >= most or not policies.create(setup.policy).moves_tensors:
         return whole
     tried: dict[int, Setup | None] = {}
     failed: dict[int, Shortage] = {}
     nearly_full, untried = set(), set()
-    first = setup.work.spent + (setup.work.limit - setup.work.spent) / 2  # the rest is for trials
+    upwards = _refuses(setup) or not policies.create(setup.policy).regime.swaps
+    first = setup.work.limit if upwards else (setup.work.spent + setup.work.limit) / 2  # the rest is for trials
 
     def cut(batch: int) -> Setup | None:
         if setup.work.spent >= first and batch not in tried:
             untried.add(batch)
             return None
         if batch not in tried:
-            tried[batch] = cut_that_holds(setup, batch, budget_bytes)
+            chosen = cut_that_holds(setup, batch, budget_bytes)
+            if upwards and chosen is not None and chosen.slices == 1:  # whole, it was tried
+                chosen = replace(chosen, slices=min(2, batch))
+            tried[batch] = chosen
         return tried[batch]
 
     def fits(batch: int, *, thorough: bool = setup.drifts) -> bool:
+        if upwards and batch <= whole.batch:
+            return True
         chosen = cut(batch)
         if setup.work.over:
             untried.add(batch)
         if chosen is None or setup.work.over:
             return False
-        trial = chosen.trial(batch, budget_bytes, thorough=thorough)
+        if chosen.slices not in setup.work.calls:
+            chosen.demand(batch)
+        trial = chosen.trial(batch, budget_bytes, thorough=thorough, planned=_refuses(setup))
+        if _cut_short(setup, trial.shortage):
+            untried.add(batch)
+            return False
         if trial.host_nearly_full:
             nearly_full.add(batch)
         if trial.shortage is not None:
             failed[batch] = trial.shortage
         return trial.shortage is None
 
-    # Slices share what the largest operation needs; what a step keeps grows with the batch, however it is cut.
     least = max(whole.batch, 1)
-    sample = min(2 * least, most)
-    few = replace(setup, slices=min(FEW_SLICES, sample))
-    held = sample * (budget_bytes + setup.elsewhere) // few.demand(sample).unmanaged_peak_bytes
-    guess = min(max(held, least + 1), most_slices(most) * least, most)
-    promising = largest_number(lambda n: cut(n) is not None, guess=guess, most=most, parts=PARTS)
-    found = largest_number(fits, guess=promising, most=promising, parts=PARTS) if promising > whole.batch else 0
+    if upwards:
+        guess, promising = least + least // PARTS + 1, most
+    else:  # slices share what the largest operation needs; what a step keeps grows with the batch, however it is cut
+        sample = min(2 * least, most)
+        few = replace(setup, slices=min(FEW_SLICES, sample))
+        held = sample * (budget_bytes + setup.elsewhere) // few.demand(sample).unmanaged_peak_bytes
+        guess = min(max(held, least + 1), most_slices(most) * least, most)
+        promising = guess = largest_number(lambda n: cut(n) is not None, guess=guess, most=most, parts=PARTS)
+    found = largest_number(fits, guess=guess, most=promising, parts=PARTS) if promising > whole.batch else 0
     if found > whole.batch and not setup.drifts and found in nearly_full:  # as for whole batches
         found = largest_number(partial(fits, thorough=True), guess=found, most=found, parts=PARTS)
     if found <= whole.batch:
-        return whole
+        beyond = min((n for n in untried if n > whole.batch), default=0)
+        return replace(whole, limit=f"{whole.limit}; in slices {_untried(beyond)}", untried=beyond) if beyond else whole
     chosen, beyond = tried[found], min((n for n in (*tried, *untried) if n > found), default=most + 1)
     assert chosen is not None
     if beyond in untried:
-        return LargestBatch(found, _untried(setup, beyond), chosen.slices, whole.batch, beyond)
+        return LargestBatch(found, _untried(beyond), chosen.slices, whole.batch, beyond)
     if beyond > most:
         why = f"there is no more than {most}"
     elif beyond in failed:
         count, shortage = (tried[beyond] or chosen).slices, failed[beyond]
-        why = (f"at {beyond} in {count} slices {shortage.op} finds no room on the device"
-               + (", and none on the host" if shortage.host_full else ""))
+        why = f"at {beyond} in {count} slices " + (
+            _stopped(setup, shortage) or f"{shortage.op} finds no room on the device"
+            + (", and none on the host" if shortage.host_full else ""))
     else:
         why = _limit_in_slices(setup, found, beyond, budget_bytes)
     return LargestBatch(found, why, chosen.slices, whole.batch)
@@ -168,16 +186,31 @@ def _holds(setup: Setup, demand: Demand, budget_bytes: int) -> bool:
             and demand.unmanaged_peak_bytes <= budget_bytes + setup.elsewhere)
 
 
-def _untried(setup: Setup, batch: int) -> str:
-    return (f"{batch} and more were not tried, because the search has a limit; --thorough goes on")
+def _refuses(setup: Setup) -> bool:
+    """Return True if the policy refuses a step that its plan does not fit, and can plan now: on a simulated device."""
+    return isinstance(policies.create(setup.policy), Static) and setup.device.simulated_twin() is not None
+
+
+def _cut_short(setup: Setup, shortage: Shortage | None) -> bool:
+    """Return True if a trial ended because the search reached its limit, so that it says nothing about its batch."""
+    return shortage is not None and shortage.slow and setup.work.over
+
+
+def _untried(batch: int) -> str:
+    return f"{batch} and more were not tried, because the search has a limit; --thorough goes on"
+
+
+def _stopped(setup: Setup, shortage: Shortage) -> str:
+    """Return why a trial ended for another reason than memory, as text; "" if memory was the reason."""
+    return (f"a step replays so much that it launches more than {setup.work.replays:g} times its calls; "
+            "--thorough goes on" if shortage.slow else shortage.refused)
 
 
 def _limit(setup: Setup, batch: int, budget_bytes: int, shortage: Shortage, full_host: bool) -> str:
     """Return the reason why a batch does not fit, as text with numbers."""
     cut = in_slices(setup.slices)
-    if shortage.slow:
-        return (f"at {batch} a step replays so much that it launches more than {setup.work.replays:g} times its calls"
-                f"{cut}; --thorough goes on")
+    if stopped := _stopped(setup, shortage):
+        return f"at {batch}{cut} {stopped}"
     if shortage.host_full and setup.work.over:
         return f"a batch of {batch} needs more than the {format_bytes(setup.elsewhere)} of host memory"
     if shortage.host_full:
@@ -241,38 +274,11 @@ def _promising(setup: Setup, budget_bytes: int, most: int, full_host: bool) -> i
 
     few, more = setup.demand(FEW), setup.demand(MORE)
     held = budget_bytes + (setup.elsewhere if swaps else 0)
-    guess = _on_line(few.unmanaged_peak_bytes, more.unmanaged_peak_bytes, held)
+    guess = on_line(few.unmanaged_peak_bytes, more.unmanaged_peak_bytes, held)
     if policy.moves_tensors:  # one operation at a time is on the device
-        needed = _on_line(setup.needed_bytes(few), setup.needed_bytes(more), budget_bytes)
+        needed = on_line(setup.needed_bytes(few), setup.needed_bytes(more), budget_bytes)
         guess = min(guess, needed) if swaps else needed
     return largest_number(may_fit, guess=min(most, max(1, guess)), most=most)
-
-
-def _on_line(few: int, more: int, bytes_there: int) -> int:
-    """Return the batch that needs ``bytes_there`` bytes, by a straight line through two known points:
-    batch FEW needs ``few`` bytes, batch MORE needs ``more``."""
-    return int(FEW + (bytes_there - few) * (MORE - FEW) / max(more - few, 1))
-
-
-def speeds(setup: Setup, found: LargestBatch, budget_bytes: int) -> list[tuple[int, float]]:
-    """Return (batch, speed as a fraction of the unmanaged speed) for some whole batches:
-    the largest that runs unmanaged (estimated, so its speed is 1), the largest that fits whole, and a few between, as
-    many as the limit of work allows. Empty if the first is below 1 or not below the second, or on other devices than
-    simulated ones."""
-    few, more = setup.demand(FEW), setup.demand(MORE)
-    free = _on_line(few.unmanaged_peak_bytes, more.unmanaged_peak_bytes, budget_bytes - setup.device.reserved_bytes)
-    whole = replace(setup, slices=1)
-    if not 1 <= free < found.whole or setup.device.simulated_twin() is None:
-        return []
-    between = [round(free * (found.whole / free) ** part) for part in BETWEEN]
-    told = []
-    for batch in sorted({free, *between, found.whole}, key=lambda n: (n != found.whole, n)):
-        if batch == free:
-            told.append((batch, 1.0))
-        elif not setup.work.over and (unmanaged := whole.unmanaged_seconds(batch)) and (
-                seconds := whole.managed_seconds(batch, budget_bytes)) and seconds < inf:
-            told.append((batch, unmanaged / seconds))
-    return sorted(told)
 
 
 def _refused(setup: Setup, batch: int) -> bool:

@@ -12,11 +12,11 @@ from minidl.training.metrics import Score
 
 def result_of(options: Options, sizes: Sizes, meter: Meter, score: Score | None, data: Data, bad: BadFiles, *,
               unmanaged_seconds: float | None = None) -> Result:
-    """Return the numbers of a run of at least one step. ``score``: on the test data, None if not measured.
-    ``unmanaged_seconds``: the modelled seconds of a step with unlimited memory; None if they are not modelled.
+    """Return the numbers of a run of at least one step. score: that on the test data; None if it was not measured.
+    unmanaged_seconds: the modelled seconds of a step with unlimited memory; None if they are not modelled.
 
-    Of ranks, all call this, since each has the memory of all in its Result.
-    For a device that computes values while its clock is simulated, the Result has measured times only.
+    With several ranks this is an exchange, which all must call: the Result of each lists the memory of all.
+    If the device computes values while its clock is simulated (``cpu:virtual``), times of that clock are None.
     """
     runtime = meter.runtime
     stats, device = runtime.stats(), runtime.device

@@ -25,7 +25,7 @@ class Bar(Protocol):
 
 
 class Lines:
-    """Progress as lines: one for each step, at most one in LINES_SECONDS; the last step always has one."""
+    """Progress as lines: a step prints one if the last is LINES_SECONDS old; the last step of the run always does."""
 
     def __init__(self, batches: Iterable[AnyBatch], done: int, steps: int, clock: Callable[[], float]) -> None:
         self._batches, self._done, self._steps, self._clock = batches, done, steps, clock

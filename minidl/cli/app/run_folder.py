@@ -49,7 +49,8 @@ class Resolved:
 
 
 class RunFolder:
-    """The folder of one run. Its methods raise UserError if files cannot be read or written."""
+    """The folder ``path`` of one run, with the newest ``keep`` checkpoints of the run.
+    All methods raise UserError if they cannot read or write a file of the folder."""
 
     def __init__(self, path: Path, *, keep: int) -> None:
         self.path = path
@@ -133,7 +134,7 @@ class RunFolder:
 
     # Going on ------------------------------------------------------------------------------------------------
     def newest(self) -> Checkpoint | None:
-        """Return the newest checkpoint that is intact, or None; print which ones are damaged."""
+        """Return the newest intact checkpoint, or None; print the error of each damaged one that is newer."""
         for step in reversed(self.store.steps()):
             try:
                 return read_checkpoint(self.store.path(step))

@@ -11,9 +11,10 @@ from minidl.cli.app.default_memory import default_memory
 from minidl.cli.app.fit import MOST_ITERATIONS, Setup, TrainingParts, smallest_budget
 from minidl.cli.app.inputs import made_ahead
 from minidl.cli.app.kinds import CHOSEN, Share
-from minidl.cli.app.largest import REPLAYS, WORK, cut_that_holds, largest_batch, largest_batch_cut, speeds
+from minidl.cli.app.largest import REPLAYS, WORK, cut_that_holds, largest_batch, largest_batch_cut
 from minidl.cli.app.options import SYNTHETIC_STEPS, Options
 from minidl.cli.app.slices import Cut, choose_shards, choose_slices, faster, in_slices, most_slices
+from minidl.cli.app.speeds import speeds
 from minidl.cli.app.trials import Work
 from minidl.data import Data
 from minidl.device import Device
@@ -71,9 +72,9 @@ def setup_of(options: Options, device: Device, data: Data, ranks: Ranks | None =
 
 
 def settle(options: Options, setup: Setup, data: Data) -> Sizes:
-    """Return the batch and budget that the flags ask for (``max``, a percentage or numbers), tried together.
+    """Return the batch, budget, slices and shards that the flags ask for, or that searches choose (max, auto).
 
-    Raises UserError if they do not fit, with numbers that would.
+    A percentage is of the unmanaged peak. Raises UserError, with sizes that fit, if a dry run with these does not.
     """
     most = (data.train_size or ENDLESS) // options.accumulate
     budget = _budget(options, setup)
@@ -131,7 +132,7 @@ def _batch(options: Options, setup: Setup, budget: int, most: int, *, chosen: bo
             raise UserError(f"not even a batch of 1 fits {format_bytes(budget)}: {found.limit}")
         print(f"the largest batch is {found.batch}{in_slices(found.slices)}: {found.limit}", flush=True)
         setup.work.limit = inf if options.thorough else setup.work.spent + WORK / 2
-        costs = [f"{each:,} at {share:.0%}" for each, share in speeds(setup, found, budget)]
+        costs = [f"{each:,} at {share:.0%}" for each, share in speeds(setup, found.whole, budget)]
         if costs:
             print(f"of the unmanaged speed: {', '.join(costs)}", flush=True)
         batch = found.batch

@@ -81,7 +81,7 @@ def faster(setup: Setup, cut: Cut, batch: int, budget_bytes: int) -> Cut:
 
 def choose_shards(setup: Setup, batch: int, budget_bytes: int) -> int | None:
     """Return the size of parameter shards in bytes; larger parameters are cut. None: no parameter is cut.
-    It is None if a batch runs with whole parameters, in slices or not, since shards change the bits of results."""
+    Return None if the batch runs with whole parameters, in slices or not, since shards change the bits of results."""
     shard_bytes = max(int(SHARD * budget_bytes), LEAST_SHARD)
     if not policies.create(setup.policy).moves_tensors or setup.largest_parameter() <= shard_bytes:
         return None

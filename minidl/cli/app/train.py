@@ -177,8 +177,8 @@ def train(options: Options, lock: RunLock, out: TextIO, ranks: Ranks | None = No
 
 
 def _told_slices(sizes: Sizes, ranks: Ranks | None) -> int:
-    """Print how batches and parameters are cut.
-    Return the number of slices of all ranks together, which decides the bits."""
+    """Print how batches and parameters are cut, if they are, and whether the host keeps the optimizer's states.
+    Return the number of slices of all ranks together; results have the same bits only for the same number."""
     slices = max(sizes.setup.slices, ranks.count if ranks is not None else 1)
     if ranks is not None:
         print(f"{ranks.count} ranks, each with {slices // ranks.count} of {slices} slices of a batch", flush=True)

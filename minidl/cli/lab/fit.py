@@ -197,7 +197,7 @@ def _words(row: dict[str, Any]) -> tuple[str, ...]:
 
 def _answer(batch: int, rows: Sequence[dict[str, Any]], peak_bytes: int) -> str:
     """Return one sentence: does the batch fit a device, as it is or by a policy of the device's rows?
-    peak_bytes: of the step at this batch, if nothing is moved."""
+    peak_bytes: the unmanaged peak of the step at this batch."""
     first = rows[0]
     needs = f"{format_bytes(peak_bytes)} of {format_bytes(first['memory_bytes'])}"
     if peak_bytes <= first["memory_bytes"] and all(row["fits"] for row in rows if row["policy"] == "none"):

@@ -24,7 +24,7 @@ def module(wanted: str, name: str) -> ModuleType:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the command of ``bench.papers`` with these words; return its exit code."""
+    """Run ``bench.papers.command`` with these words of a command line; return its exit code, 2 without a checkout."""
     loaded: list[ModuleType] = []
 
     def load() -> int:

@@ -38,7 +38,9 @@ def documents(path: Path) -> Iterator[Document]:
 
 
 def sentences(paragraph: str) -> list[str]:
-    """Return the sentences of a paragraph, in order."""
+    """Return the sentences of a paragraph, the first one first.
+    A sentence ends with ., ! or ? before a space and a capital letter, figure or quotation mark, but not after an
+    abbreviation such as "Mr." or a single capital."""
     found: list[str] = []
     for piece in _SENTENCE_END.split(paragraph):
         if found and _TITLE_END.search(found[-1]):  # an abbreviation does not end a sentence

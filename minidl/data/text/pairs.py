@@ -3,12 +3,12 @@
 Devlin, Chang, Lee & Toutanova, NAACL 2019, sections 3.1 and A.1-A.2:
 
   until a document's sentences are used up:
-      take sentences until there are enough for a sequence (for one document in ten: for a shorter one)
+      take sentences until there are enough for a sequence (in one document of ten: for a shorter sequence)
       the first few of them, a random number, are segment A
-      half of the time the others are segment B, which follows; else B is taken from a random place in another
-      document, and the others are used again
+      half of the time the others are segment B, which follows; else, and if there are no others, B is taken from a
+      random place in another document, and the next pair begins with the others
   cut the longer segment, at a random end, until both fit
-  predict 15% of the tokens (at most 20 of 128): 8 in 10 of these become [MASK], 1 in 10 another word
+  predict 15% of the tokens (at most 20 of 128): 8 in 10 of these become [MASK], 1 in 10 a random word, 1 in 10 stay
 
 The pairs of sentences are chosen once for a corpus; cuts and masks are random in each epoch.
 """

@@ -30,7 +30,7 @@ class Sentences:
     length below 5.
 
     vocabulary    the word pieces of the text
-    length        tokens per sequence; predictions: at most so many of them are predicted
+    length        tokens per sequence; predictions: the most tokens of a sequence that are predicted
     """
 
     label_shape: tuple[int, ...] = ()

@@ -23,7 +23,7 @@ MOST_FILE_BYTES = 1 << 26
 
 
 class Vocabulary:
-    """The word pieces that text is made of, numbered in order. Text is lower-cased unless a piece has a capital letter.
+    """The word pieces of texts, numbered in their order. Text is lower-cased if no piece has a capital letter.
 
     Raises UserError if a special piece is missing, if there are no other pieces, or if a piece appears twice.
     """

@@ -33,7 +33,7 @@ class _Joined:
         self.size, self.dtype = self._starts[-1], arrays[0].dtype
 
     def pieces(self, start: int, stop: int) -> list[np.ndarray]:
-        """Return views of the elements from ``start`` to before ``stop``, in order."""
+        """Return views of the elements from ``start`` to before ``stop``, array after array."""
         return [x[max(start - first, 0):stop - first] for x, first in zip(self._arrays, self._starts, strict=False)
                 if start < first + x.size and first < stop]
 
@@ -52,7 +52,9 @@ def _slices(parts: Sequence[np.ndarray], each: int) -> list[list[np.ndarray]]:
 
 def _swapped_sum(ranks: Ranks, sent: Sequence[Sequence[np.ndarray]], each: int, dtype: np.dtype[Any], add: Add
                  ) -> np.ndarray:
-    """Send the arrays sent[i], of all slices one after the other, to rank i; return the sum of what this rank gets."""
+    """Send the arrays ``sent[i]`` to rank i; return the sum of the arrays that all ranks, this one too, send here.
+    sent[i]: pieces of this rank's ``each`` slices, one slice after the other, all slices with equally many elements.
+    Slices are added with ``add``, element by element, rank after rank. dtype: that of all arrays."""
     found = ranks.swap([_bytes(np.concatenate(arrays)) if arrays else np.empty(0, np.uint8) for arrays in sent])
     first, *others = (one for of_rank in found for one in np.split(of_rank.view(dtype), each))
     for other in others:

@@ -1,6 +1,7 @@
 """Memory and computation on the CPU: the bytes of an arena and of a host pool, and kernels and copies on them.
 
-Each is a plain function that runs at once. Knows places and kernels; no time, no stream and no storage.
+Kernels and copies are functions that run at once, on places: offsets in the arena with metas. This module knows no
+time, no stream and no storage.
 """
 
 import ctypes

@@ -89,7 +89,7 @@ class AttentionPlans:
         return fits
 
     def of(self, attention: Attention) -> PlanInfo:
-        """Return the plan of an attention. Raises UserError if cuDNN has none that adds in a fixed order."""
+        """Return an attention's cuDNN plan. Raises UserError if none adds in a fixed order, DeviceError on failure."""
         plan = self._plan(attention)
         if plan is None:
             raise UserError(f"cuDNN has no plan that adds in a fixed order for {attention}: compose it, as nn.attend "

@@ -59,8 +59,8 @@ class ConvolutionSteps:
 
 
 def steps(op_name: str, inputs: Sequence[Meta], output: Meta, attrs: dict[str, Any], *, tf32: bool) -> ConvolutionSteps:
-    """Return the work around cuDNN's product in a convolution; the plan of the product is chosen later.
-    It is parts of the batch, copies into another memory format, bias, ReLU."""
+    """Return the work of a convolution: cuDNN's on each part of the batch, and that of kernels before and after it.
+    Kernels copy operands to channels-last, add a bias or ``onto``, apply ReLU. tf32: float32 may be rounded to TF32."""
     operands, role = (output, *inputs), ROLES[op_name]
     x, w, y = role.pick(output, inputs)
     scratch, copied = 0, []
@@ -94,7 +94,7 @@ def steps(op_name: str, inputs: Sequence[Meta], output: Meta, attrs: dict[str, A
 
 def _parts(images: int, elements: int, beside_bytes: int) -> int:
     """Return the smallest number of equal parts of a batch that are within the limits on elements and workspace.
-    It is a part per image if no other number is."""
+    If no number of parts is within the limits, return one part per image."""
     return next(p for p in range(1, images + 1) if images % p == 0 and (
         p == images or elements // p <= MOST_ELEMENTS and beside_bytes // p <= PART_BYTES))
 

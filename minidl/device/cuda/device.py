@@ -114,7 +114,7 @@ class CudaDevice(Device):
 
     def untimed_algorithms(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any],
                            cost: Cost) -> tuple[Algorithm, ...]:
-        """Return the same, with modelled seconds for plans that were never timed."""
+        """Return the algorithms for a call without timing any; plans never timed before have modelled seconds."""
         return self._algorithms(op_name, inputs, outputs, attrs, cost, timed=False)
 
     def _algorithms(self, op_name: str, inputs: Sequence[Meta], outputs: Sequence[Meta], attrs: dict[str, Any],

@@ -239,7 +239,7 @@ Template = tuple[DeviceFunction, int, list[Any], list[tuple[int, int, int]], lis
 def _template(launch: Launch) -> Template:
     """Return a launch with the indices of its changing arguments.
 
-    They are pointers, (argument, operand, offset), and numbers, (argument, type, name).
+    The template lists pointers, as (argument, operand, offset), and numbers, as (argument, type, name).
     """
     pointers = [(i, a.operand, a.offset) for i, a in enumerate(launch.arguments) if isinstance(a, Pointer)]
     numbers = [(i, np.dtype(a.kind).type, a.name) for i, a in enumerate(launch.arguments) if isinstance(a, Number)]

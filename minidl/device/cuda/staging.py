@@ -48,7 +48,7 @@ class Staging:
         return ThreadPoolExecutor(WRITERS, "minidl-staging")
 
     def _write(self, address: int, data: np.ndarray) -> None:
-        """Copy an array's bytes to an address in host memory."""
+        """Copy a contiguous array's bytes to an address in host memory; several threads copy a large array."""
         source, nbytes = data.ctypes.data, data.nbytes
         if nbytes < PIECE_BYTES:
             ctypes.memmove(address, source, nbytes)

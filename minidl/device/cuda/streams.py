@@ -238,7 +238,7 @@ class EventStreams:
         self._limits[stream] = self.finished[stream] + self.depth
 
     def _report_times(self) -> None:
-        """Report the times of the segments that have finished, in order; exact times where they were recorded."""
+        """Report the times of the segments that have finished, oldest first; exact times where they were recorded."""
         segments, ring, depth = self._segments, self._rings[COMPUTE], self.depth
         elapsed = self.vendor.elapsed
         exact: dict[int, float] = {}

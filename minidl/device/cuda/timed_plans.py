@@ -79,7 +79,7 @@ class PlanTable:
 
     @cached_property
     def _clock(self) -> tuple[Handle, Handle, Handle]:
-        """A stream and two events, created when something is first timed."""
+        """(Stream, start event, end event) of the vendor's, made when a plan is first timed."""
         return self.vendor.stream(), self.vendor.event(), self.vendor.event()
 
     def of(self, convolution: Convolution, *, timed: bool = True) -> tuple[TimedPlan, ...]:

@@ -83,7 +83,7 @@ def room(part: Array) -> Array:
 
 
 def settle(part: Array, results: Array) -> None:
-    """Copy results from the array that ``room`` returned to the output piece, unless they are the same."""
+    """Copy ``results``, which ``room(part)`` has returned, to the output piece ``part``, unless both are one array."""
     if results is part:
         return
     if part.itemsize == 2 and part.flags.c_contiguous:

@@ -73,7 +73,8 @@ def locate(places: Any, pixels: Any, output: Any, stride: Any, padding: Any, str
 
 @compiled
 def _find_tap(places: Any, count: int, r: int, s: int, size: Any, strides: Any) -> Any:
-    """Set each pixel's offset of tap (r, s) in ``places``, -1 outside the image; return the offset from tap (0, 0)."""
+    """Write to ``places[3]`` each of ``count`` pixels' offset of tap (r, s), or -1 if the tap is outside the image.
+    Return the distance from tap (0, 0) to it. Offsets are in elements of x. size: an image's height and width."""
     origins, heights, widths, offsets = places[0][:count], places[1][:count], places[2][:count], places[3][:count]
     height, width, shift = numba.int32(size[0]), numba.int32(size[1]), numba.int32(r * strides[2] + s * strides[3])
     for i in range(count):

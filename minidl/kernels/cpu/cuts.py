@@ -4,7 +4,7 @@ from minidl.kernels.cpu.vectors import lane_count
 
 
 def pieces(count: int, size: int) -> int:
-    """Return how many pieces of at most ``size`` make up ``count``."""
+    """Return the least number of pieces of at most ``size`` elements that ``count`` elements can be cut into."""
     return -(-count // size)
 
 

@@ -127,7 +127,9 @@ def _gradient(formula: Formula) -> Callable[[Array, Array, Array], None]:
 
 
 def _operator(formula: Formula) -> Callable[[Array, Array, Array], None]:
-    """Return a kernel y = formula(a, b) with broadcasting, which copies no b that repeats along leading dimensions."""
+    """Return a function (y, a, b) that computes y = formula(a, b), with a and b broadcast to y's shape.
+    Operands may be copied, but if all are plain and a has y's shape, b is not: neither a ``b`` of that shape, nor one
+    that repeats along the leading dimensions."""
     kernel, repeating = _two(formula), _repeating(formula)
 
     def run(y: Array, a: Array, b: Array) -> None:

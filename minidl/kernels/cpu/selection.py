@@ -95,7 +95,7 @@ def convert(y: Array, x: Array, **_: Any) -> None:
 
 
 def _order(rows: Array, k: int, largest: bool) -> Array:
-    """Return the positions of each row's k largest (or smallest) elements, [.., k]: NaN first, equal ones in order."""
+    """Return the indices of each row's k largest (or smallest) elements, [.., k]: NaN first, equal ones by index."""
     if k == 1:
         first: Array = (np.argmax if largest else np.argmin)(rows, axis=-1)[..., None]
         return first
@@ -108,8 +108,8 @@ def _order(rows: Array, k: int, largest: bool) -> Array:
 
 
 def topk(values: Array, index: Array, x: Array, *, k: int, largest: bool) -> None:
-    """values, index = the k largest elements of each row (smallest without ``largest``) in order, and their positions.
-    NaN comes first in both orders; of equal elements the one with the lower position."""
+    """values, index = each row's k largest elements (smallest without ``largest``), best first, and their indices.
+    NaN comes first in both orders; of equal elements the one with the lower index."""
     for at in index_blocks(x.shape, 8, whole=1):
         rows = x[at]
         order = _order(source(rows), k, largest)

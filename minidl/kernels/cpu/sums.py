@@ -126,7 +126,8 @@ def _grouped(shape: Shape, axes: tuple[int, ...]) -> list[tuple[bool, int]]:
 
 
 def sum_to(y: Array, x: Array, *, shape: Shape, **_: Any) -> None:
-    """y = x summed over the dimensions that ``shape`` lacks or has as 1; in float64, or int64 for integers."""
+    """y = x summed over the leading dimensions that ``shape`` lacks, and over those that have extent 1 in ``shape``.
+    Floats are added in float64 and rounded once, integers in int64. shape: of y, which broadcasts to x's."""
     wide = y.reshape((1,) * (x.ndim - len(shape)) + tuple(shape))
     axes = tuple(i for i, (w, n) in enumerate(zip(wide.shape, x.shape, strict=True)) if w != n)
     if not axes:

@@ -90,7 +90,8 @@ def _adadelta(pieces: Array, sizes: Array, like: Array, lr: float, rho: float, r
 
 
 def _step(kernel: Callable[..., None], tensors: Sequence[Array], groups: int, *numbers: Any) -> None:
-    """Run an optimizer step on the i-th tensor of every group, for every i; it writes all groups but the last."""
+    """Do an optimizer's step. tensors: ``groups`` lists of equal length, one after the other, the gradients last.
+    The i-th tensors of all lists belong to a parameter; all but its gradient are written. numbers: lr and the like."""
     n = len(tensors) // groups
     together: dict[np.dtype[Any], list[tuple[Array, ...]]] = {}
     for i in range(n):

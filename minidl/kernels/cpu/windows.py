@@ -37,7 +37,7 @@ class Tap:
 
 def taps(size: Shape, output: Shape, kernel: Shape, stride: Pair, padding: Pair, *,
          rows: tuple[int, int] | None = None) -> Iterator[Tap]:
-    """Yield every tap of the window in order, over all output rows or those in [rows[0], rows[1]).
+    """Yield every tap of the window, row by row, over all output rows or the rows from rows[0] to before rows[1].
 
     ``size``, ``output`` and ``kernel`` are (height, width) of the input plane, the output plane and the window.
     """

@@ -116,8 +116,8 @@ def _transform_weights(buffer: Any, at: int, raw: int, w: Any, w_steps: Any, tur
 def _transform_inputs(buffer: Any, at: int, size: int, raw: int, x: Any, x_strides: Any, extent: Any, channels: Any,
                       places: Any, first_image: int, count: int) -> None:
     """Transform the inputs of some channels and tiles, and write the result to ``buffer`` from element ``at`` on.
-    It is V [16, channels, tiles], 16 matrices in panels, ``size`` elements apart.
-    channels: the first one, and the one after the last. places: of the tiles. raw: the element of ``buffer`` from which
+    The result is V [16, channels, tiles]: 16 matrices in panels, ``size`` elements apart. channels: the first one, and
+    the one after the last. places: the tiles' pixels, by ``columns.locate``. raw: the element of ``buffer`` from which
     on the tiles are kept before they are transformed."""
     lane_count = lanes(buffer)
     panel, depth, pitch = 3 * lane_count, channels[1] - channels[0], padded(count, lane_count)
@@ -134,9 +134,9 @@ def _transform_inputs(buffer: Any, at: int, size: int, raw: int, x: Any, x_strid
 @compiled
 def _store_results(y: Any, at: int, buffer: Any, start: int, count: int, bias: Any, relu: bool, onto: Any, origin: int,
                    step: int, kept: bool) -> None:
-    """Write ``count`` results, buffer[start:], to y from element ``at`` on, plus other terms.
-    These are y itself if ``kept``, or ``onto`` (from element ``origin`` on, ``step`` apart) if it is not empty, or else
-    the number ``bias``, with a ReLU if ``relu``."""
+    """Write ``count`` results, buffer[start:], each plus a term, to y from element ``at`` on.
+    The terms are y's own elements if ``kept``; else ``onto`` (from element ``origin`` on, ``step`` apart), if that is
+    not empty; else the number ``bias``, with a ReLU if ``relu``."""
     if kept:
         for i in range(count):
             write(y, at + i, buffer[start + i] + read(y, at + i))

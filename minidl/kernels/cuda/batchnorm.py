@@ -96,8 +96,8 @@ def _number(x: View, value: float) -> np.generic:
 
 
 def _of_slabs(builder: Launches, g: Grid, x: View, *results: View) -> tuple[View, ...]:
-    """Return tensors for the sums of each slab, a range of a channel's elements.
-    If there is one slab, they are the results themselves."""
+    """Return a view for each of ``results``, to which a kernel writes the sums of all slabs: scratch [slabs, channels].
+    If there is one slab, return ``results``. A slab is a range of a channel's elements; g: the launch grid."""
     return results if g.slabs == 1 else tuple(
         builder.scratch((g.slabs, x.shape[1]), compute(x.dtype)) for _ in results)
 

@@ -58,7 +58,7 @@ def normalise(tools: Tools, *, dtype: str, add: bool, relu: bool, columns: int, 
 def input_gradient(tools: Tools, *, dtype: str, relu: bool, columns: int, narrow: bool,
                    threads: int) -> Callable[..., None]:
     """Return a kernel: dx = gamma rstd (dy - (dbeta + (x - mean) rstd dgamma) share), dy masked by ReLU if ``relu``.
-    share: 1 / the values of a channel, or 0 outside of training. columns, narrow: as in ``normalise``."""
+    Its argument ``share``: 1 / values of a channel, or 0 outside of training. columns, narrow: as in ``normalise``."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     load_wide, (locate, advance), lanes = tools.wide(dtype)[0], tools.walk(narrow), threads // columns
     (rstd, normed), relu_grad = channel_tools(tools, dtype), tools.scalar(dtype).relu_grad
@@ -118,7 +118,8 @@ def update_running(tools: Tools, *, dtype: str, threads: int) -> Callable[..., N
 
 
 def merge_statistics(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None]:
-    """Return a kernel that merges two parts' mean and variance, a thread per channel. share: of the second part."""
+    """Return a kernel that merges two parts' mean and variance, a thread per channel.
+    Its argument ``share`` is the number of the second part's examples / that of both."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
 
     def kernel(merged_mean: Any, merged_var: Any, mean: Any, var: Any, other_mean: Any, other_var: Any, share: Any,

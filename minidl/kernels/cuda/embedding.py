@@ -65,7 +65,7 @@ def position_keys(tools: Tools, *, threads: int) -> Callable[..., None]:
 
 def sorted_tiles(tools: Tools, *, tile: int, threads: int) -> Callable[..., None]:
     """Return a kernel: the steps of a bitonic sort that stay within a tile of ``tile`` keys.
-    It makes sorted runs of ``low`` to ``high`` keys."""
+    The kernel makes sorted runs of ``low`` to ``high`` keys."""
     cuda = tools.cuda
 
     def kernel(keys: Any, low: Any, high: Any) -> None:
@@ -237,7 +237,7 @@ def _embedding_grad(builder: Launches, dw: View, dy: View, ids: View, *, rows: i
 
 
 def _gather_rows(builder: Launches, y: View, x: View, positions: View) -> None:
-    """Add launches: y[n * P + p] = x[n, positions[n, p]]."""
+    """Add launches: row n * P + p of y = row positions[n, p] of x[n], for positions [N, P]; NaN if x[n] has none."""
     _take(builder, y, x, positions, rows=x.shape[1], per=positions.shape[1], table_n=x.strides[0])
 
 

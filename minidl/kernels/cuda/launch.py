@@ -106,7 +106,7 @@ class View:
         return replace(self.moved(start * self.strides[axis]), shape=shape)
 
     def expand(self, shape: Shape) -> "View":
-        """Return the view broadcast to a shape, as NumPy does: strides of 0."""
+        """Return the view broadcast to a shape, unchecked: the stride is 0 in each dimension that is new or grows."""
         lead = len(shape) - len(self.shape)
         strides = tuple(0 if i < lead or self.shape[i - lead] != n else self.strides[i - lead]
                         for i, n in enumerate(shape))

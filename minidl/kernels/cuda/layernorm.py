@@ -23,8 +23,9 @@ from minidl.kernels.cuda.tools import Tools
 
 
 def normalise_rows(tools: Tools, *, dtype: str, items: int, threads: int) -> Callable[..., None]:
-    """Return a kernel: y = (x - mean) rstd gamma + beta, and each row's mean and rstd; ``share``: 1 / width.
-    items: elements of a row that a thread holds in registers; 0: none, a row is read three times."""
+    """Return a kernel: y = (x - mean) rstd gamma + beta, and each row's mean and rstd.
+    items: elements of a row that a thread holds in registers; 0: none, a row is read three times. threads: of a block,
+    which has one row. The kernel's arguments ``width`` and ``share`` are the length of a row and 1 / that length."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     place, block_sum, sqrt = row_place(tools), tools.tile_sum(1, threads), tools.scalar(dtype).sqrt
     (load_wide, store_wide), held = tools.wide(dtype), max(items, 1)
@@ -74,8 +75,8 @@ def normalise_rows(tools: Tools, *, dtype: str, items: int, threads: int) -> Cal
 
 
 def rows_gradient(tools: Tools, *, dtype: str, items: int, threads: int) -> Callable[..., None]:
-    """Return a kernel: dx = rstd (g - mean(g) - xhat mean(g xhat)), with g = dy gamma and xhat = (x - mean) rstd.
-    items: elements of a row that a thread holds in registers; 0: none, a row is read twice. share: 1 / width."""
+    """Return a kernel: dx = rstd (g - avg(g) - xhat avg(g xhat)), with g = dy gamma and xhat = (x - mean) rstd.
+    avg: over a row. Parameters and arguments are as in ``normalise_rows``, but with items of 0 a row is read twice."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     place, block_sum, held = row_place(tools), tools.tile_sum(1, threads), max(items, 1)
     load_wide = tools.wide(dtype)[0]
@@ -185,7 +186,7 @@ def _layer_norm(builder: Launches, y: View, mean: View, rstd: View, x: View, gam
 
 
 def _layer_norm_grad(builder: Launches, dx: View, dy: View, x: View, gamma: View, mean: View, rstd: View) -> None:
-    """Add launches: dx = rstd (g - mean(g) - xhat mean(g xhat)) by row, g = dy gamma, xhat = (x - mean) rstd."""
+    """Add launches: dx = rstd (g - avg(g) - xhat avg(g xhat)), avg over a row, g = dy gamma, xhat = (x - mean) rstd."""
     lie_so = bool(dx.size) and mean.contiguous and rstd.contiguous
     options = shape_of(dx, dy, x) if lie_so and is_on("layernorm") else None
     if options is not None:

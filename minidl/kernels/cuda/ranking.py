@@ -35,7 +35,7 @@ def _precedes(tools: Tools, largest: bool) -> Function:
 
 
 def ranked(tools: Tools, *, dtype: str, largest: bool, threads: int) -> Callable[..., None]:
-    """Return a kernel: each row's k largest (or smallest) elements and their positions; rows in x's memory order."""
+    """Return a kernel: each row's k largest (or smallest) elements and their indices; rows in x's memory order."""
     cuda, (load, store), number = tools.cuda, tools.memory(dtype), tools.number(dtype)
     place, precedes = row_place(tools), _precedes(tools, largest)
 
@@ -98,7 +98,7 @@ def log_softmax(tools: Tools, *, dtype: str, threads: int) -> Callable[..., None
 
 
 def _topk(builder: Launches, values: View, index: View, x: View, *, k: int, largest: bool) -> None:
-    """Add launches: values, index = each row's k largest (or smallest) elements in order, and their positions."""
+    """Add launches: values, index = each row's k largest (or smallest) elements, best first, and their indices."""
     if values.size:
         firsts = [replace(a, shape=a.shape[:-1], strides=a.strides[:-1]) for a in (values, index)]
         if len(merged(firsts[0].shape, x.strides[:-1], firsts[0].strides)) > 3:  # no kernel walks over more

@@ -169,7 +169,7 @@ class OptimizerStepKernel(Kernel):
     def __init__(self, make: Callable[..., Any], groups: int, names: tuple[str, ...], numbers: Callable[..., Any], *,
                  once: str = "") -> None:
         """make: returns the device function; groups: how many groups of operands (parameters, ...) there are.
-        names: the numbers that the kernel takes, in order; numbers: returns their values for a call's attributes.
+        names: the numbers that the kernel takes, first to last; numbers: returns their values for a call's attributes.
         once: the attribute that is true in the first step, when the state has no values yet ("": none)."""
         super().__init__(lambda *_: None, numbers)
         self._make, self._groups, self._names, self._once = make, groups, names, once

@@ -239,7 +239,7 @@ class Tools:
     def _tile_sum(self, columns: int, threads: int) -> Function:
         """Return ``tile_sum(value, scratch)``: for each column (thread index mod ``columns``) the sum over its threads.
 
-        It is a tree, so the order is fixed and rounding grows with the logarithm; every thread gets the sum. Both
+        The sum is a tree, so its order is fixed and rounding grows with the logarithm; every thread gets the sum. Both
         counts are powers of two; scratch is a shared array of ``threads`` numbers.
         """
         cuda = self.cuda

@@ -97,7 +97,8 @@ def _uniform_numbers(seed: int, low: float, high: float) -> dict[str, Any]:
 
 
 class Upload(Kernel):
-    """The operation that uploads a host array, converted to the tensor's dtype; zeros for None."""
+    """The kernel that converts the host array ``attrs["data"]`` to the tensor's dtype and copies it into the tensor.
+    If ``attrs["data"]`` is None, it writes zeros."""
 
     def __init__(self) -> None:
         super().__init__(lambda *_: None)

@@ -133,7 +133,7 @@ class Arena(Compacting):
         return self._free_at[keys[index] & self._mask]
 
     def touched(self, block: Block, marks: Marks) -> None:
-        """End the loan of a free block (:meth:`lend`): the borrower last used it at the stream positions ``marks``."""
+        """End the loan of a block (:meth:`lend`), last used at ``marks``. Raises AssertionError if it has an owner."""
         if block.owner is not None:
             raise AssertionError(f"{block} was lent, and is not free")
         block.marks = unite_marks(block.marks, marks)

@@ -43,7 +43,7 @@ class ByteCount(Arena):
 
     def cheapest_window(self, nbytes: int, cost: Callable[[Block], float | None],
                         blocks: Iterable[Block] | None = None) -> None:
-        """Return None: no block lies beside another one."""
+        """Return None: blocks have no neighbours here, so there is no window. The arguments are not used."""
 
     def allocate(self, nbytes: int, owner: object, *, high: bool = False) -> Block | None:
         """Allocate a block of at least ``nbytes``; None if fewer bytes are free. owner: the block's, not None.
@@ -63,7 +63,7 @@ class ByteCount(Arena):
         return block
 
     def touched(self, block: Block, marks: Marks) -> None:
-        """End the loan of a block (:meth:`lend`): the borrower last used it at the stream positions ``marks``."""
+        """End the loan of a block (:meth:`lend`), last used at ``marks``. Raises AssertionError if it has an owner."""
         if block.owner is not None:
             raise AssertionError(f"{block} was lent, and is not free")
         self._freed.append((block.size, unite_marks(block.marks, marks)))
@@ -78,14 +78,14 @@ class ByteCount(Arena):
         self._freed.append((block.size, unite_marks(block.marks, marks)))
 
     def check(self) -> None:
-        """Raise AssertionError unless the bytes in use, those free and the counters agree."""
+        """Raise AssertionError unless the bytes in use, the free bytes and the counters agree."""
         used, free = sum(block.size for block in self._blocks), sum(size for size, _ in self._freed)
         if used != self.used_bytes or used + free != self.capacity or self.peak_bytes < used:
             raise AssertionError(f"{used} bytes are used and {free} free of {self.capacity}, counted "
                                  f"{self.used_bytes}, with a peak of {self.peak_bytes}")
 
     def _take(self, size: int, owner: object) -> Block | None:
-        """Take ``size`` of the free bytes, those first that were freed first, as a block with their marks."""
+        """Take ``size`` free bytes, the bytes first that were freed first, as a block with their marks."""
         if size > self.free_bytes:
             return None
         marks, left = NO_MARKS, size

@@ -1,6 +1,6 @@
-"""Starts the swap-ins, replays and moves of a plan before each call, as far as there is room for them.
+"""Starts the swap-ins, replays and relocations of a plan before each call, as far as there is room for them.
 
-It also allocates blocks at planned addresses, and relocates tensors that occupy planned addresses of others to holes.
+It also allocates blocks at planned addresses; a tensor that occupies an address planned for another is moved to a hole.
 """
 
 import weakref
@@ -64,7 +64,7 @@ class Ahead:
                 self.last_reads = {}
 
     def _prefetch(self) -> None:
-        """Start the swap-ins that are due, in order, as far as there is room; the others are postponed."""
+        """Start the swap-ins that are due, the earliest due first, as far as there is room; postpone the others."""
         state, queue = self.state, self.due
         while queue:
             storage = queue[0]()

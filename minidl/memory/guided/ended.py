@@ -39,8 +39,8 @@ class Ended(NamedTuple):
 
 def united(reports: Sequence[Ended | None]) -> Ended | None:
     """Return the facts on which the ranks agree; None if they made different calls, or one has no report of use.
-    Times are those of the slowest rank, limits those of the smallest. reports: of all ranks, in rank order; of a device
-    alone, one; None in place of a report without use."""
+    Times come from the slowest rank, limits from the smallest. reports: one of each rank, in rank order, or of a device
+    alone; None in place of a report without use."""
     if len(reports) == 1:
         return reports[0]
     every = [report for report in reports if report is not None]

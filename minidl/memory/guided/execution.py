@@ -261,7 +261,7 @@ class GuidedExecution(Hooks):
         return self.follower.abandon_plan()
 
     def signatures(self) -> Iterable[Signature]:
-        """The signatures (operation, shapes, attributes) of all calls in the known sequences of calls."""
+        """The signatures of all calls in the known sequences, each once, in no order."""
         return self.follower.signatures()
 
 

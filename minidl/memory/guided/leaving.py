@@ -15,7 +15,7 @@ from minidl.memory.storage import SWAPPING_OUT, Storage
 
 
 class Leaving:
-    """The queue of storages whose planned swap-out is running, the earliest first; it is false when empty."""
+    """The queue of storages whose planned swap-out is running, the earliest first. An empty queue is false."""
 
     def __init__(self, state: MemoryState) -> None:
         self.state = state
@@ -30,7 +30,7 @@ class Leaving:
             self._queue.append(storage.me)
 
     def claim(self, storage: Storage, offset: int) -> Block | None:
-        """Allocate the block at an address for a storage; None if its bytes are neither free nor being copied out."""
+        """Allocate the block at an address, over bytes that are free or being copied out; None if others lie there."""
         state = self.state
         block = state.arena.allocate_at(offset, storage.nbytes, storage.me)
         if block is None and self._queue:
@@ -86,7 +86,7 @@ class Leaving:
             pass
 
     def free_one(self) -> bool:
-        """Free the block whose swap-out began first, though it may not have ended; False if the queue is empty."""
+        """Free the block of the earliest swap-out, even if its copy still runs; return False if no swap-out runs."""
         while self._queue:
             storage = self._queue.popleft()()
             if storage is not None and storage.status is SWAPPING_OUT:

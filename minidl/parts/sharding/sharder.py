@@ -112,7 +112,7 @@ class Sharder(PartKeeper):
 
     def before_write(self, op: Op, inputs: Sequence[Storage]) -> None:
         """Raise UserError if an operation writes to what the program takes for a view of several shards.
-        Their rows were copied together, so the write would be lost."""
+        The shards' rows were copied together for it, so the write would be lost."""
         assert op.mutates is not None
         for position in op.mutates(len(inputs)):
             if inputs[position].base in self._copies:

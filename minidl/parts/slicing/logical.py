@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Logical(Storage):
     """The record of a tensor in slices: what the program sees as one tensor.
 
-    parts    the storages of the slices that this rank holds (all, if there are no ranks), in order; None for a slice
+    parts    the storages of the slices that this rank holds (all, if there are no ranks), by number; None for a slice
              that is still to be computed, or was released
     sizes    the number of rows of each slice, of all ranks; () for a tensor of the whole batch, which has one part
     waiting  how many queued calls read it or make it

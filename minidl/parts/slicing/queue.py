@@ -176,7 +176,8 @@ class Queue:
         return outputs
 
     def _share(self, queued: Queued, index: int, value: Storage) -> Storage:
-        """Return ``value`` scaled for slice ``index``: by its share of the examples, or by the rule's ``share``."""
+        """Return ``value`` scaled for slice ``index``: by the slice's share of the batch's examples.
+        If the call has labels and the rule an operation ``share``: by the slice's share of the labels that count."""
         rule, sizes, executor = queued.rule, queued.sizes, self.executor
         if rule.share is None or queued.labels is None:
             return executor.run(SCALE, (value,), {"value": sizes[index] / sum(sizes)})[0]
@@ -229,7 +230,7 @@ class Queue:
         return [self._folded(fold, pair, {})[0] for pair in zip(earlier, whole, strict=True)]
 
     def _unite_ranks(self, queued: Queued, apart: list[list[Storage]]) -> list[Storage]:
-        """Unite the ``whole`` outputs of this rank's slices (apart) with those of other ranks, in order of slices."""
+        """Gather all ranks' ``whole`` outputs and fold them in order of slices. apart: those of this rank's slices."""
         executor, consensus = self.executor, self.consensus
         stacks = []
         for parts in zip(*apart, strict=True):

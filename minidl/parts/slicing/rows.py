@@ -32,7 +32,7 @@ def narrowed(executor: Executor, whole: Storage, start: int, size: int) -> Stora
 
 def put_rows(executor: Executor, held: range, y: Logical, made: Storage) -> None:
     """Set the parts of y, which is divided: the slices with the numbers ``held``.
-    made: the rows of these slices, or the whole tensor, of which they are copied. It is taken from the caller."""
+    made: the rows of these slices, or the whole tensor, from which they are copied. This function releases it."""
     rows = [y.sizes[index] for index in held]
     if made.meta.shape[0] == sum(rows) and len(rows) == 1:
         y.put_part(0, made)

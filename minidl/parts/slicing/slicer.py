@@ -223,7 +223,7 @@ class Slicer(Joiner):
     # Iterations ----------------------------------------------------------------------------------------------------
     def end_iteration(self, *, failed: bool = False) -> None:
         """End an iteration: run the queued calls, or discard them if it ``failed``.
-        Its gradients can no longer be taken. Raises RanksDiverged if ranks made other numbers of exchanges."""
+        Its calls have no gradients any more. Raises RanksDiverged if ranks made different numbers of exchanges."""
         if failed:
             self._queue.lose("its iteration failed")
         else:

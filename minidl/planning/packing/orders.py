@@ -21,8 +21,9 @@ MUCH = 1 << 62
 
 
 def by_orders(strip: Strip, most_work: int) -> tuple[Array, int]:
-    """Return (offsets, excess) of the best order found; the excess is 0 if all rectangles fit, else see ``above``.
-    most_work: limit of the comparisons between rectangles."""
+    """Return (the rectangles' offsets, excess) of the order with the least excess found.
+    excess: bytes, as the function ``above`` counts them; 0 if all rectangles fit. most_work: the most comparisons of
+    two rectangles."""
     long = strip.first - strip.last
     keys = ((strip.first, -strip.size), (strip.size * (long - 1.0),), (long, -strip.size))  # later keys weigh more
     free = strip.fixed == ANYWHERE

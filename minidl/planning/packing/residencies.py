@@ -190,9 +190,9 @@ def _addresses(notes: Array, steps: int, size: Array, born_before: Array, outliv
 
 def _stackings(first: Array, end: Array, until: Array, size: Array, base: int, room: int) -> Iterator[Array]:
     """Yield offsets for the tensors whose copies out end in the next iteration, int64 [tensors].
-    They are a stack, from the address ``base`` upwards or from ``room`` downwards; those made first, or those whose
-    copies end last, are where it begins. In the wrong place one of them divides memory that two large tensors need.
-    first, end: their steps in this iteration; until: their last steps in the next; size: their bytes."""
+    Each result is a stack, from address ``base`` upwards or from ``room`` downwards. It begins with the tensors made
+    first, or whose copies end last. In the wrong place a tensor divides memory that two large ones need.
+    first, end: the tensors' steps in this iteration; until: their last steps in the next; size: their bytes."""
     orders = stacked(first, end, size), stacked(np.zeros_like(until), until, size)
     yield base + orders[0]
     if len(size):

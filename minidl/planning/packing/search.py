@@ -32,7 +32,7 @@ LEFT, RIGHT, END, ANSWER, BEGIN, UPTO, LOST, ENTRY, FIRST, NEXT, STOP = range(11
 
 
 class StripSearch:
-    """The exact search for one strip. Each call of ``attempt`` restarts it with the experience of the earlier ones."""
+    """The exact search for one strip: each ``attempt`` starts anew, with the contention and offsets of earlier ones."""
 
     def __init__(self, strip: Strip) -> None:
         first, last = sections(strip)
@@ -53,8 +53,8 @@ class StripSearch:
         self.attempts = 0
 
     def attempt(self, work: int) -> tuple[int, int]:
-        """Search once; return (result, work done in sections visited).
-        The result is FOUND, NONE if no packing exists, or UNKNOWN if the work limit was reached."""
+        """Search once; return (result, work done), in sections visited, as is the limit ``work``.
+        The result is FOUND (``self.offsets`` is the packing), NONE if none exists, or UNKNOWN at the limit."""
         if self.spare.min() < 0:
             return NONE, 0
         found, done = _search(self.rects, self.floor, self.spare, self.open, work, self.attempts, self.places,

@@ -47,7 +47,7 @@ def pack(strip: Strip, *, orders: int, searches: int) -> tuple[Array, int]:
 
 def pack_low(strip: Strip, *, orders: int, searches: int) -> Array:
     """Return offsets for the smallest room found, at most that of a greedy order; ``strip.room`` is ignored.
-    It bisects between the peak of bytes in use and the best packing so far. orders, searches: work of each attempt."""
+    Bisects between the peak of bytes in use and the best packing so far. orders, searches: each attempt's work."""
     low = most_live(strip)
     high, best = min(((int((offset + strip.size).max(initial=0)), offset) for offset in greedy(strip)),
                      key=lambda each: each[0])

@@ -56,7 +56,7 @@ def most_live(strip: Strip) -> int:
 
 
 def sections(strip: Strip) -> tuple[Array, Array]:
-    """Return (first section, last section) of each rectangle.
+    """Return two arrays: the first and the last section that each rectangle is in.
     Sections divide the time axis: a new one begins at each step where a rectangle begins; two rectangles overlap in
     time if they share a section."""
     begins = np.unique(strip.first)

@@ -39,11 +39,12 @@ class ValleyState(NamedTuple):
     spare    per section: bytes that may still be wasted
     open     per section: number of rectangles still to place
     level    per rectangle: the number of the decision that placed it, or -1
-    latest   per section: the row of ``entries`` for the last time that its floor rose, or -1
-    entries  [any, 3]: for each rise of a floor, the decision that caused it, the floor before it, and the row of the
-             same section's rise before it
-    right    per section: the last section of the valley that begins here, or -1
-    answers  [sections, 2]: number of answers of that valley at its first and at its last section
+    latest   per section: the row of ``entries`` of its floor's latest rise, or -1 if its floor never rose
+    entries  [rows, 3]: a row for each rise of a floor: the decision that caused it, the section's floor before it, and
+             the row of the same section's previous rise, or -1
+    right    per section: the last section of the valley that begins with this section, or -1 if none does
+    answers  [sections, 2]: for the valley that begins with a section, the number of possible answers of a decision at
+             its left end, and at its right end
     inside   scratch memory of ``_starved``
     """
 

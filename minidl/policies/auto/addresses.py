@@ -108,7 +108,7 @@ class Openings:
                 self._accesses.setdefault(tensor, []).append(step)
 
     def call_before(self, step: int) -> int:
-        """Return the number of the call that is executed right before a step; step: one that ``of`` returns."""
+        """Return the number, from 0, of the program's call right before ``step``; step: one of the steps of ``of``."""
         return int(self._calls[np.searchsorted(self._steps, step - 1)])
 
     def of(self, note: int) -> Array:

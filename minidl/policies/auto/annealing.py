@@ -42,9 +42,9 @@ def improve(problem: Problem, room: Room, prices: Prices, moves: Moves, effort: 
     """Improve ``mode`` ([gaps]) in place; return (objective, seconds, bytes over the budget) of the best modes found.
 
     The objective is the iteration's seconds plus penalties for bytes over the budget and for bytes copied. A move sets
-    the mode of one gap or exchanges the modes of two, alone or together with the next gaps of their kind. It is kept if
-    the objective falls, or rises by less than a random share of a temperature that falls to 0. prefetch_at: scratch
-    memory, int64 [gaps]; what it holds at the end does not belong to these modes.
+    the mode of one gap or exchanges the modes of two, alone or together with the next gaps of their kind. It is kept
+    if the objective falls, or rises by less than a random share of a temperature that falls to 0. prefetch_at: scratch
+    memory, int64 [gaps]; its values at the end do not belong to these modes.
     """
     np.random.seed(effort.seed)
     nothing = np.zeros((0, 4), np.int64)

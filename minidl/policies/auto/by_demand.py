@@ -131,7 +131,7 @@ def _forget(facts: Problem, state: State, t: int) -> None:
 
 
 def _missing(facts: Problem, state: State, tensor: int, calls: Array) -> int:
-    """Write the calls that would compute a tensor that is nowhere to ``calls``, the last one first.
+    """Write the calls that would compute a tensor without bytes to ``calls``, the last one first.
     Returns their number; 0 if they cannot compute it."""
     state.counts[SEARCHES] += 1
     count, depth = 0, 1

@@ -24,8 +24,8 @@ def most_held(facts: Problem) -> Array:
 
 def movable(facts: Problem, budget: int) -> tuple[Array, Array]:
     """Return the gaps whose modes a search may change:
-    those at the memory peak, and others that are changed less often. The others matter only if the budget is a small
-    part of the peak. They are long gaps, and shorter gaps over calls during which many bytes are in use, for example
+    the gaps at the memory peak, and others that are changed less often. The others matter only if the budget is a small
+    part of the peak: long gaps, and shorter gaps over calls during which many bytes are in use, for example
     the slices of a batch that is normalized."""
     often = most_held(facts)
     starts = np.concatenate([[0.0], np.cumsum(facts.algorithm_seconds[facts.algorithm_ptr[:-1]])])
@@ -65,8 +65,8 @@ def live_bytes(facts: Problem) -> Array:
 
 def simple_choices(facts: Problem, budget: int) -> Iterator[Array]:
     """Yield simple modes for a search to start from, int64 [gaps].
-    Of the tensors in gaps at the memory peak, those evicted last are kept, up to a share of the budget. Of the
-    others, a share is dropped, those with the least replay time per byte first, and the rest is swapped. Each choice
+    Of the tensors in gaps at the memory peak, the latest evicted are kept, up to a share of the budget. Of the
+    others, a share is dropped, the least replay time per byte first, and the rest is swapped. Each choice
     comes twice; the second time the other gaps of ``movable`` are swapped, too, for budgets that need it."""
     gaps, others = movable(facts, budget)
     tensors, droppable = facts.gap_tensor[gaps], facts.may_drop[gaps]

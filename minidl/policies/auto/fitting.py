@@ -29,7 +29,7 @@ def fitted(found: Found, trace: Trace, facts: Problem, costs: Costs, limits: Lim
     for that, each of its bytes is charged the time of a copy to the host and back for which computation waits. A call
     whose workspace finds no hole is charged what its slower algorithm takes longer. So a slower plan that needs less
     memory may be the better one. On a device whose addresses a plan cannot choose, the plan is returned unchanged.
-    seed: of the searches' random moves; work: their work, as a multiple of the usual.
+    seed: the seed of the searches' random moves; work: their work, as a multiple of the usual.
     """
     if not limits.addresses:
         return found, 0

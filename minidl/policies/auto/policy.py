@@ -54,7 +54,7 @@ MORE_PAIRS = 200_000  # MORE_PAIRS pairs of candidate and decision, twice as man
 class Auto(OnDemand):
     """Searches for plans that swap and recompute on the simulated iteration, and follows the fastest plan.
 
-    rounds: the most searches.
+    rounds: the most searches, without those of the first plan; 0: one short search, and the plan that it finds.
     """
 
     name = "auto"
@@ -84,7 +84,7 @@ class Auto(OnDemand):
         progress = Progress(tried=(on_demand,), rested=TRIAL_EVERY)
         found, _ = self._search(progress, 0, asked, FIRST_WORK)
         progress = progress.searched(found, 0)
-        if progress.waiting is None:  # on the wall clock the next search may be a hundred iterations away
+        if self.rounds and progress.waiting is None:  # on the wall clock the next may be a hundred iterations away
             progress = progress.searched(*self._search(progress, 1, asked))
         return progress.next()
 
@@ -139,7 +139,7 @@ class Auto(OnDemand):
                            [modes_of(around.plan, facts, trace)], share=share, seed=number, work=work,
                            temperature=WARM)
         fails = around is None and (found is None or not progress.beats(found.predicted))
-        if fails or number == self.rounds or progress.fruitless == FRUITLESS - 1:  # perhaps the last search
+        if fails or 0 < number == self.rounds or progress.fruitless == FRUITLESS - 1:  # perhaps the last search
             begins = [belady(facts, limits.device_bytes), *asked.capuchins(MORE_PAIRS), *asked.by_demand()]
             other = search(trace, dropping, costs, limits, begins, share=1.0, seed=number, work=work, stride=1)
             found = min(filter(None, (found, other)), key=lambda each: each.predicted, default=None)

@@ -42,7 +42,7 @@ def search(trace: Trace, facts: Problem, costs: Costs, limits: Limits, begin: It
     share, work  the share of the device's budget to plan for; the number of calls to simulate
     seed         of the random moves; it also selects among the starts
     temperature  the first temperature, as a multiple of the usual one
-    stride       one of so many starts is taken, in the order of their objectives
+    stride       every ``stride``-th start is taken, in the order of their objectives
     """
     from minidl.planning.compiled import simulate  # compiled code: loaded when the first plan is made
     from minidl.policies.auto.annealing import Effort, Moves, improve

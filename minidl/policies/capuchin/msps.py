@@ -27,7 +27,7 @@ MOST_CALLS = 50  # a lineage of more calls is not worth recomputing; it would ma
 class GapCandidate:
     """A tensor that may be evicted after call ``evict`` and is used next by call ``back``.
     count: the number of the access before that gap, from 1. All times are nanoseconds. rp_time is None
-    if it cannot be recomputed; ``sources`` are the other candidates from which its replay starts;
+    if no replay can make the tensor; ``sources`` are the other candidates from which its replay starts;
     ``started`` has bit n set if the replay of the n-th choice starts from this tensor; ext_time is ext_ct * rp_time."""
 
     tensor_id: TensorId
@@ -45,12 +45,12 @@ class GapCandidate:
 
     @property
     def overhead(self) -> int | None:
-        """Nanoseconds of recomputing it, ext_time included; None if it cannot be recomputed."""
+        """Nanoseconds of the tensor's replay, with ext_time added; None if no replay can make the tensor."""
         return None if self.rp_time is None else self.rp_time * (1 + self.ext_ct)
 
     @property
     def msps(self) -> float:
-        """Bytes saved per nanosecond (equation 2); -1 if it cannot be recomputed."""
+        """The tensor's bytes divided by ``overhead``, in bytes per ns (equation 2): -1 for None, infinity for 0 ns."""
         overhead = self.overhead
         return -1.0 if overhead is None else self.nbytes / overhead if overhead else float("inf")
 
@@ -89,7 +89,7 @@ class Recomputation:
     def __init__(self, facts: Lifetimes, seconds: Callable[[int], int], candidates: Iterable[GapCandidate],
                  is_away: Callable[[TensorId, int], bool], *, overwritten: bool = False) -> None:
         """Set rp_time and sources of the ``candidates``. seconds: a function, number of a call -> its nanoseconds.
-        is_away: as for ``lineage``. overwritten: ext_time is set as by line 31 of the listing."""
+        is_away(tensor, call): True if the tensor is evicted then. overwritten: set ext_time as listing line 31 does."""
         self.overwritten = overwritten
         self.candidates = {c.tensor_id: c for c in candidates}
         self._chosen = 0

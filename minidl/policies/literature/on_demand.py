@@ -46,7 +46,7 @@ class OnDemandBelady(OnDemand):
         return self.ranked(resident, away, pressure.nbytes)
 
     def ranked(self, resident: Sequence[Residency], away: dict[int, int], nbytes: int) -> Sequence[Eviction]:
-        """Return the victims in order, given the number of calls until each tensor's next use."""
+        """Return the victims, the first to evict first. away: tensor -> the number of calls until its next use."""
         order = sorted(resident, key=lambda r: (-away[r.tensor_id], r.tensor_id))
         return [Eviction(r.tensor_id, Action.SWAP_OUT) for r in order]
 

@@ -1,7 +1,7 @@
-"""The base class of systems that plan once, from the network alone, and refuse a step that their plan does not fit.
+"""The base class of systems that make one plan, for a network and a size of memory, and never correct it.
 
 The network is known only after one iteration, so until then tensors leave on demand (as in ``passive``). From then on
-the plan is followed unchanged.
+the plan is followed unchanged. If an iteration under the plan needs more memory than there is, the step is refused.
 """
 
 from dataclasses import replace
@@ -25,7 +25,7 @@ NEVER = 1 << 60  # bytes: stands for the peak of a plan that cannot be executed
 
 
 class Static(Passive):
-    """Base class of policies with a fixed plan; a subclass implements ``choose``."""
+    """The base class of policies that make one plan and keep it; a subclass implements ``choose``, which makes it."""
 
     plans = True
 

@@ -63,8 +63,8 @@ class TflmsChain(Tflms):
     name = "tflms-chain"
 
     def trigger(self, network: IterationNetwork, level: list[int], swap: Swap, ahead: int) -> int:
-        """Return the call after which a swap-in starts, by the chain rule, otherwise in direct order.
-        level: the level of each call, from ``levels``."""
+        """Return the call after which a swap-in starts: by the chain rule, or in direct order if that rule finds none.
+        level: the level of each call, from ``levels``. ahead: the number of levels in both rules (see the module)."""
         found = chain_rule(network, level, swap, ahead)
         return direct_order(level, swap, ahead) if found is None else found
 

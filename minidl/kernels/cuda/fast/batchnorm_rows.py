@@ -78,7 +78,7 @@ def normalise_channels(tools: Tools, *, dtype: str, width: int, add: bool, relu:
 def channels_gradient(tools: Tools, *, dtype: str, width: int, relu: bool, columns: int,
                       threads: int) -> Callable[..., None]:
     """Return a kernel: dx = gamma rstd (dy - (dbeta + (x - mean) rstd dgamma) share), dy masked by ReLU if ``relu``.
-    share: 1 / the values of a channel, or 0 outside of training. width, columns: as in ``normalise_channels``."""
+    Argument ``share``: 1 / values of a channel, 0 outside of training. width, columns: as in ``normalise_channels``."""
     cuda, (load, store), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
     load_wide, tile, lanes = tools.wide(dtype)[0], _tile(tools, columns, threads), threads // columns
     (rstd, normed), relu_grad = channel_tools(tools, dtype), tools.scalar(dtype).relu_grad

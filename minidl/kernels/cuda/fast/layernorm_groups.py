@@ -62,8 +62,8 @@ def plus(a: Any, b: Any) -> Any:
 
 def normalise_row_groups(tools: Tools, *, dtype: str, width: int, lanes: int, held: int,
                          threads: int) -> Callable[..., None]:
-    """Return a kernel: y = (x - mean) rstd gamma + beta, and each row's mean and rstd. share: 1 / length of a row.
-    width, lanes, held, threads: from ``shape_of``."""
+    """Return a kernel: y = (x - mean) rstd gamma + beta, and each row's mean and rstd.
+    width, lanes, held, threads: from ``shape_of``. The kernel's argument ``share`` is 1 / length of a row."""
     cuda, (load, store), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
     (load_wide, store_wide), lane_sum = tools.wide(dtype), over_lanes(tools, lanes, plus)
     sqrt, in_block, size = tools.scalar(dtype).sqrt, threads // lanes, held * width
@@ -101,8 +101,8 @@ def normalise_row_groups(tools: Tools, *, dtype: str, width: int, lanes: int, he
 
 def row_groups_gradient(tools: Tools, *, dtype: str, width: int, lanes: int, held: int,
                         threads: int) -> Callable[..., None]:
-    """Return a kernel: dx = rstd (g - mean(g) - xhat mean(g xhat)), with g = dy gamma, xhat = (x - mean) rstd.
-    share: 1 / length of a row. width, lanes, held, threads: from ``shape_of``."""
+    """Return a kernel: dx = rstd (g - avg(g) - xhat avg(g xhat)), with g = dy gamma, xhat = (x - mean) rstd.
+    avg: over a row. width, lanes, held, threads: from ``shape_of``. Its argument ``share`` is 1 / length of a row."""
     cuda, (load, store), number = tools.cuda, tools.group(dtype, width), tools.number(dtype)
     load_wide, lane_sum = tools.wide(dtype)[0], over_lanes(tools, lanes, plus)
     in_block, size = threads // lanes, held * width

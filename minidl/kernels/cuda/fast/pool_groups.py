@@ -37,8 +37,8 @@ def _dense(a: View) -> bool:
 
 
 def place_of_group(tools: Tools, narrow: bool) -> Callable[..., Any]:
-    """Return ``place(n, h, w, group, h_n, w_n, groups)``: the index of a group of channels in its tensor.
-    ``narrow``: all are below 2^31, so that no product needs 64 bits, which would take several instructions."""
+    """Return ``place(n, h, w, group, h_n, w_n, groups)``: the index of a group of channels in its tensor, in groups.
+    h_n, w_n, groups: height, width, and groups of a pixel. narrow: all indices are below 2^31, so 32 bits suffice."""
     kind = tools.integer if narrow else np.int64
 
     def place(n: Any, h: Any, w: Any, group: Any, h_n: Any, w_n: Any, groups: Any) -> Any:
@@ -95,8 +95,8 @@ def windows_of_groups(tools: Tools, *, dtype: str, width: int, largest: bool, ke
 
 def _covering(tools: Tools) -> Callable[..., Any]:
     """Return ``covering(h, p_n, size, step, pad)``: first and last + 1 of p_n windows that contain row (or column) h.
-    They are those with p * step - pad <= h < p * step - pad + size. It divides unsigned 32-bit numbers, which is faster
-    than 64 bits, so no operand may be negative."""
+    Window p does if p * step - pad <= h < p * step - pad + size. Divides unsigned 32-bit numbers, which is faster than
+    64 bits, so no operand may be negative."""
     index = tools.integer
 
     def covering(h: Any, p_n: Any, size: Any, step: Any, pad: Any) -> Any:

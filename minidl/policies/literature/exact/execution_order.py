@@ -62,7 +62,7 @@ class ExecutionOrder:
         return order
 
     def absent(self, tensor: int, k: int) -> bool:
-        """Return True if the program has freed the tensor before call k."""
+        """Return True if a call before call ``k`` has freed tensor number ``tensor``: the program needs it no more."""
         return self.dies[tensor] < k
 
     def may_miss(self, tensor: int, k: int) -> bool:

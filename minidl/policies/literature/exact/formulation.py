@@ -133,7 +133,7 @@ class Formulation(Occupancy):
                                 low=lasts[other] - 2.0)
 
     def solve(self, seconds: float) -> Optimum:
-        """Return the best choice that the solver finds in so many seconds; it may be unproven."""
+        """Return the best choice that the solver finds in ``seconds``; it may be unproven."""
         solution = self.program.solve(seconds=seconds, gap=GAP)
         gaps = len(self.swap)
         mode, prefetch_at = np.full(gaps, KEEP, np.int64), np.full(gaps, -1, np.int64)

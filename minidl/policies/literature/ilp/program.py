@@ -33,8 +33,8 @@ from minidl.policies.literature.ilp.schedule import StageSchedule
 
 class IntegerProgram:
     """The integer program for one graph and budget.
-    Its unit of time is the graph's seconds, its unit of memory the budget. chooses: True: it picks a way of each node;
-    False: a node has the seconds of its fastest way and its least bytes. repeats: False: nothing is replayed.
+    Its unit of time is the graph's seconds, its unit of memory the budget. chooses: if True, it picks a way of each
+    node; else a node has the seconds of its fastest way and its least bytes. repeats: if False, nothing is replayed.
 
     repeat     (stage, node) -> the variable of that replay
     keep       (stage, value) -> the variable that keeps the value, for decided values
@@ -194,7 +194,7 @@ class IntegerProgram:
 
     def _freed(self, stage: int, x: int, k: int, readers: list[int]) -> int | None:
         """Return a variable that is 1 if a value is freed right after node k; None if it cannot be.
-        It is 0 if a later node of the stage reads the value, or the next stage keeps it."""
+        The variable is 0 if a later node of the stage reads the value, or the next stage keeps it."""
         if k != stage and stage in readers:
             return None
         program = self.program

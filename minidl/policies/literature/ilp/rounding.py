@@ -1,7 +1,7 @@
 """Checkmate's approximation: the linear relaxation of its program, rounded in two phases.
 
-    first   a value stays if its variable in the relaxation is at least one half: S = [S* >= 1/2]
-    second  R follows from S: the fewest replays that S and the nodes' inputs need
+    first   S[t, x], value x is on the device when stage t begins, is 1 if it is at least 1/2 in the relaxation
+    second  R[t, v], node v is replayed in stage t, follows: the fewest replays that S and the nodes' inputs need
 
 A rounded schedule may exceed the budget. So the relaxation is solved for several shares of the budget, and the fastest
 rounded schedule that fits the whole budget is taken (Jain et al., MLSys 2020, section 5).

@@ -33,7 +33,7 @@ class Fetch:
 class StageSchedule:
     """The decisions for all stages. Stage t runs node t (a call, or a block of calls), after replays of earlier nodes.
 
-    repeats   per stage: the nodes that are replayed, in order
+    repeats   per stage: the nodes that are replayed, ascending
     resident  per stage: the values on the device when it begins, of those that may leave
     copies    value -> its only copy to the host
     fetches   the copies back to the device

@@ -84,7 +84,7 @@ class Transfers:
         return copy
 
     def _after(self, stage: int, seconds: float) -> int:
-        """Return the first stage that begins after a copy of so many seconds from ``stage`` on has ended."""
+        """Return the first stage that begins after a copy of ``seconds`` that starts with ``stage`` has ended."""
         return max(stage + 1, bisect_left(self.starts, self.starts[stage] + seconds - 1e-12))
 
     def _before(self, stage: int, seconds: float) -> int:
