@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from minidl.plan.costs import Costs
+from minidl.plan.costs import Costs, Limits
 from minidl.plan.trace import Trace
 
 VARIABLE = "MINIDL_COMPILE_BESIDE"  # of the environment: 0 if no process may be started
@@ -35,6 +35,7 @@ def functions() -> Iterator[tuple[Any, tuple[Any, ...]]]:
     from minidl.planning.schedule import FREE, NO_NOTES
     from minidl.planning.timing import Room
     from minidl.policies.auto.annealing import Effort, Moves, improve
+    from minidl.policies.auto.by_demand import DTR, beginning, dry_run
 
     facts, room = problem(Trace((), {}), Costs(0.0, 0.0, 0.0)), Room(0, 0, 0.0)
     whole, real = np.zeros(0, np.int64), np.zeros(0)
@@ -45,6 +46,7 @@ def functions() -> Iterator[tuple[Any, tuple[Any, ...]]]:
     yield search._search, (Rectangles(*(whole,) * 7), whole, whole, whole, 0, 0, whole, real)
     yield routes._longest, (whole, whole, whole, whole, 0, 0, 0, 0)
     yield greedy._placed, (whole, whole, whole, whole, whole, 0, False)
+    yield dry_run, (facts, beginning(facts, DTR, Limits(0, 0)))
 
 
 def begin() -> None:

@@ -12,7 +12,7 @@ from minidl.plan.trace import Trace, TraceCall, TraceTensor
 from minidl.planning.problem import DROP, SWAP, problem
 from minidl.planning.schedule import NO_NOTES, simulate
 from minidl.planning.timing import Room
-from minidl.policies.auto import parts as planners
+from minidl.policies.auto import by_demand as on_demand
 from minidl.policies.auto import policy as auto
 from minidl.policies.auto.choices import alike
 from minidl.policies.auto.parts import Question, belady, by_bytes, every_kth, parts
@@ -134,9 +134,9 @@ def test_where_capuchins_planner_would_take_too_long_its_choices_are_left_out(re
 def test_other_planners_are_asked_once_and_what_a_search_repairs_does_not_change_their_choices(resnet, monkeypatch):
     trace, costs, _ = resnet
     asked, given = [], Question(trace, costs, Limits(400 << 20, HOST))
-    choose, dry_runs = Capuchin.choose, planners.by_demand
+    choose, dry_runs = Capuchin.choose, on_demand.by_demand
     monkeypatch.setattr(Capuchin, "choose", lambda *a: (asked.append("capuchin"), choose(*a))[1])
-    monkeypatch.setattr(planners, "by_demand", lambda *a: (asked.append("on demand"), dry_runs(*a))[1])
+    monkeypatch.setattr(on_demand, "by_demand", lambda *a: (asked.append("on demand"), dry_runs(*a))[1])
     first = [*given.capuchins(1 << 40), *given.by_demand()]
     known = [mode.copy() for mode in first]
     for mode in first:

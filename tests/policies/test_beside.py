@@ -23,6 +23,7 @@ from minidl.outside.numba_cache import compile_for, expect, on_disk
 from minidl.outside.stages import COMPILATION
 from minidl.plan.costs import Costs, Limits
 from minidl.policies import beside
+from minidl.policies.auto.parts import Question
 
 ROOT = Path(minidl.__file__).parents[1]
 LIMIT = 300  # seconds: nothing here takes as long
@@ -36,8 +37,9 @@ def python(program, *arguments, **options):
 def test_the_list_has_every_compiled_function_of_planning_with_the_types_that_planning_uses():
     trace = load("lenet:64", "sim:p100")
     others = {value: set(value.signatures) for value in planners()}  # which tests before this one have called
-    proposal = policies.create("auto").plan(trace, Costs(1e-10, 1e-10, 1e-5), Limits(3 << 20, 1 << 30))
-    assert proposal.plan.evictions
+    costs, limits = Costs(1e-10, 1e-10, 1e-5), Limits(3 << 20, 1 << 30)
+    assert policies.create("auto").plan(trace, costs, limits).plan.evictions
+    assert Question(trace, costs, limits).by_demand()  # where the plan needs none of these
     listed = {function: tuple(map(typeof, arguments)) for function, arguments in beside.functions()}
     for value in planners():
         assert value in listed, value

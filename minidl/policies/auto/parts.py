@@ -17,7 +17,6 @@ from minidl.plan.trace import Trace
 from minidl.planning.lifetimes import Lifetimes
 from minidl.planning.modes import modes_of
 from minidl.planning.problem import DROP, SWAP, Array, Problem, problem
-from minidl.policies.auto.by_demand import by_demand
 from minidl.policies.auto.choices import live_bytes, most_held
 from minidl.policies.capuchin.policy import Capuchin, CapuchinRecompute
 
@@ -35,7 +34,7 @@ class Question:
 
     def capuchins(self, most: int) -> list[Array]:
         """Return the modes of Capuchin's hybrid and recompute-only planners.
-        None if their work, the number of candidates times the number of decisions, would exceed ``most``."""
+        The list is empty if their work, the number of candidates times the number of decisions, would exceed ``most``."""
         return [mode.copy() for mode in self._capuchins] if _pairs(self.facts, self.limits.device_bytes) <= most else []
 
     def by_demand(self) -> list[Array]:
@@ -54,6 +53,8 @@ class Question:
 
     @cached_property
     def _by_demand(self) -> list[Array]:
+        from minidl.policies.auto.by_demand import by_demand  # compiled code
+
         return list(by_demand(self.facts, self.limits))
 
 
