@@ -34,7 +34,7 @@ class Question:
 
     def capuchins(self, most: int) -> list[Array]:
         """Return the modes of Capuchin's hybrid and recompute-only planners.
-        The list is empty if their work, the number of candidates times the number of decisions, would exceed ``most``."""
+        Empty if their work, the number of candidates times the number of decisions, would exceed ``most``."""
         return [mode.copy() for mode in self._capuchins] if _pairs(self.facts, self.limits.device_bytes) <= most else []
 
     def by_demand(self) -> list[Array]:
