@@ -209,7 +209,7 @@ def test_what_exact_prices_look_at_counts_as_work_and_ends_a_trial_at_the_limit(
 def test_a_search_that_leaves_slices_untried_says_so():
     what = replace(setup("resnet20", "dtr", shape=(3, 32, 32)), work=Work())
     whole = largest_batch(what, 8 << 20)
-    found = largest_batch_cut(replace(what, work=Work(what.work.spent + 1000)), 8 << 20)
+    found = largest_batch_cut(replace(what, work=Work(what.work.spent + 1)), 8 << 20)
     assert found.batch == whole.batch and found.untried > whole.batch
     assert found.limit == (f"{whole.limit}; in slices {found.untried} and more were not tried, because the search has "
                            "a limit; --thorough goes on")
