@@ -180,7 +180,7 @@ def test_a_trial_ends_when_a_step_replays_too_much():
 
 @pytest.mark.slow
 def test_what_exact_prices_look_at_counts_as_work_and_ends_a_trial_at_the_limit(monkeypatch):
-    """The prices of recompute are sums by regions, which look at no calls."""
+    """The prices of recompute are sums by regions, which look at few calls."""
     budget, exact = 8 << 20, setup("resnet20", "dtr", shape=(3, 32, 32))
     batch = largest_batch(exact, budget).batch
 
@@ -195,7 +195,8 @@ def test_what_exact_prices_look_at_counts_as_work_and_ends_a_trial_at_the_limit(
 
     (launches, _), (work, shortage) = tried("dtr", 10**9), tried("dtr", 1)
     assert work > 5 * launches and shortage is None
-    assert tried("recompute", 1) == tried("recompute", 10**9)
+    (launches, _), (by_regions, shortage) = tried("recompute", 10**9), tried("recompute", 1)
+    assert launches <= by_regions < 2 * launches and shortage is None
     ended, shortage = tried("dtr", 1, work // 2)
     assert ended < work and shortage == Shortage("", host_full=False, slow=True)
     whole = replace(exact, work=Work())
