@@ -213,21 +213,21 @@ def _starts_from_what_goes(call: Call, storage: Storage, walks: Walks | None) ->
 
 
 def read_by_missing(storage: Storage, other: Call) -> bool:
-    """True if a dropped tensor with handles of the program would be computed from it by a call other than ``other``.
+    """True if a dropped tensor that has handles would be computed from ``storage`` by a call other than ``other``.
     Of long chains of freed calls between the two, MOST_FREED calls are looked at."""
     return _needed_below(storage, {other}, most=MOST_FREED, follows=lambda call: call.region is not None)
 
 
 class Walks:
-    """Prices as published, without regions: exact, and slower. Beyond MOST_WALKED calls the regions give the price.
-    calls: how many calls the prices of a runtime have looked at so far; it tells the work that they take."""
+    """The prices of a runtime, with a count of the calls that they have looked at, which tells their work (``calls``).
+    Prices without regions are as published: exact, and slower. Beyond MOST_WALKED calls the regions give the price."""
 
     def __init__(self) -> None:
         self.calls = 0
 
     def exact(self, storage: Storage) -> float | None:
-        """Seconds of a storage's own call, of the dropped calls it needs, and of the dropped calls that need
-        it. None if its lineage is broken. With more than MOST_WALKED calls of either kind, the price by regions."""
+        """Seconds of a storage's own call, of the dropped calls that it needs, and of the dropped calls that read it.
+        None if its lineage is broken. With more than MOST_WALKED calls of either kind, the price by regions."""
         calls = self._above(storage)
         if calls is None:
             return None

@@ -140,7 +140,7 @@ def compare(facts, limits, looks):
             plain, state = Plain(facts, limits, rule, looks), compiled.beginning(facts, rule, limits)
             done = plain.done()
             assert compiled.dry_run(facts, state) == done
-            if done:  # otherwise nobody uses the modes, and they depend on the order in which tensors are looked at
+            if done:  # by_demand drops the modes of a dry run that stops early; they depend on the order of looks
                 assert state.mode.tolist() == plain.mode
                 assert state.counts[[compiled.USED, compiled.LOOKS]].tolist() == [plain.used, plain.looks]
             ended, evicting, replaying = ended + done, evicting + any(plain.mode), replaying + (plain.replays > 0)

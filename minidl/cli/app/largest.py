@@ -49,7 +49,7 @@ def largest_batch(setup: Setup, budget_bytes: int, *, most: int = 1 << 30, full_
     """
     full_host = full_host or policies.create(setup.policy).plans
     failed: dict[int, Shortage] = {}
-    nearly_full, untried = set(), set()
+    nearly_full, untried, planned = set(), set(), _refuses(setup)
 
     def fits(batch: int, *, thorough: bool = False) -> bool:
         if setup.work.over:
@@ -57,7 +57,7 @@ def largest_batch(setup: Setup, budget_bytes: int, *, most: int = 1 << 30, full_
             return False
         if batch > most or _refused(setup, batch):
             return batch <= most
-        trial = setup.trial(batch, budget_bytes, thorough=thorough, planned=_refuses(setup))
+        trial = setup.trial(batch, budget_bytes, thorough=thorough, planned=planned)
         if _cut_short(setup, trial.shortage):
             untried.add(batch)
             return False
@@ -93,7 +93,8 @@ def largest_batch_cut(setup: Setup, budget_bytes: int, *, most: int = 1 << 30) -
     tried: dict[int, Setup | None] = {}
     failed: dict[int, Shortage] = {}
     nearly_full, untried = set(), set()
-    upwards = _refuses(setup) or not policies.create(setup.policy).regime.swaps
+    planned = _refuses(setup)
+    upwards = planned or not policies.create(setup.policy).regime.swaps
     first = setup.work.limit if upwards else (setup.work.spent + setup.work.limit) / 2  # the rest is for trials
 
     def cut(batch: int) -> Setup | None:
@@ -117,7 +118,7 @@ def largest_batch_cut(setup: Setup, budget_bytes: int, *, most: int = 1 << 30) -
             return False
         if chosen.slices not in setup.work.calls:
             chosen.demand(batch)
-        trial = chosen.trial(batch, budget_bytes, thorough=thorough, planned=_refuses(setup))
+        trial = chosen.trial(batch, budget_bytes, thorough=thorough, planned=planned)
         if _cut_short(setup, trial.shortage):
             untried.add(batch)
             return False
