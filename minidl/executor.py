@@ -133,7 +133,7 @@ class Executor:
                     storage.sever()
             memory.after_write(written, self.issued)
             tracker.updated |= op.update
-        elif op.replayable:
+        elif not op.makes_leaves:
             refs: tuple[weakref.ref[Storage], ...] = ()
             for storage in outputs:
                 refs += (storage.me,)

@@ -47,7 +47,8 @@ class Op:
     volatile  names of attributes that may differ from one iteration to the next (seeds, rates, step numbers).
     update    True for an optimizer's step: the first other call after it starts a new iteration.
     long_lived  True if outputs usually outlive the activations; they are placed with the persistent storages.
-    replayable  True if the same inputs and attributes give the same outputs again.
+    replayable  True if the same inputs and attributes give the same outputs again. Else the outputs are leaves, from
+              which replays start (``makes_leaves``).
     checks    True if the kernel may refuse the values of its inputs, before it writes anything. The program then waits
               for the kernel, so that the call itself raises the error. A GPU's kernels raise nothing.
     integers  names of the inputs that must be integers: labels, row numbers.
@@ -74,11 +75,13 @@ class Op:
     slices: Slices | None = None
     inputs: tuple[str, ...] = field(init=False)
     vjp_names: tuple[str, ...] = field(init=False, default=())
+    makes_leaves: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         if (self.mutates is not None) != self.name.endswith("_"):
             raise AssertionError(f"{self.name}: in-place operations, and only these, end in _")
         params = inspect.signature(self.infer).parameters.values()
+        object.__setattr__(self, "makes_leaves", not self.replayable)
         object.__setattr__(self, "inputs", tuple(p.name for p in params if p.kind == p.POSITIONAL_OR_KEYWORD))
         if self.vjp is not None:
             object.__setattr__(self, "vjp_names", tuple(inspect.signature(self.vjp).parameters))

@@ -32,6 +32,7 @@ class TracedOp(Op):
     """The operation that stands for one call of a trace. saved: positions of operands kept for the call's gradient."""
 
     saved: tuple[int, ...] = ()
+    makes_leaves: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "inputs", ())
@@ -77,7 +78,8 @@ class TracedProgram:
         check(trace)
         self.trace = trace
         self._metas = {t.tensor_id: meta((t.nbytes,), uint8) for t in trace.tensors.values()}
-        self._ops = [_operation(trace, n, self._metas) for n in range(len(trace.calls))]
+        replays = any(call.replayable for call in trace.calls)
+        self._ops = [_operation(trace, n, self._metas, replays=replays) for n in range(len(trace.calls))]
         self._ends = [tuple(dict.fromkeys(call.frees)) for call in trace.calls]
         self._made = {tensor_id for call in trace.calls for tensor_id in call.outputs}
         self._read = {tensor_id for call in trace.calls for tensor_id in call.inputs}
@@ -172,18 +174,20 @@ class TracedProgram:
             call.forget()
 
 
-def _operation(trace: Trace, position: int, metas: dict[TensorId, Meta]) -> TracedOp:
+def _operation(trace: Trace, position: int, metas: dict[TensorId, Meta], *, replays: bool) -> TracedOp:
+    """Return the operation for a call. replays: False if no call of the trace may run again, so that nothing is a leaf."""
     call = trace.calls[position]
     outputs = tuple(metas[tensor_id] for tensor_id in call.outputs)
     donates = tuple((call.outputs.index(o), call.inputs.index(i)) for o, i in call.may_donate
                     if o in call.outputs and i in call.inputs)
     written = tuple(n for n, tensor_id in enumerate(call.inputs) if tensor_id in call.writes)
+    replayable = call.replayable or bool(written)
     operands = (*call.inputs, *call.outputs)
     saved = tuple(operands.index(tensor_id) for tensor_id in call.saves if tensor_id in operands)
     return TracedOp(
         call.op, infer=lambda *inputs, **attrs: outputs, cost=lambda inputs, outputs, attrs: Cost(0.0, 0.0, "copy"),
         vjp=_no_gradient if saved else None, donates=donates, mutates=(lambda count: written) if written else None,
-        long_lived=call.long_lived, replayable=call.replayable or bool(written), exact=True,
+        long_lived=call.long_lived, replayable=replayable, makes_leaves=replays and not replayable, exact=True,
         saved=saved if call.inputs and call.outputs and call.replayable and not written else ())
 
 

@@ -112,6 +112,17 @@ def call(inputs, outputs, *, frees=(), writes=(), **more) -> TraceCall:
                      writes=tuple(writes), **more)
 
 
+@pytest.mark.parametrize("policy", ["passive", "auto"])
+def test_where_nothing_may_be_recomputed_values_still_donate_their_bytes(trace, policy):
+    """What an operation returns is no leaf there: no replay starts from it. A leaf would not donate."""
+    row = cell.run(NAME, trace, cell.Machine(recomputes=False), policy, 1.0)
+    assert (row.status, row.out_bytes, row.settled_s) == ("ok", 0, pytest.approx(row.unmanaged_s, rel=1e-3))
+    row = cell.run(NAME, trace, cell.Machine(recomputes=False), policy, 0.8)
+    assert row.out_bytes > 0 == row.recompute_seconds
+    if policy == "auto":
+        assert row.settled_s == pytest.approx(row.predicted_s, rel=0.02)
+
+
 def test_a_write_in_place_is_a_result_that_takes_the_place_over():
     """1 is made of 0, written by a call that keeps it for its gradient, and read; -1 lasts, and stays what it is."""
     trace = small(call([-1], [0]), call([0], [1], saves=(0,)), call([1], [], writes=[1], saves=(1,)),
