@@ -175,7 +175,7 @@ class TracedProgram:
 
 
 def _operation(trace: Trace, position: int, metas: dict[TensorId, Meta], *, replays: bool) -> TracedOp:
-    """Return the operation for a call. replays: False if no call of the trace may run again, so that nothing is a leaf."""
+    """Return the operation for a call. replays: False if no call of the trace may run again: then nothing is a leaf."""
     call = trace.calls[position]
     outputs = tuple(metas[tensor_id] for tensor_id in call.outputs)
     donates = tuple((call.outputs.index(o), call.inputs.index(i)) for o, i in call.may_donate

@@ -60,15 +60,18 @@ class Outcome(NamedTuple):
     failed: int
 
 
-def repair(problem: Problem, mode: Array, simulated: Callable[[Array], Outcome]) -> Outcome:
-    """Change drops in ``mode`` into swaps, in place, until all replays can be carried out and are not too many.
-    simulated: returns the outcome of modes. Returns that of the repaired ones."""
+def repair(problem: Problem, mode: Array, simulated: Callable[[Array], Outcome], instead: int | Array = SWAP) -> Outcome:
+    """Change drops in ``mode`` in place, until all replays can be carried out and are not too many.
+    simulated: returns the outcome of modes. instead: the mode in place of a drop, or one for each gap. Returns the
+    outcome of the repaired modes."""
+    instead = np.broadcast_to(instead, mode.shape)
     while True:
         found, drops = simulated(mode), mode == DROP
         if found.failed < 0 or not drops.any():
             return found
         ending = drops & (problem.gap_next == found.failed)
-        mode[ending if ending.any() else drops] = SWAP
+        changed = ending if ending.any() else drops
+        mode[changed] = instead[changed]
 
 
 def simulate(problem: Problem, room: Room, mode: Array, prefetch_at: Array, notes: Array) -> Outcome:

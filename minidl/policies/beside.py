@@ -40,7 +40,7 @@ def functions() -> Iterator[tuple[Any, tuple[Any, ...]]]:
     facts, room = problem(Trace((), {}), Costs(0.0, 0.0, 0.0)), Room(0, 0, 0.0)
     whole, real = np.zeros(0, np.int64), np.zeros(0)
     yield weighed, (facts, room, whole, whole, NO_NOTES, FREE, 0.0)
-    yield improve, (facts, room, FREE, Moves(whole, whole, whole), Effort(0, 0.0, 0), whole, whole)
+    yield improve, (facts, room, FREE, Moves(whole, whole, whole, whole > 0), Effort(0, 0.0, 0), whole, whole)
     yield orders._improve, (whole, whole, whole, whole, whole, 0, whole, whole, 0, 0, 0)
     yield orders._meeting, (whole, whole, whole, 0)
     yield search._search, (Rectangles(*(whole,) * 7), whole, whole, whole, 0, 0, whole, real)

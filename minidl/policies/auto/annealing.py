@@ -7,7 +7,7 @@ import numpy as np
 from minidl.outside.numba_cache import njit
 from minidl.planning import compiled
 from minidl.planning.compiled import weighed
-from minidl.planning.problem import DROP, Array, Problem
+from minidl.planning.problem import DROP, KEEP, Array, Problem
 from minidl.planning.schedule import Prices
 from minidl.planning.timing import Room
 
@@ -21,11 +21,13 @@ class Moves(NamedTuple):
 
     often, rare  numbers of the gaps that most moves change, and of those that few moves change
     alike        per gap: the next gap of the same kind, or -1 (``choices.alike``)
+    may_swap     per gap: False if the tensor is larger than host memory, so that it can only be kept or dropped
     """
 
     often: Array
     rare: Array
     alike: Array
+    may_swap: Array
 
 
 class Effort(NamedTuple):
@@ -63,7 +65,8 @@ def improve(problem: Problem, room: Room, prices: Prices, moves: Moves, effort: 
         changed = 0
         while length and a >= 0 and b >= 0:
             x, y = (mode[b], mode[a]) if exchanged else (to, mode[b])
-            if (x != DROP or problem.may_drop[a]) and (y != DROP or problem.may_drop[b]) and (
+            if (x == KEEP or (problem.may_drop[a] if x == DROP else moves.may_swap[a])) and (
+                    y == KEEP or (problem.may_drop[b] if y == DROP else moves.may_swap[b])) and (
                     x != mode[a] or y != mode[b]):
                 gaps[changed], before[changed] = a, mode[a]
                 gaps[changed + 1], before[changed + 1] = b, mode[b]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from math import ceil
 
 import numpy as np
 
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.trace import Trace
 from minidl.planning.modes import to_plan
-from minidl.planning.problem import DROP, ENDLESS, SWAP, Array, Problem, within
+from minidl.planning.problem import DROP, ENDLESS, KEEP, SWAP, Array, Problem, within
 from minidl.planning.schedule import NO_NOTES, Prices, repair
 from minidl.planning.timing import Room
 from minidl.policies.auto.choices import alike, movable
@@ -25,6 +26,7 @@ ENOUGH = 4000         # the most simulations per gap
 FEWEST = 40           # the fewest simulations from one choice, however long the iteration
 STARTS = 8            # the most choices that a search improves a little before it goes on with the best
 STRIDE = 3            # it takes every third choice
+NEAR = 0.1            # share of the budget: if the best choice exceeds it by less, others go on, too
 DEARER = 2            # a call is so many times as long to simulate if leftovers of replays are dropped
 RISING = (1e-5, 1e-4, 1e-3, 1e-2)  # of EXCESS_WEIGHT: the rising prices of a search from scratch
 
@@ -52,11 +54,20 @@ def search(trace: Trace, facts: Problem, costs: Costs, limits: Limits, begin: It
     room = Room(budget, limits.host_bytes, SLACK)
     prices = Prices(EXCESS_WEIGHT * facts.seconds / budget, COPY_WEIGHT * costs.out_seconds_per_byte)
     prefetch_at = np.full(len(facts.gap_call), -1, np.int64)
-    moves, heat = Moves(*movable(facts, budget), alike(trace, facts)), temperature * TEMPERATURE * facts.seconds
+    may_swap = facts.size[facts.gap_tensor] <= limits.host_bytes
+    otherwise = np.where(may_swap, SWAP, KEEP)
+    often, rare = (gaps[(may_swap | facts.may_drop)[gaps]] for gaps in movable(facts, budget))
+    if not len(often):
+        return None
+    moves, heat = Moves(often, rare, alike(trace, facts), may_swap), temperature * TEMPERATURE * facts.seconds
 
     def value(choice: Array) -> float:
-        found = repair(facts, choice, lambda mode: simulate(facts, room, mode, prefetch_at, NO_NOTES))
+        choice[(choice == SWAP) & ~may_swap] = KEEP
+        found = repair(facts, choice, lambda mode: simulate(facts, room, mode, prefetch_at, NO_NOTES), otherwise)
         return found.seconds + prices.excess * found.excess + prices.copy * found.moved
+
+    def nearly_fits(choice: Array) -> bool:
+        return 0 < simulate(facts, room, choice, prefetch_at, NO_NOTES).excess < NEAR * budget
 
     def improved(choice: Array, evaluations: float, prices: Prices = prices) -> Array:
         choice = choice.copy()
@@ -74,7 +85,11 @@ def search(trace: Trace, facts: Problem, costs: Costs, limits: Limits, begin: It
         first = ranked[seed % stride::stride][:STARTS] if len(ranked) > stride else ranked
         if len(first) > 1:
             evaluations /= 2
-            first = [min((improved(choice, evaluations / len(first)) for choice in first), key=value)]
+            first = sorted((improved(choice, evaluations / len(first)) for choice in first), key=value)
+            while len(first) > 1 and nearly_fits(first[0]):  # the better half goes on, with twice the work each
+                unlike = {choice.tobytes(): choice for choice in first}
+                first = [*unlike.values()][:ceil(len(unlike) / 2)]
+                first = sorted((improved(choice, evaluations / len(first)) for choice in first), key=value)
         mode = first[0]
     mode = improved(mode, evaluations)
     found = simulate(facts, room, mode, prefetch_at, NO_NOTES)
