@@ -126,9 +126,9 @@ class VirtualClock:
         """Return the time at which the host and the compute stream will have finished all work issued so far."""
         return max(self.host, self.ready[COMPUTE])
 
-    def landed(self, copied_out: int) -> bool:
-        """Return True if the copy out at position ``copied_out`` ends before the compute stream's work so far does."""
-        return self.finish_time(COPY_OUT, copied_out) <= max(self.ready[COMPUTE], self.host)
+    def landed(self, position: int, stream: int = COPY_OUT) -> bool:
+        """Return True if the copy at this position of ``stream`` ends before the compute stream's work so far does."""
+        return self.finish_time(stream, position) <= max(self.ready[COMPUTE], self.host)
 
     def lateness(self, copied_in: int, computed: int) -> float:
         """Return how many seconds the copy in at position ``copied_in`` ends too late: at least 0.

@@ -6,7 +6,7 @@
 
 from typing import Protocol
 
-from minidl.device.clock import Effect, Marks, Timed
+from minidl.device.clock import COPY_OUT, Effect, Marks, Timed
 
 
 class Clock(Protocol):
@@ -32,8 +32,8 @@ class Clock(Protocol):
     def now(self) -> float:
         """Return the time in seconds. The virtual clock returns when all work issued so far will have finished."""
 
-    def landed(self, copied_out: int) -> bool:
-        """Return True if no later kernel would wait for the copy out at position ``copied_out``.
+    def landed(self, position: int, stream: int = COPY_OUT) -> bool:
+        """Return True if no later kernel would wait for the copy at this position of ``stream``.
         A real clock asks if it has ended, the virtual clock if it ends before the compute stream's work issued so
         far."""
 

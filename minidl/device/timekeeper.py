@@ -77,11 +77,11 @@ class Timekeeper:
         """Return the seconds that the compute stream has waited for copies since the device was made."""
         return self.clock.stall
 
-    def landed(self, copied_out: int) -> bool:
-        """Return True if no later kernel would wait for the copy out at position ``copied_out``.
+    def landed(self, position: int, stream: int = COPY_OUT) -> bool:
+        """Return True if no later kernel would wait for the copy at this position of ``stream``.
         A real clock asks if it has ended, the virtual clock if it ends before the compute stream's work issued so
         far."""
-        return self.clock.landed(copied_out)
+        return self.clock.landed(position, stream)
 
     def lateness(self, copied_in: int, computed: int) -> float:
         """Return the seconds that compute waited for the copy in at ``copied_in``, due at position ``computed``."""

@@ -50,6 +50,7 @@ class Outcome(NamedTuple):
     moved           bytes copied, both ways
     noted           number of residencies that were written to ``notes``, an argument of ``simulate``
     failed          the call whose replays need a call that cannot be repeated, or are too many; -1 if none
+    steps           number of executed calls, replays included
     """
 
     seconds: float
@@ -58,6 +59,7 @@ class Outcome(NamedTuple):
     moved: int
     noted: int
     failed: int
+    steps: int
 
 
 def repair(problem: Problem, mode: Array, simulated: Callable[[Array], Outcome], instead: int | Array = SWAP) -> Outcome:
@@ -93,13 +95,14 @@ def weighed(problem: Problem, room: Room, mode: Array, prefetch_at: Array, notes
     Then the result has IMPOSSIBLE seconds. A search rejects most of its choices, and most of those early."""
     steps, out, back, total = expand(problem, mode, prefetch_at, notes)
     if total.noted == FAILED:
-        return Outcome(IMPOSSIBLE, 1 << 60, 0.0, 0, 0, total.failed)
+        return Outcome(IMPOSSIBLE, 1 << 60, 0.0, 0, 0, total.failed, 0)
     excess = over(room, steps) + max(0, total.host_bytes - room.host_bytes)
     moved = problem.size[out.tensor].sum() + problem.size[back.tensor].sum()
     starts = beginnings(problem, steps)
     most -= prices.excess * excess + prices.copy * moved - 1e-9 * starts[len(steps.call)]  # sums are rounded
     if starts[len(steps.call)] > most:
-        return Outcome(IMPOSSIBLE, excess, 0.0, moved, 0, -1)
+        return Outcome(IMPOSSIBLE, excess, 0.0, moved, 0, -1, len(steps.call))
     place(problem, room, steps, starts, back, prefetch_at, notes)
     seconds, noted = run(problem, room, steps, starts, out, back, most, notes, total.noted)
-    return Outcome(seconds if seconds <= most else IMPOSSIBLE, excess, total.replay_seconds, moved, noted, -1)
+    return Outcome(seconds if seconds <= most else IMPOSSIBLE, excess, total.replay_seconds, moved, noted, -1,
+                   len(steps.call))

@@ -62,3 +62,17 @@ def test_packing_keeps_every_value(poisoned):
         assert is_packed(blocks) and blocks.count(True) == 4  # the persistent ones are back
         for tensor, values in made:
             assert np.array_equal(tensor.numpy(), values)
+
+
+def test_persistent_tensors_come_lowest_though_the_others_do_not_all_fit_above_them():
+    values = np.arange(1 << 18, dtype=np.float32)  # 1 MiB
+    with Runtime("cpu:virtual", policy="passive", memory_budget="11MiB") as runtime:
+        made = [runtime.tensor(values + n) for n in range(10)]
+        for tensor in made[7:9]:
+            tensor.storage.persistent = True
+        runtime.memory.state.arena_busy.on = True
+        pack_survivors(runtime.memory.state, [tensor.storage for tensor in made], away=[])
+        runtime.memory.state.arena_busy.on = False
+        runtime.check()
+        assert order(runtime) == [True] * 2 + [False] * 8 + [None]
+        assert all(np.array_equal(tensor.numpy(), values + n) for n, tensor in enumerate(made))

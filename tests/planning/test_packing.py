@@ -179,7 +179,7 @@ def test_what_is_moved_is_here_and_goes_where_nothing_is():
         tensor = np.where(notes[:, 0] < 0, -1 - notes[:, 0], notes[:, 0])
         last = np.where(notes[:, 2] < 0, len(steps.call) - 1, notes[:, 2])
         room = most_live(strip(notes[:, 1], last, facts.size[tensor], 0))
-        openings = Openings(facts, notes)
+        openings = Openings(facts, notes, len(steps.call))
         _, found = plan_addresses(facts, mode, notes, Limits(room, 1 << 60), 0.01, openings)
         begins = dict(enumerate(found.offsets.tolist()))
         parts = {n: [(int(notes[n, 1]), offset)] for n, offset in begins.items() if offset >= 0}
@@ -201,6 +201,25 @@ def test_what_is_moved_is_here_and_goes_where_nothing_is():
         check(Strip(first, end, size, room - below, offset), offset)
         moved += len(found.moves)
     assert moved
+
+
+def test_a_tensor_may_be_moved_until_the_call_that_writes_with_it_and_makes_nothing(trace):
+    from minidl.planning.compiled import simulate
+
+    facts, notes = problem(trace, COSTS), np.zeros((NOTES * len(trace.calls), 4), np.int64)
+    mode = np.zeros(len(facts.gap_call), np.int64)
+    mode[np.nonzero(facts.can_drop)[0][::4]] = DROP
+    done = simulate(facts, Room(1 << 34, 1 << 60, SLACK), mode, mode.copy(), notes)
+    steps = expand(facts, mode, mode.copy(), NO_NOTES)[0]
+    assert done.steps == len(steps.call) > len(trace.calls)
+    openings = Openings(facts, notes[:done.noted], done.steps)
+    position = {call: s for s, call in enumerate(steps.call.tolist()) if steps.group[s] == call}
+    gradients = {tensor: call for call, each in enumerate(trace.calls) if each.writes and not each.outputs
+                 for tensor in each.inputs if not trace.tensors[tensor].persistent and trace.uses[tensor][-1] == call}
+    rows = {int(facts.ids[t]): row for row, t in enumerate(notes[:done.noted, 0].tolist()) if 0 <= t < len(facts.ids)}
+    assert len(gradients) > 50
+    for tensor, call in gradients.items():
+        assert openings.of(rows[tensor])[-1] == position[call]
 
 
 @pytest.mark.slow

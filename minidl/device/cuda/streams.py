@@ -212,9 +212,9 @@ class EventStreams:
         """Return the seconds since these streams were made."""
         return perf_counter() - self._started
 
-    def landed(self, copied_out: int) -> bool:
-        """Return True if a copy to the host has finished."""
-        return self.done(COPY_OUT, copied_out)
+    def landed(self, position: int, stream: int = COPY_OUT) -> bool:
+        """Return True if the copy at this position of ``stream`` has finished."""
+        return self.done(stream, position)
 
     def lateness(self, copied_in: int, computed: int) -> float:
         """Return the seconds that the compute stream waited for a copy to the device, as far as times have been read.

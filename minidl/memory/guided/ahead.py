@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 
+from minidl.device.clock import COPY_IN
 from minidl.errors import OutOfMemory, Unrecoverable
 from minidl.memory.allocator import storage_of
 from minidl.memory.bytes.arena import Arena
@@ -18,7 +19,7 @@ from minidl.memory.leftovers import Leftovers
 from minidl.memory.moving import move_storage
 from minidl.memory.replay import Replay
 from minidl.memory.state import MemoryState
-from minidl.memory.storage import IN, OUT, RECOMPUTE, SWAPPING_OUT, Storage, TensorId
+from minidl.memory.storage import IN, OUT, RECOMPUTE, SWAPPING_IN, SWAPPING_OUT, Storage, TensorId
 from minidl.placements.placement import Hole
 from minidl.plan.plan import Action, Eviction, Move
 
@@ -190,7 +191,9 @@ def relocate(state: MemoryState, storage: Storage, offset: int, stays: Collectio
     for block in sorted(others, key=lambda block: -block.size):
         other = storage_of(block)
         fitting = [hole for hole in holes if hole.size >= block.size]
-        if other is None or other.status is not IN or block in stays or not fitting:
+        still = other is not None and (other.status is IN or other.status is SWAPPING_IN
+                                       and state.device.landed(other.copied_in, COPY_IN))
+        if other is None or not still or block in stays or not fitting:
             return None  # it fits no hole, or it is being copied
         hole = min(fitting, key=lambda hole: hole.size)
         holes.remove(hole)

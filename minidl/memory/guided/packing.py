@@ -56,21 +56,18 @@ def _packed_end(here: list[Storage], end: int = 0) -> int | None:
     return end
 
 
-def _move_down(state: MemoryState, storages: list[Storage], low: int) -> None:
-    """Pack storages from the address ``low`` on by few moves.
-    Only storages that lie beyond the end of the packed range move, into free ranges between the others."""
+def _move_down(state: MemoryState, storages: list[Storage], low: int) -> bool:
+    """Pack storages from the address ``low`` on by few moves; True if one has moved.
+    Only storages that lie beyond the end of the packed range move, into free ranges below it."""
     high = low + sum(s.block.size for s in storages if s.block is not None)
-    gaps, above, end = [], [], low  # in the order of their addresses
-    for storage in storages:
-        assert storage.block is not None
-        if storage.block.offset + storage.block.size > high:
-            above.append(storage)
-            continue
-        if storage.block.offset > end:
-            gaps.append((end, storage.block.offset - end))
-        end = storage.block.offset + storage.block.size
-    gaps.append((end, high - end))
-    for storage in sorted((s for s in above if s.status is IN), key=lambda s: -s.nbytes):
+    gaps = []
+    for block in state.arena.blocks():
+        begin, end = max(block.offset, low), min(block.offset + block.size, high)
+        if block.owner is None and begin < end:
+            gaps.append((begin, end - begin))
+    above = [s for s in storages if s.block is not None and s.block.offset + s.block.size > high and s.status is IN]
+    moved = False
+    for storage in sorted(above, key=lambda s: -s.nbytes):
         assert storage.block is not None
         size = storage.block.size
         for room, offset in sorted((room, offset) for offset, room in gaps if room >= size):
@@ -79,23 +76,37 @@ def _move_down(state: MemoryState, storages: list[Storage], low: int) -> None:
                 move_storage(state.allocator, storage, block)
                 gaps.remove((offset, room))
                 gaps.append((offset + size, room - size))
+                moved = True
                 break
+    return moved
+
+
+def _move_up(state: MemoryState, storages: list[Storage], high: int) -> None:
+    """Move the storages that begin below the address ``high`` to free bytes above it, as far as there is room."""
+    for storage in storages:
+        if storage.block is not None and storage.block.offset < high:
+            block = state.arena.allocate(storage.nbytes, storage.me, high=True)
+            if block is not None and block.offset >= high:
+                move_storage(state.allocator, storage, block)
+            elif block is not None:
+                state.arena.free(block, block.marks)
 
 
 def _pack(state: MemoryState, here: list[Storage]) -> None:
-    """Slide all blocks together, the persistent ones of ``here`` lowest; do nothing if a block is being copied."""
+    """Slide all blocks together, the persistent ones of ``here`` lowest; do nothing if a block is being copied.
+    Before, persistent ones that lie too high exchange places with others, in turns if few bytes are free."""
     allocator, arena = state.allocator, state.arena
     if any(map(in_flight, arena.blocks())):
         return
+    lasting, others = [s for s in here if s.persistent], [s for s in here if not s.persistent]
+    end = sum(s.block.size for s in lasting if s.block is not None)
+    _move_up(state, others, end)
+    while _move_down(state, lasting, 0):
+        _move_up(state, others, end)
     _slide(allocator)
-    highest = max((s.block.offset for s in here if s.persistent and s.block is not None), default=0)
-    low = [s for s in here if not s.persistent and s.block is not None and s.block.offset < highest]
-    for storage in low:
-        block = arena.allocate(storage.nbytes, storage.me, high=True)
-        if block is not None:
-            move_storage(allocator, storage, block)
-    if low:
-        _slide(allocator)
+    highest = max((s.block.offset for s in lasting if s.block is not None), default=0)
+    _move_up(state, others, highest)
+    _slide(allocator)
 
 
 def _slide(allocator: Allocator) -> None:

@@ -162,7 +162,6 @@ def _addresses(notes: Array, steps: int, size: Array, born_before: Array, outliv
     offsets = offsets[head]
     moves: list[PlannedMove] = []
     if over and movable is not None:
-        ends_here = ~at_start & (notes[:, 2] >= 0)
         by_head = np.argsort(head, kind="stable")
 
         def parts(n: int) -> Array:
@@ -170,7 +169,7 @@ def _addresses(notes: Array, steps: int, size: Array, born_before: Array, outliv
             return by_head[slice(*np.searchsorted(head[by_head], (rows[n], rows[n] + 1)))]
 
         def cuts(n: int) -> Array:
-            if n >= len(placed) or not ends_here[parts(n)].all():
+            if n >= len(placed) or at_start[parts(n)].any():
                 return np.zeros(0, np.int64)
             return np.concatenate([movable(int(part)) for part in parts(n)])
 

@@ -35,8 +35,9 @@ def with_addresses(found: Found, trace: Trace, facts: Problem, limits: Limits, e
     mode = modes_of(found.plan, facts, trace)
     notes = np.zeros((NOTES * len(trace.calls) + len(facts.ids), 4), np.int64)
     room = Room(int(limits.device_bytes * found.share), limits.host_bytes, SLACK)
-    noted = simulate(facts, room, mode, mode.copy(), notes).noted
-    notes, openings = notes[:noted], Openings(facts, notes[:noted])
+    simulated = simulate(facts, room, mode, mode.copy(), notes)
+    notes = notes[:simulated.noted]
+    openings = Openings(facts, notes, simulated.steps)
     offsets, packed = addresses(facts, mode, notes, limits, effort, openings)
     first = first_accesses(trace)
     moves: dict[AccessKey, tuple[Move, ...]] = {}
@@ -91,16 +92,22 @@ def addresses(facts: Problem, mode: Array, notes: Array, limits: Limits, effort:
 
 class Openings:
     """The steps of a planned iteration before which tensors may be relocated:
-    the first step after a call of the program, not after a replay."""
+    the first step after a call of the program, not after a replay. steps: number of all steps."""
 
-    def __init__(self, facts: Problem, notes: Array) -> None:
+    def __init__(self, facts: Problem, notes: Array, steps: int) -> None:
         self._notes = notes
         made, rows = np.unique(notes[:, 0], return_index=True)  # a tensor's first residency begins when it is made
         own = (made >= 0) & (made < len(facts.size))
         made, rows = made[own], rows[own]
         rows, calls = rows[facts.produced[made] >= 0], facts.produced[made[facts.produced[made] >= 0]]
-        self._calls, which = np.unique(calls, return_index=True)
-        self._steps = notes[rows[which], 1]  # of these calls
+        calls, which = np.unique(calls, return_index=True)
+        # A call that only writes leaves no note. Its step is known if no replay runs between its neighbours in the notes.
+        count = len(facts.in_ptr) - 1
+        every, known = np.arange(count), np.concatenate([[-1], calls, [count]])
+        replays = np.concatenate([[0], notes[rows[which], 1] - calls, [steps - count]])  # before each of ``known``
+        fewest, most = replays[np.searchsorted(known, every, "right") - 1], replays[np.searchsorted(known, every)]
+        sure = (fewest == most) & (np.diff(facts.out_ptr) + np.diff(facts.write_ptr) > 0)  # not calls that only read
+        self._calls, self._steps = every[sure], (every + fewest)[sure]
         self._accesses: dict[int, list[int]] = {}
         for call, step in zip(self._calls.tolist(), self._steps.tolist(), strict=True):
             for tensor in {*facts.in_idx[facts.in_ptr[call]:facts.in_ptr[call + 1]].tolist(),
