@@ -1,11 +1,13 @@
 """Where a plan wants bytes to lie, they lie: each time that a tensor comes to the device counts once."""
 
+import numpy as np
 import pytest
 
 from minidl import Runtime
+from minidl.device.clock import COPY_IN
 from minidl.lab.training_step import training_step
 from minidl.memory.guided.ahead import relocate
-from minidl.memory.storage import IN, RECOMPUTE
+from minidl.memory.storage import IN, RECOMPUTE, SWAPPING_IN
 from minidl.ops import exp
 from minidl.plan.plan import Action, Move, Plan, Proposal
 from minidl.policies.passive import Passive
@@ -172,6 +174,26 @@ def test_what_the_call_under_way_writes_over_stays():
         assert place.offset == low != here.block.offset
         state.arena.free(place, place.marks)
         runtime.check()
+
+
+def test_a_tensor_makes_way_as_soon_as_its_swap_in_has_ended_though_no_call_has_read_it():
+    values = np.arange(MIB, dtype=np.float32)
+    with Runtime("cpu:virtual", policy="passive", memory_budget="64MiB") as runtime:
+        tensor, other = runtime.tensor(values), runtime.tensor(-values)
+        memory, state, here, wanted = runtime.memory, runtime.memory.state, tensor.storage, other.storage
+        state.arena_busy.on = True
+        assert memory.evict(here, Action.SWAP_OUT)
+        block = state.arena.allocate(here.nbytes, here.me)
+        state.allocator.start_swap_in(here, block)
+        assert relocate(state, wanted, block.offset) is None and here.block is block
+        state.device.synchronize(COPY_IN, here.copied_in)
+        low = block.offset
+        place = relocate(state, wanted, low)
+        assert place.offset == low != here.block.offset and here.status is SWAPPING_IN
+        state.arena.free(place, place.marks)
+        state.arena_busy.on = False
+        runtime.check()
+        assert np.array_equal(tensor.numpy(), values)
 
 
 @pytest.mark.full

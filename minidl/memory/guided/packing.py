@@ -60,22 +60,18 @@ def _move_down(state: MemoryState, storages: list[Storage], low: int) -> bool:
     """Pack storages from the address ``low`` on by few moves; True if one has moved.
     Only storages that lie beyond the end of the packed range move, into free ranges below it."""
     high = low + sum(s.block.size for s in storages if s.block is not None)
-    gaps = []
-    for block in state.arena.blocks():
-        begin, end = max(block.offset, low), min(block.offset + block.size, high)
-        if block.owner is None and begin < end:
-            gaps.append((begin, end - begin))
+    edges = [(max(b.offset, low), min(b.offset + b.size, high)) for b in state.arena.blocks() if b.owner is None]
+    gaps = [(end - begin, begin) for begin, end in edges if begin < end]
     above = [s for s in storages if s.block is not None and s.block.offset + s.block.size > high and s.status is IN]
     moved = False
     for storage in sorted(above, key=lambda s: -s.nbytes):
-        assert storage.block is not None
-        size = storage.block.size
-        for room, offset in sorted((room, offset) for offset, room in gaps if room >= size):
+        size = state.arena.rounded(storage.nbytes)
+        for room, offset in sorted(gap for gap in gaps if gap[0] >= size):
             block = state.arena.allocate_at(offset, storage.nbytes, storage.me)
             if block is not None:
                 move_storage(state.allocator, storage, block)
-                gaps.remove((offset, room))
-                gaps.append((offset + size, room - size))
+                gaps.remove((room, offset))
+                gaps.append((room - size, offset + size))
                 moved = True
                 break
     return moved

@@ -101,7 +101,7 @@ class Openings:
         made, rows = made[own], rows[own]
         rows, calls = rows[facts.produced[made] >= 0], facts.produced[made[facts.produced[made] >= 0]]
         calls, which = np.unique(calls, return_index=True)
-        # A call that only writes leaves no note. Its step is known if no replay runs between its neighbours in the notes.
+        # A call that only writes leaves no note. Its step is known if no replay runs between its neighbours there.
         count = len(facts.in_ptr) - 1
         every, known = np.arange(count), np.concatenate([[-1], calls, [count]])
         replays = np.concatenate([[0], notes[rows[which], 1] - calls, [steps - count]])  # before each of ``known``
