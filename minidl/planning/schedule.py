@@ -62,7 +62,8 @@ class Outcome(NamedTuple):
     steps: int
 
 
-def repair(problem: Problem, mode: Array, simulated: Callable[[Array], Outcome], instead: int | Array = SWAP) -> Outcome:
+def repair(problem: Problem, mode: Array, simulated: Callable[[Array], Outcome], instead: int | Array = SWAP
+           ) -> Outcome:
     """Change drops in ``mode`` in place, until all replays can be carried out and are not too many.
     simulated: returns the outcome of modes. instead: the mode in place of a drop, or one for each gap. Returns the
     outcome of the repaired modes."""
