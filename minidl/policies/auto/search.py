@@ -37,9 +37,10 @@ def search(trace: Trace, facts: Problem, costs: Costs, limits: Limits, begin: It
     A plan that exceeds only its share of the budget is returned as one for share 1.
 
     begin: modes to start from, each int64 [gaps]. Several of the best are improved with half of the work, since the
-    objective of a start does not say how good its neighbours are; the best result gets the other half. None: start with
-    all gaps kept, and with a penalty for bytes over the budget that rises, so that the cheapest evictions are made
-    first.
+    objective of a start does not say how good its neighbours are; the best result gets the other half. If that result
+    exceeds the budget by less than NEAR, the better half of the results are improved again first, until one fits.
+    None: start with all gaps kept, and with a penalty for bytes over the budget that rises, so that the cheapest
+    evictions are made first.
 
     share, work  the share of the device's budget to plan for; the number of calls to simulate
     seed         of the random moves; it also selects among the starts
