@@ -33,7 +33,7 @@ from minidl.policies.auto.choices import most_held, simple_choices
 from minidl.policies.auto.fitting import LEAST_SHARE, WARM, fitted
 from minidl.policies.auto.parts import Question, belady, parts
 from minidl.policies.auto.progress import LEAST_GAIN, ON_DEMAND, TRIAL_EVERY, Found, Progress, Tried
-from minidl.policies.auto.search import ENOUGH, SLACK, WORK, search
+from minidl.policies.auto.search import ENOUGH, NEAR, SLACK, WORK, search
 from minidl.policies.dtr_swap import DtrSwap
 
 FIRST_WORK = 3e6      # calls simulated for the first plan, which is needed at once
@@ -110,7 +110,8 @@ class Auto(OnDemand):
                 ) -> tuple[Found | None, int]:
         """Search once, from scratch or around the best plan; return (plan or None, number of searches this counts as).
         If there is no plan yet and it finds none that helps, or if it may be the last, one from the choices of others
-        (``belady``, Capuchin, policies on demand) follows, which may exceed the budget at first. A plan predicted to be
+        (``belady``, Capuchin, policies on demand) follows, which may exceed the budget at first. If no plan helps, its
+        plan may still exceed the budget a little, if the host holds all tensors. A plan predicted to be
         faster than all plans tried or waiting gets addresses. number: that of this search, from 0; it selects the share
         of the budget to plan for. work: the number of calls to simulate; None: the usual number."""
         trace, facts, costs, limits = asked.trace, asked.facts, asked.costs, asked.limits
@@ -141,10 +142,12 @@ class Auto(OnDemand):
         fails = around is None and (found is None or not progress.beats(found.predicted))
         if fails or 0 < number == self.rounds or progress.fruitless == FRUITLESS - 1:  # perhaps the last search
             begins = [belady(facts, limits.device_bytes), *asked.capuchins(MORE_PAIRS), *asked.by_demand()]
-            other = search(trace, dropping, costs, limits, begins, share=1.0, seed=number, work=work, stride=1)
+            over = NEAR if fails and facts.size.sum() <= limits.host_bytes else 0.0  # what exceeds it can be swapped
+            other = search(trace, dropping, costs, limits, begins, share=1.0, seed=number, work=work, stride=1,
+                           over=over)
             found = min(filter(None, (found, other)), key=lambda each: each.predicted, default=None)
             spent += 1
-        if found is None or not progress.promises(found):
+        if found is None or found.exceeds or not progress.promises(found):
             return found, spent
         placed, tightened = fitted(found, trace, dropping if found.leftovers else facts, costs, limits, seed=number,
                                    work=work)

@@ -30,12 +30,15 @@ class Found:
 
     address_seconds: predicted seconds that relocations, and tensors without an address, add to an iteration.
     leftovers: True if the plan relies on the engine to drop again what replays have computed for later calls.
+    exceeds: True if the plan needs more than the budget, so that the engine evicts the rest on demand. Its tensors get
+    no addresses.
     """
 
     plan: Plan
     share: float
     address_seconds: float = 0.0
     leftovers: bool = False
+    exceeds: bool = False
 
     @property
     def predicted(self) -> float:

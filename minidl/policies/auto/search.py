@@ -32,7 +32,8 @@ RISING = (1e-5, 1e-4, 1e-3, 1e-2)  # of EXCESS_WEIGHT: the rising prices of a se
 
 
 def search(trace: Trace, facts: Problem, costs: Costs, limits: Limits, begin: Iterable[Array] | None, *, share: float,
-           seed: int, work: float = WORK, temperature: float = 1.0, stride: int = STRIDE) -> Found | None:
+           seed: int, work: float = WORK, temperature: float = 1.0, stride: int = STRIDE, over: float = 0.0
+           ) -> Found | None:
     """Return the plan that annealing finds, or None if it exceeds the whole budget.
     A plan that exceeds only its share of the budget is returned as one for share 1.
 
@@ -46,6 +47,8 @@ def search(trace: Trace, facts: Problem, costs: Costs, limits: Limits, begin: It
     seed         of the random moves; it also selects among the starts
     temperature  the first temperature, as a multiple of the usual one
     stride       every ``stride``-th start is taken, in the order of their objectives
+    over         a plan may exceed the budget by so large a share of it. Its prediction then has the seconds of copies
+                 of what exceeds the budget, out and back
     """
     from minidl.planning.compiled import simulate  # compiled code: loaded when the first plan is made
     from minidl.policies.auto.annealing import Effort, Moves, improve
@@ -97,8 +100,9 @@ def search(trace: Trace, facts: Problem, costs: Costs, limits: Limits, begin: It
     if found.excess > 0:
         share, facts = 1.0, within(facts, limits.device_bytes)
         found = simulate(facts, Room(limits.device_bytes, limits.host_bytes, SLACK), mode, prefetch_at, NO_NOTES)
-        if found.excess > 0:
+        if found.excess > over * limits.device_bytes:
             return None
     mode[(mode == DROP) & (prefetch_at > 0)] = SWAP  # its replay would read what was written since
-    plan = replace(to_plan(trace, facts, mode, prefetch_at), predicted_seconds=float(found.seconds))
-    return Found(plan, share, leftovers=facts.leftovers_bytes < ENDLESS)
+    copied = found.excess * (costs.out_seconds_per_byte + costs.in_seconds_per_byte)
+    plan = replace(to_plan(trace, facts, mode, prefetch_at), predicted_seconds=float(found.seconds + copied))
+    return Found(plan, share, leftovers=facts.leftovers_bytes < ENDLESS, exceeds=found.excess > 0)
