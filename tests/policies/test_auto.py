@@ -276,14 +276,14 @@ def test_guided_execution_is_as_fast_as_predicted_and_far_faster_than_passive(na
     assert batch / last.seconds > 1.1 * passive
 
 
-@pytest.mark.full
 def test_where_no_plan_fits_one_that_exceeds_the_budget_a_little_is_followed():
     """In a fifth of its peak one operation of this network leaves room for hardly anything beside its operands."""
-    row = cell.run("bert-mini:256", trace_of("bert-mini", 256), cell.Machine(), "auto", 0.2, steps=3)
+    row = cell.run("bert-mini:256", trace_of("bert-mini", 256), cell.Machine(), "auto", 0.2, steps=5)
     assert row.predicted_s is not None and row.settled_s == pytest.approx(row.predicted_s, rel=0.02)
     assert row.settled_s < 1.3 * row.unmanaged_s  # 1.87 on demand
 
 
+@pytest.mark.full
 def test_host_memory_is_a_limit_of_the_plan():
     def moved(host):
         with Runtime(device="sim:p100", policy=Auto(rounds=6), host_memory=host) as runtime:
