@@ -114,7 +114,7 @@ def call(inputs, outputs, *, frees=(), writes=(), **more) -> TraceCall:
 
 @pytest.mark.parametrize("policy", ["passive", "auto"])
 def test_where_nothing_may_be_recomputed_values_still_donate_their_bytes(trace, policy):
-    """What an operation returns is no leaf there: no replay starts from it. A leaf would not donate."""
+    """The laboratory makes no result a leaf there, because no replay starts from one. A leaf donates no bytes."""
     row = cell.run(NAME, trace, cell.Machine(recomputes=False), policy, 1.0)
     assert (row.status, row.out_bytes, row.settled_s) == ("ok", 0, pytest.approx(row.unmanaged_s, rel=1e-3))
     row = cell.run(NAME, trace, cell.Machine(recomputes=False), policy, 0.8)

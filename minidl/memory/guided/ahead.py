@@ -191,9 +191,8 @@ def relocate(state: MemoryState, storage: Storage, offset: int, stays: Collectio
     for block in sorted(others, key=lambda block: -block.size):
         other = storage_of(block)
         fitting = [hole for hole in holes if hole.size >= block.size]
-        still = other is not None and (other.status is IN or other.status is SWAPPING_IN
-                                       and state.device.landed(other.copied_in, COPY_IN))
-        if other is None or not still or block in stays or not fitting:
+        if other is None or block in stays or not fitting or other.status is not IN and not (
+                other.status is SWAPPING_IN and state.device.landed(other.copied_in, COPY_IN)):
             return None  # it fits no hole, or it is being copied
         hole = min(fitting, key=lambda hole: hole.size)
         holes.remove(hole)
