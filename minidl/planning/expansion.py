@@ -18,8 +18,8 @@ from minidl.planning.walk import (
 def expand(problem: Problem, mode: Array, prefetch_at: Array, notes: Array
            ) -> tuple[StepArrays, CopiesOut, SwapIns, Total]:
     """Return all steps and copies of an iteration in which each gap has its ``mode``, and their totals.
-    prefetch_at is filled with -1. notes: unless empty, gets a row for each residency. ``Total.noted`` is FAILED if a
-    tensor that cannot be replayed would have to be, or if there are too many replays."""
+    prefetch_at is filled with -1. notes: unless empty, gets a row for each residency. ``Total.failed`` is a call if a
+    tensor that cannot be replayed would have to be replayed before it, or if there are too many replays."""
     calls, tensors, gaps = len(problem.in_ptr) - 1, len(problem.size), len(problem.gap_tensor) + 1
     most = 6 * calls + 64
     # Unused rows are cut off at the end; untouched pages cost nothing.
@@ -36,18 +36,30 @@ def expand(problem: Problem, mode: Array, prefetch_at: Array, notes: Array
                 np.zeros(calls, np.int64), np.zeros(tensors + 8, np.int64), np.zeros(2 * tensors, np.int64),
                 np.zeros(gaps, np.int64), np.zeros(tensors, np.int64),
                 np.zeros(2 * tensors, np.int64))
+    replay_seconds, failed = _take_all(problem, walk, mode, prefetch_at, notes, steps, out, back)
+    n, outs, backs = walk.counts[STEPS], walk.counts[OUTS], walk.counts[BACKS]
+    return (StepArrays(steps.call[:n], steps.group[:n], steps.during[:n]),
+            CopiesOut(out.tensor[:outs], out.step[:outs], out.note[:outs], out.spilled[:outs]),
+            SwapIns(back.tensor[:backs], back.use[:backs], back.left[:backs], back.gap[:backs], back.note[:backs],
+                    back.start[:backs], back.spilled[:backs]),
+            Total(walk.counts[MOST_ON_HOST], replay_seconds, walk.counts[NOTED], failed))
+
+
+def _take_all(problem: Problem, walk: Walk, mode: Array, prefetch_at: Array, notes: Array, steps: StepArrays,
+              out: CopiesOut, back: SwapIns) -> tuple[float, int]:
+    """Take all steps; return the seconds of replays, and the call before which a replay is impossible, or -1."""
     replay_seconds = 0.0
     _start(problem, walk, mode, notes)
-    for k in range(calls):
+    for k in range(len(problem.in_ptr) - 1):
         due = find_due(problem, walk, k)
         for n in range(walk.counts[SPOILT] + 1):
             if n < walk.counts[SPOILT] and (walk.state[walk.due[n]] != DROPPED
                                             or can_replay(problem, walk, walk.due[n])):
                 continue
             replays = find_replays(problem, walk, n, n + 1 if n < walk.counts[SPOILT] else due)
-            if replays == FAILED or walk.counts[STEPS] + replays >= most - 2:
-                return _trimmed(steps, out, back, walk, FAILED, 0.0, k)
-            walk.replay[:replays].sort()  # in program order
+            if replays == FAILED or walk.counts[STEPS] + replays >= len(steps.call) - 2:
+                return 0.0, k
+            _in_program_order(walk.replay, replays)
             for r in range(replays):
                 c = walk.replay[r]
                 _bring_back(problem, walk, c, back, notes)
@@ -67,18 +79,21 @@ def expand(problem: Problem, mode: Array, prefetch_at: Array, notes: Array
         _evict(problem, walk, k, mode, prefetch_at, out, notes)
         for i in range(problem.free_ptr[k], problem.free_ptr[k + 1]):  # the program frees them once the call is over,
             _forget_copy(problem, walk, problem.free_idx[i])           # so what is evicted after it has no room there
-    return _trimmed(steps, out, back, walk, walk.counts[NOTED], replay_seconds, calls)
+    return replay_seconds, -1
 
 
-def _trimmed(steps: StepArrays, out: CopiesOut, back: SwapIns, walk: Walk, noted: int, replay_seconds: float,
-             failed: int) -> tuple[StepArrays, CopiesOut, SwapIns, Total]:
-    """Return the arrays cut to the rows that were written, and the totals."""
-    n, outs, backs = walk.counts[STEPS], walk.counts[OUTS], walk.counts[BACKS]
-    return (StepArrays(steps.call[:n], steps.group[:n], steps.during[:n]),
-            CopiesOut(out.tensor[:outs], out.step[:outs], out.note[:outs], out.spilled[:outs]),
-            SwapIns(back.tensor[:backs], back.use[:backs], back.left[:backs], back.gap[:backs], back.note[:backs],
-                    back.start[:backs], back.spilled[:backs]),
-            Total(walk.counts[MOST_ON_HOST], replay_seconds, noted, failed))
+def _in_program_order(replay: Array, count: int) -> None:
+    """Sort the first ``count`` calls to replay, by Shell's method. NumPy's sort counts references if Numba compiles it.
+    """
+    stride = count // 2
+    while stride:
+        for n in range(stride, count):
+            c, at = replay[n], n
+            while at >= stride and replay[at - stride] > c:
+                replay[at] = replay[at - stride]
+                at -= stride
+            replay[at] = c
+        stride //= 2
 
 
 def _start(problem: Problem, walk: Walk, mode: Array, notes: Array) -> None:

@@ -23,7 +23,6 @@ import numpy as np
 from minidl.planning.expansion import expand
 from minidl.planning.problem import DROP, SWAP, Array, Problem
 from minidl.planning.timing import Room, beginnings, over, place, run
-from minidl.planning.walk import FAILED
 
 NO_NOTES = np.zeros((0, 4), np.int64)
 IMPOSSIBLE = 1e9  # the seconds of modes that cannot be carried out
@@ -95,7 +94,7 @@ def weighed(problem: Problem, room: Room, mode: Array, prefetch_at: Array, notes
     """Simulate like ``simulate``, but stop early if seconds plus penalties (``prices``) certainly exceed ``most``.
     Then the result has IMPOSSIBLE seconds. A search rejects most of its choices, and most of those early."""
     steps, out, back, total = expand(problem, mode, prefetch_at, notes)
-    if total.noted == FAILED:
+    if total.failed >= 0:
         return Outcome(IMPOSSIBLE, 1 << 60, 0.0, 0, 0, total.failed, 0)
     excess = over(room, steps) + max(0, total.host_bytes - room.host_bytes)
     moved = problem.size[out.tensor].sum() + problem.size[back.tensor].sum()

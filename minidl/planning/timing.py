@@ -133,6 +133,18 @@ def _lost(problem: Problem, seconds: float, now: float, out_ready: float, in_rea
     return problem.contention * (min(max(out_ready - now, 0.0), longest) + min(max(in_ready - now, 0.0), longest))
 
 
+class _Queues(NamedTuple):
+    """The copies of a pass. issue: swap-ins in the order of their starts; arrive: per swap-in, when it ends; landed_at:
+    per tensor, when its copy out ends; tail_size, tail_end: bytes and ends of the copies out, those of the iteration
+    before first."""
+
+    issue: Array
+    arrive: Array
+    landed_at: Array
+    tail_size: Array
+    tail_end: Array
+
+
 def _pass(problem: Problem, room: Room, steps: StepArrays, starts: Array, out: CopiesOut, back: SwapIns, most: float,
           notes: Array, noted: int, first_carried: int, carried_end: Array) -> tuple[float, int, int, Array]:
     """Simulate one iteration during which copies out of the previous iteration still run.
@@ -140,15 +152,26 @@ def _pass(problem: Problem, room: Room, steps: StepArrays, starts: Array, out: C
     The copies still running are those from number ``first_carried`` on; they end at ``carried_end``. Return (seconds,
     residencies noted, number of the first copy out that is unfinished at the end, seconds left of it and later ones).
     """
+    before, outs, backs = len(out.tensor) - first_carried, len(out.tensor), len(back.tensor)
+    queues = _Queues(_by_start(back.start, len(steps.call)), np.zeros(backs + 1), np.zeros(len(problem.size)),
+                     np.zeros(before + outs + 1, np.int64), np.zeros(before + outs + 1))
+    now, noted, first, last = _take_steps(problem, room, steps, starts, out, back, most, notes, noted, first_carried,
+                                          carried_end, queues)
+    return now, noted, first - before, queues.tail_end[first:last] - now
+
+
+def _take_steps(problem: Problem, room: Room, steps: StepArrays, starts: Array, out: CopiesOut, back: SwapIns,
+                most: float, notes: Array, noted: int, first_carried: int, carried_end: Array, queues: _Queues
+                ) -> tuple[float, int, int, int]:
+    """Return (seconds, residencies noted, and, among all copies out of ``queues``, the number of the first that is
+    unfinished at the end, and of the last plus 1)."""
     budget, during, outs, backs = room.device_bytes, steps.during, len(out.tensor), len(back.tensor)
+    issue, arrive, landed_at, tail_size, tail_end = queues
     before = outs - first_carried
-    issue = _by_start(back.start, len(steps.call))
     next_issue = next_arrival = next_out = first_tail = landed = 0
     last_tail = before
     tails = 0
     now = out_ready = in_ready = disk_ready = 0.0
-    tail_size, tail_end = np.zeros(before + outs + 1, np.int64), np.zeros(before + outs + 1)
-    arrive, landed_at = np.zeros(backs + 1), np.zeros(len(problem.size))
     for n in range(before):
         t = out.tensor[first_carried + n]
         tail_size[n], tail_end[n], landed_at[t] = problem.size[t], carried_end[n], carried_end[n]
@@ -158,7 +181,7 @@ def _pass(problem: Problem, room: Room, steps: StepArrays, starts: Array, out: C
             disk_ready = out_ready
     for s in range(len(steps.call)):
         if now + starts[len(steps.call)] - starts[s] > most:
-            return now + starts[len(steps.call)] - starts[s], noted, outs, tail_end[:0]
+            return now + starts[len(steps.call)] - starts[s], noted, before + outs, before + outs
         while tails and during[s] + tails > budget:
             tails -= tail_size[first_tail]
             now = max(now, tail_end[first_tail])
@@ -213,4 +236,4 @@ def _pass(problem: Problem, room: Room, steps: StepArrays, starts: Array, out: C
     while first_tail < last_tail and tail_end[first_tail] <= now:
         first_tail += 1
     first_tail = max(first_tail, before)  # in a steady state the previous iteration's copies have ended
-    return now, noted, first_tail - before, tail_end[first_tail:last_tail] - now
+    return now, noted, first_tail, last_tail

@@ -62,8 +62,7 @@ class SwapIns(NamedTuple):
 
 class Total(NamedTuple):
     """The totals of an expansion: peak bytes on the host, seconds of replays, and the number of residencies noted.
-    If the modes cannot be carried out, ``noted`` is FAILED; ``failed`` is the call before which a replay is impossible,
-    or the number of calls."""
+    failed: the call before which a replay is impossible, so that the modes cannot be carried out; -1 if none."""
 
     host_bytes: int
     replay_seconds: float

@@ -163,13 +163,13 @@ def test_what_is_left_after_other_orders_is_counted_and_overlaps_nowhere():
 
 def test_what_meets_is_found_unless_it_is_too_much():
     that = cut(1, 50, "network")
-    by_first = np.argsort(that.first, kind="stable")
-    begins, others = _meeting(that.first, that.last, by_first, 1 << 40)
+    begins, others = _meeting(that, 1 << 40)
     for n in range(len(that.size)):
         meets = (that.first <= that.last[n]) & (that.last >= that.first[n])
         meets[n] = False
         assert sorted(others[begins[n]:begins[n + 1]]) == np.nonzero(meets)[0].tolist()
-    none = _meeting(that.first, that.last, by_first, len(others) - 1)
+    assert len(_meeting(that, len(others))[1]) == len(others)
+    none = _meeting(that, len(others) - 1)
     assert not none[0].any() and not len(none[1])
 
 

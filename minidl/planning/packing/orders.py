@@ -29,16 +29,15 @@ def by_orders(strip: Strip, most_work: int) -> tuple[Array, int]:
     free = strip.fixed == ANYWHERE
     orders = [np.lexsort((*key, strip.fixed, free)) for key in keys]
     least, best, leading = MUCH, np.zeros(len(strip.size), np.int64), 0
-    begins, others, work = np.zeros(len(free) + 1, np.int64), np.zeros(0, np.int64), 0
+    begins, others, work = np.zeros(len(free) + 1, np.int64), np.zeros(0, np.int32), 0
     for attempt in range(2 + len(orders)):
         if attempt == 1:  # the first one is only placed
-            begins, others = _meeting(strip.first, strip.last, np.argsort(strip.first, kind="stable"),
-                                      most_work // A_PAIR)
+            begins, others = _meeting(strip, most_work // A_PAIR)
             work += A_PAIR * len(others)
         number = attempt % len(orders) if attempt <= len(orders) else leading
         share = (most_work - work) // (TRIAL if attempt <= len(orders) else 1)
         offset, over, done = _improve(strip.first, strip.last, strip.size, strip.fixed, orders[number],
-                                      int((~free).sum()), begins, others.copy(), strip.room, share, attempt)
+                                      int((~free).sum()), begins, others, strip.room, share, attempt)
         work += done
         if over < least:
             least, best, leading = over, offset, number
@@ -55,40 +54,36 @@ def above(offset: Array, size: Array, room: int) -> int:
     return int(size[ends > room].sum()) + max(0, int(ends.max(initial=0)) - room)
 
 
-@njit(cache=True, nogil=True)
-def _meeting(first: Array, last: Array, by_first: Array, most: int) -> tuple[Array, Array]:
+def _meeting(strip: Strip, most: int) -> tuple[Array, Array]:
     """List, for each rectangle, those that overlap it in time: (pointers [rectangles + 1], flat list).
     Both are empty if the list would have more than ``most`` entries."""
-    count = len(first)
-    there = np.zeros(count, np.int64)
-    begins = np.zeros(count + 1, np.int64)
-    others = np.zeros(0, np.int64)
-    for fills in range(2):
-        at = begins[:-1].copy()
-        alive = pairs = 0
-        for i in by_first:
-            kept = 0
-            for k in range(alive):
-                j = there[k]
-                if last[j] >= first[i]:
-                    there[kept] = j
-                    kept += 1
-                    if fills:
-                        others[at[i]], others[at[j]] = j, i
-                        at[j] += 1
-                        at[i] += 1
-                    else:
-                        begins[i + 1] += 1
-                        begins[j + 1] += 1
-            there[kept] = i
-            alive = kept + 1
-            pairs += 2 * kept
-            if pairs > most:
-                return np.zeros(count + 1, np.int64), others
-        if not fills:
-            begins = np.cumsum(begins)
-            others = np.zeros(begins[-1], np.int64)
-    return begins, others
+    begun = np.searchsorted(np.sort(strip.first), strip.last, side="right")
+    ended = np.searchsorted(np.sort(strip.last), strip.first)
+    begins = np.append(0, np.cumsum(begun - ended - 1))  # itself does not count
+    if begins[-1] > most:
+        return np.zeros_like(begins), np.zeros(0, np.int32)
+    return begins, _listed(strip.first, strip.last, np.argsort(strip.first, kind="stable"), begins)
+
+
+@njit(cache=True, nogil=True)
+def _listed(first: Array, last: Array, by_first: Array, begins: Array) -> Array:
+    """Return the flat list of ``_meeting`` for its pointers, int32: lists of millions are read again and again."""
+    there, at = np.zeros(len(first), np.int64), begins[:-1].copy()
+    others = np.zeros(begins[-1], np.int32)
+    alive = 0
+    for i in by_first:
+        kept = 0
+        for k in range(alive):
+            j = there[k]
+            if last[j] >= first[i]:
+                there[kept] = j
+                kept += 1
+                others[at[i]], others[at[j]] = j, i
+                at[j] += 1
+                at[i] += 1
+        there[kept] = i
+        alive = kept + 1
+    return others
 
 
 @register_jitable(_nrt=False)
@@ -126,9 +121,12 @@ def _lowest(i: int, size: Array, offset: Array, place: Array, begins: Array, oth
     """Return the lowest offset for rectangle i that overlaps none of the rectangles before it in the order.
     place: each rectangle's position in the order; begins, others: the rectangles that overlap i in time. Their list
     is left sorted by offset, so that the next sort is nearly free."""
-    at = 0
+    at = highest = 0
     for k in range(begins[i], begins[i + 1]):
         j, m = others[k], k
+        if offset[j] >= highest:
+            highest = offset[j]
+            continue
         while m > begins[i] and offset[others[m - 1]] > offset[j]:
             others[m] = others[m - 1]
             m -= 1

@@ -204,21 +204,21 @@ def _stackings(first: Array, end: Array, until: Array, size: Array, base: int, r
 def _most_packed(strips: list[Strip], effort: float) -> tuple[Strip, Array, int]:
     """Return the strip that leaves the fewest bytes above it, its offsets, and these bytes.
     Each gets a small share of the work, and the first that packs completely is taken; else the best gets all of it."""
-    found: list[tuple[int, int, Array]] = []
-    for each in strips if len(strips) > 1 else ():
-        offset, over = _packed(each, effort * FOR_STACKINGS)
-        if not over:
-            return each, offset, 0
-        found.append((over, len(found), offset))
-    over, number, offset = min(found, default=(ENDLESS, 0, strips[0].fixed))
-    again, left = _packed(strips[number], effort)
-    return (strips[number], again, left) if left < over else (strips[number], offset, over)
+    over, number, offset = ENDLESS, 0, None
+    for n, each in enumerate(strips if len(strips) > 1 else ()):
+        other, left = _packed(each, effort * FOR_STACKINGS, least=over)
+        if not left:
+            return each, other, 0
+        if left < over:
+            over, number, offset = left, n, other
+    again, left = _packed(strips[number], effort, known=offset)
+    return (strips[number], again, left) if offset is None or left < over else (strips[number], offset, over)
 
 
-def _packed(problem: Strip, effort: float) -> tuple[Array, int]:
+def _packed(problem: Strip, effort: float, *, least: int = ENDLESS, known: Array | None = None) -> tuple[Array, int]:
     many = effort * len(problem.size) * np.log2(len(problem.size) + 1)
     return pack(problem, orders=int(min(effort * MOST_ORDERS, ORDERS * many)),
-                searches=int(min(effort * MOST_SEARCHES, SEARCHES * many)))
+                searches=int(min(effort * MOST_SEARCHES, SEARCHES * many)), least=least, known=known)
 
 
 def _rounded(problem: Strip) -> Strip:

@@ -8,7 +8,7 @@ host and back. Choosing the hole that lasts longest each time makes the fewest m
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -124,11 +124,23 @@ class _Layout(NamedTuple):
             return []
         places = np.unique(np.concatenate([np.zeros(1, np.int64), high, low - nbytes]))
         places = places[(places >= 0) & (places + nbytes <= strip.room)]
-        hit = (low < places[:, None] + nbytes) & (high > places[:, None])
-        stuck = (hit & (strip.fixed[whose] != ANYWHERE)).any(axis=1)
-        cost = np.where(stuck, np.inf, (hit * (high - low)).sum(axis=1))
-        best = [p for p in np.argsort(cost, kind="stable")[:CANDIDATES] if cost[p] < np.inf]
-        return [(int(places[p]), np.unique(whose[hit[p]])) for p in best]
+
+        def met(weight: Array) -> Array:
+            """Return the total weight of the parts that the rectangle would overlap, for each place. These are the parts
+            that begin below its top, without those that end at or below its low end."""
+            return _below(low, weight, places + nbytes, "left") - _below(high, weight, places, "right")
+
+        cost = met(high - low)
+        usable = np.nonzero(met(strip.fixed[whose] != ANYWHERE) == 0)[0]
+        best = places[usable[np.argsort(cost[usable], kind="stable")[:CANDIDATES]]]
+        return [(int(place), np.unique(whose[(low < place + nbytes) & (high > place)])) for place in best]
+
+
+def _below(at: Array, weight: Array, limits: Array, side: Literal["left", "right"]) -> Array:
+    """Return, for each limit, the total weight of the entries of ``at`` below it; side "right": or equal to it."""
+    order = np.argsort(at)
+    total: Array = np.append(0, np.cumsum(weight[order]))[np.searchsorted(at[order], limits, side=side)]
+    return total
 
 
 @njit(cache=True, nogil=True)

@@ -20,7 +20,7 @@ from minidl.planning.packing.greedy import greedy
 from minidl.planning.packing.orders import above, by_orders
 from minidl.planning.packing.search import FOUND, NONE, StripSearch
 from minidl.planning.packing.strip import Strip, apart, most_live
-from minidl.planning.problem import Array
+from minidl.planning.problem import ENDLESS, Array
 
 A_SECTION = 16  # units of work for one section that a search visits
 A_GUESS = 50_000  # units of work to find the blocks, for each rectangle
@@ -32,15 +32,19 @@ GUESSES = (None, Guess(alike=True), Guess(tolerance=2.5, alike=True), Guess(over
            Guess(overlook=0.4, alike=True))  # None: the rectangles themselves, without blocks
 
 
-def pack(strip: Strip, *, orders: int, searches: int) -> tuple[Array, int]:
+def pack(strip: Strip, *, orders: int, searches: int, least: int = ENDLESS, known: Array | None = None
+         ) -> tuple[Array, int]:
     """Return (offsets, excess): the excess is the bytes above the strip's room, 0 if all rectangles fit.
-    orders, searches: limits of the work for orders and for exact search (``orders.above`` defines the excess)."""
+    orders, searches: limits of the work for orders and for exact search (``orders.above`` defines the excess); least:
+    an excess that another strip reaches; the orders of allocators are given up where they leave more; known: the
+    offsets of an earlier packing of this strip, in which these orders have been tried; they are not tried again."""
     offset = np.zeros(len(strip.size), np.int64)
     over = 0
     parts = list(apart(strip)) if len(strip.size) else []
     for part in parts:
         share = len(part) / len(strip.size)
-        offset[part], more = _pack_part(strip.of(part), int(orders * share), int(searches * share))
+        offset[part], more = _pack_part(strip.of(part), int(orders * share), int(searches * share), least,
+                                        known[part] if known is not None else None)
         over += more
     return offset, over
 
@@ -64,13 +68,13 @@ def pack_low(strip: Strip, *, orders: int, searches: int) -> Array:
     return best
 
 
-def _pack_part(part: Strip, orders: int, searches: int) -> tuple[Array, int]:
+def _pack_part(part: Strip, orders: int, searches: int, least: int, known: Array | None) -> tuple[Array, int]:
     offset, over = by_orders(part, orders)
     if over and most_live(part) <= part.room and len(part.size) <= MOST_SEARCHED:
         found = _search(part, searches)
         if found is not None:
             return found, 0
-    for other in greedy(part, least=over) if over else ():
+    for other in (greedy(part, least=min(over, least)) if known is None else (known,)) if over else ():
         if (left := above(other, part.size, part.room)) < over:
             offset, over = other, left
     return offset, over
