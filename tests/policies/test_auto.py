@@ -98,6 +98,12 @@ def test_what_fits_is_left_alone(trace):
     assert not plan.evictions and not plan.prefetches
 
 
+def test_what_fits_with_room_to_spare_is_left_alone_though_its_iteration_was_slow(trace):
+    slow = replace(trace[0], observed_seconds=10.0 * trace[0].seconds)
+    assert not Auto().plan(slow, COSTS, Limits(trace[1] * 10 // 8, ROOMY)).plan.offsets
+    assert Auto().plan(slow, COSTS, Limits(trace[1], ROOMY)).plan.offsets
+
+
 def test_room_is_made_for_the_workspace_of_a_faster_algorithm(trace):
     facts, calls = problem(trace[0], COSTS), list(trace[0].calls)
     mode = np.full(len(facts.gap_call), KEEP, np.int64)

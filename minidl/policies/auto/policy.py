@@ -36,6 +36,8 @@ from minidl.policies.auto.progress import LEAST_GAIN, ON_DEMAND, TRIAL_EVERY, Fo
 from minidl.policies.auto.search import ENOUGH, NEAR, SLACK, WORK, search
 from minidl.policies.dtr_swap import DtrSwap
 
+# If all tensors fit, but in more than this share of the budget, and iterations are slower than their calls, no hole was
+ROOMY = 0.9           # large enough where one was needed; a plan's addresses prevent that.
 FIRST_WORK = 3e6      # calls simulated for the first plan, which is needed at once
 # Shares of the budget that plans are made for: with a smaller share more tensors find an address, but plans are slower.
 SHARES = (0.985, 0.99, 0.98, 1.0, 0.97)
@@ -72,13 +74,12 @@ class Auto(OnDemand):
 
     def plan(self, trace: Trace, costs: Costs, limits: Limits) -> Proposal:
         """Return the plan of a short search; if its prediction does not beat on-demand mode, of one more search.
-        The plan is empty if no prediction beats on-demand mode, or if everything fits."""
+        The plan is empty if no prediction beats on-demand mode, or if everything fits without one."""
         asked = Question(trace, costs, limits)
         facts = asked.facts
-        mode = np.zeros(len(facts.gap_call), np.int64)
-        kept = simulate(facts, Room(limits.device_bytes, limits.host_bytes, SLACK), mode, mode.copy(), NO_NOTES)
-        fits = kept.excess <= 0 and kept.seconds <= facts.seconds * (1.0 + LEAST_GAIN)
-        if fits or not len(most_held(facts)):
+        waited = limits.addresses and trace.observed_seconds is not None and (
+            trace.observed_seconds > facts.seconds * (1.0 + LEAST_GAIN))
+        if _all_fits(facts, limits, ROOMY if waited else 1.0) or not len(most_held(facts)):
             return NO_PLAN
         on_demand = Tried(ON_DEMAND, () if trace.observed_seconds is None else (trace.observed_seconds,))
         progress = Progress(tried=(on_demand,), rested=TRIAL_EVERY)
@@ -174,6 +175,14 @@ class Auto(OnDemand):
         found = Tried(Found(kept.plan, share))
         tried = (Tried(ON_DEMAND), found) if kept.plan.evictions else (found,)
         return Proposal(kept.plan, Progress(int(numbers["round"]), tried))
+
+
+def _all_fits(facts: Problem, limits: Limits, share: float) -> bool:
+    """True if all tensors fit within a share of the budget, and the fastest algorithms' workspaces beside them."""
+    mode = np.zeros(len(facts.gap_call), np.int64)
+    room = Room(int(share * limits.device_bytes), limits.host_bytes, SLACK)
+    kept = simulate(facts, room, mode, mode.copy(), NO_NOTES)
+    return kept.excess <= 0 and kept.seconds <= facts.seconds * (1.0 + LEAST_GAIN)
 
 
 def _simulated(facts: Problem) -> int:
