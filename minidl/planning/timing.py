@@ -163,8 +163,8 @@ def _pass(problem: Problem, room: Room, steps: StepArrays, starts: Array, out: C
 def _take_steps(problem: Problem, room: Room, steps: StepArrays, starts: Array, out: CopiesOut, back: SwapIns,
                 most: float, notes: Array, noted: int, first_carried: int, carried_end: Array, queues: _Queues
                 ) -> tuple[float, int, int, int]:
-    """Return (seconds, residencies noted, and, among all copies out of ``queues``, the number of the first that is
-    unfinished at the end, and of the last plus 1)."""
+    """Go through the steps of a pass; return (seconds, residencies noted, first copy out, end of the copies out).
+    The last two are numbers of ``queues``: of the first copy that is unfinished at the end, and of the last plus 1."""
     budget, during, outs, backs = room.device_bytes, steps.during, len(out.tensor), len(back.tensor)
     issue, arrive, landed_at, tail_size, tail_end = queues
     before = outs - first_carried

@@ -126,8 +126,8 @@ class _Layout(NamedTuple):
         places = places[(places >= 0) & (places + nbytes <= strip.room)]
 
         def met(weight: Array) -> Array:
-            """Return, for each place, the total weight of the parts that the rectangle would overlap: of those that
-            begin below its top, without those that end at its low end or below."""
+            """Return the weight of the parts that the rectangle would overlap, for each place.
+            These are the parts that begin below its top, except those that end at its low end or below."""
             total: Array = _below(low, weight, places + nbytes, "left") - _below(high, weight, places, "right")
             return total
 
