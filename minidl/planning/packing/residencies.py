@@ -23,6 +23,7 @@ NO_ADDRESS = -1
 ORDERS, MOST_ORDERS = 200_000, 250_000_000
 SEARCHES, MOST_SEARCHES = 100_000, 250_000_000
 FOR_WORKSPACES = 0.2  # the share of this work for all attempts that make room for workspaces
+TRIES = 6  # the most of these attempts
 FOR_STACKINGS = 0.2
 TOLERANCES = (0.02, 0.01, 0.005, 0.0025)  # shares by which residencies may be rounded up
 SMALL = 1e-4  # share of the room: smaller residencies are many, hold little, and get no address
@@ -79,22 +80,29 @@ def addresses(notes: Array, steps: int, size: Array, *, born_before: Array, outl
     offsets = np.full(len(notes), NO_ADDRESS, np.int64)
     offsets[wanted], over, moves, _ = _addresses(notes[wanted], steps, size, *flags, room, effort, movable)
     holes = _holes(notes, tensors, offsets, size, room)
-    if not over and not moves:
-        wanted |= holes < size[notes[:, 0]]
-        effort *= FOR_WORKSPACES
+    nbytes = size[notes[:, 0]]
+    least, effort = int(nbytes[holes < nbytes].sum()), effort * FOR_WORKSPACES
+    wanted |= holes < nbytes
+    for _ in range(TRIES if not over and not moves else 0):
         # Workspaces come last in the notes, so leaving some out changes no number that the others refer to.
-        while notes[wanted, 0].max(initial=-1) >= tensors:
-            effort /= 2
-            found, left_out, *_ = _addresses(notes[wanted], steps, size, *flags, room, effort, None)
-            if not left_out:
-                offsets[wanted] = found
-                holes = _holes(notes, tensors, offsets, size, room)
-                break
-            placed = notes[:, 0] < tensors
-            placed[np.nonzero(wanted)[0][found >= 0]] = True
-            if placed.sum() == wanted.sum():
-                break
-            wanted = placed
+        if not least or notes[wanted, 0].max(initial=-1) < tensors:
+            break
+        effort /= 2
+        found, left_out, *_ = _addresses(notes[wanted], steps, size, *flags, room, effort, None)
+        if left_out:  # some workspaces that found no room are given up; or the largest, if tensors found none
+            room_for = wanted & (notes[:, 0] >= tensors)
+            given_up = np.nonzero(wanted)[0][found < 0]
+            given_up = given_up[room_for[given_up]]
+            wanted[given_up if len(given_up) else room_for & (nbytes == nbytes[room_for].max())] = False
+            continue
+        now = np.full(len(notes), NO_ADDRESS, np.int64)
+        now[wanted] = found
+        now[notes[:, 0] >= tensors] = NO_ADDRESS
+        there = _holes(notes, tensors, now, size, room)
+        lacking = int(nbytes[there < nbytes].sum())
+        if lacking < least:
+            offsets, holes, least = now, there, lacking
+        wanted |= there < nbytes  # in these addresses others have lost their holes
     offsets[notes[:, 0] >= tensors] = NO_ADDRESS
     return Addresses(offsets, over, moves, holes)
 

@@ -51,8 +51,8 @@ def fitted(found: Found, trace: Trace, facts: Problem, costs: Costs, limits: Lim
         tighter = search(trace, facts, costs, limits, [modes_of(found.plan, facts, trace)], share=share, seed=seed,
                          work=work / 2, temperature=WARM) if share >= LEAST_SHARE else None
         tightened += 1
-        if tighter is None or tighter.share != share:  # it needs the whole budget
-            break
+        if tighter is None or tighter.share != share or tighter.predicted >= best.promised:
+            break  # it needs the whole budget, or is slower whatever its addresses
         found, over, lacks = placed(tighter, effort * QUICK)
         best = min(best, found, key=lambda each: each.promised)
     return best, tightened

@@ -30,7 +30,7 @@ from minidl.planning.problem import Array, Problem
 from minidl.planning.schedule import NO_NOTES, simulate
 from minidl.planning.timing import Room
 from minidl.policies.auto.choices import most_held, simple_choices
-from minidl.policies.auto.fitting import LEAST_SHARE, WARM, fitted
+from minidl.policies.auto.fitting import LEAST_SHARE, TIGHTENINGS, WARM, fitted
 from minidl.policies.auto.parts import Question, belady, parts
 from minidl.policies.auto.progress import LEAST_GAIN, ON_DEMAND, TRIAL_EVERY, Found, Progress, Tried
 from minidl.policies.auto.search import ENOUGH, NEAR, SLACK, WORK, search
@@ -141,7 +141,8 @@ class Auto(OnDemand):
                            [modes_of(around.plan, facts, trace)], share=share, seed=number, work=work,
                            temperature=WARM)
         fails = around is None and (found is None or not progress.beats(found.predicted))
-        if fails or 0 < number == self.rounds or progress.fruitless == FRUITLESS - 1:  # perhaps the last search
+        last = 0 < self.rounds - TIGHTENINGS // 2 <= number or progress.fruitless == FRUITLESS - 1  # perhaps
+        if fails or last:
             begins = [belady(facts, limits.device_bytes), *asked.capuchins(MORE_PAIRS), *asked.by_demand()]
             over = NEAR if fails and facts.size.sum() <= limits.host_bytes else 0.0  # what exceeds it can be swapped
             other = search(trace, dropping, costs, limits, begins, share=1.0, seed=number, work=work, stride=1,

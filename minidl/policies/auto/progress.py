@@ -116,9 +116,10 @@ class Progress:
     @property
     def bias(self) -> float:
         """The median ratio of measured to predicted seconds over the plans tried, at most MOST_BIAS.
-        It is limited because a plan that took far longer met something that the prediction does not model."""
-        ratios = [ratio for ratio in self._ratios() if ratio < inf]
-        return min(median(ratios), MOST_BIAS) if ratios else 1.0
+        The median counts one plan more, which took what was predicted: a single plan may have missed for a reason of its
+        own. The ratio is limited because a plan that took far longer met something that the prediction does not model.
+        """
+        return min(median([1.0, *(ratio for ratio in self._ratios() if ratio < inf)]), MOST_BIAS)
 
     def _ratios(self) -> list[float]:
         """Return the ratio of measured to predicted seconds of each plan tried; infinite if it failed."""
