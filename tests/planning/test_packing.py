@@ -11,7 +11,7 @@ from minidl import Runtime
 from minidl.lab.training_step import training_step
 from minidl.plan.costs import Costs, Limits
 from minidl.planning.expansion import expand
-from minidl.planning.packing import NO_ADDRESS, SMALL, addresses
+from minidl.planning.packing import NO_ADDRESS, SMALL, addresses, residencies
 from minidl.planning.packing.strip import Strip, check, most_live, strip
 from minidl.planning.problem import DROP, ENDLESS, SWAP, problem
 from minidl.planning.schedule import NO_NOTES
@@ -201,6 +201,18 @@ def test_what_is_moved_is_here_and_goes_where_nothing_is():
         check(Strip(first, end, size, room - below, offset), offset)
         moved += len(found.moves)
     assert moved
+
+
+def test_what_outlives_the_iteration_may_be_moved_and_what_is_there_at_its_start_may_not(monkeypatch):
+    """Only what has no room is moved: the three tensors need 30 bytes at once, and there are 20."""
+    asked = []
+    monkeypatch.setattr(residencies, "routes", lambda strip, offset, cuts, effort: asked.extend(
+        cuts(n).tolist() for n in range(len(strip.size))) or {})
+    notes = np.array([(0, 0, 3, -1), (1, 0, 3, -1), (2, 1, -1, -1)])
+    born_before, outlives = np.array([True, False, False]), np.array([False, False, True])
+    addresses(notes, 4, np.array([10, 10, 10]), born_before=born_before, outlives=outlives, successor=np.full(3, -1),
+              room=20, movable=lambda note: np.array([1 + note]))
+    assert asked == [[], [2], [3]]
 
 
 def test_a_tensor_may_be_moved_until_the_call_that_writes_with_it_and_makes_nothing(trace):
