@@ -227,7 +227,7 @@ def test_addresses_are_looked_for_as_long_as_a_plan_was(trace, monkeypatch):
 
     def nowhere(found, trace, facts, limits, effort):
         efforts.append(effort)
-        return found, 1 << 20
+        return found, limits.device_bytes // 10
 
     monkeypatch.setattr(fitting, "with_addresses", nowhere)
     found = search(measured, facts, COSTS, limits, None, share=0.985, seed=1)
@@ -235,6 +235,26 @@ def test_addresses_are_looked_for_as_long_as_a_plan_was(trace, monkeypatch):
         efforts.clear()
         fitting.fitted(found, measured, facts, COSTS, limits, seed=1, work=work)
         assert efforts[0] == effort and set(efforts[1:]) == {effort * fitting.QUICK}
+
+
+@pytest.mark.parametrize(("slower", "placed"), [(0.99, 1 + fitting.TIGHTENINGS), (1.01, 1)])
+def test_a_tighter_plan_gets_addresses_only_if_it_may_be_faster_with_them(trace, monkeypatch, slower, placed):
+    """slower: its predicted seconds as a multiple of what the first plan takes without the addresses it lacks."""
+    measured, peak = trace
+    facts, limits, efforts = problem(measured, COSTS), Limits(peak // 2, ROOMY), []
+    lacking = limits.device_bytes // 10
+    found = Found(Plan({}, predicted_seconds=1.0), 0.985)
+    promised = 1.0 + lacking * (COSTS.out_seconds_per_byte + COSTS.in_seconds_per_byte)
+    tighter = Plan({}, predicted_seconds=slower * promised)
+
+    def nowhere(found, trace, facts, limits, effort):
+        efforts.append(effort)
+        return found, lacking
+
+    monkeypatch.setattr(fitting, "with_addresses", nowhere)
+    monkeypatch.setattr(fitting, "search", lambda *_, share, **__: Found(tighter, share))
+    best, _ = fitting.fitted(found, measured, facts, COSTS, limits, seed=1, work=WORK)
+    assert len(efforts) == placed and best.promised <= promised * (1.0 + 1e-9)
 
 
 def test_long_iterations_are_searched_longer_above_all_if_gaps_are_simulated_too_seldom(trace, monkeypatch):

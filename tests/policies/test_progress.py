@@ -91,6 +91,13 @@ def test_a_plan_that_failed_is_not_followed_again():
     assert progress.bias == 1.0  # and says nothing of others
 
 
+def test_what_one_plan_missed_is_half_a_bias_and_what_two_missed_a_whole_one():
+    missed = Tried(plan(1.0), (1.01,))
+    one, two = (Progress(tried=(Tried(ON_DEMAND, (2.0,)), *plans)) for plans in ((missed,), (missed, missed)))
+    assert one.bias == pytest.approx(1.005) and one.promises(plan(1.0))  # perhaps it missed for a reason of its own
+    assert two.bias == pytest.approx(1.01) and not two.promises(plan(1.0))
+
+
 def test_one_plan_that_took_far_longer_than_predicted_does_not_end_the_search():
     slow = plan(0.5)
     progress = replace(on_demand(1.0), waiting=slow).next().notes.after(slow.plan, 1.5)

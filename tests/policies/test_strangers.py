@@ -139,8 +139,29 @@ def test_auto_takes_what_it_predicts_within_two_percent(kind, host_bytes, share)
 def test_calls_whose_workspaces_find_no_hole_count_before_a_plan_is_followed():
     """When they did not, the plan promised 1.0165 times the unmanaged seconds and took 1.0249."""
     row = cell.run("vgg", _trace("vgg"), cell.Machine(), "auto", 0.75)
+    assert row.settled_s == pytest.approx(row.predicted_s, rel=1e-3)
+    assert row.settled_s <= 1.0175 * row.unmanaged_s
+
+
+@pytest.mark.slow
+def test_room_for_the_workspaces_that_lack_a_hole_takes_none_from_others():
+    """Room was made once, for eleven workspaces; six others then had no hole, and the step took 1.1112 times unmanaged."""
+    row = cell.run("vgg", _trace("vgg"), cell.Machine(host_bytes=0), "auto", 0.83)
     assert row.settled_s == pytest.approx(row.predicted_s, rel=1e-4)
-    assert row.settled_s <= 1.0166 * row.unmanaged_s
+    assert row.settled_s <= 1.0797 * row.unmanaged_s
+
+
+@pytest.mark.slow
+def test_choices_of_others_are_asked_for_before_the_rounds_end():
+    """Without them the step took 1.7044 times unmanaged, since tighter plans counted past the last round."""
+    row = cell.run("vgg", _trace("vgg"), cell.Machine(host_bytes=0), "auto", 0.58)
+    assert row.settled_s <= 1.601 * row.unmanaged_s
+
+
+@pytest.mark.slow
+def test_a_first_plan_that_misses_its_prediction_does_not_keep_others_from_being_tried():
+    row = cell.run("gan", _trace("gan"), cell.Machine(), "auto", 0.86)
+    assert row.settled_s <= (1.0 + 1e-4) * row.unmanaged_s  # 1.0124 under the first plan
 
 
 def test_the_bench_of_these_steps_sees_what_is_slower_in_more_memory():

@@ -41,8 +41,9 @@ def fitted(found: Found, trace: Trace, facts: Problem, costs: Costs, limits: Lim
         found, over = with_addresses(found, trace, facts, limits, effort)
         slower = found.address_seconds
         moved = sum(trace.tensors[tensor_id].nbytes for moves in found.plan.moves.values() for tensor_id, _ in moves)
-        seconds = slower + over * per_byte + moved * costs.move_seconds_per_byte
-        return replace(found, address_seconds=seconds), over, over > 0 or slower > LEAST_GAIN * found.predicted
+        lacks = slower + over * per_byte
+        seconds = lacks + moved * costs.move_seconds_per_byte
+        return replace(found, address_seconds=seconds), over, lacks > LEAST_GAIN * found.predicted
 
     best, over, lacks = placed(found, effort)
     tightened = 0
