@@ -145,7 +145,8 @@ def test_calls_whose_workspaces_find_no_hole_count_before_a_plan_is_followed():
 
 @pytest.mark.slow
 def test_room_for_the_workspaces_that_lack_a_hole_takes_none_from_others():
-    """Room was made once, for eleven workspaces; six others then had no hole, and the step took 1.1112 times unmanaged."""
+    """Room was made once, for eleven workspaces. Six others then had no hole, and the step took 1.1112 of the unmanaged
+    time."""
     row = cell.run("vgg", _trace("vgg"), cell.Machine(host_bytes=0), "auto", 0.83)
     assert row.settled_s == pytest.approx(row.predicted_s, rel=1e-4)
     assert row.settled_s <= 1.0797 * row.unmanaged_s

@@ -116,8 +116,8 @@ class Progress:
     @property
     def bias(self) -> float:
         """The median ratio of measured to predicted seconds over the plans tried, at most MOST_BIAS.
-        The median counts one plan more, which took what was predicted: a single plan may have missed for a reason of its
-        own. The ratio is limited because a plan that took far longer met something that the prediction does not model.
+        The median counts one plan more, which took what was predicted, since a single plan may have missed for a reason
+        of its own. The ratio is limited since a plan that took far longer met something that no prediction models.
         """
         return min(median([1.0, *(ratio for ratio in self._ratios() if ratio < inf)]), MOST_BIAS)
 
