@@ -15,7 +15,7 @@ from minidl.policies.auto.search import WORK, search
 TIGHTENINGS = 4       # the most searches for a tighter plan
 LEAST_EFFORT = 0.5    # the least effort of packing, as a share of the usual one
 QUICK = 0.2           # the share of that effort for a tighter plan
-TIGHTER = 0.06        # the most by which a tighter plan lowers its share of the budget,
+TIGHTER = 0.03        # the most by which a tighter plan lowers its share of the budget,
 LEAST_TIGHTER = 0.005  # and the least
 LEAST_SHARE = 0.5     # the least share of the budget that a plan is made for
 WARM = 0.3            # the first temperature of a search around a known plan, as a share of the usual one
