@@ -55,7 +55,8 @@ Movable = Callable[[int], Array]
 
 
 def addresses(notes: Array, steps: int, size: Array, *, born_before: Array, outlives: Array, successor: Array,
-              room: int, effort: float = 1.0, movable: Movable | None = None) -> Addresses:
+              room: int, effort: float = 1.0, movable: Movable | None = None,
+              lost: Callable[[Array], float] | None = None) -> Addresses:
     """Return addresses for the residencies of an iteration that repeats, as far as they fit.
 
     notes        [residencies, 4] of ``schedule.simulate``
@@ -67,6 +68,8 @@ def addresses(notes: Array, steps: int, size: Array, *, born_before: Array, outl
     room         bytes of the strip
     effort       share of the usual work
     movable      the steps at which a residency may be relocated; None forbids relocation
+    lost         the cost of the holes that workspaces have, int64 [residencies], as in ``Addresses.holes``; None: the
+                 bytes of those that have no hole
 
     Bytes that are live across the iteration's end have the same address at its end and at its start. Successors lie at
     the strip's low end; above them lie tensors that are freed without a successor, then tensors whose copy out ends in
@@ -81,7 +84,8 @@ def addresses(notes: Array, steps: int, size: Array, *, born_before: Array, outl
     offsets[wanted], over, moves, _ = _addresses(notes[wanted], steps, size, *flags, room, effort, movable)
     holes = _holes(notes, tensors, offsets, size, room)
     nbytes = size[notes[:, 0]]
-    least, effort = int(nbytes[holes < nbytes].sum()), effort * FOR_WORKSPACES
+    lost = lost or (lambda holes: float(nbytes[holes < nbytes].sum()))
+    least, effort = lost(holes), effort * FOR_WORKSPACES
     wanted |= holes < nbytes
     for _ in range(TRIES if not over and not moves else 0):
         # Workspaces come last in the notes, so leaving some out changes no number that the others refer to.
@@ -99,9 +103,8 @@ def addresses(notes: Array, steps: int, size: Array, *, born_before: Array, outl
         now[wanted] = found
         now[notes[:, 0] >= tensors] = NO_ADDRESS
         there = _holes(notes, tensors, now, size, room)
-        lacking = int(nbytes[there < nbytes].sum())
-        if lacking < least:
-            offsets, holes, least = now, there, lacking
+        if lost(there) < least:
+            offsets, holes, least = now, there, lost(there)
         wanted |= there < nbytes  # in these addresses others have lost their holes
     offsets[notes[:, 0] >= tensors] = NO_ADDRESS
     return Addresses(offsets, over, moves, holes)

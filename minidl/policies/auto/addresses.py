@@ -77,7 +77,8 @@ def addresses(facts: Problem, mode: Array, notes: Array, limits: Limits, effort:
     steps = int(notes[:, 1:3].max(initial=0)) + 1
     found = packing.addresses(notes, steps, np.append(facts.size, facts.algorithm_bytes), born_before=before,
                               outlives=outlives, successor=successors(facts), room=limits.device_bytes - below,
-                              effort=effort, movable=openings.of if openings is not None else None)
+                              effort=effort, movable=openings.of if openings is not None else None,
+                              lost=lambda holes: _slower(facts, notes, holes))
     found = found._replace(moves=tuple(move._replace(offset=below + move.offset) for move in found.moves))
     ids = facts.ids.tolist()
     result: dict[ResidencyKey, int] = {}
