@@ -21,7 +21,6 @@ from minidl.planning.modes import modes_of, to_plan
 from minidl.planning.problem import DROP, KEEP, SWAP, Array, Problem, problem
 from minidl.planning.schedule import NO_NOTES, repair
 from minidl.planning.timing import Room, beginnings, place
-from minidl.planning.walk import FAILED
 from minidl.torch.items import STAY, Decision
 from minidl.torch.seen import Seen
 
@@ -128,7 +127,7 @@ def bytes_during(facts: Problem, mode: Array, prefetch_at: Array, limits: Limits
     Return None if a replay is impossible. ahead: True if swap-ins start before their use; then the call before which
     each starts is written to ``prefetch_at`` (by gap; -1: on demand)."""
     steps, _, back, total = expand(facts, mode, prefetch_at, NO_NOTES)
-    if total.noted == FAILED:
+    if total.failed >= 0:
         return None
     if ahead:
         place(facts, Room(limits.device_bytes, limits.host_bytes, 0.0), steps, beginnings(facts, steps), back,

@@ -57,12 +57,13 @@ def above(offset: Array, size: Array, room: int) -> int:
 def _meeting(strip: Strip, most: int) -> tuple[Array, Array]:
     """List, for each rectangle, those that overlap it in time: (pointers [rectangles + 1], flat list).
     Both are empty if the list would have more than ``most`` entries."""
-    begun = np.searchsorted(np.sort(strip.first), strip.last, side="right")
+    by_first = np.argsort(strip.first, kind="stable")
+    begun = np.searchsorted(strip.first[by_first], strip.last, side="right")
     ended = np.searchsorted(np.sort(strip.last), strip.first)
     begins = np.append(0, np.cumsum(begun - ended - 1))  # itself does not count
     if begins[-1] > most:
         return np.zeros_like(begins), np.zeros(0, np.int32)
-    return begins, _listed(strip.first, strip.last, np.argsort(strip.first, kind="stable"), begins)
+    return begins, _listed(strip.first, strip.last, by_first, begins)
 
 
 @njit(cache=True, nogil=True)

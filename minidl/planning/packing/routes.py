@@ -125,23 +125,21 @@ class _Layout(NamedTuple):
         places = np.unique(np.concatenate([np.zeros(1, np.int64), high, low - nbytes]))
         places = places[(places >= 0) & (places + nbytes <= strip.room)]
 
-        def met(weight: Array) -> Array:
-            """Return the weight of the parts that the rectangle would overlap, for each place.
-            These are the parts that begin below its top, except those that end at its low end or below."""
-            total: Array = _below(low, weight, places + nbytes, "left") - _below(high, weight, places, "right")
-            return total
-
-        cost = met(high - low)
-        usable = np.nonzero(met(strip.fixed[whose] != ANYWHERE) == 0)[0]
+        # The rectangle would overlap the parts that begin below its top, except those that end at its low end or below.
+        weights = np.stack([high - low, strip.fixed[whose] != ANYWHERE])
+        cost, fixed = _below(low, weights, places + nbytes, "left") - _below(high, weights, places, "right")
+        usable = np.nonzero(fixed == 0)[0]
         best = places[usable[np.argsort(cost[usable], kind="stable")[:CANDIDATES]]]
         return [(int(place), np.unique(whose[(low < place + nbytes) & (high > place)])) for place in best]
 
 
-def _below(at: Array, weight: Array, limits: Array, side: Literal["left", "right"]) -> Array:
-    """Return, for each limit, the total weight of the entries of ``at`` below it; side "right": or equal to it."""
+def _below(at: Array, weights: Array, limits: Array, side: Literal["left", "right"]) -> Array:
+    """Return the total weights of the entries of ``at`` below each limit, [kinds, limits].
+    side: "right" to count entries equal to the limit, too; weights: of each entry, [kinds, entries]."""
     order = np.argsort(at)
-    total: Array = np.append(0, np.cumsum(weight[order]))[np.searchsorted(at[order], limits, side=side)]
-    return total
+    totals = np.pad(np.cumsum(weights[:, order], axis=1), ((0, 0), (1, 0)))
+    found: Array = totals[:, np.searchsorted(at[order], limits, side=side)]
+    return found
 
 
 @njit(cache=True, nogil=True)

@@ -24,7 +24,6 @@ from minidl.planning.lifetimes import Lifetimes
 from minidl.planning.modes import modes_of
 from minidl.planning.problem import problem
 from minidl.planning.schedule import NO_NOTES
-from minidl.planning.walk import FAILED
 from minidl.policies.capuchin.hybrid import NANO, EvictionPlanner
 from minidl.policies.capuchin.listing import Listing
 from minidl.policies.capuchin.readings import DEFAULT, Readings
@@ -186,5 +185,5 @@ def _replay_seconds(plan: Plan, trace: Trace, costs: Costs, limits: Limits) -> f
     facts = problem(trace, costs, lasting=False)
     mode = modes_of(plan, facts, trace)
     steps, _, _, total = expand(facts, mode, np.full(len(mode), -1, np.int64), NO_NOTES)
-    fits = total.noted != FAILED and steps.during.max(initial=0) <= limits.device_bytes
+    fits = total.failed < 0 and steps.during.max(initial=0) <= limits.device_bytes
     return float(total.replay_seconds) if fits else None

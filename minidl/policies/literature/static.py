@@ -17,7 +17,6 @@ from minidl.planning.expansion import expand
 from minidl.planning.modes import modes_of, waiting
 from minidl.planning.schedule import NO_NOTES, Outcome
 from minidl.planning.timing import Room
-from minidl.planning.walk import FAILED
 from minidl.policies.literature.network import IterationNetwork
 from minidl.policies.passive import Passive
 
@@ -73,4 +72,4 @@ def peak_bytes(network: IterationNetwork, plan: Plan) -> int:
     2^60 stands for a plan that cannot be executed."""
     mode = modes_of(plan, network.facts, network.trace)
     steps, _, _, total = expand(network.facts, mode, np.full(len(mode), -1, np.int64), NO_NOTES)
-    return int(steps.during.max()) if total.noted != FAILED else NEVER
+    return int(steps.during.max()) if total.failed < 0 else NEVER
