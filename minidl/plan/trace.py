@@ -120,6 +120,14 @@ class Trace(Shown):
             found.setdefault(access.tensor_id, []).append(access.call)
         return found
 
+    @cached_property
+    def first_accesses(self) -> dict[int, tuple[TensorId, int]]:
+        """A map from each call to the key of its first access: the tensor, and the access's number from 1."""
+        found: dict[int, tuple[TensorId, int]] = {}
+        for access in self.accesses:
+            found.setdefault(access.call, (access.tensor_id, access.access_count))
+        return found
+
     def same_calls(self, other: "Trace") -> bool:
         """True if both traces have the same operations, on tensors of the same ids and sizes, in the same order."""
         def what(trace: Trace) -> list[object]:

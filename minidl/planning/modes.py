@@ -9,14 +9,6 @@ from minidl.plan.trace import TensorId, Trace
 from minidl.planning.problem import DROP, KEEP, SWAP, Array, Problem
 
 
-def first_accesses(trace: Trace) -> dict[int, AccessKey]:
-    """Return a map from each call to its first access."""
-    first: dict[int, AccessKey] = {}
-    for access in trace.accesses:
-        first.setdefault(access.call, (access.tensor_id, access.access_count))
-    return first
-
-
 def modes_of(plan: Plan, facts: Problem, trace: Trace) -> Array:
     """Return the mode of each gap under a plan, int64 [gaps]; facts: the trace's Problem."""
     mode = np.full(len(facts.gap_call), KEEP, np.int64)
@@ -44,7 +36,7 @@ def to_plan(trace: Trace, facts: Problem, mode: Array, prefetch_at: Array) -> Pl
     """Return the Plan for these modes.
     prefetch_at: per gap, the call before which its swap-in starts (the in-trigger is an access of the call before
     that); 0 or less for a swap-in on demand."""
-    first, gaps = first_accesses(trace), _accesses(facts, trace)
+    gaps = _accesses(facts, trace)
     mode = effective(facts, mode)
     evictions: dict[AccessKey, Action] = {}
     prefetches: dict[AccessKey, list[TensorId]] = {}
@@ -53,7 +45,7 @@ def to_plan(trace: Trace, facts: Problem, mode: Array, prefetch_at: Array) -> Pl
     swapped = np.nonzero((mode == SWAP) & (prefetch_at > 0))[0].tolist()
     wanted = np.where(facts.gap_head >= 0, facts.gap_head, facts.gap_next)
     for gap in sorted(swapped, key=lambda gap: (prefetch_at[gap], wanted[gap])):
-        prefetches.setdefault(first[int(prefetch_at[gap]) - 1], []).append(gaps[gap][0])
+        prefetches.setdefault(trace.first_accesses[int(prefetch_at[gap]) - 1], []).append(gaps[gap][0])
     return Plan(evictions, {key: tuple(ids) for key, ids in prefetches.items()})
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from minidl.plan.costs import Limits
 from minidl.plan.plan import AccessKey, Move, ResidencyKey
 from minidl.plan.trace import Trace
-from minidl.planning.modes import first_accesses, modes_of
+from minidl.planning.modes import modes_of
 from minidl.planning.problem import SWAP, Array, Problem, within
 from minidl.planning.timing import Room
 from minidl.policies.auto.progress import Found
@@ -39,10 +39,9 @@ def with_addresses(found: Found, trace: Trace, facts: Problem, limits: Limits, e
     notes = notes[:simulated.noted]
     openings = Openings(facts, notes, simulated.steps)
     offsets, packed = addresses(facts, mode, notes, limits, effort, openings)
-    first = first_accesses(trace)
     moves: dict[AccessKey, tuple[Move, ...]] = {}
     for note, step, offset in packed.moves:
-        key, tensor_id = first[openings.call_before(step)], int(facts.ids[notes[note, 0]])
+        key, tensor_id = trace.first_accesses[openings.call_before(step)], int(facts.ids[notes[note, 0]])
         moves[key] = (*moves.get(key, ()), Move(tensor_id, offset))
     return replace(found, plan=replace(found.plan, offsets=offsets, moves=moves),
                    address_seconds=_slower(facts, notes, packed.holes)), packed.over
@@ -109,11 +108,11 @@ class Openings:
         fewest, most = replays[np.searchsorted(known, every, "right") - 1], replays[np.searchsorted(known, every)]
         sure = (fewest == most) & (np.diff(facts.out_ptr) + np.diff(facts.write_ptr) > 0)  # not calls that only read
         self._calls, self._steps = every[sure], (every + fewest)[sure]
-        self._accesses: dict[int, list[int]] = {}
-        for call, step in zip(self._calls.tolist(), self._steps.tolist(), strict=True):
-            for tensor in {*facts.in_idx[facts.in_ptr[call]:facts.in_ptr[call + 1]].tolist(),
-                           *facts.out_idx[facts.out_ptr[call]:facts.out_ptr[call + 1]].tolist()}:
-                self._accesses.setdefault(tensor, []).append(step)
+        operands = np.concatenate([facts.in_idx, facts.out_idx])
+        callers = np.concatenate([np.repeat(every, np.diff(facts.in_ptr)), np.repeat(every, np.diff(facts.out_ptr))])
+        operands, callers = operands[sure[callers]], callers[sure[callers]]
+        order = np.lexsort((callers, operands))  # the accesses of each tensor, one tensor after the other
+        self._tensors, self._accesses = operands[order], (callers + fewest[callers])[order]
 
     def call_before(self, step: int) -> int:
         """Return the number, from 0, of the program's call right before ``step``; step: one of the steps of ``of``."""
@@ -123,8 +122,9 @@ class Openings:
         """Return the steps before which a residency may be relocated, in ascending order. note: the residency's row.
         They lie between its first and last access by the program, when no copy of the tensor is under way."""
         tensor, first, last, _ = self._notes[note].tolist()
-        steps = [step for step in self._accesses.get(tensor, ()) if first <= step and (step <= last or last < 0)]
-        if not steps:
+        its = self._accesses[np.searchsorted(self._tensors, tensor):np.searchsorted(self._tensors, tensor, "right")]
+        steps = its[(first <= its) & ((its <= last) | (last < 0))]
+        if not len(steps):
             return np.zeros(0, np.int64)
         found: Array = self._steps[(self._steps >= steps[0]) & (self._steps < steps[-1])] + 1
         return found

@@ -63,6 +63,14 @@ def live_bytes(facts: Problem) -> Array:
     return live
 
 
+def least_live(facts: Problem) -> Array:
+    """Return the bytes of the tensors alive before each call that are not freed before it, if none is evicted."""
+    calls = len(facts.gap_ptr) - 1
+    made = np.bincount(facts.produced[facts.produced >= 0], facts.size[facts.produced >= 0], minlength=calls)
+    least: Array = live_bytes(facts) - made.astype(np.int64)
+    return least
+
+
 def simple_choices(facts: Problem, budget: int) -> Iterator[Array]:
     """Yield simple modes for a search to start from, int64 [gaps].
     Of the tensors in gaps at the memory peak, the latest evicted are kept, up to a share of the budget. Of the

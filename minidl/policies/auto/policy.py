@@ -29,7 +29,7 @@ from minidl.planning.modes import modes_of
 from minidl.planning.problem import Array, Problem
 from minidl.planning.schedule import NO_NOTES, simulate
 from minidl.planning.timing import Room
-from minidl.policies.auto.choices import most_held, simple_choices
+from minidl.policies.auto.choices import least_live, most_held, simple_choices
 from minidl.policies.auto.fitting import LEAST_SHARE, TIGHTENINGS, WARM, fitted
 from minidl.policies.auto.parts import Question, belady, parts
 from minidl.policies.auto.progress import LEAST_GAIN, ON_DEMAND, TRIAL_EVERY, Found, Progress, Tried
@@ -180,6 +180,8 @@ class Auto(OnDemand):
 
 def _all_fits(facts: Problem, limits: Limits, share: float) -> bool:
     """True if all tensors fit within a share of the budget, and the fastest algorithms' workspaces beside them."""
+    if least_live(facts).max(initial=0) > share * limits.device_bytes:
+        return False
     mode = np.zeros(len(facts.gap_call), np.int64)
     room = Room(int(share * limits.device_bytes), limits.host_bytes, SLACK)
     kept = simulate(facts, room, mode, mode.copy(), NO_NOTES)
