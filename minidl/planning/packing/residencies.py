@@ -20,8 +20,8 @@ from minidl.planning.problem import ENDLESS, Array
 
 NO_ADDRESS = -1
 # The most work for n rectangles: this many units times n log2 n, and at most about one second's.
-ORDERS, MOST_ORDERS = 200_000, 250_000_000
-SEARCHES, MOST_SEARCHES = 100_000, 250_000_000
+ORDERS, MOST_ORDERS = 200_000, 125_000_000
+SEARCHES, MOST_SEARCHES = 100_000, 125_000_000
 FOR_WORKSPACES = 0.2  # the share of this work for all attempts that make room for workspaces
 TRIES = 6  # the most of these attempts
 FOR_STACKINGS = 0.2

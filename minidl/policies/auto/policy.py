@@ -141,7 +141,8 @@ class Auto(OnDemand):
                            [modes_of(around.plan, facts, trace)], share=share, seed=number, work=work,
                            temperature=WARM)
         fails = around is None and (found is None or not progress.beats(found.predicted))
-        last = 0 < self.rounds - TIGHTENINGS // 2 <= number or progress.fruitless == FRUITLESS - 1  # perhaps
+        last = 0 < number and (self.rounds - TIGHTENINGS // 2 <= number < self.rounds  # perhaps
+                               or progress.fruitless == FRUITLESS - 1)
         if fails or last:
             begins = [belady(facts, limits.device_bytes), *asked.capuchins(MORE_PAIRS), *asked.by_demand()]
             over = NEAR if fails and facts.size.sum() <= limits.host_bytes else 0.0  # what exceeds it can be swapped
