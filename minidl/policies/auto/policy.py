@@ -141,7 +141,7 @@ class Auto(OnDemand):
                            [modes_of(around.plan, facts, trace)], share=share, seed=number, work=work,
                            temperature=WARM)
         fails = around is None and (found is None or not progress.beats(found.predicted))
-        last = 0 < number and (self.rounds - TIGHTENINGS // 2 <= number < self.rounds  # perhaps
+        last = number > 0 and (self.rounds - TIGHTENINGS // 2 <= number < self.rounds  # perhaps
                                or progress.fruitless == FRUITLESS - 1)
         if fails or last:
             begins = [belady(facts, limits.device_bytes), *asked.capuchins(MORE_PAIRS), *asked.by_demand()]
