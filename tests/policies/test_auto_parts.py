@@ -9,12 +9,13 @@ from bench.support.steps import unmanaged_trace
 from minidl.meta import Algorithm
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.trace import Trace, TraceCall, TraceTensor
+from minidl.planning.expansion import expand
 from minidl.planning.problem import DROP, SWAP, problem
 from minidl.planning.schedule import NO_NOTES, simulate
 from minidl.planning.timing import Room
 from minidl.policies.auto import by_demand as on_demand
 from minidl.policies.auto import policy as auto
-from minidl.policies.auto.choices import alike
+from minidl.policies.auto.choices import alike, least_live, live_bytes
 from minidl.policies.auto.parts import Question, belady, by_bytes, every_kth, parts
 from minidl.policies.auto.policy import Auto
 from minidl.policies.auto.search import SLACK
@@ -79,6 +80,15 @@ def with_algorithms(trace):
 @pytest.fixture(scope="module")
 def resnet():
     return unmanaged_trace("resnet18", 64)
+
+
+def test_what_lives_before_a_call_needs_its_bytes_whatever_is_donated(resnet):
+    """So ``auto`` need not simulate a step to see that it does not fit."""
+    trace, costs, _ = resnet
+    facts = problem(trace, costs)
+    kept = np.zeros(len(facts.gap_call), np.int64)
+    during = expand(facts, kept, kept.copy(), NO_NOTES)[0].during
+    assert (least_live(facts) <= during).all() and (during <= live_bytes(facts)).all()
 
 
 def needed(trace, costs):
