@@ -148,8 +148,8 @@ class EvictionPlanner:
     def swap_what_can_be_hidden(self) -> None:
         """Swap the candidates whose transfers computation hides, by falling FT, until the peak is gone."""
         while self.over_budget:
-            cheapest = self._least_exposed()
-            if cheapest is None or self.swap_overhead(cheapest):
+            cheapest, exposed = self._least_exposed()
+            if cheapest is None or exposed:
                 return
             self.take_swap(cheapest)
 
@@ -159,32 +159,33 @@ class EvictionPlanner:
         if recompute and self.over_budget:
             self._weigh_recomputation()
         while self.over_budget:
-            cheapest = self._least_exposed() if swap else None
+            cheapest, exposed = self._least_exposed() if swap else (None, 0)
             drop = self.recomputation.best(self.helps) if self.recomputation is not None else None
-            if drop is not None and (cheapest is None or self._is_cheaper(drop, cheapest)):
+            if drop is not None and (cheapest is None or self._is_cheaper(drop, cheapest, exposed)):
                 self.take_drop(drop)
             elif cheapest is not None:
                 self.take_swap(cheapest)
             else:
                 return
 
-    def _is_cheaper(self, drop: GapCandidate, swap: GapCandidate) -> bool:
-        recompute, exposed = drop.overhead or 0, self.swap_overhead(swap)
+    def _is_cheaper(self, drop: GapCandidate, swap: GapCandidate, exposed: int) -> bool:
+        recompute = drop.overhead or 0
         return recompute * swap.nbytes <= exposed * drop.nbytes if self.readings.per_byte else recompute <= exposed
 
-    def _least_exposed(self) -> GapCandidate | None:
-        """Return the candidate whose swap has the least overhead per byte (reading ``per_byte``), then the largest FT.
-        Candidates that do not lower the peak, or find no room on the host, do not count; None if none is left."""
+    def _least_exposed(self) -> tuple[GapCandidate | None, int]:
+        """Return the candidate whose swap has the least overhead per byte (reading ``per_byte``), then the largest FT,
+        and that overhead in nanoseconds. Candidates that do not lower the peak, or find no room on the host, do not
+        count; (None, 0) if none is left."""
         which = np.flatnonzero(self._undecided & (self._next[self._evict + 1] < self._back))
         if self._nbytes.sum() > self.host_bytes:
             ends = np.stack([self._evict[which], self._back[which] + 1], 1).ravel()
             there = np.maximum.reduceat(self._on_host, ends)[::2] if len(ends) else ends
             which = which[there + self._nbytes[which] <= self.host_bytes]
         if not len(which):
-            return None
+            return None, 0
         overhead = self.swaps(which).overhead
         least = np.argmin(overhead / self._nbytes[which] if self.readings.per_byte else overhead)
-        return self._order[int(which[least])]
+        return self._order[int(which[least])], int(overhead[least])
 
     def _fits_host(self, candidate: GapCandidate) -> bool:
         """True if the host has room for the candidate beside what the plan swaps already."""
