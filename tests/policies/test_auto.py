@@ -16,6 +16,7 @@ from minidl.memory.storage import OUT, SWAPPING_OUT
 from minidl.ops import exp
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import Action, Plan
+from minidl.plan.policy import Observation
 from minidl.plan.trace import Algorithm, Trace, TraceCall, TraceTensor
 from minidl.planning import compiled, schedule
 from minidl.planning.expansion import expand
@@ -157,6 +158,23 @@ def test_long_traces_are_searched_from_all_kept_and_after_the_first_ones_around_
         more = [RISING if kind == "kept" else 1 for kind in kinds]  # as much as that takes it counts for
         assert worked == [times * worked[-1] for times in more] and sum(searches) == sum(more)
         assert searches[0] == (sum(more[:2]) if fresh else 1)
+
+
+def test_searches_for_one_trace_ask_one_question_until_costs_change(trace, monkeypatch):
+    measured, peak = trace
+    asked = []
+
+    def search(progress, number, question, work=None):
+        asked.append(question)
+        return Found(Plan({(0, 1): Action.DROP}, predicted_seconds=measured.seconds), 0.98), 1
+
+    auto, limits = Auto(), Limits(peak // 2, ROOMY)
+    monkeypatch.setattr(auto, "_search", search)
+    proposal = auto.plan(measured, COSTS, limits)
+    for costs in (COSTS, replace(COSTS, out_seconds_per_byte=1e-9), COSTS):
+        proposal = auto.feedback(proposal, Observation(measured, costs, limits, 2 * measured.seconds, 0.0, {}, 0))
+    assert len(asked) == 4 and asked[0] is asked[1]
+    assert asked[1] is not asked[2] and asked[2].costs.out_seconds_per_byte == 1e-9 and asked[3] is not asked[2]
 
 
 def test_of_two_searches_from_scratch_the_one_that_promises_more_is_followed(trace, monkeypatch):

@@ -32,6 +32,11 @@ class Question:
     def __init__(self, trace: Trace, costs: Costs, limits: Limits) -> None:
         self.trace, self.costs, self.limits, self.facts = trace, costs, limits, problem(trace, costs)
 
+    def again(self, trace: Trace, costs: Costs, limits: Limits) -> "Question":
+        """Return this question, which keeps its answers, if it is about the same; else a new one."""
+        same = (trace, costs, limits) == (self.trace, self.costs, self.limits)
+        return self if same else Question(trace, costs, limits)
+
     def capuchins(self, most: int) -> list[Array]:
         """Return the modes of Capuchin's hybrid and recompute-only planners.
         Empty if their work, the number of candidates times the number of decisions, would exceed ``most``."""

@@ -15,6 +15,7 @@ iterations refine it, while the program runs under the fastest plan known.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import chain
 from math import ceil, sqrt
 
@@ -82,7 +83,7 @@ class Auto(OnDemand):
         if _all_fits(facts, limits, ROOMY if waited else 1.0) or not len(most_held(facts)):
             return NO_PLAN
         on_demand = Tried(ON_DEMAND, () if trace.observed_seconds is None else (trace.observed_seconds,))
-        progress = Progress(tried=(on_demand,), rested=TRIAL_EVERY)
+        progress = Progress(tried=(on_demand,), rested=TRIAL_EVERY, asked=asked)
         found, _ = self._search(progress, 0, asked, FIRST_WORK)
         progress = progress.searched(found, 0)
         if self.rounds and progress.waiting is None:  # on the wall clock the next may be a hundred iterations away
@@ -99,8 +100,9 @@ class Auto(OnDemand):
             return proposal
         progress = progress.after(proposal.plan, observed.seconds, observed.unseen)
         if observed.may_plan and not over:
-            asked = Question(observed.trace, observed.costs, observed.limits)
-            progress = progress.searched(*self._search(progress, progress.round + 1, asked))
+            new = progress.asked.again if progress.asked is not None else Question
+            asked = new(observed.trace, observed.costs, observed.limits)
+            progress = replace(progress, asked=asked).searched(*self._search(progress, progress.round + 1, asked))
         return progress.next()
 
     def is_over(self, progress: Progress) -> bool:

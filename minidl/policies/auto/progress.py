@@ -7,12 +7,13 @@ the noise, the spread of iterations under one plan.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 from statistics import median
 
 from minidl.plan.plan import EMPTY_PLAN, Plan, Proposal
 from minidl.plan.spread import spread
+from minidl.policies.auto.parts import Question
 
 LEAST_GAIN = 0.001    # share of an iteration: a plan with a smaller predicted gain is not tried
 LEAST_NEARER = 0.01   # share of the nearest plan's time: a plan with a smaller gain on it is no progress
@@ -86,6 +87,7 @@ class Progress:
                does
     rested     iterations since a plan was last tried, including that trial and the changeover to it
     cost       iterations that a trial takes, including the changeovers to it and back
+    asked      the question of the latest search, with what other planners answered; None before the first search
     """
 
     round: int = 0
@@ -95,6 +97,7 @@ class Progress:
     rested: int = 0
     cost: int = 1
     fruitless: int = 0
+    asked: Question | None = field(default=None, compare=False)
 
     @property
     def leader(self) -> Tried:
