@@ -1,12 +1,15 @@
 """A plan of torch that cannot be carried out: what cannot be recomputed is swapped."""
 
 import numpy as np
+import pytest
 
-from minidl.meta import Algorithm
-from minidl.plan.costs import Costs, Limits
-from minidl.plan.trace import Trace, TraceCall, TraceTensor
-from minidl.planning.problem import DROP, SWAP, problem
-from minidl.torch.planned import bytes_during, completed
+pytest.importorskip("torch", reason="PyTorch is not installed: the extra torch has it")
+
+from minidl.meta import Algorithm  # noqa: E402
+from minidl.plan.costs import Costs, Limits  # noqa: E402
+from minidl.plan.trace import Trace, TraceCall, TraceTensor  # noqa: E402
+from minidl.planning.problem import DROP, SWAP, problem  # noqa: E402
+from minidl.torch.planned import bytes_during, completed  # noqa: E402
 
 SOURCE, MADE, RESULT, OTHER = range(4)
 
