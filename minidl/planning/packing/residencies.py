@@ -19,7 +19,7 @@ from minidl.planning.packing.strip import ANYWHERE, Strip, most_live, stacked, s
 from minidl.planning.problem import ENDLESS, Array
 
 NO_ADDRESS = -1
-# The most work for n rectangles: this many units times n log2 n, and at most about one second's.
+# The most work for n rectangles: this many units times n log2 n, and at most about half a second's.
 ORDERS, MOST_ORDERS = 200_000, 125_000_000
 SEARCHES, MOST_SEARCHES = 100_000, 125_000_000
 FOR_WORKSPACES = 0.2  # the share of this work for all attempts that make room for workspaces
@@ -103,8 +103,9 @@ def addresses(notes: Array, steps: int, size: Array, *, born_before: Array, outl
         now[wanted] = found
         now[notes[:, 0] >= tensors] = NO_ADDRESS
         there = _holes(notes, tensors, now, size, room)
-        if lost(there) < least:
-            offsets, holes, least = now, there, lost(there)
+        cost = lost(there)
+        if cost < least:
+            offsets, holes, least = now, there, cost
         wanted |= there < nbytes  # in these addresses others have lost their holes
     offsets[notes[:, 0] >= tensors] = NO_ADDRESS
     return Addresses(offsets, over, moves, holes)

@@ -64,7 +64,7 @@ def live_bytes(facts: Problem) -> Array:
 
 
 def least_live(facts: Problem) -> Array:
-    """Return the bytes of the tensors alive before each call that are not freed before it, if none is evicted."""
+    """Return the bytes of the tensors on the device when each call starts, if none is evicted."""
     calls = len(facts.gap_ptr) - 1
     made = np.bincount(facts.produced[facts.produced >= 0], facts.size[facts.produced >= 0], minlength=calls)
     least: Array = live_bytes(facts) - made.astype(np.int64)

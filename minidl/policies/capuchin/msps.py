@@ -72,7 +72,7 @@ def lineage(facts: Lifetimes, candidate: GapCandidate, is_away: Callable[[Tensor
             return None
         calls.add(k)
         for source in facts.reads[k]:
-            if source in writes and writes[source][0] <= back and facts.written_between(source, k, back):
+            if source in writes and facts.written_between(source, k, back):
                 return None
             if source in sources:
                 continue
