@@ -5,7 +5,6 @@ Calls are numbered 0..n-1. A tensor that no call makes exists before the iterati
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -25,7 +24,7 @@ class Lifetimes:
     reads       per call: its distinct inputs
     made        tensor -> the call that makes it, or BEFORE
     freed       tensor -> the call after which it is freed, or the number of calls
-    writes      tensor -> the calls that write it in place
+    overwritten per call: the first later call that writes one of its inputs in place; a number beyond all calls if none
     live_bytes  per call: bytes on the device while it runs, without evictions. A donated input and the output over it
                 count once; the smallest workspace of the call's algorithms is included.
     """
@@ -37,7 +36,7 @@ class Lifetimes:
     reads: list[tuple[TensorId, ...]]
     made: dict[TensorId, int]
     freed: dict[TensorId, int]
-    writes: dict[TensorId, list[int]]
+    overwritten: list[int] = field(default_factory=list)
     live_bytes: list[int] = field(default_factory=list)
 
     @classmethod
@@ -45,7 +44,7 @@ class Lifetimes:
         """Collect the lifetimes of a trace, in linear time."""
         facts = cls(trace, [0.0], {t.tensor_id: block_bytes(t.nbytes) for t in trace.tensors.values()},
                     {t: [] for t in trace.tensors}, [tuple(dict.fromkeys(call.inputs)) for call in trace.calls],
-                    {}, {}, {})
+                    {}, {})
         facts._collect()
         facts._account()
         return facts
@@ -57,13 +56,16 @@ class Lifetimes:
                 self.uses[tensor_id].append(k)
             for tensor_id in call.outputs:
                 self.made.setdefault(tensor_id, k)
-            for tensor_id in call.writes:
-                self.writes.setdefault(tensor_id, []).append(k)
             for tensor_id in call.frees:
                 self.freed[tensor_id] = k
         for tensor_id in self.nbytes:
             self.made.setdefault(tensor_id, BEFORE)
             self.freed.setdefault(tensor_id, len(self.trace.calls))
+        never, written = len(self.trace.calls) + 1, dict[TensorId, int]()
+        for k, call in reversed(list(enumerate(self.trace.calls))):
+            self.overwritten.append(min((written.get(source, never) for source in self.reads[k]), default=never))
+            written.update(dict.fromkeys(call.writes, k))
+        self.overwritten.reverse()
 
     def _account(self) -> None:
         live = sum(self.nbytes[t] for t, made in self.made.items() if made == BEFORE)
@@ -89,9 +91,3 @@ class Lifetimes:
     def live_at(self, tensor_id: TensorId, call: int) -> bool:
         """True if a tensor is live while a call runs: made before it and freed with or after it."""
         return self.made[tensor_id] < call <= self.freed[tensor_id]
-
-    def written_between(self, tensor_id: TensorId, after: int, until: int) -> bool:
-        """True if a call in (after, until] writes the tensor in place."""
-        writes = self.writes.get(tensor_id, ())
-        first = bisect_right(writes, after)
-        return first < len(writes) and writes[first] <= until

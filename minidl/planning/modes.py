@@ -1,7 +1,5 @@
 """Converts between a planner's modes (keep, swap or drop for each gap) and a Plan (actions after accesses)."""
 
-from bisect import bisect_right
-
 import numpy as np
 
 from minidl.plan.plan import AccessKey, Action, Plan
@@ -9,10 +7,10 @@ from minidl.plan.trace import TensorId, Trace
 from minidl.planning.problem import DROP, KEEP, SWAP, Array, Problem
 
 
-def modes_of(plan: Plan, facts: Problem, trace: Trace) -> Array:
-    """Return the mode of each gap under a plan, int64 [gaps]; facts: the trace's Problem."""
+def modes_of(plan: Plan, facts: Problem) -> Array:
+    """Return the mode of each gap under a plan, int64 [gaps]."""
     mode = np.full(len(facts.gap_call), KEEP, np.int64)
-    for gap, key in enumerate(_accesses(facts, trace)):
+    for gap, key in enumerate(_accesses(facts)):
         action = plan.evictions.get(key)
         if action is not None:
             mode[gap] = DROP if action is Action.DROP else SWAP
@@ -36,7 +34,7 @@ def to_plan(trace: Trace, facts: Problem, mode: Array, prefetch_at: Array) -> Pl
     """Return the Plan for these modes.
     prefetch_at: per gap, the call before which its swap-in starts (the in-trigger is an access of the call before
     that); 0 or less for a swap-in on demand."""
-    gaps = _accesses(facts, trace)
+    gaps = _accesses(facts)
     mode = effective(facts, mode)
     evictions: dict[AccessKey, Action] = {}
     prefetches: dict[AccessKey, list[TensorId]] = {}
@@ -49,7 +47,6 @@ def to_plan(trace: Trace, facts: Problem, mode: Array, prefetch_at: Array) -> Pl
     return Plan(evictions, {key: tuple(ids) for key, ids in prefetches.items()})
 
 
-def _accesses(facts: Problem, trace: Trace) -> list[AccessKey]:
+def _accesses(facts: Problem) -> list[AccessKey]:
     """Return the access after which each gap begins."""
-    return [(tensor, bisect_right(trace.uses[tensor], call))
-            for call, tensor in zip(facts.gap_call.tolist(), facts.ids[facts.gap_tensor].tolist(), strict=True)]
+    return list(zip(facts.ids[facts.gap_tensor].tolist(), facts.gap_count.tolist(), strict=True))

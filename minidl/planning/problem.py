@@ -30,6 +30,7 @@ class Problem(NamedTuple):
     gap (-1 for other tensors). A persistent tensor may leave within the iteration only if it is also away between
     iterations; otherwise its address at the end would differ from that at the start.
 
+    gap_count                per gap: the number, from 1, of the access of its tensor after which it begins
     size                     per tensor: bytes on the device
     produced                 per tensor: the call that makes it, or -1 if it exists before the iteration
     out_seconds, in_seconds  per tensor: seconds of a copy to, from the host
@@ -70,6 +71,7 @@ class Problem(NamedTuple):
     disk_in_seconds: Array
     gap_call: Array
     gap_next: Array
+    gap_count: Array
     gap_head: Array
     gap_round: Array
     can_drop: Array
@@ -131,14 +133,14 @@ def problem(trace: Trace, costs: Costs, *, lasting: bool = True) -> Problem:
                      and at[0][0] + len(calls) > at[-1][0] + 1}
     movable = [produced[n] >= 0 and size[n] >= least or n in round_the_end for n in range(len(ids))]
     # After a call its operands leave in their order, as in the engine, because their copies queue on the link.
-    ordered = [(a, position, b, n, -1) for n, at in enumerate(uses) if movable[n]
-               for (a, position), (b, _) in zip(at, at[1:], strict=False)
+    ordered = [(a, position, b, n, -1, count) for n, at in enumerate(uses) if movable[n]
+               for count, ((a, position), (b, _)) in enumerate(zip(at, at[1:], strict=False), 1)
                if b > a + 1 and trace.may_leave(ids[n], a, b)]
-    ordered += [(*uses[n][-1], len(calls), n, uses[n][0][0]) for n in round_the_end]
-    gaps = [(a, b, n, head) for a, _, b, n, head in sorted(ordered)]
-    ends = {n: g for g, (_, _, n, head) in enumerate(gaps) if head >= 0}
+    ordered += [(*uses[n][-1], len(calls), n, uses[n][0][0], len(uses[n])) for n in round_the_end]
+    gaps = [(a, b, n, head, count) for a, _, b, n, head, count in sorted(ordered)]
+    ends = {n: g for g, (_, _, n, head, _) in enumerate(gaps) if head >= 0}
     gap_lists: list[list[int]] = [[] for _ in calls]
-    for a, _, n, _ in gaps:
+    for a, _, n, _, _ in gaps:
         gap_lists[a].append(n)
     in_ptr, in_idx = _flat([[number[i] for i in dict.fromkeys(call.inputs)] for call in calls])
     out_ptr, out_idx = _flat([[number[i] for i in call.outputs] for call in calls])
@@ -149,8 +151,8 @@ def problem(trace: Trace, costs: Costs, *, lasting: bool = True) -> Problem:
     gap_ptr, gap_tensor = _flat(gap_lists)
     repeatable = np.array([call.replayable for call in calls], np.bool_)
     may_drop = np.array([produced[n] >= 0 and repeatable[produced[n]] and b < cut[n]
-                         for _, b, n, _ in gaps], np.bool_)
-    can_drop = np.array([b <= latest[n] for _, b, n, _ in gaps], np.bool_) & may_drop
+                         for _, b, n, _, _ in gaps], np.bool_)
+    can_drop = np.array([b <= latest[n] for _, b, n, _, _ in gaps], np.bool_) & may_drop
     if trace.windows is not None:  # what follows such a plan does not replay before writes
         may_drop = can_drop
     algorithms = [_algorithms(call) for call in calls]
@@ -165,9 +167,9 @@ def problem(trace: Trace, costs: Costs, *, lasting: bool = True) -> Problem:
         out_seconds, in_seconds,
         np.maximum(out_seconds, disk.latency_seconds + size * disk.out_seconds_per_byte),
         np.maximum(in_seconds, disk.latency_seconds + size * disk.in_seconds_per_byte),
-        np.array([a for a, _, _, _ in gaps], np.int64), np.array([b for _, b, _, _ in gaps], np.int64),
-        np.array([head for _, _, _, head in gaps], np.int64),
-        np.array([ends.get(n, -1) for _, _, n, _ in gaps], np.int64),
+        np.array([a for a, _, _, _, _ in gaps], np.int64), np.array([b for _, b, _, _, _ in gaps], np.int64),
+        np.array([count for *_, count in gaps], np.int64), np.array([head for *_, head, _ in gaps], np.int64),
+        np.array([ends.get(n, -1) for _, _, n, _, _ in gaps], np.int64),
         can_drop, may_drop, repeatable, np.zeros(len(calls), np.bool_),
         float(sum(a[0][0] for a in algorithms)), costs.contention, disk.memory_bytes)
 

@@ -69,7 +69,7 @@ def drawn(known: Known, costs: Costs, budget: int, unmanaged_bytes: int) -> Reco
     seen, plan = known.seen, known.shown
     assert seen is not None and plan is not None
     facts = problem(seen.trace, costs)
-    mode = modes_of(plan.plan, facts, seen.trace)
+    mode = modes_of(plan.plan, facts)
     notes = np.zeros((24 * len(seen.trace.calls) + 8 * len(facts.size) + 64, 4), np.int64)
     steps, out, _, total = expand(facts, mode, np.full(len(mode), -1, np.int64), notes)
     notes[out.note, 2] = out.step  # a hook releases the storage at once, however long its copy takes

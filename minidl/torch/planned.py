@@ -66,7 +66,7 @@ def obeyed(plan: Plan, seen: Seen, costs: Costs, limits: Limits, *, recompute: b
     """Return a plan as hooks follow it, with swaps added to hold the budget. recompute: False turns drops to swaps."""
     trace = seen.trace
     facts = problem(trace, costs)
-    mode = modes_of(plan, facts, trace)
+    mode = modes_of(plan, facts)
     mode[(mode == DROP) & (~facts.can_drop | (not recompute))] = SWAP
     prefetch_at, room = np.full(len(mode), -1, np.int64), Room(limits.device_bytes, limits.host_bytes, 0.0)
     repair(facts, mode, lambda mode: simulate(facts, room, mode, prefetch_at.copy(), NO_NOTES))

@@ -194,7 +194,7 @@ def simulated(trace: Trace, costs: Costs, limits: Limits) -> float:
     facts, policy = problem(trace, costs), Auto(rounds=ROUNDS)
     proposal, least = policy.plan(trace, costs, limits), inf
     for _ in range(2 * ROUNDS + 2):
-        excess, seconds = price(facts, limits.device_bytes, modes_of(proposal.plan, facts, trace))
+        excess, seconds = price(facts, limits.device_bytes, modes_of(proposal.plan, facts))
         took = 1e9 if excess else seconds  # a plan that does not fit is no good at all
         least = min(least, took)
         proposal = policy.feedback(proposal, Observation(trace, costs, limits, took, 0.0, {}, 0))

@@ -91,7 +91,7 @@ def test_a_plan_gives_back_the_modes_it_was_made_from(trace):
     mode = max(simple_choices(facts, trace[1] // 2), key=lambda mode: len(set(mode.tolist())))  # one with all three
     assert {KEEP, SWAP, DROP} == set(mode.tolist())
     plan = to_plan(trace[0], facts, mode, np.full(len(mode), 5, np.int64))
-    assert modes_of(plan, facts, trace[0]).tolist() == effective(facts, mode).tolist()
+    assert modes_of(plan, facts).tolist() == effective(facts, mode).tolist()
 
 
 def test_what_fits_is_left_alone(trace):

@@ -58,7 +58,7 @@ def predicted_seconds(plan: Plan, trace: Trace, costs: Costs, limits: Limits) ->
     from minidl.planning.timing import Room
 
     facts = waiting(problem(trace, costs), plan, trace)
-    mode = modes_of(plan, facts, trace)
+    mode = modes_of(plan, facts)
     room = Room(limits.device_bytes, limits.host_bytes, 0.0)
     return float(simulate(facts, room, mode, np.full(len(mode), -1, np.int64), NO_NOTES).seconds)
 

@@ -172,24 +172,24 @@ class Blocks:
         height."""
         if border in self.changed:
             self.changed.discard(border)
-            gone, come = sorted(self.end[border]), sorted(self.begin[border])
             if border in (0, self.count):
-                groups = [(tuple(gone), tuple(come))]
+                groups = [(tuple(sorted(self.end[border])), tuple(sorted(self.begin[border])))]
             else:
-                groups = self._split(gone, come)
+                groups = self._split(self.end[border], self.begin[border])
                 if self.guess.single and len(groups) > 1:
                     groups = []
                 groups = [group for group in groups if self.random.random() >= self.guess.overlook]
             self.groups[border] = groups
         return self.groups[border]
 
-    def _split(self, gone: list[int], come: list[int]) -> list[Group]:
-        groups: list[Group] = []
-        if max(len(gone), len(come)) > MOST:
-            return groups
-        before, after = sum(self.size[p] for p in gone), sum(self.size[p] for p in come)
+    def _split(self, ending: set[int], beginning: set[int]) -> list[Group]:
+        if not (0 < len(ending) <= MOST and 0 < len(beginning) <= MOST):
+            return []
+        before, after = (sum(map(self.size.__getitem__, these)) for these in (ending, beginning))
         if abs(before - after) > self.tolerance * max(before, after):
-            return groups
+            return []
+        gone, come = sorted(ending), sorted(beginning)
+        groups: list[Group] = []
         while gone and come:
             group = self._least_group(gone, come)
             if group is None:

@@ -112,7 +112,7 @@ class _Layout(NamedTuple):
             stays.append(RoutePoint(step, offset))
             if until >= end:
                 return stays
-            cut = np.searchsorted(cuts, until + 1, side="right") - 1
+            cut = cuts.searchsorted(until + 1, side="right") - 1
             if cut < 0 or cuts[cut] <= step:
                 return []
             step, here = int(cuts[cut]), offset

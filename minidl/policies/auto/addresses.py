@@ -32,7 +32,7 @@ def with_addresses(found: Found, trace: Trace, facts: Problem, limits: Limits, e
     from minidl.planning.compiled import simulate
 
     facts = within(facts, int(limits.device_bytes * found.share))
-    mode = modes_of(found.plan, facts, trace)
+    mode = modes_of(found.plan, facts)
     notes = np.zeros((NOTES * len(trace.calls) + len(facts.ids), 4), np.int64)
     room = Room(int(limits.device_bytes * found.share), limits.host_bytes, SLACK)
     simulated = simulate(facts, room, mode, mode.copy(), notes)
@@ -122,7 +122,7 @@ class Openings:
         """Return the steps before which a residency may be relocated, in ascending order. note: the residency's row.
         They lie between its first and last access by the program, when no copy of the tensor is under way."""
         tensor, first, last, _ = self._notes[note].tolist()
-        its = self._accesses[np.searchsorted(self._tensors, tensor):np.searchsorted(self._tensors, tensor, "right")]
+        its = self._accesses[self._tensors.searchsorted(tensor):self._tensors.searchsorted(tensor, "right")]
         steps = its[(first <= its) & ((its <= last) | (last < 0))]
         if not len(steps):
             return np.zeros(0, np.int64)

@@ -49,7 +49,7 @@ def fitted(found: Found, trace: Trace, facts: Problem, costs: Costs, limits: Lim
     tightened = 0
     while lacks and tightened < TIGHTENINGS:
         share = found.share - min(max(over / limits.device_bytes, LEAST_TIGHTER), TIGHTER)
-        tighter = search(trace, facts, costs, limits, [modes_of(found.plan, facts, trace)], share=share, seed=seed,
+        tighter = search(trace, facts, costs, limits, [modes_of(found.plan, facts)], share=share, seed=seed,
                          work=work / 2, temperature=WARM) if share >= LEAST_SHARE else None
         tightened += 1
         if tighter is None or tighter.share != share or tighter.predicted >= best.promised:

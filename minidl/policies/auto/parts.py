@@ -51,7 +51,7 @@ class Question:
         lives = Lifetimes.of(self.trace)
         plans = [Plan(policy.choose(lives, self.costs, self.limits).evictions())
                  for policy in (Capuchin(), CapuchinRecompute())]
-        modes = [modes_of(plan, self.facts, self.trace) for plan in plans]
+        modes = [modes_of(plan, self.facts) for plan in plans]
         for mode in modes:
             mode[(mode == DROP) & ~self.facts.may_drop] = SWAP
         return modes

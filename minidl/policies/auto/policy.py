@@ -140,7 +140,7 @@ class Auto(OnDemand):
         else:
             share = min(1.0, around.share + (0.0, 0.005, -0.005)[number // 2 % 3])
             found = search(trace, dropping if around.leftovers else facts, costs, limits,
-                           [modes_of(around.plan, facts, trace)], share=share, seed=number, work=work,
+                           [modes_of(around.plan, facts)], share=share, seed=number, work=work,
                            temperature=WARM)
         fails = around is None and (found is None or not progress.beats(found.predicted))
         last = number > 0 and (self.rounds - TIGHTENINGS // 2 <= number < self.rounds  # perhaps

@@ -63,17 +63,15 @@ def lineage(facts: Lifetimes, candidate: GapCandidate, is_away: Callable[[Tensor
     calls: set[int] = set()
     sources: set[TensorId] = set()
     wanted = [candidate.tensor_id]
-    back, made, freed, writes, program = candidate.back, facts.made, facts.freed, facts.writes, facts.trace.calls
+    back, made, freed, program = candidate.back, facts.made, facts.freed, facts.trace.calls
     while wanted:
         k = made[wanted.pop()]
         if k in calls:
             continue
-        if k == BEFORE or len(calls) == MOST_CALLS or not program[k].replayable:
+        if k == BEFORE or len(calls) == MOST_CALLS or not program[k].replayable or facts.overwritten[k] <= back:
             return None
         calls.add(k)
         for source in facts.reads[k]:
-            if source in writes and facts.written_between(source, k, back):
-                return None
             if source in sources:
                 continue
             if made[source] < back <= freed[source] and not is_away(source, back):  # it is live

@@ -183,7 +183,7 @@ def _replay_seconds(plan: Plan, trace: Trace, costs: Costs, limits: Limits) -> f
     """Return the seconds of a plan's replays; None if a step exceeds the budget, so that more leaves on demand.
     The paper's ext_time says what one more decision adds, so the sum over decisions counts shared calls repeatedly."""
     facts = problem(trace, costs, lasting=False)
-    mode = modes_of(plan, facts, trace)
+    mode = modes_of(plan, facts)
     steps, _, _, total = expand(facts, mode, np.full(len(mode), -1, np.int64), NO_NOTES)
     fits = total.failed < 0 and steps.during.max(initial=0) <= limits.device_bytes
     return float(total.replay_seconds) if fits else None

@@ -56,7 +56,7 @@ def outcome_of(network: IterationNetwork, plan: Plan, limits: Limits) -> Outcome
     from minidl.planning.compiled import simulate  # Numba: loaded when the first plan is made
 
     facts = waiting(network.facts, plan, network.trace)
-    mode = modes_of(plan, facts, network.trace)
+    mode = modes_of(plan, facts)
     room = Room(limits.device_bytes, limits.host_bytes, 0.0)
     return simulate(facts, room, mode, np.full(len(mode), -1, np.int64), NO_NOTES)
 
@@ -70,6 +70,6 @@ def recomputing(network: IterationNetwork, kept: frozenset[TensorId] | set[Tenso
 def peak_bytes(network: IterationNetwork, plan: Plan) -> int:
     """Return the modelled peak in bytes under a plan in which every tensor comes back only at its use.
     2^60 stands for a plan that cannot be executed."""
-    mode = modes_of(plan, network.facts, network.trace)
+    mode = modes_of(plan, network.facts)
     steps, _, _, total = expand(network.facts, mode, np.full(len(mode), -1, np.int64), NO_NOTES)
     return int(steps.during.max()) if total.failed < 0 else NEVER
