@@ -68,6 +68,8 @@ def losses(**options):
 expected = list(losses(policy="none", memory_budget="4MiB"))
 assert list(losses(policy="largest", placement="worst-fit", memory_budget="90KiB")) == expected
 assert set(foreign.ASKED) == {"policy", "placement"}
+file = minidl.policies.REGISTRY.file("largest")
+assert file.name == "foreign.py" and minidl.policies.REGISTRY.file("auto") is None
 """
 
 
@@ -107,7 +109,7 @@ def test_a_class_of_a_module_in_the_current_folder_needs_no_package(tmp_path, mo
     assert placements.create("own_plugs:WorstFit").name == "worst-fit"
     replay = ["lab", "trace", "replay", "lenet:64", "--policy"]
     assert minidl([*replay, "lru,own_plugs:LargestFirst", "--budget", "80%"]) == 0
-    assert " largest " in capsys.readouterr().out
+    assert " own_plugs:LargestFirst " in capsys.readouterr().out
     for wrong, why in (("own_plugs:Smallest", "no attribute 'Smallest'"), ("own_plugs:Broken", "TypeError"),
                        ("no_such_module:Own", "nor is it in the current folder")):
         assert minidl([*replay, wrong]) == 2

@@ -4,7 +4,7 @@ A row is plain data with the same columns in every case. If a policy refuses, or
 row's ``status`` says so.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache
 from time import perf_counter
@@ -121,7 +121,16 @@ class CellResult:
         """Return column name -> value, in the order of the table's columns."""
         return asdict(self)
 
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> "CellResult":
+        """Return the row with these values. Raises TypeError for an unknown column, or a text in place of a number."""
+        for name, value in values.items():
+            if not isinstance(value, str if name in TEXTS else int | float | None):
+                raise TypeError(f"{name} is {value!r}")
+        return cls(**values)
 
+
+TEXTS = ("trace", "device", "policy", "placement", "status")  # the columns that are no numbers
 FORMER_COLUMNS = {"stall_s": "stall_seconds", "replay_s": "recompute_seconds"}  # of tables made before
 LATER_COLUMNS = ("slid_seconds", "slower_seconds", "placement", "ranks")  # which tables made before do not have
 COLUMNS = tuple(field.name for field in fields(CellResult))
@@ -198,20 +207,17 @@ def run(name: str, trace: Trace, machine: Machine, policy: str | Policy, budget:
     ``bound_seconds``; 0: no bound. network: what runs in place of the trace, if there are several ranks.
     Calls of ``network`` may always run again. Raises UserError for an unknown profile, policy or placement; a run that
     finds no room has a status that says so."""
-    profile = machine.described()
+    asked = policy
     if isinstance(policy, str):
         policy = policies.create(policy)
-    seconds, peak = unmanaged(trace, machine, network)
+    row = blank(name, trace, machine, asked, budget, network)
     if not machine.recomputes:
         trace = _without_recomputation(_Same(trace))
-    budget_bytes = in_bytes(budget, peak)
-    row = CellResult(name, profile.name, policy.name, budget_bytes, budget_bytes / peak, seconds,
-                     placement=machine.placement, ranks=machine.ranks)
     if instants:
-        row = replace(row, bound_s=bound_seconds(trace, machine, budget_bytes, instants))
+        row = replace(row, bound_s=bound_seconds(trace, machine, row.budget_bytes, instants))
     try:
-        with (stage(f"{name} under {policy.name} in {format_bytes(budget_bytes)} on {profile.name}"),
-              _runtime(trace, machine, network, policy=policy, memory_budget=budget_bytes,
+        with (stage(f"{name} under {row.policy} in {format_bytes(row.budget_bytes)} on {row.device}"),
+              _runtime(trace, machine, network, policy=policy, memory_budget=row.budget_bytes,
                        host_memory=machine.host_memory, placement=machine.placed(),
                        spill=Spill("", machine.spill_bytes) if machine.spill_bytes else None) as runtime):
             return _ran(row, runtime, _step(trace, machine, network), steps)
@@ -219,6 +225,17 @@ def run(name: str, trace: Trace, machine: Machine, policy: str | Policy, budget:
         return replace(row, status=f"no room: {error}")
     except Unsuitable as error:
         return replace(row, status=f"cannot: {error}")
+
+
+def blank(name: str, trace: Trace, machine: Machine, policy: str | Policy, budget: int | float,
+          network: RankedNetwork | None = None) -> CellResult:
+    """Return the row of a cell that has not run; it has no results yet. The arguments are those of ``run``.
+    Its policy has the name by which it was asked for: two classes of a user may have one ``name``."""
+    seconds, peak = unmanaged(trace, machine, network)
+    nbytes = in_bytes(budget, peak)
+    called = policies.REGISTRY.current(policy) if isinstance(policy, str) else policy.name
+    return CellResult(name, machine.described().name, called, nbytes, nbytes / peak, seconds,
+                      placement=machine.placement, ranks=machine.ranks)
 
 
 def in_bytes(budget: int | float, peak: int) -> int:

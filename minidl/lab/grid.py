@@ -30,7 +30,7 @@ from minidl.outside.stages import stage
 from minidl.outside.writing import replace_file
 from minidl.plan.trace_format import trace_to_json
 
-TRIED_AGAIN = ("time: ", "memory: ", "died: ")  # statuses of cells that other limits may help
+TRIED_AGAIN = ("time: ", "memory: ", "died: ", "cannot: ")  # statuses of cells that ran to no end
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 END_SECONDS = 2.0  # that a worker whose input has ended is given to end the cell that runs
 Told = Callable[[int, int, CellResult], None]
@@ -72,7 +72,7 @@ class Worker:
             process.stdin.flush()
             line = process.stdout.readline()
         if line:
-            return CellResult(**parse_json(line))
+            return CellResult.of(parse_json(line))
         code = self._end(process)
         self._errors.seek(0)
         last = self._errors.read().strip().splitlines()[-1:] or ["nothing said"]
@@ -122,7 +122,7 @@ def carry_out(cell: Cell, limits: CellLimits = CellLimits()) -> CellResult:  # n
 def run(wanted: Sequence[Cell], folder: str, *, jobs: int = 1, limits: CellLimits = CellLimits(), again: bool = False,  # noqa: B008
         scheduler: str | None = None, told: Told | None = None) -> list[CellResult]:
     """Run the cells whose rows are not yet in ``folder``; return all rows, in the order of the cells.
-    jobs: number of worker processes. again: run cells once more that a limit or a crash ended. scheduler: the address
+    jobs: number of worker processes. again: run cells once more that did not run to their end. scheduler: the address
     of a Dask cluster; None: this machine. told: called with (number of rows, number of cells, new row).
     Raises UserError for a trace, folder or cluster that cannot be made, written or reached."""
     kept = CellFolder(folder)

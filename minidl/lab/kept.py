@@ -1,7 +1,8 @@
 """The cells of a grid, and the folder in which their traces and rows are kept.
 
 ``traces/`` has the traces that the cells run. ``cells/`` has one file for the row of each cell that has ended, under
-a name that follows from the cell's settings and, for a trace that was read from a file, from the file's bytes.
+a name that follows from the cell's settings and from the bytes of the user's files: a trace, a device, the module of a
+network, a policy or a placement. What these modules import does not count.
 """
 
 import hashlib
@@ -11,12 +12,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from minidl.device import profiles
 from minidl.errors import UserError
 from minidl.lab.cell import FORMER_COLUMNS, CellResult, Machine
-from minidl.lab.sources import FILES
+from minidl.lab.sources import file_of
 from minidl.outside.reading import is_file, read_bytes, read_json
 from minidl.outside.writing import make_folder, replace_file
+from minidl.placements import REGISTRY as PLACEMENTS
 from minidl.plan.document import MOST_BYTES
+from minidl.policies import REGISTRY as POLICIES
 
 MOST_CELL_BYTES = 1 << 20
 
@@ -25,8 +29,9 @@ MOST_CELL_BYTES = 1 << 20
 class Cell:
     """The settings that determine one row of a grid.
     budget: bytes, a share of the unmanaged peak, or None for all device memory. steps, instants: as in ``cell.run``.
-    fused: False to run minidl's networks without fused operations. digest: the hash of the source's
-    bytes, if the source is a file. file: a file that holds the trace, if there is one; it does not change the row."""
+    fused: False to run minidl's networks without fused operations. digest: the hash of the user's files from which the
+    trace follows; code_digest: of those of the policy and the placement; "" without such files. file: a file
+    that holds the trace, if there is one; it does not change the row."""
 
     source: str
     machine: Machine
@@ -36,6 +41,7 @@ class Cell:
     instants: int = 0
     fused: bool = True
     digest: str = ""
+    code_digest: str = ""
     file: str = field(default="", compare=False)
 
     @property
@@ -46,12 +52,13 @@ class Cell:
         for name in ("placement", "spill_bytes", "ranks", "recomputes"):  # which cells of before do not have
             if said["machine"][name] == getattr(Machine, name):
                 del said["machine"][name]
-        if not self.digest:
-            del said["digest"]
+        for name in ("digest", "code_digest"):
+            if not said[name]:
+                del said[name]
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:20]
 
     def failed(self, status: str) -> CellResult:
-        """Return the row of a cell that has failed, without numbers. status: the reason."""
+        """Return the row of a cell whose trace could not be made or run, without numbers. status: the reason."""
         nbytes, part = (self.budget, 0.0) if isinstance(self.budget, int) else (0, self.budget or 0.0)
         return CellResult(self.source, self.machine.profile.removeprefix("sim:"), self.policy, nbytes, part, 0.0,
                           placement=self.machine.placement, ranks=self.machine.ranks, status=status)
@@ -62,16 +69,19 @@ def cells(sources: Iterable[str], machines: Iterable[Machine], budgets: Sequence
     """Return a cell for each combination, the policies varying fastest. Raises UserError for an unreadable file.
     options: further fields of ``Cell``, the same for all."""
     machines = list(machines)
-    return [Cell(source, machine, policy, budget, digest=digest, **options)
-            for source in sources for digest in (digest_of(source),)
-            for machine in machines for budget in budgets for policy in policies]
+    policy_files = {policy: POLICIES.file(policy) for policy in policies}
+    return [Cell(source, machine, policy, budget, digest=digest, code_digest=digest_of([policy_files[policy], place]),
+                 **options)
+            for source in sources for machine in machines
+            for digest in (digest_of([file_of(source), profiles.file(machine.profile)]),)
+            for place in (PLACEMENTS.file(machine.placement),)
+            for budget in budgets for policy in policies]
 
 
-def digest_of(source: str) -> str:
-    """Return the hash of a file's bytes; "" for a source that is no file. Raises UserError if it cannot be read."""
-    if not source.endswith(FILES):
-        return ""
-    return hashlib.sha256(read_bytes(Path(source), most=MOST_BYTES)).hexdigest()[:20]
+def digest_of(files: Iterable[Path | None]) -> str:
+    """Return the hash of the files' bytes; "" if all are None. Raises UserError if one cannot be read."""
+    found = [read_bytes(file, most=MOST_BYTES) for file in files if file is not None]
+    return hashlib.sha256(b"".join(found)).hexdigest()[:20] if found else ""
 
 
 class CellFolder:
@@ -93,7 +103,7 @@ class CellFolder:
             return None
         try:
             found = read_json(path, most=MOST_CELL_BYTES)
-            return CellResult(**{FORMER_COLUMNS.get(name, name): value for name, value in found.items()})
+            return CellResult.of({FORMER_COLUMNS.get(name, name): value for name, value in found.items()})
         except (UserError, TypeError, AttributeError):
             return None
 
@@ -104,7 +114,8 @@ class CellFolder:
     def trace_file(self, cell: Cell) -> Path:
         """Return the path of the file for the trace of a cell, which may not exist yet."""
         made = f".{cell.machine.profile.removeprefix('sim:').replace('/', '_')}{'' if cell.fused else '.separate'}"
-        made += f".{cell.digest}" if cell.digest else f".ranks{cell.machine.ranks}" if cell.machine.ranks > 1 else ""
+        made += f".{cell.digest}" if cell.digest else ""
+        made += f".ranks{cell.machine.ranks}" if cell.machine.ranks > 1 else ""
         name = "".join(c if c.isalnum() or c in "-_.:" else "_" for c in cell.source).replace(":", "-")
         return self.folder / "traces" / f"{name}{made}.json"
 

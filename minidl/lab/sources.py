@@ -6,12 +6,15 @@ resnet50:220     a training step of a network of minidl, batch 220; also package
 torch:package.module:function:32   a training step of a PyTorch program, recorded without values (``torch_capture``)
 """
 
+from pathlib import Path
+
 from minidl.errors import UserError
 from minidl.lab.inferred import completed
 from minidl.lab.traced import check
 from minidl.lab.training_step import SEPARATE, USUAL, Setting, trace_of
 from minidl.memory.switches import ALL_ON
 from minidl.outside.stages import stage
+from minidl.outside.user_modules import module_file
 from minidl.outside.validation import shown, whole
 from minidl.plan.trace import Trace
 from minidl.plan.trace_format import read_trace
@@ -57,6 +60,11 @@ def checked(trace: Trace) -> Trace:
     Raises UserError for a trace that no program can have, such as one that reads a freed tensor."""
     check(trace)
     return completed(trace)
+
+
+def file_of(source: str) -> Path | None:
+    """Return the file that a source is, or the file of the user's module that it names; None if there is none."""
+    return Path(source) if source.endswith(FILES) else module_file(source.removeprefix(TORCH))
 
 
 def named(source: str) -> tuple[str, int]:

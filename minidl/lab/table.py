@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from minidl.cli.command import note_new_name
 from minidl.errors import UserError
-from minidl.lab.cell import COLUMNS, FORMER_COLUMNS, LATER_COLUMNS
+from minidl.lab.cell import COLUMNS, FORMER_COLUMNS, LATER_COLUMNS, TEXTS
 from minidl.outside import tables
 from minidl.outside.reading import read_text
 from minidl.outside.units import format_bytes
@@ -19,7 +19,6 @@ MOST_FILE_BYTES = 1 << 30
 Values = Mapping[str, object]
 is_own = begins_with(",".join(COLUMNS[:4]).encode())
 _is_parquet = begins_with(b"PAR1")
-_TEXTS = ("trace", "device", "policy", "placement", "status")
 HEADINGS = ("trace", "policy", "budget", "share", "settled", "speed", "bound", "stall", "recompute", "slid", "slower",
             "out", "in", "planning", "against", "status")
 _WHOLE = ("budget_bytes", "out_bytes", "in_bytes", "peak_bytes", "host_peak_bytes", "steps", "ranks")
@@ -58,7 +57,7 @@ _BEFORE = {"placement": DEFAULT, "ranks": 1}  # of rows in tables that do not sa
 
 
 def _value(name: str, text: str) -> object:
-    if name in _TEXTS:
+    if name in TEXTS:
         return text
     return None if text == "" else int(text) if name in _WHOLE else float(text)
 
@@ -74,7 +73,7 @@ def write(path: str, rows: Sequence[Values], *, force: bool = False) -> None:
         import pyarrow.parquet
     except ImportError:
         raise UserError(f'{path}: Parquet takes pyarrow (pip install "minidl[parquet]"); .csv takes nothing') from None
-    kinds = {name: pyarrow.string() if name in _TEXTS else pyarrow.int64() if name in _WHOLE else pyarrow.float64()
+    kinds = {name: pyarrow.string() if name in TEXTS else pyarrow.int64() if name in _WHOLE else pyarrow.float64()
              for name in COLUMNS}
     table = pyarrow.Table.from_pylist([dict(row) for row in rows], schema=pyarrow.schema(list(kinds.items())))
     with open_whole(path, _is_parquet, force=force) as file:
@@ -86,7 +85,7 @@ def shown(rows: Sequence[Values], *, reference: Mapping[tuple[object, ...], floa
     reference: ``key`` of a row -> seconds to compare the row with."""
     words = [_words(row, reference or {}) for row in rows]
     told = [n for n in range(len(HEADINGS)) if any(row[n] for row in words)]
-    left = [at for at, n in enumerate(told) if HEADINGS[n] in _TEXTS]
+    left = [at for at, n in enumerate(told) if HEADINGS[n] in TEXTS]
     return tables.table([[row[n] for n in told] for row in (HEADINGS, *words)], left=left)
 
 

@@ -28,7 +28,7 @@ from minidl.lab.training_step import Setting
 from minidl.outside.reading import is_file, parse_json
 from minidl.plan.trace import Trace
 
-INPUT = 0  # its descriptor
+INPUT, OUTPUT, ERRORS = range(3)  # descriptors
 
 
 @dataclass(frozen=True)
@@ -67,52 +67,53 @@ def trace_of(file: str, source: str, profile: str, fused: bool, ranks: int) -> T
         source, profile, fused=fused, setting=Setting(ranks=ranks))
 
 
-def prepared(cell: Cell) -> Callable[[], CellResult]:
-    """Do the preparation that this cell shares with others; return a function that runs the cell.
+def prepared(cell: Cell) -> tuple[CellResult, Callable[[], CellResult]]:
+    """Do the preparation that this cell shares with others; return its row without results, and a function to run it.
     Raises UserError if the trace cannot be made, or for an unknown machine."""
     trace = trace_of(cell.file, cell.source, cell.machine.profile, cell.fused, cell.machine.ranks)
     budget = cell.machine.described().memory_bytes if cell.budget is None else cell.budget
     network = None
     if cell.machine.ranks > 1:
         network = cells.RankedNetwork(*named(cell.source), cell.fused)
-    _, peak = cells.unmanaged(trace, cell.machine, network)
+    row = cells.blank(cell.source, trace, cell.machine, cell.policy, budget, network)
     if cell.instants:
-        cells.bound_seconds(trace, cell.machine, cells.in_bytes(budget, peak), cell.instants)
-    return lambda: cells.run(cell.source, trace, cell.machine, cell.policy, budget, steps=cell.steps,
-                             instants=cell.instants, network=network)
+        cells.bound_seconds(trace, cell.machine, row.budget_bytes, cell.instants)
+    return row, lambda: cells.run(cell.source, trace, cell.machine, cell.policy, budget, steps=cell.steps,
+                                  instants=cell.instants, network=network)
 
 
 def carried_out(cell: Cell, limits: CellLimits) -> CellResult:
     """Run a cell in a fork of this process, within limits; return its row, with a failure as its ``status``.
     Without ``os.fork`` it runs in this process, and limits are refused."""
     try:
-        work = prepared(cell)
+        blank, work = prepared(cell)
     except UserError as error:
         return cell.failed(f"cannot: {error}")
     if not hasattr(os, "fork"):
         if limits != CellLimits():
-            return cell.failed("cannot: limits of time and memory need os.fork, which this system does not have")
-        return CellResult(**parse_json(_row(cell, work)))
-    ended = forked(lambda: _row(cell, work), limits)
-    return replace(_outcome(cell, ended, limits), cpu_s=ended.cpu_s)
+            reason = "cannot: limits of time and memory need os.fork, which this system does not have"
+            return replace(blank, status=reason)
+        return CellResult.of(parse_json(_row(blank, work)))
+    ended = forked(lambda: _row(blank, work), limits)
+    return replace(_outcome(blank, ended, limits), cpu_s=ended.cpu_s)
 
 
-def _outcome(cell: Cell, ended: ProcessEnd, limits: CellLimits) -> CellResult:
+def _outcome(blank: CellResult, ended: ProcessEnd, limits: CellLimits) -> CellResult:
     if ended.late:
-        return cell.failed(f"time: more than {limits.seconds:g} s")
+        return replace(blank, status=f"time: more than {limits.seconds:g} s")
     if ended.status == 0 and ended.said:
-        return CellResult(**parse_json(ended.said))
+        return CellResult.of(parse_json(ended.said))
     code = os.waitstatus_to_exitcode(ended.status)
     why = f"of signal {-code}" if code < 0 else ended.said or "nothing said"
     # Where memory is limited, that is what ends a process: not all libraries raise MemoryError.
-    return cell.failed(f"{'died' if limits.memory_bytes is None else 'memory'}: {why}")
+    return replace(blank, status=f"{'died' if limits.memory_bytes is None else 'memory'}: {why}")
 
 
-def _row(cell: Cell, work: Callable[[], CellResult]) -> str:
+def _row(blank: CellResult, work: Callable[[], CellResult]) -> str:
     try:
         row = work()
     except UserError as error:
-        row = cell.failed(f"cannot: {error}")
+        row = replace(blank, status=f"cannot: {error}")
     return json.dumps(row.values())
 
 
@@ -172,6 +173,8 @@ def load_planners() -> None:
 def main() -> None:
     """Run the cells on standard input, and print a row for each, until the input ends."""
     asking = FileIO(INPUT, closefd=False)  # without a buffer: ``select`` sees what has not been read
+    answers = os.fdopen(os.dup(OUTPUT), "w")
+    os.dup2(ERRORS, OUTPUT)  # what a policy or a network prints is no row
     counted = 0.0
     for number, line in enumerate(asking):
         if number == 1:  # for a single cell it would be loaded in vain
@@ -180,7 +183,7 @@ def main() -> None:
         row = carried_out(cell_of(asked["cell"]), CellLimits(asked["seconds"], asked["memory_bytes"]))
         own_s = process_time() - counted
         counted += own_s
-        print(json.dumps(replace(row, cpu_s=(row.cpu_s or 0.0) + own_s).values()), flush=True)
+        print(json.dumps(replace(row, cpu_s=(row.cpu_s or 0.0) + own_s).values()), file=answers, flush=True)
 
 
 if __name__ == "__main__":

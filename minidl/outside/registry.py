@@ -17,11 +17,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from functools import cached_property
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from minidl.errors import UserError
-from minidl.outside.user_modules import user_function
+from minidl.outside.user_modules import module_file, user_function
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -98,6 +99,11 @@ class Registry(Generic[T]):
             raise UserError(f"{self.kind} {name!r} of {_source(entry)} cannot be loaded from {entry.value!r}: "
                             f"{type(error).__name__}: {error}") from error
         return made
+
+    def file(self, name: str) -> Path | None:
+        """Return the file with the code of a plug-in of a package or of the user; None for minidl's own."""
+        offered = self._offered.get(name, []) if ":" not in name and name not in self._ours else []
+        return module_file(offered[0].value if offered else name)
 
     def _own(self, name: str) -> T:
         """Create and return the plug-in of the user's class ``module:Class``. Raises UserError if that fails."""

@@ -9,6 +9,7 @@ the folder of a minidl checkout (with ``models/`` and ``bench/``) comes after it
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,16 +23,25 @@ def user_module(name: str) -> ModuleType:
     """Import the user's module with this name, such as ``package.module``, and return the module.
     Raises ModuleNotFoundError, with the current folder, if neither that folder nor ``sys.path`` has the module, and any
     error that the module raises."""
-    folder = Path.cwd()
-    _put_last(folder)
-    if folder.resolve() != HOME and (HOME / "pyproject.toml").is_file() and str(HOME) in sys.path:  # a checkout
-        _put_last(HOME, again=True)
+    folder = _search_current_folder()
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or name != error.name and not name.startswith(f"{error.name}."):
             raise  # the missing module is one that the user's module imports
         raise ModuleNotFoundError(f"{error.msg} (nor is it in the current folder, {folder})", name=error.name) from None
+
+
+def module_file(name: str) -> Path | None:
+    """Return the file of the module in a name such as ``package.module:function``, which is not imported.
+    None for a name without a colon, and if the module has no file or is not found."""
+    module_name, colon, _ = name.partition(":")
+    _search_current_folder()
+    try:
+        found = find_spec(module_name) if colon else None
+    except Exception:  # the packages around a module are imported, and may raise anything
+        return None
+    return Path(found.origin) if found is not None and found.has_location and found.origin else None
 
 
 def user_function(name: str, role: str) -> Callable[..., Any]:
@@ -50,6 +60,15 @@ def user_function(name: str, role: str) -> Callable[..., Any]:
         raise UserError(f"cannot load the {role} {name}: {function_name} cannot be called")
     found: Callable[..., Any] = function
     return found
+
+
+def _search_current_folder() -> Path:
+    """Let imports search the current folder, after all others but that of a checkout of minidl; return the folder."""
+    folder = Path.cwd()
+    _put_last(folder)
+    if folder.resolve() != HOME and (HOME / "pyproject.toml").is_file() and str(HOME) in sys.path:  # a checkout
+        _put_last(HOME, again=True)
+    return folder
 
 
 def _put_last(folder: Path, *, again: bool = False) -> None:

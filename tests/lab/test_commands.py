@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ import minidl
 from minidl import device as devices
 from minidl.cli import lab
 from minidl.cli.lab import kinds, paper, run, trace
+from minidl.device import profiles
 from minidl.lab import grid, kept, speeds, table
 from minidl.lab.cell import COLUMNS, LATER_COLUMNS, CellResult, Machine, RankedNetwork, unmanaged
 from minidl.lab.grid import CellLimits
@@ -197,6 +198,78 @@ def test_a_grid_of_a_trace_s_file_knows_what_is_in_it(tmp_path, saved, monkeypat
     assert [line.startswith("minidl lab run: error: ") for line in capsys.readouterr().err.splitlines()] == [True, True]
 
 
+MINE = '''
+from minidl.models.lenet import LeNet
+from minidl.policies.passive import Passive
+
+class First(Passive):
+    name = "mine"
+
+class Second(Passive):
+    name = "mine"
+
+class Prints(Passive):
+    name = "prints"
+    def victims(self, resident, pressure):
+        print("these are resident:", len(resident))
+        return super().victims(resident, pressure)
+
+class Fails(Passive):
+    def victims(self, resident, pressure):
+        raise ValueError("my bug")
+'''
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """The folder, now the current one, with a module of the user's policies and a device's profile."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_cells.py").write_text(MINE)
+    (tmp_path / "device.json").write_text(json.dumps(asdict(profiles.get("p100"))))
+    return tmp_path
+
+
+def test_an_edited_file_of_the_user_makes_other_cells(mine):
+    def names():
+        return [cell.name for cell in kept.cells(["lenet:4", "my_cells:LeNet:4"], [Machine("device.json"), Machine()],
+                                                 [0.9], ["passive", "my_cells:First"])]
+
+    def traces():
+        return [CellFolder(str(mine / "grid")).trace_file(cell).name for cell in kept.cells(
+            ["lenet:4", "my_cells:LeNet:4"], [Machine("device.json"), Machine()], [0.9], ["passive"])]
+
+    before, its = names(), traces()
+    assert names() == before and len(set(before)) == 8 and len(set(its)) == 4
+    (mine / "my_cells.py").write_text(MINE + "\n")
+    after = names()
+    assert [kept.cells(["lenet:4"], [Machine(placement=name)], [0.9], ["passive"])[0].code_digest != ""
+            for name in ("my_cells:First", "bfc")] == [True, False]
+    assert [a == b for a, b in zip(before, after, strict=True)] == [True, False, True, False] + 4 * [False]
+    assert [a == b for a, b in zip(its, traces(), strict=True)] == [True, True, False, False]
+    (mine / "device.json").write_text(json.dumps(asdict(profiles.get("v100"))))
+    assert [a == b for a, b in zip(after, names(), strict=True)] == [False, False, True, True, False, False, True, True]
+
+
+def test_what_a_policy_prints_is_no_row_and_two_of_one_name_are_told_apart(mine, capsys):
+    words = ["--traces", "lenet:32", "--budgets", "80%", "--steps", "2", "--jobs", "1", "--out", str(mine / "grid"),
+             "--policies", "my_cells:Prints,my_cells:Fails,my_cells:First,my_cells:Second,passive"]
+    assert run.main(words) == 0
+    rows = table.read_csv(str(mine / "grid" / "table.csv"))
+    assert ",".join(row["policy"] for row in rows) == words[-1]
+    assert [row["status"][:5] for row in rows] == ["ok", "died:", "ok", "ok", "ok"]
+    failed, passive = rows[1], rows[-1]
+    assert all(failed[name] == passive[name] for name in ("device", "budget_bytes", "budget_share", "unmanaged_s"))
+    capsys.readouterr()
+
+
+def test_cells_that_cannot_run_are_repeated_on_demand(tmp_path, monkeypatch):
+    ran = []
+    monkeypatch.setattr(grid.Worker, "carry_out", lambda self, cell, *_: ran.append(cell) or cell.failed("cannot: x"))
+    for again in (False, False, True):
+        grid.run(lenet_cells(), str(tmp_path), again=again)
+    assert len(ran) == 4
+
+
 @pytest.mark.slow
 def test_a_cell_without_memory_says_so():
     planned = replace(lenet_cells()[0], policy="auto", steps=6)  # compiled code is loaded for it
@@ -245,6 +318,8 @@ def test_a_row_that_is_damaged_counts_as_missing(tmp_path):
     assert folder.row(cell) is None
     folder.keep(cell, cell.failed("died: of signal 9"))
     assert folder.row(cell) == CellResult("lenet:32", "p100", "passive", 0, 0.95, 0.0, status="died: of signal 9")
+    folder.keep(cell, replace(cell.failed("ok"), settled_s="abc"))
+    assert folder.row(cell) is None
     assert cell.name != Cell("lenet:32", Machine(seed=1), "passive", 0.95, 2).name
 
 
