@@ -104,6 +104,18 @@ def test_the_marks_of_united_blocks_are_the_elementwise_maximum_and_both_parts_o
     assert part.marks == part.next.marks == (9, 9, 9)
 
 
+def test_a_block_at_a_given_address_waits_for_copies_of_its_own_bytes_alone(monkeypatch):
+    """Copies out number 7 and 5 may still run when their bytes are freed; with one copy remembered, 7 counts for all."""
+    for most, wanted in ((64, {"a": 7, "b": 0, "bc": 5}), (1, {"a": 7, "b": 7, "bc": 7})):
+        monkeypatch.setattr("minidl.memory.bytes.arena.MOST_COPIES", most)
+        for asked, copied_out in wanted.items():
+            arena, blocks = filled("abcd")
+            for letter, position in (("a", 7), ("c", 5), ("b", 0)):
+                arena.free(blocks[letter], (9, position, 3))
+            block = arena.allocate_at("abcd".index(asked[0]) * UNIT, len(asked) * UNIT, "x")
+            assert block.marks == (9, copied_out, 3), asked
+
+
 def test_an_owner_that_never_ran_passes_on_the_marks_it_got():
     arena = arena_of(1)
     arena.free(arena.allocate(UNIT, "a"), (5, 0, 3))

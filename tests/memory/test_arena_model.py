@@ -76,8 +76,10 @@ class ArenaAgainstModel(RuleBasedStateMachine):
             assert block is None
             return
         index, end = self.pieces.index(free), free.offset + free.size
+        computed, copied_out, copied_in = free.marks
+        own = max(self.history[unit][1] for unit in range(at, at + size // UNIT))  # the latest copy out of its own bytes
         parts = [Piece(free.offset, offset - free.offset, None, free.marks),
-                 Piece(offset, size, self.owners, free.marks),
+                 Piece(offset, size, self.owners, (computed, min(copied_out, own), copied_in)),
                  Piece(offset + size, end - offset - size, None, free.marks)]
         self.pieces[index:index + 1] = [part for part in parts if part.size]
         self.used += size
