@@ -199,8 +199,7 @@ def run(name: str, trace: Trace, machine: Machine, policy: str | Policy, budget:
     Calls of ``network`` may always run again. Raises UserError for an unknown profile, policy or placement; a run that
     finds no room has a status that says so."""
     profile = machine.described()
-    if isinstance(policy, str):
-        policy = policies.create(policy)
+    policy = policies.create(policy)
     seconds, peak = unmanaged(trace, machine, network)
     if not machine.recomputes:
         trace = _without_recomputation(_Same(trace))

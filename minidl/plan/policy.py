@@ -157,7 +157,7 @@ class Policy(Protocol):
 
 def required(policy: Any) -> Policy:
     """Return the policy after a check that it has all members of ``Policy``. Raises UserError if one is missing."""
-    wanted = [*Policy.__annotations__, *(name for name in vars(Policy) if callable(getattr(OnDemand, name, None)))]
+    wanted = [*Policy.__annotations__, *(name for name, member in vars(Policy).items() if callable(member))]
     missing = [name for name in wanted if name[0] != "_" and not hasattr(policy, name)]
     if missing or isinstance(policy, type):
         what = f"the class {policy.__name__}" if isinstance(policy, type) else repr(policy) if policy is None else (
