@@ -207,17 +207,15 @@ def run(name: str, trace: Trace, machine: Machine, policy: str | Policy, budget:
     ``bound_seconds``; 0: no bound. network: what runs in place of the trace, if there are several ranks.
     Calls of ``network`` may always run again. Raises UserError for an unknown profile, policy or placement; a run that
     finds no room has a status that says so."""
-    asked = policy
-    if isinstance(policy, str):
-        policy = policies.create(policy)
-    row = blank(name, trace, machine, asked, budget, network)
+    made = policies.create(policy)
+    row = blank(name, trace, machine, policy, budget, network)
     if not machine.recomputes:
         trace = _without_recomputation(_Same(trace))
     if instants:
         row = replace(row, bound_s=bound_seconds(trace, machine, row.budget_bytes, instants))
     try:
         with (stage(f"{name} under {row.policy} in {format_bytes(row.budget_bytes)} on {row.device}"),
-              _runtime(trace, machine, network, policy=policy, memory_budget=row.budget_bytes,
+              _runtime(trace, machine, network, policy=made, memory_budget=row.budget_bytes,
                        host_memory=machine.host_memory, placement=machine.placed(),
                        spill=Spill("", machine.spill_bytes) if machine.spill_bytes else None) as runtime):
             return _ran(row, runtime, _step(trace, machine, network), steps)

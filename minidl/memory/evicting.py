@@ -7,14 +7,13 @@ out instead of dropped, and when the host is full it is dropped instead of swapp
 from collections.abc import Collection, Iterable, Iterator
 from math import inf
 
-from minidl.errors import UserError
 from minidl.memory import neighbourhood
 from minidl.memory.access_list import ResidentList
 from minidl.memory.lineage import missing_calls, reads
 from minidl.memory.state import MemoryState
 from minidl.memory.storage import IN, OUT, RECOMPUTE, Call, Storage
-from minidl.plan.plan import Action
-from minidl.plan.policy import Pressure, Residency
+from minidl.plan.plan import ACTIONS, Action
+from minidl.plan.policy import Pressure, Residency, require_victims
 
 MOST_WEIGHED = 400  # tensors that a policy prices for one allocation, unless all must be evicted
 FRONT = 4  # how many tensors at the front of the access list a policy is asked about first
@@ -46,7 +45,7 @@ class Evicting:
 
     def ask(self, storages: Iterable[Storage], need: int) -> dict[Storage, Action]:
         """Ask the policy which ``storages`` to evict for ``need`` bytes; return victim -> action, in the policy order.
-        Raises UserError if the policy does not return a sequence of evictions."""
+        Raises UserError if the policy does not return a sequence of evictions of these tensors."""
         state, tracker = self.state, self.state.tracker
         host = state.allocator.host
         trace, call = state.hooks.recorded() or (None, tracker.sequence - tracker.iteration_start)
@@ -54,10 +53,11 @@ class Evicting:
         by_id = {storage.tensor_id: storage for storage in storages}
         ranking = state.policy.victims([self._residency(storage) for storage in by_id.values()], pressure)
         try:
-            return {by_id[tensor_id]: action for tensor_id, action in ranking if tensor_id in by_id}
-        except (TypeError, ValueError) as error:
-            raise UserError(f"policy {state.policy.name!r}: victims() must return a sequence of Eviction(tensor_id, "
-                            f"action), not {type(ranking).__name__} of something else") from error
+            ranking = [*ranking]
+            return {by_id[tensor_id]: ACTIONS[ACTIONS.index(action)] for tensor_id, action in ranking}
+        except (KeyError, TypeError, ValueError):
+            require_victims(state.policy, ranking, by_id)
+            raise
 
     def evictable(self, pinned: set[Storage], least: int = 0) -> list[Storage]:
         """The tensors on the device of at least ``least`` bytes, without those in ``pinned``."""

@@ -19,6 +19,9 @@ class Action(Enum):
     DROP = "drop"  # a replay computes it again at its next access
 
 
+ACTIONS = (Action.SWAP_OUT, Action.DROP)
+
+
 class Eviction(NamedTuple):
     """A tensor to evict, and whether to swap it out or to drop it."""
 

@@ -3,14 +3,16 @@
 The engine executes the decisions and does all accounting, so that every policy is measured in the same way.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
 from minidl.errors import UserError
+from minidl.outside.validation import shown
 from minidl.plan.costs import Costs, Limits
-from minidl.plan.plan import NO_PLAN, Eviction, Plan, Proposal, SavedProposal
+from minidl.plan.mistakes import mistake, no_action
+from minidl.plan.plan import ACTIONS, NO_PLAN, Eviction, Plan, Proposal, SavedProposal
 from minidl.plan.trace import TensorId, Trace
 
 
@@ -142,8 +144,9 @@ class Policy(Protocol):
 
     def victims(self, resident: Sequence[Residency], pressure: Pressure) -> Sequence[Eviction]:
         """Return the tensors to evict for a failed allocation (on-demand mode), the first victim first.
-        The engine evicts as many as it needs, in this order. Tensors that are not listed stay. A tensor that cannot be
-        swapped out is dropped instead, and a tensor that cannot be dropped is swapped out."""
+        The engine evicts as many as it needs, in this order. Tensors that are not listed stay; those that are not in
+        ``resident`` are an error. A tensor that cannot be swapped out is dropped instead, and a tensor that cannot be
+        dropped is swapped out."""
 
     def feedback(self, proposal: Proposal, observed: Observation) -> Proposal:
         """Return the proposal corrected by the observed results, or the same object if it needs no correction."""
@@ -157,7 +160,7 @@ class Policy(Protocol):
 
 def required(policy: Any) -> Policy:
     """Return the policy after a check that it has all members of ``Policy``. Raises UserError if one is missing."""
-    wanted = [*Policy.__annotations__, *(name for name in vars(Policy) if callable(getattr(OnDemand, name, None)))]
+    wanted = [*Policy.__annotations__, *(name for name, member in vars(Policy).items() if callable(member))]
     missing = [name for name in wanted if name[0] != "_" and not hasattr(policy, name)]
     if missing or isinstance(policy, type):
         what = f"the class {policy.__name__}" if isinstance(policy, type) else repr(policy) if policy is None else (
@@ -168,12 +171,33 @@ def required(policy: Any) -> Policy:
     return found
 
 
-def required_proposal(policy: Policy, method: str, answer: Any) -> Proposal:
-    """Return the policy's answer after a check that it is a Proposal. Raises UserError if not. method: its name."""
+def required_proposal(policy: Policy, method: str, answer: Any, trace: Trace, limits: Limits) -> Proposal:
+    """Return the policy's answer after a check that it is a Proposal for a trace. Raises UserError if not.
+    method: the name of the one that answered. limits: those that it was asked with."""
+    whose = f"policy {policy.name!r}: {method}()"
     if not isinstance(answer, Proposal) or not isinstance(answer.plan, Plan):
         what = f"a Proposal of {type(answer.plan).__name__}" if isinstance(answer, Proposal) else type(answer).__name__
-        raise UserError(f"policy {policy.name!r}: {method}() must return a Proposal with a Plan, not {what}")
+        raise UserError(f"{whose} must return a Proposal with a Plan, not {what}")
+    wrong = mistake(answer.plan, trace, limits.device_bytes)
+    if wrong is not None:
+        raise UserError(f"{whose} returns a plan that cannot be followed: {wrong}")
     return answer
+
+
+def require_victims(policy: Policy, answer: Any, resident: Collection[TensorId]) -> None:
+    """Raise UserError if the policy's answer does not say which tensors to evict. resident: those it was shown."""
+    whose, wanted = f"policy {policy.name!r}: victims()", "must return a sequence of Eviction(tensor_id, action)"
+    if not isinstance(answer, Iterable):
+        raise UserError(f"{whose} {wanted}, not {shown(repr(answer))}; to evict nothing, an empty one")
+    for each in answer:
+        if not isinstance(each, Sequence) or len(each) != 2:
+            raise UserError(f"{whose} {wanted}, and {shown(repr(each))} is none")
+        tensor_id, action = each
+        if tensor_id not in [*resident]:
+            raise UserError(f"{whose} names tensor {shown(tensor_id)}, which is none of the {len(resident)} tensors "
+                            "that it was shown")
+        if action not in ACTIONS:
+            raise UserError(f"{whose} gives tensor {tensor_id} {no_action(action)}")
 
 
 class OnDemand:

@@ -4,7 +4,7 @@
 from collections.abc import Callable
 
 from minidl.outside.registry import Registry
-from minidl.plan.policy import Policy
+from minidl.plan.policy import Policy, required
 from minidl.policies.auto.policy import Auto
 from minidl.policies.capuchin.policy import Capuchin, CapuchinListing, CapuchinRecompute, CapuchinSwap
 from minidl.policies.dtr_swap import DtrSwap
@@ -32,7 +32,13 @@ POLICIES: dict[str, Callable[[], Policy]] = {
 CHOICES = ("auto", "capuchin", "capuchin-swap", "capuchin-recompute", "passive", "lru", "recompute", "dtr-swap", "dtr",
            "vdnn-dyn", "checkmate", "none")
 REGISTRY: Registry[Policy] = Registry("policy", "minidl.policies", POLICIES, former={"str": "str-ilp"})
-names, create = REGISTRY.names, REGISTRY.create
+names = REGISTRY.names
+
+
+def create(policy: str | Policy) -> Policy:
+    """Return the policy of a name, or the policy that is given instead of one.
+    Raises UserError for an unknown name, one that cannot be made, and for what is no policy."""
+    return required(REGISTRY.create(policy) if isinstance(policy, str) else policy)
 
 
 def hurried(name: str) -> Policy:

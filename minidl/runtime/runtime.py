@@ -44,7 +44,7 @@ from minidl.parts.sharding.sharder import Sharder
 from minidl.parts.slicing.slicer import Slicer
 from minidl.placements import Placement
 from minidl.plan.plan import Plan
-from minidl.plan.policy import Policy, required
+from minidl.plan.policy import Policy
 from minidl.plan.trace import Trace
 from minidl.ranks import Ranks
 from minidl.runtime import upload
@@ -94,7 +94,7 @@ class Runtime(Shown):
         self.host_update = host_update_of(self.device, ranks, wanted=host_update)
         if attention is not None:
             self.device.attention = attention
-        self.policy = policies.create(policy) if isinstance(policy, str) else required(policy)
+        self.policy = policies.create(policy)
         budget = _bytes(memory_budget, self.device.profile.memory_bytes, "memory budget")
         host = _bytes(host_memory, self.device.profile.host_memory_bytes, "host memory", least=0)
         if not isinstance(spill, Spill):

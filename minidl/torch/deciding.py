@@ -106,5 +106,5 @@ def corrected(policy: Policy, known: Known, costs: Costs, limits: Limits, *, sec
     observed = Observation(seen.trace, costs, limits, seconds, stalled, waited,
                            sum(seen.trace.tensors[tensor_id].nbytes for tensor_id in late), allowance.open)
     with allowance.planning():
-        answer = required_proposal(policy, "feedback", policy.feedback(proposal, observed))
-    return None if answer is proposal else answer
+        answer = policy.feedback(proposal, observed)
+    return None if answer is proposal else required_proposal(policy, "feedback", answer, seen.trace, limits)

@@ -19,7 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from minidl import policies
 from minidl.errors import UserError
 from minidl.plan.costs import Limits
-from minidl.plan.policy import Policy, required
+from minidl.plan.policy import Policy
 from minidl.planning.allowance import Allowance
 from minidl.policies import beside
 from minidl.torch.backends import Backend, Immediate
@@ -74,8 +74,7 @@ class managed:  # noqa: N801 # programs call it like a function
         self.states = States(self.backend, device_type, on=states)
         self.saved.retreating = self.states.all_away
         # On a CPU the recording of lineage takes time from the program's own computation.
-        self.planner = Planner(policies.create(policy) if isinstance(policy, str) else required(policy),
-                               recompute=recompute, counts_recording=device_type == "cpu")
+        self.planner = Planner(policies.create(policy), recompute=recompute, counts_recording=device_type == "cpu")
         if self.planner.policy.plans:
             beside.begin()
         self.observer = Observer(self.recorder, self.saved, self.states)

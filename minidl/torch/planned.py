@@ -59,7 +59,7 @@ class Obeyed:
 
 def proposed(policy: Policy, seen: Seen, costs: Costs, limits: Limits) -> Proposal:
     """Return the plan that a policy proposes for a recorded step. Raises the policy's errors, such as UserError."""
-    return required_proposal(policy, "plan", policy.plan(seen.trace, costs, limits))
+    return required_proposal(policy, "plan", policy.plan(seen.trace, costs, limits), seen.trace, limits)
 
 
 def obeyed(plan: Plan, seen: Seen, costs: Costs, limits: Limits, *, recompute: bool) -> Obeyed:

@@ -14,7 +14,7 @@ from minidl.lab import cell
 from minidl.memory.switches import Switches
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.formats import SavedPlan, plan_from_json, plan_to_json
-from minidl.plan.plan import NO_PLAN, Action, Move, Plan
+from minidl.plan.plan import NO_PLAN, Action, Eviction, Move, Plan
 from minidl.plan.trace import Trace, TraceCall, TraceTensor
 from minidl.plan.trace_format import trace_from_json
 from minidl.policies.saved import SavedPlanPolicy, misfit
@@ -30,6 +30,8 @@ def trace(*, ops: tuple[str, ...] = ("conv", "relu", "loss"), nbytes: int = 8) -
     return Trace(tuple(calls), {t: TraceTensor(t, nbytes, False) for t in range(len(ops) + 1)})
 
 
+WRITE = "write Action.SWAP_OUT or Action.DROP, of minidl.plan.plan"
+TYPES = "a part of it is not of the type that plan.plan.Plan names: "
 PLAN = Plan({(1, 2): OUT, (0, 1): DROP}, {(2, 1): (1,)}, offsets={(1, 0): 512}, predicted_seconds=4.0)
 SAVED = SavedPlan.of(PLAN, trace())
 
@@ -57,6 +59,17 @@ def test_a_plan_for_another_iteration_does_not_fit_for_what_differs(other, messa
     (Plan({}, {(2, 1): (1,)}), "it swaps in tensor 1, which it does not evict"),
     (Plan(moves={(2, 3): (Move(1, 0),)}), "it names access 3 of tensor 2, which has 2"),
     (Plan(moves={(2, 1): (Move(1, 0), Move(9, 0))}), "it gives an address to tensor 9, unused in this iteration"),
+    (Plan({(1, 0): OUT}), "it names access 0 of tensor 1, which has 3"),
+    (Plan({(1, 1): "drop"}), f"it gives tensor 1 the action 'drop': {WRITE}"),
+    (Plan(spent={(1, 1): (Eviction(2, 42),)}), f"it gives tensor 2 the action 42: {WRITE}"),
+    (Plan({(1, 2): OUT}, {(2, 1): 1}), "its prefetches after access (2, 1) are 1, which is no tuple"),
+    (Plan(replays={(1, 1): [1]}), "its replays after access (1, 1) are [1], which is no tuple"),
+    (Plan(offsets={(1, 0): 3}), "it gives tensor 1 the address 3, which is no multiple of 256 from 0 on"),
+    (Plan(moves={(2, 1): (Move(1, -256),)}), "it gives tensor 1 the address -256, which is no multiple of 256 from 0 "
+     "on"),
+    (Plan(offsets={(1, 0): 256.0}), f"{TYPES}'float' object cannot be interpreted as an integer"),
+    (Plan(waits=frozenset({3})), f"{TYPES}cannot unpack non-iterable int object"),
+    (Plan(algorithms={-1: "slow"}), "it chooses algorithm 'slow' for call -1, which does not have it here"),
 ])
 def test_a_plan_that_names_what_is_not_there_is_refused(plan, message):
     saved = SavedPlan(plan, 3, {t: ("conv", 8) for t, _ in plan.evictions})

@@ -14,7 +14,6 @@ from minidl.ops.elementwise import exp, neg
 from minidl.outside.stages import COMPILATION
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import Action, Plan, Proposal
-from minidl.plan.policy import OnDemand
 from minidl.plan.trace import Trace
 from minidl.planning.allowance import SHARE, Allowance
 from minidl.policies.passive import Passive
@@ -190,7 +189,7 @@ def test_without_a_plan_an_allocation_that_fails_is_an_error():
 
 
 def test_what_a_program_does_between_its_iterations_is_not_of_their_time():
-    class Waiting(OnDemand):
+    class Waiting(Passive):
         plans = True
 
         def plan(self, trace, costs, limits):

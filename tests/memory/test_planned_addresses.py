@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from minidl import Runtime
+from minidl import Runtime, UserError
 from minidl.device.clock import COPY_IN
 from minidl.lab.training_step import training_step
 from minidl.memory.guided.ahead import relocate
@@ -98,14 +98,16 @@ def test_what_is_smaller_is_moved_when_something_larger_has_left():
     assert addresses == [LOW + 2 * MIB, HIGH]
 
 
-def test_what_is_being_copied_or_has_no_such_address_is_not_moved():
+def test_what_is_being_copied_is_not_moved_and_a_move_to_no_such_address_is_refused():
     plan = Plan({(A, 2): Action.SWAP_OUT}, {(X, 3): (A,)}, offsets={(A, 0): LOW, (A, 1): HIGH},
                 moves={(A, 2): (Move(A, 2 * LOW),)})
     assert follow(plan, A)[1][:2] == (HIGH, 2)
     plan = Plan({(A, 2): Action.SWAP_OUT}, offsets={(A, 0): LOW}, moves={(A, 2): (Move(A, HIGH),)})
     assert follow(plan, A) == [(LOW, 1, False)] * 2
-    plan = Plan(offsets={(A, 0): LOW}, moves={(A, 2): (Move(A, 64 * MIB), Move(A + 100, HIGH))})
-    assert follow(plan, A) == [(LOW, 1, True)] * 2
+    for move, why in ((Move(A, 64 * MIB), "the address 67108864, and the device has 67108864"),
+                      (Move(A + 100, HIGH), "an address to tensor 101, unused")):
+        with pytest.raises(UserError, match=why):
+            follow(Plan(offsets={(A, 0): LOW}, moves={(A, 2): (move,)}), A)
 
 
 def test_what_has_no_address_makes_way_for_what_has_one():

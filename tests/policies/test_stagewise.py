@@ -11,7 +11,7 @@ from made_traces import NO_LINK, UNIT, call, chain, trace_of
 from networks import differences, train
 from random_programs import UNLIMITED, programs
 
-from minidl import Runtime, nn
+from minidl import Runtime, UserError, nn
 from minidl.meta import Algorithm
 from minidl.plan.costs import Costs, Limits
 from minidl.plan.plan import NO_PLAN, Action, Plan, Proposal
@@ -383,5 +383,6 @@ def test_a_call_takes_the_algorithm_that_its_plan_names():
 
     usual, _ = launched(lambda trace: Plan())
     named, _ = launched(slowest)
-    unknown, _ = launched(lambda trace: Plan(algorithms=dict.fromkeys(range(len(trace.calls)), "gone")))
-    assert usual == unknown != named
+    assert usual != named
+    with pytest.raises(UserError, match="it chooses algorithm 'gone' for call 0, which does not have it"):
+        launched(lambda trace: Plan(algorithms=dict.fromkeys(range(len(trace.calls)), "gone")))

@@ -140,12 +140,14 @@ class Chance(OnDemand):
                 prefetches[key] = (*prefetches.get(key, ()), access.tensor_id)
         # For every other program, without a random draw, so that worlds known by their seeds stay the same.
         waits = [(a.tensor_id, a.access_count) for a in accesses[::7]] if len(accesses) % 2 else []
-        moves = {(a.tensor_id, a.access_count): (Move(accesses[n // 2].tensor_id, 256 * (n % 64)), Move(a.tensor_id, 0))
-                 for n, a in enumerate(accesses)} if len(accesses) % 3 else {}
+        moves = {(a.tensor_id, a.access_count): tuple(
+            move for move in (Move(accesses[n // 2].tensor_id, 256 * (n % 64)), Move(a.tensor_id, 0))
+            if move.offset + trace.tensors[move.tensor_id].nbytes <= limits.device_bytes)
+            for n, a in enumerate(accesses)} if len(accesses) % 3 else {}
         return Proposal(Plan(evictions, prefetches, waits=frozenset(waits), moves=moves))
 
     def feedback(self, proposal: Proposal, observed: Observation) -> Proposal:
-        return self.plan(observed.trace, Costs(0.0, 0.0, 0.0), Limits(0, 0))
+        return self.plan(observed.trace, observed.costs, observed.limits)
 
     def _action(self) -> Action:
         return self.draw.choice([Action.SWAP_OUT, Action.DROP])

@@ -84,7 +84,8 @@ class Planner:
             if self.corrects:
                 with self.allowance.planning():
                     answer = self.policy.feedback(entry.proposal, observed)
-                    proposal = required_proposal(self.policy, "feedback", answer)
+                    proposal = answer if answer is entry.proposal else required_proposal(
+                        self.policy, "feedback", answer, entry.trace, self.limits)
             if seconds == inf and proposal.plan is entry.plan:
                 proposal = NO_PLAN
             return [(number, proposal)] if proposal is not entry.proposal else []
@@ -115,7 +116,8 @@ class Planner:
         return self._adopt(planned)
 
     def _planned(self, trace: Trace, costs: Costs) -> Proposal:
-        return required_proposal(self.policy, "plan", self.policy.plan(trace, costs, self.limits))
+        answer = self.policy.plan(trace, costs, self.limits)
+        return required_proposal(self.policy, "plan", answer, trace, self.limits)
 
     def _adopt(self, make: Callable[[], Changes]) -> bool:
         """Adopt the proposals that ``make`` returns; True if the policy was asked for any.
