@@ -7,6 +7,7 @@ row's ``status`` says so.
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache
+from numbers import Integral
 from time import perf_counter
 from typing import Any
 
@@ -14,13 +15,13 @@ from minidl import placements, policies
 from minidl.device import profiles, simulators
 from minidl.device.profiles import Profile
 from minidl.device.spill import Spill
-from minidl.errors import OutOfMemory, Unsuitable
+from minidl.errors import OutOfMemory, Unsuitable, UserError
 from minidl.lab.traced import TracedDevice, TracedProgram
 from minidl.lab.training_step import SEPARATE, USUAL, Setting, training_step
 from minidl.memory.switches import ALL_ON
 from minidl.op import READ
 from minidl.outside.stages import stage
-from minidl.outside.units import UNLIMITED, format_bytes
+from minidl.outside.units import MOST_SHARE, UNLIMITED, format_bytes
 from minidl.placements import DEFAULT, Placement, Unplaced
 from minidl.plan.policy import Policy
 from minidl.plan.trace import Trace
@@ -202,13 +203,13 @@ def run(name: str, trace: Trace, machine: Machine, policy: str | Policy, budget:
     if isinstance(policy, str):
         policy = policies.create(policy)
     seconds, peak = unmanaged(trace, machine, network)
-    if not machine.recomputes:
-        trace = _without_recomputation(_Same(trace))
     budget_bytes = in_bytes(budget, peak)
     row = CellResult(name, profile.name, policy.name, budget_bytes, budget_bytes / peak, seconds,
                      placement=machine.placement, ranks=machine.ranks)
     if instants:
         row = replace(row, bound_s=bound_seconds(trace, machine, budget_bytes, instants))
+    if not machine.recomputes:
+        trace = _without_recomputation(_Same(trace))
     try:
         with (stage(f"{name} under {policy.name} in {format_bytes(budget_bytes)} on {profile.name}"),
               _runtime(trace, machine, network, policy=policy, memory_budget=budget_bytes,
@@ -222,8 +223,17 @@ def run(name: str, trace: Trace, machine: Machine, policy: str | Policy, budget:
 
 
 def in_bytes(budget: int | float, peak: int) -> int:
-    """Return a budget in bytes. An int is bytes already; a float is a share of ``peak``, the unmanaged peak."""
-    return budget if isinstance(budget, int) else int(budget * peak)
+    """Return a budget in bytes. An int is bytes already; a float is a share of ``peak``, the unmanaged peak.
+    Raises UserError for a share that is not above 0 and at most MOST_SHARE, and for less than a byte."""
+    if isinstance(budget, Integral):  # NumPy's integers, too
+        nbytes = int(budget)
+    elif 0 < budget <= MOST_SHARE:
+        nbytes = int(budget * peak)
+    else:
+        raise UserError(f"the budget {budget} is neither a share above 0 and at most {MOST_SHARE:g}, nor an int of bytes")
+    if nbytes < 1:
+        raise UserError(f"the budget {budget} is less than a byte")
+    return nbytes
 
 
 def _ran(row: CellResult, runtime: Runtime, step: Callable[[], None], steps: int | None) -> CellResult:
@@ -283,7 +293,8 @@ def _bound_seconds(same: _Same, machine: Machine, budget_bytes: int, instants: i
     from minidl.planning.bound import bound  # it takes NumPy and SciPy
 
     profile = machine.described()
+    trace = same.trace if machine.recomputes else _without_recomputation(same)
     with stage(f"computing the bound at {instants} instants"):
-        return bound(same.trace, profile.link_costs, budget_bytes, instants=instants,
+        return bound(trace, profile.link_costs, budget_bytes, instants=instants,
                      launch_seconds=profile.launch_overhead_s,
-                     launches=sum(call.op != READ.name for call in same.trace.calls)).seconds
+                     launches=sum(call.op != READ.name for call in trace.calls)).seconds

@@ -1,13 +1,16 @@
 """A trace that is run again is the program that it was taken from: byte for byte, and in time."""
 
 import json
+import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import strangers
 
 from minidl import Runtime
 from minidl.device import profiles
+from minidl.device.clock import COMPUTE
 from minidl.errors import UserError
 from minidl.lab import cell
 from minidl.lab.functional import functional
@@ -165,6 +168,7 @@ def test_a_call_may_write_and_make_outputs_at_once_and_leaves_may_appear_on_the_
     (small(call([-1], [0], frees=[0]), call([0], [1])), "call 1 (op) reads tensor 0, which was freed before"),
     (small(call([-1], [0], writes=[0])), "call 0 (op) writes tensor 0, which is none of its inputs"),
     (Trace((), {}), "the trace has no calls"),
+    (small(call([], [])), "the trace has 1 calls, and no tensor of theirs takes memory"),
 ])
 def test_what_no_program_can_have_is_refused(wrong, message):
     with pytest.raises(UserError) as error:
@@ -179,7 +183,7 @@ def test_the_live_bytes_of_a_trace_count_what_took_over_a_place_once():
 
 
 def test_every_second_beyond_the_unmanaged_step_has_a_column():
-    """On demand, with convolutions that have slower algorithms; what is left is the latency of copies."""
+    """On demand, with convolutions that have slower algorithms; what is left is little: waits for launches."""
     made = completed(strangers.vgg(1))
     for policy, host_bytes, placement in (("passive", None, "best-fit"), ("recompute", 0, "best-fit"),
                                           ("passive", None, "none")):
@@ -188,3 +192,37 @@ def test_every_second_beyond_the_unmanaged_step_has_a_column():
         assert row.slower_seconds > 0.05 * row.unmanaged_s and (slid > 0.01 * row.unmanaged_s) == (placement != "none")
         assert row.settled_s == pytest.approx(row.unmanaged_s + row.stall_seconds + row.recompute_seconds + slid
                                               + row.slower_seconds, rel=1e-3)
+
+
+def test_what_no_column_has_is_the_wait_for_launches():
+    """After each wait of the host for a copy the device is idle until the next call is launched."""
+    made = trace_of("lenet", 64)
+    unmanaged, peak = cell.unmanaged(made, cell.Machine())
+    device = TracedDevice(profiles.get("p100"), made)
+    with Runtime(device=device, policy="passive", memory_budget=int(0.7 * peak)) as runtime:
+        program, before, busy = TracedProgram(made), runtime.stats(), 0.0
+        for _ in range(3):
+            before, busy = runtime.stats(), device.clock.busy[COMPUTE]
+            with runtime.iteration():
+                program.step()
+        last = runtime.stats().since(before)
+        idle = last.seconds - (device.clock.busy[COMPUTE] - busy) - last.stall_seconds
+    columns = last.stall_seconds + last.recompute_seconds + last.slid_seconds + last.slower_seconds
+    assert last.seconds - unmanaged - columns == pytest.approx(idle)
+    assert 10 * device.profile.launch_overhead_s < idle < 15 * device.profile.launch_overhead_s
+
+
+@pytest.mark.parametrize("number", [int, np.int64])
+def test_a_budget_is_an_int_of_bytes_or_a_share(trace, number):
+    _, peak = cell.unmanaged(trace, cell.Machine())
+    for budget in (number(0.8 * peak), 0.8):
+        row = cell.run("r", trace, cell.Machine(), "passive", budget, steps=1)
+        assert row.budget_bytes == int(0.8 * peak)
+
+
+@pytest.mark.parametrize("budget", [72576358.0, math.inf, math.nan, 0.0, -0.5])
+def test_a_budget_that_is_neither_is_refused(trace, budget):
+    with pytest.raises(UserError, match="neither a share above 0 and at most 10000, nor an int of bytes"):
+        cell.run("r", trace, cell.Machine(), "passive", budget)
+    with pytest.raises(UserError, match="the budget -3 is less than a byte"):
+        cell.run("r", trace, cell.Machine(), "passive", -3)
