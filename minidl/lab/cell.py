@@ -84,12 +84,12 @@ class CellResult:
     Seconds are those of one iteration on the modelled clock, except for ``planning_s`` and ``cpu_s``, which the real
     computer took; bytes are those of the last iteration, except for the two peaks.
 
-    unmanaged_s   seconds of an iteration with unlimited memory
+    unmanaged_s   seconds of an iteration with unlimited memory, without noise
     first_s       of the first iteration; settled_s: of the last one, after nothing changes any more or after ``steps``
     predicted_s   predicted by the plan that the last iteration followed
     slid_seconds  of copies within device memory, which make one hole of several; slower_seconds: that calls took longer
                   than with their fastest algorithm, since memory had no room for its workspace
-    bound_s       a lower bound: no plan is faster; None: not asked for
+    bound_s       a lower bound: without noise no plan is faster; None: not asked for
     cpu_s         processor seconds, with preparation that later cells share; not compared when rows are compared
     """
 
@@ -224,15 +224,12 @@ def run(name: str, trace: Trace, machine: Machine, policy: str | Policy, budget:
 
 def in_bytes(budget: int | float, peak: int) -> int:
     """Return a budget in bytes. An int is bytes already; a float is a share of ``peak``, the unmanaged peak.
-    Raises UserError for a share that is not above 0 and at most MOST_SHARE, and for less than a byte."""
-    if isinstance(budget, Integral):  # NumPy's integers, too
-        nbytes = int(budget)
-    elif 0 < budget <= MOST_SHARE:
-        nbytes = int(budget * peak)
-    else:
-        raise UserError(f"the budget {budget} is neither a share above 0 and at most {MOST_SHARE:g}, nor an int of bytes")
+    Raises UserError for less than a byte, and for a share above MOST_SHARE."""
+    share = not isinstance(budget, Integral)  # NumPy's integers are bytes, too
+    nbytes = 0 if share and not 0 < budget <= MOST_SHARE else int(budget * peak if share else budget)
     if nbytes < 1:
-        raise UserError(f"the budget {budget} is less than a byte")
+        raise UserError(f"the budget must be a share of at most {MOST_SHARE:g}, or an int of bytes, and give at least "
+                        f"1 byte, not {budget}")
     return nbytes
 
 

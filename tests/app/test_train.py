@@ -205,7 +205,8 @@ def test_real_data_goes_to_the_cpu_and_the_hints_are_flags(capsys, tmp_path):
 def test_modelled_times_of_a_device_that_computes_are_not_told(tmp_path):
     result = result_of(tmp_path, *ON_DIGITS, "--steps", "3", "--device", "cpu:virtual")
     assert {key for key, value in result.items() if value is None} == {
-        "recompute_seconds", "stall_seconds", "slid_seconds", "slower_seconds", "planning_seconds", "planning_share", "search_seconds"} | NOT_OF_DIGITS
+        "recompute_seconds", "stall_seconds", "slid_seconds", "slower_seconds", "planning_seconds", "planning_share",
+        "search_seconds"} | NOT_OF_DIGITS
 
 
 def test_lenet_learns_the_digits(tmp_path):

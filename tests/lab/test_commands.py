@@ -35,6 +35,19 @@ def test_a_trace_is_looked_into(saved, capsys):
     assert "calls, " in out and "peak " in out and "kept for gradients" in out and out.count("bound at") == 4
 
 
+def test_a_trace_looked_into_has_the_times_of_a_replay(saved, tmp_path, capsys):
+    """Those of the algorithms: the seconds of a call are those of the one that once ran."""
+    document, path = json.loads(Path(saved).read_text()), tmp_path / "same.json"
+    for call in document["calls"]:
+        call.update(algorithms=call.get("algorithms") or [{"name": "a", "seconds": call["seconds"]}], seconds=7.0)
+    path.write_text(json.dumps(document))
+    outs = []
+    for each in (saved, str(path)):
+        assert trace.main(["info", each]) == 0
+        outs.append(capsys.readouterr().out.replace(each, ""))
+    assert outs[0] == outs[1]
+
+
 def test_a_trace_looked_into_without_recomputation_has_the_bounds_of_its_replay(capsys):
     words = ["resnet20:64", "--no-recompute"]
     assert trace.main(["info", *words]) == trace.main(
