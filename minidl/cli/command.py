@@ -66,7 +66,7 @@ def finish(name: str, story: Callable[[], int]) -> int:
         try:
             code = story()
         except SystemExit as end:  # --help; or a stranger's module, which does not decide about the code
-            code = REFUSED if end.code else 0
+            code, message = _told(name, end, ended) if end.code else (0, "")
         except BaseException as error:
             if ended.number is None and isinstance(error, Exception) and sys.flags.dev_mode and _unforeseen(error):
                 raise
@@ -151,9 +151,15 @@ def described(error: BaseException) -> str:
         return str(error) or "this machine has less memory than was asked for"
     if isinstance(error, OSError):
         return ": ".join(str(part) for part in (error.filename, _why(error)) if part)
+    if isinstance(error, SystemExit):
+        return with_place(error)
+    return f"unforeseen {with_place(error)} (python -X dev shows the way there)"
+
+
+def with_place(error: BaseException) -> str:
+    """Return the type and text of an error, and the place in the code where it was raised."""
     frames = traceback.extract_tb(error.__traceback__)
-    where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
-    return f"unforeseen {type(error).__name__}: {error}{where} (python -X dev shows the way there)"
+    return f"{type(error).__name__}: {error}" + (f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else "")
 
 
 def _unforeseen(error: BaseException) -> bool:

@@ -7,6 +7,7 @@ row's ``status`` says so.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache
+from numbers import Integral
 from time import perf_counter
 from typing import Any
 
@@ -14,13 +15,13 @@ from minidl import placements, policies
 from minidl.device import profiles, simulators
 from minidl.device.profiles import Profile
 from minidl.device.spill import Spill
-from minidl.errors import OutOfMemory, Unsuitable
+from minidl.errors import OutOfMemory, Unsuitable, UserError
 from minidl.lab.traced import TracedDevice, TracedProgram
 from minidl.lab.training_step import SEPARATE, USUAL, Setting, training_step
 from minidl.memory.switches import ALL_ON
 from minidl.op import READ
 from minidl.outside.stages import stage
-from minidl.outside.units import UNLIMITED, format_bytes
+from minidl.outside.units import MOST_SHARE, UNLIMITED, format_bytes
 from minidl.placements import DEFAULT, Placement, Unplaced
 from minidl.plan.policy import Policy
 from minidl.plan.trace import Trace
@@ -83,12 +84,12 @@ class CellResult:
     Seconds are those of one iteration on the modelled clock, except for ``planning_s`` and ``cpu_s``, which the real
     computer took; bytes are those of the last iteration, except for the two peaks.
 
-    unmanaged_s   seconds of an iteration with unlimited memory
+    unmanaged_s   seconds of an iteration with unlimited memory, without noise
     first_s       of the first iteration; settled_s: of the last one, after nothing changes any more or after ``steps``
     predicted_s   predicted by the plan that the last iteration followed
     slid_seconds  of copies within device memory, which make one hole of several; slower_seconds: that calls took longer
                   than with their fastest algorithm, since memory had no room for its workspace
-    bound_s       a lower bound: no plan is faster; None: not asked for
+    bound_s       a lower bound: without noise no plan is faster; None: not asked for
     cpu_s         processor seconds, with preparation that later cells share; not compared when rows are compared
     """
 
@@ -209,10 +210,10 @@ def run(name: str, trace: Trace, machine: Machine, policy: str | Policy, budget:
     finds no room has a status that says so."""
     made = policies.create(policy)
     row = blank(name, trace, machine, policy, budget, network)
-    if not machine.recomputes:
-        trace = _without_recomputation(_Same(trace))
     if instants:
         row = replace(row, bound_s=bound_seconds(trace, machine, row.budget_bytes, instants))
+    if not machine.recomputes:
+        trace = _without_recomputation(_Same(trace))
     try:
         with (stage(f"{name} under {row.policy} in {format_bytes(row.budget_bytes)} on {row.device}"),
               _runtime(trace, machine, network, policy=made, memory_budget=row.budget_bytes,
@@ -237,8 +238,14 @@ def blank(name: str, trace: Trace, machine: Machine, policy: str | Policy, budge
 
 
 def in_bytes(budget: int | float, peak: int) -> int:
-    """Return a budget in bytes. An int is bytes already; a float is a share of ``peak``, the unmanaged peak."""
-    return budget if isinstance(budget, int) else int(budget * peak)
+    """Return a budget in bytes. An int is bytes already; a float is a share of ``peak``, the unmanaged peak.
+    Raises UserError for less than a byte, and for a share above MOST_SHARE."""
+    share = not isinstance(budget, Integral)  # NumPy's integers are bytes, too
+    nbytes = 0 if share and not 0 < budget <= MOST_SHARE else int(budget * peak if share else budget)
+    if nbytes < 1:
+        raise UserError(f"the budget must be a share of at most {MOST_SHARE:g}, or an int of bytes, and give at least "
+                        f"1 byte, not {budget}")
+    return nbytes
 
 
 def _ran(row: CellResult, runtime: Runtime, step: Callable[[], None], steps: int | None) -> CellResult:
@@ -298,7 +305,8 @@ def _bound_seconds(same: _Same, machine: Machine, budget_bytes: int, instants: i
     from minidl.planning.bound import bound  # it takes NumPy and SciPy
 
     profile = machine.described()
+    trace = same.trace if machine.recomputes else _without_recomputation(same)
     with stage(f"computing the bound at {instants} instants"):
-        return bound(same.trace, profile.link_costs, budget_bytes, instants=instants,
+        return bound(trace, profile.link_costs, budget_bytes, instants=instants,
                      launch_seconds=profile.launch_overhead_s,
-                     launches=sum(call.op != READ.name for call in same.trace.calls)).seconds
+                     launches=sum(call.op != READ.name for call in trace.calls)).seconds

@@ -35,12 +35,8 @@ def load(source: str, device: str = "p100", *, fused: bool = True, measured: boo
 
 
 def _loaded(source: str, device: str, *, fused: bool, measured: bool, setting: Setting) -> Trace:
-    if source.endswith(".json"):
+    if source.endswith(FILES):
         return read_file(source)
-    if source.endswith(LOGS):
-        from minidl.lab.logs import read_program
-
-        return checked(read_program(source))
     name, batch = named(source)
     if name.startswith(TORCH):
         from minidl.lab.torch_capture import capture
@@ -51,8 +47,18 @@ def _loaded(source: str, device: str, *, fused: bool, measured: bool, setting: S
 
 
 def read_file(path: str) -> Trace:
-    """Return the trace in a JSON file, completed as by ``checked``. Raises UserError for a file without a trace."""
-    return checked(read_trace(path))
+    """Return the trace in a JSON file or a log, completed as by ``checked``.
+    Raises UserError, naming the file, for a file without a trace."""
+    if path.endswith(LOGS):
+        from minidl.lab.logs import read_program
+
+        trace = read_program(path)
+    else:
+        trace = read_trace(path)
+    try:
+        return checked(trace)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
 
 
 def checked(trace: Trace) -> Trace:

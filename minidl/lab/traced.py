@@ -198,9 +198,12 @@ def _no_gradient(needs: Sequence[bool]) -> tuple[None, ...]:
 def check(trace: Trace) -> None:
     """Raise UserError for a trace that no program can have.
     A call reads a freed tensor, writes one that is not its input, or may donate one to an output of another size; or
-    there are no calls, or more than LONGEST."""
+    there are no calls, or more than LONGEST; or no tensor takes memory, so that there is nothing to manage."""
     if not trace.calls:
         raise UserError("the trace has no calls")
+    named = {tensor_id for call in trace.calls for tensor_id in (*call.inputs, *call.outputs)}
+    if not any(t.nbytes and (t.persistent or t.tensor_id in named) for t in trace.tensors.values()):
+        raise UserError(f"the trace has {len(trace.calls)} calls, and no tensor of theirs takes memory")
     if len(trace.calls) > LONGEST:
         raise UserError(f"the trace has {len(trace.calls)} calls, and at most {LONGEST} are noted of an iteration")
     gone: set[TensorId] = set()

@@ -18,6 +18,7 @@ from io import FileIO
 from time import monotonic, process_time
 from typing import Any
 
+from minidl.cli.command import with_place
 from minidl.errors import UserError
 from minidl.lab import cell as cells
 from minidl.lab.cell import CellResult, Machine
@@ -118,7 +119,7 @@ def _row(blank: CellResult, work: Callable[[], CellResult]) -> str:
 
 
 def forked(work: Callable[[], str], limits: CellLimits) -> ProcessEnd:
-    """Run ``work`` in a fork of this process, within limits; return its output, or the text of its exception."""
+    """Run ``work`` in a fork of this process, within limits; return its output, or its exception as text."""
     reading, writing = os.pipe()
     process = os.fork()
     if process == 0:
@@ -155,8 +156,8 @@ def _child(work: Callable[[], str], limits: CellLimits, writing: int) -> None:
         try:
             said = work()
             code = 0
-        except Exception as error:
-            said = f"{type(error).__name__}: {error}"
+        except (Exception, SystemExit) as error:  # a policy may be the user's, and may end the process
+            said = with_place(error)
         rest = said.encode()
         while rest:
             rest = rest[os.write(writing, rest):]

@@ -12,6 +12,7 @@ UNITS: dict[str, int] = {
     "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
 }
 UNLIMITED = 1 << 50  # bytes: more than any step needs
+MOST_SHARE = 1e4  # of the unmanaged peak, as a budget
 _FACTORS = {unit.lower(): factor for unit, factor in UNITS.items()}
 _SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)", re.IGNORECASE | re.ASCII)
 _MOST_CHARACTERS = 400

@@ -72,8 +72,8 @@ class Observation:
     late      tensor -> seconds that the compute stream waited for its swap-in at the back-access.
     paged_in_bytes  bytes swapped in on demand: the plan had evicted them, and no prefetch brought them back in time.
     may_plan  True if there is time for a search: on the wall clock planning may take a small share of a run.
-    unseen    number of iterations before this one in which the engine changed over from another plan; their time counts
-              for neither plan."""
+    unseen    number of iterations just before this one in which the engine left another plan for this one. Their times
+              are not observed, since they belong to neither plan."""
 
     trace: Trace
     costs: Costs

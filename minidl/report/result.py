@@ -29,7 +29,7 @@ KEYS: dict[str, str] = {
     "swapped_in_bytes": "copied back in a step (bytes)",
     "recomputed_bytes": "recomputed in a step (bytes)",
     "recompute_seconds": "device time of recomputation in a step (seconds)",
-    "stall_seconds": "how long the device waited for copies in a step (seconds)",
+    "stall_seconds": "how long the device waited for copies, and simulated ranks for exchanges, in a step (seconds)",
     "host_peak_bytes": "the most host memory that swapped tensors took at one time (bytes)",
     "loss": "of the last step",
     "accuracy": "share of the test images that were recognised, after training",
@@ -45,6 +45,8 @@ KEYS: dict[str, str] = {
     "planning_seconds": "time of the run spent on planning (seconds)",
     "planning_share": "share of the run spent on planning",
     "moved_bytes": "slid to other addresses in a step (bytes)",
+    "slid_seconds": "device time of these copies in a step, estimated (seconds)",
+    "slower_seconds": "lost in a step to slower algorithms, whose workspace had room (seconds)",
     "search_seconds": "cost of finding the plan: how much longer the first half of the steps took (seconds)",
     "unmanaged_step_seconds": "one step with unlimited memory, if that is modelled (seconds)",
     "ranks": "[{rank, budget_bytes, peak_bytes, ...}]: the memory of each rank; empty without --ranks",
@@ -121,6 +123,8 @@ class Result(Shown):
     planning_seconds: float | None = None
     planning_share: float | None = None
     moved_bytes: int = 0
+    slid_seconds: float | None = None
+    slower_seconds: float | None = None
     search_seconds: float | None = None
     unmanaged_step_seconds: float | None = None
     ranks: tuple[RankMemory, ...] = ()

@@ -5,14 +5,16 @@ from minidl.report.meter import BOTTLENECK, rate, share
 from minidl.report.result import Result
 
 TOP = 5  # with at most so many classes, every class is among the top five
+LEAST = 0.005  # share of a step that is printed as 1%; less is not worth a word
 
 
 def summary(result: Result, unmanaged_seconds: float | None, hints: list[str], *, items: str = "images",
-            classes: int = 0) -> str:
+            classes: int = 0, slices: int = 1) -> str:
     """Return the summary as aligned lines of text.
 
     unmanaged_seconds: the time of a step with unlimited memory; None: it cannot be modelled.
     items: the unit of a batch, as a word; classes: the number of classes in the data, 0 if unknown.
+    slices: the number of slices in which a batch runs.
     """
     top5 = None if 0 < classes <= TOP else result.accuracy_top5
     lines = [
@@ -26,9 +28,8 @@ def summary(result: Result, unmanaged_seconds: float | None, hints: list[str], *
         ("speed", _speed(result, unmanaged_seconds, items)),
     ]
     if result.stall_seconds is not None and result.recompute_seconds is not None:
-        lines.append(("time lost a step", f"{_cost(result.stall_seconds, result)} waiting for copies, "
-                                          f"{_cost(result.recompute_seconds, result)} recomputing"))
-    if result.search_seconds is not None:
+        lines.append(("time lost a step", _lost(result, unmanaged_seconds, slices)))
+    if result.search_seconds is not None and result.search_seconds >= LEAST * result.step_seconds:
         lines.append(("to find this", f"{result.search_seconds:.3g} s: the first half of the steps took longer"))
     if result.planning_seconds and result.planning_share is not None:
         lines.append(("planning", f"{result.planning_seconds:.3g} s, {result.planning_share:.1%} of the run"))
@@ -60,6 +61,20 @@ def _speed(result: Result, unmanaged_seconds: float | None, items: str) -> str:
         text += (f"; {share(unmanaged_seconds, result.step_seconds)} of the "
                  f"{rate(count, unmanaged_seconds)} {items}/s with unlimited memory")
     return text
+
+
+def _lost(result: Result, unmanaged_seconds: float | None, slices: int) -> str:
+    """Return, as text, what a step loses its time to; the rest of the loss is named if the time is modelled."""
+    waited = "copies"
+    if result.ranks and unmanaged_seconds:  # simulated ranks wait for exchanges, with unlimited memory, too
+        waited = "copies and exchanges" if result.swapped_out_bytes + result.swapped_in_bytes else "exchanges"
+    parts = [(result.stall_seconds or 0.0, f"waiting for {waited}"), (result.recompute_seconds or 0.0, "recomputing"),
+             (result.slid_seconds or 0.0, "sliding"), (result.slower_seconds or 0.0, "in slower algorithms")]
+    if unmanaged_seconds:
+        rest = result.step_seconds - unmanaged_seconds - sum(seconds for seconds, _ in parts)
+        parts.append((rest, f"because of {slices} slices" if slices > 1 else "waiting for launches"))
+    return ", ".join(f"{_cost(seconds, result)} {cause}" for number, (seconds, cause) in enumerate(parts)
+                     if number < 2 or seconds >= LEAST * result.step_seconds)
 
 
 def _data(result: Result, made: float) -> str:

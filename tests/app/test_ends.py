@@ -44,12 +44,16 @@ def end_of(capsys, error):
     (MemoryError(), 2, "prog: error: this machine has less memory than was asked for"),
     (OSError(28, "No space left on device", "a/b"), 2, "prog: error: a/b: No space left on device"),
     (KeyboardInterrupt(), 130, "prog: stopped"),
-    (SystemExit(7), 2, None),
     (SystemExit(0), 0, None),
     (UserError("a\nb\x1b[31mc\u202ed"), 2, "prog: error: a\\nb\\x1b[31mc\\u202ed"),
 ])
 def test_whatever_ends_a_command_is_a_code_and_at_most_one_line(capsys, error, code, line):
     assert end_of(capsys, error) == (code, [line] if line else [])
+
+
+def test_a_command_that_a_strangers_module_ends_says_where(capsys):
+    code, (line,) = end_of(capsys, SystemExit(7))
+    assert code == 2 and line.startswith("prog: error: SystemExit: 7 at ") and "test_ends.py:" in line
 
 
 def test_an_error_that_nobody_has_foreseen_is_one_line_with_its_place(capsys):

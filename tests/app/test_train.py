@@ -4,7 +4,7 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ from minidl.cli.app.options import DIGITS_BATCH
 from minidl.data import Digits
 from minidl.errors import UserError
 from minidl.report.meter import Meter, rate, share
-from minidl.report.result import KEYS, LargestOp, Result
+from minidl.report.result import KEYS, LargestOp, RankMemory, Result
 from minidl.report.summary import summary
 
 ROOT = Path(__file__).parents[2]
@@ -205,7 +205,8 @@ def test_real_data_goes_to_the_cpu_and_the_hints_are_flags(capsys, tmp_path):
 def test_modelled_times_of_a_device_that_computes_are_not_told(tmp_path):
     result = result_of(tmp_path, *ON_DIGITS, "--steps", "3", "--device", "cpu:virtual")
     assert {key for key, value in result.items() if value is None} == {
-        "recompute_seconds", "stall_seconds", "planning_seconds", "planning_share", "search_seconds"} | NOT_OF_DIGITS
+        "recompute_seconds", "stall_seconds", "slid_seconds", "slower_seconds", "planning_seconds", "planning_share",
+        "search_seconds"} | NOT_OF_DIGITS
 
 
 def test_lenet_learns_the_digits(tmp_path):
@@ -333,6 +334,30 @@ def test_the_summary_leaves_out_what_the_device_does_not_know():
                      None, None, 0, 0.25, 0.5)
     text = summary(unknown, None, [])
     assert "unlimited" not in text and "time lost" not in text and "loss 0.25, test accuracy 50.00%" in text
+
+
+@pytest.mark.parametrize(("facts", "slices", "lost"), [
+    ({}, 1, "1 s (50%) waiting for copies, 0 s (0%) recomputing, 0.2 s (10%) waiting for launches"),
+    ({"slid_seconds": 0.12, "slower_seconds": 0.08}, 1,
+     "1 s (50%) waiting for copies, 0 s (0%) recomputing, 0.12 s (6%) sliding, 0.08 s (4%) in slower algorithms"),
+    ({}, 4, "1 s (50%) waiting for copies, 0 s (0%) recomputing, 0.2 s (10%) because of 4 slices"),
+    ({"slid_seconds": 1e-9}, 4, "1 s (50%) waiting for copies, 0 s (0%) recomputing, 0.2 s (10%) because of 4 slices"),
+    ({"ranks": (RankMemory(0, 1, 1, 0, 0, 0, 0, 1.0),)}, 1,
+     "1 s (50%) waiting for exchanges, 0 s (0%) recomputing, 0.2 s (10%) waiting for launches"),
+    ({"ranks": (RankMemory(0, 1, 1, 0, 9, 9, 0, 1.0),), "swapped_out_bytes": 9}, 1,
+     "1 s (50%) waiting for copies and exchanges, 0 s (0%) recomputing, 0.2 s (10%) waiting for launches")])
+def test_the_summary_names_what_time_was_lost_to(facts, slices, lost):
+    known = Result("m", 10, "sim:x", "passive", "tf32", 2**30, 2**29, 2**31, LargestOp("add", 2**20), 2.0, 5.0, 0, 0, 0,
+                   0.0, 1.0, 0, None, None)
+    assert f"  time lost a step   {lost}\n" in summary(replace(known, **facts), 0.8, ["that"], slices=slices)
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(0.5, True), (0.0, False), (1e-15, False), (None, False)])
+def test_the_summary_tells_of_a_search_that_took_time(seconds, told):
+    result = Result("m", 10, "sim:x", "auto", "tf32", 2**30, 2**29, 2**31, LargestOp("add", 2**20), 2.0, 5.0, 0, 0, 0,
+                    0.0, 0.0, 0, None, None, search_seconds=seconds)
+    assert ("to find this       0.5 s: the first half of the steps took longer" in summary(result, 2.0, [])) == told
+    assert ("to find this" in summary(result, 2.0, [])) == told
 
 
 def test_the_summary_tells_of_the_top_five_only_where_there_are_more_classes():

@@ -36,6 +36,40 @@ def test_a_trace_is_looked_into(saved, capsys):
     assert "calls, " in out and "peak " in out and "kept for gradients" in out and out.count("bound at") == 4
 
 
+def test_a_trace_looked_into_has_the_times_of_a_replay(saved, tmp_path, capsys):
+    """Those of the algorithms: the seconds of a call are those of the one that once ran."""
+    document, path = json.loads(Path(saved).read_text()), tmp_path / "same.json"
+    for call in document["calls"]:
+        call.update(algorithms=call.get("algorithms") or [{"name": "a", "seconds": call["seconds"]}], seconds=7.0)
+    path.write_text(json.dumps(document))
+    outs = []
+    for each in (saved, str(path)):
+        assert trace.main(["info", each]) == 0
+        outs.append(capsys.readouterr().out.replace(each, ""))
+    assert outs[0] == outs[1]
+
+
+def test_a_trace_looked_into_without_recomputation_has_the_bounds_of_its_replay(capsys):
+    words = ["resnet20:64", "--no-recompute"]
+    assert trace.main(["info", *words]) == trace.main(
+        ["replay", *words, "--policy", "lru", "--steps", "1", "--bound", "16", "--budget", "70%,50%"]) == 0
+    out = capsys.readouterr().out
+    looked = re.findall(r"^bound at [75]0% .*: ([0-9.]+%)", out, re.MULTILINE)
+    assert looked == [line.split()[7] for line in out.splitlines()[-2:]] and looked[0] < "90%"
+
+
+@pytest.mark.parametrize(("name", "text", "message"), [
+    ("a.json", '{"format": "minidl-trace", "version": 3, "tensors": [], "calls": []}', "the trace has no calls"),
+    ("a.log", "op a 1\nop b 2\n", "the trace has 2 calls, and no tensor of theirs takes memory")])
+def test_what_is_wrong_with_a_trace_is_told_with_its_file(tmp_path, monkeypatch, capsys, name, text, message):
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_text(text)
+    for words in (["trace", "info", name], ["trace", "replay", name], ["placement", name],
+                  ["run", "--traces", name, "--out", "grid"]):
+        assert lab.main(words) == 2
+        assert capsys.readouterr().err.endswith(f"error: {name}: {message}\n")
+
+
 def test_no_bound_of_tiny_calls_is_above_the_unmanaged_speed(tmp_path, capsys):
     log, lifetimes = tmp_path / "a.log", tmp_path / "b.csv"
     log.write_text("\n".join(f"op a\nmalloc {n} 4000000\nwrite {n}" + (f"\nread {n - 1}" if n else "")

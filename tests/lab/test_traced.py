@@ -1,13 +1,16 @@
 """A trace that is run again is the program that it was taken from: byte for byte, and in time."""
 
 import json
+import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import strangers
 
 from minidl import Runtime
 from minidl.device import profiles
+from minidl.device.clock import COMPUTE
 from minidl.errors import UserError
 from minidl.lab import cell
 from minidl.lab.functional import functional
@@ -59,6 +62,21 @@ def test_a_trace_run_again_is_the_model_that_it_was_taken_from(trace, policy, sh
     assert sum(step[3] + step[5] for step in model) > 0  # memory was short
     for ours, theirs in zip(traced[1:], model[1:], strict=True):
         assert ours[:3] == pytest.approx(theirs[:3], rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize(("policy", "share", "longer", "copies"), [
+    ("none", 1.2, 0.048, None), ("capuchin", 0.7, 0.084, 0.004)])
+def test_a_network_in_little_memory_updates_in_parts_and_its_trace_does_not(policy, share, longer, copies):
+    """The numbers of docs/lab.md."""
+    made = trace_of("lenet", 64)
+    budget = int(share * cell.unmanaged(made, cell.Machine())[1])
+    with Runtime(device="sim:p100", policy=policy, memory_budget=budget, precision="fp32") as runtime:
+        model = steps_of(runtime, training_step("lenet", 64), 6)[-1]
+    with Runtime(device=TracedDevice(profiles.get("p100"), made), policy=policy, memory_budget=budget) as runtime:
+        traced = steps_of(runtime, TracedProgram(made).step, 6)[-1]
+    assert model[0] / traced[0] - 1 == pytest.approx(longer, abs=5e-4)
+    if copies is not None:
+        assert sum(model[3:5]) / sum(traced[3:5]) - 1 == pytest.approx(copies, abs=5e-4)
 
 
 def test_a_trace_of_version_1_is_run_with_what_its_calls_tell(trace):
@@ -165,6 +183,7 @@ def test_a_call_may_write_and_make_outputs_at_once_and_leaves_may_appear_on_the_
     (small(call([-1], [0], frees=[0]), call([0], [1])), "call 1 (op) reads tensor 0, which was freed before"),
     (small(call([-1], [0], writes=[0])), "call 0 (op) writes tensor 0, which is none of its inputs"),
     (Trace((), {}), "the trace has no calls"),
+    (small(call([], [])), "the trace has 1 calls, and no tensor of theirs takes memory"),
 ])
 def test_what_no_program_can_have_is_refused(wrong, message):
     with pytest.raises(UserError) as error:
@@ -179,7 +198,7 @@ def test_the_live_bytes_of_a_trace_count_what_took_over_a_place_once():
 
 
 def test_every_second_beyond_the_unmanaged_step_has_a_column():
-    """On demand, with convolutions that have slower algorithms; what is left is the latency of copies."""
+    """On demand, with convolutions that have slower algorithms; what is left is little: waits for launches."""
     made = completed(strangers.vgg(1))
     for policy, host_bytes, placement in (("passive", None, "best-fit"), ("recompute", 0, "best-fit"),
                                           ("passive", None, "none")):
@@ -188,3 +207,35 @@ def test_every_second_beyond_the_unmanaged_step_has_a_column():
         assert row.slower_seconds > 0.05 * row.unmanaged_s and (slid > 0.01 * row.unmanaged_s) == (placement != "none")
         assert row.settled_s == pytest.approx(row.unmanaged_s + row.stall_seconds + row.recompute_seconds + slid
                                               + row.slower_seconds, rel=1e-3)
+
+
+def test_what_no_column_has_is_the_wait_for_launches():
+    """After each wait of the host for a copy the device is idle until the next call is launched."""
+    made = trace_of("lenet", 64)
+    unmanaged, peak = cell.unmanaged(made, cell.Machine())
+    device = TracedDevice(profiles.get("p100"), made)
+    with Runtime(device=device, policy="passive", memory_budget=int(0.7 * peak)) as runtime:
+        program, before, busy = TracedProgram(made), runtime.stats(), 0.0
+        for _ in range(3):
+            before, busy = runtime.stats(), device.clock.busy[COMPUTE]
+            with runtime.iteration():
+                program.step()
+        last = runtime.stats().since(before)
+        idle = last.seconds - (device.clock.busy[COMPUTE] - busy) - last.stall_seconds
+    columns = last.stall_seconds + last.recompute_seconds + last.slid_seconds + last.slower_seconds
+    assert last.seconds - unmanaged - columns == pytest.approx(idle)
+    assert 10 * device.profile.launch_overhead_s < idle < 15 * device.profile.launch_overhead_s
+
+
+@pytest.mark.parametrize("number", [int, np.int64])
+def test_a_budget_is_an_int_of_bytes_or_a_share(trace, number):
+    _, peak = cell.unmanaged(trace, cell.Machine())
+    for budget in (number(0.8 * peak), 0.8):
+        row = cell.run("r", trace, cell.Machine(), "passive", budget, steps=1)
+        assert row.budget_bytes == int(0.8 * peak)
+
+
+@pytest.mark.parametrize("budget", [72576358.0, math.inf, math.nan, 0.0, -0.5, 1e-30, 0, -3])
+def test_a_budget_that_is_neither_is_refused(trace, budget):
+    with pytest.raises(UserError, match="a share of at most 10000, or an int of bytes, and give at least 1 byte, not"):
+        cell.run("r", trace, cell.Machine(), "passive", budget)

@@ -29,6 +29,10 @@ def raising():
     raise ValueError("no such luck")
 
 
+def exiting():
+    raise SystemExit(7)
+
+
 def killed():
     os.kill(os.getpid(), signal.SIGTERM)
     return "never said"
@@ -36,7 +40,8 @@ def killed():
 
 @pytest.mark.parametrize(("work", "said", "code"), [
     (lambda: "a" * 100_000, "a" * 100_000, 0),  # more than a pipe holds
-    (raising, "ValueError: no such luck", 1), (killed, "", -signal.SIGTERM)])
+    (raising, f"ValueError: no such luck at {__file__}:29", 1),
+    (exiting, f"SystemExit: 7 at {__file__}:33", 1), (killed, "", -signal.SIGTERM)])
 def test_a_fork_says_what_came_of_its_work_or_how_it_ended(work, said, code, asking):
     ended = worker.forked(work, CellLimits())
     assert (ended.said, os.waitstatus_to_exitcode(ended.status), ended.late) == (said, code, False)

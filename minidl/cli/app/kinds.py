@@ -15,14 +15,13 @@ from minidl.device.precision import precision_of
 from minidl.errors import UserError
 from minidl.outside import validation as numbers
 from minidl.outside.registry import Registry
-from minidl.outside.units import parse_bytes
+from minidl.outside.units import MOST_SHARE, parse_bytes
 
 MPI = "mpi"  # ranks: the processes that mpiexec has started
 CHOSEN = 0  # slices: as many as are fastest; shards: where a parameter has no room whole
 
 Value = TypeVar("Value")
 _ABOVE_0 = nextafter(0, 1)
-MOST_PERCENT = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +88,7 @@ def size(text: str) -> int:
 def budget(text: str) -> int | Share:
     """Return the bytes of a text as ``size`` does, or a Share for a percentage; both must be above 0."""
     if text.endswith("%"):
-        return Share(read(numbers.real, text[:-1], least=_ABOVE_0, most=MOST_PERCENT,
+        return Share(read(numbers.real, text[:-1], least=_ABOVE_0, most=100 * MOST_SHARE,
                           wanted="a percentage above 0") / 100)
     return _some(text)
 

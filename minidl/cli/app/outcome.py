@@ -51,5 +51,7 @@ def result_of(options: Options, sizes: Sizes, meter: Meter, score: Score | None,
         planning_seconds=allowance.seconds if allowance is not None and allowance.limited else None,
         planning_share=allowance.share if allowance is not None else None,
         moved_bytes=int(meter.median(lambda step: step.grown.moved_bytes)),
+        slid_seconds=meter.median(lambda step: step.grown.slid_seconds) if timed else None,
+        slower_seconds=meter.median(lambda step: step.grown.slower_seconds) if timed else None,
         search_seconds=meter.unsettled_seconds() if runtime.guide is not None and timed else None,
         unmanaged_step_seconds=unmanaged_seconds, ranks=ranks, seed=options.seed)

@@ -165,7 +165,7 @@ def train(options: Options, lock: RunLock, out: TextIO, ranks: Ranks | None = No
     # What it was like, and what to try next: advice is tried on twins, when the memory of the run has been given back.
     with stage("trying what to advise"):
         hints = advice(setup, result, most=sizes.most) if not stop else []
-    text = summary(result, unmanaged_seconds, hints, items=items, classes=data.num_classes)
+    text = summary(result, unmanaged_seconds, hints, items=items, classes=data.num_classes, slices=setup.slices)
     print(text)
     for message in bad.messages[:TOLD]:
         print(f"  left out: {message}")

@@ -114,7 +114,8 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--placement", type=chosen_placements, default=[placements.DEFAULT], metavar="A,B",
                        help=f"where blocks go in device memory: {', '.join(placements.names())}; none: no addresses, "
                             f"only bytes are counted (default: {placements.DEFAULT})")
-    group.add_argument("--noise", type=part, default=0.0, metavar="PART", help="by which each call may be off")
+    group.add_argument("--noise", type=part, default=0.0, metavar="PART",
+                       help="by which each call may be off; unmanaged_s and bound_s have no noise")
     group.add_argument("--seed", type=int, default=0, help="of the noise")
 
 

@@ -39,10 +39,10 @@ def info(arguments: argparse.Namespace) -> int:
           f"kept for gradients {format_bytes(_operands(trace, _saved(trace)))}")
     by_op: dict[str, float] = {}
     for call in trace.calls:
-        by_op[call.op] = by_op.get(call.op, 0.0) + call.seconds
+        by_op[call.op] = by_op.get(call.op, 0.0) + call.algorithms[0].seconds  # as in a replay with unlimited memory
     longest = sorted(by_op.items(), key=lambda entry: -entry[1])[:arguments.rows]
     print("\n".join(tables.table([("operation", "seconds", "share"), *(
-        (op, f"{spent:.4g}", f"{spent / (trace.seconds or 1):.1%}") for op, spent in longest)])))
+        (op, f"{spent:.4g}", f"{spent / (sum(by_op.values()) or 1):.1%}") for op, spent in longest)])))
     for share in SHARES:
         limit = cell.bound_seconds(trace, machine, int(share * peak), INSTANTS)
         speed = seconds / limit if limit else 1.0  # calls may take no time, on a device that launches them in none
