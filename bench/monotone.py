@@ -17,6 +17,7 @@ from pathlib import Path
 from bench.support.promises import SLOWER, Cell, dips
 from minidl.lab import cell, speeds, table
 from minidl.lab.inferred import completed
+from minidl.lab.row import CellResult
 from minidl.lab.sources import load
 from minidl.plan.trace import Trace
 from minidl.policies import CHOICES
@@ -34,7 +35,7 @@ def steps_of_others() -> dict[str, Trace]:
     return {name: completed(make(1)) for name, make in import_module("strangers").STRANGERS.items()}
 
 
-def cells(names: list[str], policies: list[str], step: int, rows: dict[tuple[str, str, int], cell.CellResult],
+def cells(names: list[str], policies: list[str], step: int, rows: dict[tuple[str, str, int], CellResult],
           path: Path) -> None:
     """Run the cells that ``rows`` lacks, and add them to it and to the file. The key is trace, policy and percent."""
     strangers = steps_of_others()
@@ -52,9 +53,9 @@ def cells(names: list[str], policies: list[str], step: int, rows: dict[tuple[str
                     break
 
 
-def known(path: Path) -> dict[tuple[str, str, int], cell.CellResult]:
+def known(path: Path) -> dict[tuple[str, str, int], CellResult]:
     """Return the rows in a file, by trace, policy and percent; none without a file."""
-    found = [cell.CellResult(**row) for row in table.read_csv(str(path))] if path.exists() else []  # type: ignore[arg-type]
+    found = [CellResult(**row) for row in table.read_csv(str(path))] if path.exists() else []  # type: ignore[arg-type]
     return {(row.trace, row.policy, round(100 * row.budget_share)): row for row in found}
 
 
@@ -76,7 +77,7 @@ def report(found: list[Cell], first: str) -> None:
               f"{f'{most:.1%}' if lost else ''} | {by} | {'' if at is None else f'{at:.0%}'} |")
 
 
-def _share(seconds: float | None, row: cell.CellResult) -> str:
+def _share(seconds: float | None, row: CellResult) -> str:
     return "" if seconds is None else f"{seconds / row.unmanaged_s:.4f}"
 
 

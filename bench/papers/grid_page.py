@@ -14,8 +14,8 @@ from pathlib import Path
 from statistics import mean
 
 from bench.papers.page import Content, Page, percent
-from minidl.lab.cell import CellResult
 from minidl.lab.fitting import share
+from minidl.lab.row import CellResult
 
 EQUAL = 0.005  # of the fastest's speed: who is within it counts as first, too
 KEPT_WORD = 0.01  # of an iteration: what a prediction may be off

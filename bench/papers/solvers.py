@@ -9,7 +9,8 @@ from typing import Any
 
 from bench.papers.page import Content
 from minidl.lab import cell
-from minidl.lab.cell import CellResult, Machine
+from minidl.lab.cell import Machine
+from minidl.lab.row import CellResult
 from minidl.lab.training_step import trace_of
 from minidl.outside.units import format_bytes
 from minidl.plan.costs import Costs, Limits

@@ -244,11 +244,6 @@ def named(name: str) -> Profile:
     return load(name) if name.endswith(".json") else get(name)
 
 
-def file(name: str) -> Path | None:
-    """Return the file that ``named`` reads for this name; None for a profile of minidl's own."""
-    return Path(name.removeprefix("sim:")) if name.endswith(".json") else None
-
-
 @cache
 def for_bf16(profile: Profile) -> Profile:
     """Return the profile with the peak rate of bf16 products in ``tensor_flops``; unchanged if it has no such rate."""

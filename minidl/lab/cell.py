@@ -1,13 +1,13 @@
 """One cell of an experiment: a trace that runs on a modelled machine, in a budget, under a policy. Its result is a row.
 
-A row is plain data with the same columns in every case. If a policy refuses, or an operation finds no memory, the
-row's ``status`` says so.
+If a policy refuses, or an operation finds no memory, the row's ``status`` says so.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from numbers import Integral
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -16,6 +16,7 @@ from minidl.device import profiles, simulators
 from minidl.device.profiles import Profile
 from minidl.device.spill import Spill
 from minidl.errors import OutOfMemory, Unsuitable, UserError
+from minidl.lab.row import CellResult
 from minidl.lab.traced import TracedDevice, TracedProgram
 from minidl.lab.training_step import SEPARATE, USUAL, Setting, training_step
 from minidl.memory.switches import ALL_ON
@@ -73,68 +74,14 @@ class Machine:
         """The bytes of host memory that this device may use: the given ones, or its share of its machine's."""
         return self.described().host_memory_bytes // self.ranks if self.host_bytes is None else self.host_bytes
 
+    @property
+    def file(self) -> Path | None:
+        """The file of the profile, if it is one of the user's."""
+        return Path(self.profile.removeprefix("sim:")) if self.profile.endswith(".json") else None
+
     def placed(self) -> Placement:
         """Return a new placement of the machine. Raises UserError for an unknown name."""
         return Unplaced() if self.placement == Unplaced.name else placements.create(self.placement)
-
-
-@dataclass(frozen=True)
-class CellResult:
-    """The result of a cell, as one row of a table; None in a field: unknown. ``status``: "ok", or why the cell failed.
-    Seconds are those of one iteration on the modelled clock, except for ``planning_s`` and ``cpu_s``, which the real
-    computer took; bytes are those of the last iteration, except for the two peaks.
-
-    unmanaged_s   seconds of an iteration with unlimited memory, without noise
-    first_s       of the first iteration; settled_s: of the last one, after nothing changes any more or after ``steps``
-    predicted_s   predicted by the plan that the last iteration followed
-    slid_seconds  of copies within device memory, which make one hole of several; slower_seconds: that calls took longer
-                  than with their fastest algorithm, since memory had no room for its workspace
-    bound_s       a lower bound: without noise no plan is faster; None: not asked for
-    cpu_s         processor seconds, with preparation that later cells share; not compared when rows are compared
-    """
-
-    trace: str
-    device: str
-    policy: str
-    budget_bytes: int
-    budget_share: float
-    unmanaged_s: float
-    first_s: float | None = None
-    settled_s: float | None = None
-    predicted_s: float | None = None
-    stall_seconds: float | None = None
-    recompute_seconds: float | None = None
-    slid_seconds: float | None = None
-    slower_seconds: float | None = None
-    out_bytes: int | None = None
-    in_bytes: int | None = None
-    peak_bytes: int | None = None
-    host_peak_bytes: int | None = None
-    planning_s: float | None = None
-    bound_s: float | None = None
-    steps: int = 0
-    placement: str = DEFAULT
-    ranks: int = 1
-    status: str = "ok"
-    cpu_s: float | None = field(default=None, compare=False)
-
-    def values(self) -> dict[str, object]:
-        """Return column name -> value, in the order of the table's columns."""
-        return asdict(self)
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> "CellResult":
-        """Return the row with these values. Raises TypeError for an unknown column, or a text in place of a number."""
-        for name, value in values.items():
-            if not isinstance(value, str if name in TEXTS else int | float | None):
-                raise TypeError(f"{name} is {value!r}")
-        return cls(**values)
-
-
-TEXTS = ("trace", "device", "policy", "placement", "status")  # the columns that are no numbers
-FORMER_COLUMNS = {"stall_s": "stall_seconds", "replay_s": "recompute_seconds"}  # of tables made before
-LATER_COLUMNS = ("slid_seconds", "slower_seconds", "placement", "ranks")  # which tables made before do not have
-COLUMNS = tuple(field.name for field in fields(CellResult))
 
 
 @dataclass(frozen=True)

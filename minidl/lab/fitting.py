@@ -16,8 +16,9 @@ from minidl import policies
 from minidl.cli.app.bisection import largest_number
 from minidl.errors import UserError
 from minidl.lab import cell
-from minidl.lab.cell import CellResult, Machine, RankedNetwork
+from minidl.lab.cell import Machine, RankedNetwork
 from minidl.lab.inferred import live_bytes
+from minidl.lab.row import CellResult
 from minidl.meta import Algorithm
 from minidl.outside.units import UNLIMITED, format_bytes
 from minidl.plan.trace import Trace, TraceCall

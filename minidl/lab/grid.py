@@ -21,8 +21,8 @@ from threading import Thread
 
 from minidl.errors import UserError
 from minidl.lab import table
-from minidl.lab.cell import CellResult
 from minidl.lab.kept import Cell, CellFolder
+from minidl.lab.row import CellResult
 from minidl.lab.sources import load
 from minidl.lab.training_step import Setting
 from minidl.outside.reading import is_file, parse_json

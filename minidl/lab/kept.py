@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from minidl.device import profiles
 from minidl.errors import UserError
-from minidl.lab.cell import FORMER_COLUMNS, CellResult, Machine
+from minidl.lab.cell import Machine
+from minidl.lab.row import FORMER_COLUMNS, CellResult
 from minidl.lab.sources import file_of
 from minidl.outside.reading import is_file, read_bytes, read_json
 from minidl.outside.writing import make_folder, replace_file
@@ -73,7 +73,7 @@ def cells(sources: Iterable[str], machines: Iterable[Machine], budgets: Sequence
     return [Cell(source, machine, policy, budget, digest=digest, code_digest=digest_of([policy_files[policy], place]),
                  **options)
             for source in sources for machine in machines
-            for digest in (digest_of([file_of(source), profiles.file(machine.profile)]),)
+            for digest in (digest_of([file_of(source), machine.file]),)
             for place in (PLACEMENTS.file(machine.placement),)
             for budget in budgets for policy in policies]
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from minidl.lab.cell import CellResult
 from minidl.lab.drawing import figure_of
 from minidl.lab.fitting import share
+from minidl.lab.row import CellResult
 from minidl.lab.table import policy_of, trace_of
 
 WIDE, HIGH = 6.4, 3.6  # of one trace on one device, in inches

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from minidl.cli.command import note_new_name
 from minidl.errors import UserError
-from minidl.lab.cell import COLUMNS, FORMER_COLUMNS, LATER_COLUMNS, TEXTS
+from minidl.lab.row import COLUMNS, FORMER_COLUMNS, LATER_COLUMNS, TEXTS
 from minidl.outside import tables
 from minidl.outside.reading import read_text
 from minidl.outside.units import format_bytes

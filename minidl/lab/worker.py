@@ -21,9 +21,10 @@ from typing import Any
 from minidl.cli.command import with_place
 from minidl.errors import UserError
 from minidl.lab import cell as cells
-from minidl.lab.cell import CellResult, Machine
+from minidl.lab.cell import Machine
 from minidl.lab.grid import CellLimits
 from minidl.lab.kept import Cell
+from minidl.lab.row import CellResult
 from minidl.lab.sources import load, named, read_file
 from minidl.lab.training_step import Setting
 from minidl.outside.reading import is_file, parse_json

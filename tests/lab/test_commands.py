@@ -17,9 +17,10 @@ from minidl.cli import lab
 from minidl.cli.lab import kinds, paper, run, trace
 from minidl.device import profiles
 from minidl.lab import grid, kept, speeds, table
-from minidl.lab.cell import COLUMNS, LATER_COLUMNS, CellResult, Machine, RankedNetwork, unmanaged
+from minidl.lab.cell import Machine, RankedNetwork, unmanaged
 from minidl.lab.grid import CellLimits
 from minidl.lab.kept import Cell, CellFolder
+from minidl.lab.row import COLUMNS, LATER_COLUMNS, CellResult
 from minidl.lab.training_step import trace_of, training_step
 
 

@@ -5,7 +5,7 @@ from math import inf
 
 from bench.papers import grid_page, speeds
 from bench.papers.page import Content
-from minidl.lab.cell import CellResult
+from minidl.lab.row import CellResult
 
 
 def row(policy, budget, seconds, bound=1.25, status="ok"):

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from minidl.device.clock import NO_MARKS, Marks, unite_marks
 from minidl.memory.bytes.arena import Arena
 from minidl.memory.bytes.block import Block
+from minidl.memory.bytes.copies import MOST
 
 UNIT = 16  # bytes
 
@@ -77,7 +78,8 @@ class ArenaAgainstModel(RuleBasedStateMachine):
             return
         index, end = self.pieces.index(free), free.offset + free.size
         computed, copied_out, copied_in = free.marks
-        own = max(self.history[unit][1] for unit in range(at, at + size // UNIT))  # the latest copy out of its own bytes
+        copies = [self.history[unit][1] for unit in range(at, at + size // UNIT)]  # copies out of its own bytes
+        own = max(0, *copies, max(marks[1] for marks in self.history) - MOST)  # and those that the arena has forgotten
         parts = [Piece(free.offset, offset - free.offset, None, free.marks),
                  Piece(offset, size, self.owners, (computed, min(copied_out, own), copied_in)),
                  Piece(offset + size, end - offset - size, None, free.marks)]
@@ -88,9 +90,10 @@ class ArenaAgainstModel(RuleBasedStateMachine):
         assert (block.offset, block.size, block.owner) == (offset, size, self.owners)
 
     @precondition(lambda self: self.blocks)
-    @rule(data=st.data(), marks=st.tuples(*[st.integers(0, 9)] * 3))
-    def free(self, data, marks):
+    @rule(data=st.data(), computed=st.integers(0, 9), copied=st.booleans(), copied_in=st.integers(0, 9))
+    def free(self, data, computed, copied, copied_in):
         owner = data.draw(st.sampled_from(sorted(self.blocks)))
+        marks = computed, 3 * owner * copied, copied_in  # each tensor's copy out is another one
         piece = next(p for p in self.pieces if p.owner == owner)
         self.arena.free(self.blocks.pop(owner), marks)
         for unit in range(piece.offset // UNIT, (piece.offset + piece.size) // UNIT):

@@ -13,9 +13,9 @@ from minidl.cli.command import Parser, finish
 from minidl.cli.lab import kinds, paper
 from minidl.errors import UserError
 from minidl.lab import grid, kept, speeds, table
-from minidl.lab.cell import CellResult
 from minidl.lab.drawing import is_png, require_matplotlib
 from minidl.lab.fitting import share
+from minidl.lab.row import CellResult
 from minidl.lab.sources import FILES, TORCH
 from minidl.lab.training_step import BATCHES
 from minidl.outside.machine import processors

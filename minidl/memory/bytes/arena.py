@@ -6,23 +6,21 @@ in an index sorted by (size, offset), so best fit is one bisection. Any other pl
 with an address. Two free blocks never touch: a block that is freed is united with its free neighbours at once.
 
 Streams run behind the program that allocates. So a free block has marks, the last positions of the streams that used
-it, and its next user waits for these. A block that is cut or united keeps the marks of all bytes that it contains. A
-plan gives out bytes whose neighbours are still being copied out, so a block at a given address waits only for copies of
-its own bytes, as far as they are among the ``MOST_COPIES`` latest.
+it, and its next user waits for these. A block that is cut or united keeps the marks of all bytes that it contains.
+Only a block at a given address does without those of copies out of other bytes (``copies``).
 """
 
 from bisect import bisect_left, insort
-from collections import deque
 
 from minidl.device.clock import NO_MARKS, Marks, unite_marks
 from minidl.memory.bytes.block import Block
 from minidl.memory.bytes.compaction import Compacting
+from minidl.memory.bytes.copies import MOST, no_copies, own_marks
 from minidl.memory.bytes.tiling import Tiling
 from minidl.meta import ALIGNMENT
 from minidl.placements.best_fit import BestFit
 from minidl.placements.placement import Placement
 
-MOST_COPIES = 64
 _new = Block.__new__
 
 
@@ -35,18 +33,14 @@ class Arena(Compacting):
     peak_bytes  the most bytes in use at once since the last ``reset_peak``, lent workspaces included"""
 
     addresses = True
-    __slots__ = ("_alignment", "_before", "_copies", "_free_at", "_keys", "_mask", "_shift", "capacity", "peak_bytes",
-                 "used_bytes")
+    __slots__ = "_alignment", "_copies", "_free_at", "_keys", "_mask", "_shift", "capacity", "peak_bytes", "used_bytes"
 
     def __init__(self, capacity: int, *, alignment: int = ALIGNMENT, placement: Placement | None = None) -> None:
         if capacity < 0 or alignment < 1:
             raise ValueError(f"an arena of {capacity} bytes aligned to {alignment}")
         self.capacity = capacity // alignment * alignment
         self.used_bytes = self.peak_bytes = 0
-        self._alignment = alignment
-        # Of blocks freed after a copy out: (offset, end, its position). Other copies are at ``_before`` or earlier.
-        self._copies: deque[tuple[int, int, int]] = deque()
-        self._before = 0
+        self._alignment, self._copies = alignment, no_copies()
         tiling = Tiling(self.capacity, alignment, NO_MARKS)
         self._keys, self._free_at, self._shift, self._mask = tiling.keys, tiling.free_at, tiling.shift, tiling.mask
         # Best fit is built in, as None: it needs no list of holes for every operation.
@@ -82,13 +76,10 @@ class Arena(Compacting):
         The new block has the marks of that free block."""
         if owner is None:
             raise AssertionError("a block needs an owner: None means free")
-        alignment = self._alignment
-        if nbytes > 0:
-            size = -(-nbytes // alignment) * alignment
-        elif nbytes == 0:
-            size = alignment  # two empty tensors still have two addresses
-        else:
+        if nbytes < 0:
             raise AssertionError(f"allocation of {nbytes} bytes")
+        alignment = self._alignment
+        size = -(-nbytes // alignment) * alignment or alignment  # two empty tensors still have two addresses
         if self._placement is not None:
             return self._place(self._placement, size, owner, high=high)
         keys, mask = self._keys, self._mask
@@ -130,9 +121,8 @@ class Arena(Compacting):
     def lend(self, nbytes: int) -> Block | None:
         """Return the smallest free block that holds ``nbytes``, as scratch memory; None if none is large enough.
         It stays free: the borrower uses its low end, and calls :meth:`touched` before the next allocation or free."""
-        alignment = self._alignment
+        alignment, keys = self._alignment, self._keys
         size = -(-nbytes // alignment) * alignment
-        keys = self._keys
         index = bisect_left(keys, size << self._shift)
         if index == len(keys):
             return None
@@ -147,23 +137,18 @@ class Arena(Compacting):
         block.marks = unite_marks(block.marks, marks)
 
     def allocate_at(self, offset: int, nbytes: int, owner: object) -> Block | None:
-        """Allocate a block of ``nbytes`` at ``offset``; None if some of these bytes are in use, or not ``compacts``.
-        The new block's marks have the copies out of its own bytes only, not of the bytes beside them."""
+        """Allocate a block of ``nbytes`` at ``offset``; None if some of these bytes are in use, or not ``compacts``."""
         if owner is None or offset % self._alignment:
             raise AssertionError(f"a block at {offset}, aligned to {self._alignment}, for {owner}")
         if not self.compacts:
             return None
-        alignment = self._alignment
-        block = self._tiling.carve(offset, -(-max(nbytes, 1) // alignment) * alignment, owner)
+        block = self._tiling.carve(offset, self.rounded(nbytes), owner)
         if block is not None:  # as ``_counted``, and kept flat: a plan with addresses places all its blocks here
             self.used_bytes += block.size
             if self.used_bytes > self.peak_bytes:
                 self.peak_bytes = self.used_bytes
-            computed, copied_out, copied_in = block.marks
-            if copied_out > self._before:
-                end = offset + block.size
-                its = [position for low, high, position in self._copies if low < end and offset < high]
-                block.marks = computed, min(copied_out, max(its, default=self._before)), copied_in
+            if block.marks[1]:
+                block.marks = own_marks(block, self._copies)
         return block
 
     def _place(self, placement: Placement, size: int, owner: object, *, high: bool) -> Block | None:
@@ -193,12 +178,10 @@ class Arena(Compacting):
         if block.owner is None:
             raise AssertionError(f"double free of the block of {block.size} bytes at {block.offset}")
         block.owner = None
-        size = block.size
+        size, copy = block.size, marks[1]
         self.used_bytes -= size
-        if marks[1] > self._before:
-            self._copies.append((block.offset, block.offset + size, marks[1]))
-            if len(self._copies) > MOST_COPIES:
-                self._before = max(self._before, self._copies.popleft()[2])
+        if copy and self._copies[copy % MOST][0] != copy:
+            self._copies[copy % MOST] = copy, block.offset, block.offset + size
         # The block's own marks stay: an owner that never ran has not waited for them.
         if block.marks != marks:
             marks = unite_marks(block.marks, marks)
