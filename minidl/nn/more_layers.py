@@ -16,7 +16,7 @@ from minidl.ops.arithmetic import mul
 from minidl.ops.elementwise import mean, shift
 from minidl.ops.names_math import rsqrt
 from minidl.ops.parts import squeeze, unsqueeze
-from minidl.ops.shape import reshape
+from minidl.ops.shape import reshape, sizes_of
 from minidl.ops.update import full
 from minidl.runtime import parameter
 from minidl.tensor import Tensor
@@ -66,7 +66,7 @@ class RMSNorm(Module):
 
     def __init__(self, normalized_shape: int | Shape, eps: float | None = None,
                  elementwise_affine: bool = True) -> None:
-        self.shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        self.shape = sizes_of((normalized_shape,))
         self.eps = eps
         self.weight = parameter(self.shape) if elementwise_affine else None
         if self.weight is not None:
@@ -113,7 +113,7 @@ class _Pad(Module):
     dims: ClassVar[int]
 
     def __init__(self, padding: int | Sequence[int]) -> None:
-        self.padding = (padding,) * 2 * self.dims if isinstance(padding, int) else tuple(padding)
+        self.padding = sizes_of((padding,)) * (1 if hasattr(padding, "__iter__") else 2 * self.dims)
 
     def forward(self, x: Tensor) -> Tensor:
         return resizing.pad(x, self.padding, self.mode)

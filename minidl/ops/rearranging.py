@@ -19,7 +19,7 @@ from minidl.ops.functions import of_numbers_too
 from minidl.ops.indexing import index
 from minidl.ops.parts import unsqueeze
 from minidl.ops.ranking import gather
-from minidl.ops.shape import concat, permute, reshape
+from minidl.ops.shape import concat, permute, reshape, sizes_of
 from minidl.ops.update import UPLOAD
 from minidl.tensor import Tensor
 
@@ -64,7 +64,7 @@ def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
 def flip(input: Tensor, *axes: int | Shape, dims: Shape | None = None) -> Tensor:
     """Return a copy of input, reversed along some dimensions, which may be given as ``dims``.
     Raises ShapeError for a dimension that is repeated or out of range."""
-    named = dims if dims is not None else axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes
+    named = dims if dims is not None else axes[0] if len(axes) == 1 and hasattr(axes[0], "__iter__") else axes
     y = input
     for axis in axes_of("flip", input.shape, tuple(named)):  # type: ignore[arg-type]
         y = at(y, axis, np.arange(input.shape[axis])[::-1]) if input.shape[axis] > 1 else y
@@ -75,10 +75,10 @@ def roll(input: Tensor, shifts: int | Shape, dims: int | Shape | None = None) ->
     """Return input rotated along some dimensions; elements shifted past the end reappear at the start.
     Without dimensions, input is rotated in C order. Raises ShapeError for a dimension out of range."""
     if dims is None:
-        if not isinstance(shifts, int):
+        if hasattr(shifts, "__iter__"):
             raise ShapeError("roll: several distances need several dimensions")
         return reshape(roll(reshape(input, (-1,)), shifts, 0), input.shape)
-    distances = (shifts,) if isinstance(shifts, int) else tuple(shifts)
+    distances = sizes_of((shifts,))
     axes = axes_of("roll", input.shape, dims)
     if len(axes) != len(distances):
         raise ShapeError(f"roll: {len(distances)} distances along {len(axes)} dimensions")
@@ -115,7 +115,7 @@ def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
 def tile(input: Tensor, *dims: int | Shape) -> Tensor:
     """Return a copy of input repeated ``dims`` times along its last dimensions.
     Raises ShapeError for negative counts."""
-    counts = tuple(dims[0]) if len(dims) == 1 and not isinstance(dims[0], int) else dims
+    counts = sizes_of(dims)
     return input.repeat(*(1,) * (input.ndim - len(counts)), *counts)
 
 
