@@ -10,11 +10,12 @@ import numpy as np
 from minidl.context import current
 from minidl.dispatch import apply
 from minidl.errors import ShapeError, UserError
-from minidl.meta import DType, Shape, int64
+from minidl.meta import DType, Shape, float64, int64
 from minidl.ops.arguments import axes_of, axis_of
 from minidl.ops.arithmetic import compare
 from minidl.ops.choose import convert
 from minidl.ops.elementwise import broadcast, expand
+from minidl.ops.embedding import embedding
 from minidl.ops.functions import of_numbers_too
 from minidl.ops.indexing import index
 from minidl.ops.parts import unsqueeze
@@ -172,11 +173,13 @@ def repeat_interleave(x: Tensor, repeats: int | Tensor, dim: int | None = None, 
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     """Return a one-hot encoding of integers, int64 [*tensor.shape, num_classes].
     The default number of classes is 1 + the largest value, which is copied to the host.
-    Raises UserError if it is needed on a device without values."""
+    Raises UserError if it is needed on a device without values, and for an integer that is no class, whose row on a
+    GPU is zeros instead."""
     if num_classes < 0:
         num_classes = int(values_of("one_hot", tensor).max(initial=-1)) + 1
-    places = uploaded(np.arange(num_classes))
-    return convert(compare(convert(unsqueeze(tensor, tensor.ndim), int64), places, "=="), int64)
+    places = uploaded(np.arange(num_classes), float64)
+    known = embedding(reshape(places, (-1, 1)), convert(tensor, int64))  # which refuses other numbers, or gives NaN
+    return convert(compare(known, places, "=="), int64)
 
 
 def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:

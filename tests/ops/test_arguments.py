@@ -226,6 +226,18 @@ def test_what_is_no_number_fills_no_tensor_and_the_device_goes_on(value):
         assert x.fill_(np.float32(2.0)).tolist() == x.fill_(minidl.tensor(2.0)).tolist() == [[2.0, 2.0], [2.0, 2.0]]
 
 
+@pytest.mark.parametrize("dtype", [int64, int32])
+def test_a_class_that_does_not_exist_has_no_row_in_a_one_hot_encoding_and_the_device_goes_on(dtype):
+    with Runtime("cpu", memory_budget="1MiB"):
+        for labels, classes, message in (([0, 3], 2, "from 0 to 3 for 2 rows"), ([-1, 1], 2, "from -1 to 1 for 2 rows"),
+                                         ([-1, 1], -1, "from -1 to 1 for 2 rows"), ([-2], -1, "for 0 rows")):
+            with pytest.raises(UserError, match=message):
+                nn.functional.one_hot(minidl.tensor(labels, dtype=dtype), classes)
+        y = nn.functional.one_hot(minidl.tensor([[1], [0]], dtype=dtype), 3)
+        assert y.tolist() == [[[0, 1, 0]], [[1, 0, 0]]] and y.dtype is int64
+        assert nn.functional.one_hot(minidl.tensor(2, dtype=dtype)).tolist() == [0, 0, 1]
+
+
 @pytest.mark.parametrize("ceil_mode", [False, True])
 def test_maxima_of_windows_of_integers_are_refused_by_name_also_where_windows_are_completed(runtime, ceil_mode):
     with pytest.raises(ShapeError, match=r"max_pool2d needs floating-point numbers for x, not int64\[1, 2, 3, 6\]"):
