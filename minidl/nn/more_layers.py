@@ -11,6 +11,7 @@ from minidl.nn import functional, init, resizing
 from minidl.nn import losses as losses_
 from minidl.nn.layers import Dropout, scale_and_shift
 from minidl.nn.module import Module
+from minidl.nn.parameters import Parameter, is_plain
 from minidl.ops import losses, products
 from minidl.ops.arithmetic import mul
 from minidl.ops.elementwise import mean, shift
@@ -23,7 +24,8 @@ from minidl.tensor import Tensor
 
 
 class ParameterList(Module):
-    """A list of parameters, named 0, 1, 2, ... Raises WrongKind for objects other than tensors."""
+    """A list of parameters, named 0, 1, 2, ... Of a tensor that is no parameter it has a parameter with its value.
+    Raises WrongKind for objects other than tensors."""
 
     def __init__(self, values: Iterable[Tensor] = ()) -> None:
         for value in values:
@@ -33,7 +35,7 @@ class ParameterList(Module):
         """Add a parameter at the end; returns this list."""
         if not isinstance(value, Tensor):
             raise WrongKind(f"ParameterList takes tensors, not a {type(value).__name__}")
-        setattr(self, str(len(self)), value)
+        setattr(self, str(len(self)), Parameter(value) if is_plain(value) else value)
         return self
 
     def __len__(self) -> int:
