@@ -64,6 +64,37 @@ def test_a_step_that_is_composed_has_the_same_bits_under_every_policy(kind):
     assert run("none") == run("passive") == run("recompute") == run("auto")
 
 
+CHANGES = {
+    "nesterov": ("SGD", {"momentum": 0.9}, {"nesterov": True}), "SGD maximize": ("SGD", {}, {"maximize": True}),
+    "maximize with momentum": ("SGD", {"momentum": 0.9, "weight_decay": 0.1}, {"maximize": True, "momentum": 0.5}),
+    "Adam maximize": ("Adam", {}, {"maximize": True}), "AdamW maximize": ("AdamW", {}, {"maximize": True}),
+    "Adam betas": ("Adam", {}, {"betas": (0.5, 0.9)}),
+    "RMSprop maximize": ("RMSprop", {"momentum": 0.9}, {"maximize": True, "momentum": 0.5}),
+}
+
+
+def changed(library, name, options, changes):
+    """The parameters of two groups after six steps, before the fourth of which one group has changed."""
+    ps = [library.nn.Parameter(library.tensor(array)) for array in START]
+    optimizer = getattr(library.optim, name)([{"params": [p]} for p in ps], lr=0.1, **options)
+    for step in range(6):
+        if step == 3:
+            optimizer.param_groups[1].update(changes)
+        optimizer.zero_grad()
+        ((ps[0] * ps[0]).sum() + ((ps[1] - 0.3) ** 2).sum()).backward()
+        optimizer.step()
+    return [p.detach().numpy() for p in ps]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_rate_that_is_changed_between_steps_counts_from_the_next_one(change):
+    with Runtime("cpu", memory_budget="1MiB", policy="none"):
+        ours = changed(minidl, *CHANGES[change])
+        assert any((a != b).any() for a, b in zip(ours, changed(minidl, *CHANGES[change][:2], {}), strict=True))
+    for found, right in zip(ours, changed(torch, *CHANGES[change]), strict=True):
+        np.testing.assert_allclose(found, right, rtol=2e-5, atol=1e-6)
+
+
 # Schedulers -----------------------------------------------------------------------------------------------------------
 def warm_up(epoch):
     return min(1.0, (epoch + 1) / 3)
