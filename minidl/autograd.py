@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 from minidl.context import current
 from minidl.dispatch import apply, donate
-from minidl.errors import UserError
+from minidl.errors import ShapeError, UserError, WrongKind
 from minidl.memory.storage import TAKEN, Call, Storage, View
 from minidl.op import Op
 from minidl.ops.elementwise import add
@@ -67,7 +67,14 @@ def register_hook(x: Tensor, hook: Hook) -> HookHandle:
 def _hooked(hooks: dict[int, Hook], gradient: Tensor) -> Tensor:
     for hook in list(hooks.values()):
         other = hook(gradient)
-        gradient = gradient if other is None else other
+        if other is None:
+            continue
+        if not isinstance(other, Tensor):
+            raise WrongKind(f"a hook returns a gradient or None, not a {type(other).__name__}")
+        if other.shape != gradient.shape or other.dtype is not gradient.dtype:
+            raise ShapeError(f"a hook returned {other.dtype.name}{list(other.shape)} for a gradient "
+                             f"{gradient.dtype.name}{list(gradient.shape)}: both have one shape and dtype")
+        gradient = other
     return gradient
 
 

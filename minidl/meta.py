@@ -7,6 +7,7 @@ executor's table of signatures cheap. Shapes are in elements, strides and offset
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
+from operator import index
 from threading import RLock
 from weakref import WeakValueDictionary
 
@@ -114,9 +115,11 @@ _interning = RLock()
 
 @lru_cache(maxsize=1 << 14)
 def meta(shape: Shape, dtype: DType = float32, strides: Shape | None = None, offset: int = 0) -> Meta:
-    """Return the Meta of this shape, dtype, strides (in elements; C order by default) and offset (in elements)."""
+    """Return the Meta of this shape, dtype, strides (in elements; C order by default) and offset (in elements).
+    Raises TypeError for a size that is no integer: 4.0 equals 4, so its Meta would be found for 4 later."""
+    shape, offset = tuple(map(index, shape)), index(offset)
     dense = row_major(shape)
-    strides = dense if strides is None else strides
+    strides = dense if strides is None else tuple(map(index, strides))
     with _interning:
         found = _interned.get((shape, dtype, strides, offset))
         if found is None:

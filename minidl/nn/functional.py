@@ -39,7 +39,7 @@ from minidl.ops.losses import (
 from minidl.ops.products import cosine_similarity, normalize
 from minidl.ops.ranking import amax
 from minidl.ops.rearranging import one_hot, repeat_interleave
-from minidl.ops.shape import detach, permute, reshape
+from minidl.ops.shape import detach, permute, reshape, sizes_of
 from minidl.runtime import current_runtime
 from minidl.tensor import Tensor
 
@@ -109,7 +109,7 @@ def layer_norm(input: Tensor, normalized_shape: int | Shape, weight: Tensor | No
                eps: float = 1e-5) -> Tensor:
     """Return (input - mean) / sqrt(var + eps) * weight + bias, with mean and variance over the last dimensions.
     ``normalized_shape`` is the shape of these dimensions. Raises ShapeError if input does not end in it."""
-    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    shape = sizes_of((normalized_shape,))
     if input.shape[max(0, input.ndim - len(shape)):] != shape:
         raise ShapeError(f"layer_norm: input {list(input.shape)} does not end in {list(shape)}")
     rows = reshape(input, (*input.shape[:input.ndim - len(shape)], -1)) if len(shape) != 1 else input

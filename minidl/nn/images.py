@@ -15,6 +15,7 @@ from minidl.nn.precision import lowered
 from minidl.nn.resizing import pad
 from minidl.ops import batchnorm, conv, elementwise
 from minidl.ops.conv import Pair, pair
+from minidl.ops.shape import sizes_of
 from minidl.ops.update import full
 from minidl.runtime import parameter
 from minidl.tensor import Tensor
@@ -69,8 +70,7 @@ class Conv1d(Module):
                  dilation: int = 1, groups: int = 1, bias: bool = True) -> None:
         channels_of("Conv1d", (in_channels, out_channels), groups)
         self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
-        kernel = kernel_size if isinstance(kernel_size, int) else kernel_size[0]
-        self.weight = parameter((out_channels, in_channels // groups, kernel))
+        self.weight = parameter((out_channels, in_channels // groups, sizes_of((kernel_size,))[0]))
         self.bias = parameter((out_channels,)) if bias else None
         init.default_(self.weight, self.bias)
 

@@ -42,7 +42,7 @@ class LayerNorm(Module):
 
     def __init__(self, normalized_shape: int | Shape, eps: float = 1e-5, elementwise_affine: bool = True,
                  bias: bool = True) -> None:
-        self.normalized_shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        self.normalized_shape = shape.sizes_of((normalized_shape,))
         self.eps = eps
         self.weight, self.bias = scale_and_shift(self.normalized_shape, elementwise_affine, bias)
 

@@ -162,9 +162,11 @@ class Module(Registered, Converted):
     # ---- modes and gradients
 
     def train(self, mode: bool = True) -> Self:
-        """Put every module of the tree in training mode (or out of it); returns this module."""
-        for module in self.modules():
-            module.training = mode
+        """Put every module of the tree in training mode (or out of it); returns this module.
+        Calls the children's ``train``: a child may override it, as a frozen batch norm does."""
+        self.training = mode
+        for child in self.children():
+            child.train(mode)
         return self
 
     def eval(self) -> Self:

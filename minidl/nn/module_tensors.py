@@ -110,12 +110,23 @@ class Registered:
     _plain_names: frozenset[str] = frozenset()  # tensors that are neither parameters nor buffers
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if name in self.__dict__ and self._loses_parameter(name, value):
+            raise WrongKind(f"{type(self).__name__}.{name} is a parameter, and a {type(value).__name__} that is none "
+                            "would replace it: use nn.Parameter(tensor), or None")
         if isinstance(value, Tensor):
             if name in self._buffer_names:
                 value = self._as_buffer(name, value)
             elif is_plain(value) != (name in self._plain_names):
                 self._plain_names = self._plain_names ^ {name}
         object.__setattr__(self, name, value)
+
+    def _loses_parameter(self, name: str, value: Any) -> bool:
+        """Return True if attribute ``name`` is a parameter, and ``value`` neither another one, None nor a module."""
+        held = self.__dict__[name]
+        if not isinstance(held, Tensor) or name in self._buffer_names or name in self._plain_names:
+            return False
+        fits = not is_plain(value) if isinstance(value, Tensor) else isinstance(value, Registered | None)
+        return bool(held.storage.base.persistent) and not fits
 
     def _as_buffer(self, name: str, value: Tensor) -> Tensor:
         """Return a buffer's tensor after an assignment: ``value`` if a leaf, else a copy, in the old tensor if it fits.
@@ -145,7 +156,11 @@ class Registered:
         setattr(self, name, tensor)
 
     def register_parameter(self, name: str, param: Tensor | None) -> None:
-        """Set attribute ``name`` to a parameter, or to None for a missing parameter."""
+        """Set attribute ``name`` to a parameter, or to None for a missing parameter.
+        Raises WrongKind for other objects, also for a tensor that is no parameter."""
+        if param is not None and (not isinstance(param, Tensor) or is_plain(param)):
+            raise WrongKind(f"{type(self).__name__}.{name}: nn.Parameter(tensor) makes a parameter, and a "
+                            f"{type(param).__name__} without it is none")
         setattr(self, name, param)
 
     def add_module(self, name: str, module: Registered | None) -> None:

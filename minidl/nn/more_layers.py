@@ -11,19 +11,21 @@ from minidl.nn import functional, init, resizing
 from minidl.nn import losses as losses_
 from minidl.nn.layers import Dropout, scale_and_shift
 from minidl.nn.module import Module
+from minidl.nn.parameters import Parameter, is_plain
 from minidl.ops import losses, products
 from minidl.ops.arithmetic import mul
 from minidl.ops.elementwise import mean, shift
 from minidl.ops.names_math import rsqrt
 from minidl.ops.parts import squeeze, unsqueeze
-from minidl.ops.shape import reshape
+from minidl.ops.shape import reshape, sizes_of
 from minidl.ops.update import full
 from minidl.runtime import parameter
 from minidl.tensor import Tensor
 
 
 class ParameterList(Module):
-    """A list of parameters, named 0, 1, 2, ... Raises WrongKind for objects other than tensors."""
+    """A list of parameters, named 0, 1, 2, ... Of a tensor that is no parameter it has a parameter with its value.
+    Raises WrongKind for objects other than tensors."""
 
     def __init__(self, values: Iterable[Tensor] = ()) -> None:
         for value in values:
@@ -33,7 +35,7 @@ class ParameterList(Module):
         """Add a parameter at the end; returns this list."""
         if not isinstance(value, Tensor):
             raise WrongKind(f"ParameterList takes tensors, not a {type(value).__name__}")
-        setattr(self, str(len(self)), value)
+        setattr(self, str(len(self)), Parameter(value) if is_plain(value) else value)
         return self
 
     def __len__(self) -> int:
@@ -66,7 +68,7 @@ class RMSNorm(Module):
 
     def __init__(self, normalized_shape: int | Shape, eps: float | None = None,
                  elementwise_affine: bool = True) -> None:
-        self.shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        self.shape = sizes_of((normalized_shape,))
         self.eps = eps
         self.weight = parameter(self.shape) if elementwise_affine else None
         if self.weight is not None:
@@ -113,7 +115,7 @@ class _Pad(Module):
     dims: ClassVar[int]
 
     def __init__(self, padding: int | Sequence[int]) -> None:
-        self.padding = (padding,) * 2 * self.dims if isinstance(padding, int) else tuple(padding)
+        self.padding = sizes_of((padding,)) * (1 if hasattr(padding, "__iter__") else 2 * self.dims)
 
     def forward(self, x: Tensor) -> Tensor:
         return resizing.pad(x, self.padding, self.mode)

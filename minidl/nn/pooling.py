@@ -11,6 +11,7 @@ from minidl.ops import pool
 from minidl.ops.conv import Pair, pair
 from minidl.ops.elementwise import scale
 from minidl.ops.parts import squeeze, unsqueeze
+from minidl.ops.shape import sizes_of
 from minidl.tensor import Tensor
 
 Window = int | Pair
@@ -69,7 +70,7 @@ def adaptive_avg_pool2d(input: Tensor, output_size: int | tuple[int | None, int 
 
 
 def _one(value: int | tuple[int, ...]) -> int:
-    return value if isinstance(value, int) else value[0]
+    return sizes_of((value,))[0]
 
 
 def max_pool1d(input: Tensor, kernel_size: int, stride: int | None = None, padding: int = 0, dilation: int = 1,

@@ -12,23 +12,24 @@ from minidl.meta import wide
 from minidl.ops.choose import convert
 from minidl.ops.linear import matmul
 from minidl.ops.rearranging import at, uploaded
-from minidl.ops.shape import concat, permute, reshape
+from minidl.ops.shape import concat, permute, reshape, sizes_of
 from minidl.ops.update import full
 from minidl.tensor import Tensor
 
 PAD_MODES = ("constant", "reflect", "replicate", "circular")
 
 
-def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float = 0.0) -> Tensor:
+def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
     """Return input padded along its last dimensions.
 
     pad: numbers of elements before and after the last dimension, then before and after the second to last, and so on;
-    negative numbers cut. Mode "constant" pads with ``value``, "reflect" mirrors input without repeating the edge,
-    "replicate" repeats the edge, "circular" takes the elements of the opposite side. Raises ShapeError for numbers
-    that do not fit input, UserError for an unknown mode.
+    negative numbers cut. Mode "constant" pads with ``value`` (None: 0), "reflect" mirrors input without repeating the
+    edge, "replicate" repeats the edge, "circular" takes the elements of the opposite side. Raises ShapeError for
+    numbers that do not fit input, UserError for an unknown mode.
     """
     if mode not in PAD_MODES:
         raise UserError(f"pad: mode must be one of {', '.join(PAD_MODES)}, not {mode!r}")
+    pad, filler = sizes_of((pad,)), 0.0 if value is None else value
     if len(pad) % 2 or len(pad) > 2 * input.ndim:
         raise ShapeError(f"pad takes two numbers for each of the last dimensions, not {list(pad)} for "
                          f"{list(input.shape)}")
@@ -42,7 +43,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
             if size + before + after < 0:
                 raise ShapeError(f"pad: {before} and {after} remove more than the {size} elements of dimension {axis}")
             y = at(input, axis, slice(max(0, -before), size - max(0, -after)))
-            parts = [full((*input.shape[:axis], max(0, n), *input.shape[axis + 1:]), value, input.dtype)
+            parts = [full((*input.shape[:axis], max(0, n), *input.shape[axis + 1:]), filler, input.dtype)
                      for n in (before, after)]
             input = concat([part for part in (parts[0], y, parts[1]) if part.shape[axis]] or [y], axis)
         elif before or after:
@@ -144,11 +145,11 @@ def interpolate(input: Tensor, size: int | Sequence[int] | None = None,
     if spatial < 1 or DIMENSIONS.get(mode, spatial) != spatial or (size is None) == (scale_factor is None):
         raise ShapeError(f"interpolate: {mode} cannot resize {list(input.shape)} to size {size}, factor {scale_factor}")
     if size is not None:
-        sizes = [size] * spatial if isinstance(size, int) else list(size)
+        sizes = list(sizes_of((size,))) * (1 if hasattr(size, "__iter__") else spatial)
         scales = [0.0] * spatial
     else:
         assert scale_factor is not None
-        scales = [float(scale_factor)] * spatial if isinstance(scale_factor, int | float) else list(scale_factor)
+        scales = [float(scale_factor)] * spatial if not hasattr(scale_factor, "__iter__") else list(scale_factor)
         sizes = [floor(n * s) for n, s in zip(input.shape[2:], scales, strict=True)]
         if recompute_scale_factor:
             scales = [0.0] * spatial

@@ -1,6 +1,8 @@
 """Checks of arguments, such as axes and numbers, that functions on tensors make before any call."""
 
 import math
+from collections.abc import Iterable
+from operator import index
 
 from minidl.context import current
 from minidl.errors import ShapeError, UserError, WrongKind
@@ -10,9 +12,26 @@ from minidl.tensor import Tensor
 EXACT = 1 << 53  # integers up to here are exact as Python floats, the type in which attributes are passed
 
 
+def whole(sizes: Iterable[object]) -> Shape:
+    """Return sizes as Python's integers: NumPy's overflow in the memory's arithmetic, and 4.0 would be taken for 4.
+    Raises WrongKind for a size that is no integer."""
+    sizes = tuple(sizes)
+    for size in sizes:  # of Python's integers, which almost all are, this takes less time than a conversion
+        if type(size) is not int:
+            break
+    else:
+        return sizes  # type: ignore[return-value]
+    try:
+        return tuple(map(index, sizes))  # type: ignore[arg-type]  # raises for other objects
+    except TypeError:
+        raise WrongKind(f"sizes are integers, not {list(sizes)}") from None
+
+
 def axis_of(what: str, shape: Shape, axis: int) -> int:
     """Return an axis as a non-negative number; a negative axis counts from the end.
     Raises ShapeError, which names the function ``what``, if the axis is out of range."""
+    if type(axis) is not int:  # 1.0 and NumPy's 1 equal 1, so a kernel would get them
+        axis, = whole((axis,))
     if not -len(shape) <= axis < len(shape):
         raise ShapeError(f"{what}: there is no axis {axis} of {list(shape)}")
     return axis % len(shape)
@@ -23,7 +42,7 @@ def axes_of(what: str, shape: Shape, axes: int | Shape | None) -> Shape:
     Raises ShapeError for an axis that is repeated or out of range."""
     if axes is None:
         return tuple(range(len(shape)))
-    named = (axes,) if isinstance(axes, int) else tuple(axes)
+    named = whole(axes) if hasattr(axes, "__iter__") else (axes,)
     if not shape and set(named) <= {0, -1}:
         return ()  # a tensor without dimensions accepts the axes of a vector
     found = tuple(axis_of(what, shape, a) for a in named)
@@ -49,8 +68,10 @@ def number_for(what: str, x: Meta, value: float) -> float:
     return float(value)
 
 
-def must_hold(dtype: DType, value: float) -> None:
-    """Raise UserError for a number beyond the range of an integer dtype; its kernel would fail. Fractions are cut."""
+def must_hold(what: str, dtype: DType, value: float) -> None:
+    """Raise WrongKind, naming the function ``what``, for what is no number, and UserError for a number beyond the range
+    of an integer dtype; its kernel would fail. Fractions are cut."""
+    plain_number(what, value)
     least = 0 if dtype is uint8 else -_beyond(dtype)
     if not dtype.floating and dtype is not boolean and not least <= value < _beyond(dtype):  # NaN, too
         raise UserError(f"a value of {value} does not fit {dtype.name}")

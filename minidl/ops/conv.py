@@ -15,6 +15,7 @@ from minidl.dispatch import apply, donate
 from minidl.errors import ShapeError
 from minidl.meta import Cost, Meta, Shape, meta
 from minidl.op import Attrs, Op
+from minidl.ops.arguments import whole
 from minidl.ops.elementwise import ADD, RELU_GRAD
 from minidl.ops.elementwise import relu as relu_
 from minidl.ops.linear import bias_grad, check_dtypes
@@ -29,9 +30,11 @@ def pair(value: int | Pair) -> Pair:
     """Return (height, width) of an argument that is one integer or two. Raises ShapeError for anything else."""
     if isinstance(value, int):
         return value, value
-    if isinstance(value, str) or len(value) not in (1, 2) or not all(isinstance(n, int) for n in value):
+    sizes = tuple(value) if hasattr(value, "__iter__") else (value,)
+    if len(sizes) not in (1, 2) or not all(hasattr(n, "__index__") for n in sizes):
         raise ShapeError(f"a window's size, stride and padding are one or two integers, not {value!r}")
-    return value[0], value[-1]
+    sizes = whole(sizes)
+    return sizes[0], sizes[-1]
 
 
 def output_extent(size: int, kernel: int, stride: int, padding: int) -> int:

@@ -57,8 +57,8 @@ def full(size: Sizes, fill_value: float | Tensor, *, dtype: DType | None = None,
     dimensions keeps its dtype, and gradients flow to it. Raises UserError for a number beyond an integer dtype's range,
     ShapeError for a negative size.
     """
-    value, shape = fill_value, (size,) if isinstance(size, int) else tuple(size)
-    if any(each < 0 for each in shape):
+    value, shape = fill_value, sizes_of((size,))
+    if min(shape, default=0) < 0:
         raise ShapeError(f"a tensor cannot have the sizes {list(shape)}")
     if isinstance(value, Tensor):
         if value.shape:

@@ -10,10 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 from minidl.dispatch import apply, donate
-from minidl.errors import UserError, WrongKind
+from minidl.errors import ShapeError, UserError, WrongKind
 from minidl.meta import Meta
 from minidl.op import Op
-from minidl.ops.elementwise import mul
+from minidl.ops.choose import convert
+from minidl.ops.elementwise import mul, sum_to
 from minidl.ops.grad_modes import no_grad
 from minidl.ops.shape import cast
 from minidl.tensor import Gradients, Needs, Tensor
@@ -35,19 +36,39 @@ class Context:
         """Do nothing: forward() has only one result, and gradients flow through that."""
 
 
-def _infer(y: Meta, *xs: Meta, call: tuple[type[Function], Context, tuple[bool, ...]]) -> Meta:
+# The function, its context, and the description of each argument of forward(), None for one that is no tensor.
+CallOf = tuple["type[Function]", Context, tuple[Meta | None, ...]]
+
+
+def _infer(y: Meta, *xs: Meta, call: CallOf) -> Meta:
     return y
 
 
-def _vjp(needs: Needs, dy: Tensor, *, call: tuple[type[Function], Context, tuple[bool, ...]]) -> Gradients:
-    function, context, are_tensors = call
+def _vjp(needs: Needs, dy: Tensor, *, call: CallOf) -> Gradients:
+    function, context, arguments = call
     with no_grad():
         made = function.backward(context, dy)
     given = made if isinstance(made, tuple) else (made,)
-    if len(given) != len(are_tensors):
-        raise UserError(f"{function.__name__}.backward() returned {len(given)} gradients for {len(are_tensors)} "
-                        "arguments of forward()")
-    return (None, *(g for g, is_tensor in zip(given, are_tensors, strict=True) if is_tensor))
+    what = f"{function.__name__}.backward()"
+    if len(given) != len(arguments):
+        raise UserError(f"{what} returned {len(given)} gradients for {len(arguments)} arguments of forward()")
+    with no_grad():
+        return (None, *(_fitting(what, g, a) for g, a in zip(given, arguments, strict=True) if a is not None))
+
+
+def _fitting(what: str, gradient: Any, argument: Meta) -> Tensor | None:
+    """Return a gradient in its argument's dtype, summed over the dimensions to which the argument was broadcast."""
+    if gradient is None:
+        return None
+    if not isinstance(gradient, Tensor):
+        raise WrongKind(f"{what} returns tensors and None, not a {type(gradient).__name__}")
+    shape = gradient.shape
+    if shape != argument.shape:
+        lead = len(shape) - len(argument.shape)
+        if lead < 0 or any(n not in (1, m) for n, m in zip(argument.shape, shape[lead:], strict=True)):
+            raise ShapeError(f"{what} returned a gradient {list(shape)} for an argument {list(argument.shape)}")
+        gradient = sum_to(gradient, argument.shape)
+    return convert(gradient, argument.dtype)
 
 
 CUSTOM = Op("custom", _infer, view=True, exact=True, volatile=("call",), vjp=_vjp)
@@ -72,7 +93,7 @@ class Function:
     def apply(cls, *args: Any) -> Tensor:
         """Return forward()'s result, with backward() as its gradient. Raises WrongKind unless it is one tensor."""
         context = Context()
-        are_tensors = tuple(isinstance(a, Tensor) for a in args)
+        described = tuple(a.meta if isinstance(a, Tensor) else None for a in args)
         tensors = [a for a in args if isinstance(a, Tensor)]
         context.needs_input_grad = tuple(isinstance(a, Tensor) and a.requires_grad for a in args)
         with no_grad():
@@ -80,7 +101,7 @@ class Function:
             if not isinstance(y, Tensor):
                 raise WrongKind(f"{cls.__name__}.forward() returns one tensor, not a {type(y).__name__}")
             y = y.detach()
-        return apply(CUSTOM, y, *tensors, call=(cls, context, are_tensors))
+        return apply(CUSTOM, y, *tensors, call=(cls, context, described))
 
 
 def _known_infer(y: Meta, a: Meta, da: Meta, b: Meta | None = None, db: Meta | None = None) -> Meta:

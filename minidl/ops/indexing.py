@@ -40,14 +40,18 @@ def _slice(value: slice, size: int) -> tuple[int, ...]:
 
 
 def _positions(mask: Tensor | Array) -> tuple[Array, ...]:
-    """Return the indices at which a mask is true, one array per dimension.
-    For a mask on the device, waits for the device."""
+    """Return the indices at which a mask is true, one array per dimension."""
+    return np.nonzero(_read(mask))
+
+
+def _read(mask: Any) -> Any:
+    """Return a mask's values. For a mask on the device, waits for the device."""
     if isinstance(mask, Tensor):
         if not current().device.has_values:
             raise UserError(f"the size of x[mask] depends on the mask's values, and {current().device.name} has no "
                             "values; use where(mask, x, 0), masked_fill or a sum over mask * x")
-        mask = mask.numpy()
-    return np.nonzero(mask)
+        return mask.numpy()
+    return mask
 
 
 def _expanded(x: Tensor, key: Any) -> list[Any]:
@@ -58,8 +62,11 @@ def _expanded(x: Tensor, key: Any) -> list[Any]:
         if isinstance(item, list | range):
             item = np.asarray(item)
             item = item.astype(np.int64) if not item.size else item
-        if isinstance(item, np.ndarray) and item.ndim == 0 and item.dtype.kind in "iu":
-            item = int(item)
+        if isinstance(item, np.ndarray) and item.ndim == 0 and item.dtype.kind in "iub":
+            item = item.item()
+        if isinstance(item, bool | np.bool_) or isinstance(item, Tensor) and item.dtype is boolean and not item.shape:
+            items.append(bool(_read(item)))  # a mask without dimensions, which ``_parsed`` looks up in a new one
+            continue
         if isinstance(item, np.ndarray | Tensor) and item.dtype in (boolean, np.bool_):
             masks.append((len(items), tuple(item.shape)))
             items += _positions(item)
@@ -70,7 +77,7 @@ def _expanded(x: Tensor, key: Any) -> list[Any]:
                             f"{getattr(item, 'dtype', '')}".rstrip())
         else:
             items.append(item)
-    used = sum(item is not None and item is not ... for item in items)
+    used = sum(_takes_dimension(item) and item is not ... for item in items)
     places = [i for i, item in enumerate(items) if item is ...]
     if used > x.ndim or len(places) > 1:
         raise NoSuchIndex(f"{used} indices{' and more than one ...' if len(places) > 1 else ''} for {list(x.shape)}")
@@ -78,8 +85,12 @@ def _expanded(x: Tensor, key: Any) -> list[Any]:
     items[at:at + 1] = [slice(None)] * (x.ndim - used)
     for first, shape in masks:
         first += x.ndim - used - 1 if first > at else 0
-        _check_mask(x, sum(item is not None for item in items[:first]), shape)
+        _check_mask(x, sum(map(_takes_dimension, items[:first])), shape)
     return items
+
+
+def _takes_dimension(item: Any) -> bool:
+    return item is not None and not isinstance(item, bool)
 
 
 def _check_mask(x: Tensor, dim: int, shape: tuple[int, ...]) -> None:
@@ -97,6 +108,9 @@ def _parsed(x: Tensor, key: Any) -> tuple[Parts, Chosen]:
     for item in _expanded(x, key):
         if item is None:
             parts.append(None)
+        elif isinstance(item, bool):
+            parts.append(None)
+            chosen[shown] = np.zeros(int(item), np.int64)
         elif isinstance(item, slice):
             parts.append(_slice(item, x.shape[dim]))
         elif isinstance(item, int | np.integer):
@@ -105,7 +119,7 @@ def _parsed(x: Tensor, key: Any) -> tuple[Parts, Chosen]:
         else:
             parts.append(())
             chosen[shown] = item if isinstance(item, Tensor) else _inside(item, x.shape[dim], dim)
-        dim += item is not None
+        dim += _takes_dimension(item)
         shown += 1
     return tuple(parts), chosen
 
@@ -175,10 +189,10 @@ def index(x: Tensor, key: Any) -> Tensor:
     parts, chosen = _parsed(x, key)
     if not chosen:
         return view_of(x, parts)
-    run = _as_run(next(iter(chosen.values()))) if len(chosen) == 1 else None
+    shown = [i for i, part in enumerate(parts) if not isinstance(part, int)]
+    at = shown[next(iter(chosen))]
+    run = _as_run(next(iter(chosen.values()))) if len(chosen) == 1 and parts[at] is not None else None
     if run is not None:
-        shown = [i for i, part in enumerate(parts) if not isinstance(part, int)]
-        at = shown[next(iter(chosen))]
         return apply(CONTIGUOUS, view_of(x, (*parts[:at], run, *parts[at + 1:])))
     return _looked_up(view_of(x, parts) if any(part != () for part in parts) else x, chosen)
 
@@ -188,6 +202,10 @@ def assign(x: Tensor, key: Any, value: Tensor | float) -> None:
     Raises the errors of ``index``; UserError for lists and tensors of integers, and for a mask and several values."""
     if isinstance(value, np.ndarray):
         value = apply(UPLOAD, shape=value.shape, dtype=x.dtype, data=value)
+    if isinstance(key, bool | np.bool_):
+        if not key:
+            return  # a mask that is true nowhere
+        key = ...
     if isinstance(key, Tensor) and key.dtype is boolean:
         mask = key
         _check_mask(x, 0, mask.shape)

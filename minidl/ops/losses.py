@@ -126,6 +126,11 @@ def l1_loss(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor
     return reduced(absolute(sub(input, target)), reduction)
 
 
+def _same_shape(what: str, input: Tensor, target: Tensor) -> None:
+    if input.shape != target.shape:
+        raise ShapeError(f"{what}: a target {list(target.shape)} for {list(input.shape)}; both must have one shape")
+
+
 def _weighed(losses: Tensor, weight: Tensor | None) -> Tensor:
     return losses if weight is None else mul(losses, weight)
 
@@ -133,7 +138,10 @@ def _weighed(losses: Tensor, weight: Tensor | None) -> Tensor:
 def binary_cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, *,
                          reduction: str = "mean") -> Tensor:
     """Return -(target log(input) + (1 - target) log(1 - input)), reduced, with logarithms of at least -100.
-    ``weight`` broadcasts. Raises ShapeError for misfitting shapes, UserError for an unknown reduction."""
+    ``weight`` broadcasts. Outside of [0, 1] the result is NaN: values are not read. Raises ShapeError unless both
+    have one shape, UserError for an unknown reduction."""
+    _same_shape("binary_cross_entropy", input, target)
+
     def bounded(x: Tensor) -> Tensor:
         y = log(x)
         return masked_fill(y, compare(y, LEAST_LOG, "<"), LEAST_LOG)
@@ -151,7 +159,9 @@ def binary_cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = 
 def binary_cross_entropy_with_logits(input: Tensor, target: Tensor, weight: Tensor | None = None, *,
                                      reduction: str = "mean", pos_weight: Tensor | None = None) -> Tensor:
     """Return the binary cross-entropy of sigmoid(input), computed stably as log(1 + exp(input)) - target * input.
-    ``pos_weight`` multiplies positive targets' losses, and broadcasts. Misfits raise ShapeError or UserError."""
+    ``pos_weight`` multiplies positive targets' losses, and broadcasts. Raises ShapeError unless input and target have
+    one shape, UserError for an unknown reduction."""
+    _same_shape("binary_cross_entropy_with_logits", input, target)
     if pos_weight is None:
         return reduced(_weighed(sub(softplus(input), mul(input, target)), weight), reduction)
     more = shift(mul(target, shift(pos_weight, -1.0)), 1.0)

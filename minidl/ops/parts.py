@@ -7,7 +7,7 @@ from minidl.dispatch import apply, donate
 from minidl.errors import ShapeError
 from minidl.meta import Cost, Meta, Parts, Shape, chosen, meta
 from minidl.op import Attrs, Op
-from minidl.ops.arguments import axes_of, axis_of
+from minidl.ops.arguments import axes_of, axis_of, whole
 from minidl.ops.shape import concat, permute
 from minidl.parts.slice_rules import Rule, Slices
 from minidl.tensor import Gradients, Needs, Tensor
@@ -81,7 +81,8 @@ def split(tensor: Tensor, split_size: int | Sequence[int], dim: int = 0) -> tupl
     does not add up to the dimension."""
     axis = axis_of("split", tensor.shape, dim)
     total = tensor.shape[axis]
-    if isinstance(split_size, int):
+    if not hasattr(split_size, "__iter__"):
+        split_size, = whole((split_size,))
         if split_size < 1:
             raise ShapeError(f"split: parts must have at least 1 element, not {split_size}")
         split_size = [min(split_size, total - start) for start in range(0, total, split_size)] or [0]

@@ -10,16 +10,17 @@ import numpy as np
 from minidl.context import current
 from minidl.dispatch import apply
 from minidl.errors import ShapeError, UserError
-from minidl.meta import DType, Shape, int64
+from minidl.meta import DType, Shape, float64, int64
 from minidl.ops.arguments import axes_of, axis_of
 from minidl.ops.arithmetic import compare
 from minidl.ops.choose import convert
 from minidl.ops.elementwise import broadcast, expand
+from minidl.ops.embedding import embedding
 from minidl.ops.functions import of_numbers_too
 from minidl.ops.indexing import index
 from minidl.ops.parts import unsqueeze
 from minidl.ops.ranking import gather
-from minidl.ops.shape import concat, permute, reshape
+from minidl.ops.shape import concat, permute, reshape, sizes_of
 from minidl.ops.update import UPLOAD
 from minidl.tensor import Tensor
 
@@ -64,7 +65,7 @@ def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
 def flip(input: Tensor, *axes: int | Shape, dims: Shape | None = None) -> Tensor:
     """Return a copy of input, reversed along some dimensions, which may be given as ``dims``.
     Raises ShapeError for a dimension that is repeated or out of range."""
-    named = dims if dims is not None else axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes
+    named = dims if dims is not None else axes[0] if len(axes) == 1 and hasattr(axes[0], "__iter__") else axes
     y = input
     for axis in axes_of("flip", input.shape, tuple(named)):  # type: ignore[arg-type]
         y = at(y, axis, np.arange(input.shape[axis])[::-1]) if input.shape[axis] > 1 else y
@@ -75,10 +76,10 @@ def roll(input: Tensor, shifts: int | Shape, dims: int | Shape | None = None) ->
     """Return input rotated along some dimensions; elements shifted past the end reappear at the start.
     Without dimensions, input is rotated in C order. Raises ShapeError for a dimension out of range."""
     if dims is None:
-        if not isinstance(shifts, int):
+        if hasattr(shifts, "__iter__"):
             raise ShapeError("roll: several distances need several dimensions")
         return reshape(roll(reshape(input, (-1,)), shifts, 0), input.shape)
-    distances = (shifts,) if isinstance(shifts, int) else tuple(shifts)
+    distances = sizes_of((shifts,))
     axes = axes_of("roll", input.shape, dims)
     if len(axes) != len(distances):
         raise ShapeError(f"roll: {len(distances)} distances along {len(axes)} dimensions")
@@ -115,7 +116,7 @@ def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
 def tile(input: Tensor, *dims: int | Shape) -> Tensor:
     """Return a copy of input repeated ``dims`` times along its last dimensions.
     Raises ShapeError for negative counts."""
-    counts = tuple(dims[0]) if len(dims) == 1 and not isinstance(dims[0], int) else dims
+    counts = sizes_of(dims)
     return input.repeat(*(1,) * (input.ndim - len(counts)), *counts)
 
 
@@ -172,11 +173,13 @@ def repeat_interleave(x: Tensor, repeats: int | Tensor, dim: int | None = None, 
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     """Return a one-hot encoding of integers, int64 [*tensor.shape, num_classes].
     The default number of classes is 1 + the largest value, which is copied to the host.
-    Raises UserError if it is needed on a device without values."""
+    Raises UserError if it is needed on a device without values, and for an integer that is no class, whose row on a
+    GPU is zeros instead."""
     if num_classes < 0:
         num_classes = int(values_of("one_hot", tensor).max(initial=-1)) + 1
-    places = uploaded(np.arange(num_classes))
-    return convert(compare(convert(unsqueeze(tensor, tensor.ndim), int64), places, "=="), int64)
+    places = uploaded(np.arange(num_classes), float64)
+    known = embedding(reshape(places, (-1, 1)), convert(tensor, int64))  # which refuses other numbers, or gives NaN
+    return convert(compare(known, places, "=="), int64)
 
 
 def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:

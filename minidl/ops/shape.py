@@ -7,7 +7,7 @@ from minidl.dispatch import apply
 from minidl.errors import ShapeError
 from minidl.meta import Cost, DType, Meta, Shape, meta
 from minidl.op import Attrs, Op
-from minidl.ops.arguments import axes_of, axis_of, loses_gradient
+from minidl.ops.arguments import axes_of, axis_of, loses_gradient, whole
 from minidl.parts.slice_rules import along, beside_batch, permuting, reshaping
 from minidl.tensor import Gradients, Needs, Tensor
 
@@ -103,17 +103,17 @@ def cast(x: Tensor, dtype: DType) -> Tensor:
     return x if x.dtype is dtype else apply(CAST, x, dtype=dtype)
 
 
-def sizes_of(given: tuple[int | Shape, ...]) -> Shape:
-    """Return the sizes given as several integers or as one sequence: ``view(2, 3)`` is ``view((2, 3))``."""
-    first = given[0] if given else ()
-    return tuple(first) if len(given) == 1 and not isinstance(first, int) else given  # type: ignore[return-value]
+def sizes_of(given: tuple[int | Sequence[int], ...]) -> Shape:
+    """Return the sizes given as several integers or as one sequence: ``view(2, 3)`` is ``view((2, 3))``.
+    NumPy's integers become Python's. Raises WrongKind for a size that is no integer."""
+    return whole(given[0] if len(given) == 1 and hasattr(given[0], "__iter__") else given)
 
 
 def reshape(input: Tensor, *sizes: int | Shape) -> Tensor:
     """Return a view of input in another shape, of a copy if input is not contiguous; one size may be -1.
     Raises ShapeError for another number of elements."""
     shape = sizes_of(sizes)
-    if any(d < -1 for d in shape) or shape.count(-1) > 1:
+    if min(shape, default=0) < -1 or shape.count(-1) > 1:
         raise ShapeError(f"cannot reshape {list(input.shape)} to {list(shape)}: only one size may be negative, -1")
     if shape.count(-1) == 1:
         known = -prod(shape)

@@ -13,7 +13,7 @@ from minidl.dispatch import apply, apply_all
 from minidl.errors import ShapeError
 from minidl.meta import Cost, DType, Meta, Shape, float32, meta
 from minidl.op import Attrs, Op
-from minidl.ops.arguments import must_hold, numbers
+from minidl.ops.arguments import must_hold, numbers, plain_number, whole
 from minidl.ops.shape import copy_cost
 from minidl.parts.slice_rules import along
 from minidl.tensor import Tensor
@@ -89,9 +89,9 @@ UPLOAD_ = Op("upload_", _no_output, lambda inputs, outputs, attrs: Cost(0.0, flo
 
 def full(shape: Shape, value: float, dtype: DType = float32) -> Tensor:
     """Return a new tensor with ``value`` in all elements; an integer dtype cuts fractions.
-    Raises UserError for a value beyond its range."""
-    must_hold(dtype, value)
-    return apply(FULL, shape=tuple(shape), dtype=dtype, value=value)
+    Raises UserError for a value beyond its range, WrongKind for what is no number."""
+    must_hold("full", dtype, value)
+    return apply(FULL, shape=whole(shape), dtype=dtype, value=value)
 
 
 def add_(a: Tensor, b: Tensor) -> None:
@@ -106,19 +106,21 @@ def copy_(a: Tensor, b: Tensor) -> None:
 
 def fill_(a: Tensor, value: float) -> None:
     """Overwrite every element of a with ``value``; an integer dtype cuts fractions.
-    Raises UserError for a value beyond its range."""
-    must_hold(a.dtype, value)
+    Raises UserError for a value beyond its range, WrongKind for what is no number."""
+    must_hold("fill_", a.dtype, value)
     apply_all(FILL_, a, value=value)
 
 
 def normal_(a: Tensor, *, seed: int, mean: float = 0.0, std: float = 1.0) -> None:
-    """Overwrite a with normal random numbers of this mean and standard deviation, determined by the seed."""
-    apply_all(NORMAL_, a, seed=seed, mean=mean, std=std)
+    """Overwrite a with normal random numbers of this mean and standard deviation, determined by the seed.
+    Raises WrongKind for what is no number."""
+    apply_all(NORMAL_, a, seed=seed, mean=plain_number("normal_", mean), std=plain_number("normal_", std))
 
 
 def uniform_(a: Tensor, *, seed: int, low: float = 0.0, high: float = 1.0) -> None:
-    """Overwrite a with uniform random numbers in [low, high), determined by the seed."""
-    apply_all(UNIFORM_, a, seed=seed, low=low, high=high)
+    """Overwrite a with uniform random numbers in [low, high), determined by the seed.
+    Raises WrongKind for what is no number."""
+    apply_all(UNIFORM_, a, seed=seed, low=plain_number("uniform_", low), high=plain_number("uniform_", high))
 
 
 def upload_(a: Tensor, data: Any) -> None:

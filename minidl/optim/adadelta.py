@@ -9,7 +9,8 @@ from typing import Any
 from minidl.errors import UserError
 from minidl.op import Attrs
 from minidl.ops import update
-from minidl.optim.optimizer import Optimizer, Parameters, require_at_least_zero
+from minidl.optim.groups import Parameters, require_at_least_zero
+from minidl.optim.optimizer import Optimizer
 from minidl.tensor import Tensor
 
 

@@ -21,7 +21,7 @@ from minidl.ops import update
 from minidl.ops.elementwise import add, div, neg, scale, shift, sqrt
 from minidl.ops.library import maximum
 from minidl.optim.composed import Composed, States, kept_in, mean_square
-from minidl.optim.optimizer import Parameters, require_at_least_zero
+from minidl.optim.groups import Parameters, require_at_least_zero
 from minidl.runtime import current_runtime
 from minidl.tensor import Tensor
 
@@ -61,10 +61,14 @@ class Adam(Composed):
     def check(self, group: dict[str, Any]) -> None:
         super().check(group)
         require_at_least_zero(eps=group["eps"])
-        if self._plain and (group["amsgrad"] or group["maximize"]):
-            raise UserError("Adam's amsgrad and maximize must be arguments of the constructor, for all groups")
         if not all(0.0 <= beta < 1.0 for beta in group["betas"]):
             raise UserError(f"Adam's betas must be in [0, 1), not {group['betas']}")
+
+    def check_states(self, group: dict[str, Any]) -> None:
+        if group["amsgrad"] and "v_max" not in self._states:
+            raise UserError(f"{type(self).__name__} was made without amsgrad, and so without v_max: give it to the "
+                            "constructor")
+        self.refuse_on_host(group, "maximize")
 
     def attributes(self, index: int = 0) -> Attrs:
         rates = self.rates(index)
@@ -75,10 +79,7 @@ class Adam(Composed):
     decoupled = False  # True: weight decay does not enter the moments (AdamW)
 
     def _update(self, chunk: list[int]) -> None:
-        if self._plain:
-            super(Composed, self)._update(chunk)
-        else:
-            super()._update(chunk)
+        self._update_plain(chunk, "maximize")
 
     def direction(self, index: int, p: Tensor, gradient: Tensor, states: States) -> Tensor:
         rates, t = self.rates(index), self._steps(index) + 1

@@ -13,7 +13,8 @@ from minidl.dispatch import apply_all
 from minidl.errors import UserError
 from minidl.ops.elementwise import add, div, mul, neg, scale, shift, sqrt, sub
 from minidl.ops.update import SGD, copy_
-from minidl.optim.optimizer import Optimizer, Parameters, require_at_least_zero, rows_of_piece
+from minidl.optim.groups import Parameters, require_at_least_zero
+from minidl.optim.optimizer import Optimizer, rows_of_piece
 from minidl.tensor import Tensor
 
 States = dict[str, Tensor]
@@ -45,6 +46,22 @@ class Composed(Optimizer):
                 p, gradient = (rows_of_piece(x, piece) for x in (self.parameters[index], gradient))
                 way = self.direction(index, p, gradient, {name: made[number] for name, made in self._states.items()})
             apply_all(SGD, p, way, lr=float(self.rates(index)["lr"]), weight_decay=0.0)
+
+    def _update_plain(self, chunk: list[int], *composed: str) -> None:
+        """Update pieces of one group in one call, unless their group sets a rate that is among ``composed``."""
+        rates = self.rates(self._pieces[chunk[0]].owner)
+        if self._plain and not any(rates[name] for name in composed):
+            super()._update(chunk)
+            self._began = True
+        else:
+            Composed._update(self, chunk)
+
+    def refuse_on_host(self, group: dict[str, Any], *composed: str) -> None:
+        """Raise UserError if a group sets a rate among ``composed``, and the states are in host memory."""
+        wrong = [name for name in composed if group[name]]
+        if wrong and self._host_op is not None:
+            raise UserError(f"{type(self).__name__}: with host_update {wrong[0]} must be an argument of the "
+                            "constructor")
 
     def decayed(self, index: int, p: Tensor, gradient: Tensor) -> Tensor:
         """Return p's gradient (negated with ``maximize``) plus weight_decay * p, for parameter number ``index``."""
@@ -87,6 +104,11 @@ class RMSprop(Composed):
     def check(self, group: dict[str, Any]) -> None:
         super().check(group)
         require_at_least_zero(eps=group["eps"], momentum=group["momentum"], alpha=group["alpha"])
+
+    def check_states(self, group: dict[str, Any]) -> None:
+        for rate, state in (("momentum", "momentum_buffer"), ("centered", "grad_avg")):
+            if group.get(rate) and state not in self._states:
+                raise UserError(f"RMSprop was made without {rate}, and so without {state}: give it to the constructor")
 
     def direction(self, index: int, p: Tensor, gradient: Tensor, states: States) -> Tensor:
         rates = self.rates(index)

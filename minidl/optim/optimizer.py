@@ -1,6 +1,7 @@
 """The base class of optimizers: parameters in groups, their state, and updates in chunks."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from operator import is_
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from minidl.meta import DTYPES, Shape, block_bytes
 from minidl.op import Attrs, Op
 from minidl.ops.shape import between
 from minidl.ops.update import fill_
+from minidl.optim.groups import Parameters, completed, require_at_least_zero
 from minidl.optim.on_host import HOST_UPDATES, HostArray, write
 from minidl.parts.sharding.sharder import shard_bounds
 from minidl.parts.slicing.cuts import is_divided
@@ -38,10 +40,6 @@ class RowRange(NamedTuple):
     start: int
     stop: int
     whole: bool
-
-
-# Tensors, or groups of tensors with their own rates.
-Parameters = Iterable[Tensor] | Iterable[Mapping[str, Any]]
 
 
 class Optimizer:
@@ -73,12 +71,12 @@ class Optimizer:
         self._states: dict[str, list[Any]] = {name: [] for name in states}  # of Tensor, or all of HostArray
         self._op, self._is_decayed = op, decays
         self._host_op = HOST_UPDATES.get(op.name) if current_runtime().host_update and self._plain else None
-        self._extend(_groups(params, rates))
+        self._extend(completed(params, rates))
 
     def add_param_group(self, param_group: Mapping[str, Any]) -> None:
         """Add a group of parameters, updated from the next step on; its state starts at zero.
         Raises UserError for a parameter that the optimizer has, an unknown rate, or one that ``check`` refuses."""
-        self._extend(_groups([param_group], self.defaults))
+        self._extend(completed([param_group], self.defaults))
 
     def _extend(self, groups: list[dict[str, Any]]) -> None:
         added = [p for group in groups for p in group["params"]]
@@ -111,6 +109,20 @@ class Optimizer:
     def check(self, group: dict[str, Any]) -> None:
         """Raise UserError if a rate of a group is invalid: here if ``lr`` or ``weight_decay`` is negative or NaN."""
         require_at_least_zero(lr=group["lr"], weight_decay=group["weight_decay"])
+        self.check_states(group)
+
+    def check_states(self, group: dict[str, Any]) -> None:
+        """Raise UserError for a rate that needs a state which the optimizer was made without. By default none does.
+        Each step asks this, since a program may change a group at any time."""
+
+    def _check_groups(self) -> None:
+        """Raise UserError if a program has changed the groups in a way that ``step`` could not follow."""
+        held = [p for group in self.param_groups for p in group["params"]]
+        if len(held) != len(self.parameters) or not all(map(is_, held, self.parameters)):
+            raise UserError(f"the groups list {len(held)} parameters, which are not the {len(self.parameters)} of the "
+                            "optimizer: add_param_group() adds parameters")
+        for group in self.param_groups:
+            self.check_states(group)
 
     @property
     def lr(self) -> float:
@@ -139,8 +151,10 @@ class Optimizer:
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Call ``closure``, if given, update every parameter that has a gradient, and return the closure's result.
-        After an error, such as OutOfMemory, only the parameters that were updated count the step."""
+        After an error, such as OutOfMemory, only the parameters that were updated count the step. Raises UserError if a
+        group has been changed to parameters, or to a rate, that the optimizer was not made for."""
         result = closure() if closure is not None else None
+        self._check_groups()
         updated: set[int] = set()
         try:
             for chunk in self._chunks():
@@ -241,32 +255,6 @@ class Optimizer:
                                                 tensor.dtype.name, order="C")))
         for tensor, array in writes:
             write(tensor, array)
-
-
-def _groups(params: Parameters, rates: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the parameter groups, completed with ``rates``; tensors, or (name, tensor) pairs, are one group.
-    Raises UserError for an unknown rate."""
-    if isinstance(params, Tensor):
-        raise WrongKind("an optimizer takes a list of parameters, or groups of them, not one tensor: use [tensor]")
-    given = list(params)
-    groups = given if given and isinstance(given[0], Mapping) else [{"params": given}]
-    made = []
-    for group in groups:
-        assert isinstance(group, Mapping)
-        unknown = sorted(group.keys() - rates.keys() - {"params"})
-        if unknown or "params" not in group:
-            raise UserError(f"a group of parameters has params and {', '.join(rates)}, not {', '.join(unknown)}")
-        members = group["params"]
-        listed = [members] if isinstance(members, Tensor) else list(members)
-        made.append({**rates, **group, "params": [p[1] if isinstance(p, tuple) and len(p) == 2 else p for p in listed]})
-    return made
-
-
-def require_at_least_zero(**numbers: float) -> None:
-    """Raise UserError for a number that is below zero or NaN; the message has its argument's name."""
-    for name, number in numbers.items():
-        if not number >= 0:
-            raise UserError(f"the optimizer's {name} must not be negative, but is {number}")
 
 
 def _pieces(index: int, tensor: Tensor) -> list[RowRange]:

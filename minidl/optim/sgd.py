@@ -12,8 +12,10 @@ from minidl.op import Attrs
 from minidl.ops import update
 from minidl.ops.elementwise import add, scale
 from minidl.optim.composed import Composed, States, kept_in
-from minidl.optim.optimizer import Parameters, require_at_least_zero
+from minidl.optim.groups import Parameters, require_at_least_zero
 from minidl.tensor import Tensor
+
+COMPOSED = ("nesterov", "maximize")  # with these an update is several operations
 
 
 class SGD(Composed):
@@ -34,7 +36,7 @@ class SGD(Composed):
         groups = [] if isinstance(params, Tensor) else [group for group in params if isinstance(group, Mapping)]
         keeps = bool(momentum) or any(group.get("momentum") for group in groups)
         self._plain = not any(given.get(name) for given in ({"nesterov": nesterov, "maximize": maximize}, *groups)
-                              for name in ("nesterov", "maximize"))
+                              for name in COMPOSED)
         rates = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay,
                  "nesterov": nesterov, "maximize": maximize}
         super().__init__(params, rates=rates, op=update.SGD_MOMENTUM if keeps else update.SGD,
@@ -45,18 +47,21 @@ class SGD(Composed):
         require_at_least_zero(momentum=group["momentum"])
         if group["dampening"]:
             raise UserError(f"SGD has no dampening: it must be 0, not {group['dampening']}")
+
+    def check_states(self, group: dict[str, Any]) -> None:
+        if group["momentum"] and not self._states:
+            raise UserError(f"SGD was made without a momentum, and so without buffers for {group['momentum']}: give "
+                            "one to the constructor")
         if group["nesterov"] and not group["momentum"] > 0:
             raise UserError("SGD: nesterov needs a momentum above 0")
+        self.refuse_on_host(group, *COMPOSED)
 
     def attributes(self, index: int = 0) -> Attrs:
         own = {"momentum": float(self.rates(index)["momentum"])} if self._states else {}
         return super().attributes(index) | own
 
     def _update(self, chunk: list[int]) -> None:
-        if self._plain:
-            super(Composed, self)._update(chunk)
-        else:
-            super()._update(chunk)
+        self._update_plain(chunk, *COMPOSED)
 
     def direction(self, index: int, p: Tensor, gradient: Tensor, states: States) -> Tensor:
         rates, d = self.rates(index), self.decayed(index, p, gradient)

@@ -37,6 +37,7 @@ from minidl.memory.storage import Storage
 from minidl.memory.switches import ALL_ON, Switches
 from minidl.memory.tracker import Tracker
 from minidl.meta import DType, Shape, float32, meta
+from minidl.ops.arguments import whole
 from minidl.ops.update import UPLOAD
 from minidl.outside.shown import Shown
 from minidl.outside.units import format_bytes, parse_bytes
@@ -222,7 +223,6 @@ class Runtime(Shown):
 
     def tensor(self, data: Any, *, shape: Shape | None = None, dtype: DType | None = None) -> Tensor:
         """Return a leaf with a copy of an array's values (one upload).
-
         The dtype is the array's unless ``dtype`` is given; lists of Python floats become float32. ``data`` None with a
         shape: the values do not matter. Arrays of other libraries are taken by DLPack or ``__cuda_array_interface__``,
         from a GPU by way of the host. Raises UserError for an unknown dtype and for values that the dtype cannot hold,
@@ -231,7 +231,7 @@ class Runtime(Shown):
         self._require_current("tensor()")
         values: np.ndarray | None = None
         if data is None:
-            shape, dtype = tuple(shape or ()), dtype or float32
+            shape, dtype = whole(shape or ()), dtype or float32
         else:
             array = upload.host_array(data, self.device)
             array, dtype = upload.checked(array, shape, dtype or upload.plain_dtype(data, array))
@@ -284,7 +284,7 @@ def current_runtime() -> Runtime:
 def parameter(shape: Shape, *, dtype: DType = float32, requires_grad: bool = True, state: bool = False) -> Tensor:
     """Return an uninitialized persistent leaf: a parameter, a buffer or optimizer state; sharded if the runtime shards.
     state: it is an optimizer's state, which ranks may divide. Raises OutOfMemory."""
-    executor, described = current(), meta(tuple(shape), dtype)
+    executor, described = current(), meta(whole(shape), dtype)
     for keeper in executor.part_keepers:
         if (made := keeper.parameter(described, requires_grad=requires_grad, state=state)) is not None:
             return Tensor(made)

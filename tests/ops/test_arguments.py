@@ -63,6 +63,53 @@ def test_what_is_no_tensor_is_an_error_that_says_what_it_is(runtime):
             use()
 
 
+# Sizes ----------------------------------------------------------------------------------------------------------------
+SIZED = {
+    "zeros": (lambda n: minidl.zeros(n(4), n(2)), (4, 2)), "full": (lambda n: minidl.full((n(3),), 1.0), (3,)),
+    "view": (lambda n: minidl.ones(20, 50).view(n(100), -1), (100, 10)), "view of one": (
+        lambda n: minidl.ones(2, 3).view(n(6)), (6,)), "expand": (lambda n: minidl.ones(1, 3).expand(n(5), 3), (5, 3)),
+    "repeat": (lambda n: minidl.ones(2, 3).repeat(n(2), 1), (4, 3)),
+    "sum": (lambda n: minidl.ones(2, 3).sum(n(1)), (2,)),
+    "narrow": (lambda n: minidl.ones(9, 3).narrow(n(0), n(3), n(4)), (4, 3)),
+    "split": (lambda n: minidl.ones(9, 3).split(n(4))[0], (4, 3)),
+    "pad": (lambda n: nn.functional.pad(minidl.ones(2, 3), (n(1), n(2))), (2, 6)),
+    "parameter": (lambda n: parameter((n(2), n(3))), (2, 3)),
+    "Linear": (lambda n: nn.Linear(n(100), n(100))(minidl.ones(2, 100)), (2, 100)),
+    "Conv2d": (lambda n: nn.Conv2d(n(2), n(4), n(3), stride=n(2), padding=n(1))(minidl.ones(1, 2, 9, 9)), (1, 4, 5, 5)),
+    "MaxPool2d": (lambda n: nn.MaxPool2d(n(2))(minidl.ones(1, 1, 4, 4)), (1, 1, 2, 2)),
+    "LayerNorm": (lambda n: nn.LayerNorm(n(4))(minidl.ones(2, 4)), (2, 4)),
+}
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.int32, np.uint8])
+@pytest.mark.parametrize("name", SIZED)
+def test_a_size_may_be_an_integer_of_numpy_and_the_device_goes_on(name, kind):
+    use, shape = SIZED[name]
+    with Runtime("cpu", memory_budget="1MiB"):
+        y = use(kind)
+        assert y.shape == shape and {type(n) for n in (*y.shape, *y.meta.strides, y.meta.offset)} == {int}
+        assert (y == y).shape == shape and minidl.ones(3).sum().item() == 3.0
+
+
+@pytest.mark.parametrize("use", [
+    lambda: nn.Linear(8, 8 / 2), lambda: minidl.zeros(2, 3.0), lambda: minidl.ones(3, 4).view(12 / 4, 4),
+    lambda: minidl.full((2.0,), 1.0), lambda: minidl.ones(1, 4).expand(3.0, 4), lambda: minidl.ones(2).repeat(1.5),
+    lambda: parameter((4.0, 8)), lambda: minidl.ones(2, 3).softmax(1.0), lambda: minidl.ones(4, 3).narrow(0, 1.0, 2)],
+    ids=lambda use: "")
+@pytest.mark.parametrize("before", [False, True])  # after the same sizes as integers, which equal the fractions
+def test_a_size_that_is_no_integer_is_an_error_and_the_right_size_works_afterwards(use, before):
+    right = (lambda: nn.Linear(8, 4), lambda: minidl.zeros(2, 3), lambda: minidl.zeros(3, 4).view(3, 4),
+             lambda: minidl.zeros(3, 4), lambda: minidl.zeros(4, 8), lambda: minidl.zeros(2, 3).softmax(1))
+    with Runtime("cpu", memory_budget="1MiB"):
+        for make in right if before else ():
+            make()
+        with pytest.raises(TypeError, match="sizes are integers|interpreted as an integer"):
+            use()
+        for make in right:
+            make()
+        assert minidl.ones(2).sum().item() == 2.0
+
+
 # Integers and dtypes --------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("use", [
     lambda x: x.add_(0.5), lambda x: x.mul_(2.5), lambda x: x.div_(2), lambda x: x + 2**60, lambda x: x.mean(),
@@ -160,6 +207,35 @@ def test_a_number_beyond_the_range_of_integers_fills_no_tensor_and_the_device_go
         with pytest.raises(UserError, match="a value of -1 does not fit uint8"):
             minidl.zeros(2, dtype=uint8).fill_(-1)
         assert minidl.full((1,), True, dtype=minidl.bool).tolist() == [True]
+
+
+@pytest.mark.parametrize("value", [[1.0, 2.0], (1.0, 2.0), "a", None, np.ones(2), {}], ids=repr)
+def test_what_is_no_number_fills_no_tensor_and_the_device_goes_on(value):
+    with Runtime("cpu", memory_budget="1MiB"):
+        x = minidl.zeros(2, 2)
+        x[0] = 1.0  # the first call of its kind would wait for its kernel
+        minidl.full((2,), 1.0)
+        for write in (lambda: x.fill_(value), lambda: x[0].fill_(value), lambda: minidl.full((2,), value),
+                      lambda: x.new_full((2,), value), lambda: nn.init.constant_(x, value), lambda: x.normal_(value),
+                      lambda: nn.init.normal_(x, 0.0, value), lambda: x.uniform_(0.0, value), lambda: value / x,
+                      lambda: x.__setitem__(0, value) if not isinstance(value, np.ndarray) else x.fill_(value)):
+            with pytest.raises(TypeError):
+                write()
+        assert x.tolist() == [[1.0, 1.0], [0.0, 0.0]]
+        assert nn.functional.pad(minidl.ones(1), (1, 1), value=None).tolist() == [0.0, 1.0, 0.0]
+        assert x.fill_(np.float32(2.0)).tolist() == x.fill_(minidl.tensor(2.0)).tolist() == [[2.0, 2.0], [2.0, 2.0]]
+
+
+@pytest.mark.parametrize("dtype", [int64, int32])
+def test_a_class_that_does_not_exist_has_no_row_in_a_one_hot_encoding_and_the_device_goes_on(dtype):
+    with Runtime("cpu", memory_budget="1MiB"):
+        for labels, classes, message in (([0, 3], 2, "from 0 to 3 for 2 rows"), ([-1, 1], 2, "from -1 to 1 for 2 rows"),
+                                         ([-1, 1], -1, "from -1 to 1 for 2 rows"), ([-2], -1, "for 0 rows")):
+            with pytest.raises(UserError, match=message):
+                nn.functional.one_hot(minidl.tensor(labels, dtype=dtype), classes)
+        y = nn.functional.one_hot(minidl.tensor([[1], [0]], dtype=dtype), 3)
+        assert y.tolist() == [[[0, 1, 0]], [[1, 0, 0]]] and y.dtype is int64
+        assert nn.functional.one_hot(minidl.tensor(2, dtype=dtype)).tolist() == [0, 0, 1]
 
 
 @pytest.mark.parametrize("ceil_mode", [False, True])

@@ -25,7 +25,9 @@ KEYS = [0, -1, slice(1, None), (slice(None), 1), (..., 2), (None, 0), (slice(Non
         (0, 1, 2), [0, 1], (slice(None), [2, 0]), ([0, 1], [2, 0]), (0, [1, 2]),
         (slice(None), [0, 2], [1, 1]), slice(2, 2), [],
         ([1, 0], slice(None), [1, 2]), A > 5, A[:, :, 0] > 3, np.array([[0, -1], [1, 1]]), (slice(None), [-1]), ...,
-        (slice(None), np.array([True, False, True])), (slice(None), np.int64(1)), (slice(-5, 99),)]
+        (slice(None), np.array([True, False, True])), (slice(None), np.int64(1)), (slice(-5, 99),),
+        True, False, np.True_, np.array(False), (True, 0), (slice(None), False), (None, True), (True, [0, 1]),
+        (..., True), (slice(None), True, [0, 2])]
 
 
 @pytest.mark.parametrize("key", KEYS, ids=str)
@@ -40,6 +42,19 @@ def test_tensors_choose_as_arrays_do_and_parts_are_views(runtime):
     assert (x[ids, ids].numpy() == A[ids.numpy(), ids.numpy()]).all()
     assert x[1:, None, ::2].tensor_id == x.tensor_id != x[[0]].tensor_id
     assert [row.shape for row in x] == [(3, 4)] * 2 and x[0, 0, 0].item() == 0.0
+
+
+def test_a_boolean_is_a_mask_and_no_row_number(runtime):
+    x, some = runtime.tensor(A), runtime.tensor(A).max() > 5
+    assert (x[some].numpy() == A[None]).all() and x[~some].shape == (0, 2, 3, 4)
+    assert x[0, 0, 0][True].tolist() == [0.0] and x[0, 0, 0][False].tolist() == []
+    x.requires_grad = True
+    x[True].sum().backward()
+    assert (x.grad.numpy() == 1.0).all()
+    for key, expected in ((False, A), (np.False_, A), (~some, A), (True, A * 0 + 9), (some, A * 0 + 9)):
+        y = runtime.tensor(A)
+        y[key] = 9.0
+        assert (y.numpy() == expected).all()
 
 
 def test_what_is_assigned_is_written_in_place(runtime):

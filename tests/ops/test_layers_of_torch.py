@@ -104,6 +104,18 @@ def test_lists_of_parameters_are_those_of_their_module():
         assert len(module.scales) == 2 and module.scales[1].shape == (3,) and len(list(module.scales)) == 2
         with pytest.raises(TypeError, match="ParameterList takes tensors, not a int"):
             module.scales.append(3)
+        made = nn.ParameterList([minidl.ones(2), minidl.zeros(3) + 1.0])
+        assert [(p.tolist(), p.requires_grad) for p in made.parameters()] == [([1.0] * 2, True), ([1.0] * 3, True)]
+
+
+@pytest.mark.parametrize("loss", ["BCELoss", "BCEWithLogitsLoss"])
+def test_a_target_of_another_shape_is_not_broadcast_by_a_binary_loss(loss):
+    with Runtime("cpu", memory_budget="1MiB", policy="none"):
+        x, target = minidl.full((4, 1), 0.5), minidl.zeros(4)
+        for a, b in ((x, target), (target, x), (x, minidl.zeros(1, 1))):
+            with pytest.raises(ValueError, match="both must have one shape"):
+                getattr(nn, loss)()(a, b)
+        assert getattr(nn, loss)()(x, target[:, None]).shape == ()
 
 
 @pytest.mark.parametrize(("make", "message"), [

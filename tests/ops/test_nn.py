@@ -73,8 +73,25 @@ def test_a_result_or_a_leaf_of_values_is_an_attribute_and_no_parameter():
     assert module.seen.tolist() == [1.0, 1.0] and module.values.tolist() == [0, 1, 2]
     module.seen = parameter((2,))
     assert [name for name, _ in module.named_parameters()] == ["weight", "bias", "seen", "scale"]
+    del module.seen
     module.seen = full((2,), 1.0).relu()
     assert [name for name, _ in module.named_parameters()] == names
+    module.scale = module.scale * 2.0  # not made as a parameter: a program may keep any value under this name
+    assert [name for name, _ in module.named_parameters()] == names[:2]
+
+
+def test_what_is_no_parameter_takes_no_parameters_place():
+    module = nn.Linear(2, 2)
+    for value in (minidl.zeros(2, 2), module.weight * 2.0, 3, "weight", [module.weight]):
+        with pytest.raises(TypeError, match="Linear.weight is a parameter, and a (Tensor|int|str|list) that is none"):
+            module.weight = value
+        with pytest.raises(TypeError, match="Linear.more: nn.Parameter.tensor. makes a parameter"):
+            module.register_parameter("more", value)
+    assert [name for name, _ in module.named_parameters()] == ["weight", "bias"]
+    module.weight, module.bias = nn.Parameter(minidl.zeros(2, 2)), None
+    module.register_parameter("more", nn.Parameter(minidl.zeros(2)))
+    module.register_parameter("none", None)
+    assert [name for name, _ in module.named_parameters()] == ["weight", "more"]
 
 
 def test_a_result_that_is_assigned_to_a_buffer_is_copied_into_it():
@@ -105,6 +122,16 @@ def test_train_and_eval_reach_every_module():
     assert [m.training for m in module.eval().modules()] == [False] * 4
     assert [m.training for m in module.train().modules()] == [True] * 4
     assert nn.Dropout().training
+
+
+def test_train_is_what_a_child_makes_of_it():
+    class Frozen(nn.BatchNorm2d):
+        def train(self, mode=True):
+            return super().train(False)
+    module = nn.Sequential(nn.Conv2d(1, 2, 1), nn.Sequential(Frozen(2)))
+    assert [m.training for m in module.train().modules()] == [True, True, True, False]
+    module(minidl.randn(4, 1, 3, 3))
+    assert module[1][0].running_mean.tolist() == [0.0, 0.0]
 
 
 def test_zero_grad_forgets_every_gradient():

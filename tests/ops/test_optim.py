@@ -317,6 +317,46 @@ def test_what_an_optimizer_cannot_use_is_an_error():
         optim.Adam([p], betas=(0.9, 1.0))
 
 
+@pytest.mark.parametrize(("make", "change", "message"), [
+    (lambda p: optim.SGD(p, 0.1), {"momentum": 0.9}, "SGD was made without a momentum, and so without buffers for 0.9"),
+    (lambda p: optim.Adam(p), {"amsgrad": True}, "Adam was made without amsgrad"),
+    (lambda p: optim.SGD(p, 0.1, momentum=0.9), {"nesterov": True, "momentum": 0.0}, "nesterov needs a momentum"),
+    (lambda p: optim.RMSprop(p), {"momentum": 0.9}, "RMSprop was made without momentum"),
+    (lambda p: optim.RMSprop(p), {"centered": True}, "RMSprop was made without centered"),
+    (lambda p: optim.SGD(p, 0.1), {"params": []}, "the groups list 0 parameters, which are not the 1 of the optimizer"),
+])
+def test_what_an_optimizer_was_not_made_for_is_an_error_of_the_step_and_is_not_ignored(make, change, message):
+    p = make_parameter()
+    optimizer = make([p])
+    (p * p).sum().backward()
+    before = p.numpy()
+    kept = dict(optimizer.param_groups[0])
+    optimizer.param_groups[0].update(change)
+    with pytest.raises(UserError, match=message):
+        optimizer.step()
+    assert (p.numpy() == before).all()
+    optimizer.param_groups[0].clear()
+    optimizer.param_groups[0].update(kept)
+    optimizer.step()
+    assert (p.numpy() != before).any()
+    optimizer.param_groups[0]["params"].append(make_parameter())
+    with pytest.raises(UserError, match="the groups list 2 parameters, which are not the 1"):
+        optimizer.step()
+    if change.keys() <= optimizer.defaults.keys():
+        with pytest.raises(UserError, match=message):
+            optimizer.add_param_group({"params": [make_parameter()], **change})
+
+
+def test_on_the_host_a_rate_that_composes_the_update_is_refused_after_the_start():
+    with Runtime("cpu", memory_budget="1MiB", host_memory="1MiB", host_update=True):
+        p = make_parameter()
+        for optimizer in (optim.SGD([p], 0.1, momentum=0.9), optim.Adam([p])):
+            (p * p).sum().backward()
+            optimizer.param_groups[0]["maximize"] = True
+            with pytest.raises(UserError, match="with host_update maximize must be an argument of the constructor"):
+                optimizer.step()
+
+
 def test_clipping_leaves_a_gradient_that_the_program_holds_as_it_was():
     with Runtime("cpu", memory_budget=1 << 20):
         w = parameter((2,))

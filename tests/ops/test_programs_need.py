@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import minidl
-from minidl import Runtime, UserError, nn, optim
+from minidl import Runtime, ShapeError, UserError, nn, optim
 from minidl.autograd import Function
 from minidl.nn import functional as F
 
@@ -39,6 +39,46 @@ def test_a_custom_function_that_returns_too_few_gradients_says_how_many():
         w = minidl.tensor([1.0], requires_grad=True)
         with pytest.raises(UserError, match="returned 1 gradients for 2 arguments"):
             Short.apply(w, 2.0).sum().backward()
+
+
+def test_a_custom_functions_gradient_has_the_shape_and_dtype_of_its_argument():
+    def run(gradient):
+        class Summed(Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x.sum()
+
+            @staticmethod
+            def backward(ctx, dy):
+                return gradient(dy)
+        w = minidl.tensor([1.0, 2.0], requires_grad=True)
+        Summed.apply(w).backward()
+        return w.grad
+    with Runtime("cpu:virtual", memory_budget="1MiB"):
+        for wrong in (lambda dy: dy, lambda dy: dy[None], lambda dy: dy.expand(3), lambda dy: dy.expand(2, 3)):
+            with pytest.raises(ShapeError, match=r"Summed.backward\(\) returned a gradient .* for an argument \[2\]"):
+                run(wrong)
+        with pytest.raises(TypeError, match="returns tensors and None, not a float"):
+            run(lambda dy: 1.0)
+        for dtype in (minidl.float64, minidl.int64):
+            assert run(lambda dy, dtype=dtype: dy.expand(2).to(dtype)).dtype is minidl.float32
+        assert run(lambda dy: dy.expand(3, 2)).tolist() == [3.0, 3.0]  # the argument was broadcast: its uses add up
+
+
+def test_a_hooks_gradient_has_the_shape_and_dtype_of_the_gradient():
+    with Runtime("cpu:virtual", memory_budget="1MiB"):
+        for wrong in (lambda g: g[:1], lambda g: g.sum(), lambda g: g.double()):
+            for leaf in (False, True):
+                x = minidl.tensor([1.0, 2.0], requires_grad=True)
+                y = x * 2.0
+                (x if leaf else y).register_hook(wrong)
+                with pytest.raises(ShapeError, match=r"a hook returned float(32|64)\[.*\] for a gradient float32\[2\]"):
+                    y.sum().backward()
+                assert x.grad is None
+        x = minidl.tensor([1.0, 2.0], requires_grad=True)
+        x.register_hook(lambda g: 3.0)
+        with pytest.raises(TypeError, match="a hook returns a gradient or None, not a float"):
+            x.sum().backward()
 
 
 def test_saved_values_come_back_as_they_were(tmp_path):

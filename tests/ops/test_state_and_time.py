@@ -98,7 +98,14 @@ def test_a_schedule_refuses_a_state_that_is_none_and_stays_where_it_was():
                       {"last_epoch": 1.5, "base_lrs": [1.0]}, {"last_epoch": 3, "base_lrs": ["a"]}):
             with pytest.raises(UserError, match="the state does not fit StepLR of 1 groups"):
                 schedule.load_state_dict(state)
-        assert schedule.state_dict() == {"last_epoch": 1, "base_lrs": [0.5]} and schedule.get_last_lr() == [0.25]
+        state = {"last_epoch": 1, "base_lrs": [0.5], "_last_lr": [0.25]}
+        assert schedule.state_dict() == state and schedule.get_last_lr() == [0.25]
+        with pytest.raises(UserError, match="the state does not fit StepLR of 1 groups"):
+            schedule.load_state_dict({**state, "_last_lr": [0.25, 0.25]})
+        schedule.load_state_dict({"last_epoch": 3, "base_lrs": [1.0]})  # of earlier versions
+        assert schedule.get_last_lr() == [0.125]
+        schedule.load_state_dict({**state, "_last_lr": [0.01]})  # a rate that was set by hand
+        assert schedule.get_last_lr() == [0.01]
 
 
 def test_a_gradient_is_checked_where_it_is_assigned():
