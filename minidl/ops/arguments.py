@@ -32,6 +32,16 @@ def axes_of(what: str, shape: Shape, axes: int | Shape | None) -> Shape:
     return found
 
 
+def is_empty(axes: object) -> bool:
+    """Return True for a tuple or a list without axes."""
+    return isinstance(axes, tuple | list) and not axes
+
+
+def reduced(what: str, shape: Shape, axes: int | Shape | None) -> Shape:
+    """Return the axes over which a function reduces, as ``axes_of`` does; () means all, too, as in PyTorch."""
+    return axes_of(what, shape, None if is_empty(axes) else axes)
+
+
 def numbers(x: Meta) -> Meta:
     """Return x. Raises ShapeError for booleans, which have no arithmetic."""
     if x.dtype is boolean:

@@ -9,7 +9,7 @@ from minidl.dispatch import apply, donate
 from minidl.errors import ShapeError, UserError
 from minidl.meta import Cost, DType, Meta, Shape, float32, meta
 from minidl.op import Attrs, Op
-from minidl.ops.arguments import axes_of, axis_of
+from minidl.ops.arguments import axis_of, reduced
 from minidl.ops.attention import softmax as last_softmax
 from minidl.ops.choose import compare, convert, masked_fill
 from minidl.ops.elementwise import (
@@ -180,7 +180,7 @@ def var(input: Tensor, dim: int | Shape | bool | None = None, unbiased: bool | N
     if unbiased is not None and correction is not None:
         raise ShapeError(f"var takes unbiased or correction, not {unbiased} and {correction}")
     correction = float(unbiased) if unbiased is not None else 1.0 if correction is None else correction
-    axes = axes_of("var", input.shape, dim)
+    axes = reduced("var", input.shape, dim)
     count = prod(input.shape[axis] for axis in axes)
     apart = sub(input, mean(input, axes, keepdim=True))
     spread = mean(mul(apart, apart), axes, keepdim=keepdim)

@@ -200,6 +200,10 @@ for reduction in ("mean", "sum", "none"):
         x, T.softmax(y, 1), reduction=r, label_smoothing=0.1), A, B)
     case(f"F.nll_loss, {reduction}", lambda T, x, y, r=reduction: T.nn.functional.nll_loss(
         T.log_softmax(x, 1), y, reduction=r), IMAGE, np.arange(60).reshape(2, 5, 6) % 4)
+for reduction in ("sum", "mean", "std", "var", "amax", "amin", "norm", "any", "all", "count_nonzero"):
+    for empty in ((), []):  # PyTorch's own gradients of ``std`` and ``var`` are infinite here
+        case(f"{reduction} over {empty}", lambda T, x, name=reduction, dim=empty: getattr(T, name)(
+            x.detach() if name in ("std", "var") else x, dim=dim), A)
 for pad, mode in (((1, 2), "constant"), ((1, 2, 0, 1), "constant"), ((-1, 2, 1, -2), "constant"),
                   ((1, 2, 3, 1), "reflect"), ((1, 2, 3, 1), "replicate"), ((1, 2, 3, 1), "circular")):
     case(f"F.pad {pad}, {mode}", lambda T, x, pad=pad, mode=mode: T.nn.functional.pad(x, pad, mode), IMAGE)
