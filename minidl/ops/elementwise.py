@@ -7,7 +7,7 @@ from minidl.dispatch import apply, donate
 from minidl.errors import ShapeError
 from minidl.meta import DType, Meta, Shape, int64, meta, wide
 from minidl.op import Op
-from minidl.ops.arguments import loses_gradient, number_for, numbers, plain_number, reciprocal, reduced
+from minidl.ops.arguments import as_dtype, loses_gradient, number_for, numbers, plain_number, reciprocal, reduced
 from minidl.parts.slice_rules import elementwise, expanding, summing
 from minidl.tensor import Gradients, Needs, Tensor
 
@@ -259,6 +259,7 @@ def sum(input: Tensor, dim: int | Shape | None = None, keepdim: bool = False, *,
 
 def _in_dtype(x: Tensor, dtype: DType | None) -> Tensor:
     from minidl.ops.choose import convert  # choose.py needs the arithmetic above
+    dtype = as_dtype(dtype)
     return x if dtype is None else convert(x, dtype)
 
 

@@ -283,6 +283,16 @@ def is_differentiated(name):
     return "at the edges" not in name or name.split()[0] in ("abs", "sign", "maximum", "minimum")
 
 
+@pytest.mark.filterwarnings("ignore:Implicit dimension choice:UserWarning")
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+def test_a_softmax_over_no_dimension_in_particular_is_over_the_one_that_pytorch_chooses(name):
+    with Runtime("cpu", memory_budget="1MiB", policy="none"):
+        for shape in ((), (3,), (2, 3), (2, 3, 4), (1, 2, 3, 2)):
+            right = getattr(torch.nn.functional, name)(torch.tensor(normal(*shape)), dim=None)
+            found = getattr(minidl.nn.functional, name)(minidl.tensor(normal(*shape)), dim=None)
+            np.testing.assert_allclose(found.numpy(), right.numpy(), rtol=1e-5, atol=2e-6)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_name_of_pytorch_means_what_it_means_there(name):
     expected = outcome(torch, name, is_differentiated(name))
