@@ -34,7 +34,7 @@ __all__ = ["HookHandle", "backward", "enable_grad", "grad", "inference_mode", "i
 Queue = list[tuple[int, Call]]
 Hook = Callable[[Tensor], Tensor | None]
 # The hooks of each storage: functions that are called with its gradient, and may return another gradient.
-_hooks: WeakKeyDictionary[Storage, dict[int, Hook]] = WeakKeyDictionary()
+_hooks: WeakKeyDictionary[Storage, dict[object, Hook]] = WeakKeyDictionary()
 
 
 class HookHandle:
@@ -47,11 +47,12 @@ class HookHandle:
     def __init__(self, storage: Storage, hook: Hook) -> None:
         HookHandle.made = True
         self._hooks = _hooks.setdefault(storage, {})
-        self._hooks[id(self)] = hook
+        self._key = object()  # lives as long as the hook, as the id of a dropped handle would not
+        self._hooks[self._key] = hook
 
     def remove(self) -> None:
         """End the hook: it is not called any more."""
-        self._hooks.pop(id(self), None)
+        self._hooks.pop(self._key, None)
 
 
 def register_hook(x: Tensor, hook: Hook) -> HookHandle:
@@ -64,9 +65,9 @@ def register_hook(x: Tensor, hook: Hook) -> HookHandle:
     return HookHandle(x.storage, hook)
 
 
-def _hooked(hooks: dict[int, Hook], gradient: Tensor) -> Tensor:
+def _hooked(hooks: dict[object, Hook], gradient: Tensor) -> Tensor:
     for hook in list(hooks.values()):
-        other = hook(gradient)
+        other = hook(gradient.alias())  # a hook may keep what it sees, while formulas donate the handle that they get
         if other is None:
             continue
         if not isinstance(other, Tensor):
@@ -74,7 +75,7 @@ def _hooked(hooks: dict[int, Hook], gradient: Tensor) -> Tensor:
         if other.shape != gradient.shape or other.dtype is not gradient.dtype:
             raise ShapeError(f"a hook returned {other.dtype.name}{list(other.shape)} for a gradient "
                              f"{gradient.dtype.name}{list(gradient.shape)}: both have one shape and dtype")
-        gradient = other
+        gradient = other.alias()
     return gradient
 
 

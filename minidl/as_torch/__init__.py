@@ -20,10 +20,10 @@ import minidl
 from minidl import autograd, cuda, nn, optim
 from minidl.as_torch import data, distributions
 from minidl.as_torch.places import autocast, compile, device, dtype
+from minidl.as_torch.tensors import Tensor
 from minidl.checkpoint.objects import load, save
 from minidl.errors import UserError
 from minidl.runtime import Runtime
-from minidl.tensor import Tensor
 
 __all__ = ["Size", "Tensor", "autocast", "compile", "device", "dtype", "load", "runtime", "save"]
 Size: Any = tuple

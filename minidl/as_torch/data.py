@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from minidl.errors import UserError
+from minidl.errors import ShapeError, UserError
 from minidl.ops.creation import randperm, tensor
 from minidl.ops.parts import stack
 from minidl.tensor import Tensor
@@ -75,25 +75,68 @@ def default_collate(batch: Sequence[Any]) -> Any:
     return list(batch)
 
 
+def default_convert(data: Any) -> Any:
+    """Return an example with its arrays as tensors, also those in tuples, lists and mappings; all else as it is."""
+    if isinstance(data, np.ndarray):
+        return tensor(data)
+    if isinstance(data, Mapping):
+        return {key: default_convert(value) for key, value in data.items()}
+    if isinstance(data, tuple) and hasattr(data, "_fields"):
+        return type(data)(*map(default_convert, data))
+    return type(data)(map(default_convert, data)) if type(data) in (tuple, list) else data
+
+
 class DataLoader:
     """Iterates over the batches of a data set, in its order or shuffled; ``drop_last`` leaves out a smaller last batch.
-    ``sampler`` yields the examples' numbers in their order instead; ``collate_fn`` makes a batch of a list of examples.
-    Further arguments of PyTorch, such as ``num_workers`` and ``batch_sampler``, have no effect."""
 
-    def __init__(self, dataset: Any, batch_size: int = 1, shuffle: bool = False, sampler: Any = None,
-                 num_workers: int = 0, collate_fn: Callable[[Sequence[Any]], Any] | None = None,
-                 pin_memory: bool = False, drop_last: bool = False, **_: object) -> None:
-        self.dataset, self.batch_size, self.shuffle, self.sampler = dataset, batch_size, shuffle, sampler
-        self.drop_last, self.collate_fn = drop_last, collate_fn or default_collate
+    ``sampler`` yields the examples' numbers in their order instead, ``batch_sampler`` lists of numbers, one for each
+    batch. ``collate_fn`` makes a batch of a list of examples. With ``batch_size=None`` each example comes by itself.
+    The other arguments, from ``num_workers`` on, have no effect. Raises ShapeError (a ValueError) for a batch size
+    below 1, and for arguments that exclude each other.
+    """
+
+    def __init__(self, dataset: Any, batch_size: int | None = 1, shuffle: bool | None = None, sampler: Any = None,
+                 batch_sampler: Any = None, num_workers: int = 0,
+                 collate_fn: Callable[[Sequence[Any]], Any] | None = None, pin_memory: bool = False,
+                 drop_last: bool = False, timeout: float = 0, worker_init_fn: object = None,
+                 multiprocessing_context: object = None, generator: object = None, *,
+                 prefetch_factor: int | None = None, persistent_workers: bool = False, pin_memory_device: str = "",
+                 in_order: bool = True) -> None:
+        if batch_size is not None and batch_size < 1:
+            raise ShapeError(f"DataLoader: batch_size must be at least 1 or None, not {batch_size}")
+        beside = {"batch_size": batch_size != 1, "shuffle": shuffle, "sampler": sampler is not None,
+                  "drop_last": drop_last}
+        for argument, given, others in (("sampler", sampler is not None, ["shuffle"]),
+                                        ("batch_sampler", batch_sampler is not None, list(beside)),
+                                        ("batch_size=None", batch_size is None, ["drop_last"])):
+            if given and (excluded := [name for name in others if beside[name]]):
+                raise ShapeError(f"DataLoader: {argument} and {' and '.join(excluded)} exclude each other")
+        self.dataset, self.batch_size, self.shuffle, self.sampler = dataset, batch_size, bool(shuffle), sampler
+        self.batch_sampler, self.drop_last, self.num_workers = batch_sampler, drop_last, num_workers
+        self.collate_fn = collate_fn or (default_convert if batch_size is None else default_collate)
 
     def __len__(self) -> int:
-        count = len(cast(Sized, self.sampler if self.sampler is not None else self.dataset))
-        return count // self.batch_size if self.drop_last else -(-count // self.batch_size)
+        if self.batch_sampler is not None:
+            return len(cast(Sized, self.batch_sampler))
+        count, size = len(cast(Sized, self.sampler if self.sampler is not None else self.dataset)), self.batch_size or 1
+        return count // size if self.drop_last else -(-count // size)
 
     def __iter__(self) -> Iterator[Any]:
-        count = len(self.dataset)
-        order = (list(self.sampler) if self.sampler is not None
-                 else randperm(count).tolist() if self.shuffle else list(range(count)))
-        for number in range(len(self)):
-            chosen = order[number * self.batch_size:(number + 1) * self.batch_size]
+        if self.batch_size is None:
+            yield from (self.collate_fn(self.dataset[i]) for i in self._order())
+            return
+        for chosen in self._batches(self.batch_size) if self.batch_sampler is None else self.batch_sampler:
             yield self.collate_fn([self.dataset[i] for i in chosen])
+
+    def _order(self) -> Sequence[int]:
+        """Return the numbers of the examples in their order."""
+        if self.sampler is not None:
+            return list(self.sampler)
+        count = len(self.dataset)
+        return randperm(count).tolist() if self.shuffle else range(count)
+
+    def _batches(self, size: int) -> Iterator[Sequence[int]]:
+        """Yield the numbers of the examples of each batch."""
+        order = self._order()
+        for start in range(0, len(order) - (size - 1 if self.drop_last else 0), size):
+            yield order[start:start + size]

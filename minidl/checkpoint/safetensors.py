@@ -33,6 +33,7 @@ ITEM_BYTES: dict[str, int] = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8,
 NAMES = {code: name for name, code in CODES.items()}
 METADATA, WRITER = "__metadata__", {"writer": "minidl"}  # marks files written by minidl
 LENGTH_BYTES = 8
+PYTORCHS = (b"PK\x03\x04", b"\x80\x02")  # a file of torch.save begins as a zip archive or, an old one, as a pickle
 LARGEST_TABLE = 100_000_000  # bytes, the format's limit
 MOST_DIMENSIONS = 64
 
@@ -125,11 +126,15 @@ def read_array(file: BinaryIO, path: object, name: str, entry: Entry) -> np.ndar
 def read_table(file: BinaryIO, path: object, file_bytes: int) -> dict[str, Entry]:
     """Return the table of an open file of ``file_bytes`` bytes, in the order of the bytes.
     Raises CorruptFile, with the place, if the table is invalid or does not describe all bytes of the file."""
-    length = int.from_bytes(file.read(LENGTH_BYTES), "little")
+    head = file.read(LENGTH_BYTES)
+    length = int.from_bytes(head, "little")
     if file_bytes < LENGTH_BYTES:
         raise CorruptFile(path, 0, f"{file_bytes} bytes are too few for a safetensors file")
     data = LENGTH_BYTES + length
     if length > LARGEST_TABLE or data > file_bytes:
+        if head.startswith(PYTORCHS):
+            raise CorruptFile(path, 0, "this is a file of PyTorch, or of NumPy; `minidl convert FILE NEW` makes a "
+                              "safetensors file of the weights in it")
         raise CorruptFile(path, 0, f"a table of {length} bytes does not fit a file of {file_bytes}")
     text = file.read(length)
     rows = parse_object(text, path, LENGTH_BYTES)

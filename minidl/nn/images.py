@@ -5,7 +5,7 @@ the runtime's precision (see ``precision``).
 """
 
 from minidl.dispatch import donate
-from minidl.errors import UserError
+from minidl.errors import ShapeError, UserError
 from minidl.meta import float32
 from minidl.nn import init, pooling
 from minidl.nn.convolving import PADDING_MODES, channels_of, conv1d, conv2d, conv_transpose2d, places
@@ -112,15 +112,18 @@ class ConvTranspose2d(Module):
 
 class BatchNorm2d(Module):
     """Batch normalisation over [N, C, H, W] (Ioffe & Szegedy 2015), by batch statistics in training, else running ones.
-    ``bn(x, residual=r, relu=True)`` is relu(bn(x) + r) without further passes over the feature maps."""
+    ``bn(x, residual=r, relu=True)`` is relu(bn(x) + r) without further passes over the feature maps. forward() raises
+    ShapeError for another number of dimensions."""
 
     running_mean: Tensor
     running_var: Tensor
+    _dims: tuple[int, ...] = (4,)
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = True,
                  track_running_stats: bool = True, *, bias: bool = True) -> None:
-        if not isinstance(momentum, int | float):
-            raise UserError(f"{type(self).__name__}: momentum must be a number, not {momentum}")
+        for argument, value in (("momentum", momentum), ("eps", eps)):
+            if not isinstance(value, int | float):
+                raise UserError(f"{type(self).__name__}: {argument} must be a number, not {value}")
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.affine, self.track_running_stats = affine, track_running_stats
         self.weight, self.bias = scale_and_shift((num_features,), affine, bias)
@@ -131,6 +134,9 @@ class BatchNorm2d(Module):
                 init.constant_(running, value)
 
     def forward(self, x: Tensor, *, residual: Tensor | None = None, relu: bool = False) -> Tensor:
+        if x.ndim not in self._dims:
+            raise ShapeError(f"{type(self).__name__} needs {' or '.join(map(str, self._dims))} dimensions, not the "
+                             f"{x.ndim} of {list(x.shape)}")
         gamma, beta, mean, var = (full((self.num_features,), value, float32) if tensor is None else tensor
                                   for tensor, value in ((self.weight, 1.0), (self.bias, 0.0), (self.running_mean, 0.0),
                                                         (self.running_var, 1.0)))
@@ -145,6 +151,8 @@ class BatchNorm2d(Module):
 
 class BatchNorm1d(BatchNorm2d):
     """Batch normalisation of [N, C] or [N, C, L], by channel: batch statistics in training, else running ones."""
+
+    _dims = (2, 3)
 
 
 class BatchNormReLU2d(BatchNorm2d):

@@ -6,9 +6,10 @@ from operator import index
 
 from minidl.context import current
 from minidl.errors import ShapeError, UserError, WrongKind
-from minidl.meta import DType, Meta, Shape, boolean, uint8
+from minidl.meta import DType, Meta, Shape, boolean, float64, int64, uint8
 from minidl.tensor import Tensor
 
+TYPES: dict[type, DType] = {float: float64, int: int64, bool: boolean}  # the dtypes that Python's types stand for
 EXACT = 1 << 53  # integers up to here are exact as Python floats, the type in which attributes are passed
 
 
@@ -51,6 +52,40 @@ def axes_of(what: str, shape: Shape, axes: int | Shape | None) -> Shape:
     return found
 
 
+def is_empty(axes: object) -> bool:
+    """Return True for a tuple or a list without axes."""
+    return isinstance(axes, tuple | list) and not axes
+
+
+def reduced(what: str, shape: Shape, axes: int | Shape | None) -> Shape:
+    """Return the axes over which a function reduces, as ``axes_of`` does; () means all, too, as in PyTorch."""
+    return axes_of(what, shape, None if is_empty(axes) else axes)
+
+
+def sizes_at_least_0(sizes: Iterable[object]) -> Shape:
+    """Return the sizes of a new tensor as Python's integers.
+    Raises WrongKind for a size that is no integer, ShapeError if one is negative."""
+    shape = whole(sizes)
+    if min(shape, default=0) < 0:
+        raise ShapeError(f"a tensor cannot have the sizes {list(shape)}")
+    return shape
+
+
+def tensor_for(what: str, value: object) -> Tensor:
+    """Return a tensor. Raises WrongKind, naming the function ``what``, for all else."""
+    if not isinstance(value, Tensor):
+        raise WrongKind(f"{what}: a {type(value).__name__} is not a tensor; minidl.tensor(x) converts it")
+    return value
+
+
+def as_dtype(dtype: object) -> DType | None:
+    """Return a dtype, for which a Python type may stand; None for None. Raises WrongKind for all else."""
+    found = TYPES.get(dtype) if isinstance(dtype, type) else dtype
+    if dtype is not None and not isinstance(found, DType):
+        raise WrongKind(f"a dtype is one of minidl's, such as minidl.float32, or float, int or bool, not {dtype!r}")
+    return found  # type: ignore[return-value]  # None or a DType
+
+
 def numbers(x: Meta) -> Meta:
     """Return x. Raises ShapeError for booleans, which have no arithmetic."""
     if x.dtype is boolean:
@@ -81,8 +116,12 @@ def plain_number(what: str, value: object) -> float:
     """Return a number as a float. Raises WrongKind, naming the function ``what``, for all else, also tensors."""
     if isinstance(value, Tensor):
         raise WrongKind(f"{what} takes a number, not a tensor, whose gradient would be lost; x.item() gives a number")
-    if not isinstance(value, int | float) and not hasattr(value, "dtype"):
-        raise WrongKind(f"{what} takes a number, not a {type(value).__name__}")
+    if not isinstance(value, int | float):
+        if not hasattr(value, "dtype"):
+            raise WrongKind(f"{what} takes a number, not a {type(value).__name__}")
+        if shape := getattr(value, "shape", ()):
+            raise WrongKind(f"{what} takes a number, not an array of shape {list(shape)}; minidl.tensor(x) "
+                            "makes a tensor of it")
     return float(value)  # type: ignore[arg-type]
 
 

@@ -13,11 +13,10 @@ from minidl.context import current
 from minidl.dispatch import apply
 from minidl.errors import ShapeError, UserError
 from minidl.meta import DType, Shape, boolean, float32, int64
-from minidl.ops.arguments import axis_of
+from minidl.ops.arguments import as_dtype, axis_of, sizes_at_least_0
 from minidl.ops.choose import convert, where
 from minidl.ops.elementwise import div, expand, log, neg
 from minidl.ops.indexing import index
-from minidl.ops.methods import dtype_of
 from minidl.ops.ranking import topk
 from minidl.ops.shape import CONTIGUOUS, sizes_of
 from minidl.ops.update import UPLOAD, normal_, uniform_
@@ -40,12 +39,13 @@ def tensor(data: Any, *, dtype: DType | None = None, device: object = None, requ
     Python floats become float32, Python integers int64; arrays keep their dtype. Raises UserError for other data."""
     if data is None:
         raise UserError("tensor needs numbers, sequences of numbers, or an array, not None")
-    made = current_runtime().tensor(data.numpy() if isinstance(data, Tensor) else data, dtype=dtype_of(dtype))
+    made = current_runtime().tensor(data.numpy() if isinstance(data, Tensor) else data, dtype=as_dtype(dtype))
     return _leaf(made) if requires_grad else made
 
 
-def _uploaded(values: np.ndarray, dtype: DType) -> Tensor:
+def _uploaded(values: np.ndarray, kind: DType) -> Tensor:
     """Return a tensor with values computed on the host; it stays whole where batches are sliced."""
+    dtype = as_dtype(kind) or float32
     return apply(UPLOAD, shape=values.shape, dtype=dtype, data=np.ascontiguousarray(values, dtype.name))
 
 
@@ -57,9 +57,7 @@ def full(size: Sizes, fill_value: float | Tensor, *, dtype: DType | None = None,
     dimensions keeps its dtype, and gradients flow to it. Raises UserError for a number beyond an integer dtype's range,
     ShapeError for a negative size.
     """
-    value, shape = fill_value, sizes_of((size,))
-    if min(shape, default=0) < 0:
-        raise ShapeError(f"a tensor cannot have the sizes {list(shape)}")
+    value, dtype, shape = fill_value, as_dtype(dtype), sizes_at_least_0(sizes_of((size,)))
     if isinstance(value, Tensor):
         if value.shape:
             raise ShapeError(f"full takes a number or a tensor without dimensions, not {list(value.shape)}")
@@ -91,6 +89,7 @@ def arange(start: float = 0, end: float | None = None, step: float = 1, *, dtype
     start, end = (0, start) if end is None else (start, end)
     if not step or not all(map(isfinite, (start, step, end))):
         raise UserError(f"arange: cannot count from {start} to {end} in steps of {step}")
+    dtype = as_dtype(dtype)
     kind = int64 if all(isinstance(n, int | np.integer) for n in (start, end, step)) else float32
     values = np.arange(start, end, step)
     if dtype is not None and not dtype.floating:  # count in floats first, so that their number is right

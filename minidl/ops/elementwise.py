@@ -7,7 +7,7 @@ from minidl.dispatch import apply, donate
 from minidl.errors import ShapeError
 from minidl.meta import DType, Meta, Shape, int64, meta, wide
 from minidl.op import Op
-from minidl.ops.arguments import axes_of, loses_gradient, number_for, numbers, plain_number, reciprocal
+from minidl.ops.arguments import as_dtype, loses_gradient, number_for, numbers, plain_number, reciprocal, reduced
 from minidl.parts.slice_rules import elementwise, expanding, summing
 from minidl.tensor import Gradients, Needs, Tensor
 
@@ -240,7 +240,7 @@ def dropout(x: Tensor, p: float, seed: int) -> Tensor:
 def _sum(x: Tensor, dim: int | Shape | None, keepdim: bool, dtype: DType) -> Tensor:
     """Return the sum over ``dim`` with the given dtype."""
     from minidl.ops.shape import reshape  # shape.py needs the arithmetic above
-    dims = axes_of("sum", x.shape, dim)
+    dims = reduced("sum", x.shape, dim)
     shape = tuple(1 if i in dims else d for i, d in enumerate(x.shape))
     # Also if all summed dimensions have size 1: a sum never shares bytes with x.
     total = apply(SUM_TO, x, shape=shape) if dtype is x.dtype else apply(SUM_TO, x, shape=shape, dtype=dtype)
@@ -259,6 +259,7 @@ def sum(input: Tensor, dim: int | Shape | None = None, keepdim: bool = False, *,
 
 def _in_dtype(x: Tensor, dtype: DType | None) -> Tensor:
     from minidl.ops.choose import convert  # choose.py needs the arithmetic above
+    dtype = as_dtype(dtype)
     return x if dtype is None else convert(x, dtype)
 
 
@@ -269,7 +270,7 @@ def mean(input: Tensor, dim: int | Shape | None = None, keepdim: bool = False, *
     input = _in_dtype(input, dtype)
     if not input.dtype.floating:
         raise ShapeError(f"mean needs floating-point numbers, not {input.meta}: upload it with a floating dtype")
-    count = prod(input.shape[i] for i in axes_of("mean", input.shape, dim))
+    count = prod(input.shape[i] for i in reduced("mean", input.shape, dim))
     return cast(scale(_sum(input, dim, keepdim, wide(input.dtype)), 1.0 / count if count else nan), input.dtype)
 
 

@@ -9,7 +9,7 @@ from minidl.dispatch import apply, donate
 from minidl.errors import ShapeError, UserError
 from minidl.meta import Cost, DType, Meta, Shape, float32, meta
 from minidl.op import Attrs, Op
-from minidl.ops.arguments import axes_of, axis_of
+from minidl.ops.arguments import as_dtype, axis_of, reduced
 from minidl.ops.attention import softmax as last_softmax
 from minidl.ops.choose import compare, convert, masked_fill
 from minidl.ops.elementwise import (
@@ -130,25 +130,31 @@ def of_numbers_too(function: Callable[Concatenate[Tensor, P], T]) -> Callable[Co
 
 def in_dtype(x: Tensor, dtype: DType | None) -> Tensor:
     """Return x converted to ``dtype``; x itself for None."""
+    dtype = as_dtype(dtype)
     return x if dtype is None else convert(x, dtype)
 
 
+def _softmax_dim(input: Tensor, dim: int | None) -> int:
+    """Return ``dim``; for None the dimension that PyTorch chooses: 0 of none, one or three dimensions, else 1."""
+    return dim if dim is not None else 0 if input.ndim in (0, 1, 3) else 1
+
+
 @of_numbers_too
-def log_softmax(input: Tensor, dim: int = -1, dtype: DType | None = None) -> Tensor:
+def log_softmax(input: Tensor, dim: int | None = -1, dtype: DType | None = None) -> Tensor:
     """Return log(softmax(input)) over one dimension, by default the last, computed in ``dtype`` if given.
-    Raises ShapeError for a dimension out of range."""
+    None means dimension 0 of one or three, else 1, as in PyTorch. Raises ShapeError for a dimension out of range."""
     input = in_dtype(input, dtype)
-    moved, back = over_last(input, dim, "log_softmax")
+    moved, back = over_last(input, _softmax_dim(input, dim), "log_softmax")
     y = apply(LOG_SOFTMAX, moved)
     return permute(y, back) if back else y
 
 
 @of_numbers_too
-def softmax(input: Tensor, dim: int = -1, dtype: DType | None = None) -> Tensor:
+def softmax(input: Tensor, dim: int | None = -1, dtype: DType | None = None) -> Tensor:
     """Return exp(input) / sum(exp(input)) over one dimension, by default the last, computed in ``dtype`` if given.
-    Raises ShapeError for a dimension out of range."""
+    None means dimension 0 of one or three, else 1, as in PyTorch. Raises ShapeError for a dimension out of range."""
     input = in_dtype(input, dtype)
-    moved, back = over_last(input, dim, "softmax")
+    moved, back = over_last(input, _softmax_dim(input, dim), "softmax")
     y = last_softmax(moved)
     return permute(y, back) if back else y
 
@@ -180,7 +186,7 @@ def var(input: Tensor, dim: int | Shape | bool | None = None, unbiased: bool | N
     if unbiased is not None and correction is not None:
         raise ShapeError(f"var takes unbiased or correction, not {unbiased} and {correction}")
     correction = float(unbiased) if unbiased is not None else 1.0 if correction is None else correction
-    axes = axes_of("var", input.shape, dim)
+    axes = reduced("var", input.shape, dim)
     count = prod(input.shape[axis] for axis in axes)
     apart = sub(input, mean(input, axes, keepdim=True))
     spread = mean(mul(apart, apart), axes, keepdim=keepdim)

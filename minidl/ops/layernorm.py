@@ -10,6 +10,7 @@ from minidl.dispatch import apply, apply_all, donate
 from minidl.errors import ShapeError
 from minidl.meta import Cost, Meta, meta, wide
 from minidl.op import Attrs, Op
+from minidl.ops.arguments import plain_number
 from minidl.ops.elementwise import ADD
 from minidl.parts.slice_rules import along
 from minidl.tensor import Gradients, Needs, Tensor
@@ -24,6 +25,7 @@ def _rows(x: Meta) -> Meta:
 
 
 def _layer_infer(x: Meta, gamma: Meta, beta: Meta, *, eps: float) -> tuple[Meta, Meta, Meta]:
+    plain_number("layer norm's eps", eps)
     if not x.shape or not gamma.shape == beta.shape == x.shape[-1:]:
         raise ShapeError(f"layer norm over rows of {list(gamma.shape)} does not fit {list(x.shape)}")
     if not gamma.dtype is beta.dtype is wide(x.dtype):
@@ -65,5 +67,5 @@ LAYER_NORM = Op("layer_norm", _layer_infer, _layer_cost, outputs=("y", "mean", "
 
 def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, *, eps: float = 1e-5) -> Tensor:
     """Return (x - mean) / sqrt(var + eps) * gamma + beta, with mean and biased variance of each row of D values.
-    x: [..., D], gamma and beta: [D]. Raises ShapeError for other shapes."""
+    x: [..., D], gamma and beta: [D]. Raises ShapeError for other shapes, WrongKind if ``eps`` is no number."""
     return apply_all(LAYER_NORM, x, gamma, beta, eps=eps)[0]

@@ -5,6 +5,7 @@
 
 from minidl.errors import ShapeError, UserError
 from minidl.meta import wide
+from minidl.ops.arguments import tensor_for
 from minidl.ops.choose import compare, convert, logical_not, masked_fill, where
 from minidl.ops.elementwise import add, div, log, mean, mul, neg, scale, shift, sub
 from minidl.ops.elementwise import sum as sum_
@@ -89,10 +90,11 @@ def cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, *
     """Return -log softmax(input)[label]. input: [N, classes, ...], target: labels [N, ...] or probabilities like input.
     ``weight``: [classes], as in ``nll_loss``. ``label_smoothing`` e changes the target to 1 - e for the label plus
     e / classes for each class. Rows with the label ``ignore_index`` do not count. Raises ShapeError for
-    misfitting shapes, UserError for another reduction or a ``label_smoothing`` outside of [0, 1]."""
+    misfitting shapes, UserError for another reduction or a ``label_smoothing`` outside of [0, 1], WrongKind for
+    a target that is no tensor."""
     if not 0.0 <= label_smoothing <= 1.0:
         raise UserError(f"label_smoothing must be in [0, 1], not {label_smoothing}")
-    if target.dtype.floating:
+    if tensor_for("cross_entropy's target", target).dtype.floating:
         return _soft_loss(input, target, weight, reduction, label_smoothing)
     if input.ndim == 1 and not target.shape:
         return reshape(cross_entropy(reshape(input, (1, -1)), reshape(target, (1,)), weight, ignore_index=ignore_index,

@@ -5,9 +5,10 @@ from typing import Any
 from minidl import meta as metas
 from minidl.context import current
 from minidl.dispatch import apply
-from minidl.errors import ShapeError, UserError
+from minidl.errors import ShapeError, UserError, WrongKind
 from minidl.meta import DType, Shape
 from minidl.ops import names_math, products, rearranging, scans
+from minidl.ops.arguments import TYPES
 from minidl.ops.choose import convert
 from minidl.ops.elementwise import expand, neg
 from minidl.ops.inplace import written
@@ -23,7 +24,9 @@ def size(x: Tensor, dim: int | None = None) -> Any:
     return x.shape if dim is None else x.shape[dim]
 
 
-_TYPES: dict[Any, DType] = {float: metas.float64, int: metas.int64, bool: metas.boolean}
+_NAMES = {metas.float32: "Float", metas.float64: "Double", metas.float16: "Half", metas.bfloat16: "BFloat16",
+          metas.int64: "Long", metas.int32: "Int", metas.uint8: "Byte", metas.boolean: "Bool"}  # in names of types
+_NAMED = {f"torch.{place}{name}Tensor": dtype for dtype, name in _NAMES.items() for place in ("", "cuda.")}
 _IDLE = ("device", "non_blocking", "memory_format")  # arguments of ``to`` that have no effect here
 
 
@@ -31,7 +34,7 @@ def dtype_of(target: object) -> DType | None:
     """Return the dtype for a DType, a tensor or a Python type (float, int, bool); None for other objects."""
     if isinstance(target, Tensor):
         return target.dtype
-    return target if isinstance(target, DType) else _TYPES.get(target) if isinstance(target, type) else None
+    return target if isinstance(target, DType) else TYPES.get(target) if isinstance(target, type) else None
 
 
 def asked_dtype(what: str, targets: tuple[object, ...], options: dict[str, Any]) -> DType | None:
@@ -58,6 +61,18 @@ def to(x: Tensor, *targets: Any, **options: Any) -> Tensor:
     return clone(x) if y is x and options.get("copy") else y
 
 
+def type_(x: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
+    """Return PyTorch's name of x's type, such as "torch.FloatTensor"; with ``dtype``, x converted to it.
+    dtype: such a name, a dtype, or a class such as ``FloatTensor``. Raises ShapeError for an unknown one;
+    ``non_blocking`` has no effect."""
+    if dtype is None:
+        return f"torch.{'cuda.' if x.device.startswith('cuda') else ''}{_NAMES[x.dtype]}Tensor"
+    found = _NAMED.get(dtype) if isinstance(dtype, str) else dtype_of(getattr(dtype, "dtype", dtype))
+    if found is None:
+        raise ShapeError(f"type() takes a dtype or a name such as 'torch.FloatTensor', not {dtype!r}")
+    return convert(x, found)
+
+
 def expanded(x: Tensor, *sizes: int | Shape) -> Tensor:
     """Return a view of x broadcast to a shape; -1 keeps a dimension's size. Raises ShapeError if it does not fit."""
     shape = sizes_of(sizes)
@@ -68,8 +83,11 @@ def expanded(x: Tensor, *sizes: int | Shape) -> Tensor:
 
 
 def repeat(x: Tensor, *counts: int | Shape) -> Tensor:
-    """Return a copy of x repeated along each dimension; more counts add leading dimensions; fewer raise ShapeError."""
+    """Return a copy of x repeated along each dimension; more counts add leading dimensions.
+    Raises ShapeError for fewer counts, WrongKind for fractions."""
     times = sizes_of(counts)
+    if not all(hasattr(n, "__index__") for n in times):
+        raise WrongKind(f"repeat takes integers, not {list(times)}")
     if len(times) < x.ndim or min(times, default=1) < 0:
         raise ShapeError(f"repeat: counts {list(times)} do not fit {list(x.shape)}")
     y = reshape(x, (1,) * (len(times) - x.ndim) + x.shape)
@@ -172,5 +190,5 @@ setattr(Tensor, "element_size", lambda x: x.dtype.itemsize)  # noqa: B010
 setattr(Tensor, "swapaxes", Tensor.transpose)  # noqa: B010
 setattr(Tensor, "reshape_as", Tensor.view_as)  # noqa: B010
 setattr(Tensor, "ravel", lambda x: x.reshape(-1))  # noqa: B010
-setattr(Tensor, "type", Tensor.to)  # noqa: B010
+setattr(Tensor, "type", type_)  # noqa: B010
 setattr(Tensor, "dot", products.dot)  # noqa: B010

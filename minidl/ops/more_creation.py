@@ -10,7 +10,6 @@ from minidl.errors import UserError
 from minidl.meta import DType, float32, float64, int32, int64
 from minidl.ops.creation import Sizes, full, tensor, zeros
 from minidl.ops.inplace import written
-from minidl.ops.methods import dtype_of
 from minidl.ops.shape import sizes_of
 from minidl.ops.update import normal_ as normal_update
 from minidl.ops.update import uniform_ as uniform_update
@@ -20,7 +19,7 @@ from minidl.tensor import Tensor
 
 def empty(*sizes: Sizes, dtype: DType | None = None, device: object = None, requires_grad: bool = False) -> Tensor:
     """Return a tensor of zeros, never old contents, so that every run has the same bits. ``device`` has no effect."""
-    return zeros(*sizes, dtype=dtype_of(dtype) or float32, requires_grad=requires_grad)
+    return zeros(*sizes, dtype=dtype or float32, requires_grad=requires_grad)
 
 
 def empty_like(input: Tensor, *, dtype: DType | None = None, device: object = None,
@@ -98,14 +97,25 @@ def bernoulli(input: Tensor) -> Tensor:
     return (draws < input).to(input.dtype)
 
 
-class FloatTensor:
-    """A constructor: ``FloatTensor(values)`` returns ``tensor(values, dtype=float32)``; with sizes it returns zeros."""
+class _Kind(type):
+    """The type of ``FloatTensor`` and its like: a tensor of their dtype counts as one of their instances."""
+
+    def __instancecheck__(cls, x: object) -> bool:
+        return isinstance(x, Tensor) and x.dtype is getattr(cls, "dtype", None)
+
+
+class FloatTensor(metaclass=_Kind):
+    """A constructor: ``FloatTensor(values)`` returns ``tensor(values, dtype=float32)``; with sizes it returns zeros.
+    Raises UserError for a tuple of integers, which PyTorch takes for sizes if it is a shape, else for values."""
 
     dtype = float32
 
     def __new__(cls, *data: Any) -> Tensor:  # type: ignore[misc]  # as in PyTorch a constructor of tensors
         if data and all(isinstance(n, int) for n in data):
             return zeros(*data, dtype=cls.dtype)
+        if len(data) == 1 and isinstance(data[0], tuple) and data[0] and all(isinstance(n, int) for n in data[0]):
+            raise UserError(f"{cls.__name__}: {data[0]} may be values or sizes: tensor({list(data[0])}) or "
+                            f"empty({data[0]}) says which")
         return tensor(data[0] if data else [], dtype=cls.dtype)
 
 

@@ -11,7 +11,7 @@ from minidl.dispatch import apply, apply_all, donate
 from minidl.errors import ShapeError
 from minidl.meta import Cost, Meta, Shape, int64, meta
 from minidl.op import Attrs, Op
-from minidl.ops.arguments import axes_of
+from minidl.ops.arguments import axes_of, reduced
 from minidl.ops.embedding import GATHER_ROWS_GRAD, gather_rows
 from minidl.ops.functions import of_numbers_too, over_last
 from minidl.ops.library import maximum, minimum
@@ -83,7 +83,7 @@ def min(input: Tensor, dim: int | Tensor | None = None, keepdim: bool = False) -
 
 def _extreme_over(x: Tensor, dim: int | Shape | None, keepdim: bool, largest: bool) -> Tensor:
     """Return the largest (or smallest) element over several dimensions, which are moved to the end and merged."""
-    axes = axes_of("amax", x.shape, dim)
+    axes = reduced("amax", x.shape, dim)
     kept = tuple(i for i in range(x.ndim) if i not in axes)
     flat = reshape(permute(x, kept + axes), (*[x.shape[i] for i in kept], prod(x.shape[i] for i in axes)))
     y = apply_all(TOPK, flat, k=1, largest=largest)[0]

@@ -7,7 +7,7 @@ import numpy as np
 
 from minidl.errors import ShapeError, UserError
 from minidl.meta import DType, Shape, boolean, int64
-from minidl.ops.arguments import axes_of, axis_of
+from minidl.ops.arguments import axis_of, is_empty, reduced
 from minidl.ops.arithmetic import add, compare, mul
 from minidl.ops.choose import convert, logical_and, logical_not, masked_fill
 from minidl.ops.elementwise import neg, shift
@@ -80,13 +80,16 @@ def _as_booleans(x: Tensor) -> Tensor:
 
 def any_of(input: Tensor, dim: Axes = None, keepdim: bool = False) -> Tensor:
     """Return booleans that are True if any element along ``dim`` is nonzero, by default any of all.
-    Raises ShapeError for a dimension out of range."""
-    return compare(sum_(_as_booleans(input), dim, keepdim), 0, ">")
+    As in PyTorch, () reduces nothing here. Raises ShapeError for a dimension out of range."""
+    some = _as_booleans(input)
+    return some.clone() if is_empty(dim) else compare(sum_(some, dim, keepdim), 0, ">")
 
 
 def all_of(input: Tensor, dim: Axes = None, keepdim: bool = False) -> Tensor:
     """Return booleans that are True if all elements along ``dim`` are nonzero, by default all.
-    Raises ShapeError for a dimension out of range."""
+    As in PyTorch, () reduces nothing here. Raises ShapeError for a dimension out of range."""
+    if is_empty(dim):
+        return any_of(input, dim)
     return compare(sum_(logical_not(_as_booleans(input)), dim, keepdim), 0, "==")
 
 
@@ -101,7 +104,7 @@ def logsumexp(input: Tensor, dim: int | Shape, keepdim: bool = False) -> Tensor:
     top = masked_fill(top, logical_not(logical_and(compare(top, float("-inf"), ">"), compare(top, float("inf"), "<"))),
                       0.0)
     y = add(log(sum_(exp(add(input, neg(top))), dim, keepdim=True)), top)
-    return y if keepdim else squeeze(y, axes_of("logsumexp", input.shape, dim))
+    return y if keepdim else squeeze(y, reduced("logsumexp", input.shape, dim))
 
 
 # Order --------------------------------------------------------------------------------------------------------------

@@ -33,11 +33,10 @@ from minidl.memory.guided.sequence import Followed
 from minidl.memory.hooks import ALONE
 from minidl.memory.ledger import Demand
 from minidl.memory.manager import Manager
-from minidl.memory.storage import Storage
 from minidl.memory.switches import ALL_ON, Switches
 from minidl.memory.tracker import Tracker
 from minidl.meta import DType, Shape, float32, meta
-from minidl.ops.arguments import whole
+from minidl.ops.arguments import sizes_at_least_0
 from minidl.ops.update import UPLOAD
 from minidl.outside.shown import Shown
 from minidl.outside.units import format_bytes, parse_bytes
@@ -231,7 +230,7 @@ class Runtime(Shown):
         self._require_current("tensor()")
         values: np.ndarray | None = None
         if data is None:
-            shape, dtype = whole(shape or ()), dtype or float32
+            shape, dtype = sizes_at_least_0(shape or ()), dtype or float32
         else:
             array = upload.host_array(data, self.device)
             array, dtype = upload.checked(array, shape, dtype or upload.plain_dtype(data, array))
@@ -283,14 +282,14 @@ def current_runtime() -> Runtime:
 
 def parameter(shape: Shape, *, dtype: DType = float32, requires_grad: bool = True, state: bool = False) -> Tensor:
     """Return an uninitialized persistent leaf: a parameter, a buffer or optimizer state; sharded if the runtime shards.
-    state: it is an optimizer's state, which ranks may divide. Raises OutOfMemory."""
-    executor, described = current(), meta(whole(shape), dtype)
+    state: it is an optimizer's state, which ranks may divide. Raises OutOfMemory, ShapeError for a negative size."""
+    executor, described = current(), meta(sizes_at_least_0(shape), dtype)
     for keeper in executor.part_keepers:
         if (made := keeper.parameter(described, requires_grad=requires_grad, state=state)) is not None:
             return Tensor(made)
-    storage: Storage = executor.leaf(described, persistent=True)
-    storage.requires_grad = requires_grad
-    return Tensor(storage)
+    leaf = Tensor(executor.leaf(described, persistent=True))
+    leaf.storage.requires_grad = requires_grad
+    return leaf
 
 
 def _bytes(value: int | str | None, default: int, what: str, *, least: int = 1) -> int:

@@ -176,6 +176,32 @@ def test_data_of_a_dtype_that_tensors_do_not_have_is_an_error(runtime, data, mes
         runtime.tensor(data)
 
 
+def test_a_type_of_python_stands_for_its_dtype_and_what_is_no_dtype_is_refused(runtime):
+    x = leaf(runtime, 2)
+    for kind, dtype in ((float, minidl.float64), (int, int64), (bool, boolean)):
+        made = (minidl.zeros(2, dtype=kind), minidl.full((2,), 1, dtype=kind), minidl.arange(2, dtype=kind),
+                minidl.ones_like(x, dtype=kind), minidl.eye(2, dtype=kind), minidl.tensor([1], dtype=kind),
+                minidl.empty(2, dtype=kind), x.new_zeros(2, dtype=kind), x.to(kind))
+        assert {y.dtype for y in made} == {dtype}
+    made = x.sum(dtype=float), x.cumsum(0, dtype=float), x.softmax(0, dtype=float)
+    assert {y.dtype for y in made} == {minidl.float64}
+    for use in (lambda: minidl.zeros(2, dtype="float32"), lambda: minidl.tensor([1.0], dtype="int64"),
+                lambda: minidl.arange(2, dtype=np.float32), lambda: x.sum(dtype=np.float64)):
+        with pytest.raises(TypeError, match="a dtype is one of minidl's, such as minidl.float32, or float, int"):
+            use()
+
+
+def test_type_names_the_type_and_converts_to_what_a_name_says(runtime):
+    x = leaf(runtime, 2, value=3, dtype=int64)
+    assert x.type() == "torch.LongTensor" and leaf(runtime, 2).type() == "torch.FloatTensor"
+    for asked in ("torch.FloatTensor", "torch.cuda.FloatTensor", minidl.FloatTensor, float32, leaf(runtime, 1)):
+        assert x.type(asked).dtype is float32 and isinstance(x.type(asked), minidl.FloatTensor)
+    assert x.type(float).type() == "torch.DoubleTensor" and not isinstance(x, minidl.FloatTensor)
+    for asked in ("FloatTensor", "torch.float32", np.float32, 3):
+        with pytest.raises(ValueError, match=r"type\(\) takes a dtype or a name such as 'torch.FloatTensor', not"):
+            x.type(asked)
+
+
 def test_a_dtype_that_is_asked_for_must_be_able_to_hold_the_values(runtime):
     assert runtime.tensor(np.array([True, False]), dtype=uint8).numpy().tolist() == [1, 0]
     assert runtime.tensor(np.ones(1, "i2"), dtype=float32).dtype is float32

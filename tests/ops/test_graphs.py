@@ -241,3 +241,19 @@ def test_a_write_whose_elements_overlap_is_refused(runtime):
     x.narrow(1, 0, 1).copy_(x.narrow(1, 2, 1))  # side by side, one within the other, or the very same: well
     x.add_(x)
     assert x.numpy().tolist() == [[4.0, 2.0, 4.0], [10.0, 8.0, 10.0]]
+
+
+def test_a_write_that_computes_its_result_first_may_read_an_overlapping_part(runtime):
+    a = np.arange(9, dtype="f4").reshape(3, 3)
+    x, y = runtime.tensor(a), runtime.tensor(a)
+    x -= x[0]
+    assert (x.numpy() == a - a[0]).all()
+    y[:, :2] *= y[:, 1:]
+    assert (y.numpy()[:, :2] == a[:, :2] * a[:, 1:]).all() and (y.numpy()[:, 2] == a[:, 2]).all()
+    for write in (lambda: y[:, :2].add_(y[:, 1:]), lambda: y[:, :2].copy_(y[:, 1:]), lambda: index_into(y)):
+        with pytest.raises(ShapeError, match="would overwrite its own input"):
+            write()
+
+
+def index_into(x):
+    x[1:] = x[:-1]

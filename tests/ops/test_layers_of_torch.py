@@ -118,6 +118,28 @@ def test_a_target_of_another_shape_is_not_broadcast_by_a_binary_loss(loss):
         assert getattr(nn, loss)()(x, target[:, None]).shape == ()
 
 
+def test_a_function_of_init_returns_its_tensor_and_fills_what_has_no_elements():
+    with Runtime("cpu", memory_budget="1MiB", policy="none"):
+        for name in ("zeros_", "ones_", "normal_", "uniform_", "xavier_uniform_", "kaiming_uniform_",
+                     "kaiming_normal_"):
+            for shape in ((3, 2), (2, 0), (0, 0)):
+                x = minidl.empty(*shape)
+                assert getattr(nn.init, name)(x) is x
+        assert nn.init.constant_(x, 3.0) is x
+        layer, x = nn.Linear(0, 2), minidl.ones(3, 0)
+        assert layer(x).tolist() == minidl.zeros(3, 2).tolist() and nn.Linear(2, 0)(minidl.ones(3, 2)).shape == (3, 0)
+
+
+def test_a_parameter_is_one_for_isinstance_and_what_is_none_is_not():
+    with Runtime("cpu", memory_budget="1MiB", policy="none"):
+        norm = nn.BatchNorm1d(2)
+        assert isinstance(norm.weight, nn.Parameter) and isinstance(nn.Parameter(minidl.ones(2)), nn.Parameter)
+        assert issubclass(nn.Parameter, minidl.Tensor) and type(nn.Parameter(minidl.ones(2))) is minidl.Tensor
+        for x in (norm.running_mean, minidl.ones(2), minidl.ones(2, requires_grad=True), norm.weight * 2.0, 3,
+                  nn.Parameter(minidl.ones(2), requires_grad=False)):
+            assert not isinstance(x, nn.Parameter)
+
+
 @pytest.mark.parametrize(("make", "message"), [
     (lambda: nn.Conv2d(4, 6, 3, groups=3), "3 groups do not divide 4 and 6 channels"),
     (lambda: nn.Conv2d(4, 6, 3, padding_mode="mirror"), "padding_mode must be one of zeros, reflect"),
@@ -132,6 +154,15 @@ def test_a_target_of_another_shape_is_not_broadcast_by_a_binary_loss(loss):
     (lambda: nn.GRU(2, 3)(minidl.ones(4, 1, 2), minidl.ones(2, 1, 3)),
      "GRU: each part of a state needs the shape .1, 1, 3."),
     (lambda: nn.BatchNorm2d(3)(minidl.ones(2, 4, 2, 2)), "batch norm over .3. channels does not fit .2, 4, 2, 2."),
+    (lambda: nn.BatchNorm2d(4)(minidl.ones(4, 4, 4)), "BatchNorm2d needs 4 dimensions, not the 3 of .4, 4, 4."),
+    (lambda: nn.BatchNorm1d(4)(minidl.ones(2, 4, 3, 3)), "BatchNorm1d needs 2 or 3 dimensions, not the 4 of .2, 4, 3"),
+    (lambda: nn.BatchNorm1d(4, eps=None), "BatchNorm1d: eps must be a number, not None"),
+    (lambda: nn.LayerNorm(2, eps=None)(minidl.ones(2, 2)), "layer norm's eps takes a number, not a NoneType"),
+    (lambda: nn.Linear(-1, 2), "a tensor cannot have the sizes .2, -1."),
+    (lambda: nn.functional.cross_entropy(minidl.ones(2, 3), [0, 1]), "cross_entropy's target: a list is not a tensor"),
+    (lambda: minidl.ones(1, 2).repeat(1.5, 1), "repeat takes integers, not .1.5, 1."),
+    (lambda: minidl.ones(2) + np.ones(2, "f4"), "takes a number, not an array of shape .2.; minidl.tensor.x. makes a"),
+    (lambda: minidl.FloatTensor((2, 3)), "FloatTensor: .2, 3. may be values or sizes"),
     (lambda: nn.PixelShuffle(2)(minidl.ones(4, 2, 2)), "pixel_shuffle: .4, 2, 2. is not"),
     (lambda: nn.functional.pixel_unshuffle(minidl.ones(1, 4, 2, 2), 0),
      "pixel_unshuffle: .1, 4, 2, 2. is not .* with r = 0"),

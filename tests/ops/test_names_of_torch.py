@@ -200,6 +200,10 @@ for reduction in ("mean", "sum", "none"):
         x, T.softmax(y, 1), reduction=r, label_smoothing=0.1), A, B)
     case(f"F.nll_loss, {reduction}", lambda T, x, y, r=reduction: T.nn.functional.nll_loss(
         T.log_softmax(x, 1), y, reduction=r), IMAGE, np.arange(60).reshape(2, 5, 6) % 4)
+for reduction in ("sum", "mean", "std", "var", "amax", "amin", "norm", "any", "all", "count_nonzero"):
+    for empty in ((), []):  # PyTorch's own gradients of ``std`` and ``var`` are infinite here
+        case(f"{reduction} over {empty}", lambda T, x, name=reduction, dim=empty: getattr(T, name)(
+            x.detach() if name in ("std", "var") else x, dim=dim), A)
 for pad, mode in (((1, 2), "constant"), ((1, 2, 0, 1), "constant"), ((-1, 2, 1, -2), "constant"),
                   ((1, 2, 3, 1), "reflect"), ((1, 2, 3, 1), "replicate"), ((1, 2, 3, 1), "circular")):
     case(f"F.pad {pad}, {mode}", lambda T, x, pad=pad, mode=mode: T.nn.functional.pad(x, pad, mode), IMAGE)
@@ -277,6 +281,16 @@ def is_differentiated(name):
     if "//" in name or "%" in name:  # PyTorch has no gradient of some of these
         return False
     return "at the edges" not in name or name.split()[0] in ("abs", "sign", "maximum", "minimum")
+
+
+@pytest.mark.filterwarnings("ignore:Implicit dimension choice:UserWarning")
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+def test_a_softmax_over_no_dimension_in_particular_is_over_the_one_that_pytorch_chooses(name):
+    with Runtime("cpu", memory_budget="1MiB", policy="none"):
+        for shape in ((), (3,), (2, 3), (2, 3, 4), (1, 2, 3, 2)):
+            right = getattr(torch.nn.functional, name)(torch.tensor(normal(*shape)), dim=None)
+            found = getattr(minidl.nn.functional, name)(minidl.tensor(normal(*shape)), dim=None)
+            np.testing.assert_allclose(found.numpy(), right.numpy(), rtol=1e-5, atol=2e-6)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -93,6 +93,14 @@ def test_saved_values_come_back_as_they_were(tmp_path):
         model.load_state_dict(found["model"])
 
 
+@pytest.mark.parametrize("old", [False, True])
+def test_a_file_of_pytorch_is_refused_with_the_command_that_converts_it(tmp_path, old):
+    torch = pytest.importorskip("torch", reason="PyTorch, the peer, is not installed (pip install -e '.[peers]')")
+    torch.save({"weight": torch.ones(2)}, tmp_path / "weights.pt", _use_new_zipfile_serialization=not old)
+    with pytest.raises(UserError, match="at byte 0: this is a file of PyTorch, .* `minidl convert FILE NEW`"):
+        minidl.load(tmp_path / "weights.pt")
+
+
 def test_what_no_file_has_is_refused_by_its_place(tmp_path):
     with pytest.raises(UserError, match=r"it\['a'\]\[1\] is a set"):
         minidl.save({"a": [1, {2}]}, tmp_path / "it.pt")

@@ -258,6 +258,71 @@ def test_hooks_and_grad_leave_the_gradients_of_leaves_alone_or_change_them():
         assert minidl.is_grad_enabled() and not without(w) and minidl.is_grad_enabled()
 
 
+def test_gradients_that_hooks_keep_stay_what_they_were_and_no_hook_takes_the_place_of_another():
+    with Runtime("cpu:virtual", memory_budget="1MiB", policy="none", poisoned=True) as runtime:
+        x = minidl.tensor([1.0, 2.0], requires_grad=True)
+        y, seen, made = x * 2.0, [], []
+        y.register_hook(seen.append)
+        y.register_hook(lambda gradient: made.append(gradient * 10.0) or made[0])
+        x.register_hook(seen.append)
+        (y * y).sum().backward()
+        (x * 1.0).sum().backward()
+        assert [g.tolist() for g in seen] == [[4.0, 8.0], [80.0, 160.0], [1.0, 1.0]]
+        assert made[0].tolist() == [40.0, 80.0] and x.grad.tolist() == [81.0, 161.0]
+        runtime.check()
+
+
+def test_a_mode_of_gradients_may_be_entered_again_and_is_a_decorator_with_and_without_brackets():
+    with Runtime("cpu:virtual", memory_budget="1MiB", policy="none"):
+        w = minidl.ones(1, requires_grad=True)
+
+        def with_gradient():
+            return (w * 2.0).requires_grad
+        for mode, inside in ((minidl.no_grad(), False), (minidl.enable_grad(), True), (minidl.inference_mode(), False),
+                             (minidl.inference_mode(False), True)):
+            with minidl.set_grad_enabled(not inside):
+                for _ in range(2):
+                    with mode, mode:
+                        assert with_gradient() is inside
+                    assert with_gradient() is not inside
+                assert mode(with_gradient)() is inside and with_gradient() is not inside
+        assert not minidl.no_grad(with_gradient)() and not minidl.inference_mode(with_gradient)()
+        with minidl.no_grad():
+            assert minidl.enable_grad(with_gradient)() and not with_gradient()
+        off = minidl.set_grad_enabled(False)
+        for _ in range(2):
+            with off:
+                assert not with_gradient()
+            assert with_gradient()
+
+
+def test_a_decorated_generator_runs_in_its_mode_and_its_caller_does_not():
+    with Runtime("cpu:virtual", memory_budget="1MiB", policy="none"):
+        w, closed = minidl.ones(1, requires_grad=True), []
+
+        @minidl.no_grad()
+        def generator():
+            try:
+                given = yield (w * 2.0).requires_grad
+                try:
+                    yield given, (w * 2.0).requires_grad
+                except KeyError:
+                    yield "caught", (w * 2.0).requires_grad
+                return "end"
+            finally:
+                closed.append((w * 2.0).requires_grad)
+        steps = generator()
+        assert next(steps) is False and (w * 2.0).requires_grad
+        assert steps.send(3) == (3, False) and (w * 2.0).requires_grad
+        assert steps.throw(KeyError()) == ("caught", False) and (w * 2.0).requires_grad
+        with pytest.raises(StopIteration, match="end"):
+            next(steps)
+        steps = generator()
+        next(steps)
+        steps.close()
+        assert closed == [False, False] and (w * 2.0).requires_grad
+
+
 def test_a_program_may_ask_for_a_gpu_before_it_makes_a_runtime():
     assert not minidl.cuda.is_available() and minidl.cuda.device_count() == 0
     with Runtime("cpu:virtual", memory_budget="1MiB"):
