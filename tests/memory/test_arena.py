@@ -124,6 +124,15 @@ def test_bytes_that_a_tensor_takes_after_its_copy_out_are_not_those_that_the_cop
     assert [arena.allocate_at(at * UNIT, UNIT, "x").marks for at in (0, 1)] == [(2, 4, 0), (2, 0, 0)]
 
 
+def test_a_tensor_that_was_copied_out_long_ago_hides_no_later_copy():
+    """Copies MOST apart share an entry of the list; the later one stays, in whatever order their bytes are freed."""
+    for order in ("ab", "ba"):
+        arena, blocks = filled("abc")
+        for letter in order:
+            arena.free(blocks[letter], (1, {"a": 8, "b": 8 + MOST}[letter], 0))
+        assert [arena.allocate_at(at * UNIT, UNIT, "x").marks[1] for at in (0, 1)] == [8, 8 + MOST]
+
+
 def test_an_owner_that_never_ran_passes_on_the_marks_it_got():
     arena = arena_of(1)
     arena.free(arena.allocate(UNIT, "a"), (5, 0, 3))

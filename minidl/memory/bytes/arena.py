@@ -180,7 +180,7 @@ class Arena(Compacting):
         block.owner = None
         size, copy = block.size, marks[1]
         self.used_bytes -= size
-        if copy and self._copies[copy % MOST][0] != copy:
+        if self._copies[copy % MOST][0] < copy:
             self._copies[copy % MOST] = copy, block.offset, block.offset + size
         # The block's own marks stay: an owner that never ran has not waited for them.
         if block.marks != marks:
