@@ -9,7 +9,6 @@ import pytest
 from minidl.device.clock import NO_MARKS
 from minidl.memory.bytes.arena import Arena
 from minidl.memory.bytes.block import Block
-from minidl.memory.bytes.copies import MOST
 
 UNIT = 16
 
@@ -103,34 +102,6 @@ def test_the_marks_of_united_blocks_are_the_elementwise_maximum_and_both_parts_o
     arena.free(blocks["b"], (1, 1, 9))
     part = arena.allocate(UNIT, "x")
     assert part.marks == part.next.marks == (9, 9, 9)
-
-
-def test_a_block_at_a_given_address_waits_for_copies_of_its_own_bytes_alone():
-    """Copies out at 7 and 5 may still run when their bytes are freed. After one at 5 + MOST copy 5 is no longer known,
-    and all up to 5 count as copies of all bytes."""
-    for last, wanted in ((0, {"a": 7, "b": 0, "bc": 5}), (5 + MOST, {"a": 7, "b": 5, "c": 5}), (7 + MOST, {"a": 7})):
-        for asked, copied_out in wanted.items():
-            arena, blocks = filled("abcde")
-            for letter, position in (("a", 7), ("c", 5), ("b", 0), ("d", last)):
-                arena.free(blocks[letter], (9, position, 3))
-            block = arena.allocate_at("abcd".index(asked[0]) * UNIT, len(asked) * UNIT, "x")
-            assert block.marks == (9, copied_out, 3), (last, asked)
-
-
-def test_bytes_that_a_tensor_takes_after_its_copy_out_are_not_those_that_the_copy_reads():
-    arena, blocks = filled("ab")
-    arena.free(blocks["a"], (1, 4, 0))
-    arena.free(blocks["b"], (2, 4, 0))  # where the tensor was back
-    assert [arena.allocate_at(at * UNIT, UNIT, "x").marks for at in (0, 1)] == [(2, 4, 0), (2, 0, 0)]
-
-
-def test_a_tensor_that_was_copied_out_long_ago_hides_no_later_copy():
-    """Copies MOST apart share an entry of the list; the later one stays, in whatever order their bytes are freed."""
-    for order in ("ab", "ba"):
-        arena, blocks = filled("abc")
-        for letter in order:
-            arena.free(blocks[letter], (1, {"a": 8, "b": 8 + MOST}[letter], 0))
-        assert [arena.allocate_at(at * UNIT, UNIT, "x").marks[1] for at in (0, 1)] == [8, 8 + MOST]
 
 
 def test_an_owner_that_never_ran_passes_on_the_marks_it_got():

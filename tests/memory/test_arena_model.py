@@ -9,7 +9,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from minidl.device.clock import NO_MARKS, Marks, unite_marks
 from minidl.memory.bytes.arena import Arena
 from minidl.memory.bytes.block import Block
-from minidl.memory.bytes.copies import MOST
 
 UNIT = 16  # bytes
 
@@ -77,11 +76,8 @@ class ArenaAgainstModel(RuleBasedStateMachine):
             assert block is None
             return
         index, end = self.pieces.index(free), free.offset + free.size
-        computed, copied_out, copied_in = free.marks
-        copies = [self.history[unit][1] for unit in range(at, at + size // UNIT)]  # copies out of its own bytes
-        own = max(0, *copies, max(marks[1] for marks in self.history) - MOST)  # and those that the arena has forgotten
         parts = [Piece(free.offset, offset - free.offset, None, free.marks),
-                 Piece(offset, size, self.owners, (computed, min(copied_out, own), copied_in)),
+                 Piece(offset, size, self.owners, free.marks),
                  Piece(offset + size, end - offset - size, None, free.marks)]
         self.pieces[index:index + 1] = [part for part in parts if part.size]
         self.used += size
@@ -90,10 +86,9 @@ class ArenaAgainstModel(RuleBasedStateMachine):
         assert (block.offset, block.size, block.owner) == (offset, size, self.owners)
 
     @precondition(lambda self: self.blocks)
-    @rule(data=st.data(), computed=st.integers(0, 9), copied=st.booleans(), copied_in=st.integers(0, 9))
-    def free(self, data, computed, copied, copied_in):
+    @rule(data=st.data(), marks=st.tuples(*[st.integers(0, 9)] * 3))
+    def free(self, data, marks):
         owner = data.draw(st.sampled_from(sorted(self.blocks)))
-        marks = computed, 8 * owner * copied, copied_in  # each tensor's copy out is another one; many share an entry
         piece = next(p for p in self.pieces if p.owner == owner)
         self.arena.free(self.blocks.pop(owner), marks)
         for unit in range(piece.offset // UNIT, (piece.offset + piece.size) // UNIT):

@@ -7,7 +7,6 @@ with an address. Two free blocks never touch: a block that is freed is united wi
 
 Streams run behind the program that allocates. So a free block has marks, the last positions of the streams that used
 it, and its next user waits for these. A block that is cut or united keeps the marks of all bytes that it contains.
-Only a block at a given address does without those of copies out of other bytes (``copies``).
 """
 
 from bisect import bisect_left, insort
@@ -15,7 +14,6 @@ from bisect import bisect_left, insort
 from minidl.device.clock import NO_MARKS, Marks, unite_marks
 from minidl.memory.bytes.block import Block
 from minidl.memory.bytes.compaction import Compacting
-from minidl.memory.bytes.copies import MOST, no_copies, own_marks
 from minidl.memory.bytes.tiling import Tiling
 from minidl.meta import ALIGNMENT
 from minidl.placements.best_fit import BestFit
@@ -33,14 +31,14 @@ class Arena(Compacting):
     peak_bytes  the most bytes in use at once since the last ``reset_peak``, lent workspaces included"""
 
     addresses = True
-    __slots__ = "_alignment", "_copies", "_free_at", "_keys", "_mask", "_shift", "capacity", "peak_bytes", "used_bytes"
+    __slots__ = ("_alignment", "_free_at", "_keys", "_mask", "_shift", "capacity", "peak_bytes", "used_bytes")
 
     def __init__(self, capacity: int, *, alignment: int = ALIGNMENT, placement: Placement | None = None) -> None:
         if capacity < 0 or alignment < 1:
             raise ValueError(f"an arena of {capacity} bytes aligned to {alignment}")
         self.capacity = capacity // alignment * alignment
         self.used_bytes = self.peak_bytes = 0
-        self._alignment, self._copies = alignment, no_copies()
+        self._alignment = alignment
         tiling = Tiling(self.capacity, alignment, NO_MARKS)
         self._keys, self._free_at, self._shift, self._mask = tiling.keys, tiling.free_at, tiling.shift, tiling.mask
         # Best fit is built in, as None: it needs no list of holes for every operation.
@@ -76,10 +74,13 @@ class Arena(Compacting):
         The new block has the marks of that free block."""
         if owner is None:
             raise AssertionError("a block needs an owner: None means free")
-        if nbytes < 0:
-            raise AssertionError(f"allocation of {nbytes} bytes")
         alignment = self._alignment
-        size = -(-nbytes // alignment) * alignment or alignment  # two empty tensors still have two addresses
+        if nbytes > 0:
+            size = -(-nbytes // alignment) * alignment
+        elif nbytes == 0:
+            size = alignment  # two empty tensors still have two addresses
+        else:
+            raise AssertionError(f"allocation of {nbytes} bytes")
         if self._placement is not None:
             return self._place(self._placement, size, owner, high=high)
         keys, mask = self._keys, self._mask
@@ -121,8 +122,9 @@ class Arena(Compacting):
     def lend(self, nbytes: int) -> Block | None:
         """Return the smallest free block that holds ``nbytes``, as scratch memory; None if none is large enough.
         It stays free: the borrower uses its low end, and calls :meth:`touched` before the next allocation or free."""
-        alignment, keys = self._alignment, self._keys
+        alignment = self._alignment
         size = -(-nbytes // alignment) * alignment
+        keys = self._keys
         index = bisect_left(keys, size << self._shift)
         if index == len(keys):
             return None
@@ -142,13 +144,12 @@ class Arena(Compacting):
             raise AssertionError(f"a block at {offset}, aligned to {self._alignment}, for {owner}")
         if not self.compacts:
             return None
-        block = self._tiling.carve(offset, self.rounded(nbytes), owner)
+        alignment = self._alignment
+        block = self._tiling.carve(offset, -(-max(nbytes, 1) // alignment) * alignment, owner)
         if block is not None:  # as ``_counted``, and kept flat: a plan with addresses places all its blocks here
             self.used_bytes += block.size
             if self.used_bytes > self.peak_bytes:
                 self.peak_bytes = self.used_bytes
-            if block.marks[1]:
-                block.marks = own_marks(block, self._copies)
         return block
 
     def _place(self, placement: Placement, size: int, owner: object, *, high: bool) -> Block | None:
@@ -178,10 +179,8 @@ class Arena(Compacting):
         if block.owner is None:
             raise AssertionError(f"double free of the block of {block.size} bytes at {block.offset}")
         block.owner = None
-        size, copy = block.size, marks[1]
+        size = block.size
         self.used_bytes -= size
-        if self._copies[copy % MOST][0] < copy:
-            self._copies[copy % MOST] = copy, block.offset, block.offset + size
         # The block's own marks stay: an owner that never ran has not waited for them.
         if block.marks != marks:
             marks = unite_marks(block.marks, marks)
