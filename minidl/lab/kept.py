@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -69,16 +70,16 @@ def cells(sources: Iterable[str], machines: Iterable[Machine], budgets: Sequence
     """Return a cell for each combination, the policies varying fastest. Raises UserError for an unreadable file.
     options: further fields of ``Cell``, the same for all."""
     machines = list(machines)
-    policy_files = {policy: POLICIES.file(policy) for policy in policies}
-    return [Cell(source, machine, policy, budget, digest=digest, code_digest=digest_of([policy_files[policy], place]),
-                 **options)
+    digest = cache(digest_of)  # each file is read once, though it belongs to many cells
+    code = {policy: POLICIES.file(policy) for policy in policies}
+    return [Cell(source, machine, policy, budget, digest=made_from, code_digest=digest(code[policy], place), **options)
             for source in sources for machine in machines
-            for digest in (digest_of([file_of(source), machine.file]),)
+            for made_from in (digest(file_of(source), machine.file),)
             for place in (PLACEMENTS.file(machine.placement),)
             for budget in budgets for policy in policies]
 
 
-def digest_of(files: Iterable[Path | None]) -> str:
+def digest_of(*files: Path | None) -> str:
     """Return the hash of the files' bytes; "" if all are None. Raises UserError if one cannot be read."""
     found = [read_bytes(file, most=MOST_BYTES) for file in files if file is not None]
     return hashlib.sha256(b"".join(found)).hexdigest()[:20] if found else ""

@@ -70,7 +70,7 @@ def checked(trace: Trace) -> Trace:
 
 def file_of(source: str) -> Path | None:
     """Return the file that a source is, or the file of the user's module that it names; None if there is none."""
-    return Path(source) if source.endswith(FILES) else module_file(source.removeprefix(TORCH))
+    return Path(source) if source.endswith(FILES) else module_file(source.rpartition(":")[0].removeprefix(TORCH))
 
 
 def named(source: str) -> tuple[str, int]:

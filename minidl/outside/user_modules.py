@@ -36,9 +36,11 @@ def module_file(name: str) -> Path | None:
     """Return the file of the module in a name such as ``package.module:function``, which is not imported.
     None for a name without a colon, and if the module has no file or is not found."""
     module_name, colon, _ = name.partition(":")
+    if not colon:
+        return None
     _search_current_folder()
     try:
-        found = find_spec(module_name) if colon else None
+        found = find_spec(module_name)
     except Exception:  # the packages around a module are imported, and may raise anything
         return None
     return Path(found.origin) if found is not None and found.has_location and found.origin else None

@@ -222,6 +222,7 @@ class Runtime(Shown):
 
     def tensor(self, data: Any, *, shape: Shape | None = None, dtype: DType | None = None) -> Tensor:
         """Return a leaf with a copy of an array's values (one upload).
+
         The dtype is the array's unless ``dtype`` is given; lists of Python floats become float32. ``data`` None with a
         shape: the values do not matter. Arrays of other libraries are taken by DLPack or ``__cuda_array_interface__``,
         from a GPU by way of the host. Raises UserError for an unknown dtype and for values that the dtype cannot hold,

@@ -1,4 +1,5 @@
-"""What a program finds under PyTorch's name, ``minidl.as_torch``; each in a process, of which the name takes over."""
+"""The names that a program finds in ``torch`` after ``import minidl.as_torch``. That import replaces ``torch`` in the
+whole process, so each program runs in a process of its own."""
 
 import subprocess
 import sys
